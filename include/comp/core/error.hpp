@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The exceptions of comp and the one check that throws them.
+// Use `require` for values from outside (users, files, backends); use assert for mistakes of our own.
+// A message follows one grammar: <problem, with the value> (<why>): <what to do>.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <concepts>
+#include <stdexcept>
+#include <utility>
+
+namespace comp {
+
+/// The base of everything that comp throws on purpose.
+struct error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// A plan that is malformed or does not belong to the graph it is used with.
+struct plan_error : error {
+  using error::error;
+};
+/// An operator graph that is not a DAG in execution order, or whose fields contradict each other.
+struct graph_error : error {
+  using error::error;
+};
+/// A setting of a policy, strategy or search that cannot be used.
+struct settings_error : error {
+  using error::error;
+};
+/// A search space with more plans than the user allowed.
+struct space_error : error {
+  using error::error;
+};
+/// A file (plan, ledger, data set, report) that cannot be read, written or understood.
+struct file_error : error {
+  using error::error;
+};
+/// Thrown by a backend that has no memory for what a plan asks; the search records it and goes on.
+struct out_of_memory : error {
+  using error::error;
+};
+/// The user asked to stop (a signal, or an observer): what was measured so far is in the ledger.
+struct interrupted : error {
+  using error::error;
+};
+
+/// Throws `E` with the formatted text unless `holds`.
+template <std::derived_from<error> E, class... Args>
+constexpr void require(bool holds, fmt::format_string<Args...> text, Args&&... args) {
+  if (!holds) throw E{fmt::format(text, std::forward<Args>(args)...)};
+}
+
+}  // namespace comp

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operators of one forward pass in execution order, with their edges: a DAG, not only a chain.
+// Immutable once made, so consumers are counted once; 10^5 operators are fine.
+#pragma once
+
+#include <comp/core/error.hpp>
+#include <comp/core/op_info.hpp>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+class op_graph {
+ public:
+  op_graph() = default;
+
+  /// Takes operators in execution order. When none of them names a producer they are read as a chain, as in the paper's
+  /// plan strings: operator i reads operator i-1.
+  /// Throws: `graph_error`, naming the operator, when a producer does not come before its reader.
+  op_graph(std::vector<op_info> operators) : operators_{std::move(operators)} {  // NOLINT: implicit on purpose
+    const bool chain = std::ranges::all_of(operators_, [](const op_info& op) { return op.producers.empty(); });
+    for (std::size_t i = 1; chain && i < operators_.size(); ++i) operators_[i].producers = {i - 1};
+    index_consumers();
+  }
+
+  std::size_t size() const { return operators_.size(); }
+  bool empty() const { return operators_.empty(); }
+  const op_info& operator[](std::size_t i) const { return operators_[i]; }
+  auto begin() const { return operators_.begin(); }
+  auto end() const { return operators_.end(); }
+
+  /// The operators that read operator `i`, in execution order.
+  std::span<const std::uint32_t> consumers(std::size_t i) const {
+    return std::span{consumers_}.subspan(first_consumer_[i], first_consumer_[i + 1] - first_consumer_[i]);
+  }
+
+  /// A hash of names, kinds, shapes and edges (FNV-1a, 64 bit): equal for the same model at the same sizes, whatever the
+  /// machine. What a plan file is checked against.
+  std::uint64_t fingerprint() const {
+    std::uint64_t hash = 0xcbf29ce484222325ULL;
+    const auto mix_byte = [&hash](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3ULL; };
+    const auto mix = [&](std::uint64_t value) {
+      for (int shift = 0; shift < 64; shift += 8) mix_byte(static_cast<unsigned char>(value >> shift));
+    };
+    const auto mix_text = [&](std::string_view text) {
+      mix(text.size());
+      for (const char c : text) mix_byte(static_cast<unsigned char>(c));
+    };
+    for (const op_info& op : operators_) {
+      mix_text(op.name);
+      mix_text(op.kind);
+      mix(op.choosable);
+      for (const auto* tensors : {&op.inputs, &op.outputs}) {
+        mix(tensors->size());
+        for (const tensor_info& tensor : *tensors) {
+          mix(tensor.shape.size());
+          for (const auto extent : tensor.shape) mix(static_cast<std::uint64_t>(extent));
+        }
+      }
+      mix(op.producers.size());
+      for (const auto producer : op.producers) mix(producer);
+    }
+    return hash;
+  }
+
+ private:
+  void index_consumers() {
+    first_consumer_.assign(operators_.size() + 1, 0);
+    for (std::size_t i = 0; i < operators_.size(); ++i) {
+      for (const auto producer : operators_[i].producers) {
+        require<graph_error>(producer < i,
+                             "operator {} (\"{}\") reads operator {} (a producer comes before its readers): "
+                             "give the operators in execution order",
+                             i, operators_[i].name, producer);
+        ++first_consumer_[producer + 1];
+      }
+    }
+    for (std::size_t i = 0; i < operators_.size(); ++i) first_consumer_[i + 1] += first_consumer_[i];
+    consumers_.resize(first_consumer_.back());
+    std::vector<std::uint32_t> next{first_consumer_.begin(), first_consumer_.end() - 1};
+    for (std::size_t i = 0; i < operators_.size(); ++i) {
+      for (const auto producer : operators_[i].producers) {
+        consumers_[next[producer]++] = static_cast<std::uint32_t>(i);
+      }
+    }
+  }
+
+  std::vector<op_info> operators_;
+  std::vector<std::uint32_t> consumers_;
+  std::vector<std::uint32_t> first_consumer_ = {0};
+};
+
+}  // namespace comp

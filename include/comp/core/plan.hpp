@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// A precision for each operator of a graph: what a search finds and a backend follows.
+// A value: copied, compared, ordered and hashed. Prints as one letter per operator (core/precision.hpp).
+// Not here: files (observe/plan_file.hpp), which also hold the model that a plan belongs to.
+#pragma once
+
+#include <comp/core/error.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/precision.hpp>
+
+#include <algorithm>
+#include <compare>
+#include <cstddef>
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+class plan {
+ public:
+  plan() = default;
+  explicit plan(std::size_t operators, precision everywhere = precision::fp32) : choices_(operators, everywhere) {}
+  plan(std::initializer_list<precision> choices) : choices_{choices} {}
+  explicit plan(std::vector<precision> choices) : choices_{std::move(choices)} {}
+
+  std::size_t size() const { return choices_.size(); }
+  bool empty() const { return choices_.empty(); }
+  precision operator[](std::size_t i) const { return choices_[i]; }
+  precision& operator[](std::size_t i) { return choices_[i]; }
+  auto begin() const { return choices_.begin(); }
+  auto end() const { return choices_.end(); }
+
+  /// One letter per operator: "011" is FP16, FP32, FP32.
+  std::string str() const {
+    std::string text(choices_.size(), '1');
+    std::ranges::transform(choices_, text.begin(), [](precision p) { return letter(p); });
+    return text;
+  }
+
+  /// Number of operators in a lower precision than FP32.
+  std::size_t count_low() const {
+    return static_cast<std::size_t>(std::ranges::count_if(choices_, [](precision p) { return is_low(p); }));
+  }
+
+  friend bool operator==(const plan&, const plan&) = default;
+  friend std::strong_ordering operator<=>(const plan& a, const plan& b) {
+    return std::lexicographical_compare_three_way(a.begin(), a.end(), b.begin(), b.end());
+  }
+
+ private:
+  std::vector<precision> choices_;
+};
+
+/// The plan of a string of precision letters.
+/// Throws: `plan_error`, naming the operator, for a character that is no precision letter.
+inline plan parse_plan(std::string_view text) {
+  plan result{text.size()};
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto known = precision_of(text[i]);
+    require<plan_error>(known.has_value(),
+                        "plan \"{}\" has '{}' for operator {} (a precision is one of {}): "
+                        "save the plan again with comp::save",
+                        text.substr(0, 64), text[i], i, precision_letters);
+    result[i] = *known;
+  }
+  return result;
+}
+
+/// Throws: `plan_error` unless `p` has a precision for each operator of `graph` and FP32 for each that is not choosable.
+inline void require_fits(const plan& p, const op_graph& graph) {
+  require<plan_error>(p.size() == graph.size(),
+                      "plan has {} operators, the model {} (they must agree): use a plan that was made for this model",
+                      p.size(), graph.size());
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    require<plan_error>(graph[i].choosable || p[i] == precision::fp32,
+                        "plan gives operator {} (\"{}\") {} (its precision cannot be chosen): leave it at fp32", i,
+                        graph[i].name, name(p[i]));
+  }
+}
+
+}  // namespace comp
+
+template <>
+struct std::hash<comp::plan> {
+  std::size_t operator()(const comp::plan& p) const noexcept {
+    std::size_t hash = 0xcbf29ce484222325ULL;
+    for (const auto choice : p) hash = (hash ^ static_cast<std::size_t>(choice)) * 0x100000001b3ULL;
+    return hash;
+  }
+};

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The number formats an operator can run in, with what their bits can hold.
+// One letter each in a plan string; `0` = FP16 and `1` = FP32 are the CoMP paper's, so a published plan can be pasted in.
+// Not here: conversion of values (a backend's work), and which formats a machine is fast in (policy/tensor_core.hpp).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace comp {
+
+enum class precision : std::uint8_t { fp32, tf32, bf16, fp16, fp8_e4m3, fp8_e5m2 };
+
+inline constexpr std::array all_precisions{precision::fp32, precision::tf32,     precision::bf16,
+                                           precision::fp16, precision::fp8_e4m3, precision::fp8_e5m2};
+
+/// The letters of a plan string, in the order of `precision`.
+inline constexpr std::string_view precision_letters = "1tb0eE";
+
+/// What the bits of a format can hold. `bytes` is the size in memory: TF32 is stored as FP32.
+/// Source: IEEE 754-2019 (fp32, fp16), NVIDIA A100 white paper (tf32), Intel bfloat16 white paper, OCP FP8 1.0 (fp8).
+struct precision_traits {
+  std::string_view name;
+  int bytes;
+  int exponent_bits;
+  int fraction_bits;
+  double largest;          // largest finite value
+  double smallest_normal;  // smallest positive normal value
+  double half_ulp;         // largest relative error of one rounding to nearest, for normal values
+};
+
+inline constexpr std::array<precision_traits, 6> precision_table{{
+    {"fp32", 4, 8, 23, 0x1.fffffep127, 0x1p-126, 0x1p-24},
+    {"tf32", 4, 8, 10, 0x1.ffcp127, 0x1p-126, 0x1p-11},
+    {"bf16", 2, 8, 7, 0x1.fep127, 0x1p-126, 0x1p-8},
+    {"fp16", 2, 5, 10, 65504.0, 0x1p-14, 0x1p-11},
+    {"fp8_e4m3", 1, 4, 3, 448.0, 0x1p-6, 0x1p-4},
+    {"fp8_e5m2", 1, 5, 2, 57344.0, 0x1p-14, 0x1p-3},
+}};
+
+constexpr const precision_traits& traits(precision p) { return precision_table[static_cast<std::size_t>(p)]; }
+constexpr std::string_view name(precision p) { return traits(p).name; }
+constexpr char letter(precision p) { return precision_letters[static_cast<std::size_t>(p)]; }
+
+/// The precision of a plan letter; nothing for a character that is none.
+constexpr std::optional<precision> precision_of(char letter) {
+  const auto at = precision_letters.find(letter);
+  if (at == std::string_view::npos) return std::nullopt;
+  return static_cast<precision>(at);
+}
+
+/// The precision of a name such as "bf16"; nothing for an unknown name.
+constexpr std::optional<precision> precision_of(std::string_view name) {
+  for (const precision p : all_precisions) {
+    if (comp::name(p) == name) return p;
+  }
+  return std::nullopt;
+}
+
+/// True for every format that holds less than FP32.
+constexpr bool is_low(precision p) { return p != precision::fp32; }
+
+}  // namespace comp
