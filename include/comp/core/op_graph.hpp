@@ -3,10 +3,9 @@
 // Immutable once made, so consumers are counted once; 10^5 operators are fine.
 #pragma once
 
+#include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp/core/op_info.hpp>
-
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -40,8 +39,8 @@ class op_graph {
     return std::span{consumers_}.subspan(first_consumer_[i], first_consumer_[i + 1] - first_consumer_[i]);
   }
 
-  /// A hash of names, kinds, shapes and edges (FNV-1a, 64 bit): equal for the same model at the same sizes, whatever the
-  /// machine. What a plan file is checked against.
+  /// A hash of names, kinds, shapes and edges (FNV-1a, 64 bit): equal for the same model at the same sizes, whatever
+  /// the machine. What a plan file is checked against.
   std::uint64_t fingerprint() const {
     std::uint64_t hash = 0xcbf29ce484222325ULL;
     const auto mix_byte = [&hash](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3ULL; };

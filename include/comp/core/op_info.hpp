@@ -5,7 +5,6 @@
 #pragma once
 
 #include <comp/core/precision.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -16,26 +15,26 @@ namespace comp {
 /// A tensor that an operator reads or writes.
 struct tensor_info {
   std::vector<std::int64_t> shape = {};  // elements per axis
-  precision dtype = precision::fp32;   // as recorded, before any plan; meaningless where `floating` is false
-  bool floating = true;                // false: integers (indices, labels), which no plan touches
+  precision dtype = precision::fp32;     // as recorded, before any plan; meaningless where `floating` is false
+  bool floating = true;                  // false: integers (indices, labels), which no plan touches
 };
 
 struct op_info {
-  std::string name = {};                     // unique in its graph: "features.0", "block1.attention.query"
-  std::string kind = {};                     // ATen's name, with or without "aten::": "conv2d", "aten::addmm"
-  std::vector<std::string> scopes = {};      // tags to tie or select by: "block1", "attention"; outermost first
-  std::vector<tensor_info> inputs = {};      // activations and parameters
+  std::string name = {};                 // unique in its graph: "features.0", "block1.attention.query"
+  std::string kind = {};                 // ATen's name, with or without "aten::": "conv2d", "aten::addmm"
+  std::vector<std::string> scopes = {};  // tags to tie or select by: "block1", "attention"; outermost first
+  std::vector<tensor_info> inputs = {};  // activations and parameters
   std::vector<tensor_info> outputs = {};
-  std::vector<std::size_t> producers = {};   // indices of the operators whose outputs this one reads, each below its own
+  std::vector<std::size_t> producers = {};  // indices of the operators whose outputs this one reads, each below its own
 
   // The contraction sizes that decide tensor-core use; 0 where the operator has none or they are unknown.
-  std::int64_t m = 0, n = 0, k = 0;                   // of the matrix product C(m,n) = A(m,k) B(k,n)
-  std::int64_t channels_in = 0, channels_out = 0;     // of a convolution
+  std::int64_t m = 0, n = 0, k = 0;                // of the matrix product C(m,n) = A(m,k) B(k,n)
+  std::int64_t channels_in = 0, channels_out = 0;  // of a convolution
 
   std::int64_t bytes = 0;  // read and written by one forward in FP32
   std::int64_t flops = 0;  // of one forward; a multiply-add counts 2
 
-  bool choosable = true;   // false: a view, an in-place write, an integer operator: its precision is not ours to choose
+  bool choosable = true;  // false: a view, an in-place write, an integer operator: its precision is not ours to choose
 };
 
 }  // namespace comp

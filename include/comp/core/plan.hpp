@@ -4,11 +4,10 @@
 // Not here: files (observe/plan_file.hpp), which also hold the model that a plan belongs to.
 #pragma once
 
+#include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/precision.hpp>
-
-#include <algorithm>
 #include <compare>
 #include <cstddef>
 #include <functional>
@@ -70,7 +69,8 @@ inline plan parse_plan(std::string_view text) {
   return result;
 }
 
-/// Throws: `plan_error` unless `p` has a precision for each operator of `graph` and FP32 for each that is not choosable.
+/// Throws: `plan_error` unless `p` has a precision for each operator of `graph` and FP32 for each that is not
+/// choosable.
 inline void require_fits(const plan& p, const op_graph& graph) {
   require<plan_error>(p.size() == graph.size(),
                       "plan has {} operators, the model {} (they must agree): use a plan that was made for this model",

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The number formats an operator can run in, with what their bits can hold.
-// One letter each in a plan string; `0` = FP16 and `1` = FP32 are the CoMP paper's, so a published plan can be pasted in.
-// Not here: conversion of values (a backend's work), and which formats a machine is fast in (policy/tensor_core.hpp).
+// One letter each in a plan string; `0` = FP16 and `1` = FP32 are the CoMP paper's, so a published plan can be pasted
+// in. Not here: conversion of values (a backend's work), and which formats a machine is fast in
+// (policy/tensor_core.hpp).
 #pragma once
 
 #include <array>

@@ -15,11 +15,11 @@ namespace comp {
 
 enum class status : std::uint8_t {
   ok,
-  diverged,        // the loss left every reasonable range
-  not_finite,      // the loss became NaN or infinite
-  out_of_memory,   // the plan does not fit
-  stopped_early,   // cut because it was hopelessly slow
-  failed           // the backend threw; `message` says what
+  diverged,       // the loss left every reasonable range
+  not_finite,     // the loss became NaN or infinite
+  out_of_memory,  // the plan does not fit
+  stopped_early,  // cut because it was hopelessly slow
+  failed          // the backend threw; `message` says what
 };
 
 constexpr std::string_view name(status s) {
@@ -37,7 +37,7 @@ struct sample {
   std::vector<double> curve = {};          // loss of each batch, in order; empty: not recorded
   std::optional<double> score = {};        // validation score after the run, higher is better
   comp::status status = comp::status::ok;
-  std::string message = {};                // why it failed
+  std::string message = {};  // why it failed
 
   bool ok() const { return status == comp::status::ok; }
 };

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a user's trainer and a user's policy must offer, refused in sentences when they do not.
+// A capability is optional; a member of its name with another signature is refused, never ignored.
+// Not here: SearchStrategy (core/strategy.hpp) and observers (search/observers.hpp).
+#pragma once
+
+#include <comp/core/decision.hpp>
+#include <comp/core/hardware.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/core/sample.hpp>
+#include <comp/core/unmet.hpp>
+#include <concepts>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// Seconds of one operator in one step under the current plan.
+struct op_time {
+  double forward = 0;
+  double backward = 0;
+};
+
+}  // namespace comp
+
+COMP_DETAIL_NAMES(save)
+COMP_DETAIL_NAMES(restore)
+COMP_DETAIL_NAMES(profile)
+COMP_DETAIL_NAMES(validate)
+COMP_DETAIL_NAMES(supported_precisions)
+COMP_DETAIL_NAMES(hardware)
+COMP_DETAIL_NAMES(signature)
+
+namespace comp {
+
+namespace detail {
+template <class B>
+concept saves = requires(B& b) {
+  b.restore(std::as_const(b).save());
+}
+|| requires(B& b) { b.restore(b.save()); };
+template <class B>
+concept stops = requires(B& b, const stop_predicate& stop) {
+  { b.run_epoch(stop) } -> std::same_as<sample>;
+};
+template <class B>
+concept profiles = requires(B& b) {
+  { b.profile() } -> std::same_as<std::vector<op_time>>;
+};
+template <class B>
+concept validates = requires(B& b) {
+  { b.validate() } -> std::same_as<double>;
+};
+template <class B>
+concept knows_precisions = requires(const B& b) {
+  { b.supported_precisions() } -> std::same_as<std::vector<precision>>;
+};
+template <class B>
+concept knows_hardware = requires(const B& b) {
+  { b.hardware() } -> std::same_as<comp::hardware>;
+};
+template <class B>
+concept has_signature = requires(const B& b) {
+  { b.signature() } -> std::same_as<std::string>;
+};
+}  // namespace detail
+
+// clang-format off: a sentence stays on one line
+/// What trains. Both runs follow the plan that was set last; run_batch trains the next batch, run_epoch the whole data
+/// set once; `sample` says what came of it, and `sample.status` what went wrong. Either may throw: the search records a
+/// failed trial (out_of_memory: one of that status), restores the state and goes on. Capabilities, used when there:
+///   save(), restore(state)      the whole training state (weights, optimiser, random generators, data order): every
+///                               candidate then starts from the same one. Without them losses of later plans start from
+///                               trained weights.
+///   run_epoch(stop_predicate)   asked after each batch, so that hopeless candidates are cut
+///   profile()                   seconds per operator; the state must be as before
+///   validate()                  a score, higher is better
+///   supported_precisions()      default: fp32, bf16, fp16
+///   hardware()                  default: unknown, sizes alone decide tensor-core use
+///   signature()                 everything that makes two searches comparable: data, batch size, optimiser, seed
+template <class B>
+concept Backend =
+    (requires(B & b) {
+      { b.graph() } -> std::convertible_to<const op_graph&>;
+    } ||
+     unmet<"a Backend needs: const comp::op_graph& graph()">()) &&
+    (requires(B & b, const plan& p) { b.set_precision(p); } ||
+     unmet<"a Backend needs: void set_precision(const comp::plan&)">()) &&
+    (requires(B & b) {
+      { b.run_epoch() } -> std::same_as<sample>;
+    } ||
+     unmet<"a Backend needs: comp::sample run_epoch()">()) &&
+    (requires(B & b) {
+      { b.run_batch() } -> std::same_as<sample>;
+    } ||
+     unmet<"a Backend needs: comp::sample run_batch()">()) &&
+    (!(detail::names_save<B> || detail::names_restore<B>) || detail::saves<B> ||
+     unmet<"a Backend that saves needs both: state save() and void restore(const state&)">()) &&
+    (!detail::names_profile<B> || detail::profiles<B> ||
+     unmet<"a Backend's profile needs the form: std::vector<comp::op_time> profile()">()) &&
+    (!detail::names_validate<B> || detail::validates<B> ||
+     unmet<"a Backend's validate needs the form: double validate()">()) &&
+    (!detail::names_supported_precisions<B> || detail::knows_precisions<B> ||
+     unmet<
+         "a Backend's supported_precisions needs the form: std::vector<comp::precision> supported_precisions() const">()) &&
+    (!detail::names_hardware<B> || detail::knows_hardware<B> ||
+     unmet<"a Backend's hardware needs the form: comp::hardware hardware() const">()) &&
+    (!detail::names_signature<B> || detail::has_signature<B> ||
+     unmet<"a Backend's signature needs the form: std::string signature() const">());
+
+/// Which operators may change precision. A small copyable aggregate; `classify` must give the same answer each time.
+template <class P>
+concept OperatorPolicy = (std::copyable<P> || unmet<"an OperatorPolicy needs: to be copyable">()) &&
+                         (requires(const P& p, const op_info& op) {
+                           { p.classify(op) } -> std::same_as<decision>;
+                         } ||
+                          unmet<"an OperatorPolicy needs: comp::decision classify(const comp::op_info&) const">());
+// clang-format on
+
+}  // namespace comp

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plans that a strategy may try: levels per group of operators that change together. Never listed: a space of
+// 2^1000 plans costs as much as its groups. Which operators are grouped is decided in search/candidate_space.hpp.
+#pragma once
+
+#include <cmath>
+#include <comp/core/error.hpp>
+#include <comp/core/plan.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// Operators that always have one precision, chosen from `levels` (most conservative first, at least one).
+struct op_group {
+  std::string name = {};
+  std::vector<std::uint32_t> operators = {};
+  std::vector<precision> levels = {};
+};
+
+class search_space {
+ public:
+  search_space() = default;
+
+  /// `base` gives the precision of every operator that is in no group. `valid` refuses plans that must not be tried.
+  /// Throws: `space_error` for an empty group, a group without levels, or an operator that is out of range or in two
+  /// groups.
+  search_space(plan base, std::vector<op_group> groups, std::function<bool(const plan&)> valid = {})
+      : base_{std::move(base)}, groups_{std::move(groups)}, valid_{std::move(valid)} {
+    std::vector<bool> taken(base_.size());
+    for (const op_group& group : groups_) {
+      require<space_error>(!group.levels.empty() && !group.operators.empty(),
+                           "group \"{}\" has {} operators and {} levels (each needs at least one): drop the group",
+                           group.name, group.operators.size(), group.levels.size());
+      for (const auto op : group.operators) {
+        require<space_error>(
+            op < base_.size() && !taken[op],
+            "operator {} of group \"{}\" is out of range or in two groups (the plan has {} operators): "
+            "give each operator to one group",
+            op, group.name, base_.size());
+        taken[op] = true;
+      }
+    }
+  }
+
+  const plan& base() const { return base_; }
+  const std::vector<op_group>& groups() const { return groups_; }
+  bool valid(const plan& p) const { return !valid_ || valid_(p); }
+
+  /// Number of plans, invalid ones counted in; nothing when it does not fit 63 bits.
+  std::optional<std::uint64_t> size() const {
+    std::uint64_t product = 1;
+    for (const op_group& group : groups_) {
+      if (product > (std::uint64_t{1} << 63) / group.levels.size()) return std::nullopt;
+      product *= group.levels.size();
+    }
+    return product;
+  }
+
+  /// "12", "2^100.0": for messages.
+  std::string size_text() const {
+    if (const auto count = size(); count && *count < 1'000'000'000) return fmt::format("{}", *count);
+    double bits = 0;
+    for (const op_group& group : groups_) bits += std::log2(static_cast<double>(group.levels.size()));
+    return fmt::format("2^{:.1f}", bits);
+  }
+
+  /// Puts group `g` of `p` on its level `level`.
+  void set(plan& p, std::size_t g, std::size_t level) const {
+    for (const auto op : groups_[g].operators) p[op] = groups_[g].levels[level];
+  }
+
+  /// The level of group `g` in `p`; 0 where `p` has a precision that is none of its levels.
+  std::size_t level(const plan& p, std::size_t g) const {
+    const auto& levels = groups_[g].levels;
+    const auto at = std::ranges::find(levels, p[groups_[g].operators.front()]);
+    return at == levels.end() ? 0 : static_cast<std::size_t>(at - levels.begin());
+  }
+
+  /// Every group on its first, most conservative level.
+  plan conservative() const {
+    plan p = base_;
+    for (std::size_t g = 0; g < groups_.size(); ++g) set(p, g, 0);
+    return p;
+  }
+
+  /// The plan of this space that is nearest to `p`: its groups' levels, everything else from the base.
+  plan project(const plan& p) const {
+    plan result = base_;
+    for (std::size_t g = 0; g < groups_.size(); ++g) set(result, g, level(p, g));
+    return result;
+  }
+
+  /// Every valid plan that differs from `p` in exactly one group.
+  std::vector<plan> neighbours(const plan& p) const {
+    std::vector<plan> result;
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      for (std::size_t other = 0; other < groups_[g].levels.size(); ++other) {
+        if (other == level(p, g)) continue;
+        plan next = p;
+        set(next, g, other);
+        if (valid(next)) result.push_back(std::move(next));
+      }
+    }
+    return result;
+  }
+
+  /// A plan drawn uniformly, invalid ones included; the same on every standard library for the same generator state.
+  plan random(std::mt19937_64& generator) const {
+    plan p = base_;
+    for (std::size_t g = 0; g < groups_.size(); ++g) set(p, g, below(generator, groups_[g].levels.size()));
+    return p;
+  }
+
+  /// Uniform in [0, bound) without the bias of %: draws that fall into the incomplete last multiple are repeated.
+  static std::size_t below(std::mt19937_64& generator, std::size_t bound) {
+    const std::uint64_t limit = std::numeric_limits<std::uint64_t>::max() / bound * bound;
+    for (;;) {
+      if (const std::uint64_t drawn = generator(); drawn < limit) return drawn % bound;
+    }
+  }
+
+ private:
+  plan base_;
+  std::vector<op_group> groups_;
+  std::function<bool(const plan&)> valid_;
+};
+
+}  // namespace comp

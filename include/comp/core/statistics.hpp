@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Medians with confidence intervals that assume nothing of the distribution: run times are skewed and drift.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <vector>
+
+namespace comp {
+
+struct interval {
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+};
+
+/// Returns: the median; NaN for no values.
+inline double median(std::vector<double> values) {
+  if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::ranges::max_element(values.begin(), middle)) / 2;
+}
+
+/// Returns: an interval that holds the median of the distribution with at least 95% probability, from order statistics
+/// of the binomial distribution; unbounded for fewer than 6 values (their whole range covers 93.75% or less). Source:
+/// David and Nagaraja, Order Statistics, 3rd ed., section 7.1.
+inline interval median_interval(std::vector<double> values) {
+  const std::size_t n = values.size();
+  if (n < 6) return {};
+  std::ranges::sort(values);
+  double term = std::exp2(-static_cast<double>(n));  // P(X = 0) for X ~ Binomial(n, 1/2)
+  double tail = term;
+  std::size_t below = 0;  // largest rank with P(X <= rank) <= 2.5%
+  while (below + 1 < n / 2) {
+    term *= static_cast<double>(n - below) / static_cast<double>(below + 1);
+    if (tail + term > 0.025) break;
+    tail += term;
+    ++below;
+  }
+  return {values[below], values[n - 1 - below]};
+}
+
+/// How many times as fast `b` is as `a`, from times taken in turns (a_0, b_0, a_1, b_1, ...): the drift of the machine
+/// cancels.
+struct paired_speedup {
+  double ratio = std::numeric_limits<double>::quiet_NaN();  // median of a_i / b_i
+  interval bounds = {};                                     // 95%
+
+  bool clearly_faster() const { return bounds.low > 1; }
+  bool clearly_slower() const { return bounds.high < 1; }
+};
+
+inline paired_speedup compare_paired(std::span<const double> a, std::span<const double> b) {
+  std::vector<double> ratios(std::min(a.size(), b.size()));
+  for (std::size_t i = 0; i < ratios.size(); ++i) ratios[i] = a[i] / b[i];
+  return {median(ratios), median_interval(ratios)};
+}
+
+}  // namespace comp
