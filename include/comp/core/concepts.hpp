@@ -68,56 +68,50 @@ concept has_signature = requires(const B& b) {
 };
 }  // namespace detail
 
-// clang-format off: a sentence stays on one line
-/// What trains. Both runs follow the plan that was set last; run_batch trains the next batch, run_epoch the whole data
-/// set once; `sample` says what came of it, and `sample.status` what went wrong. Either may throw: the search records a
-/// failed trial (out_of_memory: one of that status), restores the state and goes on. Capabilities, used when there:
+// A sentence stays on one line:
+// clang-format off
+/// What trains. Both runs follow the plan that was set last; run_batch trains the next batch, run_epoch the whole data set
+/// once; `sample` says what came of it, and `sample.status` what went wrong. Either may throw: the search records a failed
+/// trial (out_of_memory: one of that status), restores the state and goes on.
+/// Capabilities, used when there:
 ///   save(), restore(state)      the whole training state (weights, optimiser, random generators, data order): every
-///                               candidate then starts from the same one. Without them losses of later plans start from
-///                               trained weights.
+///                               candidate then starts from the same one. Without them later losses start from trained weights.
 ///   run_epoch(stop_predicate)   asked after each batch, so that hopeless candidates are cut
-///   profile()                   seconds per operator; the state must be as before
+///   profile()                   seconds per operator under the current plan; the state must be as before
 ///   validate()                  a score, higher is better
 ///   supported_precisions()      default: fp32, bf16, fp16
 ///   hardware()                  default: unknown, sizes alone decide tensor-core use
 ///   signature()                 everything that makes two searches comparable: data, batch size, optimiser, seed
 template <class B>
 concept Backend =
-    (requires(B & b) {
-      { b.graph() } -> std::convertible_to<const op_graph&>;
-    } ||
-     unmet<"a Backend needs: const comp::op_graph& graph()">()) &&
-    (requires(B & b, const plan& p) { b.set_precision(p); } ||
-     unmet<"a Backend needs: void set_precision(const comp::plan&)">()) &&
-    (requires(B & b) {
-      { b.run_epoch() } -> std::same_as<sample>;
-    } ||
-     unmet<"a Backend needs: comp::sample run_epoch()">()) &&
-    (requires(B & b) {
-      { b.run_batch() } -> std::same_as<sample>;
-    } ||
-     unmet<"a Backend needs: comp::sample run_batch()">()) &&
-    (!(detail::names_save<B> || detail::names_restore<B>) || detail::saves<B> ||
-     unmet<"a Backend that saves needs both: state save() and void restore(const state&)">()) &&
-    (!detail::names_profile<B> || detail::profiles<B> ||
-     unmet<"a Backend's profile needs the form: std::vector<comp::op_time> profile()">()) &&
-    (!detail::names_validate<B> || detail::validates<B> ||
-     unmet<"a Backend's validate needs the form: double validate()">()) &&
-    (!detail::names_supported_precisions<B> || detail::knows_precisions<B> ||
-     unmet<
-         "a Backend's supported_precisions needs the form: std::vector<comp::precision> supported_precisions() const">()) &&
-    (!detail::names_hardware<B> || detail::knows_hardware<B> ||
-     unmet<"a Backend's hardware needs the form: comp::hardware hardware() const">()) &&
-    (!detail::names_signature<B> || detail::has_signature<B> ||
-     unmet<"a Backend's signature needs the form: std::string signature() const">());
+    (requires(B& b) { { b.graph() } -> std::convertible_to<const op_graph&>; }
+     || unmet<"a Backend needs: const comp::op_graph& graph()">()) &&
+    (requires(B& b, const plan& p) { b.set_precision(p); }
+     || unmet<"a Backend needs: void set_precision(const comp::plan&)">()) &&
+    (requires(B& b) { { b.run_epoch() } -> std::same_as<sample>; }
+     || unmet<"a Backend needs: comp::sample run_epoch()">()) &&
+    (requires(B& b) { { b.run_batch() } -> std::same_as<sample>; }
+     || unmet<"a Backend needs: comp::sample run_batch()">()) &&
+    (!(detail::names_save<B> || detail::names_restore<B>) || detail::saves<B>
+     || unmet<"a Backend that saves needs both: state save() and void restore(const state&)">()) &&
+    (!detail::names_profile<B> || detail::profiles<B>
+     || unmet<"a Backend's profile needs the form: std::vector<comp::op_time> profile()">()) &&
+    (!detail::names_validate<B> || detail::validates<B>
+     || unmet<"a Backend's validate needs the form: double validate()">()) &&
+    (!detail::names_supported_precisions<B> || detail::knows_precisions<B>
+     || unmet<"a Backend's supported_precisions needs the form: std::vector<comp::precision> supported_precisions() const">()) &&
+    (!detail::names_hardware<B> || detail::knows_hardware<B>
+     || unmet<"a Backend's hardware needs the form: comp::hardware hardware() const">()) &&
+    (!detail::names_signature<B> || detail::has_signature<B>
+     || unmet<"a Backend's signature needs the form: std::string signature() const">());
 
 /// Which operators may change precision. A small copyable aggregate; `classify` must give the same answer each time.
 template <class P>
-concept OperatorPolicy = (std::copyable<P> || unmet<"an OperatorPolicy needs: to be copyable">()) &&
-                         (requires(const P& p, const op_info& op) {
-                           { p.classify(op) } -> std::same_as<decision>;
-                         } ||
-                          unmet<"an OperatorPolicy needs: comp::decision classify(const comp::op_info&) const">());
+concept OperatorPolicy =
+    (std::copyable<P>
+     || unmet<"an OperatorPolicy needs: to be copyable">()) &&
+    (requires(const P& p, const op_info& op) { { p.classify(op) } -> std::same_as<decision>; }
+     || unmet<"an OperatorPolicy needs: comp::decision classify(const comp::op_info&) const">());
 // clang-format on
 
 }  // namespace comp

@@ -18,23 +18,23 @@ template <class S>
 using run_of = decltype(std::declval<const S&>().start(std::declval<search_space>()));
 }  // namespace detail
 
-// clang-format off: a sentence stays on one line
+// A sentence stays on one line:
+// clang-format off
 /// Settings that a user writes down; `start` makes the state of one search, so two searches share nothing and the same
 /// settings give the same search again, whatever the timing. Also meant:
-///   ask(n) gives up to n plans of the space, none twice; none at all when there is nothing left to try. Every plan
-///   that was asked for is told, in the order of asking, before the next ask, unless the run says it can do without.
+///   ask(n) gives up to n plans of the space, none twice; none at all when there is nothing left to try. What was asked for
+///   is told, in the order of asking, before the next ask.
 ///   tell(trial): `accepted` and `seconds` decide; `sample` has the rest.
-///   Optional: expects() -> the number of plans it will ask for at most (for a progress bar).
 template <class S>
-concept SearchStrategy = (std::copyable<S> || unmet<"a SearchStrategy needs: settings that are copyable">()) &&
-                         (requires(const S& s, const search_space& over) { s.start(over); } ||
-                          unmet<"a SearchStrategy needs: run start(comp::search_space) const">()) &&
-                         (requires(detail::run_of<S> & run) {
-                           { run.ask(std::size_t{1}) } -> std::same_as<std::vector<plan>>;
-                         } ||
-                          unmet<"a SearchStrategy's run needs: std::vector<comp::plan> ask(std::size_t at_most)">()) &&
-                         (requires(detail::run_of<S> & run, const trial& seen) { run.tell(seen); } ||
-                          unmet<"a SearchStrategy's run needs: void tell(const comp::trial&)">());
+concept SearchStrategy =
+    (std::copyable<S>
+     || unmet<"a SearchStrategy needs: settings that are copyable">()) &&
+    (requires(const S& s, const search_space& over) { s.start(over); }
+     || unmet<"a SearchStrategy needs: run start(comp::search_space) const">()) &&
+    (requires(detail::run_of<S>& run) { { run.ask(std::size_t{1}) } -> std::same_as<std::vector<plan>>; }
+     || unmet<"a SearchStrategy's run needs: std::vector<comp::plan> ask(std::size_t at_most)">()) &&
+    (requires(detail::run_of<S>& run, const trial& seen) { run.tell(seen); }
+     || unmet<"a SearchStrategy's run needs: void tell(const comp::trial&)">());
 // clang-format on
 
 }  // namespace comp

@@ -22,10 +22,11 @@ consteval bool unmet() {
 
 }  // namespace comp
 
-/// Defines `detail::names_MEMBER<T>`: T has a member of this name, whatever its signature. So an optional member with a
-/// wrong signature is refused instead of ignored. Blind in final classes, where only a plain member function is seen.
+/// At namespace scope outside comp: defines `comp::detail::names_MEMBER<T>`: T has a member of this name, whatever its
+/// signature. So an optional member with a wrong signature is refused instead of ignored. Blind to overloads in final
+/// classes.
 #define COMP_DETAIL_NAMES(MEMBER)                               \
-  namespace detail {                                            \
+  namespace comp::detail {                                      \
   struct has_##MEMBER {                                         \
     int MEMBER;                                                 \
   };                                                            \
