@@ -63,7 +63,7 @@ concept knows_hardware = requires(const B& b) {
   { b.hardware() } -> std::same_as<comp::hardware>;
 };
 template <class B>
-concept has_signature = requires(const B& b) {
+concept signs = requires(const B& b) {
   { b.signature() } -> std::same_as<std::string>;
 };
 }  // namespace detail
@@ -102,7 +102,7 @@ concept Backend =
      || unmet<"a Backend's supported_precisions needs the form: std::vector<comp::precision> supported_precisions() const">()) &&
     (!detail::names_hardware<B> || detail::knows_hardware<B>
      || unmet<"a Backend's hardware needs the form: comp::hardware hardware() const">()) &&
-    (!detail::names_signature<B> || detail::has_signature<B>
+    (!detail::names_signature<B> || detail::signs<B>
      || unmet<"a Backend's signature needs the form: std::string signature() const">());
 
 /// Which operators may change precision. A small copyable aggregate; `classify` must give the same answer each time.
