@@ -27,6 +27,7 @@ struct decision {
   precision compute = precision::fp32;     // what the operator computes in when it is lowered
   precision accumulate = precision::fp32;  // what its sums are kept in
   precision output = precision::fp32;      // what it hands on
+  bool fixed = false;                      // true: stays in `compute`; no search tries anything else
   friend bool operator==(const decision&, const decision&) = default;
 };
 

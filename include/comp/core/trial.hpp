@@ -4,6 +4,7 @@
 
 #include <comp/core/plan.hpp>
 #include <comp/core/sample.hpp>
+#include <comp/core/statistics.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -33,7 +34,16 @@ struct trial {
   comp::sample sample = {};
   bool accepted = false;                                     // its loss is within the tolerance; stage 2: it ran
   double seconds = std::numeric_limits<double>::infinity();  // per batch, median; infinity where it did not finish
+  interval bounds = {};                                      // 95%, of `seconds`
   std::string label = {};                                    // "fp32", "pytorch bf16", ""
 };
+
+/// True when `a` is usable and its interval lies wholly below `b`'s; where intervals are not known the medians decide.
+inline bool clearly_faster(const trial& a, const trial& b) {
+  if (!a.accepted) return false;
+  if (!b.accepted) return true;
+  if (!std::isfinite(a.bounds.high) || !std::isfinite(b.bounds.low)) return a.seconds < b.seconds;
+  return a.bounds.high < b.bounds.low;
+}
 
 }  // namespace comp

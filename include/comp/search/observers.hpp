@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a search talks to whoever watches or keeps it. An observer is any class with some of the members below; what it
+// does not have costs nothing, and a member of the right name with a wrong signature is refused in one sentence. Not
+// here: the observers themselves (observe/).
+#pragma once
+
+#include <comp/core/trial.hpp>
+#include <comp/core/unmet.hpp>
+#include <comp/search/outcome.hpp>
+#include <concepts>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <tuple>
+
+COMP_DETAIL_NAMES(search_started)
+COMP_DETAIL_NAMES(trial_started)
+COMP_DETAIL_NAMES(batch_done)
+COMP_DETAIL_NAMES(trial_done)
+COMP_DETAIL_NAMES(recall)
+COMP_DETAIL_NAMES(stop_requested)
+COMP_DETAIL_NAMES(search_done)
+
+namespace comp {
+
+/// What is known when a search (or a training after it) starts.
+struct search_info {
+  const op_graph& graph;
+  const comp::hardware& hardware;
+  std::string signature;           // everything that makes recorded trials usable again, as one line of text
+  double tolerance;                // of the loss, relative
+  std::size_t epochs_at_most = 0;  // epochs that will be run, where the strategies' spaces tell; 0: not known
+};
+
+// A sentence stays on one line:
+// clang-format off
+/// Called in this order: search_started; for each run recall, trial_started, batch_done after each of its batches,
+/// trial_done; search_done. Members, all optional:
+///   void search_started(const search_info&)
+///   std::optional<trial> recall(const trial&)      a recorded result for this stage, plan and repeat: the run is then not made
+///   void trial_started(const trial&)
+///   void batch_done(const trial&, const sample&)   the epoch's sample so far
+///   void or bool trial_done(const trial&)          true: stop the search
+///   bool stop_requested()                          asked after each batch and run; true: stop, comp::interrupted is thrown
+///   void search_done(const outcome&)
+template <class O>
+concept Observer =
+    (!detail::names_search_started<O> || requires(O& o, const search_info& info) { { o.search_started(info) } -> std::same_as<void>; }
+     || unmet<"an observer's search_started needs the form: void search_started(const comp::search_info&)">()) &&
+    (!detail::names_recall<O> || requires(O& o, const trial& t) { { o.recall(t) } -> std::same_as<std::optional<trial>>; }
+     || unmet<"an observer's recall needs the form: std::optional<comp::trial> recall(const comp::trial&)">()) &&
+    (!detail::names_trial_started<O> || requires(O& o, const trial& t) { { o.trial_started(t) } -> std::same_as<void>; }
+     || unmet<"an observer's trial_started needs the form: void trial_started(const comp::trial&)">()) &&
+    (!detail::names_batch_done<O> || requires(O& o, const trial& t, const sample& s) { { o.batch_done(t, s) } -> std::same_as<void>; }
+     || unmet<"an observer's batch_done needs the form: void batch_done(const comp::trial&, const comp::sample&)">()) &&
+    (!detail::names_trial_done<O> || requires(O& o, const trial& t) { { o.trial_done(t) } -> std::same_as<void>; } || requires(O& o, const trial& t) { { o.trial_done(t) } -> std::same_as<bool>; }
+     || unmet<"an observer's trial_done needs the form: void or bool trial_done(const comp::trial&)">()) &&
+    (!detail::names_stop_requested<O> || requires(O& o) { { o.stop_requested() } -> std::same_as<bool>; }
+     || unmet<"an observer's stop_requested needs the form: bool stop_requested()">()) &&
+    (!detail::names_search_done<O> || requires(O& o, const outcome& found) { { o.search_done(found) } -> std::same_as<void>; }
+     || unmet<"an observer's search_done needs the form: void search_done(const comp::outcome&)">());
+// clang-format on
+
+/// Calls what each observer has. Holds references: lives no longer than the call that made it.
+template <Observer... Observers>
+class observer_list {
+ public:
+  explicit observer_list(Observers&... each) : each_{each...} {}
+
+  void search_started(const search_info& info) {
+    visit([&](auto& o) {
+      if constexpr (requires { o.search_started(info); }) o.search_started(info);
+    });
+  }
+  std::optional<trial> recall(const trial& wanted) {
+    std::optional<trial> found;
+    visit([&](auto& o) {
+      if constexpr (requires { o.recall(wanted); }) {
+        if (!found) found = o.recall(wanted);
+      }
+    });
+    return found;
+  }
+  void trial_started(const trial& t) {
+    visit([&](auto& o) {
+      if constexpr (requires { o.trial_started(t); }) o.trial_started(t);
+    });
+  }
+  void batch_done(const trial& t, const sample& so_far) {
+    visit([&](auto& o) {
+      if constexpr (requires { o.batch_done(t, so_far); }) o.batch_done(t, so_far);
+    });
+  }
+  /// Returns: true when an observer wants the search to stop.
+  bool trial_done(const trial& t) {
+    bool stop = false;
+    visit([&](auto& o) {
+      if constexpr (requires {
+                      { o.trial_done(t) } -> std::same_as<bool>;
+                    }) {
+        stop = o.trial_done(t) || stop;
+      } else if constexpr (requires { o.trial_done(t); }) {
+        o.trial_done(t);
+      }
+    });
+    return stop;
+  }
+  bool stop_requested() {
+    bool stop = false;
+    visit([&](auto& o) {
+      if constexpr (requires { o.stop_requested(); }) stop = o.stop_requested() || stop;
+    });
+    return stop;
+  }
+  void search_done(const outcome& found) {
+    visit([&](auto& o) {
+      if constexpr (requires { o.search_done(found); }) o.search_done(found);
+    });
+  }
+
+ private:
+  template <class F>
+  void visit(F&& call) {
+    std::apply([&](auto&... o) { (call(o), ...); }, each_);
+  }
+  std::tuple<Observers&...> each_;
+};
+
+}  // namespace comp

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// One group at a time, from the better of the two ends of the space; a change stays only when it is clearly faster.
+// Use as the default: about as many plans as there are groups, so each stage stays cheap.
+// Both ends are tried because lowering one operator alone can cost two casts where lowering its neighbours too costs
+// none. Groups are taken in the order of the space: the search puts the most expensive first. Not here: undoing several
+// changes at once, or pairs that only help together. Source: sorted greedy as in ADAPT and neural-compressor; the CoMP
+// paper enumerates.
+#pragma once
+
+#include <comp/core/search_space.hpp>
+#include <comp/core/strategy.hpp>
+#include <comp/core/trial.hpp>
+#include <cstddef>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace comp::strategy {
+
+struct greedy {
+  bool both_ends = true;   // also start from every group on its last level
+  std::size_t passes = 1;  // over all groups; ends earlier when a pass changes nothing
+
+  class run;
+  run start(search_space over) const;
+};
+
+class greedy::run {
+ public:
+  run(const greedy& chosen, search_space over) : settings_{chosen}, space_{std::move(over)} {
+    ends_.push_back(space_.conservative());
+    if (settings_.both_ends) ends_.push_back(lowest());
+  }
+
+  /// One plan at a time, but the two ends together: each answer decides the next question.
+  std::vector<plan> ask(std::size_t at_most) {
+    std::vector<plan> plans;
+    while (plans.size() < at_most && !ends_.empty()) {
+      plan end = std::move(ends_.front());
+      ends_.erase(ends_.begin());
+      if (fresh(end)) plans.push_back(std::move(end));
+    }
+    while (plans.empty()) {
+      auto next = step();
+      if (!next) break;
+      if (fresh(*next)) plans.push_back(std::move(*next));
+    }
+    return plans;
+  }
+
+  void tell(const trial& seen) {
+    if (!best_ || clearly_faster(seen, *best_)) {
+      changed_ = best_.has_value();
+      best_ = seen;
+    }
+  }
+
+ private:
+  plan lowest() const {
+    plan p = space_.base();
+    for (std::size_t g = 0; g < space_.groups().size(); ++g) space_.set(p, g, space_.groups()[g].levels.size() - 1);
+    return p;
+  }
+
+  bool fresh(const plan& p) { return space_.valid(p) && tried_.insert(p).second; }
+
+  // The best plan with the next group on its next level; nothing when the passes are over.
+  std::optional<plan> step() {
+    const auto& groups = space_.groups();
+    if (group_ == groups.size()) {
+      if (++pass_ >= settings_.passes || !changed_ || groups.empty()) return std::nullopt;
+      group_ = 0;
+      changed_ = false;
+    }
+    plan next = best_ ? best_->plan : space_.conservative();
+    space_.set(next, group_, level_);
+    if (++level_ == groups[group_].levels.size()) {
+      level_ = 0;
+      ++group_;
+    }
+    return next;
+  }
+
+  greedy settings_;
+  search_space space_;
+  std::vector<plan> ends_;
+  std::unordered_set<plan> tried_;
+  std::optional<trial> best_;
+  std::size_t group_ = 0, level_ = 0, pass_ = 0;
+  bool changed_ = false;
+};
+
+inline greedy::run greedy::start(search_space over) const { return run{*this, std::move(over)}; }
+
+static_assert(SearchStrategy<greedy>);
+
+}  // namespace comp::strategy

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans drawn uniformly, none twice: the yardstick that every other strategy has to beat.
+// Use when the space is too large for `exhaustive` and nothing is known about the operators.
+// Asks for the most conservative plan first, so that there is always something to compare with.
+// Ignores what it is told. Same seed, same plans, on every standard library.
+// Source: none; the CoMP paper enumerates.
+#pragma once
+
+#include <comp/core/search_space.hpp>
+#include <comp/core/strategy.hpp>
+#include <comp/core/trial.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace comp::strategy {
+
+struct random {
+  std::size_t trials = 64;
+  std::uint64_t seed = 0;
+
+  class run;
+  run start(search_space over) const;
+};
+
+class random::run {
+ public:
+  run(const random& chosen, search_space over)
+      : space_{std::move(over)}, left_{chosen.trials}, generator_{chosen.seed} {}
+
+  std::vector<plan> ask(std::size_t at_most) {
+    std::vector<plan> plans;
+    while (plans.size() < at_most && left_ > 0) {
+      plan drawn = tried_.empty() ? space_.conservative() : space_.random(generator_);
+      const bool fresh = tried_.insert(drawn).second;
+      if (fresh && space_.valid(drawn)) {
+        plans.push_back(std::move(drawn));
+        --left_;
+      } else if (!fresh && exhausted()) {
+        left_ = 0;
+      }
+    }
+    return plans;
+  }
+
+  void tell(const trial&) {}
+
+ private:
+  // Coupon collector: the last of n plans is expected after n ln n draws; a space is small enough for that or never
+  // runs out.
+  bool exhausted() const {
+    const auto size = space_.size();
+    return size && tried_.size() >= *size;
+  }
+
+  search_space space_;
+  std::size_t left_;
+  std::mt19937_64 generator_;
+  std::unordered_set<plan> tried_;
+};
+
+inline random::run random::start(search_space over) const { return run{*this, std::move(over)}; }
+
+static_assert(SearchStrategy<random>);
+
+}  // namespace comp::strategy
