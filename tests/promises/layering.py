@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+# Reads every #include under include/comp and backends/ against the arrows of the architecture.
+# Usage: layering.py SOURCE_ROOT
+import pathlib
+import re
+import sys
+
+# A part of include/comp may include itself and what stands beside it here.
+PARTS = {
+    'core': '',
+    'policy': 'core',
+    'autocast': 'core policy',
+    'strategy': 'core',
+    'search': 'core policy autocast strategy',
+    'observe': 'core search',
+}
+# A backend may include comp's core, itself and what stands beside it here; none needs the search.
+BACKENDS = {'comp_native': '', 'comp_host': 'comp_native'}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+
+
+def includes(header):
+    """Paths that a header includes, those relative to itself spelled from its root."""
+    return INCLUDE.findall(header.read_text())
+
+
+def wrong_in_part(header, root):
+    part = header.relative_to(root / 'include/comp').parts[0]
+    if part == 'comp.hpp':
+        return [i for i in includes(header) if not i.startswith('comp/')]
+    if part not in PARTS:
+        return [f'the folder {part} itself: layering.py knows no arrows for it']
+    allowed = {part, *PARTS[part].split()}
+    names = [i.split('/') for i in includes(header)]
+    return ['/'.join(n) for n in names
+            if (n[0] == 'comp' and n[1] not in allowed) or n[0] in BACKENDS or '..' in n or n[0] in PARTS]
+
+
+def wrong_in_backend(header, backend):
+    allowed = {backend, *BACKENDS[backend].split()}
+    names = [i.split('/') for i in includes(header)]
+    return ['/'.join(n) for n in names
+            if (n[0] == 'comp' and n[1] != 'core') or (n[0] in BACKENDS and n[0] not in allowed)]
+
+
+def not_in_umbrella(root):
+    """Headers of include/comp that <comp/comp.hpp> does not reach."""
+    reached, left = set(), ['comp/comp.hpp']
+    while left:
+        header = left.pop()
+        if header.startswith('comp/') and header not in reached:
+            reached.add(header)
+            left += includes(root / 'include' / header)
+    every = {str(h.relative_to(root / 'include')) for h in (root / 'include/comp').rglob('*.hpp')}
+    return sorted(every - reached)
+
+
+def main():
+    root = pathlib.Path(sys.argv[1])
+    headers = sorted((root / 'include/comp').rglob('*.hpp'))
+    faults = [f'{h.relative_to(root)} includes {w}' for h in headers for w in wrong_in_part(h, root)]
+    for backend in BACKENDS:
+        for header in sorted(root.glob(f'backends/*/include/{backend}/**/*.hpp')):
+            faults += [f'{header.relative_to(root)} includes {w}' for w in wrong_in_backend(header, backend)]
+            headers.append(header)
+    faults += [f'comp/comp.hpp does not include {h}' for h in not_in_umbrella(root)]
+    print(f'{len(headers)} headers read')
+    return '\n'.join(faults) if faults or headers else 'no header found'
+
+
+sys.exit(main() or 0)

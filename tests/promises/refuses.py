@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+# Passes when the compiler refuses a program with the sentence that its second line expects, in a screenful at most.
+# `// expect: nothing` is the counter-proof: that program must compile.
+# Usage: refuses.py SOURCE COMPILER ARGUMENTS...
+import pathlib
+import re
+import subprocess
+import sys
+
+LINES_AT_MOST = 25
+
+source, *compiler = sys.argv[1:]
+expected = re.search(r'// expect: (.+)', pathlib.Path(source).read_text())[1]
+got = subprocess.run([*compiler, source], capture_output=True, text=True)
+messages = got.stderr + got.stdout  # nvcc writes to both
+lines = messages.count('\n')
+print(messages)
+if expected == 'nothing':
+    sys.exit(f'refused, but it must compile: {source}' if got.returncode else 0)
+if not got.returncode:
+    sys.exit(f'it compiled: {source}')
+if expected not in messages:
+    sys.exit(f'refused without the sentence "{expected}": {source}')
+if lines > LINES_AT_MOST:
+    sys.exit(f'the sentence is lost in {lines} lines (at most {LINES_AT_MOST}): {source}')
+print(f'{lines} lines, with: {expected}')

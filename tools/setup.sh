@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+# Makes a bare Debian 12+ or Ubuntu 22.04+ machine able to build; sourced by ./run, installs only what is missing.
+# A row is `package | probe | why`. The probe decides, so what came from elsewhere (or another distribution) counts.
+# Not here: CUDA (used where it is found), and anything that changes a setting of the machine.
+
+meson_version=1.12.1
+ninja_version=1.13.0
+onednn_wheel=2022.2.1 # PyPI's; it holds oneDNN 2.6, which Debian 12 packages and Ubuntu 22.04 and 24.04 do not
+jargon_text=/usr/share/doc/jargon-text/jargon.txt.gz
+
+build_packages=(
+  "g++                | compiler                    | compiles; version 12 or newer"
+  "pkg-config         | command pkg-config          | finds the libraries"
+  "python3            | command python3             | runs Meson"
+  "python3-venv       | python ensurepip            | keeps Meson apart from the system's Python"
+  "libfmt-dev         | header fmt/format.h         | text"
+  "librange-v3-dev    | header range/v3/version.hpp | sequences"
+  "nlohmann-json3-dev | header nlohmann/json.hpp    | plan files and ledgers"
+  "libcli11-dev       | header CLI/CLI.hpp          | command lines of the examples"
+  "zlib1g-dev         | header zlib.h               | packed data sets"
+  "libdnnl-dev        | onednn                      | arithmetic of the native trainer; oneDNN 2.6 or 2.7"
+)
+test_packages=(
+  "doctest-dev        | header doctest/doctest.h    | tests"
+  "librapidcheck-dev  | header rapidcheck.h         | tests of properties"
+  "clang              | clang                       | second compiler of the tests, fuzzing; version 16 or newer"
+)
+demo_packages=(
+  "jargon-text        | file $jargon_text           | input of the demo: the Jargon File, public domain"
+)
+not_required=" libdnnl-dev clang jargon-text " # oneDNN has a wheel, the other two a message
+
+die() {
+  echo "run: $*" >&2
+  exit 1
+}
+
+# The newest of NAME-22 ... NAME-OLDEST, else plain NAME where that is new enough.
+newest() {
+  local name=$1 oldest=$2 number
+  for ((number = 22; number >= oldest; --number)); do
+    command -v "$name-$number" && return
+  done
+  number=$("$name" -dumpversion 2>/dev/null) || return 1
+  ((${number%%.*} >= oldest)) && command -v "$name"
+}
+
+# The compiler that the system calls g++ comes first: libraries were built with it.
+find_compiler() {
+  local number
+  compiler=${CXX:-}
+  [[ -z $compiler ]] || return 0
+  number=$(g++ -dumpversion 2>/dev/null || echo 0)
+  if ((${number%%.*} >= 12)); then compiler=g++; else compiler=$(newest g++ 12); fi
+}
+
+find_clang() { clang=$(newest clang++ 16); }
+find_nvcc() { nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc 2>/dev/null); }
+
+preprocesses() { ${compiler:-c++} -x c++ -E - -o /dev/null 2>/dev/null; }
+
+probe() {
+  case $1 in
+    command) command -v "$2" >/dev/null ;;
+    compiler) find_compiler ;;
+    python) python3 -c "import $2" 2>/dev/null ;;
+    header) find_compiler && preprocesses <<<"#include <$2>" ;;
+    file) [[ -r $2 ]] ;;
+    clang) find_clang ;;
+    onednn) preprocesses <<<'#include <oneapi/dnnl/dnnl_version.h>
+#if DNNL_VERSION_MAJOR != 2 || DNNL_VERSION_MINOR < 6
+#error
+#endif' ;;
+  esac
+}
+
+trimmed() { xargs <<<"$1"; }
+
+# Fills `missing` with the rows whose probe fails.
+find_missing() {
+  local row package check why
+  missing=()
+  for row in "$@"; do
+    IFS='|' read -r package check why <<<"$row"
+    # shellcheck disable=SC2086 # a probe is a word or two
+    probe $check || missing+=("$(trimmed "$package")|$(trimmed "$why")")
+  done
+}
+
+as_root() {
+  if ((EUID == 0)); then "$@"; else sudo "$@"; fi
+}
+
+has_candidate() { apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [0-9]'; }
+
+# The names that this release has for a package; none where it has nothing that would do.
+names_of() {
+  local number
+  case $1 in
+    g++) for number in "" -14 -13 -12; do
+      [[ $(apt-cache policy "g++$number" | sed -n 's/.*Candidate: \([0-9]*:\)\?\([0-9]*\).*/\2/p') -ge 12 ]] || continue
+      echo "g++$number"
+      return
+    done ;;
+    clang) for number in 19 18 17 16; do
+      has_candidate "clang-$number" || continue
+      echo "clang-$number"
+      has_candidate "libclang-rt-$number-dev" && echo "libclang-rt-$number-dev"
+      return
+    done ;;
+    libdnnl-dev) apt-cache policy libdnnl-dev | grep -q 'Candidate: 2\.[67]' && echo libdnnl-dev ;;
+    *) echo "$1" ;;
+  esac
+}
+
+# Installs what of the given rows is missing; a machine that misses nothing is not asked for apt or root.
+need_packages() {
+  local row packages
+  find_missing "$@"
+  ((${#missing[@]})) || return 0
+  if ! command -v apt-get >/dev/null; then
+    without_apt
+    return
+  fi
+  echo "Installing what is missing:"
+  as_root apt-get -qq update || echo "run: apt-get update failed; trying with the lists that are there" >&2
+  for row in "${missing[@]}"; do
+    packages=$(names_of "${row%%|*}" | xargs)
+    [[ $packages ]] || continue
+    echo "  $packages (${row##*|})"
+    # shellcheck disable=SC2086 # several names
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $packages >/dev/null || true
+  done
+  find_missing "$@"
+  refuse_if_required "could not be installed: install by hand and run again"
+}
+
+without_apt() {
+  refuse_if_required "this machine has no apt-get: install these, or what your distribution calls them, and run again"
+}
+
+refuse_if_required() {
+  local row
+  local -a required=()
+  for row in "${missing[@]}"; do
+    [[ $not_required == *" ${row%%|*} "* ]] || required+=("${row%%|*} (${row##*|})")
+  done
+  ((${#required[@]} == 0)) || die "missing: $(printf '%s; ' "${required[@]}")$1"
+}
+
+# Meson and ninja in .venv, at the versions above; the system's where that cannot be had.
+need_build_tools() {
+  if [[ $(.venv/bin/meson --version 2>/dev/null) != "$meson_version" ]]; then
+    echo "Putting Meson $meson_version into .venv"
+    { python3 -m venv .venv && .venv/bin/pip -q install "meson==$meson_version" "ninja==$ninja_version"; } ||
+      echo "run: no Meson from PyPI; trying the system's" >&2
+  fi
+  [[ ! -x .venv/bin/meson ]] || PATH=$PWD/.venv/bin:$PATH
+  command -v meson >/dev/null && command -v ninja >/dev/null ||
+    die "no Meson here and none from PyPI (no network?): install meson (1.0 or newer) and ninja-build, and run again"
+  find_onednn
+  export CXX="$(command -v ccache >/dev/null && echo "ccache ")$compiler"
+}
+
+# The system's oneDNN where its version is right, else the wheel.
+find_onednn() {
+  ! probe onednn || return 0
+  if [[ ! -e .venv/include/oneapi ]]; then
+    echo "Putting oneDNN 2.6 into .venv (this system's package is another version)"
+    .venv/bin/pip -q install "onednn-devel-cpu-gomp==$onednn_wheel" ||
+      die "no oneDNN 2.6 or 2.7 here and none from PyPI (no network?): install libdnnl-dev of such a version"
+  fi
+  export CPLUS_INCLUDE_PATH=$PWD/.venv/include${CPLUS_INCLUDE_PATH:+:$CPLUS_INCLUDE_PATH}
+  export LIBRARY_PATH=$PWD/.venv/lib${LIBRARY_PATH:+:$LIBRARY_PATH}
+  export LD_LIBRARY_PATH=$PWD/.venv/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+}
