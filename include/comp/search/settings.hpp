@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a user may choose of the two-stage search beside policy and strategies. Every default is sound as it is.
+#pragma once
+
+#include <comp/core/error.hpp>
+#include <comp/core/precision.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+namespace comp {
+
+/// Which operators change precision together.
+enum class tie : std::uint8_t {
+  kind,   // all convolutions, all softmaxes, ...: the smallest space
+  scope,  // all operators of the outermost scope: "block1", "features"
+  none    // each operator alone
+};
+
+/// Which stages run: the paper's ablation (section 4.6).
+enum class stages : std::uint8_t {
+  both,
+  epochs_only,  // undecided operators stay in FP32
+  batches_only  // no loss is looked at: fast, and may not converge
+};
+
+/// When a candidate's epoch is ended before its time.
+struct early_cut {
+  double slower_than_fp32 = 1.5;  // times FP32's median batch
+  double slower_than_best = 1.2;  // times the best accepted candidate's median batch
+  std::size_t batches = 6;        // that must have been trained before time is judged, the first not counted
+  double diverged = 2.0;          // times |FP32's mean loss over the same batches| above it
+  std::size_t loss_batches = 8;   // that must have been trained before divergence is judged
+};
+
+/// How long plans are timed in turns.
+struct race_settings {
+  std::size_t min_rounds = 6;       // 6 give the first 95% interval
+  std::size_t max_rounds = 10;      // per candidate of stage 2
+  std::size_t contest_rounds = 20;  // at most, of the final head-to-head
+  double hopeless = 1.3;            // out after two rounds when so many times slower than the best
+};
+
+struct search_settings {
+  double tolerance = 0.01;                 // of the loss: 101% of FP32's in the paper
+  std::vector<precision> precisions = {};  // to search, in order of preference; empty: what the backend supports
+  comp::tie epochs_tie = comp::tie::kind;
+  comp::tie batches_tie = comp::tie::kind;
+  comp::stages stages = comp::stages::both;
+  early_cut cut = {};
+  race_settings race = {};
+
+  /// Throws: `settings_error` for a value that cannot be used.
+  void check() const {
+    require<settings_error>(tolerance >= 0 && tolerance < 10,
+                            "tolerance is {} (it is a part of the FP32 loss, 0.01 for the paper's 101%): "
+                            "give a number from 0 to 10",
+                            tolerance);
+    require<settings_error>(
+        race.min_rounds >= 2 && race.max_rounds >= race.min_rounds && race.contest_rounds >= race.min_rounds,
+        "race has {} to {} rounds and {} in the contest (at least 2, and no maximum below the minimum): "
+        "give min_rounds <= max_rounds",
+        race.min_rounds, race.max_rounds, race.contest_rounds);
+    require<settings_error>(cut.slower_than_fp32 > 1 && cut.slower_than_best > 1,
+                            "early cut at {} times FP32 and {} times the best (a factor of 1 or less would cut noise): "
+                            "give factors above 1",
+                            cut.slower_than_fp32, cut.slower_than_best);
+  }
+};
+
+}  // namespace comp
