@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ctrl-C ends a search in good order: an observer that asks to stop once SIGINT or SIGTERM has come.
+// The search puts the trainer back and throws comp::interrupted; a ledger beside it has every finished trial.
+// A second signal acts as it would have without this object, for a backend that does not come back.
+// One at a time per process: signal handlers are the process's.
+#pragma once
+
+#include <comp/core/error.hpp>
+#include <csignal>
+
+namespace comp {
+
+class stop_on_signal {
+ public:
+  /// Throws: `settings_error` when another stop_on_signal is alive.
+  stop_on_signal() {
+    require<settings_error>(!alive_,
+                            "a second stop_on_signal was made (signal handlers belong to the process): use one");
+    alive_ = true;
+    caught_ = 0;
+    struct sigaction action = {};
+    action.sa_handler = [](int signal) { caught_ = signal; };
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigaction(SIGINT, &action, &interrupt_before_);
+    sigaction(SIGTERM, &action, &terminate_before_);
+  }
+  stop_on_signal(const stop_on_signal&) = delete;
+  stop_on_signal& operator=(const stop_on_signal&) = delete;
+  ~stop_on_signal() {
+    sigaction(SIGINT, &interrupt_before_, nullptr);
+    sigaction(SIGTERM, &terminate_before_, nullptr);
+    alive_ = false;
+  }
+
+  bool stop_requested() const { return caught_ != 0; }
+  /// The signal that came; 0: none.
+  int signal() const { return caught_; }
+
+ private:
+  inline static volatile std::sig_atomic_t caught_ = 0;
+  inline static bool alive_ = false;
+  struct sigaction interrupt_before_ = {};
+  struct sigaction terminate_before_ = {};
+};
+
+}  // namespace comp
