@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stranger's program: built against an installed comp by pkg-config, and as a Meson project with comp as its subproject.
+// A stranger's program: built against an installed comp by pkg-config, and as a Meson project with comp as its
+// subproject.
 #include <comp/comp.hpp>
 
 int main() {

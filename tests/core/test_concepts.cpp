@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Positives, and optional members one at a time; each fault has its program in tests/promises/refuse.
+#include <doctest/doctest.h>
+
+#include "promises/refuse/whole.hpp"
+
+namespace {
+
+static_assert(comp::Backend<whole::backend>);
+static_assert(comp::Backend<whole::capable_backend>);
+static_assert(comp::OperatorPolicy<whole::policy>);
+static_assert(comp::SearchStrategy<whole::strategy>);
+static_assert(comp::Observer<whole::observer>);
+static_assert(!comp::Backend<int>);
+static_assert(!comp::OperatorPolicy<int>);
+static_assert(!comp::SearchStrategy<int>);
+
+struct backend_by_value : whole::backend {
+  comp::op_graph graph() { return {}; }
+};
+static_assert(comp::Backend<backend_by_value>);  // convertible to const op_graph& is enough
+
+struct saves_without_const : whole::backend {  // a trainer that must flush a device to save
+  int save() { return 0; }
+  void restore(const int&) {}
+};
+static_assert(comp::Backend<saves_without_const>);
+
+struct only_validates : whole::backend {
+  double validate() { return 0; }
+};
+static_assert(comp::Backend<only_validates>);
+
+struct final_backend final : whole::backend {
+  double validate() { return 0; }
+};
+static_assert(comp::Backend<final_backend>);  // whether a final class has a member is found another way
+
+struct final_backend_with_a_fault final : whole::backend {
+  float validate() { return 0; }
+};
+static_assert(!comp::Backend<final_backend_with_a_fault>);
+
+struct returns_nothing : whole::observer {
+  void trial_done(const comp::trial&) {}
+};
+static_assert(comp::Observer<returns_nothing>);  // void or bool
+
+struct overloaded : whole::backend {  // two of one name, one of them right
+  double validate() { return 0; }
+  double validate(int) { return 0; }
+};
+static_assert(comp::Backend<overloaded>);
+
+struct counts : whole::policy {
+  mutable int asked = 0;
+  comp::decision classify(const comp::op_info&) const {
+    ++asked;
+    return {.category = comp::category::deny};
+  }
+};
+static_assert(comp::OperatorPolicy<counts>);
+
+struct not_an_observer {
+  int number;
+};
+static_assert(comp::Observer<not_an_observer>);  // watches nothing, costs nothing
+
+}  // namespace
+
+TEST_CASE("a list of observers calls what each has and nothing else") {
+  struct stops {
+    int seen = 0;
+    bool trial_done(const comp::trial&) { return ++seen == 2; }
+  } stopping;
+  struct counts_batches {
+    int batches = 0;
+    void batch_done(const comp::trial&, const comp::sample&) { ++batches; }
+  } counting;
+  not_an_observer nothing{};
+  comp::observer_list list{stopping, counting, nothing};
+  const comp::trial t;
+  CHECK_FALSE(list.trial_done(t));
+  CHECK(list.trial_done(t));
+  list.batch_done(t, {});
+  CHECK(counting.batches == 1);
+  CHECK_FALSE(list.stop_requested());
+  CHECK_FALSE(list.recall(t).has_value());
+}
+
+TEST_CASE("the first observer that remembers a trial is believed, and every wish to stop is heard") {
+  struct remembers {
+    std::string label;
+    int asked = 0;
+    std::optional<comp::trial> recall(const comp::trial& wanted) {
+      ++asked;
+      comp::trial found = wanted;
+      found.label = label;
+      return found;
+    }
+  } first{"first"}, second{"second"};
+  struct wants_to_stop {
+    int asked = 0;
+    bool stop_requested() { return ++asked > 0; }
+  } one, two;
+  comp::observer_list list{first, one, second, two};
+  CHECK(list.recall({}).value().label == "first");
+  CHECK(second.asked == 0);
+  CHECK(list.stop_requested());
+  CHECK(one.asked == 1);
+  CHECK(two.asked == 1);
+}

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <comp/core/error.hpp>
+#include <type_traits>
+
+TEST_CASE("a check that holds throws nothing") {
+  CHECK_NOTHROW(comp::require<comp::plan_error>(true, "plan {} is wrong (it is not): keep it", 7));
+}
+
+TEST_CASE("a check that fails throws the error it names, with the values in its text") {
+  CHECK_THROWS_WITH_AS(
+      comp::require<comp::space_error>(false, "{} groups of {} levels (at most {}): tie more operators", 40, 2, "2^20"),
+      "40 groups of 2 levels (at most 2^20): tie more operators", comp::space_error);
+}
+
+TEST_CASE("a text with braces in its values is given as it is") {
+  CHECK_THROWS_WITH_AS(comp::require<comp::file_error>(false, "\"{}\" is no plan", "{}{0}"), "\"{}{0}\" is no plan",
+                       comp::file_error);
+}
+
+TEST_CASE_TEMPLATE("every error can be caught as comp::error and as std::runtime_error", E, comp::plan_error,
+                   comp::graph_error, comp::settings_error, comp::space_error, comp::file_error, comp::out_of_memory,
+                   comp::interrupted) {
+  static_assert(std::is_base_of_v<comp::error, E>);
+  try {
+    comp::require<E>(false, "{} was {}", "it", "wrong");
+    FAIL("nothing was thrown");
+  } catch (const std::runtime_error& caught) {
+    CHECK(dynamic_cast<const E*>(&caught) != nullptr);
+    CHECK(std::string{caught.what()} == "it was wrong");
+  }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include <comp/core/plan.hpp>
+#include <unordered_set>
+
+using comp::plan;
+using comp::precision;
+
+namespace {
+
+std::vector<precision> any_choices() {
+  return *rc::gen::container<std::vector<precision>>(rc::gen::elementOf(comp::all_precisions));
+}
+
+comp::op_graph two_operators() { return {{{.name = "conv"}, {.name = "view", .choosable = false}}}; }
+
+}  // namespace
+
+TEST_CASE("a plan prints one letter per operator, as in the paper") {
+  CHECK(plan{precision::fp16, precision::fp32, precision::fp32}.str() == "011");
+  CHECK(plan{precision::tf32, precision::bf16, precision::fp8_e4m3, precision::fp8_e5m2}.str() == "tbeE");
+  CHECK(plan{}.str().empty());
+}
+
+TEST_CASE("a plan of n operators is FP32 everywhere unless told otherwise") {
+  CHECK(plan{3}.str() == "111");
+  CHECK(plan(3, precision::bf16).str() == "bbb");
+  CHECK(plan{0}.empty());
+}
+
+TEST_CASE("any plan survives its string") {
+  CHECK(rc::check([] {
+    const plan original{any_choices()};
+    RC_ASSERT(comp::parse_plan(original.str()) == original);
+  }));
+}
+
+TEST_CASE("plans are ordered, equal and hashed by their choices alone") {
+  CHECK(rc::check([] {
+    const plan a{any_choices()}, b{any_choices()};
+    RC_ASSERT((a == b) == (a.str() == b.str()));
+    RC_ASSERT((a < b) == (b > a));
+    RC_ASSERT((a <=> b == 0) == (a == b));
+    const plan copy = a;
+    RC_ASSERT(std::hash<plan>{}(copy) == std::hash<plan>{}(a));
+  }));
+}
+
+TEST_CASE("all plans of twelve operators in two precisions have hashes of their own") {
+  std::unordered_set<std::size_t> hashes;
+  for (unsigned bits = 0; bits < 1U << 12; ++bits) {
+    plan p{12};
+    for (unsigned i = 0; i < 12; ++i) p[i] = (bits >> i & 1) != 0 ? precision::bf16 : precision::fp32;
+    hashes.insert(std::hash<plan>{}(p));
+  }
+  CHECK(hashes.size() == std::size_t{1} << 12);
+}
+
+TEST_CASE("the operators in low precision are counted") {
+  CHECK(comp::parse_plan("1t1b0").count_low() == 3);
+  CHECK(plan{5}.count_low() == 0);
+}
+
+TEST_CASE("an unknown letter is refused with its operator") {
+  CHECK_THROWS_WITH_AS(
+      comp::parse_plan("01x1"),
+      "plan \"01x1\" has 'x' for operator 2 (a precision is one of 1tb0eE): save the plan again with comp::save",
+      comp::plan_error);
+}
+
+TEST_CASE("a long plan is not repeated whole in its error") {
+  const std::string text = std::string(1000, '1') + '?';
+  try {
+    comp::parse_plan(text);
+    FAIL("nothing was thrown");
+  } catch (const comp::plan_error& caught) {
+    const std::string said = caught.what();
+    CHECK(said.find("has '?' for operator 1000") != std::string::npos);
+    CHECK(said.size() < 250);
+  }
+}
+
+TEST_CASE("a plan fits a graph of as many operators") {
+  CHECK_NOTHROW(comp::require_fits(comp::parse_plan("01"), two_operators()));
+  CHECK_THROWS_WITH_AS(comp::require_fits(comp::parse_plan("011"), two_operators()),
+                       "plan has 3 operators, the model 2 (they must agree): use a plan that was made for this model",
+                       comp::plan_error);
+}
+
+TEST_CASE("a plan may not lower an operator that is not choosable") {
+  CHECK_THROWS_WITH_AS(comp::require_fits(comp::parse_plan("1b"), two_operators()),
+                       "plan gives operator 1 (\"view\") bf16 (its precision cannot be chosen): leave it at fp32",
+                       comp::plan_error);
+}
