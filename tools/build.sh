@@ -12,8 +12,8 @@ configure() {
   fi
 }
 
-# compile FOLDER [TARGET]: at lower priority, with as many jobs as ninja likes; goes on after an error, to show them all.
-compile() { nice ninja -C "$1" -k 0 "${@:2}"; }
+# compile FOLDER [TARGET]: at lower priority, in JOBS jobs (default: ninja's choice); goes on after an error, to show all.
+compile() { nice ninja -C "$1" -k 0 ${JOBS:+-j "$JOBS"} "${@:2}"; }
 
 # stage FOLDER OPTIONS...: configures, builds and tests; what goes wrong is noted in `broken`, never ends the script.
 broken=()
