@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole files, read with a size limit and written so that a crash leaves the old file. POSIX.
+// Not here: files that grow line by line (observe/ledger.hpp).
+#pragma once
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <comp/core/error.hpp>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace comp::detail {
+
+/// An open file; closes itself.
+class file_handle {
+ public:
+  explicit file_handle(int descriptor = -1) : descriptor_{descriptor} {}
+  file_handle(file_handle&& other) noexcept : descriptor_{std::exchange(other.descriptor_, -1)} {}
+  file_handle& operator=(file_handle&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  ~file_handle() {
+    if (descriptor_ >= 0) ::close(descriptor_);
+  }
+  int get() const { return descriptor_; }
+  bool is_open() const { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_;
+};
+
+/// What the last system call that failed said: "No space left on device".
+inline std::string errno_text(int code = errno) { return std::strerror(code); }
+
+inline bool is_regular(int descriptor) {
+  struct stat about = {};
+  return ::fstat(descriptor, &about) == 0 && S_ISREG(about.st_mode);
+}
+
+/// The folder of a path, for calls that need one.
+inline std::string folder_of(const std::string& path) {
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+/// Writes all of `text`. Returns: 0, or the errno of the write that failed; some of the text may then be in the file.
+inline int write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const auto written = ::write(descriptor, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return written < 0 ? errno : ENOSPC;
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return 0;
+}
+
+/// Waits until the file is on the disk. Returns: 0 or an errno; 0 too for what has no disk (a pipe, a device).
+inline int flush_to_disk(int descriptor) {
+  if (::fdatasync(descriptor) == 0 || errno == EINVAL || errno == EROFS || errno == ENOTSUP) return 0;
+  return errno;
+}
+
+inline void flush_folder(const std::string& path) {
+  if (const file_handle folder{::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)}; folder.is_open()) {
+    flush_to_disk(folder.get());
+  }
+}
+
+/// Everything in an open regular file. Throws: `file_error` when it holds more than `limit` bytes or cannot be read.
+inline std::string read_all(int descriptor, const std::string& path, std::size_t limit) {
+  std::string text;
+  for (std::size_t chunk = 1 << 16;; chunk = std::min<std::size_t>(chunk * 2, 1 << 24)) {
+    const std::size_t had = text.size();
+    text.resize(had + chunk);
+    const auto got = ::pread(descriptor, text.data() + had, chunk, static_cast<off_t>(had));
+    require<file_error>(got >= 0 || errno == EINTR, "\"{}\" cannot be read ({}): see that it is a readable file", path,
+                        errno_text());
+    text.resize(had + static_cast<std::size_t>(std::max<decltype(got)>(got, 0)));
+    require<file_error>(text.size() <= limit,
+                        "\"{}\" is larger than {} bytes (more than comp would ever write): give another file", path,
+                        limit);
+    if (got == 0) return text;
+  }
+}
+
+/// Throws: `file_error`, naming path and reason, when there is no such file, it is a folder, or is larger than `limit`.
+inline std::string read_file(const std::string& path, std::size_t limit) {
+  const file_handle file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  require<file_error>(file.is_open(), "\"{}\" cannot be opened ({}): check the path", path, errno_text());
+  require<file_error>(is_regular(file.get()), "\"{}\" is no regular file (a file is needed): check the path", path);
+  return read_all(file.get(), path, limit);
+}
+
+/// Writes `text` beside `path`, flushes it to the disk and renames it, so that `path` is the old or the new file and
+/// never half of one. A path that is no regular file (a pipe, /dev/stdout) is written to directly.
+/// Throws: `file_error`, naming path and reason; nothing is left behind.
+inline void write_file(const std::string& path, std::string_view text) {
+  struct stat about = {};
+  const bool exists = ::stat(path.c_str(), &about) == 0;
+  const bool direct = exists && !S_ISREG(about.st_mode) && !S_ISDIR(about.st_mode);
+  const std::string target = direct ? path : fmt::format("{}.{}.tmp", path, ::getpid());
+  const auto fail = [&](int code) {
+    if (!direct) ::unlink(target.c_str());
+    throw file_error{
+        fmt::format("\"{}\" cannot be written ({}): free some space or give another path", path, errno_text(code))};
+  };
+  if (exists && S_ISDIR(about.st_mode)) fail(EISDIR);
+  {
+    const file_handle file{::open(target.c_str(), O_WRONLY | O_CLOEXEC | (direct ? 0 : O_CREAT | O_TRUNC), 0666)};
+    if (!file.is_open()) fail(errno);
+    if (exists && !direct && ::fchmod(file.get(), about.st_mode & 07777) != 0) fail(errno);
+    if (const int code = write_all(file.get(), text)) fail(code);
+    if (const int code = flush_to_disk(file.get())) fail(code);
+  }
+  if (direct) return;
+  if (std::rename(target.c_str(), path.c_str()) != 0) fail(errno);
+  flush_folder(path);
+}
+
+}  // namespace comp::detail

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps every run of a search in a file, so that a search that was killed at any moment goes on from there and repeats
+// at most the run it was in. JSON lines, each on the disk before the search goes on:
+//   {"comp_ledger":1,"signature":"...","started":"2026-01-31T12:00:00Z"}
+//   {"number":0,"stage":"baseline","plan":"111",...}      one per run, everything needed to recall it
+//   (observe/json.hpp)
+//   {"end":true,"plan":"011","runs":42,"speedup":1.25}    the search is complete; later lines are training
+// The file doubles as a table of results to simulate searches with: `read_ledger`.
+// Not here: what makes recorded runs usable again; the search says so in its signature, "key=value; key=value".
+#pragma once
+
+#include <sys/file.h>
+
+#include <comp/core/trial.hpp>
+#include <comp/observe/file.hpp>
+#include <comp/observe/ledger_lines.hpp>
+#include <comp/search/observers.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace comp {
+
+/// An observer. Trials with the same stage, plan and repeat are the same run.
+class ledger {
+ public:
+  enum class mode : std::uint8_t {
+    resume_or_start,  // goes on from the file if there is one
+    start_new,        // refuses a file that is there
+    restart           // overwrites it
+  };
+
+  explicit ledger(std::string path, mode how = mode::resume_or_start) : path_{std::move(path)}, mode_{how} {}
+
+  /// Opens, locks and reads the file. A last line that was cut off by a kill is removed.
+  /// Throws: `file_error` when the file cannot be used: another search has it, it belongs to a search with another
+  /// signature (says which parts differ), a line is corrupt (says which), it is no ledger, the disk is full.
+  void search_started(const search_info& info) {
+    const std::string signature = detail::as_recorded(info.signature);
+    if (file_.is_open() && signature_ == signature) return;  // a training after its search
+    signature_ = signature;
+    recorded_.clear();
+    open();
+    lock();
+    const bool regular = detail::is_regular(file_.get());
+    const std::string text = regular ? detail::read_all(file_.get(), path_, detail::ledger_limit) : "";
+    detail::require_ledger(text, path_);
+    take(mode_ == mode::restart ? detail::ledger_content{} : detail::parse_ledger(text, path_), text.size());
+    if (size_ == 0) append(detail::ledger_header(signature_));
+    detail::flush_folder(path_);
+  }
+
+  /// What is recorded of this stage, plan and repeat.
+  std::optional<trial> recall(const trial& wanted) {
+    const auto found = recorded_.find(key_of(wanted));
+    if (found == recorded_.end()) return std::nullopt;
+    recalled_.insert(found->first);
+    return found->second;
+  }
+
+  /// Returns when the line is on the disk. Throws: `file_error` when it cannot be written: then nothing of it is left.
+  void trial_done(const trial& t) {
+    const auto key = key_of(t);
+    if (recalled_.erase(key) > 0) return;
+    append(json_text(json_of(t)));
+    recorded_.insert_or_assign(key, t);
+    complete_ = false;
+  }
+
+  void search_done(const outcome& found) {
+    if (complete_) return;
+    json line;
+    line["end"] = true;
+    line["plan"] = found.plan.str();
+    line["runs"] = found.trials.size();
+    line["speedup"] = json_of(found.speedup);
+    append(json_text(line));
+    complete_ = true;
+  }
+
+  std::size_t size() const { return recorded_.size(); }  // runs that can be recalled
+  bool complete() const { return complete_; }            // the last line is an end marker
+  const std::string& path() const { return path_; }
+
+ private:
+  static std::string key_of(const trial& t) { return fmt::format("{} {} {}", name(t.stage), t.repeat, t.plan.str()); }
+
+  void open() {
+    const int create = O_CREAT | (mode_ == mode::start_new ? O_EXCL : 0);
+    file_ = detail::file_handle{::open(path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | create, 0666)};
+    if (file_.is_open()) return;
+    require<file_error>(errno != EEXIST,
+                        "ledger \"{}\" exists (start_new keeps what is there): give another file, or "
+                        "ledger::mode::resume_or_start to go on from it, or ledger::mode::restart to overwrite it",
+                        path_);
+    throw file_error{fmt::format("ledger \"{}\" cannot be opened ({}): give the path of a file that can be written",
+                                 path_, detail::errno_text())};
+  }
+
+  void lock() {
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) return;
+    const int code = errno;
+    file_ = detail::file_handle{};
+    require<file_error>(
+        code != EWOULDBLOCK,
+        "ledger \"{}\" is in use (another search writes to it): wait for it to end, or give another file", path_);
+    throw file_error{fmt::format("ledger \"{}\" cannot be locked ({}): give a file on a local disk", path_,
+                                 detail::errno_text(code))};
+  }
+
+  // Makes what was read the state of this ledger, and cuts off what cannot be used.
+  void take(detail::ledger_content content, std::size_t bytes_in_file) {
+    if (content.usable_bytes > 0 && detail::signature_parts(content.signature) != detail::signature_parts(signature_)) {
+      file_ = detail::file_handle{};
+      throw file_error{detail::signature_difference(path_, content.signature, signature_)};
+    }
+    size_ = content.usable_bytes;
+    complete_ = content.complete;
+    if (size_ < bytes_in_file) cut_to_size("a line that a kill cut off");
+    for (trial& t : content.trials) {
+      const auto key = key_of(t);
+      recorded_.insert_or_assign(key, std::move(t));
+    }
+  }
+
+  void cut_to_size(std::string_view what) {
+    require<file_error>(::ftruncate(file_.get(), static_cast<off_t>(size_)) == 0,
+                        "ledger \"{}\" keeps {} ({}): delete what follows byte {} of the file", path_, what,
+                        detail::errno_text(), size_);
+  }
+
+  void append(std::string line) {
+    require<file_error>(file_.is_open(), "ledger \"{}\" is not open (search_started opens it): pass it to a search",
+                        path_);
+    line += '\n';
+    int code = detail::write_all(file_.get(), line);
+    if (code == 0) code = detail::flush_to_disk(file_.get());
+    if (code == 0) {
+      size_ += line.size();
+      return;
+    }
+    if (detail::is_regular(file_.get())) cut_to_size("half of a line");
+    throw file_error{
+        fmt::format("ledger \"{}\" cannot be written ({}): free some space and start the search again with "
+                    "the same file, it goes on after {} runs",
+                    path_, detail::errno_text(code), recorded_.size())};
+  }
+
+  std::string path_;
+  mode mode_;
+  std::string signature_ = {};
+  detail::file_handle file_{};
+  std::size_t size_ = 0;  // bytes of whole lines
+  bool complete_ = false;
+  std::unordered_map<std::string, trial> recorded_ = {};
+  std::set<std::string> recalled_ = {};  // handed out, so not to be written again
+};
+
+/// Every run in a ledger file, in the order of the file: a table of results. A cut off last line is left out.
+/// Throws: `file_error` when it cannot be read, is no ledger, or a line is corrupt.
+inline std::vector<trial> read_ledger(const std::string& path) {
+  return detail::parse_ledger(detail::read_file(path, detail::ledger_limit), path).trials;
+}
+
+}  // namespace comp

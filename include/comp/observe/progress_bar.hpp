@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shows how far a search is. On a terminal one line that is redrawn, never wraps and stays as a summary when a stage
+// ends; elsewhere (a file, a pipe, TERM=dumb) plain lines without control characters: one per epoch, one per plan that
+// is timed by batches, one per stage. Colour only on a terminal and without NO_COLOR (no-color.org).
+// Not here: what the lines say (observe/progress_text.hpp).
+#pragma once
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <comp/observe/progress_text.hpp>
+#include <comp/search/observers.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace comp {
+
+/// An observer. Ends its line when it is destroyed, so an exception's message begins on a line of its own.
+class progress_bar {
+ public:
+  explicit progress_bar(std::FILE* to = stderr)
+      : to_{to},
+        terminal_{::isatty(::fileno(to)) == 1 && set("TERM") != "dumb"},
+        colour_{terminal_ && set("NO_COLOR").empty()} {}
+  progress_bar(const progress_bar&) = delete;
+  progress_bar& operator=(const progress_bar&) = delete;
+  ~progress_bar() { end_line(); }
+
+  void search_started(const search_info& info) {
+    progress_.search_started(info.epochs_at_most);
+    begun_ = false;
+  }
+
+  void trial_started(const trial& t) {
+    enter(t.stage);
+    progress_.trial_started(t, seconds());
+    measured_ = true;
+    draw(true);
+  }
+
+  void batch_done(const trial&, const sample& so_far) {
+    progress_.batch_done(so_far);
+    draw(false);
+  }
+
+  void trial_done(const trial& t) {
+    enter(t.stage);
+    progress_.trial_done(t, !std::exchange(measured_, false));
+    const bool told = detail::runs_epochs(t.stage) || t.repeat == 0 || !t.sample.ok();
+    if (terminal_) {
+      draw(true);
+    } else if (told) {
+      print(progress_.trial_line(t));
+    }
+  }
+
+  void search_done(const outcome& found) {
+    leave();
+    print(fmt::format("Found {}: {:.2f}x as fast as FP32 (95%: {:.2f} to {:.2f})",
+                      detail::printable(found.plan.str(), 40), found.speedup, found.speedup_bounds.low,
+                      found.speedup_bounds.high),
+          "1");
+  }
+
+ private:
+  static std::string_view set(const char* variable) {
+    const char* value = std::getenv(variable);
+    return value == nullptr ? "" : value;
+  }
+
+  double seconds() const { return std::chrono::duration<double>(clock::now() - start_).count(); }
+
+  void enter(stage s) {
+    if (begun_ && s == stage_) return;
+    leave();
+    begun_ = true;
+    stage_ = s;
+    progress_.stage_begins();
+  }
+
+  void leave() {
+    if (begun_) print(progress_.stage_line(stage_));
+    begun_ = false;
+  }
+
+  std::size_t width() const {
+    winsize size = {};
+    const bool known = ::ioctl(::fileno(to_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    return known ? size.ws_col - 1U : 79;
+  }
+
+  // Redraws the line, not more than ten times a second unless it must.
+  void draw(bool now) {
+    if (!terminal_) return;
+    if (!now && clock::now() - drawn_ < std::chrono::milliseconds{100}) return;
+    drawn_ = clock::now();
+    put(fmt::format("\r{}\x1b[K", paint(progress_.line(seconds(), width()), "36")));
+    line_open_ = true;
+  }
+
+  // A line that stays.
+  void print(const std::string& text, const char* style = "") {
+    if (terminal_ && line_open_) put("\r\x1b[K");
+    line_open_ = false;
+    put((*style == '\0' ? text : paint(text, style)) + "\n");
+  }
+
+  void end_line() {
+    if (line_open_) put("\n");
+    line_open_ = false;
+  }
+
+  std::string paint(const std::string& text, const char* style) const {
+    return colour_ ? fmt::format("\x1b[{}m{}\x1b[0m", style, text) : text;
+  }
+
+  void put(std::string_view text) {
+    std::fwrite(text.data(), 1, text.size(), to_);
+    std::fflush(to_);
+  }
+
+  using clock = std::chrono::steady_clock;
+  std::FILE* to_;
+  bool terminal_, colour_;
+  detail::progress progress_ = {};
+  stage stage_ = stage::baseline;
+  bool begun_ = false;      // a stage
+  bool measured_ = false;   // the next trial_done is of a run that was made, not recalled
+  bool line_open_ = false;  // the cursor stands behind a line that is redrawn
+  clock::time_point start_ = clock::now();
+  clock::time_point drawn_ = {};
+};
+
+}  // namespace comp
