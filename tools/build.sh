@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
 # Configures, builds and tests one build folder; sourced by ./run.
 
 # configure FOLDER OPTIONS...: makes the folder, or brings it up to date; anew where it was made by another Meson.
@@ -38,5 +39,9 @@ tested=()
 finish_tests() {
   local code=$1
   ((code == 0)) || broken+=("the script stopped with $code")
+  if ((${#tested[@]} == 0)); then
+    echo "0 passed, ${#broken[@]} failed"
+    return 1
+  fi
   python3 tools/count_tests.py "${tested[@]}" -- "${broken[@]}"
 }

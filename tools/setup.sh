@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2034 # ./run reads the variables
 # Makes a bare Debian 12+ or Ubuntu 22.04+ machine able to build; sourced by ./run, installs only what is missing.
 # A row is `package | probe | why`. The probe decides, so what came from elsewhere (or another distribution) counts.
 # Not here: CUDA (used where it is found), and anything that changes a setting of the machine.
@@ -74,16 +75,15 @@ probe() {
   esac
 }
 
-trimmed() { xargs <<<"$1"; }
-
 # Fills `missing` with the rows whose probe fails.
 find_missing() {
   local row package check why
   missing=()
   for row in "$@"; do
     IFS='|' read -r package check why <<<"$row"
+    read -r package <<<"$package" # trims
     # shellcheck disable=SC2086 # a probe is a word or two
-    probe $check || missing+=("$(trimmed "$package")|$(trimmed "$why")")
+    probe $check || missing+=("$package|${why# }")
   done
 }
 
@@ -91,24 +91,26 @@ as_root() {
   if ((EUID == 0)); then "$@"; else sudo "$@"; fi
 }
 
-has_candidate() { apt-cache policy "$1" 2>/dev/null | grep -q 'Candidate: [0-9]'; }
+# The version of a package that apt would install; nothing where it has none.
+candidate() { apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: \([0-9][^ ]*\)$/\1/p'; }
 
 # The names that this release has for a package; none where it has nothing that would do.
 names_of() {
-  local number
+  local number version
   case $1 in
     g++) for number in "" -14 -13 -12; do
-      [[ $(apt-cache policy "g++$number" | sed -n 's/.*Candidate: \([0-9]*:\)\?\([0-9]*\).*/\2/p') -ge 12 ]] || continue
+      version=$(candidate "g++$number") && version=${version#*:}
+      ((${version%%.*} >= 12)) || continue
       echo "g++$number"
       return
     done ;;
     clang) for number in 19 18 17 16; do
-      has_candidate "clang-$number" || continue
+      [[ $(candidate "clang-$number") ]] || continue
       echo "clang-$number"
-      has_candidate "libclang-rt-$number-dev" && echo "libclang-rt-$number-dev"
+      [[ -z $(candidate "libclang-rt-$number-dev") ]] || echo "libclang-rt-$number-dev"
       return
     done ;;
-    libdnnl-dev) apt-cache policy libdnnl-dev | grep -q 'Candidate: 2\.[67]' && echo libdnnl-dev ;;
+    libdnnl-dev) [[ $(candidate libdnnl-dev) != 2.[67]* ]] || echo libdnnl-dev ;;
     *) echo "$1" ;;
   esac
 }
@@ -125,9 +127,9 @@ need_packages() {
   echo "Installing what is missing:"
   as_root apt-get -qq update || echo "run: apt-get update failed; trying with the lists that are there" >&2
   for row in "${missing[@]}"; do
-    packages=$(names_of "${row%%|*}" | xargs)
+    packages=$(names_of "${row%%|*}" | tr '\n' ' ') || true
     [[ $packages ]] || continue
-    echo "  $packages (${row##*|})"
+    echo "  $packages(${row##*|})"
     # shellcheck disable=SC2086 # several names
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $packages >/dev/null || true
   done
@@ -156,10 +158,11 @@ need_build_tools() {
       echo "run: no Meson from PyPI; trying the system's" >&2
   fi
   [[ ! -x .venv/bin/meson ]] || PATH=$PWD/.venv/bin:$PATH
-  command -v meson >/dev/null && command -v ninja >/dev/null ||
+  if ! command -v meson >/dev/null || ! command -v ninja >/dev/null; then
     die "no Meson here and none from PyPI (no network?): install meson (1.0 or newer) and ninja-build, and run again"
+  fi
   find_onednn
-  export CXX="$(command -v ccache >/dev/null && echo "ccache ")$compiler"
+  if command -v ccache >/dev/null; then export CXX="ccache $compiler"; else export CXX=$compiler; fi
 }
 
 # The system's oneDNN where its version is right, else the wheel.
