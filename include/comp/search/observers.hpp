@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 
 COMP_DETAIL_NAMES(search_started)
 COMP_DETAIL_NAMES(trial_started)
@@ -22,6 +23,13 @@ COMP_DETAIL_NAMES(stop_requested)
 COMP_DETAIL_NAMES(search_done)
 
 namespace comp {
+
+namespace detail {
+template <class R>
+inline constexpr bool is_void_or_bool = std::is_void_v<R> || std::is_same_v<R, bool>;
+template <class R>
+concept void_or_bool = is_void_or_bool<R>;  // one condition: two alternatives would be explained on ten lines
+}  // namespace detail
 
 /// What is known when a search (or a training after it) starts.
 struct search_info {
@@ -53,7 +61,7 @@ concept Observer =
      || unmet<"an observer's trial_started needs the form: void trial_started(const comp::trial&)">()) &&
     (!detail::names_batch_done<O> || requires(O& o, const trial& t, const sample& s) { { o.batch_done(t, s) } -> std::same_as<void>; }
      || unmet<"an observer's batch_done needs the form: void batch_done(const comp::trial&, const comp::sample&)">()) &&
-    (!detail::names_trial_done<O> || requires(O& o, const trial& t) { { o.trial_done(t) } -> std::same_as<void>; } || requires(O& o, const trial& t) { { o.trial_done(t) } -> std::same_as<bool>; }
+    (!detail::names_trial_done<O> || requires(O& o, const trial& t) { { o.trial_done(t) } -> detail::void_or_bool; }
      || unmet<"an observer's trial_done needs the form: void or bool trial_done(const comp::trial&)">()) &&
     (!detail::names_stop_requested<O> || requires(O& o) { { o.stop_requested() } -> std::same_as<bool>; }
      || unmet<"an observer's stop_requested needs the form: bool stop_requested()">()) &&
