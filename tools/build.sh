@@ -28,7 +28,7 @@ stage() {
     broken+=("$folder was not configured")
     return
   fi
-  sed -n '/^  *User defined options/q; /: \(YES\|NO\)$/p' "$folder.log"
+  sed -n '/^    [a-z]* *: \(YES\|NO\)$/p' "$folder.log" # the summary: which backends and parts are built
   compile "$folder" || broken+=("$folder did not build whole")
   meson test -C "$folder" --no-rebuild --print-errorlogs || true
   [[ -f $folder/meson-logs/testlog.json ]] || broken+=("$folder was not tested")

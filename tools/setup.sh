@@ -99,8 +99,9 @@ names_of() {
   local number version
   case $1 in
     g++) for number in "" -14 -13 -12; do
-      version=$(candidate "g++$number") && version=${version#*:}
-      ((${version%%.*} >= 12)) || continue
+      version=$(candidate "g++$number")
+      version=${version#*:} && version=${version:-0}
+      ((${version%%[.-]*} >= 12)) || continue
       echo "g++$number"
       return
     done ;;
