@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a data set must offer, and the handle that loaders keep of one.
+// A data set is anything that knows its size and layout and writes example i where it is told to.
+#pragma once
+
+#include <comp/core/unmet.hpp>
+#include <comp_native/model.hpp>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::native {
+
+/// One example, without the batch's axis.
+struct example_layout {
+  input_kind input = input_kind::values;
+  shape input_shape = {};                  // (C,H,W), (K) or, for tokens, (T)
+  input_kind target = input_kind::tokens;  // tokens: labels; values: for mse_loss
+  shape target_shape = {1};                // (1) for a class, (T) for a label at each token
+  friend bool operator==(const example_layout&, const example_layout&) = default;
+};
+
+/// Where one example goes; the two that its layout does not have are empty.
+struct example_spans {
+  std::span<float> values = {};
+  std::span<std::int32_t> tokens = {};
+  std::span<std::int32_t> labels = {};  // negative: ignored by the loss
+  std::span<float> targets = {};
+};
+
+// clang-format off
+/// Also meant: write() may be called from another thread than the one that made it, and gives the same each time;
+/// signature() tells two data sets apart.
+template <class S>
+concept Dataset =
+    (requires(const S& s) { { s.size() } -> std::convertible_to<std::size_t>; }
+     || unmet<"a Dataset needs: std::size_t size() const">()) &&
+    (requires(const S& s) { { s.layout() } -> std::same_as<example_layout>; }
+     || unmet<"a Dataset needs: example_layout layout() const">()) &&
+    (requires(const S& s, std::size_t i, const example_spans& to) { s.write(i, to); }
+     || unmet<"a Dataset needs: void write(std::size_t example, const example_spans& to) const">()) &&
+    (requires(const S& s) { { s.signature() } -> std::convertible_to<std::string>; }
+     || unmet<"a Dataset needs: std::string signature() const">());
+// clang-format on
+
+/// Any data set, shared and unchanged from here on.
+class data_source {
+ public:
+  template <Dataset S>
+  data_source(S set) : set_{std::make_shared<const model<S>>(std::move(set))} {}  // NOLINT: implicit on purpose
+
+  std::size_t size() const { return set_->size(); }
+  example_layout layout() const { return set_->layout(); }
+  void write(std::size_t i, const example_spans& to) const { set_->write(i, to); }
+  std::string signature() const { return set_->signature(); }
+
+ private:
+  struct interface {
+    virtual ~interface() = default;
+    virtual std::size_t size() const = 0;
+    virtual example_layout layout() const = 0;
+    virtual void write(std::size_t i, const example_spans& to) const = 0;
+    virtual std::string signature() const = 0;
+  };
+  template <class S>
+  struct model final : interface {
+    explicit model(S from) : set{std::move(from)} {}
+    std::size_t size() const override { return set.size(); }
+    example_layout layout() const override { return set.layout(); }
+    void write(std::size_t i, const example_spans& to) const override { set.write(i, to); }
+    std::string signature() const override { return set.signature(); }
+    S set;
+  };
+  std::shared_ptr<const interface> set_;
+};
+
+/// FNV-1a, for signatures.
+template <class T>
+std::uint64_t hash_of(std::span<const T> values) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const T value : values) hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001b3ULL;
+  return hash;
+}
+
+}  // namespace comp::native

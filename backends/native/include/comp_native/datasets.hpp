@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two data sets in memory: images with a class each, and a run of tokens read in windows.
+// Not here: reading files (comp_native/data/).
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <comp/core/error.hpp>
+#include <comp_native/data_source.hpp>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::native {
+
+/// 8-bit images (N,C,H,W) that are read as (pixel / 255 - mean[c]) / deviation[c], with a label for each.
+class image_data {
+ public:
+  /// Throws: `error` when the sizes contradict each other or a deviation is not positive.
+  image_data(shape image, std::vector<std::uint8_t> pixels, std::vector<std::int32_t> labels,
+             std::vector<float> mean = {}, std::vector<float> deviation = {})
+      : image_{std::move(image)}, pixels_{std::move(pixels)}, labels_{std::move(labels)} {
+    require<error>(image_.size() == 3 && elements(image_) > 0,
+                   "images of shape {} (it must be (C,H,W), all positive): give the shape of one image", text(image_));
+    require<error>(pixels_.size() == labels_.size() * static_cast<std::size_t>(elements(image_)),
+                   "{} pixels for {} images of {} (they must agree): check the reader", pixels_.size(), labels_.size(),
+                   text(image_));
+    const auto channels = static_cast<std::size_t>(image_[0]);
+    mean.resize(channels, mean.empty() ? 0.0F : mean.back());
+    deviation.resize(channels, deviation.empty() ? 1.0F : deviation.back());
+    for (std::size_t c = 0; c < channels; ++c) {
+      require<error>(deviation[c] > 0, "deviation {} of channel {} (it must be positive): change it", deviation[c], c);
+      for (int pixel = 0; pixel < 256; ++pixel) {
+        normal_.push_back((static_cast<float>(pixel) / 255.0F - mean[c]) / deviation[c]);
+      }
+    }
+    signature_ = fmt::format("images {} x {} hash {:016x} mean {} deviation {}", labels_.size(), text(image_),
+                             hash_of<std::uint8_t>(pixels_) ^ hash_of<std::int32_t>(labels_), fmt::join(mean, ","),
+                             fmt::join(deviation, ","));
+  }
+
+  std::size_t size() const { return labels_.size(); }
+  example_layout layout() const { return {.input_shape = image_}; }
+  void write(std::size_t i, const example_spans& to) const {
+    const std::size_t plane = to.values.size() / static_cast<std::size_t>(image_[0]);
+    const std::uint8_t* from = pixels_.data() + i * to.values.size();
+    for (std::size_t at = 0; at < to.values.size(); ++at) to.values[at] = normal_[at / plane * 256 + from[at]];
+    to.labels[0] = labels_[i];
+  }
+  std::string signature() const { return signature_; }
+
+ private:
+  shape image_;
+  std::vector<std::uint8_t> pixels_;
+  std::vector<std::int32_t> labels_;
+  std::vector<float> normal_;  // of each channel and pixel value
+  std::string signature_;
+};
+
+/// Windows of `context` tokens, `stride` apart; the label of a token is the one that follows it.
+class token_data {
+ public:
+  /// `stride` 0: windows that do not overlap. Throws: `error` when a token is negative or the run holds no window.
+  token_data(std::vector<std::int32_t> tokens, std::int64_t context, std::int64_t stride = 0)
+      : tokens_{std::move(tokens)}, context_{context}, stride_{stride == 0 ? context : stride} {
+    require<error>(context_ > 0 && stride_ > 0, "windows of {} tokens, {} apart (both must be positive): change them",
+                   context_, stride_);
+    require<error>(std::ssize(tokens_) > context_, "{} tokens for windows of {} and the next (at least one window): "
+                   "use more text or a shorter context", tokens_.size(), context_);
+    require<error>(std::ranges::min(tokens_) >= 0, "token {} (tokens are not negative): check the vocabulary",
+                   std::ranges::min(tokens_));
+    signature_ = fmt::format("tokens {} context {} stride {} hash {:016x}", tokens_.size(), context_, stride_,
+                             hash_of<std::int32_t>(tokens_));
+  }
+
+  std::size_t size() const { return static_cast<std::size_t>((std::ssize(tokens_) - 1 - context_) / stride_ + 1); }
+  example_layout layout() const {
+    return {.input = input_kind::tokens, .input_shape = {context_}, .target_shape = {context_}};
+  }
+  void write(std::size_t i, const example_spans& to) const {
+    const auto first = tokens_.begin() + static_cast<std::ptrdiff_t>(i) * stride_;
+    std::copy_n(first, context_, to.tokens.begin());
+    std::copy_n(first + 1, context_, to.labels.begin());
+  }
+  std::string signature() const { return signature_; }
+
+ private:
+  std::vector<std::int32_t> tokens_;
+  std::int64_t context_;
+  std::int64_t stride_;
+  std::string signature_;
+};
+
+}  // namespace comp::native

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// A network as data: operators in execution order, their parameters, and the op_graph that a search reads.
+// Independent of Device and precision; made by model_builder. Not here: the weights (network.hpp).
+#pragma once
+
+#include <comp/core/op_graph.hpp>
+#include <comp_native/costs.hpp>
+#include <comp_native/operation.hpp>
+#include <comp_native/random.hpp>
+#include <comp_native/shape_rules.hpp>
+#include <cstdint>
+#include <ranges>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::native {
+
+/// How a parameter starts.
+struct initial {
+  enum class kind : std::uint8_t { constant, uniform, normal };
+  kind how = kind::constant;
+  double scale = 0;  // the constant; half the width of the uniform interval around 0; the deviation around 0
+};
+
+struct parameter_info {
+  std::string name = {};  // "block0.attention.query.weight"
+  native::shape shape = {};
+  native::initial initial = {};
+  bool trainable = true;  // false: running statistics
+};
+
+/// What an operator reads: another operator's output, or the model's input.
+inline constexpr int model_input = -1;
+
+struct node {
+  std::string name = {};
+  operation what = {};
+  std::vector<int> inputs = {};              // node numbers, or model_input
+  std::vector<std::size_t> parameters = {};  // numbers of parameters
+  shape output = {};
+};
+
+enum class input_kind : std::uint8_t { values, tokens };
+
+struct model {
+  std::string name = {};
+  input_kind input = input_kind::values;
+  shape input_shape = {};  // batch first
+  std::vector<node> nodes = {};
+  std::vector<parameter_info> parameters = {};
+
+  std::int64_t batch() const { return input_shape.front(); }
+  const operation& loss() const { return nodes.back().what; }
+  /// The number of the node that the loss reads: logits or predictions.
+  int output() const { return nodes.back().inputs.front(); }
+  bool predicts_values() const { return std::holds_alternative<op::mse_loss>(loss()); }
+  /// True for one label for an example: what it got right can be counted.
+  bool classifies() const { return !predicts_values() && shape_of(output()).size() == 2 && input == input_kind::values; }
+  const shape& shape_of(int value) const {
+    return value == model_input ? input_shape : nodes[static_cast<std::size_t>(value)].output;
+  }
+  /// Trainable elements, as papers count them.
+  std::int64_t parameter_count() const {
+    std::int64_t count = 0;
+    for (const parameter_info& p : parameters) count += p.trainable ? elements(p.shape) : 0;
+    return count;
+  }
+};
+
+/// "block0.attention.query" has the scopes "block0" and "attention".
+inline std::vector<std::string> scopes_of(std::string_view name) {
+  std::vector<std::string> scopes;
+  for (std::size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.')) {
+    scopes.emplace_back(name.substr(0, dot));
+    name.remove_prefix(dot + 1);
+  }
+  return scopes;
+}
+
+/// The operators of `m` as a search sees them: node i is operator i, the loss is the last.
+inline op_graph graph_of(const model& m) {
+  std::vector<op_info> operators;
+  operators.reserve(m.nodes.size());
+  for (const node& n : m.nodes) {
+    op_info info{.name = n.name, .scopes = scopes_of(n.name)};
+    std::vector<shape> inputs, parameters;
+    for (const int input : n.inputs) {
+      inputs.push_back(m.shape_of(input));
+      const auto producer = static_cast<std::size_t>(input);
+      if (input != model_input && std::ranges::find(info.producers, producer) == info.producers.end()) {
+        info.producers.push_back(producer);
+      }
+    }
+    for (const std::size_t p : n.parameters) parameters.push_back(m.parameters[p].shape);
+    describe(info, n.what, inputs, parameters, n.output);
+    operators.push_back(std::move(info));
+  }
+  return op_graph{std::move(operators)};
+}
+
+/// The first values of parameter `number`, row-major: the same for a seed on every machine.
+inline std::vector<float> initial_values(const parameter_info& p, std::uint64_t seed, std::size_t number) {
+  random_stream draws{seed, number};
+  std::vector<float> values(static_cast<std::size_t>(elements(p.shape)));
+  for (float& value : values) {
+    const double scale = p.initial.scale;
+    switch (p.initial.how) {
+      case initial::kind::constant: value = static_cast<float>(scale); break;
+      case initial::kind::uniform: value = static_cast<float>(draws.uniform(-scale, scale)); break;
+      case initial::kind::normal: value = static_cast<float>(scale * draws.normal()); break;
+    }
+  }
+  return values;
+}
+
+}  // namespace comp::native

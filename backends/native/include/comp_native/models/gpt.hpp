@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// A decoder-only transformer over characters, as GPT-2: learned positions, pre-norm blocks, GELU, a final norm; queries,
+// keys and values are linear operators of their own, so that a plan can tell them apart. The head is not tied.
+// Source: Radford et al. 2019; initial weights N(0, 0.02), those that end a residual branch by sqrt(2 layers) less.
+#pragma once
+
+#include <cmath>
+#include <comp_native/model_builder.hpp>
+#include <cstdint>
+#include <string>
+
+namespace comp::native::models {
+
+struct gpt_options {
+  std::int64_t batch = 16;
+  std::int64_t vocabulary = 128;
+  std::int64_t context = 64;  // [tokens]
+  std::int64_t layers = 4;
+  std::int64_t width = 128;
+  std::int64_t heads = 4;
+  double dropout = 0;
+};
+
+namespace detail {
+inline value optional_dropout(value x, const std::string& name, double p) { return p > 0 ? x.dropout(name, p) : x; }
+
+/// The two linear operators that end a residual branch start smaller, so that the depth does not widen the sum.
+inline value gpt_block(model_builder& net, value x, const std::string& block, const gpt_options& o) {
+  const double last = 0.02 / std::sqrt(2.0 * static_cast<double>(o.layers));
+  const auto ends_branch = [&](value from, const std::string& name) {
+    net.normal_weights(last);
+    const value y = from.linear(name, o.width);
+    net.normal_weights(0.02);
+    return y;
+  };
+  const value normal = x.layer_norm(block + ".norm1");
+  const value query = normal.linear(block + ".attention.query", o.width);
+  const value key = normal.linear(block + ".attention.key", o.width);
+  const value values = normal.linear(block + ".attention.value", o.width);
+  const value weights = query.attention_scores(block + ".attention.scores", key, o.heads)
+                            .softmax(block + ".attention.softmax", true);
+  const value context = optional_dropout(weights, block + ".attention.dropout", o.dropout)
+                            .attention_context(block + ".attention.context", values, o.heads);
+  const value attended = ends_branch(context, block + ".attention.projection");
+  x = x.add(block + ".attention.residual",
+            optional_dropout(attended, block + ".attention.projection_dropout", o.dropout));
+  const value inner =
+      x.layer_norm(block + ".norm2").linear(block + ".mlp.expand", 4 * o.width).gelu(block + ".mlp.gelu");
+  const value shrunk = ends_branch(inner, block + ".mlp.shrink");
+  return x.add(block + ".mlp.residual", optional_dropout(shrunk, block + ".mlp.dropout", o.dropout));
+}
+}  // namespace detail
+
+/// Reads tokens (batch,context).
+inline model gpt(const gpt_options& o) {
+  model_builder net{"gpt", input_kind::tokens, {o.batch, o.context}};
+  net.normal_weights(0.02);
+  const value tokens = net.input().embedding("embedding.token", o.vocabulary, o.width);
+  const value positions = net.input().embedding("embedding.position", o.context, o.width, true);
+  value x = tokens.add("embedding.sum", positions);
+  x = detail::optional_dropout(x, "embedding.dropout", o.dropout);
+  for (std::int64_t i = 0; i < o.layers; ++i) x = detail::gpt_block(net, x, fmt::format("block{}", i), o);
+  x.layer_norm("norm").linear("head", o.vocabulary, {.bias = false}).cross_entropy_loss("loss");
+  return net.finish();
+}
+
+}  // namespace comp::native::models

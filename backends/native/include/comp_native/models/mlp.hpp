@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The multilayer perceptron: linear layers with ReLU or tanh between them.
+#pragma once
+
+#include <comp_native/model_builder.hpp>
+#include <cstdint>
+#include <vector>
+
+namespace comp::native::models {
+
+struct mlp_options {
+  std::int64_t batch = 64;
+  shape input = {784};  // of one example; flattened where it has more than one axis
+  std::vector<std::int64_t> hidden = {256, 128};
+  std::int64_t outputs = 10;
+  native::activation activation = native::activation::relu;
+  bool regression = false;  // true: mean squared error instead of cross-entropy
+};
+
+inline model mlp(const mlp_options& o) {
+  shape input{o.batch};
+  input.insert(input.end(), o.input.begin(), o.input.end());
+  model_builder net{"mlp", input_kind::values, input};
+  value x = net.input();
+  if (o.input.size() > 1) x = x.flatten("flatten");
+  for (std::size_t i = 0; i < o.hidden.size(); ++i) {
+    x = x.linear(fmt::format("layer{}.linear", i), o.hidden[i]);
+    const auto name = fmt::format("layer{}.{}", i, native::name(o.activation));
+    switch (o.activation) {
+      case activation::relu: x = x.relu(name); break;
+      case activation::gelu: x = x.gelu(name); break;
+      case activation::tanh: x = x.tanh(name); break;
+      case activation::sigmoid: x = x.sigmoid(name); break;
+    }
+  }
+  x = x.linear("head", o.outputs);
+  o.regression ? x.mse_loss("loss") : x.cross_entropy_loss("loss");
+  return net.finish();
+}
+
+}  // namespace comp::native::models

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model with weights on a Device: runs forward and backward under a plan.
+// Each operator computes in its precision; a tensor is cast once for each precision that it is read in, and the copy is
+// shared; gradients flow in the operator's precision and are summed in FP32; weights stay FP32 masters. Tensors are
+// released as soon as nothing reads them again.
+// Not here: optimizers, data and epochs (trainer.hpp).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <comp/core/concepts.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/plan.hpp>
+#include <comp_native/execute.hpp>
+#include <comp_native/model.hpp>
+#include <comp_native/precision_flow.hpp>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace comp::native {
+
+template <Device D>
+class network {
+ public:
+  using tensor = typename D::tensor;
+  using parameter = typename D::parameter;
+
+  /// Makes the parameters; the same seed gives the same values on every Device.
+  network(D& device, native::model m, std::uint64_t seed)
+      : device_{device}, model_{std::move(m)}, graph_{graph_of(model_)}, dropout_seed_{mix_seed(seed, ~0ULL)} {
+    parameters_.reserve(model_.parameters.size());
+    for (std::size_t i = 0; i < model_.parameters.size(); ++i) {
+      const parameter_info& info = model_.parameters[i];
+      parameters_.push_back(device_.make_parameter(initial_values(info, seed, i), info.shape, info.trainable));
+      if (info.trainable) trainable_.push_back(&parameters_.back());
+    }
+    for (const node& n : model_.nodes) prepare(n);
+    times_.resize(model_.nodes.size());
+    set_precision(plan{graph_.size()});
+  }
+  network(const network&) = delete;
+  network& operator=(const network&) = delete;
+
+  const op_graph& graph() const { return graph_; }
+  const native::model& model() const { return model_; }
+  std::span<parameter* const> trainable() const { return trainable_; }
+  std::span<parameter> parameters() { return parameters_; }
+  std::span<const parameter> parameters() const { return parameters_; }
+
+  /// Dropouts drawn so far: with the seed, the whole state of the network's random numbers.
+  std::uint64_t draws() const { return draws_; }
+  void set_draws(std::uint64_t draws) { draws_ = draws; }
+
+  /// Throws: `plan_error` for a plan that does not fit the graph.
+  void set_precision(const plan& p) {
+    require_fits(p, graph_);
+    plan_ = p;
+    flow_ = flow_of(model_, p);
+    forget();
+  }
+  const plan& precisions() const { return plan_; }
+
+  /// Trains: batch statistics, dropout, everything kept that backward() reads. Returns: the mean loss of the batch.
+  double forward(const device_batch<D>& batch) { return run(batch, true); }
+
+  /// Adds d(scale * loss)/d(parameter) to every parameter; follows a forward of the same batch.
+  void backward(const device_batch<D>& batch, double scale = 1) {
+    require<error>(!memories_.back().kept.empty(), "backward of \"{}\" without a forward ({} operators have kept nothing): "
+                   "call forward() before each backward()", model_.name, memories_.size());
+    incoming_.assign(model_.nodes.size() + 1, {});
+    for (std::size_t i = model_.nodes.size(); i-- > 0;) backward_of(i, batch, scale);
+  }
+  void zero_gradients() {
+    for (parameter* p : trainable_) device_.zero_gradient(*p);
+  }
+
+  struct evaluation {
+    double loss = 0;           // mean over the batch
+    std::int64_t correct = 0;  // labels that are the largest output; 0 for a model that predicts values
+  };
+  /// Without dropout, by the running statistics, keeping nothing.
+  evaluation evaluate(const device_batch<D>& batch) {
+    evaluation result{.loss = run(batch, false)};
+    if (!model_.predicts_values()) result.correct = device_.count_correct(as_rows(output_), batch.labels);
+    output_ = {};
+    return result;
+  }
+
+  /// Measures each operator from now on, casts left out: costs a wait for the Device before and after each.
+  void measure(bool on) {
+    measuring_ = on;
+    times_.assign(model_.nodes.size(), {});
+  }
+  /// Seconds of each operator in the last forward and backward.
+  const std::vector<op_time>& times() const { return times_; }
+
+  /// Drops what a forward kept.
+  void forget() {
+    values_.assign(model_.nodes.size() + 1, {});
+    memories_.assign(model_.nodes.size(), {});
+    incoming_.clear();
+    output_ = {};
+  }
+
+ private:
+  void prepare(const node& n) {
+    std::vector<parameter*> mine;
+    bool gradient = false;
+    for (const std::size_t p : n.parameters) {
+      mine.push_back(&parameters_[p]);
+      gradient = gradient || model_.parameters[p].trainable;
+    }
+    for (const int input : n.inputs) gradient = gradient || needs_gradient_[slot(input)];
+    needs_gradient_.push_back(gradient);
+    operands_.push_back(std::move(mine));
+  }
+
+  /// Value `input` in precision `p`, cast and shared where it is not there yet.
+  tensor in_precision(int input, precision p) {
+    auto& copies = values_[slot(input)];
+    for (const tensor& copy : copies) {
+      if (copy.precision() == p) return copy;
+    }
+    copies.push_back(device_.cast(copies.front(), p));
+    return copies.back();
+  }
+
+  double run(const device_batch<D>& batch, bool training) {
+    forget();
+    double loss = 0;
+    if (model_.input == input_kind::values) values_[slot(model_input)] = {batch.values};
+    for (std::size_t i = 0; i < model_.nodes.size(); ++i) forward_of(i, batch, training, loss);
+    return loss;
+  }
+
+  void forward_of(std::size_t i, const device_batch<D>& batch, bool training, double& loss) {
+    const node& n = model_.nodes[i];
+    const bool reads_tokens = std::holds_alternative<op::embedding>(n.what);
+    std::vector<tensor> x;
+    for (const int input : n.inputs) {
+      if (!reads_tokens) x.push_back(in_precision(input, flow_.of[i]));
+    }
+    memory<D> left;
+    if (!x.empty()) left.input_shape = x[0].shape();
+    if (const auto* drop = std::get_if<op::dropout>(&n.what); drop && drop->p > 0 && training) {
+      left.key = {dropout_seed_, draws_++};
+    }
+    const forward_call<D> call{device_, batch, x, operands_[i], flow_.of[i], training, left, loss};
+    tensor y = timed(times_[i].forward, [&] { return std::visit(call, n.what); });
+    for (const last_read& dead : flow_.dead[i]) release(dead);
+    if (training && needs_gradient_[i + 1]) memories_[i] = std::move(left);
+    if (!training && static_cast<int>(i) == model_.output()) output_ = y;
+    if (!graph_.consumers(i).empty()) values_[i + 1] = {std::move(y)};
+  }
+
+  void release(const last_read& dead) {
+    std::erase_if(values_[dead.value], [&](const tensor& copy) { return copy.precision() == dead.precision; });
+  }
+
+  void backward_of(std::size_t i, const device_batch<D>& batch, double scale) {
+    const node& n = model_.nodes[i];
+    auto& incoming = incoming_[i + 1];
+    const bool wanted = needs_gradient_[i + 1] && (is_loss(n.what) || !incoming.empty());
+    if (wanted) {
+      const tensor dy = incoming.empty() ? tensor{} : combined(std::exchange(incoming, {}), flow_.of[i]);
+      const std::array<bool, 2> need{needs_gradient_[slot(n.inputs[0])],
+                                     n.inputs.size() > 1 && needs_gradient_[slot(n.inputs[1])]};
+      const backward_call<D> call{device_, batch, dy, operands_[i], flow_.of[i], need, memories_[i], scale};
+      auto dx = timed(times_[i].backward, [&] { return std::visit(call, n.what); });
+      for (std::size_t k = 0; k < n.inputs.size(); ++k) {
+        if (need[k]) incoming_[slot(n.inputs[k])].push_back(std::move(dx[k]));
+      }
+    }
+    memories_[i] = {};
+  }
+
+  /// The sum of the readers' gradients in the precision `p` of the producer: those of one cast are summed in its
+  /// precision first, as automatic differentiation of the cast would.
+  tensor combined(std::vector<tensor> all, precision p) {
+    std::vector<tensor> in_p;
+    while (!all.empty()) {
+      const precision q = all.front().precision();
+      const auto rest = std::stable_partition(all.begin(), all.end(), [q](const tensor& t) { return t.precision() == q; });
+      std::vector<tensor> same{std::make_move_iterator(all.begin()), std::make_move_iterator(rest)};
+      all.erase(all.begin(), rest);
+      in_p.push_back(cast(sum(std::move(same)), p));
+    }
+    return sum(std::move(in_p));
+  }
+  tensor sum(std::vector<tensor> all) { return all.size() == 1 ? std::move(all[0]) : device_.sum(all); }
+  tensor cast(tensor t, precision p) { return t.precision() == p ? t : device_.cast(t, p); }
+  tensor as_rows(const tensor& t) {
+    const shape s = t.shape();
+    return s.size() == 2 ? t : device_.reshape(t, {elements(s) / s.back(), s.back()});
+  }
+
+  template <class F>
+  auto timed(double& seconds, F f) {
+    if (!measuring_) return f();
+    device_.synchronize();
+    const auto start = std::chrono::steady_clock::now();
+    auto result = f();
+    device_.synchronize();
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return result;
+  }
+
+  D& device_;
+  native::model model_;
+  op_graph graph_;
+  plan plan_;
+  precision_flow flow_;
+  std::vector<parameter> parameters_;
+  std::vector<parameter*> trainable_;
+  std::vector<std::vector<parameter*>> operands_;  // of each node
+  std::vector<bool> needs_gradient_{false};        // of each value
+  std::vector<std::vector<tensor>> values_;        // copies of each value, one for each precision it is read in
+  std::vector<memory<D>> memories_;
+  std::vector<std::vector<tensor>> incoming_;  // gradients of each value, by reader
+  tensor output_;
+  std::uint64_t dropout_seed_;
+  std::uint64_t draws_ = 0;
+  bool measuring_ = false;
+  std::vector<op_time> times_;
+};
+
+}  // namespace comp::native

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// How weights move: SGD, Adam, AdamW, the learning rate over the steps, and the scale of the loss in FP16.
+// Settings are values; the slots (momentum, moments) live in the Device's parameters.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/error.hpp>
+#include <comp_native/device.hpp>
+#include <cstdint>
+#include <numbers>
+#include <span>
+#include <string>
+#include <variant>
+
+namespace comp::native {
+
+using optimizer = std::variant<sgd_options, adam_options>;
+
+inline optimizer sgd(double learning_rate, double momentum = 0, double weight_decay = 0, bool nesterov = false) {
+  return sgd_options{learning_rate, momentum, weight_decay, nesterov};
+}
+inline optimizer adam(double learning_rate = 1e-3, double weight_decay = 0) {
+  return adam_options{.learning_rate = learning_rate, .weight_decay = weight_decay};
+}
+inline optimizer adamw(double learning_rate = 1e-3, double weight_decay = 1e-2) {
+  return adam_options{.learning_rate = learning_rate, .weight_decay = weight_decay, .decoupled = true};
+}
+
+/// "sgd lr 0.1 momentum 0.9 decay 0.0005": for signatures and reports.
+inline std::string text(const optimizer& o) {
+  if (const auto* s = std::get_if<sgd_options>(&o)) {
+    return fmt::format("sgd lr {} momentum {}{} decay {}", s->learning_rate, s->momentum, s->nesterov ? " nesterov" : "",
+                       s->weight_decay);
+  }
+  const auto& a = std::get<adam_options>(o);
+  return fmt::format("{} lr {} betas {},{} eps {} decay {}", a.decoupled ? "adamw" : "adam", a.learning_rate, a.beta1,
+                     a.beta2, a.eps, a.weight_decay);
+}
+
+/// Throws: `settings_error` for a rate, momentum, decay or beta that no training can use.
+inline void require_usable(const optimizer& o) {
+  const auto check = [](bool holds, const char* what, double value, const char* range) {
+    require<settings_error>(holds, "optimizer with {} = {} (it must be {}): change it", what, value, range);
+  };
+  const auto common = [&](const auto& s) {
+    check(std::isfinite(s.learning_rate) && s.learning_rate >= 0, "learning rate", s.learning_rate, "finite and not negative");
+    check(std::isfinite(s.weight_decay) && s.weight_decay >= 0, "weight decay", s.weight_decay, "finite and not negative");
+  };
+  std::visit(common, o);
+  if (const auto* s = std::get_if<sgd_options>(&o)) {
+    check(s->momentum >= 0 && s->momentum < 1, "momentum", s->momentum, "in [0, 1)");
+    check(!s->nesterov || s->momentum > 0, "nesterov and momentum", s->momentum, "positive for nesterov");
+  } else {
+    const auto& a = std::get<adam_options>(o);
+    check(a.beta1 >= 0 && a.beta1 < 1, "beta1", a.beta1, "in [0, 1)");
+    check(a.beta2 >= 0 && a.beta2 < 1, "beta2", a.beta2, "in [0, 1)");
+    check(a.eps > 0, "eps", a.eps, "positive");
+  }
+}
+
+/// The learning rate over the steps: constant, or linear warm-up and half a cosine down to `floor` of the rate.
+struct schedule {
+  std::int64_t warmup = 0;  // [steps]
+  std::int64_t total = 0;   // [steps], warm-up included; 0: constant after the warm-up
+  double floor = 0;
+
+  /// What the rate is multiplied by in step `step`, from 0.
+  double factor(std::int64_t step) const {
+    if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
+    if (total <= warmup) return 1;
+    const double done = std::min(1.0, static_cast<double>(step - warmup) / static_cast<double>(total - warmup));
+    return floor + (1 - floor) * 0.5 * (1 + std::cos(std::numbers::pi * done));
+  }
+};
+
+/// One step of the optimizer; `step` counts those taken before.
+template <class D>
+void update(D& device, std::span<typename D::parameter* const> parameters, optimizer o, const schedule& over,
+            std::int64_t step) {
+  std::visit([&](auto& s) { s.learning_rate *= over.factor(step); }, o);
+  if (const auto* s = std::get_if<sgd_options>(&o)) {
+    device.sgd_step(parameters, *s);
+  } else {
+    device.adam_step(parameters, std::get<adam_options>(o), step + 1);
+  }
+}
+
+/// Keeps FP16 gradients above its smallest values: the loss is multiplied before the backward, the gradients divided
+/// after it; an overflow skips the step and lowers the scale. Source: PyTorch's GradScaler and its defaults.
+struct loss_scaling {
+  double initial = 65536;
+  double growth = 2;
+  double backoff = 0.5;
+  std::int64_t interval = 2000;  // steps without overflow before the scale grows
+};
+
+struct loss_scale {
+  double value = 1;
+  std::int64_t good_steps = 0;
+
+  void good(const loss_scaling& settings) {
+    if (++good_steps % settings.interval == 0) value *= settings.growth;
+  }
+  /// Returns: false when the scale cannot be lowered any further: the gradients themselves overflow.
+  bool overflow(const loss_scaling& settings) {
+    good_steps = 0;
+    value *= settings.backoff;
+    return value >= 1;
+  }
+};
+
+}  // namespace comp::native

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan means for a model: the precision that each operator really has, and when each tensor is read last.
+// Not here: the casts themselves (network.hpp).
+#pragma once
+
+#include <comp/core/plan.hpp>
+#include <comp_native/model.hpp>
+#include <cstddef>
+#include <map>
+#include <utility>
+#include <vector>
+
+namespace comp::native {
+
+/// A copy of a value that is read no more; value 0 is the model's input, value i + 1 the output of node i.
+struct last_read {
+  std::size_t value = 0;
+  comp::precision precision = comp::precision::fp32;
+};
+
+struct precision_flow {
+  std::vector<comp::precision> of = {};             // of each node; a view's is its producer's
+  std::vector<std::vector<last_read>> dead = {};  // after each node
+};
+
+constexpr std::size_t slot(int value) { return static_cast<std::size_t>(value + 1); }
+
+inline precision_flow flow_of(const model& m, const plan& p) {
+  precision_flow flow;
+  std::vector<precision> made{precision::fp32};  // of each value
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    flow.of.push_back(is_view(m.nodes[i].what) ? made[slot(m.nodes[i].inputs[0])] : p[i]);
+    made.push_back(flow.of.back());
+  }
+  std::map<std::pair<std::size_t, precision>, std::size_t> last;
+  for (std::size_t i = 0; i < m.nodes.size(); ++i) {
+    for (const int input : m.nodes[i].inputs) {
+      const std::size_t value = slot(input);
+      const bool cast_here = last.insert_or_assign({value, flow.of[i]}, i).second && flow.of[i] != made[value];
+      if (cast_here) last.insert_or_assign({value, made[value]}, i);
+    }
+  }
+  flow.dead.resize(m.nodes.size());
+  for (const auto& [copy, node] : last) flow.dead[node].push_back({copy.first, copy.second});
+  return flow;
+}
+
+}  // namespace comp::native

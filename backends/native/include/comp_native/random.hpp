@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random numbers that are the same with every standard library: own mappings of std::mt19937_64, whose words the
+// standard fixes. (The standard's distributions differ between libraries.)
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace comp::native {
+
+/// A seed for one of several streams of a run. Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+constexpr std::uint64_t mix_seed(std::uint64_t seed, std::uint64_t stream) {
+  std::uint64_t z = seed + (stream + 1) * 0x9E3779B97F4A7C15ULL;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+  return z ^ (z >> 31);
+}
+
+class random_stream {
+ public:
+  random_stream(std::uint64_t seed, std::uint64_t stream) : words_{mix_seed(seed, stream)} {}
+
+  /// In [0, 1), 53 bits.
+  double uniform() { return static_cast<double>(words_() >> 11) * 0x1p-53; }
+  double uniform(double low, double high) { return low + (high - low) * uniform(); }
+  /// Mean 0, deviation 1: Box and Muller 1958, both numbers used.
+  double normal() {
+    if (std::exchange(has_second_, false)) return second_;
+    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+    const double angle = 2 * std::numbers::pi * uniform();
+    second_ = radius * std::sin(angle);
+    has_second_ = true;
+    return radius * std::cos(angle);
+  }
+  /// Uniform in [0, bound), without the bias of %.
+  std::uint64_t below(std::uint64_t bound) {
+    constexpr auto most = std::numeric_limits<std::uint64_t>::max();
+    const std::uint64_t limit = most / bound * bound;
+    for (;;) {
+      if (const std::uint64_t drawn = words_(); drawn < limit) return drawn % bound;
+    }
+  }
+
+ private:
+  std::mt19937_64 words_;
+  double second_ = 0;
+  bool has_second_ = false;
+};
+
+/// The numbers 0 .. size-1 in an order that seed and stream fix (Fisher and Yates).
+inline std::vector<std::uint32_t> permutation(std::uint32_t size, std::uint64_t seed, std::uint64_t stream) {
+  std::vector<std::uint32_t> order(size);
+  for (std::uint32_t i = 0; i < size; ++i) order[i] = i;
+  random_stream draws{seed, stream};
+  for (std::uint32_t i = size; i > 1; --i) std::swap(order[i - 1], order[draws.below(i)]);
+  return order;
+}
+
+}  // namespace comp::native

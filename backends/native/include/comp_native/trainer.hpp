@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// The native trainer: a model, its data and an optimizer on a Device, as a comp::Backend with every capability.
+//   trainer<host::device> t{device, models::lenet5({.batch = 64}), train, validation, {.optimizer = sgd(0.1, 0.9)}};
+// The same state, seed and plan give the same losses bit for bit where the Device is deterministic.
+// Not here: the search (comp/search), reading data (comp_native/data), devices.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <comp/core/concepts.hpp>
+#include <comp/core/statistics.hpp>
+#include <comp_native/batch_upload.hpp>
+#include <comp_native/loader.hpp>
+#include <comp_native/network.hpp>
+#include <comp_native/optimizer.hpp>
+#include <comp_native/training.hpp>
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::native {
+
+template <Device D>
+class trainer {
+ public:
+  /// The whole state of a training: what `save` gives and `restore` takes.
+  struct state {
+    std::vector<typename D::parameter_state> parameters;  // weights, optimizer slots, running statistics
+    std::int64_t step = 0;
+    std::uint64_t draws = 0;  // of dropout
+    loader_position position = {};
+    loss_scale scale = {};
+  };
+
+  /// Batches are as large as the model's. Throws: `error` when model and data do not fit, `settings_error`.
+  trainer(D& device, native::model m, data_source train, const data_source& validation, training settings = {})
+      : device_{device},
+        settings_{std::move(settings)},
+        network_{device, std::move(m), settings_.seed},
+        train_{std::move(train), {network_.model().batch(), mix_seed(settings_.seed, 1), settings_.shuffle,
+                                  settings_.keep_last, settings_.prefetch}},
+        validation_{validation, {within(validation, network_.model().batch()), 0, false, true, settings_.prefetch}} {
+    require_usable(settings_);
+    require_fit(network_.model(), train_.source().layout());
+    require_fit(network_.model(), validation_.source().layout());
+    scale_.value = settings_.scaling.initial;
+  }
+
+  const op_graph& graph() const { return network_.graph(); }
+  const native::model& model() const { return network_.model(); }
+  native::network<D>& network() { return network_; }
+  std::uint64_t batches_per_epoch() const { return train_.batches_per_epoch(); }
+
+  /// Throws: `plan_error` for a plan that does not fit the model or has a precision that the Device lacks.
+  void set_precision(const plan& p) {
+    const auto known = supported_precisions();
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      require<plan_error>(std::ranges::find(known, p[i]) != known.end(),
+                          "plan gives operator {} {} (this device computes in {}): choose one of those", i, name(p[i]),
+                          names(known));
+    }
+    network_.set_precision(p);
+    scaled_ = std::ranges::find(p, precision::fp16) != p.end();
+  }
+
+  /// Trains the whole data set once, from the beginning of an epoch: one that run_batch() began is left.
+  sample run_epoch() {
+    return run_epoch([](const sample&) { return false; });
+  }
+  sample run_epoch(const stop_predicate& stop) {
+    if (train_.at().batch != 0) train_.seek({train_.at().epoch + 1, 0});
+    return run(train_.batches_per_epoch(), stop);
+  }
+  /// Trains the next batch of the epoch's order; after its last the next epoch begins.
+  sample run_batch() {
+    return run(1, [](const sample&) { return false; });
+  }
+
+  state save() {
+    state now{{}, step_, network_.draws(), train_.at(), scale_};
+    for (const auto& p : network_.parameters()) now.parameters.push_back(device_.snapshot(p));
+    return now;
+  }
+  void restore(const state& from) {
+    require<error>(from.parameters.size() == network_.parameters().size(),
+                   "state of {} parameters for a model of {} (it is another model's): save and restore one trainer",
+                   from.parameters.size(), network_.parameters().size());
+    for (std::size_t i = 0; i < from.parameters.size(); ++i) {
+      device_.restore(network_.parameters()[i], from.parameters[i]);
+    }
+    step_ = from.step;
+    network_.set_draws(from.draws);
+    train_.seek(from.position);
+    scale_ = from.scale;
+    network_.forget();
+  }
+
+  /// Higher is better. Returns: the share of validation examples that are classified right or, for token models and those
+  /// that predict values, minus the mean loss.
+  double validate() {
+    double loss = 0;
+    std::int64_t correct = 0, examples = 0;
+    validation_.seek({});
+    for (std::uint64_t i = 0; i < validation_.batches_per_epoch(); ++i) {
+      const host_batch& batch = validation_.next();
+      const auto seen = network_.evaluate(uploaded(device_, network_.model(), batch));
+      loss += seen.loss * static_cast<double>(batch.size);
+      correct += seen.correct;
+      examples += batch.size;
+    }
+    return (network_.model().classifies() ? static_cast<double>(correct) : -loss) / static_cast<double>(examples);
+  }
+
+  std::vector<precision> supported_precisions() const {
+    if constexpr (requires(const D& d) { d.supported_precisions(); }) return device_.supported_precisions();
+    return {precision::fp32, precision::bf16, precision::fp16};
+  }
+  comp::hardware hardware() const {
+    if constexpr (requires(const D& d) { { d.hardware() } -> std::convertible_to<comp::hardware>; }) return device_.hardware();
+    return {};
+  }
+  std::string signature() const {
+    return fmt::format("{} {:016x} | {} | {} | batch {} | {}", network_.model().name, graph().fingerprint(),
+                       train_.source().signature(), validation_.source().signature(), network_.model().batch(),
+                       text(settings_));
+  }
+
+  /// Seconds of each operator in one step under the current plan, casts left out: medians of a few steps, the first not
+  /// counted. The state is as before.
+  std::vector<op_time> profile() {
+    const state before = save();
+    std::vector<std::vector<double>> forward(graph().size()), backward(graph().size());
+    network_.measure(true);
+    for (int i = 0; i <= settings_.profile_steps; ++i) {
+      step();
+      for (std::size_t op = 0; i > 0 && op < graph().size(); ++op) {
+        forward[op].push_back(network_.times()[op].forward);
+        backward[op].push_back(network_.times()[op].backward);
+      }
+    }
+    network_.measure(false);
+    restore(before);
+    std::vector<op_time> times;
+    for (std::size_t op = 0; op < graph().size(); ++op) times.push_back({median(forward[op]), median(backward[op])});
+    return times;
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  static double since(clock::time_point start) {
+    return std::chrono::duration<double>(clock::now() - start).count();
+  }
+  /// A validation set may be smaller than a batch.
+  static std::int64_t within(const data_source& source, std::int64_t batch) {
+    return std::clamp<std::int64_t>(static_cast<std::int64_t>(source.size()), 1, batch);
+  }
+
+  /// What came of one batch.
+  struct step_result {
+    double loss = 0;
+    std::string not_finite = {};  // what was, and where; empty: nothing
+    bool skipped = false;         // an FP16 gradient overflowed: no update, a smaller scale
+  };
+
+  step_result step() {
+    const auto batch = uploaded(device_, network_.model(), train_.next());
+    step_result result{.loss = network_.forward(batch)};
+    if (!std::isfinite(result.loss)) {
+      network_.forget();
+      result.not_finite = fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", result.loss,
+                                      step_);
+      return result;
+    }
+    const double scale = scaled_ ? scale_.value : 1;
+    network_.zero_gradients();
+    network_.backward(batch, scale);
+    move_weights(scale, result);
+    return result;
+  }
+
+  void move_weights(double scale, step_result& result) {
+    const auto parameters = network_.trainable();
+    if (const auto bad = device_.count_not_finite(parameters); bad > 0) {
+      result.skipped = scaled_ && scale_.overflow(settings_.scaling);
+      if (result.skipped) return;
+      result.not_finite = fmt::format("{} gradient elements not finite in step {} (they left the range of their precision): "
+                                      "use more FP32", bad, step_);
+      return;
+    }
+    double factor = 1 / scale;
+    if (settings_.clip_norm > 0) {
+      factor *= std::min(1.0, settings_.clip_norm / (device_.gradient_norm(parameters) / scale + 1e-6));
+    }
+    if (factor != 1) device_.scale_gradients(parameters, factor);
+    update(device_, parameters, settings_.optimizer, settings_.schedule, step_);
+    if (scaled_) scale_.good(settings_.scaling);
+    ++step_;
+  }
+
+  sample run(std::uint64_t batches, const stop_predicate& stop) {
+    sample so_far;
+    std::int64_t skipped = 0;
+    double sum = 0;
+    device_.reset_peak();
+    const auto start = clock::now();
+    for (std::uint64_t i = 0; i < batches; ++i) {
+      const auto batch_start = clock::now();
+      const step_result result = step();
+      device_.synchronize();
+      so_far.batch_seconds.push_back(since(batch_start));
+      so_far.curve.push_back(result.loss);
+      so_far.loss = (sum += result.loss) / static_cast<double>(++so_far.batches);
+      so_far.seconds = since(start);
+      so_far.peak_bytes = device_.peak_bytes();
+      skipped += result.skipped;
+      if (!result.not_finite.empty()) {
+        so_far.status = status::not_finite;
+        so_far.message = result.not_finite;
+        return so_far;
+      }
+      if (stop(so_far)) {
+        so_far.status = status::stopped_early;
+        break;
+      }
+    }
+    if (skipped > 0) {
+      so_far.message = fmt::format("{} steps skipped: FP16 gradients overflowed, loss scale now {}", skipped, scale_.value);
+    }
+    return so_far;
+  }
+
+  D& device_;
+  training settings_;
+  native::network<D> network_;
+  loader train_;
+  loader validation_;
+  loss_scale scale_;
+  bool scaled_ = false;  // the plan has FP16
+  std::int64_t step_ = 0;
+};
+
+}  // namespace comp::native

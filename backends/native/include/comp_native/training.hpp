@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings of a training, beside its model and data.
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <comp/core/error.hpp>
+#include <comp/core/precision.hpp>
+#include <comp_native/optimizer.hpp>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace comp::native {
+
+struct training {
+  native::optimizer optimizer = sgd_options{};
+  native::schedule schedule = {};
+  double clip_norm = 0;  // largest norm of all gradients together; 0: no clipping
+  std::uint64_t seed = 0;
+  bool shuffle = true;
+  bool keep_last = false;  // true: train on a last batch that is not full
+  bool prefetch = true;
+  loss_scaling scaling = {};  // used while the plan has FP16
+  int profile_steps = 5;
+};
+
+/// Throws: `settings_error`, naming the setting.
+inline void require_usable(const training& t) {
+  require_usable(t.optimizer);
+  require<settings_error>(std::isfinite(t.clip_norm) && t.clip_norm >= 0,
+                          "clip_norm {} (it must be finite and not negative): change it", t.clip_norm);
+  require<settings_error>(t.schedule.warmup >= 0 && t.schedule.total >= 0 && t.schedule.floor >= 0,
+                          "schedule of {} steps with {} of warm-up down to {} (none may be negative): change it",
+                          t.schedule.total, t.schedule.warmup, t.schedule.floor);
+  require<settings_error>(t.scaling.initial >= 1 && t.scaling.growth >= 1 && t.scaling.interval > 0 &&
+                              t.scaling.backoff > 0 && t.scaling.backoff < 1,
+                          "loss scale from {} by {} and {} every {} steps (from 1, up by 1 or more, down by less than 1): "
+                          "change it",
+                          t.scaling.initial, t.scaling.growth, t.scaling.backoff, t.scaling.interval);
+  require<settings_error>(t.profile_steps > 0, "profile of {} steps (at least one): change it", t.profile_steps);
+}
+
+/// Everything that changes the course of a training, for signatures.
+inline std::string text(const training& t) {
+  return fmt::format("{} | warm-up {} of {} to {} | clip {} | scale {} | seed {}{}{}", text(t.optimizer),
+                     t.schedule.warmup, t.schedule.total, t.schedule.floor, t.clip_norm, t.scaling.initial, t.seed,
+                     t.shuffle ? "" : " in order", t.keep_last ? " with last" : "");
+}
+
+inline std::string names(std::span<const precision> all) {
+  std::string text;
+  for (const precision p : all) text += fmt::format("{}{}", text.empty() ? "" : ", ", name(p));
+  return text;
+}
+
+}  // namespace comp::native
