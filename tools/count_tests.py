@@ -1,13 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sums what the test programs of several Meson build folders said; the last line is "N passed, N failed".
-# A doctest program counts its test cases, any other program counts one; a program that crashed or was not built failed.
+# A doctest or unittest program counts its test cases, any other program counts one; a program that crashed or was not
+# built failed.
 # Usage: count_tests.py FOLDER... -- SENTENCE...     (each sentence says what else went wrong, and counts as a failure)
 import json
 import pathlib
 import re
 import sys
 
-CASES = re.compile(r'test cases:\s*\d+\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed')
+DOCTEST = re.compile(r'test cases:\s*\d+\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed')
+UNITTEST = re.compile(r'^Ran (\d+) tests? in', re.MULTILINE)
+UNITTEST_FAULTS = re.compile(r'(?:failures|errors)=(\d+)')
+
+
+def cases_of(test):
+    """Pairs of passed and failed cases, one per summary that the program printed."""
+    said, complained = test.get('stdout') or '', test.get('stderr') or ''
+    pairs = [(int(passed), int(failed)) for passed, failed in DOCTEST.findall(said)]
+    for ran in UNITTEST.findall(complained):
+        failed = sum(int(number) for number in UNITTEST_FAULTS.findall(complained))
+        pairs.append((int(ran) - failed, failed))
+    return pairs
 
 
 def count(test):
@@ -15,12 +28,11 @@ def count(test):
     if test['result'] == 'SKIP':
         return 0, 0, 1
     good = test['result'] in ('OK', 'EXPECTEDFAIL')
-    cases = CASES.findall(test.get('stdout') or '')
+    cases = cases_of(test)
     if not cases:
         return int(good), int(not good), 0
-    passed = sum(int(p) for p, _ in cases)
-    failed = sum(int(f) for _, f in cases)
-    return passed, max(failed, int(not good)), 0
+    failed = sum(f for _, f in cases)
+    return sum(p for p, _ in cases), max(failed, int(not good)), 0
 
 
 def main():
