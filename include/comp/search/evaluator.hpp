@@ -220,7 +220,8 @@ class evaluator {
         return stop_asked_ || ended != status::ok;
       };
       sample got = trainer_.run_epoch(watch);
-      if (got.ok()) got.status = ended;
+      // A backend may name a stop of ours stopped_early itself; why it was stopped is ours to say.
+      if (ended != status::ok && (got.ok() || got.status == status::stopped_early)) got.status = ended;
       return got;
     }
   }

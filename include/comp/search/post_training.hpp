@@ -74,7 +74,7 @@ post_training::result post_training::run(B& trainer, const outcome& found, Obser
   double best_loss = found.baseline.loss;
   if (found.trained_epochs > 0 && found.first_epoch) {
     got.epochs.push_back(*found.first_epoch);
-    best_loss = std::min(best_loss, found.first_epoch->loss);
+    best_loss = std::fmin(best_loss, found.first_epoch->loss);
   }
   std::size_t rung = 0;
   while (got.epochs.size() < epochs) {
@@ -83,7 +83,7 @@ post_training::result post_training::run(B& trainer, const outcome& found, Obser
     sample epoch = t.sample;
     if (epoch.ok()) epoch.status = guard.judge(epoch);
     if (epoch.ok()) {
-      best_loss = std::min(best_loss, epoch.loss);
+      best_loss = std::fmin(best_loss, epoch.loss);  // NaN: none known before
       got.epochs.push_back(std::move(epoch));
       run.remember_start();
       continue;
