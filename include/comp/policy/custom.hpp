@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// User lists laid over another policy: operators selected by kind, by name or by scope are allowed, denied, left to
+// follow, or fixed at a precision. A later rule wins over an earlier one; what no rule selects is `over`'s to decide.
+//   custom listed{.over = pytorch{}, .rules = {by_kind("softmax", allow(precision::bf16)),
+//                                              by_name("block?.attention.*", deny()),
+//                                              by_scope("head", fixed(precision::fp32))}};
+// A rule that selects nothing is no error here (lists are shared between models): ask unused_rules(graph).
+#pragma once
+
+#include <algorithm>
+#include <comp/core/concepts.hpp>
+#include <comp/core/decision.hpp>
+#include <comp/core/error.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/policy/glob.hpp>
+#include <comp/policy/kind_name.hpp>
+#include <comp/policy/nearest.hpp>
+#include <comp/policy/pytorch.hpp>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::policy {
+
+enum class selector : std::uint8_t { kind, name, scope };
+
+constexpr std::string_view name(selector s) {
+  return s == selector::kind ? "by_kind" : s == selector::name ? "by_name" : "by_scope";
+}
+
+/// Lowered to `low` by rules; in a search, wherever its sizes suit the hardware.
+/// Throws: `settings_error` for FP32, which is no lowering.
+inline decision allow(precision low) {
+  require<settings_error>(is_low(low),
+                          "allow({}) lowers nothing (allow names a low precision): use deny() or fixed({})", name(low),
+                          name(low));
+  return {.category = category::allow, .compute = low, .output = low};
+}
+/// FP32 by rules; a search may try it low.
+constexpr decision deny() { return {.category = category::deny}; }
+/// The precision of its inputs.
+constexpr decision follow() { return {.category = category::follow}; }
+/// `p` whatever happens: no search tries anything else.
+constexpr decision fixed(precision p) {
+  return {.category = is_low(p) ? category::allow : category::deny, .compute = p, .output = p, .fixed = true};
+}
+
+/// One line of a user's list. Made by by_kind, by_name and by_scope.
+struct rule {
+  selector by = selector::kind;
+  std::string pattern = {};
+  comp::decision decision = {};
+
+  bool selects(const op_info& op) const {
+    if (by == selector::kind) return same_operator(op.kind, pattern);
+    if (by == selector::name) return matches_glob(op.name, pattern);
+    const bool inside =
+        op.name.size() > pattern.size() && op.name.starts_with(pattern) && op.name[pattern.size()] == '.';
+    return inside || std::ranges::find(op.scopes, pattern) != op.scopes.end();
+  }
+  /// by_kind("softmax"): as the user wrote it, for messages.
+  std::string str() const { return fmt::format("{}(\"{}\")", name(by), pattern); }
+};
+
+namespace detail {
+inline rule make_rule(selector by, std::string pattern, const decision& then) {
+  require<settings_error>(!pattern.empty(), "{}(\"\") has an empty pattern (it selects nothing): write {}", name(by),
+                          by == selector::kind   ? "an operator kind such as \"softmax\""
+                          : by == selector::name ? "a name or a pattern such as \"block?.attention.*\""
+                                                 : "a scope such as \"head\"");
+  return {by, std::move(pattern), then};
+}
+inline std::string text(const decision& d) {
+  if (d.fixed) return fmt::format("fixed({})", name(d.compute));
+  if (d.category == category::allow) return fmt::format("allow({})", name(d.compute));
+  return fmt::format("{}()", name(d.category));
+}
+}  // namespace detail
+
+/// "softmax", "aten::softmax" and "softmax.int" select each other's overloads as far as they name one.
+/// Throws (like by_name and by_scope): `settings_error` for an empty pattern.
+inline rule by_kind(std::string kind, const decision& then) {
+  return detail::make_rule(selector::kind, std::move(kind), then);
+}
+/// `pattern` must cover the whole name: '*' is any run of characters, dots too, '?' any one.
+inline rule by_name(std::string pattern, const decision& then) {
+  return detail::make_rule(selector::name, std::move(pattern), then);
+}
+/// Operators with the tag `scope`, or whose name begins with it and a dot: "head" selects "head.linear".
+inline rule by_scope(std::string scope, const decision& then) {
+  return detail::make_rule(selector::scope, std::move(scope), then);
+}
+
+/// Rules in order, no two of which say different things of one selector.
+class rule_list {
+ public:
+  rule_list() = default;
+  rule_list(std::initializer_list<rule> rules) {
+    for (const rule& r : rules) add(r);
+  }
+
+  /// Throws: `settings_error` when an earlier rule has the same selector and another decision.
+  void add(rule added) {
+    const auto same = std::ranges::find_if(rules_, [&](const rule& r) {
+      if (r.by != added.by) return false;
+      return r.by == selector::kind ? without_namespace(r.pattern) == without_namespace(added.pattern)
+                                    : r.pattern == added.pattern;
+    });
+    const bool agrees = same == rules_.end() || same->decision == added.decision;
+    require<settings_error>(agrees, "{} is given both {} and {} (one selector, two decisions): drop one of the rules",
+                            added.str(), agrees ? "" : detail::text(same->decision), detail::text(added.decision));
+    if (same == rules_.end()) rules_.push_back(std::move(added));
+  }
+  const std::vector<rule>& all() const { return rules_; }
+
+ private:
+  std::vector<rule> rules_;
+};
+
+template <OperatorPolicy Over = pytorch>
+struct custom {  // models comp::OperatorPolicy
+  Over over = {};
+  rule_list rules = {};
+
+  decision classify(const op_info& op) const {
+    const auto& all = rules.all();
+    const auto last = std::find_if(all.rbegin(), all.rend(), [&](const rule& r) { return r.selects(op); });
+    return last == all.rend() ? over.classify(op) : last->decision;
+  }
+
+  /// Returns: one sentence per rule that selects no operator of `graph`, with the nearest kind, name or scope there.
+  std::vector<std::string> unused_rules(const op_graph& graph) const {
+    std::vector<std::string> sentences;
+    for (const rule& r : rules.all()) {
+      if (std::ranges::any_of(graph, [&](const op_info& op) { return r.selects(op); })) continue;
+      const std::string near = nearest(r, graph);
+      sentences.push_back(fmt::format(
+          "{} selects nothing (none of the {} operators matches): {}", r.str(), graph.size(),
+          near.empty() ? "drop the rule or correct its pattern" : fmt::format("did you mean \"{}\"?", near)));
+    }
+    return sentences;
+  }
+
+ private:
+  static std::string nearest(const rule& r, const op_graph& graph) {
+    nearest_word best{without_namespace(r.pattern)};
+    for (const op_info& op : graph) {
+      if (r.by == selector::kind) best.offer(without_namespace(op.kind));
+      if (r.by == selector::name) best.offer(op.name);
+      if (r.by != selector::scope) continue;
+      for (const std::string& scope : op.scopes) best.offer(scope);
+      if (const auto dot = op.name.find('.'); dot != std::string::npos)
+        best.offer(std::string_view{op.name}.substr(0, dot));
+    }
+    return best.found();
+  }
+};
+
+}  // namespace comp::policy

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operator kinds as ATen spells them: "aten::softmax.int" is namespace, operator and overload.
+#pragma once
+
+#include <string_view>
+
+namespace comp::policy {
+
+/// "aten::softmax.int" -> "softmax.int"; the overload "default" is the bare name.
+constexpr std::string_view without_namespace(std::string_view kind) {
+  constexpr std::string_view prefix = "aten::";
+  constexpr std::string_view bare = ".default";
+  if (kind.starts_with(prefix)) kind.remove_prefix(prefix.size());
+  if (kind.ends_with(bare)) kind.remove_suffix(bare.size());
+  return kind;
+}
+
+/// True when `kind` is `listed`, or an overload of it where one of the two names none: "softmax" and "softmax.int".
+constexpr bool same_operator(std::string_view kind, std::string_view listed) {
+  kind = without_namespace(kind);
+  listed = without_namespace(listed);
+  const auto overload_of = [](std::string_view full, std::string_view base) {
+    return full.size() > base.size() && full.starts_with(base) && full[base.size()] == '.';
+  };
+  return kind == listed || overload_of(kind, listed) || overload_of(listed, kind);
+}
+
+}  // namespace comp::policy

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// "Did you mean ...?": the word at the least edit distance from what a user wrote.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace comp::policy {
+
+/// Insertions, removals and replacements that lead from `a` to `b` (Levenshtein 1966).
+inline std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0]++;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t replaced = diagonal + (a[i] != b[j]);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({replaced, diagonal + 1, row[j] + 1});
+    }
+  }
+  return row.back();
+}
+
+/// Keeps the nearest of the words offered that is near enough for a typo: a third of the letters, at least one.
+class nearest_word {
+ public:
+  explicit nearest_word(std::string_view wanted)
+      : wanted_{wanted}, least_{std::max<std::size_t>(wanted.size() / 3, 1) + 1} {}
+
+  void offer(std::string_view word) {
+    if (word == found_ || std::max(word.size(), wanted_.size()) >= std::min(word.size(), wanted_.size()) + least_)
+      return;
+    const std::size_t distance = edit_distance(wanted_, word);
+    if (distance >= least_) return;
+    least_ = distance;
+    found_ = word;
+  }
+  /// Empty: no word was near enough.
+  const std::string& found() const { return found_; }
+
+ private:
+  std::string wanted_;
+  std::size_t least_;
+  std::string found_;
+};
+
+}  // namespace comp::policy

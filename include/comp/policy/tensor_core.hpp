@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// Does an operator's size suit the matrix units of this hardware at this precision? What decides, without a search,
+// that an allow-operator runs low. NVIDIA: each size of a matrix product (m, n, k), or both channel counts of a
+// convolution, a multiple of 16 bytes: 8 for FP16 and BF16, 4 for TF32, 16 for FP8. CPUs: the instruction set decides,
+// not the size: oneDNN blocks any size. Unknown hardware: NVIDIA's multiples. Not here: whether lowering converges (the
+// search's question). Source: Paddle's guide to automatic mixed precision, section 4; NVIDIA, Matrix Multiplication
+// Background User's Guide (Tensor Core requirements) and Convolutional Layers User's Guide (channels in and out); CUDA
+// C++ Programming Guide (compute capabilities); Intel, Architecture Instruction Set Extensions (AVX512-BF16,
+// AVX512-FP16, AMX).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <comp/core/hardware.hpp>
+#include <comp/core/op_info.hpp>
+#include <comp/core/precision.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace comp::policy {
+
+/// strict: as the CoMP paper asks. relaxed: any size on an NVIDIA GPU, for cuBLAS >= 11.0 and cuDNN >= 7.6.3, which pad
+/// or split what does not fit and still use the tensor cores, at less than full speed.
+enum class size_rule : std::uint8_t { strict, relaxed };
+
+/// The multiple that a size must have; 1: no matrix unit takes the format.
+constexpr std::int64_t required_multiple(precision p) { return p == precision::fp32 ? 1 : 16 / traits(p).bytes; }
+
+/// The multiple that runs fastest: 16 for FP16 and BF16 from compute capability 8.0 (Paddle's guide; NVIDIA's goes up
+/// to 64, one 128-byte line), else the required one.
+constexpr std::int64_t preferred_multiple(precision p, const hardware& machine) {
+  const bool ampere = machine.kind == device_kind::cuda && machine.compute_capability >= 80;
+  return ampere && traits(p).bytes == 2 ? 16 : required_multiple(p);
+}
+
+namespace detail {
+
+/// The first compute capability whose tensor cores take `p`.
+constexpr int first_capability(precision p) {
+  return p == precision::fp16 ? 70 : p == precision::bf16 || p == precision::tf32 ? 80 : 89;
+}
+
+inline bool cpu_has_unit(precision p, const hardware& machine) {
+  if (p == precision::bf16) return machine.has("avx512_bf16") || machine.has("amx_bf16");
+  return p == precision::fp16 && (machine.has("avx512_fp16") || machine.has("amx_fp16"));
+}
+
+/// Empty, or why this machine has no matrix unit for `p`.
+inline std::string no_unit(precision p, const hardware& machine) {
+  if (p == precision::fp32) return "fp32 has no matrix unit";
+  if (machine.kind == device_kind::cpu && !cpu_has_unit(p, machine)) {
+    if (p != precision::bf16 && p != precision::fp16) return fmt::format("no CPU computes in {}", name(p));
+    return fmt::format("this CPU has neither avx512_{0} nor amx_{0}", name(p));
+  }
+  const int needed = first_capability(p), has = machine.compute_capability;
+  if (machine.kind != device_kind::cuda || has == 0 || has >= needed) return {};
+  return fmt::format("tensor cores take {} from compute capability {}.{} (this GPU has {}.{})", name(p), needed / 10,
+                     needed % 10, has / 10, has % 10);
+}
+
+struct named_size {
+  std::string_view name;
+  std::int64_t value;
+};
+
+/// What must be a multiple: the channels where they are known, else m, n and k.
+constexpr std::array<named_size, 3> checked_sizes(const op_info& op) {
+  if (op.channels_in == 0 && op.channels_out == 0) return {{{"m", op.m}, {"n", op.n}, {"k", op.k}}};
+  return {{{"channels_in", op.channels_in}, {"channels_out", op.channels_out}, {"", 0}}};
+}
+
+/// True for the first convolution over 4 channels, for which cuDNN has kernels of its own.
+constexpr bool is_four_channel_stem(const op_info& op, precision p) {
+  return op.channels_in == 4 && op.producers.empty() && traits(p).bytes == 2;
+}
+
+/// Empty, or which sizes of `op` are no multiples and the padding that would make them so.
+inline std::string unfit_sizes(const op_info& op, precision p) {
+  const std::int64_t multiple = required_multiple(p);
+  std::string unfit;
+  for (const auto& [name, value] : checked_sizes(op)) {
+    if (value % multiple == 0 || (name == "channels_in" && is_four_channel_stem(op, p))) continue;
+    const std::int64_t padded = (value / multiple + 1) * multiple;
+    unfit += fmt::format("{}{} = {} (pad to {})", unfit.empty() ? "" : ", ", name, value, padded);
+  }
+  return unfit.empty() ? unfit : fmt::format("{}: no multiple of {}, which {} needs", unfit, multiple, name(p));
+}
+
+}  // namespace detail
+
+/// Returns: why `op` does not suit the matrix units of `machine` at `p`, a clause without a full stop; empty when it
+/// suits.
+/// A size of 0 is unknown and counts as suiting. An operator without any size suits while nothing at all is known of
+/// it; once its shapes are known, having no contraction size means that it is no contraction.
+inline std::string why_not(const op_info& op, precision p, const hardware& machine,
+                           size_rule sizes = size_rule::strict) {
+  if (std::string missing = detail::no_unit(p, machine); !missing.empty()) return missing;
+  const bool sized = op.m != 0 || op.n != 0 || op.k != 0 || op.channels_in != 0 || op.channels_out != 0;
+  if (!sized && !(op.inputs.empty() && op.outputs.empty()))
+    return "it is no contraction: matrix units do not speed it up";
+  if (machine.kind == device_kind::cpu) return {};
+  if (machine.kind == device_kind::cuda && sizes == size_rule::relaxed) return {};
+  return detail::unfit_sizes(op, p);
+}
+
+/// True when a matrix unit of `machine` runs `op` at `p` at full rate; see why_not.
+inline bool suits_tensor_cores(const op_info& op, precision p, const hardware& machine,
+                               size_rule sizes = size_rule::strict) {
+  return why_not(op, p, machine, sizes).empty();
+}
+
+}  // namespace comp::policy
