@@ -25,7 +25,8 @@
 
 namespace comp {
 
-/// An observer. Trials with the same stage, plan and repeat are the same run.
+/// An observer. Trials with the same stage, plan and repeat are the same run; of several the first is recalled: later
+/// ones are epochs of a training.
 class ledger {
  public:
   enum class mode : std::uint8_t {
@@ -67,7 +68,7 @@ class ledger {
     const auto key = key_of(t);
     if (recalled_.erase(key) > 0) return;
     append(json_text(json_of(t)));
-    recorded_.insert_or_assign(key, t);
+    recorded_.try_emplace(key, t);
     complete_ = false;
   }
 
@@ -123,7 +124,7 @@ class ledger {
     if (size_ < bytes_in_file) cut_to_size("a line that a kill cut off");
     for (trial& t : content.trials) {
       const auto key = key_of(t);
-      recorded_.insert_or_assign(key, std::move(t));
+      recorded_.try_emplace(key, std::move(t));
     }
   }
 

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the report, the summary and the table say alike: who won, against whom, and numbers as a person reads them.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/statistics.hpp>
+#include <comp/search/acceptance.hpp>
+#include <comp/search/outcome.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace comp::detail {
+
+/// "52.1 ms", "812 us", "3.42 s"; "-" where not known.
+inline std::string time_text(double seconds) {
+  if (!std::isfinite(seconds)) return "-";
+  if (seconds >= 100) return fmt::format("{:.0f} s", seconds);
+  if (seconds >= 1) return fmt::format("{:.{}f} s", seconds, seconds >= 10 ? 1 : 2);
+  if (seconds >= 0.1) return fmt::format("{:.0f} ms", seconds * 1e3);
+  if (seconds >= 1e-3) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds >= 0.01 ? 1 : 2);
+  return fmt::format("{:.3g} us", seconds * 1e6);
+}
+
+/// A round number of seconds, at an axis: "50 ms".
+inline std::string tick_text(double seconds) {
+  if (seconds >= 1) return fmt::format("{:.4g} s", seconds);
+  return seconds >= 1e-3 || seconds == 0 ? fmt::format("{:.4g} ms", seconds * 1e3)
+                                         : fmt::format("{:.4g} us", seconds * 1e6);
+}
+
+/// "118 MiB", "2.4 GiB"; "-" where not measured.
+inline std::string bytes_text(std::int64_t bytes) {
+  if (bytes <= 0) return "-";
+  const auto value = static_cast<double>(bytes);
+  if (value >= 0x1p30) return fmt::format("{:.2f} GiB", value / 0x1p30);
+  if (value >= 0x1p20) return fmt::format("{:.{}f} MiB", value / 0x1p20, value >= 100 * 0x1p20 ? 0 : 1);
+  return fmt::format("{:.0f} KiB", std::ceil(value / 0x1p10));
+}
+
+/// Five digits, zeros kept so that losses line up: "2.3000".
+inline std::string loss_text(double loss) {
+  if (!std::isfinite(loss)) return std::isnan(loss) ? "not a number" : "infinite";
+  std::string text = fmt::format("{:#.5g}", loss);
+  if (text.ends_with('.')) text.pop_back();
+  return text;
+}
+
+/// "6.5%"; "-" for a share of nothing.
+inline std::string share_text(double share) { return std::isfinite(share) ? fmt::format("{:.3g}%", 100 * share) : "-"; }
+
+/// "1.42x".
+inline std::string ratio_text(double ratio) { return std::isfinite(ratio) ? fmt::format("{:.2f}x", ratio) : "-"; }
+
+/// "1.38 to 1.45"; "unknown" for an interval that is not bounded.
+inline std::string bounds_text(const interval& bounds) {
+  if (!std::isfinite(bounds.low) || !std::isfinite(bounds.high)) return "unknown";
+  return fmt::format("{:.2f} to {:.2f}", bounds.low, bounds.high);
+}
+
+/// The contestant that has the found plan; none when there was no contest.
+inline const contestant* winner_of(const outcome& found) {
+  for (const contestant& c : found.contest) {
+    if (c.plan == found.plan) return &c;
+  }
+  return nullptr;
+}
+
+inline const contestant* fp32_of(const outcome& found) {
+  return found.contest.empty() ? nullptr : &found.contest.front();
+}
+
+/// The fastest rule-based plan that ran; none when there was none.
+inline const contestant* rule_based_of(const outcome& found) {
+  const contestant* best = nullptr;
+  for (const contestant& c : found.contest) {
+    if (c.label.find("rule-based") == std::string::npos || c.status != status::ok || c.seconds.empty()) continue;
+    if (best == nullptr || c.over_fp32.ratio > best->over_fp32.ratio) best = &c;
+  }
+  return best;
+}
+
+/// How many times as fast `a` is as `b`, from the rounds that both ran.
+inline paired_speedup over(const contestant& a, const contestant& b) {
+  if (&a == &b) return {1, {1, 1}};
+  return compare_paired(b.seconds, a.seconds);
+}
+
+/// What an operator counts of: "14 of 20 operators in bf16, 2 in fp16".
+inline std::string counts_text(const plan& p) {
+  std::string text;
+  for (const precision each : all_precisions) {
+    const auto count = std::count(p.begin(), p.end(), each);
+    if (count == 0 || each == precision::fp32) continue;
+    text += text.empty() ? fmt::format("{} of {} operators in {}", count, p.size(), name(each))
+                         : fmt::format(", {} in {}", count, name(each));
+  }
+  return text.empty() ? fmt::format("all {} operators in fp32", p.size()) : text;
+}
+
+/// Seconds of an epoch: its own where one was run, else what its batches say; NaN where neither is known.
+inline double epoch_seconds(const contestant& c, const outcome& found) {
+  if (c.epoch && c.epoch->ok()) return c.epoch->seconds;
+  return median(c.seconds) * static_cast<double>(found.baseline.batches);
+}
+
+}  // namespace comp::detail
