@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batched products of matrices by oneDNN's matmul on strided views, and the views that attention needs.
+// Heads are split and merged without copies: a product whose right side is a view of heads, and not transposed, gives
+// its result as such a view again, so that merge_heads finds its rows in place.
+#pragma once
+
+#include <cstdint>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <utility>
+#include <vector>
+
+#include "context.hpp"
+#include "transfer.hpp"
+
+namespace comp::host {
+
+namespace detail {
+
+/// (B,H,T,D) in the memory of (B,T,H*D).
+inline const layout* heads_layout(context& c, const shape& s, precision p) {
+  return c.layouts.strided(s, {s[1] * s[2] * s[3], s[3], s[1] * s[3], 1}, p);
+}
+inline const layout* transposed(context& c, const layout* from) {
+  shape s = from->extents;
+  const auto n = s.size();
+  const auto& raw = from->desc.data.format_desc.blocking.strides;
+  shape steps(raw, raw + n);
+  std::swap(s[n - 1], s[n - 2]);
+  std::swap(steps[n - 1], steps[n - 2]);
+  return c.layouts.strided(s, steps, from->precision);
+}
+/// Only views with strides can be multiplied; blocked layouts are made row-major.
+inline tensor multipliable(context& c, const tensor& t) {
+  const tensor in = computable(c, t);
+  return in.layout()->desc.data.format_desc.blocking.inner_nblks == 0 ? in : row_major(c, in);
+}
+
+}  // namespace detail
+
+/// x is (B,T,C). Returns: (B,heads,T,C/heads), a view of x where x is row-major.
+inline tensor split_heads(context& c, const tensor& x, std::int64_t heads) {
+  require_some("split_heads", x.shape());
+  require<error>(x.shape().size() == 3 && heads > 0 && x.shape()[2] % heads == 0,
+                 "split_heads of x {} into {} (it takes (B,T,C), C a multiple of the heads): fix the sizes",
+                 text(x.shape()), heads);
+  const tensor rows = row_major(c, x);
+  const shape s{x.shape()[0], heads, x.shape()[1], x.shape()[2] / heads};
+  return rows.viewed(s, detail::heads_layout(c, s, x.precision()));
+}
+/// x is (B,H,T,D). Returns: (B,T,H*D), a view of x where x is a view of heads.
+inline tensor merge_heads(context& c, const tensor& x) {
+  require_some("merge_heads", x.shape());
+  const shape& s = x.shape();
+  require<error>(s.size() == 4, "merge_heads of x {} (it takes (B,H,T,D)): reshape it", text(s));
+  const tensor rows = placed(c, x, detail::heads_layout(c, s, x.precision()));
+  const shape merged{s[0], s[2], s[1] * s[3]};
+  return rows.viewed(merged, c.layouts.plain(merged, x.precision()));
+}
+
+/// alpha op(a) op(b), where op transposes the last two axes if asked. a is (...,M,K), b is (...,K,N). Returns:
+/// (...,M,N).
+inline tensor bmm(context& c, const tensor& a, const tensor& b, bool transpose_a, bool transpose_b, double alpha = 1) {
+  require_some("bmm", a.shape());
+  const tensor left = detail::multipliable(c, a), right = detail::multipliable(c, cast(c, b, a.precision()));
+  require<error>(a.shape().size() >= 2 && a.shape().size() == b.shape().size(),
+                 "bmm of {} and {} (they need as many axes): reshape one of them", text(a.shape()), text(b.shape()));
+  const layout* l = transpose_a ? detail::transposed(c, left.layout()) : left.layout();
+  const layout* r = transpose_b ? detail::transposed(c, right.layout()) : right.layout();
+  const std::size_t n = l->extents.size();
+  require<error>(l->extents[n - 1] == r->extents[n - 2] &&
+                     std::equal(l->extents.begin(), l->extents.end() - 2, r->extents.begin()),
+                 "bmm of {}{} and {}{} (the inner sizes and the batches must be equal): fix the shapes",
+                 text(a.shape()), transpose_a ? "'" : "", text(b.shape()), transpose_b ? "'" : "");
+  shape extents = l->extents;
+  extents[n - 1] = r->extents[n - 1];
+  const bool as_heads = n == 4 && !transpose_b && !right.layout()->plain;
+  const layout* places =
+      as_heads ? detail::heads_layout(c, extents, left.precision()) : c.layouts.plain(extents, left.precision());
+  auto& run =
+      c.cached(key{operation::bmm, l->id, r->id, __builtin_bit_cast(std::int32_t, static_cast<float>(alpha))}, [&] {
+        dnnl::primitive_attr attributes = c.user_scratch;
+        if (alpha != 1) {
+          attributes = {};
+          attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+          attributes.set_output_scales(0, {static_cast<float>(alpha)});
+        }
+        const dnnl::matmul::primitive_desc made{{l->desc, r->desc, places->desc}, attributes, c.engine};
+        return c.made(made, {{DNNL_ARG_SRC, l->desc}, {DNNL_ARG_WEIGHTS, r->desc}, {DNNL_ARG_DST, places->desc}});
+      });
+  const tensor y = c.make(places);
+  c.run(run, {{DNNL_ARG_SRC, left.data()}, {DNNL_ARG_WEIGHTS, right.data()}, {DNNL_ARG_DST, y.data()}});
+  return cast(c, y, a.precision());
+}
+
+}  // namespace comp::host

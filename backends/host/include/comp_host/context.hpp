@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every operator needs: oneDNN's engine and stream, the pool, the interned layouts, and the primitives made so
+// far. A primitive is made once for each operation, set of sizes and precision, and found again by a small key. It
+// keeps its oneDNN memory objects; a call only points them at other memory.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <comp/core/error.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kernel.hpp"
+#include "layout.hpp"
+#include "pool.hpp"
+#include "tensor.hpp"
+
+namespace comp::host {
+
+/// Which part of the time of a step is whose; counted only while asked for.
+struct time_shares {
+  double primitives = 0;  // [s], in oneDNN, but for reorders
+  double reorders = 0;    // [s], in oneDNN's changes of layout and precision
+  double kernels = 0;     // [s], in this backend's own loops
+};
+
+/// A oneDNN primitive with the memory objects of its arguments.
+class primitive {
+ public:
+  struct argument {
+    int index;
+    void* data;
+  };
+
+  template <class Description>
+  primitive(const dnnl::engine& engine, layout_table& layouts, const Description& description,
+            std::initializer_list<std::pair<int, dnnl::memory::desc>> arguments)
+      : run_{description.get()}, scratch_{description.scratchpad_desc().get_size()} {
+    const auto add = [&](int index, const dnnl::memory::desc& desc) {
+      slots_.push_back({index, dnnl::memory{desc, engine, nullptr}, layouts.intern(desc)});
+    };
+    for (const auto& [index, desc] : arguments) add(index, desc);
+    if (scratch_ > 0) add(DNNL_ARG_SCRATCHPAD, description.scratchpad_desc());
+    for (const slot& s : slots_) arguments_.push_back({s.index, s.memory.get()});
+  }
+
+  /// How the argument has to lie in memory.
+  const layout* places(int index) const { return find(index).places; }
+  std::size_t scratch_bytes() const { return scratch_; }
+
+  void execute(const dnnl::stream& stream, std::initializer_list<argument> arguments, void* scratch) {
+    for (const auto& [index, data] : arguments) point(index, data);
+    if (scratch_ > 0) point(DNNL_ARG_SCRATCHPAD, scratch);
+    dnnl::error::wrap_c_api(
+        dnnl_primitive_execute(run_.get(), stream.get(), static_cast<int>(arguments_.size()), arguments_.data()),
+        "a oneDNN primitive failed");
+  }
+
+ private:
+  struct slot {
+    int index;
+    dnnl::memory memory;
+    const layout* places;
+  };
+  const slot& find(int index) const {
+    for (const slot& s : slots_) {
+      if (s.index == index) return s;
+    }
+    throw error{
+        fmt::format("argument {} asked of a primitive that has none such (an error of comp): please report it", index)};
+  }
+  void point(int index, void* data) {
+    dnnl::error::wrap_c_api(dnnl_memory_set_data_handle(find(index).memory.get(), data),
+                            "memory could not be handed to oneDNN");
+  }
+
+  dnnl::primitive run_;
+  std::size_t scratch_;
+  std::vector<slot> slots_;
+  std::vector<dnnl_exec_arg_t> arguments_;
+};
+
+struct context_settings {
+  std::size_t memory_limit = 0;
+  bool native_bf16 = true;  // false: BF16 is computed in FP32 and rounded, as on a CPU without AVX-512
+};
+
+class context {
+ public:
+  explicit context(const context_settings& chosen)
+      : engine{dnnl::engine::kind::cpu, 0},
+        stream{engine},
+        memory{std::make_shared<pool>(chosen.memory_limit)},
+        layouts{chosen.native_bf16 && has_bf16() ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32} {
+    user_scratch.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  }
+  context(const context&) = delete;
+  context& operator=(const context&) = delete;
+
+  bool computes(precision p) const { return layouts.computes(p); }
+  dnnl::memory::data_type type_of(precision p) const { return layouts.type_of(p); }
+
+  tensor make(shape extents, const layout* places) {
+    return {std::move(extents), places, std::make_shared<block>(memory, places->bytes)};
+  }
+  tensor make(const layout* places) { return make(places->extents, places); }
+  tensor make_plain(const shape& extents, precision p) { return make(extents, layouts.plain(extents, p)); }
+  tensor make_plain(const shape& extents) { return make_plain(extents, precision::fp32); }
+
+  /// The primitive of `k`; `make` gives a primitive description and its arguments, called the first time.
+  template <class Make>
+  primitive& cached(const key& k, Make make) {
+    const auto found = primitives_.find(k);
+    if (found != primitives_.end()) return *found->second;
+    return *primitives_.emplace(k, std::make_unique<primitive>(make())).first->second;
+  }
+  template <class Description>
+  primitive made(const Description& description, std::initializer_list<std::pair<int, dnnl::memory::desc>> arguments) {
+    return {engine, layouts, description, arguments};
+  }
+
+  void run(primitive& p, std::initializer_list<primitive::argument> arguments) {
+    timed(shares_.primitives, p, arguments);
+  }
+  void run_reorder(primitive& p, std::initializer_list<primitive::argument> arguments) {
+    timed(shares_.reorders, p, arguments);
+  }
+  /// Runs a loop of this backend, `f`, under the clock of loops.
+  template <class F>
+  void run_kernel(F f) {
+    clocked(shares_.kernels, f);
+  }
+
+  void profile(bool on) {
+    profiling_ = on;
+    shares_ = {};
+  }
+  const time_shares& shares() const { return shares_; }
+  std::size_t primitives_made() const { return primitives_.size(); }
+
+  dnnl::engine engine;
+  dnnl::stream stream;
+  dnnl::primitive_attr user_scratch;
+  std::shared_ptr<pool> memory;
+  layout_table layouts;
+
+ private:
+  static bool has_bf16() {
+    const auto isa = dnnl::get_effective_cpu_isa();
+    return (static_cast<unsigned>(isa) & static_cast<unsigned>(dnnl::cpu_isa::avx512_core)) ==
+           static_cast<unsigned>(dnnl::cpu_isa::avx512_core);
+  }
+  void timed(double& share, primitive& p, std::initializer_list<primitive::argument> arguments) {
+    const auto scratch = p.scratch_bytes() ? std::make_unique<block>(memory, p.scratch_bytes()) : nullptr;
+    clocked(share, [&] {
+      p.execute(stream, arguments, scratch ? scratch->data() : nullptr);
+      stream.wait();
+    });
+  }
+  template <class F>
+  void clocked(double& share, F f) {
+    if (!profiling_) return f();
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    share += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
+  std::unordered_map<key, std::unique_ptr<primitive>, key::hash> primitives_;
+  bool profiling_ = false;
+  time_shares shares_;
+};
+
+}  // namespace comp::host

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolution in the layouts that oneDNN picks: its result carries the layout on to whatever reads it.
+#pragma once
+
+#include <comp_native/device.hpp>
+#include <cstdint>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <vector>
+
+#include "context.hpp"
+#include "parameter.hpp"
+#include "transfer.hpp"
+
+namespace comp::host {
+
+using native::conv2d_options;
+
+namespace detail {
+
+struct conv2d_plan {
+  context& c;
+  shape x_sizes, w_sizes, y_sizes;  // w_sizes: (g,O/g,C/g,R,S) where there are groups
+  conv2d_options options;
+  dnnl::memory::data_type type;
+  bool bias;
+
+  using tag = dnnl::memory::format_tag;
+  using kind = dnnl::memory::data_type;
+  using op = dnnl::convolution_forward;
+  dnnl::memory::desc x() const { return {x_sizes, type, tag::any}; }
+  dnnl::memory::desc y() const { return {y_sizes, type, tag::any}; }
+  dnnl::memory::desc w(kind as) const { return {w_sizes, as, tag::any}; }
+  dnnl::memory::desc b() const { return {{y_sizes[1]}, kind::f32, tag::a}; }
+  dnnl::memory::dims stride() const { return {options.stride.begin(), options.stride.end()}; }
+  dnnl::memory::dims padding() const { return {options.padding.begin(), options.padding.end()}; }
+  dnnl::memory::dims gaps() const { return {options.dilation[0] - 1, options.dilation[1] - 1}; }
+
+  key keyed(operation o) const {
+    return key{o, type, bias, x_sizes, w_sizes, options.stride, options.padding, options.dilation};
+  }
+  dnnl::convolution_forward::primitive_desc forward() const {
+    const auto train = dnnl::prop_kind::forward_training;
+    const auto direct = dnnl::algorithm::convolution_direct;
+    return {bias ? op::desc{train, direct, x(), w(type), b(), y(), stride(), gaps(), padding(), padding()}
+                 : op::desc{train, direct, x(), w(type), y(), stride(), gaps(), padding(), padding()},
+            c.user_scratch, c.engine};
+  }
+  dnnl::convolution_backward_data::primitive_desc data() const {
+    return {{dnnl::algorithm::convolution_direct, x(), w(type), y(), stride(), gaps(), padding(), padding()},
+            c.user_scratch,
+            c.engine,
+            forward()};
+  }
+  dnnl::convolution_backward_weights::primitive_desc weights() const {
+    using back = dnnl::convolution_backward_weights;
+    const auto direct = dnnl::algorithm::convolution_direct;
+    return {bias ? back::desc{direct, x(), w(kind::f32), b(), y(), stride(), gaps(), padding(), padding()}
+                 : back::desc{direct, x(), w(kind::f32), y(), stride(), gaps(), padding(), padding()},
+            c.user_scratch, c.engine, forward()};
+  }
+};
+
+inline std::int64_t conv_extent(std::int64_t in, std::int64_t kernel, const conv2d_options& o, std::size_t axis) {
+  const std::int64_t span = in + 2 * o.padding[axis] - o.dilation[axis] * (kernel - 1) - 1;
+  return span < 0 ? 0 : span / o.stride[axis] + 1;
+}
+
+inline conv2d_plan plan_conv2d(context& c, const tensor& x, const parameter& w, const parameter* b,
+                               const conv2d_options& o) {
+  require_some("conv2d", x.shape());
+  const shape &s = x.shape(), &k = w.extents;
+  require<error>(
+      s.size() == 4 && k.size() == 4 && o.groups > 0 && s[1] == k[1] * o.groups && k[0] % o.groups == 0,
+      "conv2d of x {} with weights {} in {} groups (they must be (B,C,H,W) and (O,C/groups,R,S)): fix the shapes",
+      text(s), text(k), o.groups);
+  require<error>(!b || b->extents == shape{k[0]},
+                 "conv2d with weights {} and a bias of {} (the first sizes must be equal): make the bias ({})", text(k),
+                 b ? text(b->extents) : "", k[0]);
+  const shape y{s[0], k[0], conv_extent(s[2], k[2], o, 0), conv_extent(s[3], k[3], o, 1)};
+  require<error>(
+      elements(y) > 0,
+      "conv2d of x {} with weights {} (the kernel is larger than the padded image): pad more or use a smaller kernel",
+      text(s), text(k));
+  return {c,           s, o.groups == 1 ? k : shape{o.groups, k[0] / o.groups, k[1], k[2], k[3]},
+          y,           o, c.type_of(x.precision()),
+          b != nullptr};
+}
+
+}  // namespace detail
+
+/// x is (B,C,H,W), w is (O,C/groups,R,S), b is (O) or null. Returns: (B,O,H',W').
+inline tensor conv2d(context& c, const tensor& x, parameter& w, parameter* b, const conv2d_options& o) {
+  const auto plan = detail::plan_conv2d(c, x, w, b, o);
+  auto& run = c.cached(plan.keyed(operation::conv2d), [&] {
+    const auto made = plan.forward();
+    return c.made(made, {{DNNL_ARG_SRC, made.src_desc()},
+                         {DNNL_ARG_WEIGHTS, made.weights_desc()},
+                         {DNNL_ARG_BIAS, plan.b()},
+                         {DNNL_ARG_DST, made.dst_desc()}});
+  });
+  const tensor in = placed(c, computable(c, x), run.places(DNNL_ARG_SRC));
+  const tensor y = c.make(run.places(DNNL_ARG_DST));
+  void* packed = weights(c, w, run.places(DNNL_ARG_WEIGHTS), x.precision());
+  if (b) {
+    c.run(run, {{DNNL_ARG_SRC, in.data()},
+                {DNNL_ARG_WEIGHTS, packed},
+                {DNNL_ARG_BIAS, plain_values(c, *b)},
+                {DNNL_ARG_DST, y.data()}});
+  } else {
+    c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, y.data()}});
+  }
+  return cast(c, y, x.precision());
+}
+
+namespace detail {
+
+inline void conv2d_weight_gradients(context& c, const conv2d_plan& plan, const tensor& dy, const tensor& x,
+                                    parameter& w, parameter* b) {
+  auto& run = c.cached(plan.keyed(operation::conv2d_weights), [&] {
+    const auto made = plan.weights();
+    return c.made(made, {{DNNL_ARG_SRC, made.src_desc()},
+                         {DNNL_ARG_DIFF_WEIGHTS, made.diff_weights_desc()},
+                         {DNNL_ARG_DIFF_BIAS, plan.b()},
+                         {DNNL_ARG_DIFF_DST, made.diff_dst_desc()}});
+  });
+  const tensor in = placed(c, x, run.places(DNNL_ARG_SRC)), g = placed(c, dy, run.places(DNNL_ARG_DIFF_DST));
+  const tensor dw = gradient_target(c, w, run.places(DNNL_ARG_DIFF_WEIGHTS));
+  if (!b) {
+    c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DIFF_WEIGHTS, dw.data()}, {DNNL_ARG_DIFF_DST, g.data()}});
+    return add_gradient(c, w, dw);
+  }
+  const tensor db = gradient_target(c, *b, run.places(DNNL_ARG_DIFF_BIAS));
+  c.run(run, {{DNNL_ARG_SRC, in.data()},
+              {DNNL_ARG_DIFF_WEIGHTS, dw.data()},
+              {DNNL_ARG_DIFF_BIAS, db.data()},
+              {DNNL_ARG_DIFF_DST, g.data()}});
+  add_gradient(c, w, dw);
+  add_gradient(c, *b, db);
+}
+
+}  // namespace detail
+
+/// Adds the gradients of w and b. Returns: the gradient of x in the precision of dy; empty unless `need_dx`.
+inline tensor conv2d_backward(context& c, const tensor& dy, const tensor& x, parameter& w, parameter* b,
+                              const conv2d_options& o, bool need_dx) {
+  auto plan = detail::plan_conv2d(c, x, w, b, o);
+  require_same("conv2d_backward", dy.shape(), plan.y_sizes);
+  plan.type = c.type_of(dy.precision());
+  const tensor g = computable(c, dy);
+  if (w.trainable || (b && b->trainable)) {
+    detail::conv2d_weight_gradients(c, plan, g, computable(c, cast(c, x, dy.precision())), w, b);
+  }
+  if (!need_dx) return {};
+  plan.bias = false;
+  auto& run = c.cached(plan.keyed(operation::conv2d_data), [&] {
+    const auto made = plan.data();
+    return c.made(made, {{DNNL_ARG_DIFF_SRC, made.diff_src_desc()},
+                         {DNNL_ARG_WEIGHTS, made.weights_desc()},
+                         {DNNL_ARG_DIFF_DST, made.diff_dst_desc()}});
+  });
+  const tensor there = placed(c, g, run.places(DNNL_ARG_DIFF_DST));
+  const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
+  void* packed = weights(c, w, run.places(DNNL_ARG_WEIGHTS), dy.precision());
+  c.run(run, {{DNNL_ARG_DIFF_SRC, dx.data()}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DIFF_DST, there.data()}});
+  return cast(c, dx, dy.precision());
+}
+
+}  // namespace comp::host

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// FP32 to and from BF16 and FP16: to the nearest, ties to even, with subnormals, infinities and NaN.
+// A value too large for FP16 becomes infinity, as on a device that computes in FP16.
+// F16C and AVX-512 do it where the CPU has them, plain integer arithmetic elsewhere; both give the same bits.
+#pragma once
+
+#include <comp/core/precision.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "kernel.hpp"
+
+#if COMP_HOST_DISPATCH
+#include <immintrin.h>
+#endif
+
+namespace comp::host {
+
+struct bf16 {
+  std::uint16_t bits;
+};
+struct fp16 {
+  std::uint16_t bits;
+};
+
+COMP_HOST_INLINE float load(float x) { return x; }
+COMP_HOST_INLINE float load(bf16 x) { return __builtin_bit_cast(float, std::uint32_t{x.bits} << 16); }
+COMP_HOST_INLINE void store(float& to, float x) { to = x; }
+COMP_HOST_INLINE void store(bf16& to, float x) {
+  const auto bits = __builtin_bit_cast(std::uint32_t, x);
+  const std::uint32_t rounded = bits + 0x7fffU + (bits >> 16 & 1U);
+  const std::uint32_t quiet = bits | 0x400000U;
+  to.bits = static_cast<std::uint16_t>(((bits & 0x7fffffffU) > 0x7f800000U ? quiet : rounded) >> 16);
+}
+
+/// One value, in integer arithmetic only.
+constexpr std::uint16_t fp16_bits(float x) {
+  const auto bits = __builtin_bit_cast(std::uint32_t, x);
+  const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000U);
+  const std::uint32_t magnitude = bits & 0x7fffffffU;
+  if (magnitude > 0x7f800000U) return static_cast<std::uint16_t>(sign | 0x7e00U | (magnitude >> 13 & 0x3ffU));
+  if (magnitude >= 0x477ff000U) return static_cast<std::uint16_t>(sign | 0x7c00U);  // 65520 and more
+  if (magnitude <= 0x33000000U) return sign;                                        // 2^-25 and less
+  const int exponent = static_cast<int>(magnitude >> 23) - 127;
+  std::uint32_t fraction = (magnitude & 0x7fffffU) | 0x800000U;
+  const int shift = exponent < -14 ? -1 - exponent : 13;  // bits cut off: more of them for subnormals
+  const std::uint32_t half = 1U << (shift - 1), rest = fraction & ((half << 1) - 1);
+  fraction >>= shift;
+  if (rest > half || (rest == half && (fraction & 1))) ++fraction;
+  const std::uint32_t biased = exponent < -14 ? 0 : static_cast<std::uint32_t>(exponent + 14) << 10;
+  return static_cast<std::uint16_t>(sign | (biased + fraction));
+}
+constexpr float fp16_value(std::uint16_t bits) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000U) << 16;
+  std::uint32_t exponent = bits >> 10 & 31U, fraction = bits & 0x3ffU;
+  if (exponent == 31) {
+    const std::uint32_t quiet = fraction ? 0x400000U : 0;
+    return __builtin_bit_cast(float, sign | 0x7f800000U | quiet | fraction << 13);
+  }
+  if (exponent == 0) {
+    const float value = static_cast<float>(fraction) * 0x1p-24F;
+    return sign ? -value : value;
+  }
+  return __builtin_bit_cast(float, sign | (exponent + 112) << 23 | fraction << 13);
+}
+
+namespace detail {
+
+inline void narrow_scalar(const float* from, fp16* to, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) to[i].bits = fp16_bits(from[i]);
+}
+inline void widen_scalar(const fp16* from, float* to, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) to[i] = fp16_value(from[i].bits);
+}
+#if COMP_HOST_DISPATCH
+__attribute__((target("avx512f"))) inline std::size_t narrow_avx512(const float* from, fp16* to, std::size_t n) {
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m256i half =
+        _mm512_maskz_cvtps_ph(0xffff, _mm512_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), half);
+  }
+  return i;
+}
+__attribute__((target("avx512f"))) inline std::size_t widen_avx512(const fp16* from, float* to, std::size_t n) {
+  std::size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    _mm512_storeu_ps(to + i,
+                     _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i))));
+  }
+  return i;
+}
+__attribute__((target("avx,f16c"))) inline std::size_t narrow_f16c(const float* from, fp16* to, std::size_t n) {
+  std::size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), half);
+  }
+  return i;
+}
+__attribute__((target("avx,f16c"))) inline std::size_t widen_f16c(const fp16* from, float* to, std::size_t n) {
+  std::size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+  }
+  return i;
+}
+inline bool has_f16c() {
+  static const bool there = [] {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  }();
+  return there;
+}
+#endif
+
+}  // namespace detail
+
+/// n values on this thread.
+inline void convert(const float* from, fp16* to, std::size_t n) {
+  std::size_t done = 0;
+#if COMP_HOST_DISPATCH
+  if (widest_unit() == vector_unit::avx512) {
+    done = detail::narrow_avx512(from, to, n);
+  } else if (detail::has_f16c()) {
+    done = detail::narrow_f16c(from, to, n);
+  }
+#endif
+  detail::narrow_scalar(from + done, to + done, n - done);
+}
+inline void convert(const fp16* from, float* to, std::size_t n) {
+  std::size_t done = 0;
+#if COMP_HOST_DISPATCH
+  if (widest_unit() == vector_unit::avx512) {
+    done = detail::widen_avx512(from, to, n);
+  } else if (detail::has_f16c()) {
+    done = detail::widen_f16c(from, to, n);
+  }
+#endif
+  detail::widen_scalar(from + done, to + done, n - done);
+}
+inline void convert(const float* from, float* to, std::size_t n) { std::memcpy(to, from, n * sizeof(float)); }
+template <class From, class To>
+void convert(const From* from, To* to, std::size_t n) {
+  run_widest(
+      [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+#pragma omp simd
+        for (std::size_t i = begin; i < end; ++i) store(to[i], load(from[i]));
+      },
+      0, n);
+}
+
+/// Calls f with a null pointer of the type that stores `p`.
+template <class F>
+decltype(auto) with_storage(precision p, F f) {
+  if (p == precision::bf16) return f(static_cast<bf16*>(nullptr));
+  if (p == precision::fp16) return f(static_cast<fp16*>(nullptr));
+  return f(static_cast<float*>(nullptr));
+}
+/// The same for what kernels compute on: FP32 and BF16.
+template <class F>
+decltype(auto) with_operand(precision p, F f) {
+  if (p == precision::bf16) return f(static_cast<bf16*>(nullptr));
+  return f(static_cast<float*>(nullptr));
+}
+
+/// n values of precision `from_p`, on all threads.
+inline void convert_all(const void* from, precision from_p, void* to, precision to_p, std::size_t n) {
+  with_storage(from_p, [&](auto* f) {
+    with_storage(to_p, [&](auto* t) {
+      using From = std::remove_pointer_t<decltype(f)>;
+      using To = std::remove_pointer_t<decltype(t)>;
+      const auto* source = static_cast<const From*>(from);
+      auto* target = static_cast<To*>(to);
+      if constexpr (std::is_same_v<From, To>) {
+        std::memcpy(target, source, n * sizeof(From));
+      } else if constexpr (!std::is_same_v<From, float> && !std::is_same_v<To, float>) {  // FP16 and BF16: through FP32
+        launch(n, [=](std::size_t begin, std::size_t end) {
+          for (std::size_t i = begin; i < end; i += 256) {
+            float piece[256];
+            const std::size_t some = end - i < 256 ? end - i : 256;
+            convert(source + i, piece, some);
+            convert(piece, target + i, some);
+          }
+        });
+      } else {
+        launch(n, [=](std::size_t begin, std::size_t end) { convert(source + begin, target + begin, end - begin); });
+      }
+    });
+  });
+}
+
+/// Rounds n FP32 values to the values that `p` can hold, in place.
+inline void round_all(float* values, precision p, std::size_t n) {
+  with_storage(p, [&](auto* s) {
+    using Storage = std::remove_pointer_t<decltype(s)>;
+    if constexpr (!std::is_same_v<Storage, float>) {
+      launch(n, [=](std::size_t begin, std::size_t end) {
+        for (std::size_t i = begin; i < end; i += 256) {
+          Storage piece[256];
+          const std::size_t some = end - i < 256 ? end - i : 256;
+          convert(values + i, piece, some);
+          convert(piece, values + i, some);
+        }
+      });
+    }
+  });
+}
+
+}  // namespace comp::host

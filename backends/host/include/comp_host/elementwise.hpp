@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Activations, sums and products of tensors, in whatever layout they come.
+// ReLU, sums and products are loops of ours: oneDNN's ReLU turns NaN into 0, which would hide a training gone wrong,
+// and its binary primitives round to BF16 after each of several terms. Padding between elements stays zero in all of
+// them.
+#pragma once
+
+#include <comp_native/device.hpp>
+#include <cstdint>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "context.hpp"
+#include "convert.hpp"
+#include "transfer.hpp"
+
+namespace comp::host {
+
+using native::activation;
+
+namespace detail {
+
+/// `t` as a loop over all that is stored may read it: computable, dense.
+inline tensor loopable(context& c, const tensor& t) {
+  const tensor in = computable(c, t);
+  return in.layout()->dense ? in : placed(c, in, c.layouts.plain(in.layout()->extents, in.precision()));
+}
+/// `t` in the precision of `like`, which is computable and dense, and at its places.
+inline tensor beside(context& c, const tensor& t, const tensor& like) {
+  tensor same = cast(c, computable(c, t), like.precision());
+  if (same.layout()->extents != like.layout()->extents) same = reshape(c, same, like.layout()->extents);
+  return placed(c, same, like.layout());
+}
+/// y[i] = f(a[i], b[i]) over all that is stored; a, b and y lie alike.
+template <class F>
+tensor combined(context& c, const tensor& a, const tensor& b, F f) {
+  const tensor y = c.make(a.shape(), a.layout());
+  with_operand(a.precision(), [&](auto* s) {
+    using T = std::remove_pointer_t<decltype(s)>;
+    const T *left = a.as<T>(), *right = b.as<T>();
+    T* to = y.as<T>();
+    c.run_kernel([&] {
+      launch(a.layout()->stored, [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+#pragma omp simd
+        for (std::size_t i = begin; i < end; ++i) store(to[i], f(load(left[i]), load(right[i])));
+      });
+    });
+  });
+  return y;
+}
+
+struct relu_of {
+  COMP_HOST_INLINE float operator()(float x, float) const { return x < 0 ? 0.0F : x; }
+};
+struct relu_gradient {
+  COMP_HOST_INLINE float operator()(float dy, float y) const { return y > 0 ? dy : (y == y ? 0.0F : y); }
+};
+struct plus {
+  COMP_HOST_INLINE float operator()(float a, float b) const { return a + b; }
+};
+struct times {
+  COMP_HOST_INLINE float operator()(float a, float b) const { return a * b; }
+};
+
+/// oneDNN's name for an activation; backwards of tanh and sigmoid read the result, gelu's the input.
+inline dnnl::algorithm algorithm_of(activation a, bool backward) {
+  using alg = dnnl::algorithm;
+  if (a == activation::gelu) return alg::eltwise_gelu_erf;
+  if (a == activation::tanh) return backward ? alg::eltwise_tanh_use_dst_for_bwd : alg::eltwise_tanh;
+  return backward ? alg::eltwise_logistic_use_dst_for_bwd : alg::eltwise_logistic;
+}
+
+}  // namespace detail
+
+inline tensor activate(context& c, activation a, const tensor& x) {
+  require_some("activate", x.shape());
+  const tensor in = detail::loopable(c, x);
+  if (a == activation::relu) return cast(c, detail::combined(c, in, in, detail::relu_of{}), x.precision());
+  auto& run = c.cached(key{operation::activate, a, in.layout()->id}, [&] {
+    const auto& desc = in.layout()->desc;
+    const dnnl::eltwise_forward::primitive_desc made{
+        {dnnl::prop_kind::forward_training, detail::algorithm_of(a, false), desc, 0.0F, 0.0F},
+        c.user_scratch,
+        c.engine};
+    return c.made(made, {{DNNL_ARG_SRC, desc}, {DNNL_ARG_DST, desc}});
+  });
+  const tensor y = c.make(in.shape(), in.layout());
+  c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DST, y.data()}});
+  return cast(c, y, x.precision());
+}
+
+/// x and y: what activate took and gave. Returns: the gradient of x.
+inline tensor activate_backward(context& c, activation a, const tensor& dy, const tensor& x, const tensor& y) {
+  const tensor& known = a == activation::gelu ? x : y;
+  require_same("activate_backward", dy.shape(), known.shape());
+  const tensor at = detail::loopable(c, cast(c, known, dy.precision()));
+  const tensor g = detail::beside(c, dy, at);
+  if (a == activation::relu) return cast(c, detail::combined(c, g, at, detail::relu_gradient{}), dy.precision());
+  auto& run = c.cached(key{operation::activate_backward, a, at.layout()->id}, [&] {
+    const auto& desc = at.layout()->desc;
+    const auto forward_kind = detail::algorithm_of(a, true);
+    const dnnl::eltwise_forward::primitive_desc forward{
+        {dnnl::prop_kind::forward_training, forward_kind, desc, 0.0F, 0.0F}, c.user_scratch, c.engine};
+    const dnnl::eltwise_backward::primitive_desc made{
+        {forward_kind, desc, desc, 0.0F, 0.0F}, c.user_scratch, c.engine, forward};
+    return c.made(made, {{a == activation::gelu ? DNNL_ARG_SRC : DNNL_ARG_DST, desc},
+                         {DNNL_ARG_DIFF_DST, desc},
+                         {DNNL_ARG_DIFF_SRC, desc}});
+  });
+  const tensor dx = c.make(at.shape(), at.layout());
+  c.run(run, {{a == activation::gelu ? DNNL_ARG_SRC : DNNL_ARG_DST, at.data()},
+              {DNNL_ARG_DIFF_DST, g.data()},
+              {DNNL_ARG_DIFF_SRC, dx.data()}});
+  return cast(c, dx, dy.precision());
+}
+
+/// Element by element; b is taken in the precision of a.
+inline tensor add(context& c, const tensor& a, const tensor& b) {
+  require_same("add", a.shape(), b.shape());
+  const tensor left = detail::loopable(c, a);
+  return cast(c, detail::combined(c, left, detail::beside(c, b, left), detail::plus{}), a.precision());
+}
+inline tensor mul(context& c, const tensor& a, const tensor& b) {
+  require_same("mul", a.shape(), b.shape());
+  const tensor left = detail::loopable(c, a);
+  return cast(c, detail::combined(c, left, detail::beside(c, b, left), detail::times{}), a.precision());
+}
+
+/// The sum of all terms in FP32, rounded once, in the precision of the first.
+inline tensor sum(context& c, std::span<const tensor> terms) {
+  require<error>(!terms.empty(), "sum of {} tensors (there is nothing to add): give at least one", terms.size());
+  for (const tensor& t : terms) require_same("sum", t.shape(), terms[0].shape());
+  if (terms.size() == 1) return terms[0];
+  if (terms.size() == 2) return add(c, terms[0], terms[1]);
+  const tensor first = detail::loopable(c, terms[0]);
+  std::vector<tensor> all{first};
+  for (const tensor& t : terms.subspan(1)) all.push_back(detail::beside(c, t, first));
+  const tensor y = c.make(first.shape(), first.layout());
+  with_operand(first.precision(), [&](auto* s) {
+    using T = std::remove_pointer_t<decltype(s)>;
+    T* to = y.as<T>();
+    c.run_kernel([&] {
+      launch(first.layout()->stored, [&all, to](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+        for (std::size_t from = begin; from < end; from += 256) {
+          const std::size_t some = end - from < 256 ? end - from : 256;
+          float total[256] = {};
+          for (const tensor& t : all) {
+            const T* term = t.as<T>() + from;
+#pragma omp simd
+            for (std::size_t i = 0; i < some; ++i) total[i] += load(term[i]);
+          }
+#pragma omp simd
+          for (std::size_t i = 0; i < some; ++i) store(to[from + i], total[i]);
+        }
+      });
+    });
+  });
+  return cast(c, y, terms[0].precision());
+}
+
+}  // namespace comp::host

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the elements of a tensor lie in memory, interned: equal layouts are one object, so comparing is comparing
+// pointers. A layout is a oneDNN descriptor and the precision of what is stored. The descriptor's own type differs from
+// it only where oneDNN has no arithmetic for the precision (FP16; BF16 on an old CPU): then it says FP32, and the
+// tensor is widened before a primitive sees it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <comp/core/error.hpp>
+#include <comp/core/precision.hpp>
+#include <comp_native/device.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace comp::host {
+
+using native::elements;
+using native::shape;
+
+inline std::string text(const shape& s) { return fmt::format("({})", fmt::join(s, ",")); }
+
+/// What a cached object was made for: the operation and every number that it depends on.
+struct key {
+  static constexpr std::size_t capacity = 24;
+  std::array<std::int64_t, capacity> words{};
+  std::size_t count = 0;
+
+  template <class... Parts>
+  explicit key(const Parts&... parts) {
+    (put(parts), ...);
+  }
+  friend bool operator==(const key& a, const key& b) {
+    return a.count == b.count &&
+           std::equal(a.words.begin(), a.words.begin() + static_cast<std::ptrdiff_t>(a.count), b.words.begin());
+  }
+
+  struct hash {
+    std::size_t operator()(const key& k) const {
+      std::uint64_t h = k.count;
+      for (std::size_t i = 0; i < k.count; ++i)
+        h = (h ^ static_cast<std::uint64_t>(k.words[i])) * 0x9E3779B97F4A7C15ULL, h ^= h >> 29;
+      return h;
+    }
+  };
+
+ private:
+  void put(std::int64_t word) {
+    require<error>(count < capacity, "an operation on more than {} sizes (keys hold no more): use fewer axes",
+                   capacity);
+    words[count++] = word;
+  }
+  template <class Range>
+  requires requires(const Range& r) { r.begin(); }
+  void put(const Range& range) {
+    put(static_cast<std::int64_t>(std::size(range)));
+    for (const auto word : range) put(static_cast<std::int64_t>(word));
+  }
+  template <class Enum>
+  requires std::is_enum_v<Enum>
+  void put(Enum e) { put(static_cast<std::int64_t>(e)); }
+};
+
+struct layout {
+  dnnl::memory::desc desc;
+  comp::precision precision = comp::precision::fp32;
+  std::int64_t id = 0;
+  shape extents;
+  std::size_t stored = 0;  // elements in memory, with padding between and after
+  std::size_t bytes = 0;
+  bool plain = false;  // row-major without gaps
+  bool dense =
+      false;  // every stored element belongs to the tensor or is zero padding: an element-wise loop may run over all
+};
+
+class layout_table {
+ public:
+  using data_type = dnnl::memory::data_type;
+
+  /// `low`: the data type that oneDNN computes BF16 in, here.
+  explicit layout_table(data_type low) : bf16_type_{low} {}
+
+  data_type type_of(precision p) const { return p == precision::bf16 ? bf16_type_ : data_type::f32; }
+  bool computes(precision p) const {
+    return p == precision::fp32 || (p == precision::bf16 && bf16_type_ == data_type::bf16);
+  }
+
+  const layout* intern(const dnnl::memory::desc& desc, precision p) {
+    auto& same = by_extents_[key{p, desc.dims()}];
+    const auto found = std::ranges::find_if(same, [&](const layout* known) { return known->desc == desc; });
+    if (found != same.end()) return *found;
+    same.push_back(&all_.emplace_back(described(desc, p)));
+    return same.back();
+  }
+  /// What a primitive says it reads or writes; other types than FP32 and BF16 (workspaces) keep their bytes.
+  const layout* intern(const dnnl::memory::desc& desc) {
+    return intern(desc, desc.data_type() == data_type::bf16 ? precision::bf16 : precision::fp32);
+  }
+  const layout* plain(const shape& s, precision p) {
+    const auto [at, is_new] = plain_.try_emplace(key{p, s}, nullptr);
+    if (is_new) at->second = intern({s, type_of(p), strides(s)}, p);
+    return at->second;
+  }
+  const layout* strided(const shape& s, const shape& steps, precision p) {
+    const auto [at, is_new] = strided_.try_emplace(key{p, s, steps}, nullptr);
+    if (is_new) at->second = intern({s, type_of(p), steps}, p);
+    return at->second;
+  }
+  /// The same places, another precision.
+  const layout* with(const layout* from, precision p) {
+    if (from->precision == p) return from;
+    const auto [at, is_new] = recast_.try_emplace(key{from->id, p}, nullptr);
+    if (is_new) {
+      dnnl::memory::desc desc = from->desc;
+      desc.data.data_type = static_cast<dnnl_data_type_t>(type_of(p));
+      at->second = intern(desc, p);
+    }
+    return at->second;
+  }
+
+  static shape strides(const shape& s) {
+    shape steps(s.size(), 1);
+    for (std::size_t i = s.size(); i-- > 1;) steps[i - 1] = steps[i] * std::max<std::int64_t>(s[i], 1);
+    return steps;
+  }
+
+ private:
+  layout described(const dnnl::memory::desc& desc, precision p) const {
+    layout made{.desc = desc, .precision = p, .id = static_cast<std::int64_t>(all_.size()), .extents = desc.dims()};
+    const std::size_t type_bytes = dnnl::memory::data_type_size(desc.data_type());
+    made.stored = desc.get_size() / std::max<std::size_t>(type_bytes, 1);
+    made.bytes =
+        desc.data_type() == type_of(p) ? made.stored * static_cast<std::size_t>(traits(p).bytes) : desc.get_size();
+    const auto& raw = desc.data;
+    std::size_t padded = 1;
+    for (int i = 0; i < raw.ndims; ++i) padded *= static_cast<std::size_t>(raw.padded_dims[i]);
+    made.dense = raw.format_kind == dnnl_blocked && padded == made.stored;
+    made.plain = made.dense && desc == dnnl::memory::desc{made.extents, desc.data_type(), strides(made.extents)};
+    return made;
+  }
+
+  data_type bf16_type_;
+  std::deque<layout> all_;
+  std::unordered_map<key, std::vector<const layout*>, key::hash> by_extents_;
+  std::unordered_map<key, const layout*, key::hash> plain_, strided_, recast_;
+};
+
+}  // namespace comp::host

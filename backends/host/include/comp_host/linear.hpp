@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// y = x W' + b by oneDNN's inner product, which packs the weights as it likes best and gives the bias gradient too.
+#pragma once
+
+#include <cstdint>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <vector>
+
+#include "context.hpp"
+#include "parameter.hpp"
+#include "transfer.hpp"
+
+namespace comp::host {
+
+namespace detail {
+
+/// The sizes of a linear layer and the descriptors of its arguments; `any` where oneDNN may choose.
+struct linear_plan {
+  context& c;
+  std::int64_t rows, inputs, outputs;
+  dnnl::memory::data_type type;
+  bool bias;
+
+  using tag = dnnl::memory::format_tag;
+  using kind = dnnl::memory::data_type;
+  dnnl::memory::desc x() const { return {{rows, inputs}, type, tag::ab}; }
+  dnnl::memory::desc y() const { return {{rows, outputs}, type, tag::ab}; }
+  dnnl::memory::desc w(kind as) const { return {{outputs, inputs}, as, tag::any}; }
+  dnnl::memory::desc b() const { return {{outputs}, kind::f32, tag::a}; }
+
+  key keyed(operation o) const { return key{o, type, bias, rows, inputs, outputs}; }
+  dnnl::inner_product_forward::primitive_desc forward() const {
+    using op = dnnl::inner_product_forward;
+    const auto kind = dnnl::prop_kind::forward_training;
+    return {bias ? op::desc{kind, x(), w(type), b(), y()} : op::desc{kind, x(), w(type), y()}, c.user_scratch,
+            c.engine};
+  }
+  dnnl::inner_product_backward_data::primitive_desc data() const {
+    return {{x(), w(type), y()}, c.user_scratch, c.engine, forward()};
+  }
+  dnnl::inner_product_backward_weights::primitive_desc weights() const {
+    using op = dnnl::inner_product_backward_weights;
+    return {bias ? op::desc{x(), w(kind::f32), b(), y()} : op::desc{x(), w(kind::f32), y()}, c.user_scratch, c.engine,
+            forward()};
+  }
+};
+
+inline linear_plan plan_linear(context& c, const tensor& x, const parameter& w, const parameter* b) {
+  require_some("linear", x.shape());
+  require<error>(w.extents.size() == 2 && x.shape().back() == w.extents[1],
+                 "linear of x {} with weights {} (the last sizes must be equal): make the weights (N,{})",
+                 text(x.shape()), text(w.extents), x.shape().back());
+  require<error>(!b || b->extents == shape{w.extents[0]},
+                 "linear with weights {} and a bias of {} (the first sizes must be equal): make the bias ({})",
+                 text(w.extents), b ? text(b->extents) : "", w.extents[0]);
+  return {c, elements(x.shape()) / w.extents[1], w.extents[1], w.extents[0], c.type_of(x.precision()), b != nullptr};
+}
+
+}  // namespace detail
+
+/// x is (...,K), w is (N,K), b is (N) or null. Returns: (...,N).
+inline tensor linear(context& c, const tensor& x, parameter& w, parameter* b) {
+  const auto plan = detail::plan_linear(c, x, w, b);
+  auto& run = c.cached(plan.keyed(operation::linear), [&] {
+    const auto made = plan.forward();
+    return c.made(made, {{DNNL_ARG_SRC, plan.x()},
+                         {DNNL_ARG_WEIGHTS, made.weights_desc()},
+                         {DNNL_ARG_BIAS, plan.b()},
+                         {DNNL_ARG_DST, plan.y()}});
+  });
+  const tensor in = as_matrix(c, computable(c, x));
+  const tensor y = c.make(run.places(DNNL_ARG_DST));
+  void* packed = weights(c, w, run.places(DNNL_ARG_WEIGHTS), x.precision());
+  if (b) {
+    c.run(run, {{DNNL_ARG_SRC, in.data()},
+                {DNNL_ARG_WEIGHTS, packed},
+                {DNNL_ARG_BIAS, plain_values(c, *b)},
+                {DNNL_ARG_DST, y.data()}});
+  } else {
+    c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DST, y.data()}});
+  }
+  shape out = x.shape();
+  out.back() = plan.outputs;
+  return reshape(c, cast(c, y, x.precision()), out);
+}
+
+namespace detail {
+
+inline void linear_weight_gradients(context& c, const linear_plan& plan, const tensor& dy, const tensor& x,
+                                    parameter& w, parameter* b) {
+  auto& run = c.cached(plan.keyed(operation::linear_weights), [&] {
+    const auto made = plan.weights();
+    return c.made(made, {{DNNL_ARG_SRC, plan.x()},
+                         {DNNL_ARG_DIFF_WEIGHTS, made.diff_weights_desc()},
+                         {DNNL_ARG_DIFF_BIAS, plan.b()},
+                         {DNNL_ARG_DIFF_DST, plan.y()}});
+  });
+  const tensor dw = gradient_target(c, w, run.places(DNNL_ARG_DIFF_WEIGHTS));
+  if (!b) {
+    c.run(run, {{DNNL_ARG_SRC, x.data()}, {DNNL_ARG_DIFF_WEIGHTS, dw.data()}, {DNNL_ARG_DIFF_DST, dy.data()}});
+    return add_gradient(c, w, dw);
+  }
+  const tensor db = gradient_target(c, *b, run.places(DNNL_ARG_DIFF_BIAS));
+  c.run(run, {{DNNL_ARG_SRC, x.data()},
+              {DNNL_ARG_DIFF_WEIGHTS, dw.data()},
+              {DNNL_ARG_DIFF_BIAS, db.data()},
+              {DNNL_ARG_DIFF_DST, dy.data()}});
+  add_gradient(c, w, dw);
+  add_gradient(c, *b, db);
+}
+
+}  // namespace detail
+
+/// Adds the gradients of w and b. Returns: the gradient of x in the precision of dy; empty unless `need_dx`.
+inline tensor linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx) {
+  auto plan = detail::plan_linear(c, x, w, b);
+  shape expected = x.shape();
+  expected.back() = plan.outputs;
+  require_same("linear_backward", dy.shape(), expected);
+  plan.type = c.type_of(dy.precision());
+  const tensor g = as_matrix(c, computable(c, dy)), in = as_matrix(c, computable(c, cast(c, x, dy.precision())));
+  if (w.trainable || (b && b->trainable)) detail::linear_weight_gradients(c, plan, g, in, w, b);
+  if (!need_dx) return {};
+  plan.bias = false;
+  auto& run = c.cached(plan.keyed(operation::linear_data), [&] {
+    const auto made = plan.data();
+    return c.made(
+        made, {{DNNL_ARG_DIFF_SRC, plan.x()}, {DNNL_ARG_WEIGHTS, made.weights_desc()}, {DNNL_ARG_DIFF_DST, plan.y()}});
+  });
+  const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
+  void* packed = weights(c, w, run.places(DNNL_ARG_WEIGHTS), dy.precision());
+  c.run(run, {{DNNL_ARG_DIFF_SRC, dx.data()}, {DNNL_ARG_WEIGHTS, packed}, {DNNL_ARG_DIFF_DST, g.data()}});
+  return reshape(c, cast(c, dx, dy.precision()), x.shape());
+}
+
+}  // namespace comp::host

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch and layer normalisation by oneDNN, statistics, scale and shift in FP32 whatever the tensors are.
+#pragma once
+
+#include <comp_native/device.hpp>
+#include <cstdint>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <utility>
+#include <vector>
+
+#include "context.hpp"
+#include "parameter.hpp"
+#include "transfer.hpp"
+
+namespace comp::host {
+
+using native::batch_norm_options;
+using saved_tensor = native::with_saved<tensor>;
+
+namespace detail {
+
+using norm_flags = dnnl::normalization_flags;
+
+inline void require_vector(const char* operation, const parameter& p, const shape& x, std::int64_t extent) {
+  require<error>(elements(p.extents) == extent,
+                 "{} of x {} with a parameter of {} (it needs one value for each of {}): make it ({})", operation,
+                 text(x), text(p.extents), extent, extent);
+}
+/// x as the four axes that oneDNN asks for.
+inline tensor as_images(context& c, const tensor& x) {
+  if (x.shape().size() == 4) return x;
+  return reshape(c, x, {x.shape()[0], x.shape()[1], 1, 1});
+}
+inline dnnl::batch_normalization_forward::primitive_desc batch_norm_forward(context& c, const layout* x,
+                                                                            const batch_norm_options& o) {
+  auto flags = norm_flags::use_scale | norm_flags::use_shift;
+  if (!o.training) flags = flags | norm_flags::use_global_stats;
+  return {{dnnl::prop_kind::forward_training, x->desc, static_cast<float>(o.eps), flags}, c.user_scratch, c.engine};
+}
+/// running = (1 - momentum) running + momentum batch; the variance as PyTorch's, over n - 1.
+inline void track(context& c, parameter& running, const tensor& batch, double momentum, double factor) {
+  auto* to = running.value.as<float>();
+  const auto* from = batch.as<float>();
+  const auto keep = static_cast<float>(1 - momentum), take = static_cast<float>(momentum * factor);
+  c.run_kernel([&] {
+    for (std::int64_t i = 0; i < elements(running.extents); ++i) to[i] = keep * to[i] + take * from[i];
+  });
+  running.changed();
+}
+inline key norm_key(operation o, const layout* x, double eps, bool training) {
+  return key{o, x->id, __builtin_bit_cast(std::int32_t, static_cast<float>(eps)), training};
+}
+
+}  // namespace detail
+
+/// x is (B,C,H,W) or (B,C); gamma, beta, mean and variance are (C). In training it normalises by the batch and updates
+/// mean and variance. saved: x's mean and variance, FP32.
+inline saved_tensor batch_norm(context& c, const tensor& x, parameter& gamma, parameter& beta, parameter& mean,
+                               parameter& variance, const batch_norm_options& o) {
+  require_some("batch_norm", x.shape());
+  require<error>(x.shape().size() == 4 || x.shape().size() == 2,
+                 "batch_norm of x {} (it takes (B,C,H,W) or (B,C)): reshape it", text(x.shape()));
+  const std::int64_t channels = x.shape()[1];
+  for (const parameter* p : {&gamma, &beta, &mean, &variance})
+    detail::require_vector("batch_norm", *p, x.shape(), channels);
+  const tensor in = detail::as_images(c, computable(c, x));
+  auto& run = c.cached(detail::norm_key(operation::batch_norm, in.layout(), o.eps, o.training), [&] {
+    const auto made = detail::batch_norm_forward(c, in.layout(), o);
+    const dnnl::memory::desc vector{{channels}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a};
+    return c.made(made, {{DNNL_ARG_SRC, in.layout()->desc},
+                         {DNNL_ARG_DST, made.dst_desc()},
+                         {DNNL_ARG_SCALE, vector},
+                         {DNNL_ARG_SHIFT, vector},
+                         {DNNL_ARG_MEAN, made.mean_desc()},
+                         {DNNL_ARG_VARIANCE, made.variance_desc()}});
+  });
+  const tensor y = c.make(run.places(DNNL_ARG_DST));
+  tensor batch_mean = o.training ? c.make_plain({channels}) : detail::duplicate(c, mean.value);
+  tensor batch_variance = o.training ? c.make_plain({channels}) : detail::duplicate(c, variance.value);
+  c.run(run, {{DNNL_ARG_SRC, in.data()},
+              {DNNL_ARG_DST, y.data()},
+              {DNNL_ARG_SCALE, plain_values(c, gamma)},
+              {DNNL_ARG_SHIFT, plain_values(c, beta)},
+              {DNNL_ARG_MEAN, batch_mean.data()},
+              {DNNL_ARG_VARIANCE, batch_variance.data()}});
+  if (o.training) {
+    const auto n = static_cast<double>(elements(x.shape()) / channels);
+    detail::track(c, mean, batch_mean, o.momentum, 1);
+    detail::track(c, variance, batch_variance, o.momentum, n > 1 ? n / (n - 1) : 1);
+  }
+  tensor out = cast(c, y, x.precision());
+  if (x.shape().size() == 2) out = reshape(c, out, x.shape());
+  return {std::move(out), {std::move(batch_mean), std::move(batch_variance)}};
+}
+
+/// Adds the gradients of gamma and beta. Returns: the gradient of x.
+inline tensor batch_norm_backward(context& c, const tensor& dy, const tensor& x, const std::vector<tensor>& saved,
+                                  parameter& gamma, parameter& beta, const batch_norm_options& o) {
+  require_same("batch_norm_backward", dy.shape(), x.shape());
+  const tensor in = detail::as_images(c, computable(c, cast(c, x, dy.precision())));
+  const tensor g = placed(c, detail::as_images(c, computable(c, dy)), in.layout());
+  auto& run = c.cached(detail::norm_key(operation::batch_norm_backward, in.layout(), o.eps, o.training), [&] {
+    const auto forward = detail::batch_norm_forward(c, in.layout(), o);
+    auto flags = detail::norm_flags::use_scale | detail::norm_flags::use_shift;
+    if (!o.training) flags = flags | detail::norm_flags::use_global_stats;
+    const dnnl::batch_normalization_backward::primitive_desc made{
+        {dnnl::prop_kind::backward, in.layout()->desc, in.layout()->desc, static_cast<float>(o.eps), flags},
+        c.user_scratch,
+        c.engine,
+        forward};
+    const dnnl::memory::desc vector{{x.shape()[1]}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a};
+    return c.made(made, {{DNNL_ARG_SRC, in.layout()->desc},
+                         {DNNL_ARG_DIFF_DST, in.layout()->desc},
+                         {DNNL_ARG_DIFF_SRC, made.diff_src_desc()},
+                         {DNNL_ARG_SCALE, vector},
+                         {DNNL_ARG_SHIFT, vector},
+                         {DNNL_ARG_DIFF_SCALE, vector},
+                         {DNNL_ARG_DIFF_SHIFT, vector},
+                         {DNNL_ARG_MEAN, made.mean_desc()},
+                         {DNNL_ARG_VARIANCE, made.variance_desc()}});
+  });
+  const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
+  const tensor d_gamma = gradient_target(c, gamma, run.places(DNNL_ARG_DIFF_SCALE)),
+               d_beta = gradient_target(c, beta, run.places(DNNL_ARG_DIFF_SHIFT));
+  c.run(run, {{DNNL_ARG_SRC, in.data()},
+              {DNNL_ARG_DIFF_DST, g.data()},
+              {DNNL_ARG_DIFF_SRC, dx.data()},
+              {DNNL_ARG_SCALE, plain_values(c, gamma)},
+              {DNNL_ARG_SHIFT, plain_values(c, beta)},
+              {DNNL_ARG_DIFF_SCALE, d_gamma.data()},
+              {DNNL_ARG_DIFF_SHIFT, d_beta.data()},
+              {DNNL_ARG_MEAN, saved[0].data()},
+              {DNNL_ARG_VARIANCE, saved[1].data()}});
+  add_gradient(c, gamma, d_gamma);
+  add_gradient(c, beta, d_beta);
+  const tensor out = cast(c, dx, dy.precision());
+  return x.shape().size() == 2 ? reshape(c, out, x.shape()) : out;
+}
+
+namespace detail {
+
+inline dnnl::layer_normalization_forward::primitive_desc layer_norm_forward(context& c, const layout* x, double eps) {
+  return {{dnnl::prop_kind::forward_training, x->desc, static_cast<float>(eps),
+           norm_flags::use_scale | norm_flags::use_shift},
+          c.user_scratch,
+          c.engine};
+}
+
+}  // namespace detail
+
+/// x is (...,C), gamma and beta are (C). saved: each row's mean and variance, FP32.
+inline saved_tensor layer_norm(context& c, const tensor& x, parameter& gamma, parameter& beta, double eps) {
+  require_some("layer_norm", x.shape());
+  const std::int64_t width = x.shape().back();
+  for (const parameter* p : {&gamma, &beta}) detail::require_vector("layer_norm", *p, x.shape(), width);
+  const tensor in = as_matrix(c, computable(c, x));
+  auto& run = c.cached(detail::norm_key(operation::layer_norm, in.layout(), eps, true), [&] {
+    const auto made = detail::layer_norm_forward(c, in.layout(), eps);
+    const dnnl::memory::desc vector{{width}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a};
+    return c.made(made, {{DNNL_ARG_SRC, in.layout()->desc},
+                         {DNNL_ARG_DST, made.dst_desc()},
+                         {DNNL_ARG_SCALE, vector},
+                         {DNNL_ARG_SHIFT, vector},
+                         {DNNL_ARG_MEAN, made.mean_desc()},
+                         {DNNL_ARG_VARIANCE, made.variance_desc()}});
+  });
+  const tensor y = c.make(run.places(DNNL_ARG_DST));
+  tensor mean = c.make(run.places(DNNL_ARG_MEAN)), variance = c.make(run.places(DNNL_ARG_VARIANCE));
+  c.run(run, {{DNNL_ARG_SRC, in.data()},
+              {DNNL_ARG_DST, y.data()},
+              {DNNL_ARG_SCALE, plain_values(c, gamma)},
+              {DNNL_ARG_SHIFT, plain_values(c, beta)},
+              {DNNL_ARG_MEAN, mean.data()},
+              {DNNL_ARG_VARIANCE, variance.data()}});
+  return {reshape(c, cast(c, y, x.precision()), x.shape()), {std::move(mean), std::move(variance)}};
+}
+
+/// Adds the gradients of gamma and beta. Returns: the gradient of x.
+inline tensor layer_norm_backward(context& c, const tensor& dy, const tensor& x, const std::vector<tensor>& saved,
+                                  parameter& gamma, parameter& beta, double eps) {
+  require_same("layer_norm_backward", dy.shape(), x.shape());
+  const tensor in = as_matrix(c, computable(c, cast(c, x, dy.precision()))), g = as_matrix(c, computable(c, dy));
+  auto& run = c.cached(detail::norm_key(operation::layer_norm_backward, in.layout(), eps, true), [&] {
+    const auto flags = detail::norm_flags::use_scale | detail::norm_flags::use_shift;
+    const dnnl::layer_normalization_backward::primitive_desc made{
+        {dnnl::prop_kind::backward, in.layout()->desc, in.layout()->desc, static_cast<float>(eps), flags},
+        c.user_scratch,
+        c.engine,
+        detail::layer_norm_forward(c, in.layout(), eps)};
+    const dnnl::memory::desc vector{{x.shape().back()}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a};
+    return c.made(made, {{DNNL_ARG_SRC, in.layout()->desc},
+                         {DNNL_ARG_DIFF_DST, in.layout()->desc},
+                         {DNNL_ARG_DIFF_SRC, made.diff_src_desc()},
+                         {DNNL_ARG_SCALE, vector},
+                         {DNNL_ARG_DIFF_SCALE, vector},
+                         {DNNL_ARG_DIFF_SHIFT, vector},
+                         {DNNL_ARG_MEAN, made.mean_desc()},
+                         {DNNL_ARG_VARIANCE, made.variance_desc()}});
+  });
+  const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
+  const tensor d_gamma = gradient_target(c, gamma, run.places(DNNL_ARG_DIFF_SCALE)),
+               d_beta = gradient_target(c, beta, run.places(DNNL_ARG_DIFF_SHIFT));
+  c.run(run, {{DNNL_ARG_SRC, in.data()},
+              {DNNL_ARG_DIFF_DST, g.data()},
+              {DNNL_ARG_DIFF_SRC, dx.data()},
+              {DNNL_ARG_SCALE, plain_values(c, gamma)},
+              {DNNL_ARG_DIFF_SCALE, d_gamma.data()},
+              {DNNL_ARG_DIFF_SHIFT, d_beta.data()},
+              {DNNL_ARG_MEAN, saved[0].data()},
+              {DNNL_ARG_VARIANCE, saved[1].data()}});
+  add_gradient(c, gamma, d_gamma);
+  add_gradient(c, beta, d_beta);
+  return reshape(c, cast(c, dx, dy.precision()), x.shape());
+}
+
+}  // namespace comp::host

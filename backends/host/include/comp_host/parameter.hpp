@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters: the FP32 master with its gradient and optimizer slots, all in one layout, and copies for the primitives.
+// The layout is the one that the weight gradient's primitive writes, so an optimizer is one pass over equal layouts. A
+// copy (low precision, or packed for a forward or a backward) is one reorder, made when first needed and again only
+// after the values have changed; a copy that went unused between two changes is dropped.
+#pragma once
+
+#include <comp/core/error.hpp>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "context.hpp"
+#include "convert.hpp"
+#include "transfer.hpp"
+
+namespace comp::host {
+
+class parameter {
+ public:
+  parameter(shape s, tensor v, bool trains) : extents{std::move(s)}, trainable{trains}, value{std::move(v)} {}
+  parameter(const parameter&) = delete;
+  parameter& operator=(const parameter&) = delete;
+  parameter(parameter&&) noexcept = default;
+  parameter& operator=(parameter&&) noexcept = default;
+
+  /// A version of the values for one primitive. `as`: the precision that the values are rounded to.
+  struct copy {
+    const layout* places;
+    comp::precision as;
+    tensor values;
+    bool current = true, used = true;
+  };
+
+  shape extents;
+  bool trainable = true;
+  bool fresh = true;                      // the next gradient overwrites
+  tensor value, gradient, first, second;  // slots: SGD's velocity, or Adam's two moments
+  std::vector<copy> copies;
+
+  std::size_t stored() const { return value.layout()->stored; }
+  /// To be called whenever the values have changed.
+  void changed() {
+    std::erase_if(copies, [](const copy& c) { return !c.used; });
+    for (copy& c : copies) c.current = c.used = false;
+  }
+};
+
+/// What a restored parameter needs, in the layout it had: no bit changes on the way.
+struct parameter_state {
+  tensor value, first, second;
+};
+
+/// FP32 `from`, laid out as `places`; their extents may differ where the elements in row-major order are the same.
+inline tensor relaid(context& c, const tensor& from, const layout* places) {
+  if (from.layout() == places) return from;
+  if (from.layout()->extents == places->extents) return placed(c, from, places);
+  return placed(c, reshape(c, from, places->extents), places);
+}
+
+inline parameter make_parameter(context& c, std::span<const float> from, const shape& extents, bool trainable) {
+  return {extents, upload(c, from, extents, precision::fp32), trainable};
+}
+
+/// Moves the master and its slots to `places`, where there is no gradient yet to be added to.
+inline void settle(context& c, parameter& p, const layout* places) {
+  if (p.value.layout() == places || !p.fresh) return;
+  p.gradient = {};
+  for (tensor* t : {&p.value, &p.first, &p.second}) {
+    if (*t) *t = relaid(c, *t, places);
+  }
+}
+
+/// The values of `p`, rounded to `as`, in the layout of a primitive's argument.
+inline void refresh(context& c, parameter& p, parameter::copy& to) {
+  const bool one_step = p.value.layout()->extents == to.places->extents;
+  if (one_step) {
+    reorder_into(c, p.value, to.values);
+  } else {
+    reorder_into(c, reshape(c, p.value, to.places->extents), to.values);
+  }
+  if (!c.computes(to.as)) c.run_kernel([&] { round_all(to.values.as<float>(), to.as, to.places->stored); });
+  to.current = true;
+}
+inline void* weights(context& c, parameter& p, const layout* places, precision as) {
+  if (places == p.value.layout() && as == precision::fp32) return p.value.data();
+  const auto found =
+      std::ranges::find_if(p.copies, [&](const auto& known) { return known.places == places && known.as == as; });
+  if (found == p.copies.end()) {
+    p.copies.push_back({places, as, c.make(places)});
+    refresh(c, p, p.copies.back());
+    return p.copies.back().values.data();
+  }
+  if (!found->current) refresh(c, p, *found);
+  found->used = true;
+  return found->values.data();
+}
+/// The values in FP32, row-major.
+inline float* plain_values(context& c, parameter& p) {
+  return static_cast<float*>(
+      weights(c, p, c.layouts.plain(p.value.layout()->extents, precision::fp32), precision::fp32));
+}
+
+/// Where the next gradient of `p` is to be written, laid out as `places`: hand the result to add_gradient.
+inline tensor gradient_target(context& c, parameter& p, const layout* places) {
+  if (!p.fresh || !p.trainable) return c.make(places);
+  settle(c, p, places);
+  if (!p.gradient) p.gradient = c.make(places);
+  return p.gradient;
+}
+inline void add_gradient(context& c, parameter& p, const tensor& gradient) {
+  if (!p.trainable) return;
+  if (std::exchange(p.fresh, false)) return;  // it is in its place already
+  const tensor same = relaid(c, gradient, p.gradient.layout());
+  const auto* from = same.as<float>();
+  auto* to = p.gradient.as<float>();
+  c.run_kernel([&] {
+    launch(p.stored(), [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+#pragma omp simd
+      for (std::size_t i = begin; i < end; ++i) to[i] += from[i];
+    });
+  });
+}
+
+inline std::vector<float> values(context& c, const parameter& p) { return download(c, p.value); }
+/// Row-major; zeros where there has been no backward since the last zero_gradient.
+inline std::vector<float> gradient(context& c, const parameter& p) {
+  if (p.fresh) return std::vector<float>(static_cast<std::size_t>(elements(p.extents)));
+  return download(c, p.gradient);
+}
+inline void set_values(context& c, parameter& p, std::span<const float> from) {
+  tensor plain = upload(c, from, p.value.layout()->extents, precision::fp32);
+  p.value = placed(c, plain, p.value.layout());
+  p.changed();
+}
+
+namespace detail {
+inline tensor duplicate(context& c, const tensor& t) {
+  if (!t) return {};
+  tensor out = c.make(t.shape(), t.layout());
+  std::memcpy(out.data(), t.data(), t.layout()->bytes);
+  return out;
+}
+}  // namespace detail
+
+inline parameter_state snapshot(context& c, const parameter& p) {
+  return {detail::duplicate(c, p.value), detail::duplicate(c, p.first), detail::duplicate(c, p.second)};
+}
+/// Throws: error, with both sizes, for the state of another parameter.
+inline void restore(context& c, parameter& p, const parameter_state& s) {
+  require<error>(
+      s.value && elements(s.value.shape()) == elements(p.extents),
+      "a state of shape {} restored into a parameter of {} (they must agree): restore what this parameter saved",
+      text(s.value.shape()), text(p.extents));
+  if (p.gradient && p.gradient.layout() != s.value.layout()) p.gradient = {}, p.fresh = true;
+  p.value = detail::duplicate(c, s.value);
+  p.first = detail::duplicate(c, s.first);
+  p.second = detail::duplicate(c, s.second);
+  p.changed();
+}
+
+}  // namespace comp::host

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Max and average pooling by oneDNN, in the layout that comes; adaptive averages with uneven bins by loops of ours.
+#pragma once
+
+#include <array>
+#include <comp_native/device.hpp>
+#include <cstdint>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <utility>
+#include <vector>
+
+#include "context.hpp"
+#include "convert.hpp"
+#include "normalization.hpp"
+#include "transfer.hpp"
+
+namespace comp::host {
+
+using native::pool2d_options;
+
+namespace detail {
+
+struct pool_plan {
+  context& c;
+  const layout* x;
+  shape y_sizes;
+  pool2d_options options;
+  dnnl::algorithm algorithm;
+
+  static dnnl::memory::dims dims(const std::array<std::int64_t, 2>& of) { return {of.begin(), of.end()}; }
+  dnnl::memory::desc y() const { return {y_sizes, x->desc.data_type(), dnnl::memory::format_tag::any}; }
+  key keyed(operation o) const { return key{o, x->id, options.kernel, options.stride, options.padding}; }
+  dnnl::pooling_forward::primitive_desc forward() const {
+    return {{dnnl::prop_kind::forward_training, algorithm, x->desc, y(), dims(options.stride), dims(options.kernel),
+             dims(options.padding), dims(options.padding)},
+            c.user_scratch,
+            c.engine};
+  }
+  dnnl::pooling_backward::primitive_desc backward() const {
+    const auto hint = forward();
+    return {{algorithm, x->desc, hint.dst_desc(), dims(options.stride), dims(options.kernel), dims(options.padding),
+             dims(options.padding)},
+            c.user_scratch,
+            c.engine,
+            hint};
+  }
+};
+
+inline pool_plan plan_pool(context& c, const char* operation, const shape& s, const layout* x, const pool2d_options& o,
+                           dnnl::algorithm a) {
+  require_some(operation, s);
+  require<error>(s.size() == 4, "{} of x {} (it takes (B,C,H,W)): reshape it", operation, text(s));
+  for (std::size_t i = 0; i < 2; ++i) {
+    require<error>(
+        o.stride[i] > 0 && 2 * o.padding[i] <= o.kernel[i],
+        "{} with kernel {}, stride {} and padding {} (a window may not lie in the padding alone): pad by at most half the kernel",
+        operation, o.kernel[i], o.stride[i], o.padding[i]);
+    require<error>(s[i + 2] + 2 * o.padding[i] >= o.kernel[i],
+                   "{} of x {} with a kernel of {} (it is larger than the padded image): use a smaller kernel",
+                   operation, text(s), o.kernel[i]);
+  }
+  const auto extent = [&](std::size_t i) { return (s[i + 2] + 2 * o.padding[i] - o.kernel[i]) / o.stride[i] + 1; };
+  return {c, x, {s[0], s[1], extent(0), extent(1)}, o, a};
+}
+inline tensor without_memory(const tensor& t) { return {t.shape(), t.layout(), nullptr}; }
+
+}  // namespace detail
+
+/// saved: which element of each window won, and (without memory) how x lay.
+inline saved_tensor max_pool2d(context& c, const tensor& x, const pool2d_options& o) {
+  const tensor in = computable(c, x);
+  const auto plan = detail::plan_pool(c, "max_pool2d", x.shape(), in.layout(), o, dnnl::algorithm::pooling_max);
+  auto& run = c.cached(plan.keyed(operation::max_pool), [&] {
+    const auto made = plan.forward();
+    return c.made(made, {{DNNL_ARG_SRC, in.layout()->desc},
+                         {DNNL_ARG_DST, made.dst_desc()},
+                         {DNNL_ARG_WORKSPACE, made.workspace_desc()}});
+  });
+  const tensor y = c.make(run.places(DNNL_ARG_DST));
+  tensor won = c.make(x.shape(), run.places(DNNL_ARG_WORKSPACE));
+  c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DST, y.data()}, {DNNL_ARG_WORKSPACE, won.data()}});
+  return {cast(c, y, x.precision()), {std::move(won), detail::without_memory(in)}};
+}
+inline tensor max_pool2d_backward(context& c, const tensor& dy, const std::vector<tensor>& saved,
+                                  const pool2d_options& o) {
+  const layout* x = c.layouts.with(saved[1].layout(), c.computes(dy.precision()) ? dy.precision() : precision::fp32);
+  const auto plan = detail::plan_pool(c, "max_pool2d_backward", saved[1].shape(), x, o, dnnl::algorithm::pooling_max);
+  require_same("max_pool2d_backward", dy.shape(), plan.y_sizes);
+  auto& run = c.cached(plan.keyed(operation::max_pool_backward), [&] {
+    const auto made = plan.backward();
+    return c.made(made, {{DNNL_ARG_DIFF_SRC, made.diff_src_desc()},
+                         {DNNL_ARG_DIFF_DST, made.diff_dst_desc()},
+                         {DNNL_ARG_WORKSPACE, made.workspace_desc()}});
+  });
+  const tensor g = placed(c, computable(c, dy), run.places(DNNL_ARG_DIFF_DST));
+  const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
+  c.run(run, {{DNNL_ARG_DIFF_SRC, dx.data()}, {DNNL_ARG_DIFF_DST, g.data()}, {DNNL_ARG_WORKSPACE, saved[0].data()}});
+  return cast(c, dx, dy.precision());
+}
+
+/// The padding counts as zeros, as PyTorch's default does.
+inline tensor avg_pool2d(context& c, const tensor& x, const pool2d_options& o) {
+  const tensor in = computable(c, x);
+  const auto plan =
+      detail::plan_pool(c, "avg_pool2d", x.shape(), in.layout(), o, dnnl::algorithm::pooling_avg_include_padding);
+  auto& run = c.cached(plan.keyed(operation::avg_pool), [&] {
+    const auto made = plan.forward();
+    return c.made(made, {{DNNL_ARG_SRC, in.layout()->desc}, {DNNL_ARG_DST, made.dst_desc()}});
+  });
+  const tensor y = c.make(run.places(DNNL_ARG_DST));
+  c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DST, y.data()}});
+  return cast(c, y, x.precision());
+}
+inline tensor avg_pool2d_backward(context& c, const tensor& dy, const shape& x_shape, const pool2d_options& o) {
+  const tensor g = row_major(c, computable(c, dy));
+  const layout* x = c.layouts.plain(x_shape, g.precision());
+  const auto plan =
+      detail::plan_pool(c, "avg_pool2d_backward", x_shape, x, o, dnnl::algorithm::pooling_avg_include_padding);
+  require_same("avg_pool2d_backward", dy.shape(), plan.y_sizes);
+  auto& run = c.cached(plan.keyed(operation::avg_pool_backward), [&] {
+    const auto made = plan.backward();
+    return c.made(made, {{DNNL_ARG_DIFF_SRC, made.diff_src_desc()}, {DNNL_ARG_DIFF_DST, made.diff_dst_desc()}});
+  });
+  const tensor there = placed(c, g, run.places(DNNL_ARG_DIFF_DST));
+  const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
+  c.run(run, {{DNNL_ARG_DIFF_SRC, dx.data()}, {DNNL_ARG_DIFF_DST, there.data()}});
+  return cast(c, dx, dy.precision());
+}
+
+namespace detail {
+
+/// Bin i of `bins` over `extent` elements: [first, last). Source: PyTorch's adaptive pooling; neighbours may share
+/// elements.
+struct bin {
+  std::int64_t first, last;
+};
+inline bin bin_of(std::int64_t i, std::int64_t bins, std::int64_t extent) {
+  return {i * extent / bins, ((i + 1) * extent + bins - 1) / bins};
+}
+inline bool even_bins(const shape& s, const std::array<std::int64_t, 2>& size) {
+  return s[2] % size[0] == 0 && s[3] % size[1] == 0;
+}
+inline pool2d_options as_windows(const shape& s, const std::array<std::int64_t, 2>& size) {
+  const std::array<std::int64_t, 2> window{s[2] / size[0], s[3] / size[1]};
+  return {.kernel = window, .stride = window};
+}
+inline void require_bins(const shape& s, const std::array<std::int64_t, 2>& size) {
+  require_some("adaptive_avg_pool2d", s);
+  require<error>(s.size() == 4 && size[0] > 0 && size[1] > 0,
+                 "adaptive_avg_pool2d of x {} to {}x{} (it takes (B,C,H,W) and a positive size): fix the sizes",
+                 text(s), size[0], size[1]);
+}
+/// Calls f(image, output index in its plane, rows, columns) for every bin of every plane.
+template <class F>
+void for_each_bin(std::int64_t planes, const shape& s, const std::array<std::int64_t, 2>& size, F f) {
+  launch_rows(static_cast<std::size_t>(planes), static_cast<std::size_t>(s[2] * s[3]),
+              [&](std::size_t begin, std::size_t end) {
+                for (std::size_t plane = begin; plane < end; ++plane) {
+                  for (std::int64_t at = 0; at < size[0] * size[1]; ++at) {
+                    f(static_cast<std::int64_t>(plane), at, bin_of(at / size[1], size[0], s[2]),
+                      bin_of(at % size[1], size[1], s[3]));
+                  }
+                }
+              });
+}
+
+}  // namespace detail
+
+/// The averages of size[0] x size[1] bins, by PyTorch's rule for their borders.
+inline tensor adaptive_avg_pool2d(context& c, const tensor& x, const std::array<std::int64_t, 2>& size) {
+  detail::require_bins(x.shape(), size);
+  const shape& s = x.shape();
+  if (detail::even_bins(s, size)) return avg_pool2d(c, x, detail::as_windows(s, size));
+  const tensor in = row_major(c, cast(c, x, precision::fp32)), y = c.make_plain({s[0], s[1], size[0], size[1]});
+  const float* from = in.as<float>();
+  float* to = y.as<float>();
+  c.run_kernel([&] {
+    detail::for_each_bin(s[0] * s[1], s, size,
+                         [&](std::int64_t plane, std::int64_t at, detail::bin rows, detail::bin columns) {
+                           float total = 0;
+                           for (auto r = rows.first; r < rows.last; ++r)
+                             for (auto v = columns.first; v < columns.last; ++v)
+                               total += from[(plane * s[2] + r) * s[3] + v];
+                           to[plane * size[0] * size[1] + at] =
+                               total / static_cast<float>((rows.last - rows.first) * (columns.last - columns.first));
+                         });
+  });
+  return cast(c, y, x.precision());
+}
+inline tensor adaptive_avg_pool2d_backward(context& c, const tensor& dy, const shape& s) {
+  const std::array<std::int64_t, 2> size{dy.shape()[2], dy.shape()[3]};
+  detail::require_bins(s, size);
+  if (detail::even_bins(s, size)) return avg_pool2d_backward(c, dy, s, detail::as_windows(s, size));
+  const tensor g = row_major(c, cast(c, dy, precision::fp32)), dx = c.make_plain(s);
+  const float* from = g.as<float>();
+  float* to = dx.as<float>();
+  c.run_kernel([&] {
+    std::memset(to, 0, dx.layout()->bytes);
+    detail::for_each_bin(
+        s[0] * s[1], s, size, [&](std::int64_t plane, std::int64_t at, detail::bin rows, detail::bin columns) {
+          const float share = from[plane * size[0] * size[1] + at] /
+                              static_cast<float>((rows.last - rows.first) * (columns.last - columns.first));
+          for (auto r = rows.first; r < rows.last; ++r)
+            for (auto v = columns.first; v < columns.last; ++v) to[(plane * s[2] + r) * s[3] + v] += share;
+        });
+  });
+  return cast(c, dx, dy.precision());
+}
+
+}  // namespace comp::host

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors in and out, from one precision or layout to another.
+#pragma once
+
+#include <comp/core/error.hpp>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "context.hpp"
+#include "convert.hpp"
+
+namespace comp::host {
+
+enum class operation : std::uint8_t {
+  reorder,
+  linear,
+  linear_data,
+  linear_weights,
+  conv2d,
+  conv2d_data,
+  conv2d_weights,
+  batch_norm,
+  batch_norm_backward,
+  layer_norm,
+  layer_norm_backward,
+  activate,
+  activate_backward,
+  max_pool,
+  max_pool_backward,
+  avg_pool,
+  avg_pool_backward,
+  bmm,
+  softmax,
+  softmax_backward,
+  log_softmax,
+  log_softmax_backward
+};
+
+inline void require_some(const char* operation, const shape& s) {
+  require<error>(elements(s) > 0 && std::ranges::all_of(s, [](auto extent) { return extent > 0; }),
+                 "{} of a tensor of shape {} (it has no elements): leave out empty batches", operation, text(s));
+}
+inline void require_same(const char* operation, const shape& a, const shape& b) {
+  require<error>(a == b, "{} of {} and {} (the shapes must be equal): reshape one of them", operation, text(a),
+                 text(b));
+}
+inline void require_supported(precision p) {
+  require<error>(p == precision::fp32 || p == precision::bf16 || p == precision::fp16,
+                 "precision {} asked of the host device (it has fp32, bf16 and fp16): use one of these", name(p));
+}
+
+/// The same values at other places; both layouts have the type that oneDNN computes in.
+inline void reorder_into(context& c, const tensor& from, const tensor& to) {
+  auto& run = c.cached(key{operation::reorder, from.layout()->id, to.layout()->id}, [&] {
+    const dnnl::reorder::primitive_desc description{c.engine, from.layout()->desc, c.engine, to.layout()->desc,
+                                                    c.user_scratch};
+    return c.made(description, {{DNNL_ARG_FROM, from.layout()->desc}, {DNNL_ARG_TO, to.layout()->desc}});
+  });
+  c.run_reorder(run, {{DNNL_ARG_FROM, from.data()}, {DNNL_ARG_TO, to.data()}});
+}
+
+inline tensor placed(context& c, const tensor& t, const layout* places);
+
+/// The same values in precision `p`, rounded; keeps the layout unless it has gaps.
+inline tensor cast(context& c, const tensor& t, precision p) {
+  require_supported(p);
+  if (t.precision() == p) return t;
+  if (!t.layout()->dense) return cast(c, placed(c, t, c.layouts.plain(t.layout()->extents, t.precision())), p);
+  tensor out = c.make(t.shape(), c.layouts.with(t.layout(), p));
+  c.run_kernel([&] { convert_all(t.data(), t.precision(), out.data(), p, t.layout()->stored); });
+  return out;
+}
+
+/// `t` as oneDNN can compute with it: itself, or widened to FP32.
+inline tensor computable(context& c, const tensor& t) {
+  return c.computes(t.precision()) ? t : cast(c, t, precision::fp32);
+}
+
+/// `t` at other places; `places` has the extents of t's layout and its precision.
+inline tensor placed(context& c, const tensor& t, const layout* places) {
+  if (t.layout() == places) return t;
+  if (!c.computes(t.precision())) {
+    return cast(c, placed(c, cast(c, t, precision::fp32), c.layouts.with(places, precision::fp32)), t.precision());
+  }
+  tensor out = c.make(t.shape(), places);
+  reorder_into(c, t, out);
+  return out;
+}
+
+/// `t` row-major, as `extents`.
+inline tensor reshape(context& c, const tensor& t, const shape& extents) {
+  require<error>(elements(extents) == elements(t.shape()),
+                 "reshape of {} to {} (it has {} elements, not {}): keep the number of elements", text(t.shape()),
+                 text(extents), elements(t.shape()), elements(extents));
+  if (t.layout()->extents == extents) return t.viewed(extents, t.layout());
+  const tensor row_major = t.layout()->plain ? t : placed(c, t, c.layouts.plain(t.layout()->extents, t.precision()));
+  return row_major.viewed(extents, c.layouts.plain(extents, t.precision()));
+}
+/// `t` row-major without gaps.
+inline tensor row_major(context& c, const tensor& t) {
+  return t.layout()->plain ? t : placed(c, t, c.layouts.plain(t.layout()->extents, t.precision()));
+}
+/// `t` as a matrix of rows of its last axis.
+inline tensor as_matrix(context& c, const tensor& t) {
+  const std::int64_t width = t.shape().back();
+  return reshape(c, t, {elements(t.shape()) / width, width});
+}
+
+inline tensor upload(context& c, std::span<const float> from, const shape& extents, precision p) {
+  require_supported(p);
+  require_some("upload", extents);
+  require<error>(std::ssize(from) == elements(extents),
+                 "upload of {} values as {} (it has {} elements): give as many values", from.size(), text(extents),
+                 elements(extents));
+  tensor out = c.make_plain(extents, p);
+  convert_all(from.data(), precision::fp32, out.data(), p, from.size());
+  return out;
+}
+inline indices upload(std::span<const std::int32_t> from, shape extents) {
+  require_some("upload", extents);
+  require<error>(std::ssize(from) == elements(extents),
+                 "upload of {} indices as {} (it has {} elements): give as many values", from.size(), text(extents),
+                 elements(extents));
+  return {std::move(extents), {from.begin(), from.end()}};
+}
+inline std::vector<float> download(context& c, const tensor& t) {
+  std::vector<float> out(static_cast<std::size_t>(elements(t.shape())));
+  if (!t) return {};
+  convert_all(row_major(c, t).data(), t.precision(), out.data(), precision::fp32, out.size());
+  return out;
+}
+
+}  // namespace comp::host
