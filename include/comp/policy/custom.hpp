@@ -148,7 +148,7 @@ struct custom {  // models comp::OperatorPolicy
   static std::string nearest(const rule& r, const op_graph& graph) {
     nearest_word best{without_namespace(r.pattern)};
     for (const op_info& op : graph) {
-      if (r.by == selector::kind) best.offer(without_namespace(op.kind));
+      if (r.by == selector::kind) best.offer(without_overload(op.kind));
       if (r.by == selector::name) best.offer(op.name);
       if (r.by != selector::scope) continue;
       for (const std::string& scope : op.scopes) best.offer(scope);

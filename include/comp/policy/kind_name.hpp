@@ -15,6 +15,12 @@ constexpr std::string_view without_namespace(std::string_view kind) {
   return kind;
 }
 
+/// "aten::softmax.int" -> "softmax".
+constexpr std::string_view without_overload(std::string_view kind) {
+  kind = without_namespace(kind);
+  return kind.substr(0, kind.find('.'));
+}
+
 /// True when `kind` is `listed`, or an overload of it where one of the two names none: "softmax" and "softmax.int".
 constexpr bool same_operator(std::string_view kind, std::string_view listed) {
   kind = without_namespace(kind);

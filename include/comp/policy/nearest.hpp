@@ -26,11 +26,12 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-/// Keeps the nearest of the words offered that is near enough for a typo: a third of the letters, at least one.
+/// Keeps the nearest of the words offered that is near enough for a typo: a third of the letters, at least two where
+/// there are four (a swap is two edits), at least one.
 class nearest_word {
  public:
   explicit nearest_word(std::string_view wanted)
-      : wanted_{wanted}, least_{std::max<std::size_t>(wanted.size() / 3, 1) + 1} {}
+      : wanted_{wanted}, least_{std::max<std::size_t>(wanted.size() / 3, wanted.size() < 4 ? 1 : 2) + 1} {}
 
   void offer(std::string_view word) {
     if (word == found_ || std::max(word.size(), wanted_.size()) >= std::min(word.size(), wanted_.size()) + least_)

@@ -80,7 +80,8 @@ inline constexpr auto cuda = []() consteval {
   made.add(cuda_composites);
   made.sort();
   return made;
-}();
+}
+();
 
 inline constexpr auto cpu = []() consteval {
   table<std::size(cpu_lower_precision_fp) + std::size(cpu_fp32) + std::size(cpu_promote) + std::size(cpu_composites)>
@@ -91,7 +92,8 @@ inline constexpr auto cpu = []() consteval {
   made.add(cpu_composites);
   made.sort();
   return made;
-}();
+}
+();
 
 }  // namespace pytorch_lists
 

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// The expected plans are derived by hand from PyTorch's lists and its rule of type promotion.
+#include <doctest/doctest.h>
+
+#include <comp/autocast/rule_plan.hpp>
+#include <comp/policy/all_fp32.hpp>
+#include <comp/policy/custom.hpp>
+#include <comp/policy/pytorch.hpp>
+#include <string>
+
+namespace {
+using comp::precision;
+using comp::autocast::rule_plan;
+using comp::policy::by_kind;
+using comp::policy::by_name;
+using comp::policy::by_scope;
+using comp::policy::pytorch;
+using comp::policy::pytorch_list;
+
+const pytorch cuda{.list = pytorch_list::cuda, .low = precision::fp16};
+const pytorch cpu{.list = pytorch_list::cpu, .low = precision::bf16};
+constexpr comp::tensor_info integers{.floating = false};
+
+comp::op_info op(std::string kind, std::vector<std::size_t> producers) {
+  return {.name = kind, .kind = kind, .producers = std::move(producers)};
+}
+comp::op_info view(std::string kind, std::vector<std::size_t> producers) {
+  comp::op_info made = op(std::move(kind), std::move(producers));
+  made.choosable = false;
+  return made;
+}
+
+// A VGG16 in small: two convolutions with batch norm, pooling, flatten, two linear layers, the loss.
+const comp::op_graph vgg{{op("conv2d", {}), op("batch_norm", {0}), op("relu", {1}), op("max_pool2d", {2}),
+                          op("conv2d", {3}), op("batch_norm", {4}), op("relu", {5}), op("max_pool2d", {6}),
+                          view("flatten", {7}), op("linear", {8}), op("relu", {9}), op("dropout", {10}),
+                          op("linear", {11}), op("cross_entropy_loss", {12})}};
+
+// One block of a transformer: embeddings, attention with its residual, MLP with its residual, head and loss.
+const comp::op_graph transformer{{
+    op("embedding", {}),      // 0
+    op("layer_norm", {0}),    // 1
+    op("linear", {1}),        // 2 query, key and value
+    view("transpose", {2}),   // 3
+    op("bmm", {3}),           // 4
+    op("softmax", {4}),       // 5
+    op("bmm", {5, 3}),        // 6
+    op("linear", {6}),        // 7
+    op("add", {0, 7}),        // 8
+    op("layer_norm", {8}),    // 9
+    op("linear", {9}),        // 10
+    op("gelu", {10}),         // 11
+    op("linear", {11}),       // 12
+    op("add", {8, 12}),       // 13
+    op("linear", {13}),       // 14
+    op("log_softmax", {14}),  // 15
+    op("nll_loss", {15}),     // 16
+}};
+
+TEST_CASE("VGG16 under PyTorch's lists: all but view and loss low, on CUDA and on the CPU") {
+  CHECK(rule_plan(cuda, vgg, precision::fp16).str() ==
+        "00000000"
+        "1"
+        "0000"
+        "1");
+  CHECK(rule_plan(cpu, vgg, precision::bf16).str() ==
+        "bbbbbbbb"
+        "1"
+        "bbbb"
+        "1");
+}
+
+TEST_CASE("a transformer on CUDA: normalisation, softmax, residuals and loss stay in FP32") {
+  CHECK(rule_plan(cuda, transformer, precision::fp16).str() ==
+        "1"
+        "1"
+        "0"
+        "1"
+        "0"
+        "1"
+        "0"
+        "0"
+        "1"
+        "1"
+        "0"
+        "0"
+        "0"
+        "1"
+        "0"
+        "1"
+        "1");
+}
+
+TEST_CASE(
+    "a transformer on the CPU: softmax and log_softmax follow into BF16, normalisation follows the FP32 residual") {
+  CHECK(rule_plan(cpu, transformer, precision::bf16).str() ==
+        "1"
+        "1"
+        "b"
+        "1"
+        "b"
+        "b"
+        "b"
+        "b"
+        "1"
+        "1"
+        "b"
+        "b"
+        "b"
+        "1"
+        "b"
+        "b"
+        "1");
+}
+
+TEST_CASE("a view hands on what it reads, through any number of views") {
+  const comp::op_graph graph{{op("linear", {}), view("view", {0}), view("transpose", {1}), op("relu", {2}),
+                              op("softmax", {3}), view("view", {4}), op("relu", {5})}};
+  CHECK(rule_plan(cuda, graph, precision::fp16).str() == "0110111");
+}
+
+TEST_CASE("an operator that reads only integers, or only the graph's inputs, counts as FP32") {
+  comp::op_info argmax = op("argmax", {0});
+  argmax.outputs = {integers};
+  const comp::op_graph graph{
+      {op("linear", {}), argmax, op("embedding", {1}), op("add", {2, 0}), op("mul", {0, 1}), op("relu", {})}};
+  CHECK(rule_plan(cuda, graph, precision::fp16).str() == "001101");
+}
+
+TEST_CASE("promote runs in the widest of its inputs") {
+  const comp::op_graph graph{{op("linear", {}), op("linear", {0}), op("softmax", {0}), op("cat", {0, 1}),
+                              op("cat", {0, 2}), op("stack", {3, 4})}};
+  const comp::policy::custom listed{.over = cpu, .rules = {by_kind("softmax", comp::policy::deny())}};
+  CHECK(rule_plan(listed, graph, precision::bf16).str() == "bb1b11");
+}
+
+TEST_CASE("FP16 and BF16 meet in FP32, as PyTorch promotes them") {
+  const comp::op_graph graph{{op("linear", {}), op("conv2d", {}), op("add", {0, 1}), op("add", {1, 1})}};
+  const comp::policy::custom listed{.over = cuda, .rules = {by_kind("conv2d", comp::policy::fixed(precision::bf16))}};
+  CHECK(rule_plan(listed, graph, precision::fp16).str() == "0b1b");
+}
+
+TEST_CASE("a fixed decision holds, whatever the category or the low precision") {
+  CHECK(rule_plan(comp::policy::all_fp32{}, vgg, precision::fp16) == comp::plan{vgg.size()});
+  const comp::policy::custom listed{
+      .over = cuda,
+      .rules = {by_scope("linear", comp::policy::deny()), by_name("linear", comp::policy::fixed(precision::bf16))}};
+  CHECK(rule_plan(listed, comp::op_graph{{op("linear", {}), op("relu", {0})}}, precision::fp16).str() == "bb");
+}
+
+TEST_CASE("an allowed operator never goes to a smaller format than the policy computes in") {
+  const comp::op_graph graph{{op("linear", {})}};
+  CHECK(rule_plan(cuda, graph, precision::fp8_e4m3).str() == "0");
+  CHECK(rule_plan(cuda, graph, precision::bf16).str() == "b");
+  CHECK(rule_plan(cuda, graph, precision::tf32).str() == "t");
+  CHECK(rule_plan(cuda, graph, precision::fp32).str() == "1");
+}
+
+TEST_CASE("TF32 lives inside an operator: what follows reads FP32") {
+  CHECK(
+      rule_plan(cuda, comp::op_graph{{op("linear", {}), op("relu", {0}), op("linear", {1})}}, precision::tf32).str() ==
+      "t1t");
+}
+
+TEST_CASE("an empty graph has an empty plan, and every plan fits its graph") {
+  CHECK(rule_plan(cuda, comp::op_graph{}, precision::fp16).empty());
+  for (const comp::op_graph* graph : {&vgg, &transformer}) {
+    CHECK_NOTHROW(require_fits(rule_plan(cuda, *graph, precision::fp16), *graph));
+  }
+}
+}  // namespace
