@@ -9,8 +9,10 @@
 #include <comp/search/outcome.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace comp::detail {
@@ -105,6 +107,36 @@ inline std::string counts_text(const plan& p) {
 inline double epoch_seconds(const contestant& c, const outcome& found) {
   if (c.epoch && c.epoch->ok()) return c.epoch->seconds;
   return median(c.seconds) * static_cast<double>(found.baseline.batches);
+}
+
+/// Runs of one plan in one stage: an epoch, or all batches that were timed.
+struct trial_group {
+  const trial* shown = nullptr;  // the first; of a plan that failed the run that did
+  std::vector<const trial*> runs = {};
+
+  /// Median seconds per batch; NaN where none ended well.
+  double seconds() const {
+    std::vector<double> finished;
+    for (const trial* t : runs) {
+      if (std::isfinite(t->seconds)) finished.push_back(t->seconds);
+    }
+    return median(std::move(finished));
+  }
+};
+
+constexpr bool by_batches(stage s) { return s == stage::batches || s == stage::contest; }
+
+inline std::vector<trial_group> grouped_trials(const outcome& found) {
+  std::vector<trial_group> groups;
+  std::map<std::pair<stage, plan>, std::size_t> known;
+  for (const trial& t : found.trials) {
+    auto at = groups.size();
+    if (by_batches(t.stage)) at = known.try_emplace({t.stage, t.plan}, at).first->second;
+    if (at == groups.size()) groups.push_back({&t, {}});
+    if (!t.sample.ok() && groups[at].shown->sample.ok()) groups[at].shown = &t;
+    groups[at].runs.push_back(&t);
+  }
+  return groups;
 }
 
 }  // namespace comp::detail

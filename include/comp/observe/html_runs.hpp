@@ -8,7 +8,6 @@
 #include <comp/observe/html_plan.hpp>
 #include <comp/search/acceptance.hpp>
 #include <comp/search/outcome.hpp>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -199,35 +198,13 @@ inline std::string scatter(const outcome& found) {
   return text;
 }
 
-/// Runs of one plan in one stage: an epoch each, or all its batches.
-struct trial_group {
-  const trial* first = nullptr;
-  std::size_t runs = 0;
-  std::vector<double> seconds = {};
-};
-
-inline std::vector<trial_group> grouped_trials(const outcome& found) {
-  std::vector<trial_group> groups;
-  std::map<std::pair<stage, plan>, std::size_t> known;
-  for (const trial& t : found.trials) {
-    const bool batchwise = t.stage == stage::batches || t.stage == stage::contest;
-    auto at = groups.size();
-    if (batchwise) at = known.try_emplace({t.stage, t.plan}, groups.size()).first->second;
-    if (at == groups.size()) groups.push_back({.first = &t});
-    if (!t.sample.ok() && groups[at].first->sample.ok()) groups[at].first = &t;  // how it ended is what to show
-    ++groups[at].runs;
-    if (std::isfinite(t.seconds)) groups[at].seconds.push_back(t.seconds);
-  }
-  return groups;
-}
-
 inline std::string trial_table(const outcome& found) {
   std::string text =
       "<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Runs\"><table><thead><tr><th class=\"n\">#</th><th>Stage</th><th>Plan</th>"
       "<th>Label</th><th class=\"n\">Runs</th><th class=\"n\">Per batch</th><th class=\"n\">Loss</th><th>Ended</th></tr></thead><tbody>\n";
   for (const trial_group& g : grouped_trials(found)) {
-    const trial& t = *g.first;
-    const bool judged = t.stage != stage::batches && t.stage != stage::contest;
+    const trial& t = *g.shown;
+    const bool judged = !by_batches(t.stage);
     const std::string ended = !t.sample.ok() ? std::string{name(t.sample.status)} +
                                                    (t.sample.message.empty() ? "" : ": " + html(t.sample.message))
                               : judged ? (t.accepted ? "accepted" : "rejected")
@@ -235,7 +212,7 @@ inline std::string trial_table(const outcome& found) {
     text += fmt::format(
         "<tr><td class=\"n\">{}</td><td>{}</td><td class=\"plan\">{}</td><td>{}</td><td class=\"n\">{}</td>"
         "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"m\">{}</td></tr>\n",
-        t.number, name(t.stage), small_plan(t.plan), html(t.label), g.runs, time_text(median(g.seconds)),
+        t.number, name(t.stage), small_plan(t.plan), html(t.label), g.runs.size(), time_text(g.seconds()),
         judged ? loss_text(t.sample.loss) : "", ended);
   }
   return text + "</tbody></table></div>\n";

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runs of a search in the T4 results format of Kernel Tuner and the auto-tuning methodology, so that their tools
+// can read them. One result per epoch, and one per plan that was timed by
+// batches; a configuration gives each operator's precision by the operator's name.
+// Unit of times: milliseconds, as Kernel Tuner writes them. T4 has no word for a cut or diverged run: cut is "timeout",
+// a loss that is not finite, diverged or rejected is "correctness", a failure or too little memory is "runtime".
+// Source: kernel_tuner/schema/T4/1.0.0/results-schema.json and kernel_tuner/file_utils.py in KernelTuner/kernel_tuner.
+#pragma once
+
+#include <cmath>
+#include <comp/observe/figures.hpp>
+#include <comp/observe/file.hpp>
+#include <comp/observe/json.hpp>
+#include <comp/observe/ledger_lines.hpp>
+#include <comp/search/outcome.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace comp {
+
+namespace detail {
+
+inline std::string_view t4_invalidity(const trial& t) {
+  switch (t.sample.status) {
+    case status::ok:
+      return t.accepted ? "correct" : "correctness";
+    case status::diverged:
+    case status::not_finite:
+      return "correctness";
+    case status::stopped_early:
+      return "timeout";
+    case status::out_of_memory:
+    case status::failed:
+      break;
+  }
+  return "runtime";
+}
+
+inline void add_measurement(json& to, std::string_view name, double value, std::string_view unit) {
+  if (!std::isfinite(value)) return;  // T4 has no way to say it
+  json m;
+  m["name"] = name;
+  m["value"] = value;
+  m["unit"] = unit;
+  to.push_back(std::move(m));
+}
+
+/// Of one epoch each of its batches; of batches each one.
+inline json t4_times(const trial_group& group) {
+  json times;
+  for (const char* none : {"compilation_time", "framework", "search_algorithm", "validation"}) times[none] = 0;
+  json& runtimes = times["runtimes"] = json::array();
+  const auto add = [&](double seconds) {
+    if (std::isfinite(seconds)) runtimes.push_back(1e3 * seconds);
+  };
+  for (const trial* t : group.runs) {
+    const sample& s = t->sample;
+    for (const double seconds : s.batch_seconds) add(seconds);
+    if (s.batch_seconds.empty() && s.batches > 0) add(s.seconds / static_cast<double>(s.batches));
+  }
+  return times;
+}
+
+inline json t4_result(const trial_group& group, const outcome& found, const std::string& written) {
+  const trial& t = *group.shown;
+  json result;
+  result["timestamp"] = written;
+  json& configuration = result["configuration"] = json::object();
+  for (std::size_t i = 0; i < t.plan.size() && i < found.graph.size(); ++i) {
+    configuration[found.graph[i].name] = name(t.plan[i]);
+  }
+  result["times"] = t4_times(group);
+  result["invalidity"] = t4_invalidity(t);
+  result["correctness"] = t.accepted ? 1 : 0;
+  json& measurements = result["measurements"] = json::array();
+  add_measurement(measurements, "time", 1e3 * group.seconds(), "ms");
+  add_measurement(measurements, "loss", t.sample.loss, "");
+  if (t.sample.score) add_measurement(measurements, "validation_score", *t.sample.score, "");
+  if (t.sample.peak_bytes > 0)
+    add_measurement(measurements, "peak_memory", static_cast<double>(t.sample.peak_bytes), "B");
+  add_measurement(measurements, "epochs", by_batches(t.stage) ? 0 : 1, "");
+  result["objectives"] = json::array({"time"});
+  return result;
+}
+
+}  // namespace detail
+
+/// The trials of a search as a T4 document.
+inline json t4(const outcome& found) {
+  json document;
+  document["schema_version"] = "1.0.0";
+  json& results = document["results"] = json::array();
+  const std::string written = detail::utc_now();
+  for (const auto& group : detail::grouped_trials(found)) {
+    results.push_back(detail::t4_result(group, found, written));
+  }
+  return document;
+}
+
+/// Throws: `file_error` when the file cannot be written; the old one is then still there.
+inline void write_t4(const outcome& found, const std::string& path) {
+  detail::write_file(path, json_text(t4(found)) + "\n");
+}
+
+}  // namespace comp
