@@ -21,16 +21,17 @@ inline shape with_batch(std::int64_t batch, const shape& example) {
 /// Throws: `error` when the examples' shapes are not what the model reads and is judged by.
 inline void require_fit(const model& m, const example_layout& layout) {
   require<error>(m.input == layout.input && with_batch(m.batch(), layout.input_shape) == m.input_shape,
-                 "model \"{}\" reads {}{} and the data has {}{} in an example (they must agree): change one of them", m.name,
-                 m.input == input_kind::tokens ? "tokens " : "", text(m.input_shape),
+                 "model \"{}\" reads {}{} and the data has {}{} in an example (they must agree): change one of them",
+                 m.name, m.input == input_kind::tokens ? "tokens " : "", text(m.input_shape),
                  layout.input == input_kind::tokens ? "tokens " : "", text(layout.input_shape));
   const shape& output = m.shape_of(m.output());
   const bool values = m.predicts_values();
   const std::int64_t judged = elements(output) / (values ? 1 : output.back());
-  require<error>(values == (layout.target == input_kind::values) && judged == m.batch() * elements(layout.target_shape),
-                 "model \"{}\" gives {} and the data has {} {} for an example (the loss compares them): change one of them",
-                 m.name, text(output), layout.target == input_kind::values ? "target values" : "labels",
-                 text(layout.target_shape));
+  require<error>(
+      values == (layout.target == input_kind::values) && judged == m.batch() * elements(layout.target_shape),
+      "model \"{}\" gives {} and the data has {} {} for an example (the loss compares them): change one of them",
+      m.name, text(output), layout.target == input_kind::values ? "target values" : "labels",
+      text(layout.target_shape));
 }
 
 /// Throws: `error` for a label or token that the model does not know.
@@ -38,13 +39,13 @@ inline void require_known(const model& m, const host_batch& batch) {
   const std::int64_t classes = m.predicts_values() ? 0 : m.shape_of(m.output()).back();
   const auto below = [&m](const std::vector<std::int32_t>& all, std::int64_t bound, const char* what) {
     const auto largest = all.empty() ? bound - 1 : std::int64_t{std::ranges::max(all)};
-    require<error>(largest < bound, "{} {} in the data (model \"{}\" has {}, from 0): check the reader or the model", what,
-                   largest, m.name, bound);
+    require<error>(largest < bound, "{} {} in the data (model \"{}\" has {}, from 0): check the reader or the model",
+                   what, largest, m.name, bound);
   };
   if (!m.predicts_values()) below(batch.labels, classes, "label");
   if (batch.tokens.empty()) return;
-  require<error>(std::ranges::min(batch.tokens) >= 0, "token {} in the data (tokens are not negative): check the reader",
-                 std::ranges::min(batch.tokens));
+  require<error>(std::ranges::min(batch.tokens) >= 0,
+                 "token {} in the data (tokens are not negative): check the reader", std::ranges::min(batch.tokens));
   for (const node& n : m.nodes) {
     const auto* e = std::get_if<op::embedding>(&n.what);
     if (e && !e->of_positions) below(batch.tokens, e->rows, "token");

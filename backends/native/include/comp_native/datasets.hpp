@@ -68,8 +68,10 @@ class token_data {
       : tokens_{std::move(tokens)}, context_{context}, stride_{stride == 0 ? context : stride} {
     require<error>(context_ > 0 && stride_ > 0, "windows of {} tokens, {} apart (both must be positive): change them",
                    context_, stride_);
-    require<error>(std::ssize(tokens_) > context_, "{} tokens for windows of {} and the next (at least one window): "
-                   "use more text or a shorter context", tokens_.size(), context_);
+    require<error>(std::ssize(tokens_) > context_,
+                   "{} tokens for windows of {} and the next (at least one window): "
+                   "use more text or a shorter context",
+                   tokens_.size(), context_);
     require<error>(std::ranges::min(tokens_) >= 0, "token {} (tokens are not negative): check the vocabulary",
                    std::ranges::min(tokens_));
     signature_ = fmt::format("tokens {} context {} stride {} hash {:016x}", tokens_.size(), context_, stride_,

@@ -3,9 +3,9 @@
 // Not here: precisions and casts, the order of operators, what is released when (network.hpp).
 #pragma once
 
+#include <array>
 #include <comp_native/device.hpp>
 #include <comp_native/operation.hpp>
-#include <array>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -16,12 +16,12 @@ namespace comp::native {
 /// The data of a step in a Device's memory; what a model does not read is empty.
 template <class D>
 struct device_batch {
-  std::int64_t size = 0;              // examples
-  typename D::tensor values = {};     // FP32
-  typename D::indices tokens = {};    // (B,T)
-  typename D::indices positions = {}; // (B,T), 0 .. T-1 in each row
-  typename D::indices labels = {};    // all targets of the batch, in one axis
-  typename D::tensor targets = {};    // FP32
+  std::int64_t size = 0;               // examples
+  typename D::tensor values = {};      // FP32
+  typename D::indices tokens = {};     // (B,T)
+  typename D::indices positions = {};  // (B,T), 0 .. T-1 in each row
+  typename D::indices labels = {};     // all targets of the batch, in one axis
+  typename D::tensor targets = {};     // FP32
 };
 
 /// What the forward of one operator leaves for its backward.
@@ -31,6 +31,11 @@ struct memory {
   shape input_shape = {};
   dropout_key key = {};
 };
+
+template <class D>
+typename D::tensor targets_in(D& device, const device_batch<D>& batch, precision p) {
+  return p == batch.targets.precision() ? batch.targets : device.cast(batch.targets, p);
+}
 
 /// One operator's call; visit it with the operator.
 template <class D>
@@ -124,7 +129,7 @@ struct forward_call {
   }
   tensor operator()(const op::mse_loss&) const {
     left.kept = {x[0]};
-    device.mse_loss(x[0], device.cast(batch.targets, precision), &loss);
+    device.mse_loss(x[0], targets_in(device, batch, precision), &loss);
     return {};
   }
 };
@@ -212,7 +217,7 @@ struct backward_call {
     return {as_input(device.nll_loss_backward(kept(0), batch.labels, scale))};
   }
   gradients operator()(const op::mse_loss&) const {
-    return {device.mse_loss_backward(kept(0), device.cast(batch.targets, precision), scale)};
+    return {device.mse_loss_backward(kept(0), targets_in(device, batch, precision), scale)};
   }
 };
 

@@ -50,10 +50,12 @@ class loader {
     const auto size = static_cast<std::int64_t>(source_.size());
     require<error>(settings.batch > 0, "batches of {} examples (at least one): change the batch size", settings.batch);
     require<error>(size > 0, "the data set has {} examples (nothing to train on): check the reader and its path", size);
-    require<error>(size >= settings.batch, "batches of {} examples of a data set of {} (none is full): "
-                   "make the batch smaller or the data set larger", settings.batch, size);
-    require<error>(size <= std::numeric_limits<std::uint32_t>::max(), "{} examples (indices have 32 bits): split the data set",
-                   size);
+    require<error>(size >= settings.batch,
+                   "batches of {} examples of a data set of {} (none is full): "
+                   "make the batch smaller or the data set larger",
+                   settings.batch, size);
+    require<error>(size <= std::numeric_limits<std::uint32_t>::max(),
+                   "{} examples (indices have 32 bits): split the data set", size);
     const std::int64_t partial = settings.keep_last && size % settings.batch != 0;
     batches_ = static_cast<std::uint64_t>(size / settings.batch + partial);
     if (settings.prefetch) worker_ = std::jthread{[this](std::stop_token stop) { work(stop); }};
@@ -67,8 +69,9 @@ class loader {
   /// Where the next batch comes from.
   loader_position at() const { return at_; }
   void seek(loader_position to) {
-    require<error>(to.batch < batches_, "batch {} of an epoch of {} (it is past the end): restore a state of this trainer",
-                   to.batch, batches_);
+    require<error>(to.batch < batches_,
+                   "batch {} of an epoch of {} (it is past the end): restore a state of this trainer", to.batch,
+                   batches_);
     at_ = to;
   }
 

@@ -57,7 +57,9 @@ struct model {
   int output() const { return nodes.back().inputs.front(); }
   bool predicts_values() const { return std::holds_alternative<op::mse_loss>(loss()); }
   /// True for one label for an example: what it got right can be counted.
-  bool classifies() const { return !predicts_values() && shape_of(output()).size() == 2 && input == input_kind::values; }
+  bool classifies() const {
+    return !predicts_values() && shape_of(output()).size() == 2 && input == input_kind::values;
+  }
   const shape& shape_of(int value) const {
     return value == model_input ? input_shape : nodes[static_cast<std::size_t>(value)].output;
   }
@@ -107,9 +109,15 @@ inline std::vector<float> initial_values(const parameter_info& p, std::uint64_t 
   for (float& value : values) {
     const double scale = p.initial.scale;
     switch (p.initial.how) {
-      case initial::kind::constant: value = static_cast<float>(scale); break;
-      case initial::kind::uniform: value = static_cast<float>(draws.uniform(-scale, scale)); break;
-      case initial::kind::normal: value = static_cast<float>(scale * draws.normal()); break;
+      case initial::kind::constant:
+        value = static_cast<float>(scale);
+        break;
+      case initial::kind::uniform:
+        value = static_cast<float>(draws.uniform(-scale, scale));
+        break;
+      case initial::kind::normal:
+        value = static_cast<float>(scale * draws.normal());
+        break;
     }
   }
   return values;

@@ -149,14 +149,17 @@ inline const native::shape& value::shape() const { return net_->made_.shape_of(n
 inline value value::then(std::string name, operation what, std::initializer_list<value> others,
                          std::vector<parameter_info> parameters) const {
   std::vector<int> inputs{number_};
-  for (const value& other : others) inputs.push_back(other.number_);
+  for (const value& other : others) {
+    require<model_error>(other.net_ == net_,
+                         "\"{}\" reads the output of another builder (a model is written by one): use one", name);
+    inputs.push_back(other.number_);
+  }
   return net_->append(std::move(name), what, std::move(inputs), std::move(parameters));
 }
 
 inline value value::linear(std::string name, std::int64_t units, linear_options options) const {
   const std::int64_t inner = shape().back();
-  return then(std::move(name), op::linear{units, options.bias}, {},
-              net_->weights({units, inner}, inner, options.bias));
+  return then(std::move(name), op::linear{units, options.bias}, {}, net_->weights({units, inner}, inner, options.bias));
 }
 
 inline value value::conv2d(std::string name, std::int64_t channels, convolution o) const {

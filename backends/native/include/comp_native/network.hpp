@@ -69,8 +69,10 @@ class network {
 
   /// Adds d(scale * loss)/d(parameter) to every parameter; follows a forward of the same batch.
   void backward(const device_batch<D>& batch, double scale = 1) {
-    require<error>(!memories_.back().kept.empty(), "backward of \"{}\" without a forward ({} operators have kept nothing): "
-                   "call forward() before each backward()", model_.name, memories_.size());
+    require<error>(!memories_.back().kept.empty(),
+                   "backward of \"{}\" without a forward ({} operators have kept nothing): "
+                   "call forward() before each backward()",
+                   model_.name, memories_.size());
     incoming_.assign(model_.nodes.size() + 1, {});
     for (std::size_t i = model_.nodes.size(); i-- > 0;) backward_of(i, batch, scale);
   }
@@ -184,7 +186,8 @@ class network {
     std::vector<tensor> in_p;
     while (!all.empty()) {
       const precision q = all.front().precision();
-      const auto rest = std::stable_partition(all.begin(), all.end(), [q](const tensor& t) { return t.precision() == q; });
+      const auto rest =
+          std::stable_partition(all.begin(), all.end(), [q](const tensor& t) { return t.precision() == q; });
       std::vector<tensor> same{std::make_move_iterator(all.begin()), std::make_move_iterator(rest)};
       all.erase(all.begin(), rest);
       in_p.push_back(cast(sum(std::move(same)), p));

@@ -69,10 +69,10 @@ struct nll_loss {};            // x (...,V) of log-probabilities
 struct mse_loss {};            // x, target values of the batch, of one shape
 }  // namespace op
 
-using operation = std::variant<op::linear, op::conv2d, op::batch_norm, op::layer_norm, op::activate, op::dropout,
-                               op::max_pool2d, op::avg_pool2d, op::adaptive_avg_pool2d, op::flatten, op::add, op::mul,
-                               op::embedding, op::bmm, op::softmax, op::log_softmax, op::cross_entropy_loss,
-                               op::nll_loss, op::mse_loss>;
+using operation =
+    std::variant<op::linear, op::conv2d, op::batch_norm, op::layer_norm, op::activate, op::dropout, op::max_pool2d,
+                 op::avg_pool2d, op::adaptive_avg_pool2d, op::flatten, op::add, op::mul, op::embedding, op::bmm,
+                 op::softmax, op::log_softmax, op::cross_entropy_loss, op::nll_loss, op::mse_loss>;
 
 constexpr std::string_view name(activation kind) {
   constexpr std::string_view names[] = {"relu", "gelu", "tanh", "sigmoid"};
@@ -82,10 +82,25 @@ constexpr std::string_view name(activation kind) {
 /// ATen's name of an operator.
 constexpr std::string_view kind_of(const operation& what) {
   if (const auto* f = std::get_if<op::activate>(&what)) return name(f->kind);
-  constexpr std::string_view names[] = {"linear",     "conv2d",      "batch_norm",          "layer_norm", "activate",
-                                        "dropout",    "max_pool2d",  "avg_pool2d",          "adaptive_avg_pool2d",
-                                        "flatten",    "add",         "mul",                 "embedding",  "bmm",
-                                        "softmax",    "log_softmax", "cross_entropy_loss",  "nll_loss",   "mse_loss"};
+  constexpr std::string_view names[] = {"linear",
+                                        "conv2d",
+                                        "batch_norm",
+                                        "layer_norm",
+                                        "activate",
+                                        "dropout",
+                                        "max_pool2d",
+                                        "avg_pool2d",
+                                        "adaptive_avg_pool2d",
+                                        "flatten",
+                                        "add",
+                                        "mul",
+                                        "embedding",
+                                        "bmm",
+                                        "softmax",
+                                        "log_softmax",
+                                        "cross_entropy_loss",
+                                        "nll_loss",
+                                        "mse_loss"};
   static_assert(std::size(names) == std::variant_size_v<operation>);
   return names[what.index()];
 }

@@ -32,8 +32,8 @@ inline optimizer adamw(double learning_rate = 1e-3, double weight_decay = 1e-2) 
 /// "sgd lr 0.1 momentum 0.9 decay 0.0005": for signatures and reports.
 inline std::string text(const optimizer& o) {
   if (const auto* s = std::get_if<sgd_options>(&o)) {
-    return fmt::format("sgd lr {} momentum {}{} decay {}", s->learning_rate, s->momentum, s->nesterov ? " nesterov" : "",
-                       s->weight_decay);
+    return fmt::format("sgd lr {} momentum {}{} decay {}", s->learning_rate, s->momentum,
+                       s->nesterov ? " nesterov" : "", s->weight_decay);
   }
   const auto& a = std::get<adam_options>(o);
   return fmt::format("{} lr {} betas {},{} eps {} decay {}", a.decoupled ? "adamw" : "adam", a.learning_rate, a.beta1,
@@ -46,8 +46,10 @@ inline void require_usable(const optimizer& o) {
     require<settings_error>(holds, "optimizer with {} = {} (it must be {}): change it", what, value, range);
   };
   const auto common = [&](const auto& s) {
-    check(std::isfinite(s.learning_rate) && s.learning_rate >= 0, "learning rate", s.learning_rate, "finite and not negative");
-    check(std::isfinite(s.weight_decay) && s.weight_decay >= 0, "weight decay", s.weight_decay, "finite and not negative");
+    check(std::isfinite(s.learning_rate) && s.learning_rate >= 0, "learning rate", s.learning_rate,
+          "finite and not negative");
+    check(std::isfinite(s.weight_decay) && s.weight_decay >= 0, "weight decay", s.weight_decay,
+          "finite and not negative");
   };
   std::visit(common, o);
   if (const auto* s = std::get_if<sgd_options>(&o)) {

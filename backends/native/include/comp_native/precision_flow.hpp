@@ -19,7 +19,7 @@ struct last_read {
 };
 
 struct precision_flow {
-  std::vector<comp::precision> of = {};             // of each node; a view's is its producer's
+  std::vector<comp::precision> of = {};           // of each node; a view's is its producer's
   std::vector<std::vector<last_read>> dead = {};  // after each node
 };
 

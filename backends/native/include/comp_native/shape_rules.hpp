@@ -45,10 +45,11 @@ struct shape_rule {
     positive(extent, "kernel extent");
     positive(stride, "stride");
     const std::int64_t room = x()[axis] + 2 * padding - extent;
-    require<model_error>(padding >= 0 && room >= 0,
-                         "\"{}\" has a window of {} over {} with padding {} (it does not fit): make the input larger or "
-                         "the window smaller",
-                         name, extent, x()[axis], padding);
+    require<model_error>(
+        padding >= 0 && room >= 0,
+        "\"{}\" has a window of {} over {} with padding {} (it does not fit): make the input larger or "
+        "the window smaller",
+        name, extent, x()[axis], padding);
     return room / stride + 1;
   }
   shape pooled(const pool2d_options& o) const {
@@ -82,9 +83,10 @@ struct shape_rule {
     with_rank(4, "(B,C,H,W)");
     positive(o.channels, "channels");
     positive(o.options.groups, "groups");
-    require<model_error>(x()[1] % o.options.groups == 0 && o.channels % o.options.groups == 0,
-                         "\"{}\" has {} groups for {} channels in and {} out (both must be multiples of it): change one",
-                         name, o.options.groups, x()[1], o.channels);
+    require<model_error>(
+        x()[1] % o.options.groups == 0 && o.channels % o.options.groups == 0,
+        "\"{}\" has {} groups for {} channels in and {} out (both must be multiples of it): change one", name,
+        o.options.groups, x()[1], o.channels);
     const auto extent = [&](std::size_t i) {
       positive(o.options.dilation[i], "dilation");
       return window(i + 2, o.options.dilation[i] * (o.kernel[i] - 1) + 1, o.options.padding[i], o.options.stride[i]);
@@ -125,8 +127,9 @@ struct shape_rule {
     const shape a = split(inputs[0], o.heads_a), b = split(inputs[1], o.heads_b);
     const bool fits = a.size() == b.size() && a.size() >= 3 && std::equal(a.begin(), a.end() - 2, b.begin()) &&
                       a.back() == b[b.size() - (o.transpose_b ? 1 : 2)] && (!o.merge || a.size() == 4);
-    require<model_error>(fits, "\"{}\" multiplies {} by {}{} (inner extents and all before the last two must agree): "
-                               "change one of them",
+    require<model_error>(fits,
+                         "\"{}\" multiplies {} by {}{} (inner extents and all before the last two must agree): "
+                         "change one of them",
                          name, text(a), text(b), o.transpose_b ? " transposed" : "");
     shape y = a;
     y.back() = b[b.size() - (o.transpose_b ? 2 : 1)];

@@ -40,8 +40,9 @@ class trainer {
       : device_{device},
         settings_{std::move(settings)},
         network_{device, std::move(m), settings_.seed},
-        train_{std::move(train), {network_.model().batch(), mix_seed(settings_.seed, 1), settings_.shuffle,
-                                  settings_.keep_last, settings_.prefetch}},
+        train_{std::move(train),
+               {network_.model().batch(), mix_seed(settings_.seed, 1), settings_.shuffle, settings_.keep_last,
+                settings_.prefetch}},
         validation_{validation, {within(validation, network_.model().batch()), 0, false, true, settings_.prefetch}} {
     require_usable(settings_);
     require_fit(network_.model(), train_.source().layout());
@@ -98,8 +99,8 @@ class trainer {
     network_.forget();
   }
 
-  /// Higher is better. Returns: the share of validation examples that are classified right or, for token models and those
-  /// that predict values, minus the mean loss.
+  /// Higher is better. Returns: the share of validation examples that are classified right or, for token models and
+  /// those that predict values, minus the mean loss.
   double validate() {
     double loss = 0;
     std::int64_t correct = 0, examples = 0;
@@ -119,7 +120,10 @@ class trainer {
     return {precision::fp32, precision::bf16, precision::fp16};
   }
   comp::hardware hardware() const {
-    if constexpr (requires(const D& d) { { d.hardware() } -> std::convertible_to<comp::hardware>; }) return device_.hardware();
+    if constexpr (requires(const D& d) {
+                    { d.hardware() } -> std::convertible_to<comp::hardware>;
+                  })
+      return device_.hardware();
     return {};
   }
   std::string signature() const {
@@ -150,9 +154,7 @@ class trainer {
 
  private:
   using clock = std::chrono::steady_clock;
-  static double since(clock::time_point start) {
-    return std::chrono::duration<double>(clock::now() - start).count();
-  }
+  static double since(clock::time_point start) { return std::chrono::duration<double>(clock::now() - start).count(); }
   /// A validation set may be smaller than a batch.
   static std::int64_t within(const data_source& source, std::int64_t batch) {
     return std::clamp<std::int64_t>(static_cast<std::int64_t>(source.size()), 1, batch);
@@ -170,8 +172,8 @@ class trainer {
     step_result result{.loss = network_.forward(batch)};
     if (!std::isfinite(result.loss)) {
       network_.forget();
-      result.not_finite = fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", result.loss,
-                                      step_);
+      result.not_finite =
+          fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", result.loss, step_);
       return result;
     }
     const double scale = scaled_ ? scale_.value : 1;
@@ -186,8 +188,10 @@ class trainer {
     if (const auto bad = device_.count_not_finite(parameters); bad > 0) {
       result.skipped = scaled_ && scale_.overflow(settings_.scaling);
       if (result.skipped) return;
-      result.not_finite = fmt::format("{} gradient elements not finite in step {} (they left the range of their precision): "
-                                      "use more FP32", bad, step_);
+      result.not_finite = fmt::format(
+          "{} gradient elements not finite in step {} (they left the range of their precision): "
+          "use more FP32",
+          bad, step_);
       return;
     }
     double factor = 1 / scale;
@@ -227,7 +231,8 @@ class trainer {
       }
     }
     if (skipped > 0) {
-      so_far.message = fmt::format("{} steps skipped: FP16 gradients overflowed, loss scale now {}", skipped, scale_.value);
+      so_far.message =
+          fmt::format("{} steps skipped: FP16 gradients overflowed, loss scale now {}", skipped, scale_.value);
     }
     return so_far;
   }

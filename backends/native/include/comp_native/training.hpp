@@ -35,11 +35,12 @@ inline void require_usable(const training& t) {
   require<settings_error>(t.schedule.warmup >= 0 && t.schedule.total >= 0 && t.schedule.floor >= 0,
                           "schedule of {} steps with {} of warm-up down to {} (none may be negative): change it",
                           t.schedule.total, t.schedule.warmup, t.schedule.floor);
-  require<settings_error>(t.scaling.initial >= 1 && t.scaling.growth >= 1 && t.scaling.interval > 0 &&
-                              t.scaling.backoff > 0 && t.scaling.backoff < 1,
-                          "loss scale from {} by {} and {} every {} steps (from 1, up by 1 or more, down by less than 1): "
-                          "change it",
-                          t.scaling.initial, t.scaling.growth, t.scaling.backoff, t.scaling.interval);
+  require<settings_error>(
+      t.scaling.initial >= 1 && t.scaling.growth >= 1 && t.scaling.interval > 0 && t.scaling.backoff > 0 &&
+          t.scaling.backoff < 1,
+      "loss scale from {} by {} and {} every {} steps (from 1, up by 1 or more, down by less than 1): "
+      "change it",
+      t.scaling.initial, t.scaling.growth, t.scaling.backoff, t.scaling.interval);
   require<settings_error>(t.profile_steps > 0, "profile of {} steps (at least one): change it", t.profile_steps);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decoder-only transformer over characters, as GPT-2: learned positions, pre-norm blocks, GELU, a final norm; queries,
-// keys and values are linear operators of their own, so that a plan can tell them apart. The head is not tied.
+// A decoder-only transformer over characters, as GPT-2: learned positions, pre-norm blocks, GELU, a final norm;
+// queries, keys and values are linear operators of their own, so that a plan can tell them apart. The head is not tied.
 // Source: Radford et al. 2019; initial weights N(0, 0.02), those that end a residual branch by sqrt(2 layers) less.
 #pragma once
 
@@ -37,8 +37,8 @@ inline value gpt_block(model_builder& net, value x, const std::string& block, co
   const value query = normal.linear(block + ".attention.query", o.width);
   const value key = normal.linear(block + ".attention.key", o.width);
   const value values = normal.linear(block + ".attention.value", o.width);
-  const value weights = query.attention_scores(block + ".attention.scores", key, o.heads)
-                            .softmax(block + ".attention.softmax", true);
+  const value weights =
+      query.attention_scores(block + ".attention.scores", key, o.heads).softmax(block + ".attention.softmax", true);
   const value context = optional_dropout(weights, block + ".attention.dropout", o.dropout)
                             .attention_context(block + ".attention.context", values, o.heads);
   const value attended = ends_branch(context, block + ".attention.projection");

@@ -27,10 +27,18 @@ inline model mlp(const mlp_options& o) {
     x = x.linear(fmt::format("layer{}.linear", i), o.hidden[i]);
     const auto name = fmt::format("layer{}.{}", i, native::name(o.activation));
     switch (o.activation) {
-      case activation::relu: x = x.relu(name); break;
-      case activation::gelu: x = x.gelu(name); break;
-      case activation::tanh: x = x.tanh(name); break;
-      case activation::sigmoid: x = x.sigmoid(name); break;
+      case activation::relu:
+        x = x.relu(name);
+        break;
+      case activation::gelu:
+        x = x.gelu(name);
+        break;
+      case activation::tanh:
+        x = x.tanh(name);
+        break;
+      case activation::sigmoid:
+        x = x.sigmoid(name);
+        break;
     }
   }
   x = x.linear("head", o.outputs);

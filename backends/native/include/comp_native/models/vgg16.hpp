@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// VGG16 (configuration D): torchvision's form for 224 x 224 images (138,357,544 parameters at 1000 classes), and the form
-// for 32 x 32 images, whose classifier is one linear layer over 512 channels, with or without batch norm.
-// Source: Simonyan and Zisserman 2015; torchvision's vgg16 and vgg16_bn.
+// VGG16 (configuration D): torchvision's form for 224 x 224 images (138,357,544 parameters at 1000 classes), and the
+// form for 32 x 32 images, whose classifier is one linear layer over 512 channels, with or without batch norm. Source:
+// Simonyan and Zisserman 2015; torchvision's vgg16 and vgg16_bn.
 #pragma once
 
 #include <comp_native/model_builder.hpp>

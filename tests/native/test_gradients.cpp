@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <comp_native/models.hpp>
+#include <comp_native/network.hpp>
+#include <functional>
+
+#include "reference_device.hpp"
+#include "support.hpp"
+
+using namespace comp::native;
+using namespace comp::native::testing;
+
+namespace {
+
+/// Compares the gradient of every parameter of `m`, at most 40 elements of each, with central differences.
+/// Returns: the largest difference, relative to the largest gradient of its parameter.
+double worst_difference(const model& m, std::uint64_t seed = 3) {
+  reference::device device;
+  network<reference::device> net{device, m, seed};
+  const auto batch = uploaded(device, net.model(), random_batch(m, seed));
+  const auto loss = [&] {
+    net.set_draws(0);
+    return net.forward(batch);
+  };
+  loss();
+  net.zero_gradients();
+  net.backward(batch);
+  double worst = 0;
+  for (reference::parameter* p : net.trainable()) {
+    const std::vector<double> gradient = p->gradient;
+    double largest = tolerance::smallest_gradient;  // a bias before a norm has none
+    for (const double g : gradient) largest = std::max(largest, std::abs(g));
+    for (std::size_t i = 0; i < gradient.size(); i += gradient.size() / 40 + 1) {
+      const double value = p->value[i], h = tolerance::difference_step;
+      p->value[i] = value + h;
+      const double above = loss();
+      p->value[i] = value - h;
+      const double below = loss();
+      p->value[i] = value;
+      worst = std::max(worst, std::abs((above - below) / (2 * h) - gradient[i]) / largest);
+    }
+  }
+  return worst;
+}
+
+/// Ends a network of values in a loss that weighs every element differently.
+model judged(model_builder& net, value y) {
+  y.mse_loss("loss");
+  return net.finish();
+}
+
+struct case_of_images {
+  std::string name;
+  std::function<value(value)> build;
+};
+
+}  // namespace
+
+TEST_CASE("the gradient of each operator on images is the slope of the loss") {
+  const case_of_images cases[] = {
+      {"conv2d 3x3", [](value x) { return x.conv2d("it", 4, {.padding = 1}); }},
+      {"conv2d strided", [](value x) { return x.conv2d("it", 4, {.kernel = 2, .stride = 2}); }},
+      {"conv2d dilated", [](value x) { return x.conv2d("it", 2, {.padding = 2, .dilation = 2, .bias = false}); }},
+      {"conv2d in groups", [](value x) { return x.conv2d("it", 6, {.padding = 1, .groups = 3}); }},
+      {"batch_norm", [](value x) { return x.batch_norm("it"); }},
+      {"layer_norm", [](value x) { return x.layer_norm("it"); }},
+      {"relu", [](value x) { return x.relu("it"); }},
+      {"gelu", [](value x) { return x.gelu("it"); }},
+      {"tanh", [](value x) { return x.tanh("it"); }},
+      {"sigmoid", [](value x) { return x.sigmoid("it"); }},
+      {"dropout", [](value x) { return x.dropout("it", 0.4); }},
+      {"max_pool2d", [](value x) { return x.max_pool2d("it"); }},
+      {"max_pool2d overlapping",
+       [](value x) {
+         return x.max_pool2d("it", {{3, 3}, {2, 2}, {1, 1}});
+       }},
+      {"avg_pool2d", [](value x) { return x.avg_pool2d("it"); }},
+      {"avg_pool2d padded",
+       [](value x) {
+         return x.avg_pool2d("it", {{3, 3}, {2, 1}, {1, 1}});
+       }},
+      {"adaptive_avg_pool2d",
+       [](value x) {
+         return x.adaptive_avg_pool2d("it", {3, 2});
+       }},
+      {"flatten", [](value x) { return x.flatten("it"); }},
+      {"add", [](value x) { return x.add("it", x.tanh("other")); }},
+      {"add of itself", [](value x) { return x.add("it", x); }},
+      {"mul", [](value x) { return x.mul("it", x.sigmoid("other")); }},
+      {"linear over the last axis", [](value x) { return x.linear("it", 3); }},
+      {"softmax", [](value x) { return x.softmax("it"); }},
+      {"causal softmax", [](value x) { return x.softmax("it", true); }},
+      {"log_softmax", [](value x) { return x.log_softmax("it"); }},
+      {"bmm", [](value x) { return x.bmm("it", x.tanh("other")); }},
+      {"bmm transposed", [](value x) { return x.bmm("it", x.tanh("other"), {.transpose_b = true, .alpha = 0.3}); }},
+  };
+  for (const auto& each : cases) {
+    CAPTURE(each.name);
+    model_builder net{each.name, input_kind::values, {3, 2, 5, 5}};
+    const value x = net.input().conv2d("before", 3, {.kernel = 2, .padding = 0, .bias = true});
+    const value y = each.build(x);
+    CHECK(worst_difference(judged(net, y)) < tolerance::difference);
+  }
+}
+
+TEST_CASE("the gradient of each operator on rows is the slope of the loss") {
+  const auto rows = [](auto build) {
+    model_builder net{"rows", input_kind::values, {4, 5}};
+    build(net.input().linear("before", 6));
+    return worst_difference(net.finish());
+  };
+  CHECK(rows([](value x) { x.linear("it", 3, {.bias = false}).mse_loss("loss"); }) < tolerance::difference);
+  CHECK(rows([](value x) { x.batch_norm("it").mse_loss("loss"); }) < tolerance::difference);
+  CHECK(rows([](value x) { x.cross_entropy_loss("loss"); }) < tolerance::difference);
+  CHECK(rows([](value x) { x.log_softmax("it").nll_loss("loss"); }) < tolerance::difference);
+}
+
+TEST_CASE("the gradient of attention with heads is the slope of the loss") {
+  model_builder net{"attention", input_kind::tokens, {2, 5}};
+  const value x = net.input().embedding("tokens", 7, 6).add("sum", net.input().embedding("positions", 5, 6, true));
+  const value scores = x.linear("query", 6).attention_scores("scores", x.linear("key", 6), 3);
+  CHECK(scores.shape() == shape{2, 3, 5, 5});
+  const value context = scores.softmax("softmax", true).attention_context("context", x.linear("value", 6), 3);
+  CHECK(context.shape() == shape{2, 5, 6});
+  context.cross_entropy_loss("loss");
+  CHECK(worst_difference(net.finish()) < tolerance::difference);
+}
+
+TEST_CASE("the gradient of a whole network is the slope of its loss") {
+  SUBCASE("MLP") {
+    CHECK(worst_difference(models::mlp({.batch = 3, .input = {7}, .hidden = {9, 5}, .outputs = 4})) <
+          tolerance::difference);
+  }
+  SUBCASE("LeNet-5") { CHECK(worst_difference(models::lenet5({.batch = 2})) < tolerance::difference); }
+  SUBCASE("a convolutional net with batch norm and a residual") {
+    model_builder net{"residual", input_kind::values, {4, 3, 8, 8}};
+    const value stem = net.input().conv2d("stem.conv", 4, {.padding = 1}).batch_norm("stem.norm").relu("stem.relu");
+    const value branch = stem.conv2d("block.conv", 4, {.padding = 1}).batch_norm("block.norm");
+    branch.add("block.add", stem)
+        .relu("block.relu")
+        .adaptive_avg_pool2d("pool", {1, 1})
+        .flatten("flatten")
+        .linear("head", 5)
+        .cross_entropy_loss("loss");
+    CHECK(worst_difference(net.finish()) < tolerance::difference);
+  }
+  SUBCASE("GPT with dropout") {
+    CHECK(worst_difference(models::gpt(
+              {.batch = 2, .vocabulary = 11, .context = 6, .layers = 2, .width = 8, .heads = 2, .dropout = 0.2})) <
+          tolerance::difference);
+  }
+}
+
+TEST_CASE("labels below zero have no part in the loss") {
+  reference::device device;
+  const model m = models::mlp({.batch = 3, .input = {4}, .hidden = {}, .outputs = 4});
+  network<reference::device> net{device, m, 1};
+  host_batch batch = random_batch(m, 1);
+  const auto alone = [&](std::size_t kept) {
+    host_batch one = batch;
+    for (std::size_t i = 0; i < 3; ++i) one.labels[i] = i == kept ? batch.labels[i] : -1;
+    return net.forward(uploaded(device, m, one));
+  };
+  const double mean = (alone(0) + alone(1) + alone(2)) / 3;
+  CHECK(net.forward(uploaded(device, m, batch)) == doctest::Approx(mean).epsilon(1e-12));
+}
+
+TEST_CASE("a gradient check notices a gradient that is off by a thousandth") {
+  struct off_by_little : reference::device {
+    tensor activate_backward(activation kind, const tensor& dy, const tensor& x, const tensor& y) {
+      tensor dx = reference::device::activate_backward(kind, dy, x, y);
+      for (double& v : dx.values()) v *= 1.001;
+      return dx;
+    }
+  };
+  off_by_little device;
+  const model m = models::mlp({.batch = 3, .input = {7}, .hidden = {9}, .outputs = 4});
+  network<off_by_little> wrong{device, m, 3};
+  network<reference::device> right{device, m, 3};
+  const auto batch = random_batch(m, 3);
+  const auto gradient = [&](auto& net, auto& on) {
+    const auto there = uploaded(on, m, batch);
+    net.forward(there);
+    net.backward(there);
+    return net.trainable()[0]->gradient;
+  };
+  const auto a = gradient(wrong, device);
+  const auto b = gradient(right, static_cast<reference::device&>(device));
+  double difference = 0, largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference = std::max(difference, std::abs(a[i] - b[i]));
+    largest = std::max(largest, std::abs(b[i]));
+  }
+  CHECK(difference > 1000 * tolerance::difference * largest);
+}

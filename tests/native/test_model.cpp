@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <comp_native/models.hpp>
+
+using namespace comp::native;
+using comp::precision;
+
+namespace {
+
+const comp::op_info& named(const comp::op_graph& graph, std::string_view name) {
+  const auto at = std::ranges::find(graph, name, &comp::op_info::name);
+  REQUIRE(at != graph.end());
+  return *at;
+}
+
+std::string refusal(auto build) {
+  try {
+    build();
+  } catch (const model_error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+model_builder images() { return {"net", input_kind::values, {2, 3, 8, 8}}; }
+
+}  // namespace
+
+TEST_CASE("models have as many parameters as published") {
+  using models::image_form;
+  CHECK(models::lenet5({}).parameter_count() == 61'706);
+  CHECK(models::alexnet({.form = image_form::imagenet, .batch = 1, .classes = 1000}).parameter_count() == 61'100'840);
+  const auto vgg = [](image_form form, std::int64_t classes, bool norm) {
+    return models::vgg16({.form = form, .batch = 1, .classes = classes, .batch_norm = norm}).parameter_count();
+  };
+  CHECK(vgg(image_form::imagenet, 1000, false) == 138'357'544);
+  CHECK(vgg(image_form::imagenet, 1000, true) == 138'365'992);
+  CHECK(vgg(image_form::cifar, 10, false) == 14'719'818);
+  CHECK(vgg(image_form::cifar, 10, true) == 14'728'266);
+  CHECK(vgg(image_form::cifar, 100, true) == 14'774'436);
+  CHECK(models::mlp({}).parameter_count() == 784 * 256 + 256 + 256 * 128 + 128 + 1290);
+  const std::int64_t block = 4 * (64 * 64 + 64) + 2 * 64 * 256 + 256 + 64 + 4 * 64;
+  CHECK(models::gpt({.vocabulary = 50, .context = 32, .layers = 3, .width = 64}).parameter_count() ==
+        50 * 64 + 32 * 64 + 3 * block + 128 + 64 * 50);
+}
+
+TEST_CASE("the graph of a model says what each operator is") {
+  const auto graph = graph_of(models::vgg16({.batch = 8, .classes = 100}));
+  const auto& conv = named(graph, "stage2.conv1");
+  CHECK(conv.kind == "conv2d");
+  CHECK(conv.scopes == std::vector<std::string>{"stage2"});
+  CHECK(conv.m == 8 * 16 * 16);
+  CHECK(conv.n == 128);
+  CHECK(conv.k == 64 * 9);
+  CHECK(conv.channels_in == 64);
+  CHECK(conv.channels_out == 128);
+  CHECK(conv.flops == 2 * conv.m * conv.n * conv.k + 8 * 128 * 16 * 16);
+  CHECK(conv.bytes == 4 * (8 * 64 * 256 + 128 * 64 * 9 + 128 + 8 * 128 * 256));
+  CHECK_FALSE(named(graph, "flatten").choosable);
+  CHECK(graph[graph.size() - 1].kind == "cross_entropy_loss");
+  CHECK_FALSE(graph[graph.size() - 1].inputs[1].floating);
+  for (std::size_t i = 1; i < graph.size(); ++i) CHECK(graph[i].producers == std::vector<std::size_t>{i - 1});
+}
+
+TEST_CASE("the graph of a transformer is a DAG with attention's sizes") {
+  const auto graph = graph_of(models::gpt({.batch = 2, .context = 16, .layers = 2, .width = 32, .heads = 4}));
+  const auto& scores = named(graph, "block1.attention.scores");
+  CHECK(scores.kind == "bmm");
+  CHECK(scores.scopes == std::vector<std::string>{"block1", "attention"});
+  CHECK(scores.m == 16);
+  CHECK(scores.n == 16);
+  CHECK(scores.k == 8);
+  CHECK(scores.flops == 2 * 2 * 4 * 16 * 16 * 8);
+  const auto& context = named(graph, "block1.attention.context");
+  CHECK(context.k == 16);
+  CHECK(context.n == 8);
+  CHECK(context.flops == scores.flops);
+  CHECK(named(graph, "block0.norm1").producers.size() == 1);
+  CHECK(named(graph, "block0.attention.residual").producers.size() == 2);
+  CHECK(named(graph, "embedding.token").producers.empty());
+  CHECK_FALSE(named(graph, "embedding.token").inputs[0].floating);
+  const auto norm = std::ranges::find(graph, "block0.norm1", &comp::op_info::name) - graph.begin();
+  CHECK(graph.consumers(static_cast<std::size_t>(norm)).size() == 3);
+}
+
+TEST_CASE("an operator that reads one tensor twice names its producer once") {
+  auto net = images();
+  const value x = net.input().relu("relu");
+  x.add("twice", x).mse_loss("loss");
+  CHECK(graph_of(net.finish())[1].producers == std::vector<std::size_t>{0});
+}
+
+TEST_CASE("shapes that do not fit are refused with the operator and the shapes") {
+  CHECK(
+      refusal([] { images().input().conv2d("stem", 4, {.kernel = 9}); }) ==
+      "\"stem\" has a window of 9 over 8 with padding 0 (it does not fit): make the input larger or the window smaller");
+  CHECK(refusal([] { images().input().conv2d("stem", 4, {.groups = 2}); }) ==
+        "\"stem\" has 2 groups for 3 channels in and 4 out (both must be multiples of it): change one");
+  CHECK(refusal([] { images().input().flatten("flat").conv2d("stem", 4); }) ==
+        "\"stem\" gets (2,192) (it reads (B,C,H,W)): change the operator before it");
+  CHECK(refusal([] { images().input().linear("head", 0); }) ==
+        "\"head\" has units = 0 (it must be positive): change it");
+  CHECK(refusal([] { images().input().dropout("drop", 1); }) == "\"drop\" has p = 1 (it must be in [0, 1)): change it");
+  CHECK(refusal([] {
+          auto net = images(), other = images();
+          net.input().add("sum", other.input());
+        }) == "\"sum\" reads the output of another builder (a model is written by one): use one");
+  CHECK(refusal([] {
+          auto net = images();
+          net.input().bmm("it", net.input().max_pool2d("pool"));
+        }) ==
+        "\"it\" multiplies (2,3,8,8) by (2,3,4,4) (inner extents and all before the last two must agree): change "
+        "one of them");
+  CHECK(refusal([] {
+          auto net = images();
+          net.input().add("sum", net.input().max_pool2d("pool"));
+        }) == "\"sum\" gets (2,3,8,8) and (2,3,4,4) (they must agree): change one of them");
+  CHECK(refusal([] {
+          images().input().max_pool2d("pool", {{2, 2}, {2, 2}, {2, 2}});
+        }) == "\"pool\" has padding 2 for a window of 2 (at most half of it): make the padding smaller");
+  CHECK(refusal([] { images().input().linear("x", 3).softmax("soft", true); }) ==
+        "\"soft\" gets (2,3,8,3) (causal softmax reads (...,T,T)): change the operator before it");
+  CHECK(refusal([] { models::gpt({.width = 30, .heads = 4}); }) ==
+        "\"block0.attention.scores\" splits (16,64,30) into 4 heads (it reads (B,T,C) with C a multiple of the heads): "
+        "change the width or the heads");
+}
+
+TEST_CASE("a model is refused that is not whole") {
+  CHECK(refusal([] { images().finish(); }) ==
+        "model \"net\" has 0 losses (exactly one, as the last operator): end it with one");
+  CHECK(refusal([] {
+          auto net = images();
+          net.input().mse_loss("loss");
+          net.input().relu("after");
+          net.finish();
+        }) == "model \"net\" has 1 losses (exactly one, as the last operator): end it with one");
+  CHECK(refusal([] {
+          auto net = images();
+          net.input().relu("same").relu("same");
+        }) == "two operators are called \"same\" (names tell them apart in plans): rename one");
+  CHECK(refusal([] { images().input().embedding("table", 3, 4); }) ==
+        "\"table\" does not read the model's input (an embedding reads tokens): begin with it");
+  CHECK(refusal([] {
+          model_builder{"text", input_kind::tokens, {2, 4}}.input().linear("head", 3);
+        }) == "\"head\" reads tokens (only an embedding can): put one before it");
+  CHECK(refusal([] {
+          model_builder{"none", input_kind::values, {0, 4}};
+        }) == "model \"none\" reads (0,4) (extents must be positive): change its input");
+}
+
+TEST_CASE("parameters start as in PyTorch, the same on every machine") {
+  const model m = models::vgg16({.batch = 1});
+  const auto of = [&m](std::string_view name, std::uint64_t seed) {
+    const auto at = std::ranges::find(m.parameters, name, &parameter_info::name);
+    REQUIRE(at != m.parameters.end());
+    return initial_values(*at, seed, static_cast<std::size_t>(at - m.parameters.begin()));
+  };
+  const auto weight = of("stage2.conv2.weight", 1);
+  const double bound = 1 / std::sqrt(128.0 * 9);
+  double sum = 0, squares = 0, largest = 0;
+  for (const float w : weight) {
+    sum += w;
+    squares += w * w;
+    largest = std::max<double>(largest, std::abs(w));
+  }
+  const auto count = static_cast<double>(weight.size());
+  CHECK(largest <= bound);
+  CHECK(largest > 0.999 * bound);
+  CHECK(std::abs(sum / count) < 4 * bound / std::sqrt(3 * count));
+  CHECK(squares / count == doctest::Approx(bound * bound / 3).epsilon(0.01));
+  CHECK(std::ranges::max(of("stage2.conv2.bias", 1)) <= bound);
+  CHECK(of("stage1.norm1.weight", 1) == std::vector<float>(64, 1.0F));
+  CHECK(of("stage1.norm1.bias", 1) == std::vector<float>(64, 0.0F));
+  CHECK(weight == of("stage2.conv2.weight", 1));
+  CHECK(weight != of("stage2.conv2.weight", 2));
+  CHECK(of("stage3.conv2.weight", 1) != of("stage3.conv3.weight", 1));
+}
+
+TEST_CASE("random numbers are the standard's words, mapped by us") {
+  random_stream draws{1, 2};
+  std::mt19937_64 words{mix_seed(1, 2)};
+  CHECK(draws.uniform() == static_cast<double>(words() >> 11) * 0x1p-53);
+  CHECK(mix_seed(0, 0) == 0xe220a8397b1dcdafULL);  // the first word of SplitMix64 from 0, as published
+  double sum = 0, squares = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const double x = draws.normal();
+    sum += x;
+    squares += x * x;
+  }
+  CHECK(std::abs(sum / 20000) < 0.03);
+  CHECK(squares / 20000 == doctest::Approx(1).epsilon(0.04));
+}

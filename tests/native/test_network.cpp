@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <comp_native/models.hpp>
+#include <comp_native/network.hpp>
+#include <map>
+
+#include "reference_device.hpp"
+#include "support.hpp"
+
+using namespace comp::native;
+using namespace comp::native::testing;
+using comp::plan;
+using comp::precision;
+
+namespace {
+
+/// Counts casts, notes the precisions that operators run in, and how many tensors live.
+struct watching : reference::device {
+  std::map<std::string, int> casts;  // "fp32>bf16"
+  std::vector<std::string> ran;
+  int dropouts = 0;
+  bool asked_for_dx_of_input = false;
+
+  tensor cast(const tensor& t, precision p) {
+    ++casts[fmt::format("{}>{}", name(t.precision()), name(p))];
+    return reference::device::cast(t, p);
+  }
+  tensor linear(const tensor& x, parameter& w, parameter* b) {
+    ran.push_back(fmt::format("linear {}", name(x.precision())));
+    return reference::device::linear(x, w, b);
+  }
+  tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx) {
+    ran.push_back(fmt::format("linear back {} {}", name(dy.precision()), need_dx ? "dx" : "no dx"));
+    return reference::device::linear_backward(dy, x, w, b, need_dx);
+  }
+  tensor dropout(const tensor& x, double p, const dropout_key& key) {
+    ++dropouts;
+    return reference::device::dropout(x, p, key);
+  }
+  tensor sum(std::span<const tensor> all) {
+    ran.push_back(fmt::format("sum of {} {}", all.size(), name(all[0].precision())));
+    return reference::device::sum(all);
+  }
+};
+
+/// One tensor read by three linear operators, as queries, keys and values are.
+model three_readers() {
+  model_builder net{"three", input_kind::values, {4, 6}};
+  const value x = net.input().linear("stem", 6).tanh("tanh");
+  x.linear("a", 6).mul("mul", x.linear("b", 6)).add("add", x.linear("c", 6)).mse_loss("loss");
+  return net.finish();
+}
+plan with_low(const comp::op_graph& graph, std::initializer_list<std::string_view> names) {
+  plan p{graph.size()};
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (std::ranges::find(names, graph[i].name) != names.end()) p[i] = precision::bf16;
+  }
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("a tensor is cast once for all its readers of one precision, and its gradient once") {
+  watching device;
+  network<watching> net{device, three_readers(), 1};
+  net.set_precision(with_low(net.graph(), {"a", "b", "c"}));
+  const auto batch = uploaded(device, net.model(), random_batch(net.model(), 1));
+  net.forward(batch);
+  CHECK(device.casts == std::map<std::string, int>{{"bf16>fp32", 3}, {"fp32>bf16", 1}});  // mul reads a, b; add reads c
+  device.casts.clear();
+  device.ran.clear();
+  net.backward(batch);
+  CHECK(device.casts == std::map<std::string, int>{{"fp32>bf16", 3}, {"bf16>fp32", 1}});
+  CHECK(device.ran == std::vector<std::string>{"linear back bf16 dx", "linear back bf16 dx", "linear back bf16 dx",
+                                               "sum of 3 bf16", "linear back fp32 no dx"});
+}
+
+TEST_CASE("gradients of readers in several precisions meet in the producer's") {
+  watching device;
+  network<watching> net{device, three_readers(), 1};
+  net.set_precision(with_low(net.graph(), {"a", "b"}));
+  const auto batch = uploaded(device, net.model(), random_batch(net.model(), 1));
+  net.forward(batch);
+  device.ran.clear();
+  net.backward(batch);
+  CHECK(std::ranges::count(device.ran, "sum of 2 bf16") == 1);
+  CHECK(std::ranges::count(device.ran, "sum of 2 fp32") == 1);
+}
+
+TEST_CASE("an FP32 plan casts nothing and a uniform low plan only the input") {
+  watching device;
+  network<watching> net{
+      device, models::gpt({.batch = 2, .vocabulary = 9, .context = 4, .layers = 1, .width = 8, .heads = 2}), 1};
+  const auto batch = uploaded(device, net.model(), random_batch(net.model(), 1));
+  net.forward(batch);
+  net.backward(batch);
+  CHECK(device.casts.empty());
+  net.set_precision(plan{net.graph().size(), precision::bf16});
+  net.forward(batch);
+  net.backward(batch);
+  CHECK(device.casts.empty());  // the embedding makes BF16 from tokens
+}
+
+TEST_CASE("a view has the precision of what it views") {
+  watching device;
+  model_builder made{"view", input_kind::values, {2, 3, 4, 4}};
+  made.input().conv2d("conv", 4).flatten("flatten").linear("head", 3).cross_entropy_loss("loss");
+  network<watching> net{device, made.finish(), 1};
+  const auto batch = uploaded(device, net.model(), random_batch(net.model(), 1));
+  net.set_precision(with_low(net.graph(), {"conv", "head"}));
+  net.forward(batch);
+  CHECK(device.casts == std::map<std::string, int>{{"fp32>bf16", 1}, {"bf16>fp32", 1}});  // the image; the logits
+  plan on_view{net.graph().size()};
+  on_view[1] = precision::bf16;
+  CHECK_THROWS_WITH_AS(net.set_precision(on_view),
+                       "plan gives operator 1 (\"flatten\") bf16 (its precision cannot be chosen): leave it at fp32",
+                       comp::plan_error);
+}
+
+TEST_CASE("every plan gives the same loss and gradients where precision is only a tag") {
+  reference::device device;
+  const model m =
+      models::gpt({.batch = 2, .vocabulary = 9, .context = 5, .layers = 2, .width = 8, .heads = 2, .dropout = 0.1});
+  network<reference::device> net{device, m, 1};
+  const auto batch = uploaded(device, m, random_batch(m, 1));
+  const auto run = [&](const plan& p) {
+    net.set_precision(p);
+    net.set_draws(0);
+    net.zero_gradients();
+    std::vector<double> all{net.forward(batch)};
+    net.backward(batch);
+    for (const reference::parameter* q : net.trainable()) all.insert(all.end(), q->gradient.begin(), q->gradient.end());
+    return all;
+  };
+  const auto fp32 = run(plan{net.graph().size()});
+  random_stream draws{1, 1};
+  constexpr precision levels[] = {precision::fp32, precision::bf16, precision::fp16};
+  for (int i = 0; i < 20; ++i) {
+    plan p{net.graph().size()};
+    for (std::size_t k = 0; k < p.size(); ++k) p[k] = levels[draws.below(3)];
+    CAPTURE(p.str());
+    const auto got = run(p);
+    double worst = 0;
+    for (std::size_t k = 0; k < got.size(); ++k) worst = std::max(worst, std::abs(got[k] - fp32[k]));
+    CHECK(worst < 1e-12);  // sums in another order
+  }
+}
+
+TEST_CASE("evaluation draws no dropout, uses running statistics and changes nothing") {
+  watching device;
+  model_builder made{"net", input_kind::values, {6, 4}};
+  made.input().linear("a", 5).batch_norm("norm").dropout("dropout", 0.5).linear("head", 3).cross_entropy_loss("loss");
+  network<watching> net{device, made.finish(), 1};
+  const auto batch = uploaded(device, net.model(), random_batch(net.model(), 1));
+  net.forward(batch);
+  CHECK(device.dropouts == 1);
+  CHECK(net.draws() == 1);
+  const auto mean = device.values(net.parameters()[4]);
+  CHECK(mean != std::vector<float>(5, 0.0F));
+  const auto first = net.evaluate(batch);
+  CHECK(net.evaluate(batch).loss == first.loss);
+  CHECK(device.dropouts == 1);
+  CHECK(net.draws() == 1);
+  CHECK(device.values(net.parameters()[4]) == mean);
+  CHECK(first.correct >= 0);
+  CHECK(first.correct <= 6);
+  CHECK_THROWS_AS(net.backward(batch), comp::error);
+}
+
+TEST_CASE("gradients add up over backwards until they are zeroed, and scale with the loss") {
+  reference::device device;
+  const model m = models::mlp({.batch = 3, .input = {4}, .hidden = {5}, .outputs = 3});
+  network<reference::device> net{device, m, 1};
+  const auto batch = uploaded(device, m, random_batch(m, 1));
+  const auto gradient = [&](double scale) {
+    net.forward(batch);
+    net.backward(batch, scale);
+    return net.trainable()[0]->gradient[0];
+  };
+  const double once = gradient(1);
+  CHECK(gradient(1) == doctest::Approx(2 * once));
+  net.zero_gradients();
+  CHECK(gradient(8) == doctest::Approx(8 * once));
+}
+
+TEST_CASE("backward without a forward is refused") {
+  reference::device device;
+  const model m = models::mlp({.batch = 3, .input = {4}, .hidden = {}, .outputs = 3});
+  network<reference::device> net{device, m, 1};
+  const auto batch = uploaded(device, m, random_batch(m, 1));
+  CHECK_THROWS_WITH_AS(
+      net.backward(batch),
+      "backward of \"mlp\" without a forward (2 operators have kept nothing): call forward() before each backward()",
+      comp::error);
+}
+
+TEST_CASE("dropout masks follow from the seed and the number of draws") {
+  reference::device device;
+  const model m =
+      models::gpt({.batch = 1, .vocabulary = 5, .context = 4, .layers = 1, .width = 8, .heads = 2, .dropout = 0.3});
+  network<reference::device> a{device, m, 1}, b{device, m, 1};
+  const auto batch = uploaded(device, m, random_batch(m, 1));
+  const double first = a.forward(batch), second = a.forward(batch);
+  CHECK(first != second);
+  CHECK(b.forward(batch) == first);
+  CHECK(b.forward(batch) == second);
+  b.set_draws(0);
+  CHECK(b.forward(batch) == first);
+}
+
+TEST_CASE("a measured step has a time for each operator, forward and backward") {
+  reference::device device;
+  const model m = models::lenet5({.batch = 1});
+  network<reference::device> net{device, m, 1};
+  const auto batch = uploaded(device, m, random_batch(m, 1));
+  net.forward(batch);
+  CHECK(net.times()[0].forward == 0);
+  net.measure(true);
+  net.forward(batch);
+  net.backward(batch);
+  CHECK(net.times().size() == net.graph().size());
+  for (const auto& t : net.times()) {
+    CHECK(t.forward > 0);
+    CHECK(t.backward > 0);
+  }
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <comp_native/optimizer.hpp>
+#include <comp_native/training.hpp>
+
+#include "reference_device.hpp"
+
+using namespace comp::native;
+
+namespace {
+
+/// The value after `steps` of `o` on the slope 2 of one weight that starts at 1, under `over`.
+double after(int steps, const optimizer& o, const schedule& over = {}) {
+  reference::device device;
+  auto p = device.make_parameter(std::vector<float>{1.0F}, {1});
+  reference::parameter* all[] = {&p};
+  for (int i = 0; i < steps; ++i) {
+    p.gradient = {2.0};
+    update(device, std::span<reference::parameter* const>{all}, o, over, i);
+  }
+  return p.value[0];
+}
+
+std::string refusal(const training& t) {
+  try {
+    require_usable(t);
+  } catch (const comp::settings_error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("SGD takes the steps of its definition") {
+  CHECK(after(1, sgd(0.1)) == doctest::Approx(0.8));
+  CHECK(after(2, sgd(0.1)) == doctest::Approx(0.6));
+  CHECK(after(2, sgd(0.1, 0.5)) == doctest::Approx(1 - 0.1 * 2 - 0.1 * 3));
+  CHECK(after(2, sgd(0.1, 0.5, 0, true)) == doctest::Approx(1 - 0.1 * 3 - 0.1 * 3.5));
+  CHECK(after(1, sgd(0.1, 0, 0.5)) == doctest::Approx(1 - 0.1 * 2.5));
+}
+
+TEST_CASE("Adam's steps on a constant slope are the learning rate, AdamW decays beside") {
+  CHECK(after(1, adam(0.1)) == doctest::Approx(0.9));
+  CHECK(after(3, adam(0.1)) == doctest::Approx(0.7));
+  CHECK(after(1, adam(0.1, 0.5)) == doctest::Approx(0.9));  // L2 only changes the slope, which Adam normalises
+  CHECK(after(1, adamw(0.1, 0.5)) == doctest::Approx(1 - 0.1 * 0.5 - 0.1));
+}
+
+TEST_CASE("the schedule warms up and falls along a cosine") {
+  const schedule s{.warmup = 4, .total = 14, .floor = 0.1};
+  CHECK(s.factor(0) == doctest::Approx(0.25));
+  CHECK(s.factor(3) == doctest::Approx(1));
+  CHECK(s.factor(4) == doctest::Approx(1));
+  CHECK(s.factor(9) == doctest::Approx(0.55));
+  CHECK(s.factor(14) == doctest::Approx(0.1));
+  CHECK(s.factor(1000) == doctest::Approx(0.1));
+  CHECK(schedule{}.factor(7) == 1);
+  CHECK(schedule{.warmup = 2}.factor(50) == 1);
+  CHECK(after(1, sgd(0.1), s) == doctest::Approx(1 - 0.025 * 2));
+}
+
+TEST_CASE("the loss scale grows after good steps and falls with an overflow") {
+  const loss_scaling settings{.initial = 4, .interval = 2};
+  loss_scale scale{.value = settings.initial};
+  scale.good(settings);
+  CHECK(scale.value == 4);
+  scale.good(settings);
+  CHECK(scale.value == 8);
+  CHECK(scale.overflow(settings));
+  CHECK(scale.value == 4);
+  CHECK(scale.overflow(settings));
+  CHECK(scale.overflow(settings));
+  CHECK_FALSE(scale.overflow(settings));
+}
+
+TEST_CASE("settings that no training can use are refused by name") {
+  CHECK(refusal({}) == "");
+  CHECK(refusal({.optimizer = sgd(-1)}) ==
+        "optimizer with learning rate = -1 (it must be finite and not negative): change it");
+  CHECK(refusal({.optimizer = sgd(1, 1)}) == "optimizer with momentum = 1 (it must be in [0, 1)): change it");
+  CHECK(refusal({.optimizer = sgd(1, 0, 0, true)}) ==
+        "optimizer with nesterov and momentum = 0 (it must be positive for nesterov): change it");
+  CHECK(refusal({.optimizer = adam_options{.beta2 = 1}}) ==
+        "optimizer with beta2 = 1 (it must be in [0, 1)): change it");
+  CHECK(refusal({.optimizer = adam_options{.eps = 0}}) == "optimizer with eps = 0 (it must be positive): change it");
+  CHECK(refusal({.schedule = {.warmup = -1}}) ==
+        "schedule of 0 steps with -1 of warm-up down to 0 (none may be negative): change it");
+  CHECK(refusal({.clip_norm = -1}) == "clip_norm -1 (it must be finite and not negative): change it");
+  CHECK(refusal({.scaling = {.backoff = 1}}) ==
+        "loss scale from 65536 by 2 and 1 every 2000 steps (from 1, up by 1 or more, down by less than 1): change it");
+  CHECK(refusal({.profile_steps = 0}) == "profile of 0 steps (at least one): change it");
+}
+
+TEST_CASE("settings print what changes the course of a training") {
+  CHECK(text(sgd(0.1, 0.9, 5e-4)) == "sgd lr 0.1 momentum 0.9 decay 0.0005");
+  CHECK(text(adamw(1e-3)) == "adamw lr 0.001 betas 0.9,0.999 eps 1e-08 decay 0.01");
+  CHECK(text(training{.seed = 1}) != text(training{.seed = 2}));
+  CHECK(text(training{.clip_norm = 1}) != text(training{}));
+}

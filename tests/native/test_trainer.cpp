@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <comp_native/models.hpp>
+#include <comp_native/trainer.hpp>
+#include <limits>
+
+#include "reference_device.hpp"
+#include "support.hpp"
+
+using namespace comp::native;
+using namespace comp::native::testing;
+using comp::plan;
+using comp::precision;
+using comp::sample;
+using reference_trainer = trainer<reference::device>;
+
+static_assert(comp::Backend<reference_trainer>);
+static_assert(comp::detail::saves<reference_trainer> && comp::detail::stops<reference_trainer>);
+static_assert(comp::detail::profiles<reference_trainer> && comp::detail::validates<reference_trainer>);
+static_assert(comp::detail::signs<reference_trainer> && comp::detail::knows_hardware<reference_trainer>);
+
+namespace {
+
+model small_gpt(double dropout = 0.1) {
+  return models::gpt(
+      {.batch = 4, .vocabulary = 7, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = dropout});
+}
+model small_images(bool norm = true) {
+  model_builder net{"small", input_kind::values, {8, 1, 8, 8}};
+  value x = net.input().conv2d("conv", 6, {.padding = 1});
+  if (norm) x = x.batch_norm("norm");
+  x.relu("relu")
+      .max_pool2d("pool")
+      .flatten("flatten")
+      .dropout("dropout", 0.1)
+      .linear("head", 4)
+      .cross_entropy_loss("loss");
+  return net.finish();
+}
+model regression() { return models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}); }
+
+std::vector<double> weights(reference_trainer& t) {
+  std::vector<double> all;
+  for (const auto& p : t.network().parameters()) all.insert(all.end(), p.value.begin(), p.value.end());
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("training learns, in each family of models") {
+  reference::device device;
+  SUBCASE("an MLP that predicts values") {
+    reference_trainer t{device, regression(), regression_data{256}, regression_data{64}, {.optimizer = adam(0.01)}};
+    const double before = t.validate();
+    for (int i = 0; i < 12; ++i) t.run_epoch();
+    CHECK(before < -0.3);
+    CHECK(t.validate() > -0.03);
+  }
+  SUBCASE("a convolutional net with batch norm") {
+    reference_trainer t{device,
+                        small_images(),
+                        bars({1, 8, 8}, 4, 64, 1),
+                        bars({1, 8, 8}, 4, 64, 2),
+                        {.optimizer = sgd(0.05, 0.9, 1e-4)}};
+    CHECK(t.validate() < 0.6);
+    for (int i = 0; i < 6; ++i) CHECK(t.run_epoch().ok());
+    CHECK(t.validate() > 0.95);
+  }
+  SUBCASE("a transformer") {
+    const auto tokens = counting_tokens(7, 260, 8);
+    reference_trainer t{device, small_gpt(), tokens, tokens, {.optimizer = adamw(0.01), .clip_norm = 1}};
+    const double before = t.run_epoch().loss;
+    for (int i = 0; i < 14; ++i) t.run_epoch();
+    CHECK(before > 1.2);  // log(7) = 1.95 at the start
+    CHECK(t.validate() > -0.5);
+  }
+}
+
+TEST_CASE("a restored state gives the same losses, bit for bit") {
+  reference::device device;
+  const auto check = [](reference_trainer& t) {
+    t.run_epoch();
+    t.run_batch();
+    const auto saved = t.save();
+    const auto score = t.validate();
+    const sample first = t.run_batch(), epoch = t.run_epoch();
+    const auto after = weights(t);
+    t.restore(saved);
+    CHECK(t.validate() == score);
+    CHECK(t.run_batch().loss == first.loss);
+    CHECK(t.run_epoch().curve == epoch.curve);
+    CHECK(weights(t) == after);
+    t.restore(saved);
+    CHECK(t.run_batch().loss == first.loss);
+  };
+  SUBCASE("momentum, running statistics and dropout") {
+    reference_trainer t{
+        device, small_images(), bars({1, 8, 8}, 4, 40, 1), bars({1, 8, 8}, 4, 16, 2), {.optimizer = sgd(0.05, 0.9)}};
+    check(t);
+  }
+  SUBCASE("Adam's moments, schedule and loss scale") {
+    const auto tokens = counting_tokens(7, 200, 8);
+    reference_trainer t{device,
+                        small_gpt(),
+                        tokens,
+                        tokens,
+                        {.optimizer = adamw(0.01), .schedule = {.warmup = 3, .total = 30}, .scaling = {.interval = 2}}};
+    t.set_precision(plan{t.graph().size(), precision::fp16});
+    check(t);
+  }
+}
+
+TEST_CASE("two trainers with the same seed train alike, with another seed differently") {
+  reference::device device;
+  const auto losses = [&](std::uint64_t seed, bool prefetch) {
+    reference_trainer t{device,
+                        small_images(),
+                        bars({1, 8, 8}, 4, 40, 1),
+                        bars({1, 8, 8}, 4, 16, 2),
+                        {.seed = seed, .prefetch = prefetch}};
+    return t.run_epoch().curve;
+  };
+  CHECK(losses(1, true) == losses(1, false));
+  CHECK(losses(1, true) != losses(2, true));
+}
+
+TEST_CASE("a sample says what the run was") {
+  reference::device device;
+  reference_trainer t{device, small_images(), bars({1, 8, 8}, 4, 44, 1), bars({1, 8, 8}, 4, 16, 2)};
+  CHECK(t.batches_per_epoch() == 5);
+  const sample epoch = t.run_epoch();
+  CHECK(epoch.ok());
+  CHECK(epoch.batches == 5);
+  CHECK(epoch.curve.size() == 5);
+  CHECK(epoch.batch_seconds.size() == 5);
+  CHECK(epoch.loss ==
+        doctest::Approx((epoch.curve[0] + epoch.curve[1] + epoch.curve[2] + epoch.curve[3] + epoch.curve[4]) / 5));
+  double sum = 0;
+  for (const double s : epoch.batch_seconds) sum += s;
+  CHECK(epoch.seconds >= sum);
+  const sample batch = t.run_batch();
+  CHECK(batch.batches == 1);
+  CHECK(batch.curve == std::vector<double>{batch.loss});
+  CHECK(t.save().position == loader_position{1, 1});
+  t.run_epoch();  // begins an epoch of its own
+  CHECK(t.save().position == loader_position{3, 0});
+}
+
+TEST_CASE("an epoch ends when the predicate says so, asked after every batch with what it gave so far") {
+  reference::device device;
+  reference_trainer t{device, small_images(), bars({1, 8, 8}, 4, 40, 1), bars({1, 8, 8}, 4, 16, 2)};
+  std::vector<std::int64_t> asked;
+  const sample cut = t.run_epoch([&](const sample& so_far) {
+    asked.push_back(so_far.batches);
+    CHECK(so_far.curve.size() == static_cast<std::size_t>(so_far.batches));
+    return so_far.batches == 3;
+  });
+  CHECK(asked == std::vector<std::int64_t>{1, 2, 3});
+  CHECK(cut.status == comp::status::stopped_early);
+  CHECK(cut.batches == 3);
+}
+
+TEST_CASE("a loss that is not finite ends the epoch and is reported; a restored state trains on") {
+  reference::device device;
+  reference_trainer t{device, regression(), regression_data{64}, regression_data{16}, {.optimizer = sgd(1e200)}};
+  const auto saved = t.save();
+  const sample blown = t.run_epoch();
+  CHECK(blown.status == comp::status::not_finite);
+  CHECK(blown.batches < 8);
+  CHECK_FALSE(std::isfinite(blown.loss));
+  CHECK(blown.message.find("in step") != std::string::npos);
+  t.restore(saved);
+  CHECK(t.run_batch().ok());
+}
+
+namespace {
+/// Makes the gradient of the linear operator infinite where the loss is scaled by more than `most`.
+struct overflowing : reference::device {
+  double most = 1024;
+  double seen = 0;
+  tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) {
+    seen = scale;
+    return reference::device::mse_loss_backward(x, target,
+                                                scale > most ? std::numeric_limits<double>::infinity() : scale);
+  }
+};
+}  // namespace
+
+TEST_CASE("an FP16 gradient that overflows skips the step, lowers the scale and is told") {
+  overflowing device;
+  trainer<overflowing> t{device, regression(), regression_data{64}, regression_data{16}};
+  plan p{t.graph().size()};
+  p[0] = precision::fp16;
+  t.set_precision(p);
+  const auto before = t.network().trainable()[0]->value;
+  sample got = t.run_batch();
+  CHECK(got.ok());
+  CHECK(got.message == "1 steps skipped: FP16 gradients overflowed, loss scale now 32768");
+  CHECK(t.network().trainable()[0]->value == before);
+  for (int i = 0; i < 6; ++i) got = t.run_batch();
+  CHECK(got.message.empty());
+  CHECK(device.seen == 1024);
+  CHECK(t.network().trainable()[0]->value != before);
+  SUBCASE("the scaled step is the step that FP32 takes") {
+    const auto saved = t.save();
+    t.run_batch();
+    const auto scaled = t.network().trainable()[0]->value;
+    t.restore(saved);
+    t.set_precision(plan{t.graph().size()});
+    t.run_batch();
+    CHECK(device.seen == 1);
+    for (std::size_t i = 0; i < scaled.size(); ++i) {
+      CHECK(scaled[i] == doctest::Approx(t.network().trainable()[0]->value[i]).epsilon(1e-12));
+    }
+  }
+  SUBCASE("an overflow at every scale is the end") {
+    device.most = 0;
+    sample last;
+    for (int i = 0; i < 20 && last.status != comp::status::not_finite; ++i) last = t.run_batch();
+    CHECK(last.status == comp::status::not_finite);
+  }
+}
+
+TEST_CASE("a gradient that is not finite without FP16 is reported, and the weights stay") {
+  overflowing device;
+  device.most = 0;
+  trainer<overflowing> t{device, regression(), regression_data{64}, regression_data{16}};
+  const auto before = t.network().trainable()[0]->value;
+  const sample got = t.run_batch();
+  CHECK(got.status == comp::status::not_finite);
+  CHECK(got.message.find("gradient elements not finite in step 0") != std::string::npos);
+  CHECK(t.network().trainable()[0]->value == before);
+}
+
+TEST_CASE("clipping limits the norm of all gradients together") {
+  reference::device device;
+  reference_trainer t{
+      device, regression(), regression_data{64}, regression_data{16}, {.optimizer = sgd(1), .clip_norm = 1e-3}};
+  const auto before = weights(t);
+  t.run_batch();
+  const auto after = weights(t);
+  double squares = 0;
+  for (std::size_t i = 0; i < after.size(); ++i) squares += (after[i] - before[i]) * (after[i] - before[i]);
+  CHECK(std::sqrt(squares) == doctest::Approx(1e-3).epsilon(1e-2));
+}
+
+TEST_CASE("a profile has a time for each operator and leaves the state as it was") {
+  reference::device device;
+  reference_trainer t{device, small_images(), bars({1, 8, 8}, 4, 40, 1), bars({1, 8, 8}, 4, 16, 2)};
+  const auto before = weights(t);
+  const auto saved = t.save();
+  const auto times = t.profile();
+  CHECK(times.size() == t.graph().size());
+  for (const auto& time : times) CHECK(time.forward > 0);
+  CHECK(weights(t) == before);
+  CHECK(t.save().position == saved.position);
+  CHECK(t.save().draws == saved.draws);
+}
+
+TEST_CASE("the signature tells trainings apart that cannot be compared") {
+  reference::device device;
+  const auto signature = [&](const model& m, std::uint64_t data, const training& settings) {
+    return reference_trainer{device, m, bars({1, 8, 8}, 4, 40, data), bars({1, 8, 8}, 4, 16, 2), settings}.signature();
+  };
+  const auto base = signature(small_images(), 1, {});
+  CHECK(base == signature(small_images(), 1, {}));
+  CHECK(base != signature(small_images(false), 1, {}));
+  CHECK(base != signature(small_images(), 3, {}));
+  CHECK(base != signature(small_images(), 1, {.optimizer = sgd(0.02)}));
+  CHECK(base != signature(small_images(), 1, {.seed = 4}));
+}
+
+TEST_CASE("model and data that do not fit are refused with both") {
+  reference::device device;
+  const auto refusal = [&](const model& m, const data_source& data, const plan& p = {}) -> std::string {
+    try {
+      reference_trainer t{device, m, data, data};
+      if (!p.empty()) t.set_precision(p);
+      t.run_batch();
+    } catch (const comp::error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  CHECK(refusal(small_images(), bars({1, 8, 9}, 4, 40, 1)) ==
+        "model \"small\" reads (8,1,8,8) and the data has (1,8,9) in an example (they must agree): change one of them");
+  CHECK(
+      refusal(small_gpt(), bars({1, 8, 8}, 4, 40, 1)) ==
+      "model \"gpt\" reads tokens (4,8) and the data has (1,8,8) in an example (they must agree): change one of them");
+  CHECK(
+      refusal(models::mlp({.batch = 8, .input = {6}}), regression_data{}) ==
+      "model \"mlp\" gives (8,10) and the data has target values (2) for an example (the loss compares them): change one "
+      "of them");
+  CHECK(refusal(small_images(), bars({1, 8, 8}, 8, 40, 1))
+            .find("(model \"small\" has 4, from 0): check the reader or the model") != std::string::npos);
+  CHECK(refusal(small_gpt(), counting_tokens(9, 200, 8)).find("(model \"gpt\" has 7, from 0)") != std::string::npos);
+  CHECK(refusal(small_images(), bars({1, 8, 8}, 4, 7, 1)) ==
+        "batches of 8 examples of a data set of 7 (none is full): make the batch smaller or the data set larger");
+  CHECK(refusal(small_images(), bars({1, 8, 8}, 4, 0, 1)) ==
+        "the data set has 0 examples (nothing to train on): check the reader and its path");
+  CHECK(refusal(regression(), regression_data{}, plan{4, precision::fp8_e4m3}) ==
+        "plan gives operator 0 fp8_e4m3 (this device computes in fp32, bf16, fp16): choose one of those");
+  CHECK(refusal(regression(), regression_data{}, plan{3}) ==
+        "plan has 3 operators, the model 4 (they must agree): use a plan that was made for this model");
+}
