@@ -75,9 +75,9 @@ void search_with(const char* name, Stage1 stage1, Stage2 stage2) {
 }
 
 int main() {
-  using namespace comp::strategy;
-  search_with("exhaustive, exhaustive", exhaustive{}, exhaustive{});
-  search_with("greedy, greedy", greedy{}, greedy{});
-  search_with("random, greedy", random{.trials = 2, .seed = 1}, greedy{});
-  search_with("give_back, exhaustive", give_back{}, exhaustive{.limit = 64});
+  namespace strategy = comp::strategy;
+  search_with("exhaustive, exhaustive", strategy::exhaustive{}, strategy::exhaustive{});
+  search_with("greedy, greedy", strategy::greedy{}, strategy::greedy{});
+  search_with("random, greedy", strategy::random{.trials = 2, .seed = 1}, strategy::greedy{});
+  search_with("give_back, exhaustive", give_back{}, strategy::exhaustive{.limit = 64});
 }

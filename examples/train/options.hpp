@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of `train`: what can be chosen, checked before anything is loaded.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <comp/core/precision.hpp>
+#include <comp/search/settings.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace train {
+
+struct options {
+  std::string model = "transformer";
+  std::filesystem::path data = {};
+  std::string backend = "host";
+  std::string policy = "pytorch-cpu";
+  std::string stage1 = "greedy", stage2 = "greedy";
+  std::string tie = "kind";
+  std::string precisions = "auto";
+  std::size_t epochs = 3;
+  std::size_t batch = 0;     // 0: the model's own default
+  std::size_t limit = 0;     // training examples per epoch; 0: all
+  double learning_rate = 0;  // 0: the model's own default
+  double tolerance = 0.01;
+  std::filesystem::path out = "out";
+  bool resume = false;
+  std::filesystem::path plan = {};
+  std::filesystem::path t4 = {};
+  std::uint64_t seed = 1;
+  int threads = 0;                                        // 0: all cores
+  int layers = 2, width = 256, heads = 4, context = 128;  // of the transformer
+};
+
+inline std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+/// "auto", or precision names joined by commas: what CLI11 says when the text is neither.
+inline std::string check_precisions(const std::string& text) {
+  if (text == "auto") return {};
+  for (const std::string& part : split(text)) {
+    if (!comp::precision_of(std::string_view{part})) {
+      return "\"" + part + "\" is no precision (fp32, bf16 or fp16 here): name them joined by commas, as in bf16,fp16";
+    }
+  }
+  return {};
+}
+
+inline void describe(CLI::App& app, options& chosen) {
+  app.description(
+      "Trains a model and finds, while doing so, the precision of each operator that trains fastest and still converges.\n"
+      "Writes plan.json, search.jsonl (the ledger), report.html and summary.json into --out.");
+  app.footer(
+      "Examples:\n"
+      "  train --model vgg16 --data cifar-100-binary --epochs 10 --out out/vgg\n"
+      "  train --model lenet5 --data mnist --stage1 exhaustive --tie none --tolerance 0.02\n"
+      "  train --model vgg16 --data cifar-100-binary --plan out/vgg/plan.json --epochs 100   (trains without a search)\n"
+      "Ctrl-C ends it in good order; the same command with --resume goes on.");
+  const auto group = [&](const char* name) { return app.add_option_group(name); };
+
+  auto* job = group("The job");
+  job->add_option("--model", chosen.model, "What to train")
+      ->check(CLI::IsMember({"mlp", "lenet5", "alexnet", "vgg16", "transformer"}))
+      ->capture_default_str();
+  job->add_option(
+         "--data", chosen.data,
+         "What to train on: a text file (transformer), a folder in MNIST's or CIFAR's standard layout, a CIFAR .bin file,"
+         " or the digits' .csv.gz")
+      ->required();
+  job->add_option("--backend", chosen.backend, "What trains it: host is this CPU")
+      ->check(CLI::IsMember({"host"}))
+      ->capture_default_str();
+  job->add_option("--epochs", chosen.epochs, "Epochs to train in all; the search's winner brings its first with it")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")->check(CLI::Range(1, 1 << 20));
+  job->add_option("--limit", chosen.limit, "Training examples per epoch, the first ones (default: all)")
+      ->check(CLI::PositiveNumber);
+  job->add_option("--learning-rate", chosen.learning_rate, "Of the optimiser (default: the model's)")
+      ->check(CLI::PositiveNumber);
+  job->add_option("--seed", chosen.seed, "Of weights, shuffling, dropout and random search")->capture_default_str();
+  job->add_option("--threads", chosen.threads, "Threads that compute (default: all cores)")->check(CLI::Range(1, 1024));
+  job->add_option("--layers", chosen.layers, "Blocks of the transformer")
+      ->check(CLI::Range(1, 96))
+      ->capture_default_str();
+  job->add_option("--width", chosen.width, "Width of the transformer")
+      ->check(CLI::Range(8, 16384))
+      ->capture_default_str();
+  job->add_option("--heads", chosen.heads, "Attention heads of the transformer")
+      ->check(CLI::Range(1, 128))
+      ->capture_default_str();
+  job->add_option("--context", chosen.context, "Characters that the transformer sees")
+      ->check(CLI::Range(2, 8192))
+      ->capture_default_str();
+
+  auto* search = group("The search");
+  search->add_option("--policy", chosen.policy, "Which operators may change precision")
+      ->check(CLI::IsMember({"pytorch-cpu", "pytorch-cuda", "fp32"}))
+      ->capture_default_str();
+  const auto strategies = CLI::IsMember({"exhaustive", "random", "greedy", "none"});
+  search->add_option("--stage1", chosen.stage1, "Strategy judged by epochs; none skips the stage (may not converge)")
+      ->check(strategies)
+      ->capture_default_str();
+  search->add_option("--stage2", chosen.stage2, "Strategy judged by batches; none skips the stage")
+      ->check(strategies)
+      ->capture_default_str();
+  search->add_option("--tie", chosen.tie, "Operators that change together: of one kind, of one scope, or none")
+      ->check(CLI::IsMember({"kind", "scope", "none"}))
+      ->capture_default_str();
+  search
+      ->add_option("--precisions", chosen.precisions,
+                   "Low precisions to search, joined by commas; auto: those that this machine speeds up, or bf16")
+      ->check(CLI::Validator{[](std::string& text) { return check_precisions(text); }, "LIST|auto"})
+      ->capture_default_str();
+  search->add_option("--tolerance", chosen.tolerance, "How far above FP32's an epoch's loss may be, as a part of it")
+      ->check(CLI::Range(0.0, 9.0))
+      ->capture_default_str();
+  search->add_option("--plan", chosen.plan, "Train with this plan file instead of searching")->check(CLI::ExistingFile);
+
+  auto* files = group("Files");
+  files->add_option("--out", chosen.out, "Folder for what is written; made when missing")->capture_default_str();
+  files->add_flag("--resume", chosen.resume, "Go on with the ledger in --out (else it is kept as search.jsonl.old)");
+  files->add_option("--t4", chosen.t4, "Also write the trials in Kernel Tuner's T4 results format");
+}
+
+}  // namespace train

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// All of comp: what a trainer includes to find its precision plan.
+// Backends are elsewhere: they come with their own libraries (comp_host/device.hpp, comp_native/trainer.hpp).
+#pragma once
+
+#include <comp/autocast/rule_plan.hpp>
+#include <comp/core/concepts.hpp>
+#include <comp/core/decision.hpp>
+#include <comp/core/error.hpp>
+#include <comp/core/hardware.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/op_info.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/core/precision.hpp>
+#include <comp/core/sample.hpp>
+#include <comp/core/search_space.hpp>
+#include <comp/core/statistics.hpp>
+#include <comp/core/strategy.hpp>
+#include <comp/core/trial.hpp>
+#include <comp/observe/html_report.hpp>
+#include <comp/observe/ledger.hpp>
+#include <comp/observe/plan_file.hpp>
+#include <comp/observe/progress_bar.hpp>
+#include <comp/observe/stop_on_signal.hpp>
+#include <comp/policy/all_fp32.hpp>
+#include <comp/policy/custom.hpp>
+#include <comp/policy/pytorch.hpp>
+#include <comp/policy/tensor_core.hpp>
+#include <comp/search/post_training.hpp>
+#include <comp/search/two_stage.hpp>
+#include <comp/strategy/exhaustive.hpp>
+#include <comp/strategy/greedy.hpp>
+#include <comp/strategy/random.hpp>
