@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// CIFAR-10 and CIFAR-100 in their binary form: records of one or two label bytes and 3072 pixels, without a header.
+// Source: Krizhevsky, "The CIFAR-10 and CIFAR-100 datasets", section "Binary version".
+#pragma once
+
+#include <comp/core/error.hpp>
+#include <comp_native/data/file_bytes.hpp>
+#include <comp_native/data/images.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+namespace comp::native::data {
+
+enum class cifar : std::uint8_t { ten, hundred };
+
+namespace detail {
+
+struct cifar_layout {
+  std::string_view name;
+  std::size_t label_bytes;  // the last one is the class; CIFAR-100 has the superclass before it
+  std::int32_t classes;
+  std::int32_t superclasses;
+  std::string_view subfolder;  // of the unpacked archive
+};
+
+constexpr cifar_layout layout_of(cifar kind) {
+  return kind == cifar::ten ? cifar_layout{"CIFAR-10", 1, 10, 0, "cifar-10-batches-bin"}
+                            : cifar_layout{"CIFAR-100", 2, 100, 20, "cifar-100-binary"};
+}
+
+inline constexpr std::size_t cifar_pixels = 3 * 32 * 32;
+
+inline void check_label(std::span<const std::byte> bytes, std::size_t at, std::int32_t bound, std::string_view name,
+                        std::string_view set) {
+  const auto label = std::to_integer<std::int32_t>(bytes[at]);
+  require<file_error>(label < bound, "{} has label {} at {} ({} has {} here): check that it is a {} file", name, label,
+                      at, set, bound, set);
+}
+
+}  // namespace detail
+
+/// Throws: `file_error` for bytes that are no whole number of records, none at all, and a label out of range (which is
+/// how the other CIFAR's file is found out).
+inline images parse_cifar(std::span<const std::byte> bytes, cifar kind, std::string_view name) {
+  const detail::cifar_layout layout = detail::layout_of(kind);
+  const std::size_t record = layout.label_bytes + detail::cifar_pixels;
+  require<file_error>(!bytes.empty() && bytes.size() % record == 0,
+                      "{} has {} bytes, {} behind the last whole record (a {} file is a positive multiple of {}): "
+                      "fetch it again, or check that it is a {} file",
+                      name, bytes.size(), bytes.size() % record, layout.name, record, layout.name);
+  const std::size_t count = bytes.size() / record;
+  images made{
+      .count = static_cast<std::int64_t>(count), .channels = 3, .height = 32, .width = 32, .classes = layout.classes};
+  made.pixels.reserve(count * detail::cifar_pixels);
+  made.labels.reserve(count);
+  for (std::size_t at = 0; at < bytes.size(); at += record) {
+    if (layout.label_bytes == 2) detail::check_label(bytes, at, layout.superclasses, name, layout.name);
+    const std::size_t label = at + layout.label_bytes - 1;
+    detail::check_label(bytes, label, layout.classes, name, layout.name);
+    made.labels.push_back(std::to_integer<std::int32_t>(bytes[label]));
+    for (const std::byte pixel : bytes.subspan(label + 1, detail::cifar_pixels)) {
+      made.pixels.push_back(std::to_integer<std::uint8_t>(pixel));
+    }
+  }
+  return made;
+}
+
+/// The files of one part: `path` itself where it is a file, else the standard ones in it or in the archive's own
+/// subfolder: data_batch_1.bin to data_batch_5.bin and test_batch.bin, or train.bin and test.bin; each may end in
+/// ".gz". Throws: `file_error`, naming the first that is missing.
+inline std::vector<std::filesystem::path> cifar_files(const std::filesystem::path& path, cifar kind, part which) {
+  std::error_code why;
+  if (!std::filesystem::is_directory(path, why)) return {path};
+  const std::filesystem::path inner = path / detail::layout_of(kind).subfolder;
+  const std::filesystem::path& folder = std::filesystem::is_directory(inner, why) ? inner : path;
+  if (kind == cifar::hundred) return {plain_or_gz(folder, which == part::train ? "train.bin" : "test.bin")};
+  if (which == part::test) return {plain_or_gz(folder, "test_batch.bin")};
+  std::vector<std::filesystem::path> files;
+  for (int batch = 1; batch <= 5; ++batch)
+    files.push_back(plain_or_gz(folder, fmt::format("data_batch_{}.bin", batch)));
+  return files;
+}
+
+/// One file or a folder, see cifar_files. `limit` holds for each file.
+inline images read_cifar(const std::filesystem::path& path, cifar kind, part which, std::size_t limit = default_limit) {
+  images all;
+  for (const std::filesystem::path& file : cifar_files(path, kind, which)) {
+    all.append(parse_cifar(file_bytes(file, limit), kind, fmt::format("\"{}\"", file.string())));
+  }
+  return all;
+}
+
+}  // namespace comp::native::data
