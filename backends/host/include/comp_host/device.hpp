@@ -58,6 +58,9 @@ class device {
     if (chosen.threads > 0) omp_set_num_threads(chosen.threads);
   }
 
+  comp::hardware hardware() const { return probe(omp_get_max_threads()); }
+  std::vector<comp::precision> supported_precisions() const { return host::supported_precisions(); }
+
   // Memory and transfer
   tensor upload(std::span<const float> from, const shape& s, comp::precision p) {
     return host::upload(c(), from, s, p);

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <comp_host/device.hpp>
+#include <comp_native/models.hpp>
+#include <comp_native/trainer.hpp>
+#include <functional>
+
+#include "reference_device.hpp"
+#include "support.hpp"
+
+using namespace comp::native;
+using namespace comp::native::testing;
+using comp::plan;
+using comp::precision;
+using comp::sample;
+using host_trainer = trainer<comp::host::device>;
+
+static_assert(comp::Backend<host_trainer>);
+
+namespace {
+
+struct step_of_network {
+  double loss = 0;
+  std::vector<std::vector<float>> gradients = {};  // of each trainable parameter
+};
+
+/// One forward and backward of `m` on `device` under `p`.
+template <class D>
+step_of_network step(D& device, const model& m, const plan& p, std::uint64_t seed = 3) {
+  network<D> net{device, m, seed};
+  net.set_precision(p.empty() ? plan{net.graph().size()} : p);
+  const auto batch = uploaded(device, net.model(), random_batch(m, seed));
+  step_of_network result{.loss = net.forward(batch)};
+  net.backward(batch);
+  for (const auto* q : net.trainable()) result.gradients.push_back(device.gradient(*q));
+  return result;
+}
+
+/// The 2-norm of the difference of all gradients, relative to that of `exact`.
+double distance(const step_of_network& got, const step_of_network& exact) {
+  double difference = 0, whole = 0;
+  for (std::size_t i = 0; i < exact.gradients.size(); ++i) {
+    for (std::size_t k = 0; k < exact.gradients[i].size(); ++k) {
+      difference += std::pow(static_cast<double>(got.gradients[i][k]) - exact.gradients[i][k], 2);
+      whole += std::pow(static_cast<double>(exact.gradients[i][k]), 2);
+    }
+  }
+  return std::sqrt(difference / whole);
+}
+
+/// Everything choosable of `m` in `p`, or only what is called "it".
+plan everywhere(const model& m, precision p, bool only_it = false) {
+  const auto graph = graph_of(m);
+  plan all{graph.size()};
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (graph[i].choosable && (!only_it || graph[i].name == "it")) all[i] = p;
+  }
+  return all;
+}
+
+model of_images(const std::function<value(value)>& build) {
+  model_builder net{"images", input_kind::values, {4, 3, 9, 9}};
+  build(net.input().conv2d("before", 8, {.padding = 1})).conv2d("after", 3, {.kernel = 1}).mse_loss("loss");
+  return net.finish();
+}
+model of_rows(const std::function<void(value)>& build) {
+  model_builder net{"rows", input_kind::values, {6, 10}};
+  build(net.input().linear("before", 12));
+  return net.finish();
+}
+model of_heads(const std::function<value(value, value)>& build) {
+  model_builder net{"heads", input_kind::tokens, {3, 7}};
+  const value x = net.input().embedding("tokens", 9, 12);
+  build(x.linear("a", 12), x.linear("b", 12)).linear("after", 5).cross_entropy_loss("loss");
+  return net.finish();
+}
+
+/// Each operator of the trainer once, called "it", between operators that differentiate it.
+std::vector<std::pair<std::string, model>> each_operator() {
+  return {
+      {"linear", of_rows([](value x) { x.linear("it", 7).mse_loss("loss"); })},
+      {"conv2d", of_images([](value x) { return x.conv2d("it", 5, {.padding = 1}); })},
+      {"conv2d strided", of_images([](value x) { return x.conv2d("it", 5, {.stride = 2, .bias = false}); })},
+      {"conv2d in groups", of_images([](value x) { return x.conv2d("it", 4, {.padding = 2, .dilation = 2, .groups = 4}); })},
+      {"batch_norm", of_images([](value x) { return x.batch_norm("it"); })},
+      {"batch_norm of rows", of_rows([](value x) { x.batch_norm("it").tanh("tanh").mse_loss("loss"); })},
+      {"layer_norm", of_heads([](value x, value) { return x.layer_norm("it"); })},
+      {"relu", of_images([](value x) { return x.relu("it"); })},
+      {"gelu", of_images([](value x) { return x.gelu("it"); })},
+      {"tanh", of_images([](value x) { return x.tanh("it"); })},
+      {"sigmoid", of_images([](value x) { return x.sigmoid("it"); })},
+      {"dropout", of_images([](value x) { return x.dropout("it", 0.3); })},
+      {"max_pool2d", of_images([](value x) { return x.max_pool2d("it", {{3, 3}, {2, 2}, {1, 1}}); })},
+      {"avg_pool2d", of_images([](value x) { return x.avg_pool2d("it", {{3, 3}, {2, 2}, {1, 1}}); })},
+      {"adaptive_avg_pool2d", of_images([](value x) { return x.adaptive_avg_pool2d("it", {4, 2}); })},
+      {"flatten", of_rows([](value x) { x.flatten("it").mse_loss("loss"); })},
+      {"add", of_images([](value x) { return x.add("it", x.tanh("other")); })},
+      {"mul", of_images([](value x) { return x.mul("it", x.tanh("other")); })},
+      {"embedding", [] {
+         model_builder net{"embedding", input_kind::tokens, {3, 7}};
+         net.input().embedding("it", 9, 12).linear("after", 5).cross_entropy_loss("loss");
+         return net.finish();
+       }()},
+      {"bmm scores", of_heads([](value a, value b) { return a.attention_scores("it", b, 3).attention_context("c", b, 3); })},
+      {"bmm context", of_heads([](value a, value b) {
+         return a.attention_scores("s", b, 3).softmax("soft", true).attention_context("it", b, 3);
+       })},
+      {"causal softmax", of_heads([](value a, value b) {
+         return a.attention_scores("s", b, 3).softmax("it", true).attention_context("c", b, 3);
+       })},
+      {"softmax", of_rows([](value x) { x.softmax("it").mse_loss("loss"); })},
+      {"log_softmax", of_rows([](value x) { x.log_softmax("it").nll_loss("loss"); })},
+      {"cross_entropy_loss", of_rows([](value x) { x.cross_entropy_loss("it"); })},
+      {"nll_loss", of_rows([](value x) { x.log_softmax("log").nll_loss("it"); })},
+      {"mse_loss", of_rows([](value x) { x.mse_loss("it"); })},
+  };
+}
+
+std::vector<std::pair<std::string, model>> whole_models() {
+  return {
+      {"MLP", models::mlp({.batch = 6, .input = {17}, .hidden = {33, 9}, .outputs = 5})},
+      {"LeNet-5", models::lenet5({.batch = 3})},
+      {"AlexNet for CIFAR", models::alexnet({.batch = 2})},
+      {"GPT", models::gpt({.batch = 3, .vocabulary = 19, .context = 11, .layers = 2, .width = 24, .heads = 3, .dropout = 0.1})},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("each operator in FP32 agrees with the FP64 reference") {
+  comp::host::device host;
+  reference::device exact;
+  for (const auto& [name, m] : each_operator()) {
+    CAPTURE(name);
+    const auto got = step(host, m, {}), want = step(exact, m, {});
+    CHECK(std::abs(got.loss - want.loss) <= tolerance::fp32 * std::abs(want.loss));
+    CHECK(distance(got, want) < tolerance::fp32);
+  }
+}
+
+TEST_CASE("each operator in low precision stays by its FP32 twin, forward and backward") {
+  comp::host::device host;
+  for (const auto& [name, m] : each_operator()) {
+    const auto fp32 = step(host, m, {});
+    for (const precision p : {precision::bf16, precision::fp16}) {
+      CAPTURE(name);
+      CAPTURE(comp::name(p));
+      const auto low = step(host, m, everywhere(m, p, true));
+      CHECK(std::abs(low.loss - fp32.loss) <= tolerance::one_operator(p) * std::abs(fp32.loss));
+      CHECK(distance(low, fp32) < tolerance::one_operator(p));
+      if (name != "flatten") CHECK(distance(low, fp32) > 0);  // it did run in another precision
+    }
+  }
+}
+
+TEST_CASE("whole networks in FP32 agree with the FP64 reference") {
+  comp::host::device host;
+  reference::device exact;
+  for (const auto& [name, m] : whole_models()) {
+    if (name == "AlexNet for CIFAR") continue;  // minutes in naive loops
+    CAPTURE(name);
+    const auto got = step(host, m, {}), want = step(exact, m, {});
+    CHECK(std::abs(got.loss - want.loss) <= tolerance::fp32 * std::abs(want.loss));
+    CHECK(distance(got, want) < tolerance::fp32);
+  }
+}
+
+TEST_CASE("any mixed plan trains close to FP32") {
+  comp::host::device host;
+  random_stream draws{1, 1};
+  constexpr precision levels[] = {precision::fp32, precision::bf16, precision::fp16};
+  for (const auto& [name, m] : whole_models()) {
+    const auto graph = graph_of(m);
+    const auto fp32 = step(host, m, {});
+    for (int i = 0; i < 6; ++i) {
+      plan p{graph.size()};
+      for (std::size_t k = 0; k < p.size(); ++k) {
+        if (graph[k].choosable) p[k] = levels[draws.below(3)];
+      }
+      CAPTURE(name);
+      CAPTURE(p.str());
+      const auto got = step(host, m, p);
+      CHECK(std::abs(got.loss - fp32.loss) <= tolerance::network(precision::bf16) * std::abs(fp32.loss));
+      CHECK(distance(got, fp32) < tolerance::network(precision::bf16));
+    }
+  }
+}
+
+TEST_CASE("the same state, seed and plan give the same losses, bit for bit, under every plan") {
+  comp::host::device host;
+  const auto tokens = counting_tokens(11, 500, 16);
+  const model m = models::gpt(
+      {.batch = 4, .vocabulary = 11, .context = 16, .layers = 1, .width = 32, .heads = 2, .dropout = 0.1});
+  host_trainer t{host, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
+  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
+    CAPTURE(comp::name(p));
+    t.set_precision(everywhere(m, p));
+    t.run_batch();
+    const auto saved = t.save();
+    const sample first = t.run_epoch();
+    t.set_precision(everywhere(m, precision::bf16));  // another plan in between leaves nothing behind
+    t.run_batch();
+    t.set_precision(everywhere(m, p));
+    t.restore(saved);
+    CHECK(t.run_epoch().curve == first.curve);
+  }
+  host_trainer again{host, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
+  host_trainer once_more{host, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
+  CHECK(again.run_epoch().curve == once_more.run_epoch().curve);
+}
+
+TEST_CASE("training learns in every precision, in each family of models") {
+  comp::host::device host;
+  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
+    CAPTURE(comp::name(p));
+    SUBCASE("LeNet-5") {
+      const auto images = bars({1, 28, 28}, 4, 256, 1), others = bars({1, 28, 28}, 4, 64, 2);
+      host_trainer t{host, models::lenet5({.batch = 32, .classes = 4}), images, others, {.optimizer = sgd(0.05, 0.9)}};
+      t.set_precision(everywhere(t.model(), p));
+      CHECK(t.validate() < 0.6);
+      for (int i = 0; i < 8; ++i) CHECK(t.run_epoch().ok());
+      CHECK(t.validate() > 0.9);
+    }
+    SUBCASE("VGG16 with batch norm") {
+      const auto images = bars({3, 32, 32}, 4, 64, 1);
+      host_trainer t{host, models::vgg16({.batch = 8, .classes = 4}), images, images, {.optimizer = sgd(0.01, 0.9)}};
+      t.set_precision(everywhere(t.model(), p));
+      const double first = t.run_batch().loss;
+      sample last;
+      for (int i = 0; i < 2; ++i) last = t.run_epoch();
+      CHECK(first > 1);  // log(4) = 1.39 at the start
+      CHECK(last.loss < 0.5);
+    }
+    SUBCASE("GPT") {
+      const auto tokens = counting_tokens(11, 2100, 16);
+      host_trainer t{host, models::gpt({.batch = 8, .vocabulary = 11, .context = 16, .layers = 2, .width = 32, .heads = 2}),
+                     tokens, tokens, {.optimizer = adamw(5e-3), .schedule = {.warmup = 5}, .clip_norm = 1}};
+      t.set_precision(everywhere(t.model(), p));
+      const double before = t.run_epoch().loss;
+      for (int i = 0; i < 5; ++i) t.run_epoch();
+      CHECK(before > 1.2);
+      CHECK(t.validate() > -0.6);
+    }
+  }
+}
+
+TEST_CASE("a BF16 plan needs less memory than FP32, and an epoch leaves nothing behind") {
+  comp::host::device host;
+  const auto images = bars({3, 32, 32}, 10, 64, 1);
+  const auto peak = [&](precision p) {
+    host_trainer t{host, models::vgg16({.batch = 32}), images, images, {.optimizer = sgd(0.01, 0.9)}};
+    t.set_precision(everywhere(t.model(), p));
+    t.run_batch();
+    const auto live = host.live_bytes();
+    const sample got = t.run_batch();
+    CHECK(host.live_bytes() == live);
+    CHECK(got.peak_bytes > live);
+    return got.peak_bytes - live;
+  };
+  const auto fp32 = peak(precision::fp32), bf16 = peak(precision::bf16);
+  CHECK(static_cast<double>(bf16) < 0.7 * static_cast<double>(fp32));
+  CHECK(host.live_bytes() == 0);
+}
+
+TEST_CASE("FP16 really overflows, and the loss scale finds its way back") {
+  comp::host::device host;
+  const auto images = bars({1, 28, 28}, 4, 64, 1);
+  host_trainer t{host, models::lenet5({.batch = 32, .classes = 4}), images, images,
+                 {.optimizer = sgd(0.05), .scaling = {.initial = 0x1p30}}};
+  t.set_precision(everywhere(t.model(), precision::fp16));
+  CHECK(t.run_batch().message.find("1 steps skipped: FP16 gradients overflowed, loss scale now 536870912") == 0);
+  sample got;
+  for (int i = 0; i < 30; ++i) got = t.run_batch();
+  CHECK(got.ok());
+  CHECK(got.message.empty());
+}
+
+TEST_CASE("the trainer knows its machine and refuses precisions that it lacks") {
+  comp::host::device host;
+  host_trainer t{host, models::lenet5({.batch = 8}), bars({1, 28, 28}, 4, 16, 1), bars({1, 28, 28}, 4, 16, 1)};
+  CHECK(t.hardware().kind == comp::device_kind::cpu);
+  CHECK(t.supported_precisions() == std::vector<precision>{precision::fp32, precision::bf16, precision::fp16});
+  plan p{t.graph().size()};
+  p[0] = precision::tf32;
+  CHECK_THROWS_WITH_AS(t.set_precision(p),
+                       "plan gives operator 0 tf32 (this device computes in fp32, bf16, fp16): choose one of those",
+                       comp::plan_error);
+}
+
+TEST_CASE("a plan that does not fit into memory is out of memory, and the trainer goes on") {
+  comp::host::device host{{.memory_limit = std::size_t{24} << 20}};
+  const auto images = bars({3, 32, 32}, 10, 64, 1);
+  model_builder net{"wide", input_kind::values, {32, 3, 32, 32}};
+  net.input().conv2d("conv1", 64, {.padding = 1}).relu("relu").conv2d("conv2", 64, {.padding = 1}).max_pool2d("pool")
+      .flatten("flatten").linear("head", 10).cross_entropy_loss("loss");
+  host_trainer t{host, net.finish(), images, images};
+  const auto saved = t.save();
+  CHECK_THROWS_AS(t.run_batch(), comp::out_of_memory);
+  t.restore(saved);
+  CHECK(host.live_bytes() < std::int64_t{16} << 20);
+}
