@@ -86,6 +86,35 @@ inline std::vector<std::filesystem::path> cifar_files(const std::filesystem::pat
   return files;
 }
 
+/// Which of the two the records are, by their size.
+/// Throws: `file_error` when the size fits neither, or both.
+inline cifar kind_of(std::span<const std::byte> bytes, std::string_view name) {
+  const bool ten = bytes.size() % 3073 == 0, hundred = bytes.size() % 3074 == 0;
+  require<file_error>(ten != hundred && !bytes.empty(),
+                      "{} has {} bytes ({} of CIFAR-10's records of 3073 and CIFAR-100's of 3074 fit): {}", name,
+                      bytes.size(), ten ? "both" : "none",
+                      ten ? "say which it is" : "fetch it again, or check that it is a CIFAR file");
+  return ten ? cifar::ten : cifar::hundred;
+}
+
+/// Which of the two a folder holds, by the names in it; a file is looked into.
+/// Throws: `file_error` for a folder with neither.
+inline cifar kind_of(const std::filesystem::path& path, std::size_t limit = default_limit) {
+  std::error_code why;
+  if (!std::filesystem::is_directory(path, why)) {
+    return kind_of(file_bytes(path, limit), fmt::format("\"{}\"", path.string()));
+  }
+  const auto has = [&](std::string_view file) {
+    return std::filesystem::exists(path / file, why) || std::filesystem::exists(path / fmt::format("{}.gz", file), why);
+  };
+  if (has("cifar-10-batches-bin") || has("data_batch_1.bin") || has("test_batch.bin")) return cifar::ten;
+  require<file_error>(has("cifar-100-binary") || has("train.bin") || has("test.bin"),
+                      "\"{}\" has no file of CIFAR's binary version (data_batch_1.bin for CIFAR-10, train.bin for "
+                      "CIFAR-100): unpack the data set there",
+                      path.string());
+  return cifar::hundred;
+}
+
 /// One file or a folder, see cifar_files. `limit` holds for each file.
 inline images read_cifar(const std::filesystem::path& path, cifar kind, part which, std::size_t limit = default_limit) {
   images all;
@@ -93,6 +122,11 @@ inline images read_cifar(const std::filesystem::path& path, cifar kind, part whi
     all.append(parse_cifar(file_bytes(file, limit), kind, fmt::format("\"{}\"", file.string())));
   }
   return all;
+}
+
+/// The same, of the kind that it is.
+inline images read_cifar(const std::filesystem::path& path, part which, std::size_t limit = default_limit) {
+  return read_cifar(path, kind_of(path, limit), which, limit);
 }
 
 }  // namespace comp::native::data

@@ -14,7 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
+#include <system_error>
 #include <vector>
 
 namespace comp::native::data {
@@ -112,6 +112,13 @@ inline images read_mnist(const std::filesystem::path& folder, part which, std::s
   const std::string_view stem = which == part::train ? "train" : "t10k";
   return read_idx(plain_or_gz(folder, fmt::format("{}-images-idx3-ubyte", stem)),
                   plain_or_gz(folder, fmt::format("{}-labels-idx1-ubyte", stem)), limit);
+}
+
+/// True for a folder that read_mnist would find training images in.
+inline bool is_mnist(const std::filesystem::path& folder) {
+  std::error_code why;
+  const std::filesystem::path images = folder / "train-images-idx3-ubyte";
+  return std::filesystem::exists(images, why) || std::filesystem::exists(images.string() + ".gz", why);
 }
 
 }  // namespace comp::native::data

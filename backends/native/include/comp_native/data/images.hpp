@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace comp::native::data {
@@ -43,5 +44,32 @@ struct images {
     labels.insert(labels.end(), more.labels.begin(), more.labels.end());
   }
 };
+
+struct images_split {
+  images train;
+  images test;
+};
+
+/// The last `held_out` of the images is for testing.
+/// Throws: `error` unless both parts have an image.
+inline images_split split(images all, double held_out) {
+  require<error>(held_out > 0 && held_out < 1,
+                 "a share of {} held out for testing (it must lie between 0 and 1): change it", held_out);
+  const auto tail = static_cast<std::int64_t>(static_cast<double>(all.count) * held_out);
+  require<error>(tail > 0 && tail < all.count,
+                 "{} images with a share of {} held out (each part needs an image): use more images or another share",
+                 all.count, held_out);
+  images test{.count = tail,
+              .channels = all.channels,
+              .height = all.height,
+              .width = all.width,
+              .pixels = {all.pixels.end() - tail * all.pixels_each(), all.pixels.end()},
+              .labels = {all.labels.end() - tail, all.labels.end()},
+              .classes = all.classes};
+  all.count -= tail;
+  all.pixels.resize(static_cast<std::size_t>(all.count * all.pixels_each()));
+  all.labels.resize(static_cast<std::size_t>(all.count));
+  return {std::move(all), std::move(test)};
+}
 
 }  // namespace comp::native::data
