@@ -25,6 +25,7 @@ using run_of = decltype(std::declval<const S&>().start(std::declval<search_space
 ///   ask(n) gives up to n plans of the space, none twice; none at all when there is nothing left to try. What was asked for
 ///   is told, in the order of asking, before the next ask.
 ///   tell(trial): `accepted` and `seconds` decide; `sample` has the rest.
+///   at_most(), optional: how many plans a run that was just started will ask for at most; for a progress bar.
 template <class S>
 concept SearchStrategy =
     (std::copyable<S>

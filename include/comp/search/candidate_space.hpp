@@ -5,12 +5,15 @@
 // low precisions that suit, which of them is searched too.
 #pragma once
 
+#include <algorithm>
 #include <comp/core/concepts.hpp>
 #include <comp/core/search_space.hpp>
 #include <comp/policy/tensor_core.hpp>
 #include <comp/search/settings.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,8 +38,15 @@ struct candidate_space {
   search_space space = {};
   std::vector<decision> decisions = {};  // per operator
   std::vector<op_role> roles = {};       // per operator
-  plan lowest = {};                      // every operator that may be low on its lowest level: what no list would dare
 };
+
+/// "fp32, bf16": for messages.
+inline std::string names_of(std::span<const precision> precisions) {
+  std::string text;
+  for (const precision p : precisions)
+    fmt::format_to(std::back_inserter(text), "{}{}", text.empty() ? "" : ", ", name(p));
+  return text;
+}
 
 /// The name under which an operator is tied to others.
 inline std::string_view tied_as(const op_info& op, tie how) {
@@ -45,35 +55,58 @@ inline std::string_view tied_as(const op_info& op, tie how) {
   return op.name;
 }
 
-/// Collects operators into groups by name and levels, in order of first appearance.
+/// How much an operator does, to order groups by: operations, or bytes at the 16 operations that machines do per byte.
+inline double work_of(const op_info& op) {
+  return std::max(static_cast<double>(op.flops), 16 * static_cast<double>(op.bytes));
+}
+
+/// Collects operators into groups by name and levels; those with most work first, in order of appearance where that is
+/// equal or unknown.
 class group_builder {
  public:
-  void add(std::string_view name, std::span<const precision> levels, std::size_t op) {
+  group_builder(const op_graph& graph, tie how) : graph_{graph}, how_{how} {}
+
+  void add(std::size_t op, std::span<const precision> levels) {
+    const std::string_view name = tied_as(graph_[op], how_);
     std::string key{name};
+    key += '\0';
     for (const precision level : levels) key += letter(level);
     const auto [at, fresh] = index_.try_emplace(std::move(key), groups_.size());
-    if (fresh) groups_.push_back({std::string{name}, {}, {levels.begin(), levels.end()}});
-    groups_[at->second].operators.push_back(static_cast<std::uint32_t>(op));
+    if (fresh) groups_.push_back({{std::string{name}, {}, {levels.begin(), levels.end()}}, 0});
+    weighed& to = groups_[at->second];
+    to.group.operators.push_back(static_cast<std::uint32_t>(op));
+    to.work += work_of(graph_[op]);
   }
-  std::vector<op_group> take() { return std::move(groups_); }
+
+  std::vector<op_group> take() {
+    std::ranges::stable_sort(groups_, std::ranges::greater{}, &weighed::work);
+    std::vector<op_group> taken;
+    taken.reserve(groups_.size());
+    for (weighed& w : groups_) taken.push_back(std::move(w.group));
+    return taken;
+  }
 
  private:
+  struct weighed {
+    op_group group = {};
+    double work = 0;
+  };
+  const op_graph& graph_;
+  tie how_;
   std::unordered_map<std::string, std::size_t> index_;
-  std::vector<op_group> groups_;
+  std::vector<weighed> groups_;
 };
 
 /// `lows`: the low precisions to search, in order of preference.
-/// Throws: what the policy throws; `settings_error` when the policy pins an operator to a precision that `supported`
-/// lacks.
+/// Throws: what the policy throws.
 template <OperatorPolicy P>
 candidate_space make_candidate_space(const P& policy, const op_graph& graph, const hardware& machine,
                                      std::span<const precision> lows, tie how) {
   candidate_space made;
   made.decisions.reserve(graph.size());
   made.roles.reserve(graph.size());
-  made.lowest = plan{graph.size()};
   plan base{graph.size()};
-  group_builder groups;
+  group_builder groups{graph, how};
   std::vector<precision> levels;
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const op_info& op = graph[i];
@@ -99,16 +132,38 @@ candidate_space make_candidate_space(const P& policy, const op_graph& graph, con
         role = op_role::lowered;
         base[i] = levels.front();
       }
-      if (levels.size() > 1) groups.add(tied_as(op, how), levels, i);
+      if (levels.size() > 1) groups.add(i, levels);
     }
     made.roles.push_back(role);
     if (role == op_role::searched && levels.size() == 1) made.roles.back() = op_role::pinned;  // nothing low to try
-    made.lowest[i] = role == op_role::pinned || role == op_role::view ? base[i]
-                     : lows.empty()                                   ? precision::fp32
-                                                                      : lows.front();
   }
   made.space = search_space{std::move(base), groups.take()};
   return made;
+}
+
+/// The space of the paper's ablation without epochs: what these would decide, and what no list names, by time alone.
+inline search_space space_without_losses(const candidate_space& made, const op_graph& graph,
+                                         std::span<const precision> lows, tie how) {
+  group_builder groups{graph, how};
+  std::vector<precision> levels{precision::fp32};
+  levels.insert(levels.end(), lows.begin(), lows.end());
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    const op_role role = made.roles[i];
+    if (!lows.empty() && (role == op_role::searched || role == op_role::undecided)) groups.add(i, levels);
+  }
+  return search_space{made.space.base(), groups.take()};
+}
+
+/// Throws: `settings_error`, naming the operator, when the policy pins one to a precision that `supported` lacks.
+inline void require_supported(const candidate_space& made, const op_graph& graph,
+                              std::span<const precision> supported) {
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (made.roles[i] != op_role::pinned) continue;
+    const precision pinned = made.space.base()[i];
+    require<settings_error>(std::ranges::find(supported, pinned) != supported.end(),
+                            "policy fixes operator {} (\"{}\") at {} (the backend supports {}): change the rule", i,
+                            graph[i].name, name(pinned), names_of(supported));
+  }
 }
 
 }  // namespace comp

@@ -14,7 +14,8 @@
 
 namespace comp {
 
-/// Times the entrants, FP32 first. Those that are hopelessly slow stop early but keep what was measured.
+/// Times the entrants, FP32 first. Those that are hopelessly slower than FP32 stop early but keep what was
+/// measured.
 template <class Evaluator>
 std::vector<contestant> hold_contest(Evaluator& run, const race_settings& settings, std::vector<racer> entrants) {
   race<Evaluator>{run, stage::contest, settings, settings.contest_rounds}(entrants, false);
@@ -42,15 +43,13 @@ inline std::vector<std::size_t> ranking(const std::vector<contestant>& contest) 
   }
   std::ranges::stable_sort(order,
                            [&](auto a, auto b) { return contest[a].over_fp32.ratio > contest[b].over_fp32.ratio; });
-  for (std::size_t at = 1; at < order.size(); ++at) {
-    const contestant &first = contest[order.front()], &known = contest[order[at]];
-    if (first.epoch || !known.epoch) continue;
-    if (!compare_paired(known.seconds, first.seconds).clearly_faster()) {
-      std::rotate(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(at),
-                  order.begin() + static_cast<std::ptrdiff_t>(at) + 1);
-      break;
-    }
-  }
+  const auto known =
+      std::ranges::find_if(order, [&](std::size_t i) { return contest[i].epoch && contest[i].epoch->ok(); });
+  const auto beats_known = [&](std::size_t i) {
+    return compare_paired(contest[*known].seconds, contest[i].seconds).clearly_faster();
+  };
+  if (known != order.end() && std::none_of(order.begin(), known, beats_known))
+    std::rotate(order.begin(), known, known + 1);
   order.push_back(0);
   return order;
 }

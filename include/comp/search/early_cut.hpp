@@ -3,13 +3,13 @@
 // A cut candidate costs a few batches instead of an epoch; FP16 on a CPU can be 50 times slower than FP32.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <comp/core/sample.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/search/settings.hpp>
 #include <cstddef>
-#include <limits>
-#include <numeric>
 #include <vector>
 
 namespace comp {
@@ -23,33 +23,45 @@ class candidate_cut {
 
   /// Returns: the status to end with; status::ok to go on.
   status operator()(const sample& so_far) const {
-    if (!std::isfinite(so_far.loss)) return status::not_finite;
+    const auto finite = [](double loss) { return std::isfinite(loss); };
+    if (!finite(so_far.loss) || !std::ranges::all_of(so_far.losses, finite)) return status::not_finite;
+    if (!looks_at(so_far.batch_seconds.size(), so_far.curve.size())) return status::ok;
     if (diverged(so_far)) return status::diverged;
     if (hopeless(so_far)) return status::stopped_early;
     return status::ok;
   }
 
  private:
+  // Each look costs as much as the epoch is long; looked at each of the first 16 batches, then 8 times per doubling,
+  // all looks together cost as much as a few.
+  static bool looks_at(std::size_t timed, std::size_t recorded) {
+    const std::size_t n = std::max(timed, recorded);
+    return n % std::max<std::size_t>(std::bit_floor(n) / 8, 1) == 0;
+  }
+
   bool diverged(const sample& so_far) const {
     const std::size_t n = so_far.curve.size();
     if (n < settings_.loss_batches || n > fp32_.curve.size()) return false;
-    const auto mean = [n](const std::vector<double>& curve) {
-      return std::accumulate(curve.begin(), curve.begin() + static_cast<std::ptrdiff_t>(n), 0.0) /
-             static_cast<double>(n);
-    };
-    const double base = mean(fp32_.curve);
-    return mean(so_far.curve) > base + settings_.diverged * std::abs(base);
+    double got = 0, base = 0, size = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      got += so_far.curve[i];
+      base += fp32_.curve[i];
+      size += std::abs(fp32_.curve[i]);
+    }
+    return got > base + settings_.diverged * size;
   }
 
-  // Compares the lower quartile, not the median: a candidate is cut only when even its quick batches are slow.
+  // Compares the lower quartile, not the median: a candidate is cut only when even its quick batches are slow. Until
+  // enough batches are there it is the quickest.
   bool hopeless(const sample& so_far) const {
-    std::vector<double> times = so_far.batch_seconds;
-    if (times.size() <= settings_.batches) return false;
-    times.erase(times.begin());
-    const auto quartile = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4);
-    std::ranges::nth_element(times, quartile);
-    return *quartile > settings_.slower_than_fp32 * fp32_seconds_ ||
-           *quartile > settings_.slower_than_best * best_seconds_;
+    if (so_far.batch_seconds.size() < 3) return false;
+    std::vector<double> times{so_far.batch_seconds.begin() + 1, so_far.batch_seconds.end()};
+    const bool enough = times.size() >= settings_.batches;
+    const auto quick = times.begin() + static_cast<std::ptrdiff_t>(enough ? times.size() / 4 : 0);
+    std::ranges::nth_element(times, quick);
+    const double limit =
+        std::min(settings_.slower_than_fp32 * fp32_seconds_, settings_.slower_than_best * best_seconds_);
+    return *quick > limit * (enough ? 1 : settings_.at_once);
   }
 
   early_cut settings_;

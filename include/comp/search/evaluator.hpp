@@ -16,6 +16,7 @@
 #include <map>
 #include <new>
 #include <optional>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -42,7 +43,7 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 /// Fills in what a backend left out, and refuses an "ok" without a usable loss.
 inline void complete(sample& got, double wall_seconds) {
   if (got.seconds <= 0) got.seconds = wall_seconds;
-  if (got.batches <= 0) got.batches = 1;
+  if (got.ok() && got.batches <= 0) got.batches = 1;
   if (got.ok() && !std::isfinite(got.loss)) got.status = status::not_finite;
   for (const double loss : got.losses) {
     if (got.ok() && !std::isfinite(loss)) got.status = status::not_finite;
@@ -67,6 +68,7 @@ class evaluator {
   static constexpr bool restores = detail::saves<B>;
 
   evaluator(B& trainer, Observers& observers, outcome& log) : trainer_{trainer}, observers_{observers}, log_{log} {
+    for (const trial& t : log.trials) ++repeats_[{t.stage, t.plan}];
     remember_start();
   }
 
@@ -105,28 +107,20 @@ class evaluator {
     });
   }
 
-  /// The next batch under `p`; the state moves on.
+  /// The next batch under `p`; the state moves on. A batch before a plan's first one pays for what that makes (compiled
+  /// primitives, workspaces); it is neither kept nor told.
   trial batch(stage where, const plan& p, std::string label) {
     return run(where, p, std::move(label), [&](const trial&) {
       trainer_.set_precision(p);
-      return trainer_.run_batch();
+      if (warm_.insert(p).second) {
+        sample first = trainer_.run_batch();
+        if (!first.ok() && first.status != status::not_finite) return first;
+      }
+      const auto begin = std::chrono::steady_clock::now();
+      sample got = trainer_.run_batch();
+      if (got.seconds <= 0) got.seconds = detail::seconds_since(begin);
+      return got;
     });
-  }
-
-  /// A batch that pays for what a plan's first batch makes (compiled primitives, workspaces); neither kept nor told.
-  /// Returns: false when the plan cannot run.
-  bool warm_up(const plan& p) {
-    if (!warm_.emplace(p, true).second) return warm_[p];
-    try {
-      trainer_.set_precision(p);
-      const sample got = trainer_.run_batch();
-      return warm_[p] = got.ok() || got.status == status::not_finite;
-    } catch (const interrupted&) {
-      throw;
-    } catch (const std::exception&) {
-      to_start();
-      return true;  // the timed run that follows fails in the same way and is recorded
-    }
   }
 
   /// True when the last trial came from a ledger, so the trainer's state is not what it left.
@@ -164,9 +158,8 @@ class evaluator {
     auto& cost = log_.cost(where);
     ++cost.runs;
     cost.batches += static_cast<std::size_t>(t.sample.batches);
-    t.accepted = where == stage::batches || where == stage::contest ? t.sample.ok()
-                 : where == stage::baseline                         ? t.sample.ok()
-                                                                    : accepted(log_.baseline, t.sample, log_.tolerance);
+    const bool judged = where == stage::epochs || where == stage::training;
+    t.accepted = judged ? accepted(log_.baseline, t.sample, log_.tolerance) : t.sample.ok();
     log_.trials.push_back(t);
     if (observers_.trial_done(t)) stop_asked_ = true;
     stop_if_asked();
@@ -196,10 +189,13 @@ class evaluator {
     } catch (const std::exception& e) {
       fail(status::failed, e.what());
     }
-    if (observer_failed_) std::rethrow_exception(std::exchange(observer_failed_, nullptr));
+    if (observer_failed_) {
+      to_start();
+      std::rethrow_exception(std::exchange(observer_failed_, nullptr));
+    }
     detail::complete(t.sample, detail::seconds_since(begin));
-    if (!t.sample.ok() && !stop_asked_) to_start();
     if (stop_asked_) stop_if_asked();
+    if (!t.sample.ok()) to_start();
   }
 
   template <class Cut>
@@ -239,7 +235,7 @@ class evaluator {
   outcome& log_;
   state start_;
   std::map<std::pair<stage, plan>, std::size_t> repeats_;
-  std::map<plan, bool> warm_;
+  std::set<plan> warm_;
   std::exception_ptr observer_failed_;
   double recalled_seconds_ = 0;
   bool may_recall_ = true, recalled_ = false, stop_asked_ = false;

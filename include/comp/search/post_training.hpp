@@ -91,8 +91,9 @@ post_training::result post_training::run(B& trainer, const outcome& found, Obser
     run.to_start();
     require<error>(rung + 1 < ladder.size(),
                    "training in FP32 ended as {} in epoch {}{}{} (there is no more conservative plan): "
-                   "check the learning rate and the data; the trainer is in its last good state",
-                   name(epoch.status), got.epochs.size(), epoch.message.empty() ? "" : ": ", epoch.message);
+                   "check the learning rate and the data{}",
+                   name(epoch.status), got.epochs.size(), epoch.message.empty() ? "" : ": ", epoch.message,
+                   decltype(run)::restores ? "; the trainer is in its last good state" : "");
     got.fallbacks.push_back({got.epochs.size(), ladder[rung], ladder[rung + 1], epoch.status, epoch.message});
     got.plan = ladder[++rung];
   }

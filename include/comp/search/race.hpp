@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times plans in turns, a batch each per round, so that a drift of the machine hits all of them alike; every second
 // round runs backwards. Plans that are clearly slower leave, and the race ends when it is decided. What is compared are
-// ratios of batches of the same round (core/statistics.hpp), never times of different moments.
+// ratios of batches of the same round (core/statistics.hpp), never times of different moments. A loss that is not
+// finite is blamed on a plan only when it comes from the common start: else another plan may have spoilt the weights.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include <comp/search/settings.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,11 +33,12 @@ class race {
   race(Evaluator& run, stage where, const race_settings& settings, std::size_t max_rounds)
       : run_{run}, stage_{where}, settings_{settings}, max_rounds_{max_rounds} {}
 
-  /// `leave`: clearly slower racers stop running. The first racer is the reference and never leaves.
+  /// The first racer is the reference and never leaves. `leave`: clearly slower racers stop running, and the race ends
+  /// when each is decided against the reference; else it ends when the fastest is clearly so, and only those that are
+  /// hopeless against the reference leave.
   void operator()(std::vector<racer>& racers, bool leave) {
-    run_.to_start();
-    for (racer& r : racers) run_.warm_up(r.plan);
-    for (std::size_t round = 0; round < max_rounds_ && !decided(racers, round); ++round) {
+    to_start();
+    for (std::size_t round = 0; round < max_rounds_ && !decided(racers, round, leave); ++round) {
       for (std::size_t i = 0; i < racers.size(); ++i) {
         racer& r = racers[round % 2 == 0 ? i : racers.size() - 1 - i];
         if (!r.out) lap(r);
@@ -50,7 +51,12 @@ class race {
 
  private:
   void lap(racer& r) {
-    const trial t = run_.batch(stage_, r.plan, r.label);
+    trial t = run_.batch(stage_, r.plan, r.label);
+    if (t.sample.status == status::not_finite && Evaluator::restores && !fresh_) {
+      to_start();
+      t = run_.batch(stage_, r.plan, r.label);
+    }
+    fresh_ = false;
     r.peak_bytes = std::max(r.peak_bytes, t.sample.peak_bytes);
     if (t.sample.ok() || t.sample.status == status::not_finite) {
       r.seconds.push_back(t.sample.seconds);
@@ -58,8 +64,13 @@ class race {
     if (!t.sample.ok()) {
       r.status = t.sample.status;
       r.out = true;
-      run_.to_start();
+      to_start();
     }
+  }
+
+  void to_start() {
+    run_.to_start();
+    fresh_ = true;
   }
 
   static const racer& fastest(const std::vector<racer>& racers) {
@@ -71,21 +82,30 @@ class race {
   }
 
   bool drops(const std::vector<racer>& racers, const racer& r, bool leave) const {
-    const racer& best = fastest(racers);
-    if (&best == &r || r.seconds.size() < 2) return false;
-    const auto against = compare_paired(r.seconds, best.seconds);
-    if (against.ratio > settings_.hopeless) return true;
-    return leave && r.seconds.size() >= settings_.min_rounds && against.bounds.low > 1;
+    const racer& rival = leave ? fastest(racers) : racers.front();
+    if (&rival == &r || r.seconds.size() < 2) return false;
+    if (r.seconds.size() < settings_.min_rounds) return always_hopeless(r, rival);
+    const auto against = compare_paired(r.seconds, rival.seconds);
+    return against.ratio > settings_.hopeless || (leave && against.clearly_faster());
   }
 
-  // Decided: nobody but the reference is left, or every other racer is clearly faster or slower than the reference.
-  bool decided(const std::vector<racer>& racers, std::size_t rounds) const {
+  // A single slow batch is noise: with few rounds each of them must say so.
+  bool always_hopeless(const racer& r, const racer& rival) const {
+    const std::size_t rounds = std::min(r.seconds.size(), rival.seconds.size());
+    for (std::size_t i = 0; i < rounds; ++i) {
+      if (r.seconds[i] <= settings_.hopeless * rival.seconds[i]) return false;
+    }
+    return rounds >= 2;
+  }
+
+  bool decided(const std::vector<racer>& racers, std::size_t rounds, bool leave) const {
     const auto left = std::ranges::count_if(racers, [](const racer& r) { return !r.out; });
     if (left <= 1) return rounds > 0;
     if (rounds < settings_.min_rounds) return false;
-    return std::ranges::all_of(racers.begin() + 1, racers.end(), [&](const racer& r) {
-      if (r.out) return true;
-      const auto against = compare_paired(racers.front().seconds, r.seconds);
+    const racer& rival = leave ? racers.front() : fastest(racers);
+    return std::ranges::all_of(racers, [&](const racer& r) {
+      if (r.out || &r == &rival) return true;
+      const auto against = compare_paired(rival.seconds, r.seconds);
       return against.clearly_faster() || against.clearly_slower();
     });
   }
@@ -94,6 +114,7 @@ class race {
   stage stage_;
   race_settings settings_;
   std::size_t max_rounds_;
+  bool fresh_ = true;  // no batch was trained since the common start
 };
 
 }  // namespace comp

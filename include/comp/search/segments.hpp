@@ -91,7 +91,7 @@ inline segment_space make_segment_space(const op_graph& graph, std::span<const o
   segment_space made;
   made.kinds.assign(graph.size(), segment_kind::decided);
   plan base = chosen;
-  group_builder groups;
+  group_builder groups{graph, how};
   std::vector<precision> levels;
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
     if (decided[i]) continue;
@@ -105,7 +105,7 @@ inline segment_space make_segment_space(const op_graph& graph, std::span<const o
       if (near.test(static_cast<std::size_t>(p))) levels.push_back(p);
     }
     base[i] = levels.empty() ? precision::fp32 : levels.front();
-    if (levels.size() > 1) groups.add(tied_as(graph[i], how), levels, i);
+    if (levels.size() > 1) groups.add(i, levels);
   }
   made.space = search_space{std::move(base), groups.take()};
   return made;

@@ -6,7 +6,6 @@
 #include <comp/core/precision.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <vector>
 
 namespace comp {
@@ -30,7 +29,8 @@ struct early_cut {
   double slower_than_fp32 = 1.5;  // times FP32's median batch
   double slower_than_best = 1.2;  // times the best accepted candidate's median batch
   std::size_t batches = 6;        // that must have been trained before time is judged, the first not counted
-  double diverged = 2.0;          // times |FP32's mean loss over the same batches| above it
+  double at_once = 4;             // times either limit: ended after two batches, the first not counted
+  double diverged = 2.0;          // times FP32's mean |loss| over the same batches above its mean loss
   std::size_t loss_batches = 8;   // that must have been trained before divergence is judged
 };
 
@@ -39,7 +39,7 @@ struct race_settings {
   std::size_t min_rounds = 6;       // 6 give the first 95% interval
   std::size_t max_rounds = 10;      // per candidate of stage 2
   std::size_t contest_rounds = 20;  // at most, of the final head-to-head
-  double hopeless = 1.3;            // out after two rounds when so many times slower than the best
+  double hopeless = 1.3;            // out after two rounds when so many times slower than the best in each of them
 };
 
 struct search_settings {
@@ -58,14 +58,23 @@ struct search_settings {
                             "give a number from 0 to 10",
                             tolerance);
     require<settings_error>(
-        race.min_rounds >= 2 && race.max_rounds >= race.min_rounds && race.contest_rounds >= race.min_rounds,
-        "race has {} to {} rounds and {} in the contest (at least 2, and no maximum below the minimum): "
-        "give min_rounds <= max_rounds",
+        race.min_rounds >= 6 && race.max_rounds >= race.min_rounds && race.contest_rounds >= race.min_rounds,
+        "race has {} to {} rounds and {} in the contest (fewer than 6 give no interval, and no maximum may be below the "
+        "minimum): give 6 <= min_rounds <= max_rounds and contest_rounds",
         race.min_rounds, race.max_rounds, race.contest_rounds);
-    require<settings_error>(cut.slower_than_fp32 > 1 && cut.slower_than_best > 1,
-                            "early cut at {} times FP32 and {} times the best (a factor of 1 or less would cut noise): "
-                            "give factors above 1",
-                            cut.slower_than_fp32, cut.slower_than_best);
+    require<settings_error>(race.hopeless > 1,
+                            "race lets plans out that are {} times slower (a factor of 1 or less would drop noise): "
+                            "give a factor above 1",
+                            race.hopeless);
+    require<settings_error>(
+        cut.slower_than_fp32 > 1 && cut.slower_than_best > 1 && cut.at_once >= 1,
+        "early cut at {} times FP32 and {} times the best, at once at {} times those (a factor of 1 "
+        "or less would cut noise): give factors above 1",
+        cut.slower_than_fp32, cut.slower_than_best, cut.at_once);
+    require<settings_error>(cut.diverged > 0,
+                            "early cut calls a loss diverged at {} times FP32's above it (0 or less would cut good "
+                            "candidates): give a factor above 0",
+                            cut.diverged);
   }
 };
 

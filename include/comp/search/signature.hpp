@@ -4,25 +4,31 @@
 
 #include <algorithm>
 #include <comp/core/concepts.hpp>
+#include <comp/search/candidate_space.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/settings.hpp>
-#include <ranges>
 #include <string>
 #include <vector>
 
 namespace comp {
 
+/// What `trainer` can run.
+template <Backend B>
+std::vector<precision> supported_precisions(const B& trainer) {
+  if constexpr (detail::knows_precisions<B>) return trainer.supported_precisions();
+  return {precision::fp32, precision::bf16, precision::fp16};
+}
+
 /// FP32 first, then the low precisions to search in order of preference.
 /// Throws: `settings_error` for a precision that the backend does not support.
 template <Backend B>
 std::vector<precision> searched_precisions(const B& trainer, const search_settings& settings) {
-  std::vector<precision> supported{precision::fp32, precision::bf16, precision::fp16};
-  if constexpr (detail::knows_precisions<B>) supported = trainer.supported_precisions();
+  const std::vector<precision> supported = supported_precisions(trainer);
   std::vector<precision> searched{precision::fp32};
   for (const precision p : settings.precisions.empty() ? supported : settings.precisions) {
     require<settings_error>(std::ranges::find(supported, p) != supported.end(),
                             "precision {} was asked for (the backend supports {}): leave it out", name(p),
-                            fmt::join(supported | std::views::transform([](precision s) { return name(s); }), ", "));
+                            names_of(supported));
     if (std::ranges::find(searched, p) == searched.end()) searched.push_back(p);
   }
   return searched;
@@ -33,10 +39,10 @@ template <Backend B>
 std::string search_signature(const B& trainer, const outcome& log, const search_settings& settings) {
   std::string backend = "unnamed";
   if constexpr (detail::signs<B>) backend = trainer.signature();
-  return fmt::format("model={:016x}; backend={}; hardware={}/{}/{}; cut={:g},{:g},{},{:g},{}", log.graph.fingerprint(),
-                     backend, log.hardware.name, log.hardware.compute_capability, log.hardware.threads,
-                     settings.cut.slower_than_fp32, settings.cut.slower_than_best, settings.cut.batches,
-                     settings.cut.diverged, settings.cut.loss_batches);
+  return fmt::format("model={:016x}; backend={}; hardware={}/{}/{}; cut={:g},{:g},{},{:g},{:g},{}",
+                     log.graph.fingerprint(), backend, log.hardware.name, log.hardware.compute_capability,
+                     log.hardware.threads, settings.cut.slower_than_fp32, settings.cut.slower_than_best,
+                     settings.cut.batches, settings.cut.at_once, settings.cut.diverged, settings.cut.loss_batches);
 }
 
 }  // namespace comp

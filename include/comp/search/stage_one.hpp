@@ -4,9 +4,11 @@
 // Source: CoMP paper, section 3.2 and algorithm 1; "gradually return to a more conservative plan": section 4.4.
 #pragma once
 
+#include <array>
 #include <comp/search/candidate_space.hpp>
 #include <comp/search/early_cut.hpp>
 #include <comp/search/evaluator.hpp>
+#include <comp/search/stage_zero.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <cstddef>
 #include <limits>
@@ -16,13 +18,6 @@
 #include <vector>
 
 namespace comp {
-
-/// An epoch's trial with the trainer's state at its end, where that is known.
-template <class State>
-struct finished_epoch {
-  trial result = {};
-  std::optional<State> end = {};  // empty after a recalled trial, or where the backend cannot save
-};
 
 template <class Evaluator>
 class stage_one {
@@ -65,11 +60,16 @@ class stage_one {
 
   // The lowered operators, FP32 or low per group, everything else FP32.
   void back_off(const candidate_space& candidates) {
-    group_builder groups;
+    group_builder groups{log_.graph, settings_.epochs_tie};
     for (std::size_t i = 0; i < candidates.roles.size(); ++i) {
-      if (candidates.roles[i] != op_role::lowered) continue;
-      const precision levels[] = {precision::fp32, candidates.space.base()[i]};
-      groups.add(tied_as(log_.graph[i], settings_.epochs_tie), levels, i);
+      if (candidates.roles[i] == op_role::lowered)
+        groups.add(i, std::array{precision::fp32, candidates.space.base()[i]});
+    }
+    for (const op_group& group : candidates.space.groups()) {  // allow-operators with several low precisions
+      if (group.levels.front() == precision::fp32) continue;
+      std::vector<precision> levels{precision::fp32};
+      levels.insert(levels.end(), group.levels.begin(), group.levels.end());
+      for (const auto op : group.operators) groups.add(op, levels);
     }
     search_space space{baseline_.result.plan, groups.take()};
     if (space.groups().empty()) return;

@@ -4,11 +4,11 @@
 // races compare although the machine drifts. Source: CoMP paper, section 3.3.
 #pragma once
 
-#include <algorithm>
 #include <comp/core/strategy.hpp>
 #include <comp/search/race.hpp>
 #include <cstddef>
 #include <map>
+#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -40,15 +40,29 @@ class stage_two {
     }
     if (racers.size() == 1 && done_.contains(best_.plan)) return;
     race<Evaluator>{run_, stage::batches, settings_, settings_.max_rounds}(racers, true);
-    const trial reference = best_.seconds < std::numeric_limits<double>::infinity() ? best_ : as_trial(racers.front());
-    done_[reference.plan] = reference;
-    best_ = reference;
-    for (const racer& r : racers) {
-      if (r.plan == reference.plan) continue;
-      const trial t = relative_to(reference, racers.front(), r);
+    take_reference(racers.front());
+    const racer* leader = &racers.front();
+    for (const racer& r : racers | std::views::drop(1)) {
+      const trial t = relative_to(racers.front(), r);
       done_[r.plan] = t;
-      if (clearly_faster(t, best_)) best_ = t;
+      if (beats(r, *leader)) leader = &r;
     }
+    if (leader == &racers.front()) return;
+    best_ = done_.at(leader->plan);
+    best_.bounds = {best_.seconds, best_.seconds};
+    done_[best_.plan] = best_;
+  }
+
+  // The best plan so far is what all others are measured against, so its own time has no spread.
+  void take_reference(const racer& r) {
+    if (!best_.accepted) best_ = as_trial(r);
+    best_.bounds = {best_.seconds, best_.seconds};
+    done_[best_.plan] = best_;
+  }
+
+  static bool beats(const racer& r, const racer& leader) {
+    if (r.status != status::ok || leader.status != status::ok) return r.status == status::ok && !r.out;
+    return compare_paired(leader.seconds, r.seconds).clearly_faster();
   }
 
   static trial as_trial(const racer& r) {
@@ -62,13 +76,12 @@ class stage_two {
     return t;
   }
 
-  static trial relative_to(const trial& reference, const racer& its_racer, const racer& r) {
+  trial relative_to(const racer& reference, const racer& r) const {
     trial t = as_trial(r);
-    if (!t.accepted || !reference.accepted) return t;
-    const auto slowdown = compare_paired(r.seconds, its_racer.seconds);
-    t.seconds = slowdown.ratio * reference.seconds;
-    t.bounds = {slowdown.bounds.low * reference.seconds, slowdown.bounds.high * reference.seconds};
-    if (slowdown.bounds.high < slowdown.bounds.low) t.bounds = {};
+    if (!t.accepted || !best_.accepted || reference.status != status::ok) return t;
+    const auto slowdown = compare_paired(r.seconds, reference.seconds);
+    t.seconds = slowdown.ratio * best_.seconds;
+    t.bounds = {slowdown.bounds.low * best_.seconds, slowdown.bounds.high * best_.seconds};
     return t;
   }
 

@@ -41,6 +41,7 @@ class exhaustive::run {
   }
 
   void tell(const trial&) {}
+  std::size_t at_most() const { return static_cast<std::size_t>(space_.size().value_or(0)); }
 
  private:
   // Counts in a mixed-radix number system, a digit per group: on average two groups change per plan.

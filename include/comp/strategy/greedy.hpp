@@ -7,6 +7,7 @@
 // paper enumerates.
 #pragma once
 
+#include <algorithm>
 #include <comp/core/search_space.hpp>
 #include <comp/core/strategy.hpp>
 #include <comp/core/trial.hpp>
@@ -47,6 +48,12 @@ class greedy::run {
       if (fresh(*next)) plans.push_back(std::move(*next));
     }
     return plans;
+  }
+
+  std::size_t at_most() const {
+    std::size_t changes = 0;
+    for (const op_group& group : space_.groups()) changes += group.levels.size() - 1;
+    return ends_.size() + changes * std::max<std::size_t>(settings_.passes, 1);
   }
 
   void tell(const trial& seen) {

@@ -2,10 +2,12 @@
 // Plans drawn uniformly, none twice: the yardstick that every other strategy has to beat.
 // Use when the space is too large for `exhaustive` and nothing is known about the operators.
 // Asks for the most conservative plan first, so that there is always something to compare with.
-// Ignores what it is told. Same seed, same plans, on every standard library.
+// Ignores what it is told. Same seed, same plans, on every standard library. Ends when every plan was drawn, or when a
+// hundred thousand draws in a row gave no valid plan that is new.
 // Source: none; the CoMP paper enumerates.
 #pragma once
 
+#include <algorithm>
 #include <comp/core/search_space.hpp>
 #include <comp/core/strategy.hpp>
 #include <comp/core/trial.hpp>
@@ -29,17 +31,20 @@ struct random {
 class random::run {
  public:
   run(const random& chosen, search_space over)
-      : space_{std::move(over)}, left_{chosen.trials}, generator_{chosen.seed} {}
+      : space_{std::move(over)},
+        left_{std::min<std::uint64_t>(chosen.trials, space_.size().value_or(chosen.trials))},
+        generator_{chosen.seed} {}
 
   std::vector<plan> ask(std::size_t at_most) {
     std::vector<plan> plans;
-    while (plans.size() < at_most && left_ > 0) {
+    for (std::size_t misses = 0; plans.size() < at_most && left_ > 0;) {
       plan drawn = tried_.empty() ? space_.conservative() : space_.random(generator_);
       const bool fresh = tried_.insert(drawn).second;
       if (fresh && space_.valid(drawn)) {
         plans.push_back(std::move(drawn));
         --left_;
-      } else if (!fresh && exhausted()) {
+        misses = 0;
+      } else if (++misses >= most_misses || exhausted()) {
         left_ = 0;
       }
     }
@@ -47,10 +52,11 @@ class random::run {
   }
 
   void tell(const trial&) {}
+  std::size_t at_most() const { return left_; }
 
  private:
-  // Coupon collector: the last of n plans is expected after n ln n draws; a space is small enough for that or never
-  // runs out.
+  static constexpr std::size_t most_misses = 100'000;
+
   bool exhausted() const {
     const auto size = space_.size();
     return size && tried_.size() >= *size;

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <comp/search/candidate_space.hpp>
+
+#include "fake_trainer.hpp"
+
+using comp::op_role;
+using comp::precision;
+using comp::tie;
+
+namespace {
+
+constexpr std::array only_bf16{precision::bf16};
+constexpr std::array two_lows{precision::bf16, precision::fp16};
+
+comp::candidate_space space_of(const comp::op_graph& graph, std::span<const precision> lows = only_bf16,
+                               tie how = tie::none) {
+  return comp::make_candidate_space(fake::lists{}, graph, {}, lows, how);
+}
+
+}  // namespace
+
+TEST_CASE("the paper's figure 4: operators 0, 4 and 7 are searched, 3 and 5 fixed low, 1, 2 and 6 left to stage 2") {
+  const auto graph = fake::sized_chain({"allow.odd", "relu", "dropout", "allow", "deny", "allow", "relu", "allow.odd"});
+  const auto made = space_of(graph);
+  REQUIRE(made.space.groups().size() == 3);
+  for (const auto& [group, op] : {std::pair{0, 0U}, {1, 4U}, {2, 7U}}) {
+    const auto& got = made.space.groups()[static_cast<std::size_t>(group)];
+    CHECK(got.operators == std::vector{op});
+    CHECK(got.levels == std::vector{precision::fp32, precision::bf16});
+  }
+  CHECK(made.space.conservative().str() == "111b1b11");
+  CHECK(*made.space.size() == 8);
+  using enum op_role;
+  CHECK(made.roles == std::vector{searched, undecided, undecided, lowered, searched, lowered, undecided, searched});
+}
+
+TEST_CASE("operators are tied by kind, by outermost scope, or not at all") {
+  const auto graph = fake::sized({{.name = "a", .kind = "deny.x", .scopes = {"block1", "attention"}},
+                                  {.name = "b", .kind = "deny.y", .scopes = {"block1"}},
+                                  {.name = "c", .kind = "deny.x", .scopes = {"block2"}},
+                                  {.name = "d", .kind = "deny.y"}});
+  const auto groups = [&](tie how) {
+    std::vector<std::string> names;
+    const auto made = space_of(graph, only_bf16, how);
+    for (const auto& group : made.space.groups()) {
+      names.push_back(group.name + ":" + std::to_string(group.operators.size()));
+    }
+    return names;
+  };
+  CHECK(groups(tie::kind) == std::vector<std::string>{"deny.x:2", "deny.y:2"});
+  CHECK(groups(tie::scope) == std::vector<std::string>{"block1:2", "block2:1", "d:1"});
+  CHECK(groups(tie::none) == std::vector<std::string>{"a:1", "b:1", "c:1", "d:1"});
+}
+
+TEST_CASE("operators of one kind whose levels differ are not tied") {
+  const auto graph = fake::sized({{.name = "a", .kind = "allow.x"}, {.name = "b", .kind = "allow.x"}});
+  const comp::op_graph mixed = [&] {
+    std::vector<comp::op_info> ops{graph.begin(), graph.end()};
+    ops[1].n = 7;
+    ops[1].producers = {0};
+    return comp::op_graph{ops};
+  }();
+  const auto made = space_of(mixed, two_lows, tie::kind);
+  REQUIRE(made.space.groups().size() == 2);
+  CHECK(made.space.groups()[0].levels == std::vector{precision::bf16, precision::fp16});
+  CHECK(made.space.groups()[1].levels == std::vector{precision::fp32, precision::bf16, precision::fp16});
+}
+
+TEST_CASE("groups come with the most work first") {
+  const auto graph = fake::sized({{.name = "a", .kind = "deny", .flops = 10},
+                                  {.name = "b", .kind = "deny", .flops = 1000},
+                                  {.name = "c", .kind = "deny", .bytes = 10},
+                                  {.name = "d", .kind = "deny"},
+                                  {.name = "e", .kind = "deny"}});
+  const auto made = space_of(graph);
+  std::string order;
+  for (const auto& group : made.space.groups()) order += group.name;
+  CHECK(order == "bcade");
+}
+
+TEST_CASE("with no low precision to search everything stays in FP32") {
+  const auto made = space_of(fake::sized_chain({"allow", "deny", "relu", "allow.odd"}), {});
+  CHECK(made.space.groups().empty());
+  CHECK(made.space.conservative().str() == "1111");
+}
+
+TEST_CASE("a pinned operator has its precision and is not searched; a view is never chosen") {
+  const auto graph = fake::sized({{.name = "a", .kind = "fix"}, {.name = "b", .kind = "allow", .choosable = false}});
+  const auto made = space_of(graph);
+  CHECK(made.roles == std::vector{op_role::pinned, op_role::view});
+  CHECK(made.space.base().str() == "b1");
+  SUBCASE("a precision that the backend lacks is refused") {
+    CHECK_NOTHROW(require_supported(made, graph, only_bf16));
+    CHECK_THROWS_WITH_AS(require_supported(made, graph, std::array{precision::fp32, precision::fp16}),
+                         "policy fixes operator 0 (\"a\") at bf16 (the backend supports fp32, fp16): change the rule",
+                         comp::settings_error);
+  }
+}
+
+TEST_CASE("without losses every operator that a list denies, or that no list names, may be low") {
+  const auto graph = fake::sized_chain({"allow", "relu", "deny", "allow.odd", "fix"});
+  const auto made = space_of(graph, two_lows);
+  const auto space = space_without_losses(made, graph, two_lows, tie::none);
+  CHECK(*space.size() == 3 * 3 * 3 * 3);  // allow with two lows, relu, deny, allow.odd
+  CHECK(space.conservative().str() == "1111b");
+  CHECK(space_without_losses(space_of(graph), graph, only_bf16, tie::none).conservative().str() == "b111b");
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <comp/strategy/greedy.hpp>
+
+#include "spaces.hpp"
+
+using comp::plan;
+using comp::precision;
+using comp::trial;
+using comp::strategy::greedy;
+
+namespace {
+
+struct answered {
+  std::vector<plan> plans;
+  trial best;
+};
+
+answered search(const greedy& strategy, const comp::search_space& space,
+                const std::function<trial(const plan&)>& answer) {
+  answered got;
+  got.plans = spaces::asked(strategy, space, 1, [&](const plan& p) {
+    const trial t = answer(p);
+    if (!got.best.accepted || clearly_faster(t, got.best)) got.best = t;
+    return t;
+  });
+  return got;
+}
+
+// Seconds of a chain of two-level operators: `low` where lowered, 1 where not, `cast` where neighbours differ.
+double chain_seconds(const plan& p, double low, double cast) {
+  double seconds = 0;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    seconds += comp::is_low(p[i]) ? low : 1;
+    if (i > 0 && p[i] != p[i - 1]) seconds += cast;
+  }
+  return seconds;
+}
+
+}  // namespace
+
+TEST_CASE("greedy finds the best plan where operators do not interact") {
+  const bool holds = rc::check([] {
+    const auto levels = *rc::gen::container<std::vector<std::size_t>>(5, rc::gen::inRange<std::size_t>(1, 5));
+    const auto seconds = *rc::gen::container<std::vector<int>>(5 * 6, rc::gen::inRange(1, 1000));
+    const auto time = [&](const plan& p) {
+      double all = 0;
+      for (std::size_t i = 0; i < p.size(); ++i) all += seconds[i * 6 + static_cast<std::size_t>(p[i])];
+      return spaces::accepted_in(p, all);
+    };
+    double least = 0;
+    for (std::size_t i = 0; i < 5; ++i) {
+      least += *std::min_element(seconds.begin() + static_cast<std::ptrdiff_t>(i * 6),
+                                 seconds.begin() + static_cast<std::ptrdiff_t>(i * 6 + levels[i]));
+    }
+    RC_ASSERT(search(greedy{}, spaces::of(levels), time).best.seconds == least);
+    RC_ASSERT(search(greedy{.both_ends = false}, spaces::of(levels), time).best.seconds == least);
+  });
+  CHECK(holds);
+}
+
+TEST_CASE("greedy starts from both ends, so that casts between neighbours do not hide the far one") {
+  const auto space = spaces::of(std::vector<std::size_t>(6, 2));
+  const auto time = [](const plan& p) { return spaces::accepted_in(p, chain_seconds(p, 0.5, 0.4)); };
+  // Lowering one operator alone saves 0.5 and costs two casts, 0.8; lowering all saves 3.
+  CHECK(search(greedy{}, space, time).best.plan.count_low() == 6);
+  CHECK(search(greedy{}, space, time).best.seconds == doctest::Approx(3));
+  SUBCASE("one end alone goes astray where each first step loses") {
+    const auto middle_first = [&](const plan& p) { return spaces::accepted_in(p, chain_seconds(p, 0.5, 0.6)); };
+    CHECK(search(greedy{.both_ends = false}, space, middle_first).best.plan == space.conservative());
+    CHECK(search(greedy{}, space, middle_first).best.plan.count_low() == 6);
+  }
+}
+
+TEST_CASE("greedy puts single operators back from the low end when they spoil the loss") {
+  const auto space = spaces::of(std::vector<std::size_t>(5, 2));
+  const auto judge = [](const plan& p) {
+    trial t = spaces::accepted_in(p, chain_seconds(p, 0.5, 0));
+    t.accepted = !comp::is_low(p[3]);
+    return t;
+  };
+  CHECK(search(greedy{}, space, judge).best.plan.str() == "ttt1t");
+}
+
+TEST_CASE("greedy keeps a plan when a change is faster by noise alone") {
+  const auto space = spaces::of({2, 2, 2});
+  const auto noisy = [](const plan& p) {
+    const double seconds = 1 - 0.01 * static_cast<double>(p.count_low());
+    return trial{.plan = p, .accepted = true, .seconds = seconds, .bounds = {seconds - 0.05, seconds + 0.05}};
+  };
+  CHECK(search(greedy{}, space, noisy).best.plan == space.conservative());
+  const auto got = search(greedy{}, space, noisy);
+  for (const plan& p : got.plans)
+    CHECK((p.count_low() <= 1 || p.count_low() == 3));  // never built upon a change that is noise
+}
+
+TEST_CASE("greedy takes a plan that is accepted over one that is not, however slow") {
+  const auto space = spaces::of({2, 2});
+  const auto judge = [](const plan& p) {
+    trial t = spaces::accepted_in(p, 1 + static_cast<double>(p.count_low()));
+    t.accepted = p.str() == "1t";
+    return t;
+  };
+  CHECK(search(greedy{}, space, judge).best.plan.str() == "1t");
+}
+
+TEST_CASE("greedy goes on from the most conservative plan when nothing is accepted, and ends") {
+  const auto got = search(greedy{.passes = 3}, spaces::of({3, 3}), [](const plan& p) { return trial{.plan = p}; });
+  CHECK(got.plans.size() == 2 + 2 + 2);  // both ends, then two other levels of each group
+  CHECK(spaces::no_repeats(got.plans));
+}
+
+TEST_CASE("a second pass finds what pays only after a later change, and ends early when nothing changes") {
+  const auto space = spaces::of({2, 2, 2});
+  // Operator 0 pays only when operator 2 is low; lowering all of them fails.
+  const auto time = [](const plan& p) {
+    const bool low0 = comp::is_low(p[0]), low1 = comp::is_low(p[1]), low2 = comp::is_low(p[2]);
+    trial t = spaces::accepted_in(p, 3 - (low2 ? 1 : 0) - (low0 && low2 ? 1 : 0) + (low0 && !low2 ? 1 : 0));
+    t.accepted = !low1;
+    return t;
+  };
+  CHECK(search(greedy{.passes = 1}, space, time).best.plan.str() == "11t");
+  CHECK(search(greedy{.passes = 2}, space, time).best.plan.str() == "t1t");
+  CHECK(search(greedy{.passes = 50}, space, time).plans.size() ==
+        search(greedy{.passes = 3}, space, time).plans.size());
+}
+
+TEST_CASE("greedy asks nothing of a space without plans and one plan of an empty space") {
+  CHECK(search(greedy{}, spaces::of({2, 2}, [](const plan&) { return false; }), spaces::hashed).plans.empty());
+  CHECK(search(greedy{}, comp::search_space{plan{3}, {}}, spaces::hashed).plans.size() == 1);
+}
+
+TEST_CASE("greedy asks for valid plans of the space, none twice, and no more than it says") {
+  const bool holds = rc::check([] {
+    const auto space = *spaces::arbitrary();
+    const greedy strategy{.both_ends = *rc::gen::arbitrary<bool>(), .passes = *rc::gen::inRange<std::size_t>(1, 4)};
+    const auto plans = spaces::asked(strategy, space, *rc::gen::inRange<std::size_t>(1, 5), spaces::hashed);
+    RC_ASSERT(spaces::no_repeats(plans));
+    RC_ASSERT(std::ranges::all_of(plans, [&](const plan& p) { return spaces::contains(space, p); }));
+    RC_ASSERT(plans.size() <= strategy.start(space).at_most());
+    RC_ASSERT(plans.front() == space.conservative());
+  });
+  CHECK(holds);
+}
