@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <comp_native/data/text.hpp>
+
+#include "temporary.hpp"
+
+namespace {
+using namespace comp::native::data;
+using namespace test_data;
+
+TEST_CASE("a text is read as it is, plain or gzip") {
+  const folder in;
+  const std::string text = "Zwölf\r\n\tlines\n";
+  CHECK(read_text(in.write("a.txt", text)) == text);
+  CHECK(read_text(in.write("a.txt.gz", gzip(text))) == text);
+}
+
+TEST_CASE("a vocabulary has each letter once, in order, and decodes what it encodes") {
+  const vocabulary letters{"hello"};
+  CHECK(letters.letters() == "ehlo");
+  CHECK(letters.encode("hole") == std::vector<std::int32_t>{1, 3, 2, 0});
+  CHECK(letters.decode(letters.encode("hello")) == "hello");
+  std::string every;
+  for (int letter = 1; letter < 256; ++letter) every += static_cast<char>(letter);
+  const vocabulary all{every};
+  CHECK(all.size() == 255);
+  CHECK(all.decode(all.encode(every)) == every);
+}
+
+TEST_CASE("an unknown letter is refused with its position") {
+  const vocabulary letters{"abc"};
+  CHECK(message_of<comp::error>([&] { letters.encode("abxc"); }) ==
+        "letter 'x' at 2 is not in the vocabulary of 3 letters (it did not occur in the text that made it): "
+        "make the vocabulary from both texts, or leave the letter out");
+  CHECK(message_of<comp::error>([&] { letters.encode("a\n"); }).starts_with("letter 0x0a at 1 is not in"));
+  CHECK(letters.encode("").empty());
+}
+
+TEST_CASE("a number that is no token is refused with its position") {
+  const vocabulary letters{"abc"};
+  CHECK(message_of<comp::error>([&] {
+          letters.decode(std::vector<std::int32_t>{0, 3});
+        }) == "token 3 at 1 is out of range (the vocabulary has 3 letters): decode what this vocabulary encoded");
+  CHECK(message_of<comp::error>([&] { letters.decode(std::vector<std::int32_t>{-1}); }).starts_with("token -1 at 0"));
+}
+
+TEST_CASE("a file that is no text is refused") {
+  const folder in;
+  CHECK(message_of([&] {
+          parse_text(bytes(std::string_view{"ab\0c", 4}), "f");
+        }) == "f has a NUL byte at 2 (a text has none): check that it is a text file");
+  CHECK(message_of([&] { parse_text({}, "f"); }) == "f is empty (a text is expected): use a file with text");
+  CHECK(message_of([&] { read_text(in.path() / "none"); }).find("does not exist") != std::string::npos);
+  CHECK(message_of<comp::error>([] { vocabulary{""}; }) ==
+        "a vocabulary of an empty text (it has no letters): give it the training text");
+}
+
+TEST_CASE("the end of a text is held out, and no letter is lost") {
+  const auto [train, test] = split_text("0123456789", 0.25);
+  CHECK(train == "01234567");
+  CHECK(test == "89");
+  CHECK(message_of<comp::error>([] { split_text("0123456789", 0.05); }) ==
+        "10 letters with a share of 0.05 held out (each part needs a letter): use more text or another share");
+  CHECK(message_of<comp::error>([] {
+          split_text("0123456789", 1);
+        }).ends_with("(it must lie between 0 and 1): change it"));
+}
+}  // namespace
