@@ -5,6 +5,7 @@
 // them.
 #pragma once
 
+#include <algorithm>
 #include <comp_native/device.hpp>
 #include <cstdint>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -133,8 +134,9 @@ inline tensor sum(context& c, std::span<const tensor> terms) {
   require<error>(!terms.empty(), "sum of {} tensors (there is nothing to add): give at least one", terms.size());
   for (const tensor& t : terms) require_same("sum", t.shape(), terms[0].shape());
   if (terms.size() == 1) return terms[0];
-  if (terms.size() == 2) return add(c, terms[0], terms[1]);
-  const tensor first = detail::loopable(c, terms[0]);
+  const precision to_precision = terms[0].precision();
+  const bool alike = std::ranges::all_of(terms, [&](const tensor& t) { return t.precision() == to_precision; });
+  const tensor first = detail::loopable(c, alike ? terms[0] : cast(c, terms[0], precision::fp32));
   std::vector<tensor> all{first};
   for (const tensor& t : terms.subspan(1)) all.push_back(detail::beside(c, t, first));
   const tensor y = c.make(first.shape(), first.layout());
@@ -157,7 +159,7 @@ inline tensor sum(context& c, std::span<const tensor> terms) {
       });
     });
   });
-  return cast(c, y, terms[0].precision());
+  return cast(c, y, to_precision);
 }
 
 }  // namespace comp::host

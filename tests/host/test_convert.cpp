@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <comp_host/convert.hpp>
+#include <cstring>
+#include <limits>
+
+#include "agree.hpp"
+
+namespace comp::host::test {
+namespace {
+
+/// The FP16 nearest to x, found by trying: the definition of rounding to nearest, ties to even.
+std::uint16_t nearest_fp16(float x) {
+  const std::uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  const double magnitude = std::abs(static_cast<double>(x));
+  if (magnitude >= 65520) return sign | 0x7c00;
+  std::uint16_t low = 0, high = 0x7bff;  // finite patterns are ordered as their values
+  while (high - low > 1) {
+    const auto middle = static_cast<std::uint16_t>((low + high) / 2);
+    (fp16_value(middle) <= magnitude ? low : high) = middle;
+  }
+  const double below = magnitude - fp16_value(low), above = fp16_value(high) - magnitude;
+  const bool up = below > above || (below == above && (low & 1));
+  return sign | (up ? high : low);
+}
+
+TEST_CASE("every FP16 pattern survives the way to FP32 and back, by loops and by instructions") {
+  std::vector<fp16> all(65536), back(65536);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].bits = static_cast<std::uint16_t>(i);
+  std::vector<float> wide(65536);
+  convert(all.data(), wide.data(), all.size());
+  convert(wide.data(), back.data(), wide.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const float by_hand = fp16_value(all[i].bits);
+    REQUIRE(std::memcmp(&by_hand, &wide[i], sizeof(float)) == 0);
+    if (!std::isnan(by_hand)) REQUIRE(back[i].bits == all[i].bits);
+    REQUIRE(fp16_bits(by_hand) == back[i].bits);
+  }
+}
+
+TEST_CASE("FP32 is rounded to the nearest FP16, ties to even") {
+  std::vector<float> from = numbers(4096, 1, precision::fp32, -70000, 70000);
+  for (const float x : numbers(4096, 2, precision::fp32, -1e-4F, 1e-4F)) from.push_back(x);
+  for (std::uint16_t i = 0; i < 0x7bff; ++i)
+    from.push_back((fp16_value(i) + fp16_value(static_cast<std::uint16_t>(i + 1))) / 2);
+  for (const float x :
+       {65504.0F, 65519.99F, 65520.0F, 1e9F, -65520.0F, 0x1p-25F, 0x1.000002p-25F, -0x1p-24F, 0.0F, -0.0F, 1e-40F})
+    from.push_back(x);
+  std::vector<fp16> to(from.size());
+  convert(from.data(), to.data(), from.size());
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    CAPTURE(from[i]);
+    REQUIRE(to[i].bits == nearest_fp16(from[i]));
+    REQUIRE(fp16_bits(from[i]) == nearest_fp16(from[i]));
+  }
+}
+
+TEST_CASE("FP32 is rounded to the nearest BF16, ties to even") {
+  const auto rounded = [](float x) {
+    bf16 to;
+    store(to, x);
+    return load(to);
+  };
+  CHECK(rounded(1.0F + 0x1p-8F) == 1.0F);
+  CHECK(rounded(1.0F + 0x1.8p-7F) == 1.0F + 0x1p-6F);
+  CHECK(rounded(1.0F + 0x1.02p-8F) == 1.0F + 0x1p-7F);
+  CHECK(rounded(std::numeric_limits<float>::max()) == std::numeric_limits<float>::infinity());
+  CHECK(rounded(-std::numeric_limits<float>::infinity()) == -std::numeric_limits<float>::infinity());
+  CHECK(rounded(0x1p-133F) == 0x1p-133F);
+  CHECK(std::isnan(rounded(__builtin_bit_cast(float, 0x7f800001U))));
+}
+
+TEST_CASE("uploads and casts overflow FP16 to infinity and keep NaN") {
+  for (const std::int64_t n : {std::int64_t{1}, std::int64_t{3}, std::int64_t{17}, std::int64_t{100000}}) {
+    device d;
+    std::vector<float> from(static_cast<std::size_t>(n), 65504.0F);
+    from.back() = 65536.0F;
+    const auto x = d.upload(from, {n}, precision::fp16);
+    CHECK(d.download(x).back() == INFINITY);
+    CHECK(d.download(d.add(x, x))[0] == INFINITY);
+    CHECK(d.download(d.cast(d.upload(from, {n}, precision::fp32), precision::fp16)).back() == INFINITY);
+    CHECK(d.download(d.cast(x, precision::bf16))[0] == (n == 1 ? INFINITY : 65536.0F));
+    from.back() = NAN;
+    for (const precision p : tested) CHECK(std::isnan(d.download(d.upload(from, {n}, p)).back()));
+  }
+}
+
+TEST_CASE("a precision that the device lacks is refused by name") {
+  device d;
+  CHECK_THROWS_WITH_AS(d.upload(std::vector{1.0F}, {1}, precision::fp8_e4m3),
+                       "precision fp8_e4m3 asked of the host device (it has fp32, bf16 and fp16): use one of these",
+                       error);
+  CHECK_THROWS_AS(d.cast(d.upload(std::vector{1.0F}, {1}, precision::fp32), precision::tf32), error);
+}
+
+}  // namespace
+}  // namespace comp::host::test

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <comp_host/elementwise.hpp>
+#include <limits>
+
+#include "agree.hpp"
+
+namespace comp::host::test {
+namespace {
+
+using native::activation;
+constexpr std::array activations{activation::relu, activation::gelu, activation::tanh, activation::sigmoid};
+
+TEST_CASE("activations and their gradients agree with FP64") {
+  for (const native::shape& s : {native::shape{1}, {3, 17}, {2, 3, 5, 7}, {64, 1024}}) {
+    for (const precision p : tested) {
+      for (const activation a : activations) {
+        CAPTURE(text(s));
+        CAPTURE(name(p));
+        CAPTURE(static_cast<int>(a));
+        agree([&](auto& d, results& r) {
+          auto x = tensor_of(d, s, 1, p, -6, 6), dy = tensor_of(d, s, 2, p), y = tensor_of(d, s, 3, p, 0.01F, 0.99F);
+          r.keep(d, "y", d.activate(a, x), 2);
+          r.keep(d, "dx", d.activate_backward(a, dy, x, y), 4);
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("NaN and infinity pass through an activation and its gradient") {
+  constexpr float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  for (const precision p : tested) {
+    for (const activation a : activations) {
+      CAPTURE(name(p));
+      CAPTURE(static_cast<int>(a));
+      device d;
+      const auto x = d.upload(std::vector{nan, infinity, 1.0F}, {3}, p);
+      const auto y = d.download(d.activate(a, x));
+      CHECK(std::isnan(y[0]));
+      CHECK(y[1] == (a == activation::relu || a == activation::gelu ? infinity : 1.0F));
+      const auto dx = d.download(d.activate_backward(a, x, d.upload(std::vector{1.0F, 1.0F, 1.0F}, {3}, p),
+                                                     d.upload(std::vector{0.5F, 0.5F, 0.5F}, {3}, p)));
+      CHECK(std::isnan(dx[0]));
+      CHECK(dx[1] == infinity);
+    }
+  }
+}
+
+TEST_CASE("sums and products of tensors agree with FP64") {
+  for (const native::shape& s : {native::shape{1}, {3, 17}, {2, 3, 5, 7}, {50, 999}}) {
+    for (const precision p : tested) {
+      CAPTURE(text(s));
+      CAPTURE(name(p));
+      agree([&](auto& d, results& r) {
+        auto a = tensor_of(d, s, 1, p), b = tensor_of(d, s, 2, p), c = tensor_of(d, s, 3, p);
+        r.keep(d, "add", d.add(a, b));
+        r.keep(d, "mul", d.mul(a, b));
+        const std::vector two{a, b}, four{a, b, c, a};
+        r.keep(d, "sum of two", d.sum(two));
+        r.keep(d, "sum of four", d.sum(four), 4);
+      });
+    }
+  }
+}
+
+TEST_CASE("a sum of several terms is rounded once") {
+  device d;
+  for (const precision p : {precision::bf16, precision::fp16}) {
+    const float ulp = p == precision::bf16 ? 0x1p-7F : 0x1p-10F;  // of 1
+    const auto one = d.upload(std::vector{1.0F}, {1}, p), part = d.upload(std::vector{0.375F * ulp}, {1}, p);
+    const std::vector terms{one, part, part};  // each alone would be lost
+    CHECK(d.download(d.sum(terms))[0] == 1.0F + ulp);
+  }
+  const std::vector mixed{d.upload(std::vector{1.0F}, {1}, precision::bf16),
+                          d.upload(std::vector{0x1.8p-9F + 0x1p-20F}, {1}, precision::fp32),
+                          d.upload(std::vector{0x1p-9F}, {1}, precision::fp32)};
+  CHECK(d.download(d.sum(mixed))[0] == 1.0F + 0x1p-7F);
+}
+
+TEST_CASE("element-wise operators refuse different shapes, naming both") {
+  device d;
+  const auto a = tensor_of(d, {2, 3}, 1, precision::fp32), b = tensor_of(d, {3, 2}, 1, precision::fp32);
+  CHECK_THROWS_WITH_AS(d.add(a, b), "add of (2,3) and (3,2) (the shapes must be equal): reshape one of them", error);
+  CHECK_THROWS_WITH_AS(d.mul(a, b), "mul of (2,3) and (3,2) (the shapes must be equal): reshape one of them", error);
+  CHECK_THROWS_WITH_AS(d.sum({}), "sum of 0 tensors (there is nothing to add): give at least one", error);
+}
+
+}  // namespace
+}  // namespace comp::host::test

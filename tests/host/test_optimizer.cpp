@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <comp_host/optimizer.hpp>
+#include <cstring>
+
+#include "agree.hpp"
+
+namespace comp::host::test {
+namespace {
+
+/// Three steps on a linear layer and a grouped convolution, so that values lie as oneDNN likes them.
+template <class D, class Step>
+void train(D& d, results& r, Step step) {
+  auto w = parameter_of(d, {17, 33}, 1, precision::fp32), b = parameter_of(d, {17}, 2, precision::fp32),
+       k = parameter_of(d, {6, 3, 3, 3}, 3, precision::fp32), frozen = d.make_parameter(numbers(17, 4), {17}, false);
+  std::vector all{&w, &b, &k, &frozen};
+  for (unsigned i = 1; i <= 3; ++i) {
+    for (auto* p : all) d.zero_gradient(*p);
+    (void)d.linear_backward(tensor_of(d, {5, 17}, 10 * i, precision::fp32),
+                            tensor_of(d, {5, 33}, 20 * i, precision::fp32), w, &b, false);
+    (void)d.conv2d_backward(tensor_of(d, {2, 6, 5, 5}, 30 * i, precision::fp32),
+                            tensor_of(d, {2, 6, 5, 5}, 40 * i, precision::fp32), k, nullptr,
+                            {.padding = {1, 1}, .groups = 2}, false);
+    step(d, all, i);
+  }
+  r.keep_values(d, "w", w, 99);
+  r.keep_values(d, "b", b, 99);
+  r.keep_values(d, "k", k, 99);
+}
+
+TEST_CASE("SGD in all its forms agrees with FP64") {
+  for (const auto& o :
+       {native::sgd_options{}, native::sgd_options{.momentum = 0.9}, native::sgd_options{.weight_decay = 0.1},
+        native::sgd_options{.momentum = 0.9, .weight_decay = 0.01, .nesterov = true}}) {
+    CAPTURE(o.momentum);
+    CAPTURE(o.weight_decay);
+    agree([&](auto& d, results& r) {
+      train(d, r, [&](auto& on, auto& all, unsigned) { on.sgd_step(std::span(all).first(3), o); });
+    });
+  }
+}
+
+TEST_CASE("Adam and AdamW agree with FP64") {
+  for (const auto& o :
+       {native::adam_options{.learning_rate = 0.01}, native::adam_options{.learning_rate = 0.01, .weight_decay = 0.1},
+        native::adam_options{.learning_rate = 0.01, .weight_decay = 0.1, .decoupled = true}}) {
+    CAPTURE(o.weight_decay);
+    CAPTURE(o.decoupled);
+    agree([&](auto& d, results& r) {
+      train(d, r, [&](auto& on, auto& all, unsigned i) { on.adam_step(std::span(all).first(3), o, i); });
+    });
+  }
+}
+
+TEST_CASE("scaling, norm and count of gradients agree with FP64") {
+  agree([&](auto& d, results& r) {
+    train(d, r, [&](auto& on, auto& all, unsigned) {
+      on.scale_gradients(std::span(all).first(3), 0.125);
+      r.keep_number("norm", on.gradient_norm(std::span(all).first(3)), 1000);
+      r.keep_number("bad", static_cast<double>(on.count_not_finite(std::span(all).first(3))));
+    });
+  });
+}
+
+TEST_CASE("NaN and infinity in a gradient are counted one by one") {
+  device d;
+  auto w = parameter_of(d, {1, 3}, 1, precision::fp32);
+  const std::vector all{&w};
+  d.zero_gradient(w);
+  (void)d.linear_backward(d.upload(std::vector{1.0F}, {1, 1}, precision::fp32),
+                          d.upload(std::vector{NAN, 1.0F, INFINITY}, {1, 3}, precision::fp32), w, nullptr, false);
+  CHECK(d.count_not_finite(all) == 2);
+  d.zero_gradient(w);
+  CHECK(d.count_not_finite(all) == 0);
+  CHECK(d.gradient(w) == std::vector<float>(3));
+}
+
+TEST_CASE("a parameter without a gradient, or not trainable, is left alone") {
+  device d;
+  auto none = parameter_of(d, {3}, 1, precision::fp32);
+  auto frozen = d.make_parameter(numbers(3, 2), {1, 3}, false);
+  (void)d.linear_backward(tensor_of(d, {2, 1}, 3, precision::fp32), tensor_of(d, {2, 3}, 4, precision::fp32), frozen,
+                          nullptr, false);
+  const std::vector all{&none, &frozen};
+  d.sgd_step(all, {.weight_decay = 1});
+  d.adam_step(all, {.weight_decay = 1}, 1);
+  CHECK(d.values(none) == numbers(3, 1));
+  CHECK(d.values(frozen) == numbers(3, 2));
+  CHECK_THROWS_WITH_AS(d.adam_step(all, {}, 0), "adam_step number 0 (steps count from 1): start at 1", error);
+}
+
+TEST_CASE("a restored parameter goes on with the same bits") {
+  for (const precision p : tested) {
+    CAPTURE(name(p));
+    device d;
+    auto w = parameter_of(d, {6, 3, 3, 3}, 1, precision::fp32);
+    const std::vector all{&w};
+    const auto x = tensor_of(d, {2, 3, 8, 8}, 2, p);
+    const auto steps = [&](int from, int to) {
+      for (int i = from; i <= to; ++i) {
+        const auto y = d.conv2d(x, w, nullptr, {});
+        d.zero_gradient(w);
+        (void)d.conv2d_backward(y, x, w, nullptr, {}, false);
+        d.adam_step(all, {.learning_rate = 0.1}, i);
+      }
+      return d.values(w);
+    };
+    (void)steps(1, 2);
+    const auto saved = d.snapshot(w);
+    const auto first = steps(3, 5);
+    d.restore(w, saved);
+    const auto again = steps(3, 5);
+    CHECK(std::memcmp(first.data(), again.data(), first.size() * sizeof(float)) == 0);
+    auto other = parameter_of(d, {3}, 1, precision::fp32);
+    CHECK_THROWS_WITH_AS(
+        d.restore(other, saved),
+        "a state of shape (6,3,3,3) restored into a parameter of (3) (they must agree): restore what this parameter saved",
+        error);
+  }
+}
+
+TEST_CASE("a state from before the first step takes the optimizer back to its beginning") {
+  device d;
+  auto w = parameter_of(d, {4, 5}, 1, precision::fp32);
+  const std::vector all{&w};
+  const auto saved = d.snapshot(w);
+  const auto step = [&] {
+    d.zero_gradient(w);
+    (void)d.linear_backward(tensor_of(d, {3, 4}, 2, precision::fp32), tensor_of(d, {3, 5}, 3, precision::fp32), w,
+                            nullptr, false);
+    d.sgd_step(all, {.momentum = 0.9});
+    return d.values(w);
+  };
+  const auto first = step();
+  CHECK(step() != first);
+  d.restore(w, saved);
+  CHECK(step() == first);
+}
+
+}  // namespace
+}  // namespace comp::host::test
