@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax and log-softmax over the last axis. The causal form is a loop of ours that never looks above the diagonal: a
-// mask, the exponentials and the zeros in one pass over memory. The others are oneDNN's.
+// Softmax and log-softmax over the last axis, in one pass over memory for each row. The causal form never looks above
+// the diagonal. Loops of ours: oneDNN 2.6 keeps intermediate results of a BF16 softmax in BF16, which rounds more than
+// once, and has no mask.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
 #include "context.hpp"
@@ -58,55 +58,88 @@ COMP_HOST_INLINE void softmax_row(const T* x, T* y, float* work, std::size_t see
   for (std::size_t i = seen; i < width; ++i) store(y[i], 0.0F);
 }
 
-inline tensor causal_softmax(context& c, const tensor& x) {
-  const shape& s = x.shape();
-  require<error>(s.size() >= 2 && s[s.size() - 1] == s[s.size() - 2],
-                 "softmax of x {}, causal (the last two sizes must be equal): leave the mask out or fix the shape",
-                 text(s));
-  const tensor in = row_major(c, computable(c, x)), y = c.make(s, in.layout());
-  const auto width = static_cast<std::size_t>(s.back()), rows = static_cast<std::size_t>(elements(s)) / width;
+/// y = x - log of the sum of the exponentials of x.
+template <class T>
+COMP_HOST_INLINE void log_softmax_row(const T* x, T* y, float* work, std::size_t width) {
+  float largest = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : largest)
+  for (std::size_t i = 0; i < width; ++i) {
+    work[i] = load(x[i]);
+    largest = work[i] > largest ? work[i] : largest;
+  }
+  float total = 0;
+#pragma omp simd reduction(+ : total)
+  for (std::size_t i = 0; i < width; ++i) total += exp_of(work[i] - largest);
+  const float log_total = std::log(total);
+#pragma omp simd
+  for (std::size_t i = 0; i < width; ++i) store(y[i], (work[i] - largest) - log_total);
+}
+template <class T>
+COMP_HOST_INLINE void softmax_gradient_row(const T* dy, const T* y, T* dx, std::size_t width) {
+  float dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (std::size_t i = 0; i < width; ++i) dot += load(dy[i]) * load(y[i]);
+#pragma omp simd
+  for (std::size_t i = 0; i < width; ++i) store(dx[i], load(y[i]) * (load(dy[i]) - dot));
+}
+template <class T>
+COMP_HOST_INLINE void log_softmax_gradient_row(const T* dy, const T* y, T* dx, std::size_t width) {
+  float total = 0;
+#pragma omp simd reduction(+ : total)
+  for (std::size_t i = 0; i < width; ++i) total += load(dy[i]);
+#pragma omp simd
+  for (std::size_t i = 0; i < width; ++i) store(dx[i], load(dy[i]) - exp_of(load(y[i])) * total);
+}
+
+enum class softmax_kind : std::uint8_t { full, causal, log };
+
+inline tensor softmax_forward(context& c, softmax_kind kind, const tensor& x) {
+  const tensor in = row_major(c, computable(c, x)), y = c.make(x.shape(), in.layout());
+  const auto width = static_cast<std::size_t>(x.shape().back());
+  const std::size_t rows = static_cast<std::size_t>(elements(x.shape())) / width;
   with_operand(in.precision(), [&](auto* storage) {
     using T = std::remove_pointer_t<decltype(storage)>;
     const T* from = in.as<T>();
     T* to = y.as<T>();
     c.run_kernel([&] {
-      launch_rows(rows, width, [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+      launch_rows(rows, 8 * width, [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
         std::vector<float> work(width);
-        for (std::size_t r = begin; r < end; ++r)
-          softmax_row(from + r * width, to + r * width, work.data(), r % width + 1, width);
+        for (std::size_t r = begin; r < end; ++r) {
+          const T* row = from + r * width;
+          if (kind == softmax_kind::log) {
+            log_softmax_row(row, to + r * width, work.data(), width);
+          } else {
+            softmax_row(row, to + r * width, work.data(), kind == softmax_kind::causal ? r % width + 1 : width, width);
+          }
+        }
       });
     });
   });
   return cast(c, y, x.precision());
 }
-
-/// softmax or log-softmax (`Forward`) of oneDNN over rows.
-template <class Forward>
-tensor rows_forward(context& c, operation o, const tensor& x) {
-  const tensor in = as_matrix(c, computable(c, x));
-  const auto& desc = in.layout()->desc;
-  auto& run = c.cached(key{o, in.layout()->id}, [&] {
-    const typename Forward::primitive_desc made{{dnnl::prop_kind::forward_training, desc, 1}, c.user_scratch, c.engine};
-    return c.made(made, {{DNNL_ARG_SRC, desc}, {DNNL_ARG_DST, desc}});
-  });
-  const tensor y = c.make(in.layout());
-  c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DST, y.data()}});
-  return reshape(c, cast(c, y, x.precision()), x.shape());
-}
-template <class Forward, class Backward>
-tensor rows_backward(context& c, operation o, const tensor& dy, const tensor& y) {
+inline tensor softmax_gradient(context& c, bool log, const tensor& dy, const tensor& y) {
   require_same("softmax_backward", dy.shape(), y.shape());
-  const tensor g = as_matrix(c, computable(c, dy)), at = as_matrix(c, computable(c, cast(c, y, dy.precision())));
-  const auto& desc = at.layout()->desc;
-  auto& run = c.cached(key{o, at.layout()->id}, [&] {
-    const typename Forward::primitive_desc forward{
-        {dnnl::prop_kind::forward_training, desc, 1}, c.user_scratch, c.engine};
-    const typename Backward::primitive_desc made{{desc, desc, 1}, c.user_scratch, c.engine, forward};
-    return c.made(made, {{DNNL_ARG_DST, desc}, {DNNL_ARG_DIFF_DST, desc}, {DNNL_ARG_DIFF_SRC, desc}});
+  const tensor g = row_major(c, computable(c, dy)), at = row_major(c, computable(c, cast(c, y, dy.precision())));
+  const tensor dx = c.make(dy.shape(), at.layout());
+  const auto width = static_cast<std::size_t>(y.shape().back());
+  with_operand(g.precision(), [&](auto* storage) {
+    using T = std::remove_pointer_t<decltype(storage)>;
+    const T *gradient = g.as<T>(), *result = at.as<T>();
+    T* to = dx.as<T>();
+    c.run_kernel([&] {
+      launch_rows(static_cast<std::size_t>(elements(y.shape())) / width, 2 * width,
+                  [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+                    for (std::size_t r = begin * width; r < end * width; r += width) {
+                      if (log) {
+                        log_softmax_gradient_row(gradient + r, result + r, to + r, width);
+                      } else {
+                        softmax_gradient_row(gradient + r, result + r, to + r, width);
+                      }
+                    }
+                  });
+    });
   });
-  const tensor dx = c.make(at.layout());
-  c.run(run, {{DNNL_ARG_DST, at.data()}, {DNNL_ARG_DIFF_DST, g.data()}, {DNNL_ARG_DIFF_SRC, dx.data()}});
-  return reshape(c, cast(c, dx, dy.precision()), dy.shape());
+  return cast(c, dx, dy.precision());
 }
 
 }  // namespace detail
@@ -114,19 +147,21 @@ tensor rows_backward(context& c, operation o, const tensor& dy, const tensor& y)
 /// Over the last axis. causal: x is (...,T,T), and columns beyond the row count as minus infinity.
 inline tensor softmax(context& c, const tensor& x, bool causal) {
   require_some("softmax", x.shape());
-  if (causal) return detail::causal_softmax(c, x);
-  return detail::rows_forward<dnnl::softmax_forward>(c, operation::softmax, x);
+  const shape& s = x.shape();
+  require<error>(!causal || (s.size() >= 2 && s[s.size() - 1] == s[s.size() - 2]),
+                 "softmax of x {}, causal (the last two sizes must be equal): leave the mask out or fix the shape",
+                 text(s));
+  return detail::softmax_forward(c, causal ? detail::softmax_kind::causal : detail::softmax_kind::full, x);
 }
 inline tensor softmax_backward(context& c, const tensor& dy, const tensor& y) {
-  return detail::rows_backward<dnnl::softmax_forward, dnnl::softmax_backward>(c, operation::softmax_backward, dy, y);
+  return detail::softmax_gradient(c, false, dy, y);
 }
 inline tensor log_softmax(context& c, const tensor& x) {
   require_some("log_softmax", x.shape());
-  return detail::rows_forward<dnnl::logsoftmax_forward>(c, operation::log_softmax, x);
+  return detail::softmax_forward(c, detail::softmax_kind::log, x);
 }
 inline tensor log_softmax_backward(context& c, const tensor& dy, const tensor& y) {
-  return detail::rows_backward<dnnl::logsoftmax_forward, dnnl::logsoftmax_backward>(c, operation::log_softmax_backward,
-                                                                                    dy, y);
+  return detail::softmax_gradient(c, true, dy, y);
 }
 
 }  // namespace comp::host

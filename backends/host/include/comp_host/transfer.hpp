@@ -32,11 +32,7 @@ enum class operation : std::uint8_t {
   max_pool_backward,
   avg_pool,
   avg_pool_backward,
-  bmm,
-  softmax,
-  softmax_backward,
-  log_softmax,
-  log_softmax_backward
+  bmm
 };
 
 inline void require_some(const char* operation, const shape& s) {
