@@ -46,9 +46,10 @@ inline std::string bytes_text(std::int64_t bytes) {
 /// Five digits, zeros kept so that losses line up: "2.3000".
 inline std::string loss_text(double loss) {
   if (!std::isfinite(loss)) return std::isnan(loss) ? "not a number" : "infinite";
-  std::string text = fmt::format("{:#.5g}", loss);
-  if (text.ends_with('.')) text.pop_back();
-  return text;
+  const double size = std::abs(loss);
+  if (size != 0 && (size < 1e-3 || size >= 1e6)) return fmt::format("{:.4e}", loss);
+  const int digits = size == 0 ? 0 : static_cast<int>(std::floor(std::log10(size)));
+  return fmt::format("{:.{}f}", loss, std::max(0, 4 - digits));
 }
 
 /// "6.5%"; "-" for a share of nothing.

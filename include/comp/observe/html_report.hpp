@@ -99,8 +99,8 @@ inline std::string costs(const outcome& found) {
          "</div>\n<div class=\"scroll\"><table><thead><tr><th>Stage</th><th class=\"n\">Runs</th><th class=\"n\">Batches</th><th class=\"n\">Time</th><th class=\"n\">of a 100-epoch training</th></tr></thead><tbody>\n" +
          rows +
          fmt::format(
-             "<tr><td><b>Whole search</b></td><td></td><td></td><td class=\"n\"><b>{}</b></td><td class=\"n\"><b>{:.2f}%</b></td></tr></tbody></table></div>\n",
-             time_text(all), 100 * found.overhead_share());
+             "<tr><td><b>Whole search</b></td><td></td><td></td><td class=\"n\"><b>{}</b></td><td class=\"n\"><b>{}</b></td></tr></tbody></table></div>\n",
+             time_text(all), share_text(found.overhead_share()));
 }
 
 inline std::string settings(const outcome& found) {

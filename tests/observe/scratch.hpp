@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// A folder for one test, removed with what is in it; and whole files as texts.
+#pragma once
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+class scratch {
+ public:
+  scratch() {
+    std::string pattern = std::filesystem::temp_directory_path() / "comp-test-XXXXXX";
+    folder_ = ::mkdtemp(pattern.data());
+  }
+  ~scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  std::string operator/(const std::string& file) const { return folder_ + "/" + file; }
+  std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator{folder_}, {}));
+  }
+
+ private:
+  std::string folder_;
+};
+
+inline std::string text_of(const std::string& path) {
+  std::ifstream file{path, std::ios::binary};
+  return {std::istreambuf_iterator<char>{file}, {}};
+}
+
+inline void write_text(const std::string& path, const std::string& text) {
+  std::ofstream{path, std::ios::binary} << text;
+}
+
+/// What `call` throws as `E`; empty when it throws nothing.
+template <class E, class F>
+std::string message_of(F&& call) {
+  try {
+    call();
+  } catch (const E& e) {
+    return e.what();
+  }
+  return {};
+}
+inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#include <comp/observe/ledger.hpp>
+#include <csignal>
+#include <map>
+#include <thread>
+
+#include "made_up.hpp"
+#include "scratch.hpp"
+
+using comp::ledger;
+
+namespace {
+const comp::outcome found = made_up::outcome(6);
+const comp::op_graph no_graph;
+const comp::hardware no_machine;
+
+comp::search_info about(std::string signature = "model=1; backend=toy") {
+  return {no_graph, no_machine, std::move(signature), 0.01, 0};
+}
+
+// A search that takes its trials from `found`: recalls what it can. Returns how many runs it had to make.
+std::size_t search(ledger& l, std::size_t trials = found.trials.size(), bool to_the_end = false) {
+  l.search_started(about());
+  std::map<std::pair<comp::stage, comp::plan>, std::size_t> repeats;
+  std::size_t made = 0;
+  for (std::size_t i = 0; i < trials; ++i) {
+    comp::trial t = found.trials[i];
+    t.repeat = repeats[{t.stage, t.plan}]++;
+    const auto known = l.recall(t);
+    made += known ? 0 : 1;
+    l.trial_done(known ? *known : t);
+  }
+  if (to_the_end) l.search_done(found);
+  return made;
+}
+std::size_t search(const std::string& path, std::size_t trials = found.trials.size(), bool to_the_end = false) {
+  ledger l{path};
+  return search(l, trials, to_the_end);
+}
+std::string refusal(const std::string& path, ledger::mode how = ledger::mode::resume_or_start,
+                    const std::string& signature = "model=1; backend=toy") {
+  return message_of<comp::file_error>([&] { ledger{path, how}.search_started(about(signature)); });
+}
+std::size_t lines(const std::string& path) {
+  const std::string text = text_of(path);
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+constexpr auto restart = ledger::mode::restart;
+constexpr auto start_new = ledger::mode::start_new;
+}  // namespace
+
+static_assert(comp::Observer<ledger>);
+
+TEST_CASE("a search goes on from its ledger, and what is recalled is not written twice") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  CHECK(search(path, 5) == 5);
+  CHECK(lines(path) == 6);
+  CHECK(search(path) == found.trials.size() - 5);
+  CHECK(lines(path) == 1 + found.trials.size());
+  const std::string whole = text_of(path);
+  CHECK(search(path, found.trials.size(), true) == 0);
+  CHECK(lines(path) == 2 + found.trials.size());
+  CHECK(text_of(path).substr(0, whole.size()) == whole);
+}
+
+TEST_CASE("each line is in the file before trial_done returns") {
+  const scratch folder;
+  ledger l{folder / "l.jsonl"};
+  l.search_started(about());
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(lines(l.path()) == 1 + i);
+    l.trial_done(found.trials[i]);
+  }
+  CHECK(comp::read_ledger(l.path()).size() == 4);
+}
+
+TEST_CASE("a complete search is marked, recalls all the same, and is marked once") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  search(path, found.trials.size(), true);
+  ledger l{path};
+  l.search_started(about());
+  CHECK(l.complete());
+  CHECK(l.size() == found.trials.size());
+  CHECK(l.recall(found.trials[0])->sample.curve == found.trials[0].sample.curve);
+  l.search_done(found);
+  CHECK(lines(path) == 2 + found.trials.size());
+}
+
+TEST_CASE("epochs of a training after the search are added, and never recalled in place of the search's own") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  comp::trial own = found.trials[2];
+  own.stage = comp::stage::training;
+  {
+    ledger l{path};
+    l.search_started(about());
+    l.trial_done(own);
+    l.search_done(found);
+    l.search_started(about());  // the training, with the same observers
+    comp::trial later = own;
+    later.sample.loss = 1.5;
+    l.trial_done(later);
+    CHECK_FALSE(l.complete());
+    l.search_done(found);
+  }
+  ledger l{path};
+  l.search_started(about());
+  CHECK(l.recall(own)->sample.loss == own.sample.loss);
+  CHECK(comp::read_ledger(path).size() == 2);
+}
+
+TEST_CASE("a last line cut off at any byte is left out and cut from the file") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  search(path, 3);
+  const std::string whole = text_of(path);
+  const std::size_t last = whole.rfind('\n', whole.size() - 2) + 1;
+  for (std::size_t size = last; size < whole.size(); size += 7) {
+    CAPTURE(size - last);
+    write_text(path, whole.substr(0, size));
+    CHECK(comp::read_ledger(path).size() == 2);
+    CHECK(search(path, 3) == 1);
+    CHECK(text_of(path) == whole);
+  }
+}
+
+TEST_CASE("a header cut off at any byte starts the ledger anew") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  search(path, 1);
+  const std::string whole = text_of(path);
+  for (std::size_t size = 0; size < whole.find('\n'); ++size) {
+    CAPTURE(size);
+    write_text(path, whole.substr(0, size));
+    CHECK(search(path, 1) == 1);
+    CHECK(lines(path) == 2);
+  }
+}
+
+TEST_CASE("a corrupt line is refused with its number, and the file stays as it was") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  search(path, 4);
+  std::string text = text_of(path);
+  const auto third_line = text.find('\n', text.find('\n') + 1) + 1;
+  SUBCASE("no JSON") { text[third_line] = '?'; }
+  SUBCASE("a wrong type") { text.replace(text.find("\"repeat\":0", third_line), 10, "\"repeat\":{}"); }
+  SUBCASE("zeros, as after a power cut") { text.replace(third_line, 20, std::string(20, '\0')); }
+  SUBCASE("deep nesting") { text.insert(third_line, std::string(100'000, '[')); }
+  SUBCASE("a second header") { text.insert(third_line, text.substr(0, text.find('\n') + 1)); }
+  SUBCASE("an empty line") { text.insert(third_line, "\n"); }
+  SUBCASE("a huge number") { text.replace(text.find("\"repeat\":0", third_line), 10, "\"repeat\":1e400"); }
+  write_text(path, text);
+  CHECK(has(refusal(path), "l.jsonl\" line 3: "));
+  CHECK(has(refusal(path), "mend the line, or start again with ledger::mode::restart or another file"));
+  CHECK(text_of(path) == text);
+  CHECK_THROWS_AS((void)comp::read_ledger(path), comp::file_error);
+  CHECK(refusal(path, restart).empty());
+  CHECK(lines(path) == 1);
+}
+
+TEST_CASE("a ledger of another search is refused, saying which parts differ") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  search(path, 2);
+  CHECK(refusal(path, {}, "model=1; backend=other; seed=3") ==
+        "ledger \"" + path +
+            "\" belongs to another search: it has [backend=toy], this search has [backend=other; seed=3] "
+            "(its runs would not be this search's): give another file, or ledger::mode::restart to overwrite it");
+  CHECK(lines(path) == 3);
+  CHECK(refusal(path, {}, "backend=toy; model=1").empty());
+  CHECK(refusal(path, restart, "model=2").empty());
+  CHECK(lines(path) == 1);
+}
+
+TEST_CASE("start_new keeps an existing file") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  CHECK(refusal(path, start_new).empty());
+  search(path, 2);
+  CHECK(has(refusal(path, start_new), "exists (start_new keeps what is there): give another file"));
+  CHECK(lines(path) == 3);
+}
+
+TEST_CASE("a file that is no ledger is never overwritten") {
+  const scratch folder;
+  const std::string path = folder / "thesis.tex";
+  write_text(path, "\\documentclass{article}");
+  for (const auto how : {ledger::mode::resume_or_start, restart, start_new}) CHECK_FALSE(refusal(path, how).empty());
+  CHECK(has(refusal(path), "thesis.tex\" is no ledger"));
+  CHECK(text_of(path) == "\\documentclass{article}");
+}
+
+TEST_CASE("two searches cannot write to one ledger") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  SUBCASE("in one process") {
+    ledger first{path};
+    search(first, 1);
+    CHECK(has(refusal(path), "is in use (another search writes to it)"));
+  }
+  SUBCASE("in two processes, until one is killed") {
+    const pid_t other = ::fork();
+    if (other == 0) {
+      ledger first{path};
+      search(first, 1);
+      for (;;) ::pause();
+    }
+    while (text_of(path).find("\"stage\"") == std::string::npos) std::this_thread::yield();
+    CHECK(has(refusal(path), "is in use (another search writes to it)"));
+    ::kill(other, SIGKILL);
+    ::waitpid(other, nullptr, 0);
+    CHECK(search(path, 2) == 1);
+  }
+}
+
+TEST_CASE("a search killed at any moment repeats at most the run it was in") {
+  const scratch folder;
+  for (int round = 0; round < 5; ++round) {
+    const std::string path = folder / (std::to_string(round) + ".jsonl");
+    int told[2];
+    REQUIRE(::pipe(told) == 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ledger l{path};
+      l.search_started(about());
+      for (std::size_t i = 0;; ++i) {
+        comp::trial t = found.trials[0];
+        t.repeat = i;
+        l.trial_done(t);
+        (void)!::write(told[1], "x", 1);  // this run is done
+      }
+    }
+    ::close(told[1]);
+    std::size_t done = 0;
+    for (char x = 0; done < 20U + 13U * static_cast<unsigned>(round) && ::read(told[0], &x, 1) == 1;) ++done;
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    for (char x = 0; ::read(told[0], &x, 1) == 1;) ++done;
+    ::close(told[0]);
+    const std::size_t kept = comp::read_ledger(path).size();
+    CHECK(kept >= done);
+    CHECK(kept <= done + 1);
+    CHECK(refusal(path).empty());
+  }
+}
+
+TEST_CASE("a full disk stops the search with path, reason and remedy") {
+  const std::string said = refusal("/dev/full");
+  CHECK(said ==
+        "ledger \"/dev/full\" cannot be written (No space left on device): free some space and start the search "
+        "again with the same file, it goes on after 0 runs");
+}
+
+TEST_CASE("a disk that fills in the middle of a line leaves only whole lines, and the search goes on later") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  search(path, 2);
+  const auto size = text_of(path).size();
+  ledger l{path};
+  search(l, 2);
+  rlimit old = {};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &old) == 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{size + 100, old.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const std::string said = message_of<comp::file_error>([&] { l.trial_done(found.trials[2]); });
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &old) == 0);
+  std::signal(SIGXFSZ, handler);
+  CHECK(has(said,
+            "cannot be written (File too large): free some space and start the search again with the same file, it "
+            "goes on after 2 runs"));
+  CHECK(text_of(path).size() == size);
+  l.trial_done(found.trials[2]);  // the space is there again
+  CHECK(comp::read_ledger(path).size() == 3);
+}
+
+TEST_CASE("a path that cannot be used is named with the reason") {
+  const scratch folder;
+  CHECK(has(refusal(folder / "no/l.jsonl"), "no/l.jsonl\" cannot be opened (No such file or directory)"));
+  CHECK(has(refusal(folder / ""), "cannot be opened (Is a directory)"));
+  CHECK_THROWS_AS((void)comp::read_ledger(folder / "none"), comp::file_error);
+  CHECK(has(message_of<comp::file_error>([&] { ledger{folder / "l"}.trial_done(found.trials[0]); }), "is not open"));
+}
+
+TEST_CASE("a device without a disk can take a ledger") { CHECK(search("/dev/null", 3) == 3); }
+
+TEST_CASE("a ledger is a table of results: every run in order") {
+  const scratch folder;
+  search(folder / "l.jsonl", found.trials.size(), true);
+  const auto table = comp::read_ledger(folder / "l.jsonl");
+  REQUIRE(table.size() == found.trials.size());
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    CHECK(table[i].plan == found.trials[i].plan);
+    CHECK(table[i].sample.status == found.trials[i].sample.status);
+    CHECK(table[i].sample.batch_seconds == found.trials[i].sample.batch_seconds);
+  }
+}
