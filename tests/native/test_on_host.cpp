@@ -21,6 +21,9 @@ static_assert(comp::Backend<host_trainer>);
 
 namespace {
 
+/// These networks are small, and machines that test are busy.
+constexpr comp::host::settings one_thread{.threads = 1};
+
 struct step_of_network {
   double loss = 0;
   std::vector<std::vector<float>> gradients = {};  // of each trainable parameter
@@ -83,7 +86,8 @@ std::vector<std::pair<std::string, model>> each_operator() {
       {"linear", of_rows([](value x) { x.linear("it", 7).mse_loss("loss"); })},
       {"conv2d", of_images([](value x) { return x.conv2d("it", 5, {.padding = 1}); })},
       {"conv2d strided", of_images([](value x) { return x.conv2d("it", 5, {.stride = 2, .bias = false}); })},
-      {"conv2d in groups", of_images([](value x) { return x.conv2d("it", 4, {.padding = 2, .dilation = 2, .groups = 4}); })},
+      {"conv2d in groups",
+       of_images([](value x) { return x.conv2d("it", 4, {.padding = 2, .dilation = 2, .groups = 4}); })},
       {"batch_norm", of_images([](value x) { return x.batch_norm("it"); })},
       {"batch_norm of rows", of_rows([](value x) { x.batch_norm("it").tanh("tanh").mse_loss("loss"); })},
       {"layer_norm", of_heads([](value x, value) { return x.layer_norm("it"); })},
@@ -92,18 +96,26 @@ std::vector<std::pair<std::string, model>> each_operator() {
       {"tanh", of_images([](value x) { return x.tanh("it"); })},
       {"sigmoid", of_images([](value x) { return x.sigmoid("it"); })},
       {"dropout", of_images([](value x) { return x.dropout("it", 0.3); })},
-      {"max_pool2d", of_images([](value x) { return x.max_pool2d("it", {{3, 3}, {2, 2}, {1, 1}}); })},
-      {"avg_pool2d", of_images([](value x) { return x.avg_pool2d("it", {{3, 3}, {2, 2}, {1, 1}}); })},
-      {"adaptive_avg_pool2d", of_images([](value x) { return x.adaptive_avg_pool2d("it", {4, 2}); })},
+      {"max_pool2d", of_images([](value x) {
+         return x.max_pool2d("it", {{3, 3}, {2, 2}, {1, 1}});
+       })},
+      {"avg_pool2d", of_images([](value x) {
+         return x.avg_pool2d("it", {{3, 3}, {2, 2}, {1, 1}});
+       })},
+      {"adaptive_avg_pool2d", of_images([](value x) {
+         return x.adaptive_avg_pool2d("it", {4, 2});
+       })},
       {"flatten", of_rows([](value x) { x.flatten("it").mse_loss("loss"); })},
       {"add", of_images([](value x) { return x.add("it", x.tanh("other")); })},
       {"mul", of_images([](value x) { return x.mul("it", x.tanh("other")); })},
-      {"embedding", [] {
+      {"embedding",
+       [] {
          model_builder net{"embedding", input_kind::tokens, {3, 7}};
          net.input().embedding("it", 9, 12).linear("after", 5).cross_entropy_loss("loss");
          return net.finish();
        }()},
-      {"bmm scores", of_heads([](value a, value b) { return a.attention_scores("it", b, 3).attention_context("c", b, 3); })},
+      {"bmm scores",
+       of_heads([](value a, value b) { return a.attention_scores("it", b, 3).attention_context("c", b, 3); })},
       {"bmm context", of_heads([](value a, value b) {
          return a.attention_scores("s", b, 3).softmax("soft", true).attention_context("it", b, 3);
        })},
@@ -122,15 +134,16 @@ std::vector<std::pair<std::string, model>> whole_models() {
   return {
       {"MLP", models::mlp({.batch = 6, .input = {17}, .hidden = {33, 9}, .outputs = 5})},
       {"LeNet-5", models::lenet5({.batch = 3})},
-      {"AlexNet for CIFAR", models::alexnet({.batch = 2})},
-      {"GPT", models::gpt({.batch = 3, .vocabulary = 19, .context = 11, .layers = 2, .width = 24, .heads = 3, .dropout = 0.1})},
+      {"AlexNet for CIFAR", models::alexnet({.batch = 2, .dropout = 0.2})},
+      {"GPT", models::gpt(
+                  {.batch = 3, .vocabulary = 19, .context = 11, .layers = 2, .width = 24, .heads = 3, .dropout = 0.1})},
   };
 }
 
 }  // namespace
 
 TEST_CASE("each operator in FP32 agrees with the FP64 reference") {
-  comp::host::device host;
+  comp::host::device host{one_thread};
   reference::device exact;
   for (const auto& [name, m] : each_operator()) {
     CAPTURE(name);
@@ -141,7 +154,7 @@ TEST_CASE("each operator in FP32 agrees with the FP64 reference") {
 }
 
 TEST_CASE("each operator in low precision stays by its FP32 twin, forward and backward") {
-  comp::host::device host;
+  comp::host::device host{one_thread};
   for (const auto& [name, m] : each_operator()) {
     const auto fp32 = step(host, m, {});
     for (const precision p : {precision::bf16, precision::fp16}) {
@@ -156,7 +169,7 @@ TEST_CASE("each operator in low precision stays by its FP32 twin, forward and ba
 }
 
 TEST_CASE("whole networks in FP32 agree with the FP64 reference") {
-  comp::host::device host;
+  comp::host::device host{one_thread};
   reference::device exact;
   for (const auto& [name, m] : whole_models()) {
     if (name == "AlexNet for CIFAR") continue;  // minutes in naive loops
@@ -168,13 +181,13 @@ TEST_CASE("whole networks in FP32 agree with the FP64 reference") {
 }
 
 TEST_CASE("any mixed plan trains close to FP32") {
-  comp::host::device host;
+  comp::host::device host{one_thread};
   random_stream draws{1, 1};
   constexpr precision levels[] = {precision::fp32, precision::bf16, precision::fp16};
   for (const auto& [name, m] : whole_models()) {
     const auto graph = graph_of(m);
     const auto fp32 = step(host, m, {});
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 4; ++i) {
       plan p{graph.size()};
       for (std::size_t k = 0; k < p.size(); ++k) {
         if (graph[k].choosable) p[k] = levels[draws.below(3)];
@@ -189,10 +202,10 @@ TEST_CASE("any mixed plan trains close to FP32") {
 }
 
 TEST_CASE("the same state, seed and plan give the same losses, bit for bit, under every plan") {
-  comp::host::device host;
+  comp::host::device host{one_thread};
   const auto tokens = counting_tokens(11, 500, 16);
-  const model m = models::gpt(
-      {.batch = 4, .vocabulary = 11, .context = 16, .layers = 1, .width = 32, .heads = 2, .dropout = 0.1});
+  const model m =
+      models::gpt({.batch = 4, .vocabulary = 11, .context = 16, .layers = 1, .width = 32, .heads = 2, .dropout = 0.1});
   host_trainer t{host, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
   for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
     CAPTURE(comp::name(p));
@@ -211,48 +224,78 @@ TEST_CASE("the same state, seed and plan give the same losses, bit for bit, unde
   CHECK(again.run_epoch().curve == once_more.run_epoch().curve);
 }
 
-TEST_CASE("training learns in every precision, in each family of models") {
-  comp::host::device host;
+TEST_CASE("LeNet-5 learns in every precision") {
+  comp::host::device host{one_thread};
   for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
     CAPTURE(comp::name(p));
-    SUBCASE("LeNet-5") {
-      const auto images = bars({1, 28, 28}, 4, 256, 1), others = bars({1, 28, 28}, 4, 64, 2);
-      host_trainer t{host, models::lenet5({.batch = 32, .classes = 4}), images, others, {.optimizer = sgd(0.05, 0.9)}};
-      t.set_precision(everywhere(t.model(), p));
-      CHECK(t.validate() < 0.6);
-      for (int i = 0; i < 8; ++i) CHECK(t.run_epoch().ok());
-      CHECK(t.validate() > 0.9);
+    const auto images = bars({1, 28, 28}, 4, 256, 1), others = bars({1, 28, 28}, 4, 64, 2);
+    host_trainer t{host, models::lenet5({.batch = 32, .classes = 4}), images, others, {.optimizer = sgd(0.05, 0.9)}};
+    t.set_precision(everywhere(t.model(), p));
+    CHECK(t.validate() < 0.6);
+    for (int i = 0; i < 8; ++i) CHECK(t.run_epoch().ok());
+    CHECK(t.validate() > 0.9);
+  }
+}
+
+TEST_CASE("a convolutional net with batch norm learns in every precision") {
+  comp::host::device host{one_thread};
+  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
+    CAPTURE(comp::name(p));
+    const auto images = bars({3, 16, 16}, 4, 96, 1);
+    model_builder net{"stages", input_kind::values, {16, 3, 16, 16}};
+    value x = net.input();
+    for (int i = 0; i < 3; ++i) {
+      const auto name = [i](const char* kind) { return fmt::format("stage{}.{}", i, kind); };
+      x = x.conv2d(name("conv"), 16, {.padding = 1})
+              .batch_norm(name("norm"))
+              .relu(name("relu"))
+              .max_pool2d(name("pool"));
     }
-    SUBCASE("VGG16 with batch norm") {
-      const auto images = bars({3, 32, 32}, 4, 64, 1);
-      host_trainer t{host, models::vgg16({.batch = 8, .classes = 4}), images, images, {.optimizer = sgd(0.01, 0.9)}};
-      t.set_precision(everywhere(t.model(), p));
-      const double first = t.run_batch().loss;
-      sample last;
-      for (int i = 0; i < 2; ++i) last = t.run_epoch();
-      CHECK(first > 1);  // log(4) = 1.39 at the start
-      CHECK(last.loss < 0.5);
-    }
-    SUBCASE("GPT") {
-      const auto tokens = counting_tokens(11, 2100, 16);
-      host_trainer t{host, models::gpt({.batch = 8, .vocabulary = 11, .context = 16, .layers = 2, .width = 32, .heads = 2}),
-                     tokens, tokens, {.optimizer = adamw(5e-3), .schedule = {.warmup = 5}, .clip_norm = 1}};
-      t.set_precision(everywhere(t.model(), p));
-      const double before = t.run_epoch().loss;
-      for (int i = 0; i < 5; ++i) t.run_epoch();
-      CHECK(before > 1.2);
-      CHECK(t.validate() > -0.6);
-    }
+    x.flatten("flatten").linear("head", 4).cross_entropy_loss("loss");
+    host_trainer t{host, net.finish(), images, images, {.optimizer = sgd(0.02, 0.9)}};
+    t.set_precision(everywhere(t.model(), p));
+    const double first = t.run_batch().loss;
+    sample last;
+    for (int i = 0; i < 4; ++i) last = t.run_epoch();
+    CHECK(first > 1);  // log(4) = 1.39 at the start
+    CHECK(last.loss < 0.3);
+    CHECK(t.validate() > 0.9);
+  }
+}
+
+TEST_CASE("a transformer learns in every precision") {
+  comp::host::device host{one_thread};
+  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
+    CAPTURE(comp::name(p));
+    const auto tokens = counting_tokens(11, 2100, 16);
+    host_trainer t{host,
+                   models::gpt({.batch = 8, .vocabulary = 11, .context = 16, .layers = 2, .width = 32, .heads = 2}),
+                   tokens,
+                   tokens,
+                   {.optimizer = adamw(5e-3), .schedule = {.warmup = 5}, .clip_norm = 1}};
+    t.set_precision(everywhere(t.model(), p));
+    const double before = t.run_epoch().loss;
+    for (int i = 0; i < 5; ++i) t.run_epoch();
+    CHECK(before > 1.2);
+    CHECK(t.validate() > -0.6);
   }
 }
 
 TEST_CASE("a BF16 plan needs less memory than FP32, and an epoch leaves nothing behind") {
-  comp::host::device host;
-  const auto images = bars({3, 32, 32}, 10, 64, 1);
+  comp::host::device host{one_thread};
+  const auto images = bars({3, 32, 32}, 10, 16, 1);
   const auto peak = [&](precision p) {
-    host_trainer t{host, models::vgg16({.batch = 32}), images, images, {.optimizer = sgd(0.01, 0.9)}};
+    model_builder net{"thin", input_kind::values, {16, 3, 32, 32}};
+    value x = net.input();
+    for (int i = 0; i < 4; ++i) {
+      x = x.conv2d(fmt::format("conv{}", i), 16, {.padding = 1})
+              .batch_norm(fmt::format("norm{}", i))
+              .relu(fmt::format("relu{}", i));
+    }
+    x.flatten("flatten").linear("head", 10).cross_entropy_loss("loss");
+    host_trainer t{host, net.finish(), images, images, {.optimizer = sgd(0.01, 0.9)}};
     t.set_precision(everywhere(t.model(), p));
-    t.run_batch();
+    for (int i = 0; i < 3; ++i) t.run_batch();  // until weights and their copies lie as the primitives want them
     const auto live = host.live_bytes();
     const sample got = t.run_batch();
     CHECK(host.live_bytes() == live);
@@ -265,9 +308,12 @@ TEST_CASE("a BF16 plan needs less memory than FP32, and an epoch leaves nothing 
 }
 
 TEST_CASE("FP16 really overflows, and the loss scale finds its way back") {
-  comp::host::device host;
+  comp::host::device host{one_thread};
   const auto images = bars({1, 28, 28}, 4, 64, 1);
-  host_trainer t{host, models::lenet5({.batch = 32, .classes = 4}), images, images,
+  host_trainer t{host,
+                 models::lenet5({.batch = 32, .classes = 4}),
+                 images,
+                 images,
                  {.optimizer = sgd(0.05), .scaling = {.initial = 0x1p30}}};
   t.set_precision(everywhere(t.model(), precision::fp16));
   CHECK(t.run_batch().message.find("1 steps skipped: FP16 gradients overflowed, loss scale now 536870912") == 0);
@@ -278,7 +324,7 @@ TEST_CASE("FP16 really overflows, and the loss scale finds its way back") {
 }
 
 TEST_CASE("the trainer knows its machine and refuses precisions that it lacks") {
-  comp::host::device host;
+  comp::host::device host{one_thread};
   host_trainer t{host, models::lenet5({.batch = 8}), bars({1, 28, 28}, 4, 16, 1), bars({1, 28, 28}, 4, 16, 1)};
   CHECK(t.hardware().kind == comp::device_kind::cpu);
   CHECK(t.supported_precisions() == std::vector<precision>{precision::fp32, precision::bf16, precision::fp16});
@@ -290,11 +336,17 @@ TEST_CASE("the trainer knows its machine and refuses precisions that it lacks") 
 }
 
 TEST_CASE("a plan that does not fit into memory is out of memory, and the trainer goes on") {
-  comp::host::device host{{.memory_limit = std::size_t{24} << 20}};
+  comp::host::device host{{.threads = 1, .memory_limit = std::size_t{24} << 20}};
   const auto images = bars({3, 32, 32}, 10, 64, 1);
   model_builder net{"wide", input_kind::values, {32, 3, 32, 32}};
-  net.input().conv2d("conv1", 64, {.padding = 1}).relu("relu").conv2d("conv2", 64, {.padding = 1}).max_pool2d("pool")
-      .flatten("flatten").linear("head", 10).cross_entropy_loss("loss");
+  net.input()
+      .conv2d("conv1", 64, {.padding = 1})
+      .relu("relu")
+      .conv2d("conv2", 64, {.padding = 1})
+      .max_pool2d("pool")
+      .flatten("flatten")
+      .linear("head", 10)
+      .cross_entropy_loss("loss");
   host_trainer t{host, net.finish(), images, images};
   const auto saved = t.save();
   CHECK_THROWS_AS(t.run_batch(), comp::out_of_memory);
