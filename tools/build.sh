@@ -13,32 +13,32 @@ configure() {
   fi
 }
 
-# compile FOLDER [TARGET]: at lower priority, in JOBS jobs (default: ninja's choice); goes on after an error, to show all.
-compile() { nice ninja -C "$1" -k 0 ${JOBS:+-j "$JOBS"} "${@:2}"; }
+# compile FOLDER [TARGET...]: in JOBS jobs (default: ninja's choice); goes on after an error, to show all.
+compile() { ninja -C "$1" -k 0 ${JOBS:+-j "$JOBS"} "${@:2}"; }
 
-# stage FOLDER OPTIONS...: configures, builds and tests; what goes wrong is noted in `broken`, never ends the script.
-broken=()
+# stage FOLDER "AREA..." OPTIONS...: configures, builds and runs the tests of these folders under tests/ (and the examples
+# where these are configured). What goes wrong is noted in `broken`, never ends the script.
+broken=() tested=()
 stage() {
-  local folder=$1
+  local folder=$1 areas=${2// /|}
+  local -a targets tests
   echo "== $folder"
-  rm -f "$folder/meson-logs/testlog.json"
   mkdir -p build
-  if ! configure "$@" >"$folder.log" 2>&1; then
+  rm -f "$folder/meson-logs/testlog.json"
+  if ! configure "$folder" "${@:3}" >"$folder.log" 2>&1; then
     cat "$folder.log"
     broken+=("$folder was not configured")
     return
   fi
   sed -n '/^    [a-z]* *: \(YES\|NO\)$/p' "$folder.log" # the summary: which backends and parts are built
-  local -a built=()
-  if ! compile "$folder"; then
-    broken+=("$folder did not build whole")
-    mapfile -t built < <(meson introspect --tests "$folder" | python3 tools/built_tests.py)
-  fi
-  meson test -C "$folder" --no-rebuild --print-errorlogs "${built[@]}" || true
+  mapfile -t targets < <(ninja -C "$folder" -t targets all | sed -nE "s#^((tests/($areas)|examples)/[^:/]*): .*_LINKER\$#\1#p")
+  compile "$folder" "${targets[@]}" || broken+=("$folder did not build whole")
+  # shellcheck disable=SC2086 # several names
+  mapfile -t tests < <(meson introspect --tests "$folder" | python3 tools/built_tests.py $2 examples)
+  meson test -C "$folder" --no-rebuild --print-errorlogs "${tests[@]}" || true
   [[ -f $folder/meson-logs/testlog.json ]] || broken+=("$folder was not tested")
   tested+=("$folder")
 }
-tested=()
 
 finish_tests() {
   local code=$1
