@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The first half makes the vocabulary, all of it is encoded.
+#include <comp_native/data/text.hpp>
+
+#include "fuzz.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace comp::native::data;
+  fuzz::read_or_refuse([&] {
+    const std::string text = parse_text(fuzz::bytes(data, size), "f");
+    const vocabulary own{text};
+    fuzz::must(own.size() <= 255 && own.decode(own.encode(text)) == text);
+    const auto [train, test] = split_text(text, 0.5);
+    fuzz::must(train.size() + test.size() == text.size());
+    vocabulary{train}.encode(text);
+  });
+  return 0;
+}
