@@ -2,14 +2,16 @@
 # shellcheck shell=bash
 # Configures, builds and tests one build folder; sourced by ./run.
 
-# configure FOLDER OPTIONS...: makes the folder, or brings it up to date; anew where it was made by another Meson.
+# configure FOLDER OPTIONS...: makes the folder, or brings it up to date; anew where another Meson or compiler made it.
 configure() {
-  local folder=$1
+  local folder=$1 made_by
   shift
-  if [[ ! -f $folder/build.ninja ]]; then
-    meson setup "$folder" "$@"
+  made_by="$(meson --version) $CXX ${LD_LIBRARY_PATH:-}"
+  [[ $(cat "$folder/made_by" 2>/dev/null) == "$made_by" ]] || rm -rf "$folder"
+  if [[ -f $folder/build.ninja ]]; then
+    meson setup --reconfigure "$folder" "$@"
   else
-    meson setup --reconfigure "$folder" "$@" || meson setup --wipe "$folder" "$@"
+    meson setup "$folder" "$@" && echo "$made_by" >"$folder/made_by"
   fi
 }
 
