@@ -132,7 +132,7 @@ class Count(unittest.TestCase):
     def test_failed_cases_are_counted_one_by_one(self):
         self.assertEqual(self.count([{'result': 'FAIL', 'stdout': self.doctest.format(5, 3, 2)}]),
                          ('3 passed, 2 failed', 1))
-        self.assertEqual(self.count([{'result': 'FAIL', 'stderr': 'Ran 9 tests in 1s\n\nFAILED (failures=2, errors=1)'}]),
+        self.assertEqual(self.count([{'result': 'FAIL', 'stderr': 'Ran 9 tests in 1s\nFAILED (failures=2, errors=1)'}]),
                          ('6 passed, 3 failed', 1))
 
     def test_a_program_that_crashed_after_good_cases_failed(self):

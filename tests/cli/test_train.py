@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+# examples/train as a user types it: what it writes, what it refuses and how, and that a search goes on after an end at
+# any moment. Small jobs on the digits that come with the project.
+# Usage: test_train.py TRAIN DIGITS
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+DIGITS = pathlib.Path(sys.argv.pop(2))
+TRAIN = sys.argv.pop(1)
+SECONDS = 300  # that any one run may take on a slow machine
+
+
+class Train(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.out = self.folder / 'out'
+
+    def command(self, *more, model='mlp', data=DIGITS, limit='256', batch='64'):
+        job = ['--model', model, '--data', str(data), '--limit', limit, '--batch', batch]
+        job += ['--epochs', '1', '--threads', '1']
+        return [TRAIN, *job, '--out', str(self.out), *more]
+
+    def train(self, *more, **what):
+        return subprocess.run(self.command(*more, **what), text=True, capture_output=True, timeout=SECONDS)
+
+    def ledger(self):
+        """Whole lines of the ledger; the last one may be cut off by a kill."""
+        file = self.out / 'search.jsonl'
+        text = file.read_text() if file.exists() else ''
+        return [json.loads(line) for line in text[:text.rfind('\n') + 1].splitlines()]
+
+    def runs(self):
+        return [(line['stage'], line['plan'], line.get('repeat')) for line in self.ledger() if 'stage' in line]
+
+    def refused(self, got, *sentences):
+        self.assertEqual(got.returncode, 1, got.stdout + got.stderr)
+        for sentence in sentences:
+            self.assertIn(sentence, got.stderr)
+
+    def test_help_can_be_followed(self):
+        got = subprocess.run([TRAIN, '--help'], text=True, capture_output=True)
+        self.assertEqual(got.returncode, 0)
+        for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
+                       'precisions', 'out', 'resume', 'plan', 'seed', 'threads', 't4'):
+            self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
+        self.assertIn('Examples:', got.stdout)
+
+    def test_a_search_writes_what_it_promises_and_its_plan_can_be_trained_with(self):
+        got = self.train('--t4', str(self.folder / 't4.json'))
+        self.assertEqual(got.returncode, 0, got.stderr)
+        json.loads((self.out / 'plan.json').read_text())
+        json.loads((self.out / 'summary.json').read_text())
+        json.loads((self.folder / 't4.json').read_text())
+        runs = self.runs()
+        self.assertGreater(len(runs), 3)
+        self.assertEqual(len(set(runs)), len(runs), 'a run was made twice')
+        report = (self.out / 'report.html').read_text()
+        for elsewhere in ('src="http', "src='http", 'href="http', '@import'):
+            self.assertNotIn(elsewhere, report)
+        plan = self.folder / 'plan.json'
+        shutil.copy(self.out / 'plan.json', plan)
+        before = self.ledger()
+        with_plan = self.train('--plan', str(plan))
+        self.assertEqual(with_plan.returncode, 0, with_plan.stderr)
+        self.assertEqual(self.ledger(), before)  # no search
+        other_model = self.train('--plan', str(plan), batch='32')
+        self.refused(other_model, 'is for another model')
+
+    def test_data_that_cannot_be_read_is_named(self):
+        half = self.folder / 'half.csv.gz'
+        half.write_bytes(DIGITS.read_bytes()[:20000])
+        empty = self.folder / 'empty.csv.gz'
+        empty.touch()
+        for data in (self.folder / 'none.csv.gz', half, empty, self.folder):
+            with self.subTest(data.name):
+                self.refused(self.train(data=data), str(data), '): ')
+
+    def test_an_empty_text_is_refused(self):
+        text = self.folder / 'empty.txt'
+        text.touch()
+        self.refused(self.train(model='transformer', data=text), str(text))
+
+    def test_a_batch_larger_than_the_data_set_is_refused_with_both_sizes(self):
+        self.refused(self.train(limit='16'), '64', '16')
+
+    def test_images_of_another_size_are_refused(self):
+        self.refused(self.train(model='vgg16'), 'mlp reads any size')
+
+    def test_an_unknown_precision_is_refused_by_name(self):
+        got = self.train('--precisions', 'bf16,fp33')
+        self.assertNotEqual(got.returncode, 0)
+        self.assertIn('"fp33" is no precision', got.stdout + got.stderr)
+
+    def test_a_full_disk_ends_the_search_with_its_reason(self):
+        self.out.mkdir()
+        (self.out / 'search.jsonl').symlink_to('/dev/full')
+        self.refused(self.train('--resume'), 'search.jsonl', 'No space left')
+
+    def test_a_ledger_of_another_search_is_refused_with_what_differs(self):
+        self.assertEqual(self.train().returncode, 0)
+        self.refused(self.train('--resume', '--seed', '7'), 'search.jsonl', 'seed')
+
+    def end_and_go_on(self, ending):
+        """Ends a search once a run is recorded; the same command with --resume must go on from there."""
+        job = ('--tie', 'none', '--stage1', 'random')
+        process = subprocess.Popen(self.command(*job, limit='1536'), text=True, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        deadline = time.monotonic() + SECONDS
+        while len(self.runs()) < 2 and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        process.send_signal(ending)
+        _, complained = process.communicate(timeout=SECONDS)
+        before = self.runs()
+        self.assertGreaterEqual(len(before), 2)
+        self.assertFalse(any('end' in line for line in self.ledger()), 'it ended by itself: make the job longer')
+        resumed = self.train('--resume', *job, limit='1536')
+        self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        after = self.runs()
+        self.assertEqual(after[:len(before)], before)
+        self.assertEqual(len(set(after)), len(after), 'a recorded run was made again')
+        self.assertTrue(any('end' in line for line in self.ledger()))
+        return process.returncode, complained
+
+    def test_an_interrupted_search_says_how_to_go_on_and_does(self):
+        code, complained = self.end_and_go_on(signal.SIGINT)
+        self.assertEqual(code, 128 + signal.SIGINT)
+        self.assertIn('--resume', complained)
+
+    def test_a_killed_search_goes_on(self):
+        code, _ = self.end_and_go_on(signal.SIGKILL)
+        self.assertEqual(code, -signal.SIGKILL)
+
+
+if __name__ == '__main__':
+    unittest.main()
