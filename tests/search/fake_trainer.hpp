@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trainers whose times and losses are made up, so that a test knows what a search should find.
-// Time never passes: `seconds` are computed from the plan. The weights are one number, `error`, that training shrinks
-// and harmful plans raise, so a search that forgets to restore the state is caught. What belongs to the machine and not
-// to the training (the noise, the drift, the counters) is not restored.
+// No time passes unless asked for: `seconds` are computed from the plan. The weights are one number, `error`, that
+// training shrinks and harmful plans raise, so a search that forgets to restore the state is caught. What belongs to
+// the machine and not to the training (the noise, the drift, the counters) is not restored.
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <comp/core/concepts.hpp>
 #include <comp/search/observers.hpp>
@@ -17,6 +18,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -92,6 +94,7 @@ struct world {
   double drift = 0;          // how much slower the machine is after a hundred batches, relative
   double loss_noise = 0;     // of an epoch's loss, by the machine: a trainer that is not deterministic
   double first_batch = 1;    // times the others' seconds, of a plan's very first
+  double really = 0;         // seconds of the clock that a made-up second takes; 0: no time passes
   bool times_batches = true;
   bool stops_on_nan = false;  // itself, whatever the search says
   std::vector<precision> precisions = {precision::fp32, precision::bf16};
@@ -146,7 +149,8 @@ class minimal_trainer {
     if (world_.before_batch) world_.before_batch(now_, count_.batches);
     const double warm = seen_.emplace(now_, true).second ? world_.first_batch : 1;
     const double drifted = 1 + world_.drift * static_cast<double>(count_.batches) / 100;
-    const double seconds = world_.seconds(now_) * warm * drifted * (1 + world_.noise * uniform());
+    double seconds = world_.seconds(now_) * warm * drifted * (1 + world_.noise * uniform());
+    if (world_.really > 0) seconds = slept(seconds * world_.really);
     const double loss = weights_.error + world_.loss_offset;
     weights_.error = weights_.error * 0.99 + world_.harm(now_);
     ++weights_.steps;
@@ -159,6 +163,11 @@ class minimal_trainer {
     got.losses.assign(world_.losses, got.loss);
     for (std::size_t i = 1; i < got.losses.size(); i += 2) got.losses[i] = -got.loss;
     got.peak_bytes = static_cast<std::int64_t>(1000 - 10 * now_.count_low());
+  }
+  static double slept(double seconds) {
+    const auto begin = std::chrono::steady_clock::now();
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   double uniform() { return std::uniform_real_distribution<double>{0, 1}(machine_); }
 

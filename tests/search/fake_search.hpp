@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one search that the tests of the whole run: greedy in both stages, operators free.
+#pragma once
+
+#include <comp/search/two_stage.hpp>
+
+#include "fake_trainer.hpp"
+
+namespace fake {
+
+using greedy_search = comp::two_stage<lists, comp::strategy::greedy, comp::strategy::greedy>;
+
+inline comp::search_settings settings_with(comp::stages which) {
+  comp::search_settings settings;
+  settings.stages = which;
+  return settings;
+}
+
+/// Compiled once, in fake_search.cpp.
+comp::outcome search_with(trainer& on, comp::search_settings settings, watcher& watching);
+
+inline comp::outcome search_with(trainer& on, comp::search_settings settings = {}) {
+  watcher silent;
+  return search_with(on, std::move(settings), silent);
+}
+
+/// A softmax that spoils the loss, a ReLU that no list names, and a linear whose sizes do not suit the tensor cores.
+inline world typical() {
+  world made{.graph = sized_chain({"deny.softmax", "relu", "allow.conv", "allow.linear.odd"})};
+  made.seconds = [graph = made.graph, times = costs{{1, 1, 3, 2}, {0.7, 0.5, 1.5, 1}, 0}](const comp::plan& p) {
+    return times(graph, p);
+  };
+  made.harm = harmed_by({0});
+  return made;
+}
+
+}  // namespace fake

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <comp/search/evaluator.hpp>
+#include <new>
+
+#include "fake_trainer.hpp"
+
+using comp::parse_plan;
+using comp::stage;
+using comp::status;
+using comp::trial;
+
+namespace {
+
+constexpr auto never = [](const comp::sample&) { return status::ok; };
+
+// A trainer, what watches it, and an evaluator on both.
+template <class Trainer = fake::trainer>
+struct bench {
+  explicit bench(fake::world world = {.graph = fake::chain({"a", "b"})}) : trainer{std::move(world)} {}
+  Trainer trainer;
+  fake::watcher watcher = {};
+  comp::observer_list<fake::watcher> observers{watcher};
+  comp::outcome log = {.baseline = {.loss = 1}, .tolerance = 1000};
+  comp::evaluator<Trainer, comp::observer_list<fake::watcher>> run{trainer, observers, log};
+};
+
+struct scoring_trainer : fake::trainer {
+  using fake::trainer::trainer;
+  double validate() { return weights_.error < 1 ? 0.75 : 0.5; }
+};
+
+}  // namespace
+
+TEST_CASE("each epoch starts from the state that the evaluator was made in") {
+  bench b;
+  const trial first = b.run.epoch(stage::epochs, parse_plan("11"), "", never);
+  const trial again = b.run.epoch(stage::epochs, parse_plan("bb"), "", never);
+  CHECK(first.sample.loss == again.sample.loss);
+  CHECK(b.trainer.weights().steps == 10);
+  SUBCASE("until another state is remembered") {
+    b.run.remember_start();
+    CHECK(b.run.epoch(stage::epochs, parse_plan("11"), "", never).sample.loss < first.sample.loss);
+    CHECK(b.trainer.weights().steps == 20);
+  }
+  SUBCASE("a training epoch goes on from where the trainer is") {
+    CHECK(b.run.next_epoch(stage::training, parse_plan("11"), never).sample.loss < first.sample.loss);
+  }
+}
+
+TEST_CASE("a backend that throws in the middle of an epoch gives a failed trial, and its state is put back") {
+  bench b;
+  b.trainer.change().before_batch = [](const comp::plan& p, std::uint64_t batch) {
+    if (p.count_low() > 0 && batch == 4) throw std::runtime_error{"cuDNN: not supported"};
+  };
+  const trial got = b.run.epoch(stage::epochs, parse_plan("b1"), "", never);
+  CHECK(got.sample.status == status::failed);
+  CHECK(got.sample.message == "cuDNN: not supported");
+  CHECK_FALSE(got.accepted);
+  CHECK(std::isinf(got.seconds));
+  CHECK(got.sample.batches == 0);  // how far it came is not known
+  CHECK(b.trainer.weights() == fake::state{});
+  CHECK(b.run.epoch(stage::epochs, parse_plan("11"), "", never).sample.ok());
+  CHECK(b.log.trials.size() == 2);
+}
+
+TEST_CASE("a plan that does not fit in memory is told from one that fails") {
+  bench b;
+  SUBCASE("by the C++ library") {
+    b.trainer.change().before_batch = [](auto&&...) { throw std::bad_alloc{}; };
+  }
+  SUBCASE("by the backend") {
+    b.trainer.change().before_batch = [](auto&&...) { throw comp::out_of_memory{"no room for 3 GB"}; };
+  }
+  CHECK(b.run.epoch(stage::epochs, parse_plan("11"), "", never).sample.status == status::out_of_memory);
+  CHECK(b.run.batch(stage::batches, parse_plan("11"), "").sample.status == status::out_of_memory);
+}
+
+TEST_CASE(
+    "an epoch whose loss is not finite is not ok, whatever the backend says, and leaves no trace in the weights") {
+  bench b;
+  b.trainer.change().harm = [](auto&&...) { return fake::nan; };
+  const trial got = b.run.epoch(stage::epochs, parse_plan("b1"), "", never);
+  CHECK(got.sample.status == status::not_finite);
+  CHECK(got.sample.batches == 10);
+  CHECK(b.trainer.weights() == fake::state{});
+}
+
+TEST_CASE("one of several losses that is not finite is enough") {
+  comp::sample got{.loss = 1, .losses = {1, fake::nan}};
+  comp::detail::complete(got, 1);
+  CHECK(got.status == status::not_finite);
+}
+
+TEST_CASE("the cut's status ends the epoch at that batch") {
+  bench b;
+  const auto after_3 = [](const comp::sample& s) { return s.batches == 3 ? status::stopped_early : status::ok; };
+  const trial got = b.run.epoch(stage::epochs, parse_plan("b1"), "", after_3);
+  CHECK(got.sample.status == status::stopped_early);
+  CHECK(got.sample.batches == 3);
+  CHECK(b.trainer.weights() == fake::state{});
+  CHECK(b.log.cost(stage::epochs).batches == 3);
+}
+
+TEST_CASE("a backend without a stop predicate runs its epochs to the end") {
+  bench<fake::minimal_trainer> b;
+  const trial got = b.run.epoch(stage::epochs, parse_plan("b1"), "", [](auto&&) { return status::stopped_early; });
+  CHECK(got.sample.ok());
+  CHECK(got.sample.batches == 10);
+  CHECK(b.trainer.weights().steps == 10);
+}
+
+TEST_CASE("a recalled run is not made: the observer's sample counts") {
+  bench b;
+  b.watcher.recalls_from = {
+      {.stage = stage::epochs, .plan = parse_plan("b1"), .sample = {.loss = 5, .seconds = 7, .batches = 10}}};
+  b.run.timed(stage::epochs, [&] {
+    const trial got = b.run.epoch(stage::epochs, parse_plan("b1"), "", never);
+    CHECK(got.sample.loss == 5);
+    CHECK(got.seconds == doctest::Approx(0.7));
+  });
+  CHECK(b.run.recalled());
+  CHECK(b.trainer.count().batches == 0);
+  CHECK(b.watcher.calls == std::vector<std::string>{"recall", "trial_done"});
+  CHECK(b.log.cost(stage::epochs).seconds >= 7);
+  CHECK(b.log.cost(stage::epochs).batches == 10);
+  SUBCASE("the same plan again is another run") {
+    const trial second = b.run.epoch(stage::epochs, parse_plan("b1"), "", never);
+    CHECK(second.repeat == 1);
+    CHECK_FALSE(b.run.recalled());
+    CHECK(b.trainer.count().batches == 10);
+  }
+}
+
+TEST_CASE("repeats are counted per stage and plan and go on from those in the log") {
+  bench b;
+  CHECK(b.run.batch(stage::batches, parse_plan("b1"), "").repeat == 0);
+  CHECK(b.run.batch(stage::contest, parse_plan("b1"), "").repeat == 0);
+  CHECK(b.run.batch(stage::batches, parse_plan("11"), "").repeat == 0);
+  CHECK(b.run.batch(stage::batches, parse_plan("b1"), "").repeat == 1);
+  comp::evaluator<fake::trainer, comp::observer_list<fake::watcher>> later{b.trainer, b.observers, b.log};
+  const trial next = later.next_epoch(stage::training, parse_plan("b1"), never);
+  CHECK(next.number == 4);
+  CHECK(later.batch(stage::batches, parse_plan("b1"), "").repeat == 2);
+}
+
+TEST_CASE("a plan's very first batch pays for what is made once and is not timed") {
+  bench b;
+  b.trainer.change().first_batch = 1000;
+  CHECK(b.run.batch(stage::batches, parse_plan("b1"), "").seconds == 1);
+  CHECK(b.run.batch(stage::batches, parse_plan("b1"), "").seconds == 1);
+  CHECK(b.trainer.count().batches == 3);
+  SUBCASE("nor in an epoch, whose median it would move") {
+    b.trainer.change().batches = 4;
+    CHECK(b.run.epoch(stage::epochs, parse_plan("bb"), "", never).seconds == 1);
+  }
+}
+
+TEST_CASE("a stop in the middle of an epoch throws, records nothing of it and puts the state back") {
+  bench b;
+  b.watcher.stops_now = [&] { return b.trainer.count().batches >= 4; };
+  CHECK_THROWS_WITH_AS((void)b.run.epoch(stage::epochs, parse_plan("b1"), "", never),
+                       "search stopped after 0 runs (it was asked to): start it again with the same ledger to go on",
+                       comp::interrupted);
+  CHECK(b.trainer.count().batches == 4);
+  CHECK(b.log.trials.empty());
+  CHECK(b.trainer.weights() == fake::state{});
+}
+
+TEST_CASE("a stop after a run keeps that run") {
+  bench b;
+  b.watcher.stops_after = [](const trial&) { return true; };
+  CHECK_THROWS_AS((void)b.run.epoch(stage::epochs, parse_plan("b1"), "", never), comp::interrupted);
+  CHECK(b.log.trials.size() == 1);
+  CHECK(b.trainer.weights() == fake::state{});
+}
+
+TEST_CASE("a backend that is interrupted is not a failed trial") {
+  bench b;
+  b.trainer.change().before_batch = [](const comp::plan&, std::uint64_t batch) {
+    if (batch == 2) throw comp::interrupted{"SIGINT"};
+  };
+  CHECK_THROWS_WITH_AS((void)b.run.epoch(stage::epochs, parse_plan("b1"), "", never), "SIGINT", comp::interrupted);
+  CHECK(b.trainer.weights() == fake::state{});
+  CHECK(b.log.trials.empty());
+}
+
+TEST_CASE("what an observer throws in the middle of an epoch is no fault of the plan") {
+  bench b;
+  b.watcher.at = [](const std::string& call) {
+    if (call == "batch_done") throw std::logic_error{"disk full"};
+  };
+  CHECK_THROWS_WITH_AS((void)b.run.epoch(stage::epochs, parse_plan("b1"), "", never), "disk full", std::logic_error);
+  CHECK(b.trainer.count().batches == 1);
+  CHECK(b.trainer.weights() == fake::state{});
+  CHECK(b.log.trials.empty());
+}
+
+TEST_CASE("an epoch is scored where the backend validates, a batch is not") {
+  bench<scoring_trainer> b;
+  CHECK(b.run.epoch(stage::epochs, parse_plan("b1"), "", never).sample.score == 0.75);
+  CHECK_FALSE(b.run.batch(stage::batches, parse_plan("b1"), "").sample.score.has_value());
+}
+
+TEST_CASE("what a backend leaves out is measured: seconds by the clock, one batch per run") {
+  comp::sample got{.loss = 1};
+  comp::detail::complete(got, 0.25);
+  CHECK(got.seconds == 0.25);
+  CHECK(got.batches == 1);
+  CHECK(got.ok());
+}

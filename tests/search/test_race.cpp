@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <comp/search/contest.hpp>
+#include <comp/search/stage_two.hpp>
+#include <comp/strategy/exhaustive.hpp>
+#include <comp/strategy/greedy.hpp>
+#include <numeric>
+
+#include "fake_trainer.hpp"
+
+using comp::contestant;
+using comp::parse_plan;
+using comp::racer;
+using comp::stage;
+using comp::status;
+
+namespace {
+
+using evaluator = comp::evaluator<fake::trainer, comp::observer_list<fake::watcher>>;
+
+struct track {
+  explicit track(std::map<std::string, double> seconds, std::uint64_t seed = 1)
+      : trainer{{.graph = fake::chain({"a", "b", "c"}),
+                 .seconds = [=](const comp::plan& p) { return seconds.at(p.str()); }},
+                seed} {}
+  fake::trainer trainer;
+  fake::watcher watcher = {};
+  comp::observer_list<fake::watcher> observers{watcher};
+  comp::outcome log = {};
+  evaluator run{trainer, observers, log};
+
+  std::vector<racer> race(const std::vector<std::string>& plans, bool leave, std::size_t rounds = 20) {
+    std::vector<racer> racers;
+    for (const auto& p : plans) racers.push_back({.plan = parse_plan(p), .label = p});
+    comp::race<evaluator>{run, stage::contest, {}, rounds}(racers, leave);
+    return racers;
+  }
+};
+
+// A contestant that was timed as given, against FP32's 1 second.
+contestant timed(std::string plan, std::vector<double> seconds, bool has_epoch = false) {
+  contestant c{.label = plan, .plan = parse_plan(plan), .seconds = std::move(seconds)};
+  c.over_fp32 = comp::compare_paired(std::vector(c.seconds.size(), 1.0), c.seconds);
+  if (has_epoch) c.epoch = comp::sample{.loss = 1};
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("a plan that is 3% faster wins under noise and a drift of 30%") {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    track t{{{"111", 1.0}, {"b11", 0.97}}, seed};
+    t.trainer.change().drift = 0.3 / 0.4;  // 40 batches are a race of two over 20 rounds
+    t.trainer.change().noise = 0.02;
+    const auto racers = t.race({"111", "b11"}, false);
+    CHECK(comp::compare_paired(racers[0].seconds, racers[1].seconds).clearly_faster());
+    // One after the other the drift would hide it: the second ten batches of the slow one against the first of the
+    // fast.
+    if (racers[0].seconds.size() == 20) CHECK(racers[0].seconds.front() < racers[1].seconds.back());
+  }
+}
+
+TEST_CASE("two plans that are equally fast are told apart by noise in few races only") {
+  int apart = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    track t{{{"111", 1.0}, {"b11", 1.0}}, seed};
+    t.trainer.change().noise = 0.1;
+    const auto racers = t.race({"111", "b11"}, false);
+    const auto against = comp::compare_paired(racers[0].seconds, racers[1].seconds);
+    apart += against.clearly_faster() || against.clearly_slower();
+  }
+  CHECK(apart <= 25);  // 5% each time that is looked, and it is looked after each of 15 rounds
+}
+
+TEST_CASE("a plan that is clearly slower leaves a race of stage 2, a hopeless one after two rounds") {
+  track t{{{"111", 1.0}, {"b11", 1.1}, {"bb1", 2.0}, {"bbb", 0.999}}};
+  const auto racers = t.race({"111", "b11", "bb1", "bbb"}, true);
+  CHECK(racers[1].out);
+  CHECK(racers[1].seconds.size() == 6);
+  CHECK(racers[2].out);
+  CHECK(racers[2].seconds.size() == 2);
+  CHECK_FALSE(racers[3].out);
+}
+
+TEST_CASE("a single slow batch makes no plan hopeless") {
+  track t{{{"111", 1.0}, {"b11", 0.9}}};
+  t.trainer.change().seconds = [n = 0](const comp::plan& p) mutable {
+    return p.count_low() == 0 ? 1.0 : ++n == 2 ? 30.0 : 0.9;
+  };
+  const auto racers = t.race({"111", "b11"}, true, 10);
+  CHECK_FALSE(racers[1].out);
+  CHECK(racers[1].seconds.size() >= 6);
+}
+
+TEST_CASE("the reference runs to the end even when it is the slowest") {
+  track t{{{"111", 3.0}, {"b11", 1.0}, {"bb1", 1.0}}};
+  const auto racers = t.race({"111", "b11", "bb1"}, false);
+  CHECK_FALSE(racers[0].out);
+  CHECK(racers[0].seconds.size() == racers[1].seconds.size());
+}
+
+TEST_CASE("in the contest a plan leaves only when it is hopeless against FP32, not against the best") {
+  // The best may yet be refused for its loss: the second is then the outcome.
+  track t{{{"111", 1.0}, {"b11", 0.7}, {"bbb", 0.4}, {"11b", 1.5}}};
+  const auto contest = comp::hold_contest(t.run, {},
+                                          {{.plan = parse_plan("111"), .label = "fp32"},
+                                           {.plan = parse_plan("b11"), .label = "rule-based"},
+                                           {.plan = parse_plan("bbb"), .label = "comp"},
+                                           {.plan = parse_plan("11b"), .label = "slow"}});
+  CHECK(contest[1].over_fp32.clearly_faster());
+  CHECK(contest[3].seconds.size() == 2);
+  CHECK(comp::ranking(contest) == std::vector<std::size_t>{2, 1, 0});
+  CHECK(contest[1].over_fp32.ratio == doctest::Approx(1 / 0.7));
+  CHECK(contest[2].peak_bytes == 970);
+}
+
+TEST_CASE("the contest goes on while the two fastest are too close to call") {
+  track t{{{"111", 1.0}, {"b11", 0.70}, {"bbb", 0.69}}};
+  t.trainer.change().noise = 0.1;
+  CHECK(t.race({"111", "b11", "bbb"}, false, 20)[2].seconds.size() > 6);
+}
+
+TEST_CASE("every second round runs backwards") {
+  track t{{{"111", 1.0}, {"b11", 1.0}}};
+  (void)t.race({"111", "b11"}, false, 6);
+  std::string order;
+  for (const auto& done : t.watcher.done) order += done.plan.count_low() ? "b" : "1";
+  CHECK(order == "1bb11bb11bb1");
+}
+
+TEST_CASE("a racer that fails is out, and the others run on from the start") {
+  track t{{{"111", 1.0}, {"b11", 0.9}}};
+  t.trainer.change().before_batch = [n = 0](const comp::plan& p, std::uint64_t) mutable {
+    if (p.count_low() > 0 && ++n == 4) throw std::runtime_error{"no kernel"};
+  };
+  const auto racers = t.race({"111", "b11"}, false);
+  CHECK(racers[1].out);
+  CHECK(racers[1].status == status::failed);
+  CHECK(racers[1].seconds.size() == 2);
+  CHECK(racers[0].status == status::ok);
+  const auto contest = comp::hold_contest(t.run, {}, racers);
+  CHECK(comp::ranking(contest) == std::vector<std::size_t>{0});
+}
+
+TEST_CASE("a loss that another plan spoilt is not blamed on FP32") {
+  track t{{{"111", 1.0}, {"b11", 0.5}}};
+  t.trainer.change().harm = [](const comp::plan& p) { return p.count_low() ? fake::nan : 0; };
+  const auto racers = t.race({"111", "b11"}, false);
+  CHECK(racers[0].status == status::ok);
+  CHECK(racers[0].seconds.size() >= 6);
+  SUBCASE("one that comes from the common start is") {
+    t.trainer.change().loss_offset = fake::nan;
+    CHECK(t.race({"111", "b11"}, false)[0].status == status::not_finite);
+  }
+}
+
+TEST_CASE("the ranking offers only what is clearly faster than FP32, and FP32 last") {
+  const std::vector contest{timed("111", {1, 1, 1, 1, 1, 1}), timed("b11", {.9, .9, .9, .9, .9, 1.1}),
+                            timed("bb1", {.8, .8, .8, .8, .8, .8}), timed("bbb", {2, 2, 2, 2, 2, 2}),
+                            timed("1bb", {.5, .5, .5})};
+  CHECK(comp::ranking(contest) == std::vector<std::size_t>{2, 0});
+}
+
+TEST_CASE("on a tie the plan whose epoch is known comes first, for it is training already done") {
+  const auto fast = timed("bbb", {.80, .80, .80, .80, .80, .82});
+  const auto known = timed("b11", {.81, .81, .81, .81, .81, .81}, true);
+  CHECK(comp::ranking({timed("111", {1, 1, 1, 1, 1, 1}, true), fast, known}) == std::vector<std::size_t>{2, 1, 0});
+  SUBCASE("but not when the other is clearly faster") {
+    const auto clearly = timed("bbb", {.80, .80, .80, .80, .80, .80});
+    CHECK(comp::ranking({timed("111", {1, 1, 1, 1, 1, 1}, true), clearly, known}) == std::vector<std::size_t>{1, 2, 0});
+  }
+  SUBCASE("nor when a third is clearly faster than it") {
+    const auto noisy = timed("bbb", {.79, .79, .79, .79, .79, .99});
+    const auto tight = timed("bb1", {.80, .80, .80, .80, .80, .80});
+    CHECK(comp::ranking({timed("111", {1, 1, 1, 1, 1, 1}, true), noisy, tight, known}) ==
+          std::vector<std::size_t>{1, 2, 3, 0});
+  }
+}
+
+TEST_CASE("stage 2 keeps the conservative plan when another is faster by noise alone") {
+  int moved = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    track t{{{"111", 1.0}, {"b11", 1.0}}, seed};
+    t.trainer.change().noise = 0.2;
+    const comp::search_space space{comp::plan{3}, {{"a", {0}, {comp::precision::fp32, comp::precision::bf16}}}};
+    moved += comp::stage_two<evaluator>{t.run, {}}(comp::strategy::greedy{}, space).count_low() > 0;
+  }
+  CHECK(moved <= 8);  // by the medians alone it would be 20
+}
+
+TEST_CASE("stage 2 compares plans of different races although the machine drifts") {
+  std::map<std::string, double> seconds;
+  std::vector<comp::op_group> groups;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    groups.push_back({std::to_string(i), {i}, {comp::precision::fp32, comp::precision::bf16, comp::precision::fp16}});
+  }
+  const comp::search_space space{comp::plan{3}, groups};
+  auto all = comp::strategy::exhaustive{}.start(space);
+  for (const auto& p : all.ask(27))
+    seconds[p.str()] = 1 - 0.02 * static_cast<double>(p.count_low()) - (p.str() == "0b0" ? 0.05 : 0);
+  for (const double drift : {-0.1, 0.0, 0.4}) {  // per hundred of some 600 batches
+    CAPTURE(drift);
+    track t{seconds};
+    t.trainer.change().drift = drift;
+    CHECK(comp::stage_two<evaluator>{t.run, {}}(comp::strategy::exhaustive{}, space).str() == "0b0");
+  }
+}
+
+TEST_CASE("stage 2 leaves a conservative plan that fails for one that runs") {
+  track t{{{"111", 1.0}, {"b11", 3.0}}};
+  t.trainer.change().before_batch = [](const comp::plan& p, std::uint64_t) {
+    if (p.count_low() == 0) throw comp::out_of_memory{"FP32 does not fit"};
+  };
+  const comp::search_space space{comp::plan{3}, {{"a", {0}, {comp::precision::fp32, comp::precision::bf16}}}};
+  CHECK(comp::stage_two<evaluator>{t.run, {}}(comp::strategy::greedy{}, space).str() == "b11");
+}
+
+TEST_CASE("stage 2 of a space without groups runs nothing") {
+  track t{{}};
+  CHECK(comp::stage_two<evaluator>{t.run, {}}(comp::strategy::greedy{}, {parse_plan("b1b"), {}}).str() == "b1b");
+  CHECK(t.trainer.count().batches == 0);
+}

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a search behaves to those who watch, stop and resume it, and that it keeps its promises on random models.
+#include <doctest/doctest.h>
+
+#include <comp/strategy/exhaustive.hpp>
+
+#include "fake_search.hpp"
+
+using comp::plan;
+using comp::stage;
+using comp::trial;
+using fake::search_with;
+
+namespace {
+
+using exhaustive_search = comp::two_stage<fake::lists, comp::strategy::exhaustive, comp::strategy::exhaustive>;
+
+comp::search_settings free_operators() {
+  comp::search_settings settings;
+  settings.epochs_tie = settings.batches_tie = comp::tie::none;
+  return settings;
+}
+
+// What two runs of the same search must agree in.
+void check_same(const comp::outcome& a, const comp::outcome& b) {
+  CHECK(a.plan == b.plan);
+  CHECK(a.speedup == b.speedup);
+  REQUIRE(a.trials.size() == b.trials.size());
+  for (std::size_t i = 0; i < a.trials.size(); ++i) {
+    CHECK(a.trials[i].plan == b.trials[i].plan);
+    CHECK(a.trials[i].stage == b.trials[i].stage);
+    CHECK(a.trials[i].repeat == b.trials[i].repeat);
+    CHECK(a.trials[i].seconds == b.trials[i].seconds);
+    CHECK(a.trials[i].accepted == b.trials[i].accepted);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the same trainer and settings give the same search again") {
+  fake::world world = fake::typical();
+  world.noise = 0.1;
+  fake::trainer first{world, 3}, second{world, 3};
+  check_same(search_with(first), search_with(second));
+}
+
+TEST_CASE("observers are called in the documented order") {
+  fake::trainer trainer{fake::typical()};
+  fake::watcher watcher;
+  const comp::outcome found = search_with(trainer, {}, watcher);
+  const auto& calls = watcher.calls;
+  REQUIRE(calls.size() > 2);
+  CHECK(calls.front() == "search_started");
+  CHECK(calls.back() == "search_done");
+  std::size_t trials = 0, batches = 0;
+  for (std::size_t i = 1; i + 1 < calls.size(); ++i) {
+    CAPTURE(i);
+    const auto& before = calls[i - 1];
+    if (calls[i] == "recall") CHECK((before == "trial_done" || before == "search_started"));
+    if (calls[i] == "trial_started") CHECK(before == "recall");
+    if (calls[i] == "batch_done") CHECK((before == "trial_started" || before == "batch_done"));
+    if (calls[i] == "trial_done") CHECK((before == "batch_done" || before == "trial_started"));
+    trials += calls[i] == "trial_done";
+    batches += calls[i] == "batch_done";
+  }
+  CHECK(trials == found.trials.size());
+  std::size_t in_epochs = 0;
+  for (const trial& t : found.trials) {
+    if (t.sample.batches > 1) in_epochs += static_cast<std::size_t>(t.sample.batches);
+  }
+  CHECK(batches == in_epochs);
+}
+
+TEST_CASE("a search tells at its start how many epochs it will run at most") {
+  fake::trainer trainer{fake::typical()};
+  fake::watcher watcher;
+  (void)search_with(trainer, {}, watcher);
+  CHECK(watcher.epochs_at_most >= trainer.count().epochs);
+  CHECK(watcher.epochs_at_most == 2 + 2 + 2);  // FP32's and the winner's, both ends, two groups
+  fake::watcher again;
+  fake::trainer other{fake::typical()};
+  (void)exhaustive_search{.settings = free_operators()}.run(other, again);
+  CHECK(again.epochs_at_most == 2 + 4);
+}
+
+TEST_CASE("a search that recalls its first k runs ends as if it had made them, and makes only the others") {
+  fake::trainer whole{fake::typical()};
+  const comp::outcome expected = search_with(whole);
+  const std::size_t n = expected.trials.size();
+  for (std::size_t k = 0; k <= n; ++k) {
+    CAPTURE(k);
+    fake::trainer trainer{fake::typical()};
+    fake::watcher watcher;
+    watcher.recalls_from.assign(expected.trials.begin(), expected.trials.begin() + static_cast<std::ptrdiff_t>(k));
+    const comp::outcome found = search_with(trainer, {}, watcher);
+    check_same(expected, found);
+    CHECK(watcher.recalled == k);
+    CHECK(std::ranges::count(watcher.calls, "trial_started") == static_cast<std::ptrdiff_t>(n - k));
+    if (k == n) CHECK(trainer.count().batches == 0);
+    CHECK(found.trained_epochs == (trainer.weights().steps == 10 ? 1 : 0));
+    if (found.trained_epochs == 0) CHECK(trainer.weights() == fake::state{});
+  }
+}
+
+TEST_CASE("a space that is too large is refused before the first epoch") {
+  fake::trainer trainer{{.graph = fake::sized_chain(std::vector<std::string>(11, "deny"))}};
+  CHECK_THROWS_WITH_AS((void)exhaustive_search{.settings = free_operators()}.run(trainer),
+                       doctest::Contains("search space has 2048 plans in 11 groups"), comp::space_error);
+  CHECK(trainer.count().batches == 0);
+  SUBCASE("without epochs too") {
+    auto settings = free_operators();
+    settings.stages = comp::stages::batches_only;
+    CHECK_THROWS_AS((void)exhaustive_search{.settings = settings}.run(trainer), comp::space_error);
+    CHECK(trainer.count().batches == 0);
+  }
+}
+
+TEST_CASE(
+    "when what stage 2 has to enumerate is too large for its strategy, greedy takes its place and the epochs stay") {
+  fake::world world{.graph =
+                        fake::sized_chain({"allow", "x", "x", "x", "x", "x", "x", "x", "x", "x", "x", "x", "deny"})};
+  world.seconds = [](const plan& p) { return 20 - static_cast<double>(p.count_low()); };
+  world.harm = fake::harmed_by({12});
+  fake::trainer trainer{world};
+  const comp::outcome found = exhaustive_search{.settings = free_operators()}.run(trainer);
+  CHECK(found.plan.str() == "bbbbbbbbbbbb1");
+  REQUIRE(found.warnings.size() == 1);
+  CHECK(found.warnings.front().starts_with("stage 2 was searched by greedy: search space has 2048 plans in 11 groups"));
+}
+
+TEST_CASE("a search that is stopped at any run or batch leaves the trainer at its start and can be resumed") {
+  fake::trainer whole{fake::typical()};
+  const comp::outcome expected = search_with(whole);
+  const auto check_stopped = [&](fake::trainer& trainer, fake::watcher& watcher) {
+    CHECK_THROWS_AS((void)search_with(trainer, {}, watcher), comp::interrupted);
+    CHECK(trainer.weights() == fake::state{});
+    CHECK(std::ranges::find(watcher.calls, "search_done") == watcher.calls.end());
+    fake::watcher resumed;
+    resumed.recalls_from = watcher.done;
+    fake::trainer again{fake::typical()};
+    check_same(expected, search_with(again, {}, resumed));
+    CHECK(resumed.recalled == watcher.done.size());
+  };
+  for (std::size_t run = 0; run < expected.trials.size(); ++run) {
+    CAPTURE(run);
+    fake::trainer trainer{fake::typical()};
+    fake::watcher watcher;
+    watcher.stops_after = [run](const trial& t) { return t.number == run; };
+    check_stopped(trainer, watcher);
+    CHECK(watcher.done.size() == run + 1);
+  }
+  for (std::uint64_t batch = 1; batch < whole.count().batches; batch += 3) {
+    CAPTURE(batch);
+    fake::trainer trainer{fake::typical()};
+    fake::watcher watcher;
+    watcher.stops_now = [&] { return trainer.count().batches >= batch; };
+    check_stopped(trainer, watcher);
+  }
+}
+
+TEST_CASE("what an observer throws comes out of the search, with the trainer at its start") {
+  for (const std::string call : {"trial_started", "batch_done", "trial_done"}) {
+    CAPTURE(call);
+    fake::trainer trainer{fake::typical()};
+    fake::watcher watcher;
+    watcher.at = [&, n = 0](const std::string& now) mutable {
+      if (now == call && ++n == 3) throw std::logic_error{"disk full"};
+    };
+    CHECK_THROWS_WITH_AS((void)search_with(trainer, {}, watcher), "disk full", std::logic_error);
+    CHECK(trainer.weights() == fake::state{});
+  }
+}
+
+TEST_CASE("a backend that throws now and then costs those trials only") {
+  fake::world world = fake::typical();
+  world.before_batch = [](const plan& p, std::uint64_t batch) {
+    if (p.str() == "b1bb" && batch % 2) throw std::runtime_error{"no kernel"};
+  };
+  fake::trainer trainer{world};
+  const comp::outcome found = search_with(trainer);
+  CHECK(found.plan.str() == "1bbb");
+  CHECK(std::ranges::any_of(found.trials, [](const trial& t) { return t.sample.message == "no kernel"; }));
+}
+
+namespace {
+
+struct random_model {
+  fake::world world;
+  std::vector<std::size_t> harmful;
+};
+
+random_model made_up(std::mt19937_64& random, double noise) {
+  const auto share = [&] { return std::uniform_real_distribution<double>{0, 1}(random); };
+  std::vector<comp::op_info> ops(2 + random() % 10);
+  fake::costs times{.cast = share() / 4};
+  random_model made;
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    ops[i] = {.name = std::to_string(i),
+              .kind = std::vector{"allow", "allow.odd", "deny", "relu", "relu", "fix"}[random() % 6]};
+    if (i > 0) ops[i].producers.push_back(random() % 3 ? i - 1 : random() % i);
+    if (i > 1 && random() % 4 == 0) ops[i].producers.push_back(random() % i);
+    ops[i].choosable = random() % 8 != 0;
+    times.fp32.push_back(0.2 + share());
+    times.low.push_back(times.fp32.back() * (0.3 + share()));
+    if (random() % 6 == 0) made.harmful.push_back(i);
+  }
+  made.world = {.graph = fake::sized(std::move(ops)), .batches = 8, .noise = noise};
+  made.world.seconds = [graph = made.world.graph, times](const plan& p) { return times(graph, p); };
+  made.world.harm = fake::harmed_by(made.harmful);
+  return made;
+}
+
+bool harmless(const random_model& model, const plan& p) { return model.world.harm(p) == 0; }
+
+}  // namespace
+
+TEST_CASE("on random models the outcome is accepted, and never slower than FP32 or the rule-based plan") {
+  std::mt19937_64 random{2024};
+  int faster = 0;
+  for (const double noise : {0.0, 0.02}) {
+    for (int round = 0; round < 150; ++round) {
+      const random_model model = made_up(random, noise);
+      const plan fp32{model.world.graph.size()};
+      const plan rules = comp::autocast::rule_plan(fake::lists{}, model.world.graph, comp::precision::bf16);
+      fake::trainer trainer{model.world, random()};
+      const comp::outcome found = search_with(trainer);
+      CAPTURE(noise);
+      CAPTURE(round);
+      CAPTURE(found.plan.str());
+      CAPTURE(rules.str());
+      const double margin = 1 + 1e-9 + noise;
+      CHECK(accepted(found.baseline, *found.first_epoch));
+      CHECK(harmless(model, found.plan));
+      CHECK_NOTHROW(comp::require_fits(found.plan, model.world.graph));
+      CHECK(model.world.seconds(found.plan) <= margin * model.world.seconds(fp32));
+      if (harmless(model, rules)) CHECK(model.world.seconds(found.plan) <= margin * model.world.seconds(rules));
+      CHECK(trainer.now() == found.plan);
+      CHECK(trainer.weights().steps == 8 * found.trained_epochs);
+      CHECK(found.trained_epochs == 1);
+      faster +=
+          model.world.seconds(found.plan) < 0.99 * std::min(model.world.seconds(rules), model.world.seconds(fp32));
+    }
+  }
+  CHECK(faster > 75);  // of 300, and it does find something: 95 when this was written
+}

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <comp/search/signature.hpp>
+
+#include "fake_trainer.hpp"
+
+using comp::precision;
+
+namespace {
+
+struct signed_trainer : fake::trainer {
+  using fake::trainer::trainer;
+  std::string signature() const { return "batch=64, seed=1"; }
+};
+
+std::string signature_of(const auto& trainer, const fake::world& world, const comp::search_settings& settings = {}) {
+  comp::outcome log;
+  log.graph = world.graph;
+  return comp::search_signature(trainer, log, settings);
+}
+
+}  // namespace
+
+TEST_CASE("FP32 comes first among the precisions that are searched, none twice") {
+  fake::world world;
+  world.precisions = {precision::fp16, precision::fp32, precision::bf16};
+  const fake::trainer trainer{world};
+  CHECK(comp::searched_precisions(trainer, {}) == std::vector{precision::fp32, precision::fp16, precision::bf16});
+  comp::search_settings settings;
+  settings.precisions = {precision::bf16, precision::bf16};
+  CHECK(comp::searched_precisions(trainer, settings) == std::vector{precision::fp32, precision::bf16});
+  CHECK(comp::searched_precisions(fake::minimal_trainer{world}, {}) ==
+        std::vector{precision::fp32, precision::bf16, precision::fp16});
+}
+
+TEST_CASE(
+    "a search's signature differs with the model, the backend and when epochs are cut, not with what only chooses") {
+  const fake::world world{.graph = fake::chain({"a"})}, other{.graph = fake::chain({"b"})};
+  const std::string plain = signature_of(fake::trainer{world}, world);
+  CHECK(plain == signature_of(fake::trainer{world}, world));
+  CHECK(plain != signature_of(fake::trainer{other}, other));
+  CHECK(plain != signature_of(signed_trainer{world}, world));
+  CHECK(signature_of(signed_trainer{world}, world).find("backend=batch=64, seed=1;") != std::string::npos);
+  comp::search_settings settings;
+  settings.tolerance = 0.5;
+  settings.epochs_tie = comp::tie::none;
+  CHECK(plain == signature_of(fake::trainer{world}, world, settings));
+  SUBCASE("at_once") { settings.cut.at_once = 3; }
+  SUBCASE("slower_than_fp32") { settings.cut.slower_than_fp32 = 3; }
+  SUBCASE("slower_than_best") { settings.cut.slower_than_best = 3; }
+  SUBCASE("batches") { settings.cut.batches = 3; }
+  SUBCASE("diverged") { settings.cut.diverged = 3; }
+  SUBCASE("loss_batches") { settings.cut.loss_batches = 3; }
+  CHECK(plain != signature_of(fake::trainer{world}, world, settings));
+}

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole search on made-up trainers. How each part judges is tested with that part.
+#include <doctest/doctest.h>
+
+#include "fake_search.hpp"
+
+using comp::parse_plan;
+using comp::plan;
+using comp::stage;
+using comp::stages;
+using comp::status;
+using comp::trial;
+using fake::search_with;
+using fake::settings_with;
+
+TEST_CASE("the winner's first epoch is kept: the trainer has one epoch of that plan behind it") {
+  fake::trainer trainer{fake::typical()};
+  const comp::outcome found = search_with(trainer);
+  CHECK(found.plan.str() == "1bbb");  // softmax harms, the odd linear pays, ReLU pays between different neighbours
+  CHECK(found.trained_epochs == 1);
+  REQUIRE(found.first_epoch.has_value());
+  CHECK(trainer.now() == found.plan);
+
+  fake::trainer alone{fake::typical()};
+  alone.set_precision(found.plan);
+  const comp::sample epoch = alone.run_epoch();
+  CHECK(trainer.weights() == alone.weights());
+  CHECK(found.first_epoch->loss == epoch.loss);
+}
+
+TEST_CASE("the outcome says what was found, against what, and why") {
+  fake::trainer trainer{fake::typical()};
+  const comp::outcome found = search_with(trainer);
+  CHECK(found.speedup == doctest::Approx(7 / 4.0));
+  CHECK(found.speedup_bounds.low > 1);
+  CHECK(found.precisions == std::vector{comp::precision::fp32, comp::precision::bf16});
+  CHECK(found.baseline.loss > 0);
+  CHECK(found.reasons.size() == 4);
+  for (const auto& reason : found.reasons) CHECK_FALSE(reason.text.empty());
+  CHECK(found.contest.front().label == "fp32");
+  CHECK(found.contest.front().plan.count_low() == 0);
+  CHECK(std::ranges::any_of(found.contest, [](const auto& c) { return c.label.starts_with("rule-based bf16"); }));
+  CHECK(found.fallbacks.front() == found.plan);
+  CHECK(found.fallbacks.back().count_low() == 0);
+  CHECK(found.warnings.empty());
+}
+
+TEST_CASE("runs are numbered from 0 in order, and what each stage cost adds up") {
+  fake::trainer trainer{fake::typical()};
+  const comp::outcome found = search_with(trainer);
+  std::array<std::size_t, 5> runs{}, batches{};
+  for (std::size_t i = 0; i < found.trials.size(); ++i) {
+    const trial& t = found.trials[i];
+    CHECK(t.number == i);
+    ++runs[static_cast<std::size_t>(t.stage)];
+    batches[static_cast<std::size_t>(t.stage)] += static_cast<std::size_t>(t.sample.batches);
+  }
+  for (std::size_t s = 0; s < 5; ++s) {
+    CAPTURE(s);
+    CHECK(found.costs[s].runs == runs[s]);
+    CHECK(found.costs[s].batches == batches[s]);
+  }
+  CHECK(found.cost(stage::baseline).runs == 1);
+}
+
+TEST_CASE("seconds are those of the clock, and the winner's own epoch is training, not overhead") {
+  fake::world world = fake::typical();
+  world.batches = 4;
+  world.really = 2e-3;  // a made-up second takes so long
+  fake::trainer trainer{world};
+  const auto begin = std::chrono::steady_clock::now();
+  const comp::outcome found = search_with(trainer);
+  const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double training = found.cost(stage::training).seconds;
+  CHECK(training >= found.first_epoch->seconds);
+  CHECK(training < 1.5 * found.first_epoch->seconds);  // it was restored, too
+  CHECK(found.overhead_seconds() + training <= took);
+  CHECK(found.overhead_seconds() + training > 0.95 * took);
+  const double per_hundred = 100 * found.first_epoch->seconds;
+  CHECK(found.overhead_share() == doctest::Approx(found.overhead_seconds() / (found.overhead_seconds() + per_hundred)));
+}
+
+TEST_CASE("when every candidate fails the outcome is FP32, whose epoch is kept") {
+  fake::world world = fake::typical();
+  SUBCASE("by losses that are not finite") {
+    world.harm = [](const plan& p) { return p.count_low() ? fake::nan : 0; };
+  }
+  SUBCASE("by losses that are too high") {
+    world.harm = [](const plan& p) { return p.count_low() ? 0.5 : 0; };
+  }
+  SUBCASE("by exceptions") {
+    world.before_batch = [](const plan& p, std::uint64_t) {
+      if (p.count_low()) throw std::runtime_error{"no kernel"};
+    };
+  }
+  SUBCASE("by memory") {
+    world.before_batch = [](const plan& p, std::uint64_t) {
+      if (p.count_low()) throw std::bad_alloc{};
+    };
+  }
+  SUBCASE("by time") {
+    world.seconds = [](const plan& p) { return p.count_low() ? 50.0 : 1.0; };
+  }
+  fake::trainer trainer{world};
+  const comp::outcome found = search_with(trainer);
+  CHECK(found.plan.str() == "1111");
+  CHECK(found.speedup == 1);
+  CHECK(found.trained_epochs == 1);
+  CHECK(trainer.weights().steps == 10);
+  CHECK(trainer.weights().error == doctest::Approx(std::pow(0.99, 10)));
+  CHECK(trainer.now().count_low() == 0);
+}
+
+TEST_CASE("FP16 that is 50 times slower costs a few batches, not epochs") {
+  fake::world world = fake::typical();
+  world.batches = 200;
+  world.seconds = [](const plan& p) { return p.count_low() ? 50.0 : 1.0; };
+  fake::trainer trainer{world};
+  const comp::outcome found = search_with(trainer);
+  CHECK(found.plan.count_low() == 0);
+  for (const trial& t : found.trials) {
+    if (t.plan.count_low() > 0) CHECK(t.sample.batches <= 3);
+  }
+}
+
+TEST_CASE("FP32 that does not train is an error that says how it ended") {
+  fake::world world = fake::typical();
+  SUBCASE("not finite from the first batch") {
+    world.loss_offset = fake::nan;
+    fake::trainer trainer{world};
+    CHECK_THROWS_WITH_AS(
+        (void)search_with(trainer),
+        "FP32 training ended as not_finite after 1 batches (plans are judged against an FP32 epoch that "
+        "trains): check the data, the learning rate and the backend",
+        comp::error);
+  }
+  SUBCASE("an exception") {
+    world.before_batch = [](auto&&...) { throw std::runtime_error{"data set is empty"}; };
+    fake::trainer trainer{world};
+    CHECK_THROWS_WITH_AS(
+        (void)search_with(trainer),
+        "FP32 training ended as failed after 0 batches: data set is empty (plans are judged against an FP32 "
+        "epoch that trains): check the data, the learning rate and the backend",
+        comp::error);
+  }
+}
+
+TEST_CASE("a model without operators is refused") {
+  fake::trainer trainer{fake::world{}};
+  CHECK_THROWS_WITH_AS((void)search_with(trainer),
+                       "the model has no operators (there is nothing to plan): record a forward first",
+                       comp::graph_error);
+}
+
+TEST_CASE("when the allow-operators together do not converge they are lowered one kind at a time") {
+  fake::world world{.graph = fake::sized_chain({"allow.x", "allow.y", "allow.z"})};
+  world.seconds = [](const plan& p) { return 4.0 - static_cast<double>(p.count_low()); };
+  world.harm = fake::harmed_by({1});
+  SUBCASE("with one low precision") {
+    fake::trainer trainer{world};
+    const comp::outcome found = search_with(trainer);
+    CHECK(found.plan.str() == "b1b");
+    CHECK(found.warnings.size() >= 1);
+  }
+  SUBCASE("with two, of which one must be chosen") {
+    world.precisions = {comp::precision::fp32, comp::precision::bf16, comp::precision::fp16};
+    fake::trainer trainer{world};
+    const comp::outcome found = search_with(trainer);
+    CHECK(found.plan[1] == comp::precision::fp32);
+    CHECK(found.plan.count_low() == 2);
+  }
+}
+
+TEST_CASE("the rule-based plan is the outcome when the search's own is fastest but does not converge") {
+  // Stage 2 sees no losses: "relu" between different neighbours is faster low and spoils the loss.
+  fake::world world{.graph = fake::sized_chain({"allow", "relu", "deny"})};
+  world.seconds = [graph = world.graph, times = fake::costs{{4, 4, 1}, {2, 1, 2}}](const plan& p) {
+    return times(graph, p);
+  };
+  world.harm = fake::harmed_by({1});
+  fake::trainer trainer{world};
+  const comp::outcome found = search_with(trainer);
+  CHECK(found.plan.str() == "b11");
+  CHECK(found.warnings.size() == 1);
+  CHECK(found.warnings.front().find("was fastest but its epoch was not accepted (ok, loss ") != std::string::npos);
+  CHECK(trainer.weights().steps == 10);
+}
+
+TEST_CASE("the ablations run one stage alone") {
+  fake::world world = fake::typical();
+  SUBCASE("epochs only: what no list names stays in FP32") {
+    fake::trainer trainer{world};
+    const comp::outcome found = search_with(trainer, settings_with(stages::epochs_only));
+    CHECK(found.plan.str() == "11bb");
+    CHECK(found.cost(stage::batches).runs == 0);
+  }
+  SUBCASE("batches only: fast, without a look at the loss, and may not converge") {
+    fake::trainer trainer{world};
+    const comp::outcome found = search_with(trainer, settings_with(stages::batches_only));
+    CHECK(found.plan.str() == "bbbb");
+    CHECK(found.cost(stage::epochs).runs == 0);
+    CHECK(found.first_epoch->loss > 1.01 * found.baseline.loss);
+    CHECK(found.trained_epochs == 1);
+  }
+  SUBCASE("batches only, not finite: then no epoch was trained, and the trainer is at its start") {
+    world.harm = [](const plan& p) { return comp::is_low(p[0]) ? fake::nan : 0; };
+    fake::trainer trainer{world};
+    const comp::outcome found = search_with(trainer, settings_with(stages::batches_only));
+    CHECK(found.plan.str() == "bbbb");
+    CHECK(found.first_epoch->status != status::ok);
+    CHECK(found.trained_epochs == 0);
+    CHECK(trainer.weights() == fake::state{});
+  }
+}
+
+TEST_CASE("a backend that supports FP32 alone is searched through in one epoch") {
+  fake::world world = fake::typical();
+  world.precisions = {comp::precision::fp32};
+  fake::trainer trainer{world};
+  const comp::outcome found = search_with(trainer);
+  CHECK(found.plan.str() == "1111");
+  CHECK(trainer.count().epochs == 1);
+}
+
+TEST_CASE("a backend of the four required members is searched, with a warning") {
+  fake::minimal_trainer trainer{fake::typical()};
+  const comp::outcome found = comp::two_stage{fake::lists{}}.run(trainer);
+  REQUIRE(found.warnings.size() == 1);
+  CHECK(found.warnings.front().starts_with("the backend cannot save and restore its state"));
+  CHECK(found.trained_epochs == 0);
+  CHECK(found.speedup > 1);
+}
+
+TEST_CASE("several losses and negative ones are judged each") {
+  fake::world world = fake::typical();
+  world.loss_offset = -3;
+  world.losses = 2;
+  fake::trainer trainer{world};
+  CHECK(search_with(trainer).plan.str() == "1bbb");
+}
+
+TEST_CASE("where two FP32 epochs differ by themselves the tolerance is widened, with a warning") {
+  fake::world world = fake::typical();
+  world.times_batches = false;
+  world.loss_noise = 0.2;
+  fake::trainer trainer{world};
+  const comp::outcome found = search_with(trainer);
+  CHECK(found.cost(stage::baseline).runs == 2);
+  CHECK(found.tolerance > 0.01);
+  CHECK(found.warnings.front().find("the tolerance was widened to") != std::string::npos);
+  SUBCASE("not where they agree") {
+    world.loss_noise = 0;
+    fake::trainer steady{world};
+    CHECK(search_with(steady).tolerance == 0.01);
+  }
+}
+
+TEST_CASE("settings that cannot be used are refused before anything is run") {
+  comp::search_settings settings;
+  std::string problem;
+  SUBCASE("tolerance") {
+    settings.tolerance = -1;
+    problem = "tolerance is -1";
+  }
+  SUBCASE("rounds") {
+    settings.race.min_rounds = 5;
+    problem = "race has 5 to 10 rounds and 20 in the contest";
+  }
+  SUBCASE("hopeless") {
+    settings.race.hopeless = 1;
+    problem = "race lets plans out that are 1 times slower";
+  }
+  SUBCASE("cut by time") {
+    settings.cut.slower_than_best = 0.9;
+    problem = "early cut at 1.5 times FP32 and 0.9 times the best";
+  }
+  SUBCASE("cut by loss") {
+    settings.cut.diverged = 0;
+    problem = "early cut calls a loss diverged at 0 times";
+  }
+  SUBCASE("precision") {
+    settings.precisions = {comp::precision::fp16};
+    problem = "precision fp16 was asked for (the backend supports fp32, bf16): leave it out";
+  }
+  fake::trainer trainer{fake::typical()};
+  CHECK_THROWS_WITH_AS((void)search_with(trainer, settings), doctest::Contains(problem.c_str()), comp::settings_error);
+  CHECK(trainer.count().batches == 0);
+}
+
+TEST_CASE("a policy that fixes an operator at what the backend lacks is refused before anything is run") {
+  fake::world world{.graph = fake::chain({"fix", "relu"})};
+  world.precisions = {comp::precision::fp32};
+  fake::trainer trainer{world};
+  CHECK_THROWS_AS((void)search_with(trainer), comp::settings_error);
+  CHECK(trainer.count().batches == 0);
+}
