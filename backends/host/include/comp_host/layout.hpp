@@ -24,7 +24,11 @@ namespace comp::host {
 using native::elements;
 using native::shape;
 
-inline std::string text(const shape& s) { return fmt::format("({})", fmt::join(s, ",")); }
+inline std::string text(const shape& s) {
+  std::string all;
+  for (const auto extent : s) all += fmt::format("{}{}", all.empty() ? "" : ",", extent);
+  return "(" + all + ")";
+}
 
 /// What a cached object was made for: the operation and every number that it depends on.
 struct key {

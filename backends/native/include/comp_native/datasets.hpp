@@ -4,7 +4,6 @@
 #pragma once
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <comp/core/error.hpp>
@@ -37,9 +36,9 @@ class image_data {
         normal_.push_back((static_cast<float>(pixel) / 255.0F - mean[c]) / deviation[c]);
       }
     }
-    signature_ = fmt::format("images {} x {} hash {:016x} mean {} deviation {}", labels_.size(), text(image_),
-                             hash_of<std::uint8_t>(pixels_) ^ hash_of<std::int32_t>(labels_), fmt::join(mean, ","),
-                             fmt::join(deviation, ","));
+    signature_ = fmt::format("images {} x {} hash {:016x}", labels_.size(), text(image_),
+                             hash_of<std::uint8_t>(pixels_) ^ hash_of<std::int32_t>(labels_));
+    for (std::size_t c = 0; c < channels; ++c) signature_ += fmt::format(" ({} {})", mean[c], deviation[c]);
   }
 
   std::size_t size() const { return labels_.size(); }

@@ -2,7 +2,7 @@
 // The shape of an operator's output from the shapes of its inputs, or a sentence that says why there is none.
 #pragma once
 
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <comp/core/error.hpp>
 #include <comp_native/operation.hpp>
@@ -20,7 +20,11 @@ struct model_error : error {
 };
 
 /// "(64,3,32,32)".
-inline std::string text(const shape& extents) { return fmt::format("({})", fmt::join(extents, ",")); }
+inline std::string text(const shape& extents) {
+  std::string all;
+  for (const auto extent : extents) all += fmt::format("{}{}", all.empty() ? "" : ",", extent);
+  return "(" + all + ")";
+}
 
 /// The inputs of the operator `name`, with the checks that several operators share.
 struct shape_rule {
