@@ -8,7 +8,8 @@ import sys
 
 IDX_IMAGES = struct.pack('>4I', 0x803, 2, 2, 2) + b'abcdefgh'
 IDX_LABELS = struct.pack('>2I', 0x801, 2) + b'\1\2'
-LINE = b','.join([b'8'] * 64 + [b'7']) + b'\n'
+VALUES = b','.join([b'8', b'16'] * 32)
+LINE = VALUES + b',7\n'
 PLAN = b'''{"comp_plan": 1, "comp_version": "0.1.0", "plan": "011",
 "hardware": {"compute_capability": 0, "isa": ["avx2"], "kind": "cpu", "name": "cpu", "threads": 2},
 "model": {"fingerprint": "33682b02222891cc", "operators": 3},
@@ -25,7 +26,7 @@ SEEDS = {
     'idx': [IDX_IMAGES, IDX_LABELS, struct.pack('>H', len(IDX_IMAGES)) + IDX_IMAGES + IDX_LABELS],
     'cifar': [b'\3' + bytes(3072), b'\3\7' + bytes(3072), b'\3' + bytes(3072) + b'\4' + bytes(3072)],
     'text': ['Zwölf lines\n'.encode()],
-    'digits': [LINE, LINE * 2],
+    'digits': [LINE, LINE * 2, VALUES + b',1'],
     'gzip': [gzip.compress(b'some text', mtime=0) * 2, gzip.compress(bytes(200_000), mtime=0)],
 }
 

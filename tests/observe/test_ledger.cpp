@@ -171,7 +171,7 @@ TEST_CASE("a ledger of another search is refused, saying which parts differ") {
   search(path, 2);
   CHECK(refusal(path, {}, "model=1; backend=other; seed=3") ==
         "ledger \"" + path +
-            "\" belongs to another search: it has [backend=toy], this search has [backend=other; seed=3] "
+            "\" belongs to another search: it has \"backend=toy\", this search has \"backend=other; seed=3\" "
             "(its runs would not be this search's): give another file, or ledger::mode::restart to overwrite it");
   CHECK(lines(path) == 3);
   CHECK(refusal(path, {}, "backend=toy; model=1").empty());

@@ -75,9 +75,9 @@ TEST_CASE("a plan for another model is refused, saying what differs") {
         "\"p.json\" is for a model with 12 operators, this one has 13 (they must agree): use a plan that was found for "
         "this model, or search again");
   CHECK(has(refusal<comp::plan_error>(file, changed([](auto& ops) { ops[4].name = "stem"; })),
-            "its operator 4 is \"block0.matmul4\" (matmul), the model's is \"stem\" (matmul)"));
+            "its operator 4 is \"block0.matmul4\" (\"matmul\"), the model's is \"stem\" (\"matmul\")"));
   CHECK(has(refusal<comp::plan_error>(file, changed([](auto& ops) { ops[5].kind = "mul"; })),
-            "its operator 5 is \"block0.add5\" (add), the model's is \"block0.add5\" (mul)"));
+            "its operator 5 is \"block0.add5\" (\"add\"), the model's is \"block0.add5\" (\"mul\")"));
   CHECK(has(refusal<comp::plan_error>(file, changed([](auto& ops) { ops[6].outputs[0].shape[0] = 16; })),
             "the operators agree, so shapes, edges or what is choosable changed"));
 }
@@ -112,7 +112,7 @@ TEST_CASE("other hardware is reported, not refused") {
   const auto loaded = comp::read_plan(saved().dump(), model, &other, "p.json");
   CHECK(loaded.plan == chosen);
   REQUIRE(loaded.warnings.size() == 3);
-  CHECK(has(loaded.warnings[0], "the device was Made-up CPU <9>, here it is Other CPU"));
+  CHECK(has(loaded.warnings[0], "the device was \"Made-up CPU <9>\", here it is \"Other CPU\""));
   CHECK(has(loaded.warnings[1], "avx512_bf16"));
   CHECK(has(loaded.warnings[2], "64"));
 }
@@ -188,4 +188,17 @@ TEST_CASE("names that are no UTF-8 do not keep a plan from its model") {
   const scratch folder;
   comp::save(chosen, odd, {}, folder / "plan.json");
   CHECK(comp::load_plan(folder / "plan.json", odd).plan == chosen);
+}
+
+TEST_CASE("a message shows no control characters of a file") {
+  json file = saved();
+  file["\x1b[2J"] = 1;
+  const std::string unknown = refusal<comp::file_error>(file);
+  CHECK(has(unknown, "field \"\\u001b[2J\" is 1"));
+  file = saved();
+  file["operators"][0]["name"] = "\x1b[2J" + std::string(10'000, 'x');
+  const std::string other = refusal<comp::plan_error>(file);
+  CHECK(has(other, "its operator 0 is \"\\u001b[2Jxxx"));
+  CHECK(other.size() < 500);
+  for (const char c : unknown + other) CHECK(c >= ' ');
 }

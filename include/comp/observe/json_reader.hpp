@@ -34,6 +34,13 @@ struct json_place {
 /// As text for a file: bytes that are no UTF-8 become U+FFFD instead of an exception.
 inline std::string json_text(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
+/// A text from a file as a message shows it: in quotes, control characters escaped, and not too long.
+inline std::string in_quotes(std::string_view text, std::size_t most = 80) {
+  std::string shown = json_text(text.substr(0, most));
+  if (text.size() > most) shown.insert(shown.size() - 1, "...");
+  return shown;
+}
+
 class json_reader {
  public:
   json_reader(const json& value, const json_place& place) : value_{value}, place_{place} {}
@@ -149,7 +156,8 @@ class json_reader {
     if (parent_ == nullptr) return {};
     const std::string before = parent_->path();
     if (field_.empty()) return fmt::format("{}[{}]", before, index_);
-    return before.empty() ? std::string{field_} : fmt::format("{}.{}", before, field_);
+    const bool plain = std::ranges::all_of(field_, [](char c) { return c > ' ' && c <= '~'; }) && field_.size() < 80;
+    return fmt::format("{}{}{}", before, before.empty() ? "" : ".", plain ? std::string{field_} : in_quotes(field_));
   }
 
   const json& value_;

@@ -111,11 +111,11 @@ inline std::string signature_difference(const std::string& path, const std::stri
     for (const auto& part : from) {
       if (!without.contains(part)) text += fmt::format("{}{}", text.empty() ? "" : "; ", part);
     }
-    return text.empty() ? std::string{"nothing more"} : text;
+    return text.empty() ? std::string{"nothing more"} : in_quotes(text, 400);
   };
   const auto theirs = signature_parts(recorded), ours = signature_parts(now);
   return fmt::format(
-      "ledger \"{}\" belongs to another search: it has [{}], this search has [{}] (its runs would not be "
+      "ledger \"{}\" belongs to another search: it has {}, this search has {} (its runs would not be "
       "this search's): give another file, or ledger::mode::restart to overwrite it",
       path, listed(theirs, ours), listed(ours, theirs));
 }

@@ -88,11 +88,11 @@ inline plan listed_plan(const json_reader& list, const op_graph& graph, const st
     const auto differs = [](const std::string& ours, const std::string& theirs) {
       return ours != theirs && json_text(ours) != json_text(theirs);  // equal once bytes that are no UTF-8 are replaced
     };
-    require<plan_error>(
-        !differs(graph[i].name, op["name"].text()) && !differs(graph[i].kind, op["kind"].text()),
-        "\"{}\" is for another model: its operator {} is \"{}\" ({}), the model's is \"{}\" ({}) (names "
-        "and kinds must agree): use a plan that was found for this model, or search again",
-        file, i, op["name"].text(), op["kind"].text(), graph[i].name, graph[i].kind);
+    require<plan_error>(!differs(graph[i].name, op["name"].text()) && !differs(graph[i].kind, op["kind"].text()),
+                        "\"{}\" is for another model: its operator {} is {} ({}), the model's is {} ({}) (names and "
+                        "kinds must agree): use a plan that was found for this model, or search again",
+                        file, i, in_quotes(op["name"].text()), in_quotes(op["kind"].text()), in_quotes(graph[i].name),
+                        in_quotes(graph[i].kind));
   });
   return plan{std::move(choices)};
 }
@@ -137,9 +137,9 @@ inline void warn_of_hardware(const hardware& made_for, const hardware& here, loa
   const auto features = [](const hardware& h) {
     std::string joined;
     for (const auto& feature : h.isa) joined += (joined.empty() ? "" : " ") + feature;
-    return joined.empty() ? std::string{"none known"} : joined;
+    return joined.empty() ? std::string{"none known"} : in_quotes(joined, 200);
   };
-  warn("the device", made_for.name, here.name);
+  warn("the device", in_quotes(made_for.name), in_quotes(here.name));
   warn("its kind", name(made_for.kind), name(here.kind));
   warn("its compute capability", made_for.compute_capability, here.compute_capability);
   warn("its instruction set", features(made_for), features(here));
@@ -191,11 +191,12 @@ inline loaded_plan read_plan(std::string_view text, const op_graph& graph, const
   }
   if (model) {
     const std::string ours = fmt::format("{:016x}", graph.fingerprint());
-    require<plan_error>((*model)["fingerprint"].text() == ours,
-                        "\"{}\" is for another model: its fingerprint is {}, the model's {} (the operators agree, so "
-                        "shapes, edges or what is choosable changed): search again, or use the same batch size and "
-                        "sizes as then",
-                        file, (*model)["fingerprint"].text(), ours);
+    require<plan_error>(
+        (*model)["fingerprint"].text() == ours,
+        "\"{}\" is for another model: its fingerprint is {}, the model's \"{}\" (the operators agree, so "
+        "shapes, edges or what is choosable changed): search again, or use the same batch size and "
+        "sizes as then",
+        file, in_quotes((*model)["fingerprint"].text()), ours);
   } else {
     result.warnings.push_back(
         fmt::format("\"{}\" does not say which model it is for: only the number of operators was "
