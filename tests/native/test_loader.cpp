@@ -161,3 +161,17 @@ TEST_CASE("the label of a token is the next one") {
   CHECK_THROWS_AS((token_data{{1, -2, 3}, 2}), comp::error);
   CHECK_THROWS_AS((token_data{{1, 2, 3}, 0}), comp::error);
 }
+
+namespace {
+struct without_size : numbers {
+  void size() const = delete;
+};
+struct writes_elsewhere : numbers {
+  void write(std::size_t, float*) const;
+};
+struct without_signature : numbers {
+  int signature() const { return 1; }
+};
+}  // namespace
+static_assert(Dataset<numbers> && Dataset<image_data> && Dataset<token_data>);
+static_assert(!Dataset<without_size> && !Dataset<writes_elsewhere> && !Dataset<without_signature>);

@@ -186,11 +186,10 @@ class network {
     std::vector<tensor> in_p;
     while (!all.empty()) {
       const precision q = all.front().precision();
-      const auto rest =
-          std::stable_partition(all.begin(), all.end(), [q](const tensor& t) { return t.precision() == q; });
-      std::vector<tensor> same{std::make_move_iterator(all.begin()), std::make_move_iterator(rest)};
-      all.erase(all.begin(), rest);
+      std::vector<tensor> same, others;
+      for (tensor& t : all) (t.precision() == q ? same : others).push_back(std::move(t));
       in_p.push_back(cast(sum(std::move(same)), p));
+      all = std::move(others);
     }
     return sum(std::move(in_p));
   }
