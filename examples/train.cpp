@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main job: trains a model on this CPU and finds, while doing so, its precision plan. `train --help` says the rest.
-#include "train/choices.hpp"
-#include "train/jobs.hpp"
-#include "train/options.hpp"
-
 #include <comp/comp.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/observe/t4.hpp>
 #include <comp_host/device.hpp>
 #include <comp_native/trainer.hpp>
-
 #include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "train/choices.hpp"
+#include "train/jobs.hpp"
+#include "train/options.hpp"
 
 namespace {
 
@@ -24,11 +23,13 @@ using trainer_type = comp::native::trainer<comp::host::device>;
 std::vector<comp::precision> precisions_for(const train::options& chosen, const comp::host::device& device) {
   std::vector<comp::precision> searched{comp::precision::fp32};
   if (chosen.precisions != "auto") {
-    for (const std::string& name : train::split(chosen.precisions)) searched.push_back(*comp::precision_of(std::string_view{name}));
+    for (const std::string& name : train::split(chosen.precisions))
+      searched.push_back(*comp::precision_of(std::string_view{name}));
     return searched;
   }
+  const comp::hardware machine = device.hardware();
   for (const comp::precision p : device.supported_precisions()) {
-    if (comp::is_low(p) && device.accelerated(p)) searched.push_back(p);
+    if (comp::is_low(p) && comp::host::accelerated(machine, p)) searched.push_back(p);
   }
   if (searched.size() == 1) searched.push_back(comp::precision::bf16);
   return searched;
@@ -41,8 +42,9 @@ comp::search_settings settings_for(const train::options& chosen, std::vector<com
   settings.epochs_tie = settings.batches_tie = chosen.tie == "scope"  ? comp::tie::scope
                                                : chosen.tie == "none" ? comp::tie::none
                                                                       : comp::tie::kind;
-  comp::require<comp::settings_error>(chosen.stage1 != "none" || chosen.stage2 != "none",
-                                      "both stages are none (there is nothing to search): name a strategy, or use --plan");
+  comp::require<comp::settings_error>(
+      chosen.stage1 != "none" || chosen.stage2 != "none",
+      "both stages are none (there is nothing to search): name a strategy, or use --plan");
   if (chosen.stage1 == "none") settings.stages = comp::stages::batches_only;
   if (chosen.stage2 == "none") settings.stages = comp::stages::epochs_only;
   return settings;
@@ -55,8 +57,8 @@ std::string ledger_path(const train::options& chosen) {
   return path.string();
 }
 
-/// Trains an epoch under each contestant that has none, from where the search began, so that the report can compare losses
-/// and scores too. It is no part of the search and not counted as its cost. The trainer is left as it was found.
+/// Trains an epoch under each contestant that has none, from where the search began, so that the report can compare
+/// losses and scores too. It is no part of the search and not counted as its cost. The trainer is left as it was found.
 void fill_in_epochs(trainer_type& trainer, const trainer_type::state& start, comp::outcome& found) {
   const trainer_type::state now = trainer.save();
   for (comp::contestant& c : found.contest) {
@@ -112,7 +114,8 @@ void train_on(const train::options& chosen, trainer_type& trainer, const comp::o
                epoch.score ? fmt::format(", score {:.4f}", *epoch.score) : "");
   }
   for (const auto& step : result.fallbacks) {
-    fmt::print("epoch {:>3} ended as {} and was trained again with a more conservative plan\n", step.epoch + 1, name(step.why));
+    fmt::print("epoch {:>3} ended as {} and was trained again with a more conservative plan\n", step.epoch + 1,
+               name(step.why));
   }
 }
 
@@ -133,7 +136,8 @@ int run(const train::options& chosen) {
                (chosen.out / "search.jsonl").string());
     return 128 + signals.signal();
   }
-  fmt::print("written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/report.html (open it)\n", chosen.out.string());
+  fmt::print("written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/report.html (open it)\n",
+             chosen.out.string());
   return 0;
 }
 

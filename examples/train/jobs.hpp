@@ -2,8 +2,8 @@
 // What `train` trains: a model and the data that was named on the command line, with settings that suit them.
 #pragma once
 
-#include "options.hpp"
-
+#include <algorithm>
+#include <cmath>
 #include <comp_native/data/cifar.hpp>
 #include <comp_native/data/digits.hpp>
 #include <comp_native/data/idx.hpp>
@@ -11,12 +11,12 @@
 #include <comp_native/datasets.hpp>
 #include <comp_native/models.hpp>
 #include <comp_native/training.hpp>
-
-#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "options.hpp"
 
 namespace train {
 
@@ -39,7 +39,8 @@ inline native::optimizer optimizer_for(const options& chosen) {
 }
 
 inline native::training settings_for(const options& chosen) {
-  return {.optimizer = optimizer_for(chosen), .clip_norm = chosen.model == "transformer" ? 1.0 : 0.0, .seed = chosen.seed};
+  return {
+      .optimizer = optimizer_for(chosen), .clip_norm = chosen.model == "transformer" ? 1.0 : 0.0, .seed = chosen.seed};
 }
 
 inline std::int64_t batch_for(const options& chosen, std::int64_t usual) {
@@ -65,27 +66,84 @@ inline job text_job(const options& chosen) {
                                           .layers = chosen.layers,
                                           .width = chosen.width,
                                           .heads = chosen.heads};
-  std::string description = fmt::format("transformer of {} layers, width {}, on {} characters of {} ({} letters)", chosen.layers,
-                                        chosen.width, tokens.size(), chosen.data.filename().string(), letters.size());
+  std::string description =
+      fmt::format("transformer of {} layers, width {}, on {} characters of {} ({} letters)", chosen.layers,
+                  chosen.width, tokens.size(), chosen.data.filename().string(), letters.size());
   return {native::models::gpt(shape), native::token_data{std::move(tokens), chosen.context},
           native::token_data{std::move(held_out), chosen.context}, settings_for(chosen), std::move(description)};
 }
 
-struct image_sets {
-  native::data::images train, test;
-};
-
 /// Reads whatever standard layout `path` is.
-inline image_sets read_images(const std::filesystem::path& path) {
+inline native::data::images_split read_images(const std::filesystem::path& path) {
+  using namespace native::data;
   const std::string name = path.filename().string();
-  if (name.ends_with(".csv.gz") || name.ends_with(".csv")) {
-    auto [train, test] = native::data::split(native::data::read_digits(path), 0.1);
-    return {std::move(train), std::move(test)};
+  if (name.ends_with(".csv.gz") || name.ends_with(".csv")) return split(read_digits(path), 0.1);
+  if (is_mnist(path)) return {read_mnist(path, part::train), read_mnist(path, part::test)};
+  if (std::filesystem::is_directory(path)) return {read_cifar(path, part::train), read_cifar(path, part::test)};
+  return split(read_cifar(path, part::train), 0.1);  // one file: its last tenth is for validation
+}
+
+inline void keep_first(native::data::images& all, std::size_t count) {
+  if (count == 0 || count >= all.labels.size()) return;
+  all.count = static_cast<std::int64_t>(count);
+  all.labels.resize(count);
+  all.pixels.resize(count * static_cast<std::size_t>(all.pixels_each()));
+}
+
+/// Mean and deviation of each channel of the training images, in [0,1].
+inline std::pair<std::vector<float>, std::vector<float>> channel_moments(const native::data::images& all) {
+  const auto channels = static_cast<std::size_t>(all.channels);
+  const auto plane = static_cast<std::size_t>(all.height * all.width);
+  std::vector<double> sums(channels), squares(channels);
+  for (std::size_t at = 0; at < all.pixels.size(); ++at) {
+    const double value = all.pixels[at] / 255.0;
+    sums[at / plane % channels] += value;
+    squares[at / plane % channels] += value * value;
   }
-  if (native::data::is_mnist(path)) return {native::data::read_mnist(path, true), native::data::read_mnist(path, false)};
-  return {native::data::read_cifar(path, true), native::data::read_cifar(path, false)};
+  const double count = static_cast<double>(all.pixels.size()) / static_cast<double>(channels);
+  std::vector<float> means, deviations;
+  for (std::size_t c = 0; c < channels; ++c) {
+    const double mean = sums[c] / count;
+    means.push_back(static_cast<float>(mean));
+    deviations.push_back(static_cast<float>(std::sqrt(std::max(squares[c] / count - mean * mean, 1e-6))));
+  }
+  return {std::move(means), std::move(deviations)};
+}
+
+inline native::model image_model(const options& chosen, const native::data::images& of) {
+  using namespace native::models;
+  const std::int64_t classes = of.classes, batch = batch_for(chosen, 64);
+  if (chosen.model == "mlp") {
+    return mlp({.batch = batch, .input = {of.channels, of.height, of.width}, .hidden = {512, 512}, .outputs = classes});
+  }
+  if (chosen.model == "lenet5") return lenet5({.batch = batch, .classes = classes});
+  if (chosen.model == "alexnet") return alexnet({.batch = batch, .classes = classes});
+  return vgg16({.batch = batch, .classes = classes});
+}
+
+inline job image_job(const options& chosen) {
+  auto [train, test] = read_images(chosen.data);
+  keep_first(train, chosen.limit);
+  native::model model = image_model(chosen, train);
+  const native::shape image{train.channels, train.height, train.width};
+  const native::shape wanted{model.input_shape.begin() + 1, model.input_shape.end()};
+  comp::require<comp::error>(image == wanted,
+                             "{} has images of {} ({} reads {}): choose another model, mlp reads any size",
+                             chosen.data.string(), native::text(image), chosen.model, native::text(wanted));
+  std::string description = fmt::format("{} on {} images of {} ({} classes)", model.name, train.count,
+                                        chosen.data.filename().string(), train.classes);
+  const auto [mean, deviation] = channel_moments(train);
+  return {std::move(model),
+          native::image_data{image, std::move(train.pixels), std::move(train.labels), mean, deviation},
+          native::image_data{image, std::move(test.pixels), std::move(test.labels), mean, deviation},
+          settings_for(chosen), std::move(description)};
 }
 
 }  // namespace detail
+
+/// Throws: `file_error` for data that cannot be read, `error` when model and data do not fit.
+inline job load_job(const options& chosen) {
+  return chosen.model == "transformer" ? detail::text_job(chosen) : detail::image_job(chosen);
+}
 
 }  // namespace train
