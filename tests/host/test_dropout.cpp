@@ -7,14 +7,17 @@ namespace comp::host::test {
 namespace {
 
 TEST_CASE("Philox gives the published words") {  // Random123's kat_vectors, philox4x32 10
-  std::uint32_t zeros[4] = {}, ones[4] = {~0U, ~0U, ~0U, ~0U},
-                digits[4] = {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344};
-  philox(zeros, 0, 0);
-  philox(ones, ~0U, ~0U);
-  philox(digits, 0xa4093822, 0x299f31d0);
-  CHECK(std::vector(zeros, zeros + 4) == std::vector<std::uint32_t>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
-  CHECK(std::vector(ones, ones + 4) == std::vector<std::uint32_t>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
-  CHECK(std::vector(digits, digits + 4) == std::vector<std::uint32_t>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+  const auto words = [](std::uint32_t c0, std::uint32_t c1, std::uint32_t c2, std::uint32_t c3, std::uint32_t k0,
+                        std::uint32_t k1) {
+    std::uint32_t word[4][1] = {{c0}, {c1}, {c2}, {c3}};
+    philox(word, k0, k1);
+    return std::vector{word[0][0], word[1][0], word[2][0], word[3][0]};
+  };
+  CHECK(words(0, 0, 0, 0, 0, 0) == std::vector<std::uint32_t>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(words(~0U, ~0U, ~0U, ~0U, ~0U, ~0U) ==
+        std::vector<std::uint32_t>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(words(0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0) ==
+        std::vector<std::uint32_t>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
 }
 
 TEST_CASE("a dropout zeroes the same elements as FP64 for any size, and its gradient as well") {

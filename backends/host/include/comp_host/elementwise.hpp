@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <comp_native/device.hpp>
 #include <cstdint>
+#include <limits>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <span>
 #include <utility>
@@ -23,14 +24,14 @@ using native::activation;
 
 namespace detail {
 
-/// `t` as a loop over all that is stored may read it: computable, dense.
-inline tensor loopable(context& c, const tensor& t) {
-  const tensor in = computable(c, t);
-  return in.layout()->dense ? in : placed(c, in, c.layouts.plain(in.layout()->extents, in.precision()));
+inline tensor without_gaps(context& c, const tensor& t) {
+  return t.layout()->dense ? t : placed(c, t, c.layouts.plain(t.layout()->extents, t.precision()));
 }
-/// `t` in the precision of `like`, which is computable and dense, and at its places.
+/// `t` as a loop over all that is stored may read it: computable, dense.
+inline tensor loopable(context& c, const tensor& t) { return without_gaps(c, computable(c, t)); }
+/// `t` in the precision of `like`, which is dense, and at its places.
 inline tensor beside(context& c, const tensor& t, const tensor& like) {
-  tensor same = cast(c, computable(c, t), like.precision());
+  tensor same = cast(c, t, like.precision());
   if (same.layout()->extents != like.layout()->extents) same = reshape(c, same, like.layout()->extents);
   return placed(c, same, like.layout());
 }
@@ -40,10 +41,12 @@ tensor combined(context& c, const tensor& a, const tensor& b, F f) {
   const tensor y = c.make(a.shape(), a.layout());
   with_operand(a.precision(), [&](auto* s) {
     using T = std::remove_pointer_t<decltype(s)>;
-    const T *left = a.as<T>(), *right = b.as<T>();
-    T* to = y.as<T>();
+    const T *lefts = a.as<T>(), *rights = b.as<T>();
+    T* results = y.as<T>();
     c.run_kernel([&] {
       launch(a.layout()->stored, [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+        const T *left = lefts, *right = rights;
+        T* to = results;
 #pragma omp simd
         for (std::size_t i = begin; i < end; ++i) store(to[i], f(load(left[i]), load(right[i])));
       });
@@ -52,18 +55,45 @@ tensor combined(context& c, const tensor& a, const tensor& b, F f) {
   return y;
 }
 
-struct relu_of {
-  COMP_HOST_INLINE float operator()(float x, float) const { return x < 0 ? 0.0F : x; }
-};
-struct relu_gradient {
-  COMP_HOST_INLINE float operator()(float dy, float y) const { return y > 0 ? dy : (y == y ? 0.0F : y); }
-};
 struct plus {
   COMP_HOST_INLINE float operator()(float a, float b) const { return a + b; }
 };
 struct times {
   COMP_HOST_INLINE float operator()(float a, float b) const { return a * b; }
 };
+
+/// ReLU and its gradient need no arithmetic, only the sign: they work on the bits of any format. NaN goes through both.
+template <bool Gradient, class Bits>
+tensor rectified(context& c, const tensor& taken, const tensor& deciding) {
+  const tensor y = c.make(taken.shape(), taken.layout());
+  const auto *values = taken.as<Bits>(), *signs = deciding.as<Bits>();
+  auto* results = y.as<Bits>();
+  const auto infinity = static_cast<Bits>(sizeof(Bits) == 4                      ? 0x7f800000
+                                          : taken.precision() == precision::bf16 ? 0x7f80
+                                                                                 : 0x7c00);
+  c.run_kernel([&] {
+    launch(taken.layout()->stored, [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+      const Bits *from = values, *sign = signs, largest = infinity;
+      Bits* to = results;
+#pragma omp simd
+      for (std::size_t i = begin; i < end; ++i) {
+        const Bits nan = (sign[i] & std::numeric_limits<Bits>::max()) > largest ? Bits{-1} : Bits{0};
+        const Bits positive = sign[i] > 0 ? Bits{-1} : Bits{0};
+        if constexpr (Gradient) {
+          to[i] = static_cast<Bits>((from[i] & positive & ~nan) | (sign[i] & nan));
+        } else {
+          to[i] = static_cast<Bits>(from[i] & (positive | nan));
+        }
+      }
+    });
+  });
+  return y;
+}
+template <bool Gradient>
+tensor rectify(context& c, const tensor& taken, const tensor& deciding) {
+  if (taken.precision() == precision::fp32) return rectified<Gradient, std::int32_t>(c, taken, deciding);
+  return rectified<Gradient, std::int16_t>(c, taken, deciding);
+}
 
 /// oneDNN's name for an activation; backwards of tanh and sigmoid read the result, gelu's the input.
 inline dnnl::algorithm algorithm_of(activation a, bool backward) {
@@ -77,8 +107,11 @@ inline dnnl::algorithm algorithm_of(activation a, bool backward) {
 
 inline tensor activate(context& c, activation a, const tensor& x) {
   require_some("activate", x.shape());
+  if (a == activation::relu) {
+    const tensor dense = detail::without_gaps(c, x);
+    return detail::rectify<false>(c, dense, dense);
+  }
   const tensor in = detail::loopable(c, x);
-  if (a == activation::relu) return cast(c, detail::combined(c, in, in, detail::relu_of{}), x.precision());
   auto& run = c.cached(key{operation::activate, a, in.layout()->id}, [&] {
     const auto& desc = in.layout()->desc;
     const dnnl::eltwise_forward::primitive_desc made{
@@ -96,9 +129,12 @@ inline tensor activate(context& c, activation a, const tensor& x) {
 inline tensor activate_backward(context& c, activation a, const tensor& dy, const tensor& x, const tensor& y) {
   const tensor& known = a == activation::gelu ? x : y;
   require_same("activate_backward", dy.shape(), known.shape());
+  if (a == activation::relu) {
+    const tensor decides = detail::without_gaps(c, cast(c, known, dy.precision()));
+    return detail::rectify<true>(c, detail::beside(c, dy, decides), decides);
+  }
   const tensor at = detail::loopable(c, cast(c, known, dy.precision()));
   const tensor g = detail::beside(c, dy, at);
-  if (a == activation::relu) return cast(c, detail::combined(c, g, at, detail::relu_gradient{}), dy.precision());
   auto& run = c.cached(key{operation::activate_backward, a, at.layout()->id}, [&] {
     const auto& desc = at.layout()->desc;
     const auto forward_kind = detail::algorithm_of(a, true);

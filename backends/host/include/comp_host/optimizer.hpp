@@ -74,6 +74,13 @@ struct adam_factors {
         decay{static_cast<float>(o.decoupled ? 0 : o.weight_decay)},
         shrink{static_cast<float>(o.decoupled ? 1 - o.learning_rate * o.weight_decay : 1)} {}
 };
+/// The square root of v >= 0 to an ulp or two: a sqrt that may set errno stops the vectoriser.
+/// Source: the reciprocal root's first guess from the bits, and three steps of Newton's method.
+COMP_HOST_INLINE float root_of(float v) {
+  float r = __builtin_bit_cast(float, 0x5f3759dfU - (__builtin_bit_cast(std::uint32_t, v) >> 1));
+  for (int i = 0; i < 3; ++i) r = r * (1.5F - (0.5F * v * r) * r);
+  return v * r;
+}
 inline void adam_one(context& c, parameter& p, const adam_factors& f) {
   const bool first_time = needs_slot(c, p, p.first), second_time = needs_slot(c, p, p.second);
   float *value = p.value.as<float>(), *first = p.first.as<float>(), *second = p.second.as<float>();
@@ -88,7 +95,7 @@ inline void adam_one(context& c, parameter& p, const adam_factors& f) {
         const float m = f.beta1 * first[i] + f.rest1 * g, v = f.beta2 * second[i] + f.rest2 * g * g;
         first[i] = m;
         second[i] = v;
-        value[i] = w - f.rate * m / (__builtin_sqrtf(v) * f.root2 + f.eps);
+        value[i] = w - f.rate * m / (root_of(v) * f.root2 + f.eps);
       }
     });
   });
@@ -120,9 +127,10 @@ inline std::int64_t count_not_finite(context& c, std::span<parameter* const> all
       if (!detail::has_gradient(*p)) continue;
       const auto* bits = p->gradient.as<std::uint32_t>();
       count += launch_sum(p->stored(), [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+        const std::uint32_t* word = bits;
         std::uint32_t bad = 0;
 #pragma omp simd reduction(+ : bad)
-        for (std::size_t i = begin; i < end; ++i) bad += (bits[i] & 0x7f800000U) == 0x7f800000U;
+        for (std::size_t i = begin; i < end; ++i) bad += (word[i] & 0x7f800000U) == 0x7f800000U;
         return static_cast<double>(bad);
       });
     }
@@ -136,9 +144,10 @@ inline double gradient_norm(context& c, std::span<parameter* const> all) {
       if (!detail::has_gradient(*p)) continue;
       const float* g = p->gradient.as<float>();
       squares += launch_sum(p->stored(), [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+        const float* from = g;
         double total = 0;
 #pragma omp simd reduction(+ : total)
-        for (std::size_t i = begin; i < end; ++i) total += static_cast<double>(g[i]) * g[i];
+        for (std::size_t i = begin; i < end; ++i) total += static_cast<double>(from[i]) * static_cast<double>(from[i]);
         return total;
       });
     }

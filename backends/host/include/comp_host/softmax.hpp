@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -30,32 +31,36 @@ COMP_HOST_INLINE float exp_of(float x) {
   p = p * r + 5.0000001201e-1F;
   p = p * (r * r) + r + 1.0F;
   const std::uint32_t scale = (__builtin_bit_cast(std::uint32_t, shifted) << 23) + 0x3f800000U;
-  const float value = p * __builtin_bit_cast(float, scale);
-  return x < -87.3F ? 0.0F : value;
+  const auto value = __builtin_bit_cast(std::uint32_t, p * __builtin_bit_cast(float, scale));
+  const std::uint32_t kept = static_cast<std::uint32_t>(x < -87.3F) - 1U;  // a mask: a branch would stop the vectoriser
+  return __builtin_bit_cast(float, value& kept);
 }
 
 namespace detail {
 
-/// y[0..seen) = softmax of x[0..seen), y[seen..width) = 0.
+/// y[0..seen) = softmax of x[0..seen), y[seen..width) = 0. The loops run to a multiple of 16 where the row allows it:
+/// what is beyond `seen` counts as minus infinity.
 template <class T>
 COMP_HOST_INLINE void softmax_row(const T* x, T* y, float* work, std::size_t seen, std::size_t width) {
-  float largest = -std::numeric_limits<float>::infinity();
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+  const std::size_t full = (seen + 15) / 16 * 16, end = full < width ? full : width;
+#pragma omp simd
+  for (std::size_t i = 0; i < end; ++i) work[i] = load(x[i]);
+  for (std::size_t i = seen; i < end; ++i) work[i] = -infinity;
+  float largest = -infinity;
 #pragma omp simd reduction(max : largest)
-  for (std::size_t i = 0; i < seen; ++i) {
-    work[i] = load(x[i]);
-    largest = work[i] > largest ? work[i] : largest;
-  }
+  for (std::size_t i = 0; i < end; ++i) largest = work[i] > largest ? work[i] : largest;
   float total = 0;
 #pragma omp simd reduction(+ : total)
-  for (std::size_t i = 0; i < seen; ++i) {
+  for (std::size_t i = 0; i < end; ++i) {
     work[i] = exp_of(work[i] - largest);
     total += work[i];
   }
   const float scale = 1.0F / total;
 #pragma omp simd
-  for (std::size_t i = 0; i < seen; ++i) store(y[i], work[i] * scale);
-#pragma omp simd
-  for (std::size_t i = seen; i < width; ++i) store(y[i], 0.0F);
+  for (std::size_t i = 0; i < end; ++i) store(y[i], work[i] * scale);
+  for (std::size_t i = seen; i < end; ++i) store(y[i], 0.0F);
+  if (end < width) std::memset(y + end, 0, (width - end) * sizeof(T));
 }
 
 /// y = x - log of the sum of the exponentials of x.
