@@ -79,7 +79,9 @@ class group_builder {
   }
 
   std::vector<op_group> take() {
-    std::ranges::stable_sort(groups_, std::ranges::greater{}, &weighed::work);
+    std::ranges::sort(groups_, [](const weighed& a, const weighed& b) {  // std's stable_sort is deprecated under clang
+      return a.work != b.work ? a.work > b.work : a.group.operators.front() < b.group.operators.front();
+    });
     std::vector<op_group> taken;
     taken.reserve(groups_.size());
     for (weighed& w : groups_) taken.push_back(std::move(w.group));
