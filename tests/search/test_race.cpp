@@ -46,6 +46,25 @@ contestant timed(std::string plan, std::vector<double> seconds, bool has_epoch =
   return c;
 }
 
+comp::search_space one_choice() {
+  return {comp::plan{3}, {{"a", {0}, {comp::precision::fp32, comp::precision::bf16}}}};
+}
+
+// Greedy, and what it was told.
+struct listening {
+  std::vector<comp::trial>* told;
+  struct run {
+    comp::strategy::greedy::run greedy;
+    std::vector<comp::trial>* told;
+    std::vector<comp::plan> ask(std::size_t at_most) { return greedy.ask(at_most); }
+    void tell(const comp::trial& t) {
+      told->push_back(t);
+      greedy.tell(t);
+    }
+  };
+  run start(comp::search_space over) const { return {comp::strategy::greedy{}.start(std::move(over)), told}; }
+};
+
 }  // namespace
 
 TEST_CASE("a plan that is 3% faster wins under noise and a drift of 30%") {
@@ -184,10 +203,22 @@ TEST_CASE("stage 2 keeps the conservative plan when another is faster by noise a
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     track t{{{"111", 1.0}, {"b11", 1.0}}, seed};
     t.trainer.change().noise = 0.2;
-    const comp::search_space space{comp::plan{3}, {{"a", {0}, {comp::precision::fp32, comp::precision::bf16}}}};
-    moved += comp::stage_two<evaluator>{t.run, {}}(comp::strategy::greedy{}, space).count_low() > 0;
+    moved += comp::stage_two<evaluator>{t.run, {}}(comp::strategy::greedy{}, one_choice()).count_low() > 0;
   }
   CHECK(moved <= 8);  // by the medians alone it would be 20
+}
+
+TEST_CASE("a strategy is told that a plan is clearly faster only when the interval says so") {
+  int clearly = 0;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    track t{{{"111", 1.0}, {"b11", 1.0}}, seed};
+    t.trainer.change().noise = 0.2;
+    std::vector<comp::trial> told;
+    (void)comp::stage_two<evaluator>{t.run, {}}(listening{&told}, one_choice());
+    REQUIRE(told.size() == 2);
+    clearly += clearly_faster(told[1], told[0]);
+  }
+  CHECK(clearly <= 8);  // by the medians alone it would be 20
 }
 
 TEST_CASE("stage 2 compares plans of different races although the machine drifts") {
@@ -213,8 +244,7 @@ TEST_CASE("stage 2 leaves a conservative plan that fails for one that runs") {
   t.trainer.change().before_batch = [](const comp::plan& p, std::uint64_t) {
     if (p.count_low() == 0) throw comp::out_of_memory{"FP32 does not fit"};
   };
-  const comp::search_space space{comp::plan{3}, {{"a", {0}, {comp::precision::fp32, comp::precision::bf16}}}};
-  CHECK(comp::stage_two<evaluator>{t.run, {}}(comp::strategy::greedy{}, space).str() == "b11");
+  CHECK(comp::stage_two<evaluator>{t.run, {}}(comp::strategy::greedy{}, one_choice()).str() == "b11");
 }
 
 TEST_CASE("stage 2 of a space without groups runs nothing") {
