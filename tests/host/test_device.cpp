@@ -112,6 +112,14 @@ TEST_CASE("reshape keeps the row-major meaning and refuses another number of ele
                        "reshape of (2,6) to (5) (it has 12 elements, not 5): keep the number of elements", error);
 }
 
+TEST_CASE("what oneDNN refuses is an error of comp") {
+  device d;
+  auto w = parameter_of(d, {4, 4, 1, 1}, 1, precision::fp32);
+  const auto x = tensor_of(d, {1, 4, 4, 4}, 2, precision::fp32);
+  CHECK_THROWS_AS(d.conv2d(x, w, nullptr, {.stride = {1, 1}, .padding = {-1, -1}}), error);
+  CHECK_THROWS_AS(d.bmm(tensor_of(d, {2, 2}, 1, precision::fp32), tensor_of(d, {3, 2}, 1, precision::fp32)), error);
+}
+
 TEST_CASE("settings that cannot be are refused") {
   CHECK_THROWS_WITH_AS(device{settings{.threads = -1}},
                        "-1 threads asked for (a device needs at least one): use 0 for all", settings_error);

@@ -50,6 +50,22 @@ TEST_CASE("adaptive pooling and its gradient agree with FP64, for even and uneve
   }
 }
 
+TEST_CASE("NaN and infinity pass through pooling") {
+  for (const precision p : tested) {
+    CAPTURE(name(p));
+    device d;
+    std::vector<float> v(32, -1.0F);
+    v[0] = NAN;
+    v[3] = INFINITY;
+    const auto x = d.upload(v, {1, 2, 4, 4}, p);
+    const auto average = d.download(d.avg_pool2d(x, {})), largest = d.download(d.max_pool2d(x, {}).output);
+    CHECK(std::isnan(average[0]));
+    CHECK(average[1] == INFINITY);
+    CHECK(std::isnan(largest[0]));
+    CHECK(largest[1] == INFINITY);
+  }
+}
+
 TEST_CASE("pooling refuses windows that do not fit") {
   device d;
   const auto x = tensor_of(d, {1, 1, 2, 2}, 1, precision::fp32);

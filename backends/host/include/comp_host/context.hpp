@@ -54,7 +54,7 @@ class primitive {
   const layout* places(int index) const { return find(index).places; }
   std::size_t scratch_bytes() const { return scratch_; }
 
-  void execute(const dnnl::stream& stream, std::initializer_list<argument> arguments, void* scratch) {
+  void execute(const dnnl::stream& stream, const std::initializer_list<argument>& arguments, void* scratch) {
     for (const auto& [index, data] : arguments) point(index, data);
     if (scratch_ > 0) point(DNNL_ARG_SCRATCHPAD, scratch);
     dnnl::error::wrap_c_api(
@@ -118,7 +118,11 @@ class context {
   primitive& cached(const key& k, Make make) {
     const auto found = primitives_.find(k);
     if (found != primitives_.end()) return *found->second;
-    return *primitives_.emplace(k, std::make_unique<primitive>(make())).first->second;
+    try {
+      return *primitives_.emplace(k, std::make_unique<primitive>(make())).first->second;
+    } catch (const dnnl::error& failure) {
+      refuse(failure);
+    }
   }
   template <class Description>
   primitive made(const Description& description, std::initializer_list<std::pair<int, dnnl::memory::desc>> arguments) {
@@ -158,10 +162,23 @@ class context {
   }
   void timed(double& share, primitive& p, std::initializer_list<primitive::argument> arguments) {
     const auto scratch = p.scratch_bytes() ? std::make_unique<block>(memory, p.scratch_bytes()) : nullptr;
-    clocked(share, [&] {
-      p.execute(stream, arguments, scratch ? scratch->data() : nullptr);
-      stream.wait();
-    });
+    void* const space = scratch ? scratch->data() : nullptr;
+    clocked(share, [&] { execute(p, arguments, space); });
+  }
+  void execute(primitive& p, const std::initializer_list<primitive::argument>& arguments, void* scratch) {
+    try {
+      p.execute(stream, arguments, scratch);
+    } catch (const dnnl::error& failure) {
+      refuse(failure);
+    }
+    stream.wait();
+  }
+  /// oneDNN's exceptions as ours, so that a search can tell "no memory" from "cannot".
+  [[noreturn]] static void refuse(const dnnl::error& failure) {
+    require<out_of_memory>(failure.status != dnnl_out_of_memory, "oneDNN had no memory ({}): use a smaller batch",
+                           failure.what());
+    throw error{fmt::format("oneDNN refused an operator ({}, status {}): use other sizes or another precision",
+                            failure.what(), static_cast<int>(failure.status))};
   }
   template <class F>
   void clocked(double& share, F f) {

@@ -6,8 +6,6 @@
 // reached. One device is for one thread at a time: it sets OpenMP's number of threads for the thread that makes it.
 #pragma once
 
-#include <omp.h>
-
 #include <array>
 #include <comp_native/device.hpp>
 #include <cstdint>
@@ -55,10 +53,10 @@ class device {
       : context_{std::make_unique<context>(context_settings{chosen.memory_limit, chosen.native_bf16})} {
     require<settings_error>(chosen.threads >= 0, "{} threads asked for (a device needs at least one): use 0 for all",
                             chosen.threads);
-    if (chosen.threads > 0) omp_set_num_threads(chosen.threads);
+    if (chosen.threads > 0) set_threads(chosen.threads);
   }
 
-  comp::hardware hardware() const { return probe(omp_get_max_threads()); }
+  comp::hardware hardware() const { return probe(threads_of_loops()); }
   std::vector<comp::precision> supported_precisions() const { return host::supported_precisions(); }
 
   // Memory and transfer

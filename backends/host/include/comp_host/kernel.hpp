@@ -5,17 +5,24 @@
 // Ranges are split statically and sums go over fixed pieces, so a result never depends on timing.
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 #if defined(__GNUC__) && (defined(__x86_64__) || defined(__i386__))
 #define COMP_HOST_DISPATCH 1
 #else
 #define COMP_HOST_DISPATCH 0
+#endif
+#ifdef __clang__
+#define COMP_HOST_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma"
+#else
+#define COMP_HOST_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"
 #endif
 #define COMP_HOST_INLINE __attribute__((always_inline)) inline
 #define COMP_HOST_KERNEL __attribute__((always_inline))
@@ -41,8 +48,26 @@ inline vector_unit widest_unit() {
 #endif
 }
 
+/// The threads that loops run on; one where the compiler has no OpenMP (oneDNN keeps its own threads then).
+inline int threads_of_loops() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+inline void set_threads([[maybe_unused]] int count) {
+#ifdef _OPENMP
+  omp_set_num_threads(count);
+#endif
+}
+
 namespace detail {
 
+#ifdef __clang__  // says so for each loop that it leaves scalar, as at -O1 all are
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
 template <class Kernel>
 void run_baseline(const Kernel& kernel, std::size_t from, std::size_t to) {
   kernel(from, to);
@@ -53,10 +78,12 @@ __attribute__((target("avx2,fma"))) void run_avx2(const Kernel& kernel, std::siz
   kernel(from, to);
 }
 template <class Kernel>
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,prefer-vector-width=512"))) void run_avx512(
-    const Kernel& kernel, std::size_t from, std::size_t to) {
+__attribute__((target(COMP_HOST_AVX512))) void run_avx512(const Kernel& kernel, std::size_t from, std::size_t to) {
   kernel(from, to);
 }
+#endif
+#ifdef __clang__
+#pragma clang diagnostic pop
 #endif
 
 }  // namespace detail
@@ -74,7 +101,7 @@ void run_widest(const Kernel& kernel, std::size_t from, std::size_t to) {
 /// Runs `kernel` over [0, n) on all threads. `grain`: below it one thread does all; splits fall on multiples of `unit`.
 template <class Kernel>
 void launch(std::size_t n, const Kernel& kernel, std::size_t grain = 8192, std::size_t unit = 64) {
-  const auto threads = static_cast<std::size_t>(omp_get_max_threads());
+  const auto threads = static_cast<std::size_t>(threads_of_loops());
   const std::size_t pieces = std::min(threads, n / std::max<std::size_t>(grain / 2, 1));
   if (pieces <= 1) return n ? run_widest(kernel, 0, n) : void();
   const std::size_t each = ((n + pieces - 1) / pieces + unit - 1) / unit * unit;
