@@ -13,7 +13,7 @@ using comp::json;
 
 namespace {
 const comp::json_place place{"f.jsonl", 7, "delete it"};
-comp::trial read_trial(const json& document) { return comp::trial_from({document, place}); }
+comp::trial read_trial(const json& document) { return comp::trial_from(comp::json_reader{document, place}); }
 std::string refusal(const json& document) {
   return message_of<comp::file_error>([&] { read_trial(document); });
 }
@@ -134,10 +134,10 @@ TEST_CASE("bytes that are no UTF-8 are replaced, never thrown at a search") {
 TEST_CASE("hardware comes back whole, and its fields are checked") {
   const comp::hardware machine = made_up::machine();
   json text = comp::json_of(machine);
-  CHECK(comp::hardware_from({text, place}) == machine);
+  CHECK(comp::hardware_from(comp::json_reader{text, place}) == machine);
   text["kind"] = "tpu";
-  CHECK_THROWS_AS((void)comp::hardware_from({text, place}), comp::file_error);
+  CHECK_THROWS_AS((void)comp::hardware_from(comp::json_reader{text, place}), comp::file_error);
   text["kind"] = "cuda";
   text["isa"] = {1, 2};
-  CHECK_THROWS_AS((void)comp::hardware_from({text, place}), comp::file_error);
+  CHECK_THROWS_AS((void)comp::hardware_from(comp::json_reader{text, place}), comp::file_error);
 }

@@ -17,51 +17,59 @@
 
 namespace comp {
 
-inline json json_of(double value) {
+template <class Json = json>
+Json json_of(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   return value;
 }
 
-inline json json_of(const std::vector<double>& values) {
-  json list = json::array();
-  for (const double value : values) list.push_back(json_of(value));
+template <class Json = json>
+Json json_of(const std::vector<double>& values) {
+  Json list = Json::array();
+  for (const double value : values) list.push_back(json_of<Json>(value));
   return list;
 }
 
-inline json json_of(const interval& bounds) { return json_of(std::vector<double>{bounds.low, bounds.high}); }
+template <class Json = json>
+Json json_of(const interval& bounds) {
+  return json_of<Json>(std::vector<double>{bounds.low, bounds.high});
+}
 
-inline json json_of(const sample& s) {
-  json to;
-  to["loss"] = json_of(s.loss);
-  to["seconds"] = json_of(s.seconds);
+template <class Json = json>
+Json json_of(const sample& s) {
+  Json to;
+  to["loss"] = json_of<Json>(s.loss);
+  to["seconds"] = json_of<Json>(s.seconds);
   to["batches"] = s.batches;
   to["peak_bytes"] = s.peak_bytes;
   to["status"] = name(s.status);
-  if (!s.losses.empty()) to["losses"] = json_of(s.losses);
-  if (!s.batch_seconds.empty()) to["batch_seconds"] = json_of(s.batch_seconds);
-  if (!s.curve.empty()) to["curve"] = json_of(s.curve);
-  if (s.score) to["score"] = json_of(*s.score);
+  if (!s.losses.empty()) to["losses"] = json_of<Json>(s.losses);
+  if (!s.batch_seconds.empty()) to["batch_seconds"] = json_of<Json>(s.batch_seconds);
+  if (!s.curve.empty()) to["curve"] = json_of<Json>(s.curve);
+  if (s.score) to["score"] = json_of<Json>(*s.score);
   if (!s.message.empty()) to["message"] = s.message;
   return to;
 }
 
-inline json json_of(const trial& t) {
-  json to;
+template <class Json = json>
+Json json_of(const trial& t) {
+  Json to;
   to["number"] = t.number;
   to["stage"] = name(t.stage);
   to["plan"] = t.plan.str();
   to["repeat"] = t.repeat;
   to["accepted"] = t.accepted;
-  to["seconds"] = json_of(t.seconds);
-  to["bounds"] = json_of(t.bounds);
-  to["sample"] = json_of(t.sample);
+  to["seconds"] = json_of<Json>(t.seconds);
+  to["bounds"] = json_of<Json>(t.bounds);
+  to["sample"] = json_of<Json>(t.sample);
   if (!t.label.empty()) to["label"] = t.label;
   return to;
 }
 
-inline json json_of(const hardware& h) {
-  json to;
+template <class Json = json>
+Json json_of(const hardware& h) {
+  Json to;
   to["name"] = h.name;
   to["kind"] = name(h.kind);
   to["compute_capability"] = h.compute_capability;
@@ -70,13 +78,15 @@ inline json json_of(const hardware& h) {
   return to;
 }
 
-inline interval interval_from(const json_reader& from) {
+template <class Json>
+interval interval_from(const basic_json_reader<Json>& from) {
   const auto ends = from.numbers();
   if (ends.size() != 2 || !(ends[0] <= ends[1])) from.fail("two numbers, the lower one first");
   return {ends[0], ends[1]};
 }
 
-inline plan plan_from(const json_reader& from) {
+template <class Json>
+plan plan_from(const basic_json_reader<Json>& from) {
   const std::string_view letters = from.text();
   if (letters.find_first_not_of(precision_letters) != std::string_view::npos) {
     from.fail(fmt::format("one letter of {} for each operator", precision_letters));
@@ -84,7 +94,8 @@ inline plan plan_from(const json_reader& from) {
   return parse_plan(letters);
 }
 
-inline sample sample_from(const json_reader& from) {
+template <class Json>
+sample sample_from(const basic_json_reader<Json>& from) {
   from.only(
       {"loss", "seconds", "batches", "peak_bytes", "status", "losses", "batch_seconds", "curve", "score", "message"});
   constexpr auto most = std::numeric_limits<std::int64_t>::max();
@@ -93,7 +104,7 @@ inline sample sample_from(const json_reader& from) {
   s.seconds = from["seconds"].seconds();
   s.batches = from["batches"].integer(0, most);
   s.peak_bytes = from["peak_bytes"].integer(0, most);
-  s.status = from["status"].one_of<status>(status::failed);
+  s.status = from["status"].template one_of<status>(status::failed);
   if (const auto list = from.find("losses")) s.losses = list->numbers();
   if (const auto list = from.find("batch_seconds")) s.batch_seconds = list->numbers();
   if (const auto list = from.find("curve")) s.curve = list->numbers();
@@ -102,12 +113,13 @@ inline sample sample_from(const json_reader& from) {
   return s;
 }
 
-inline trial trial_from(const json_reader& from) {
+template <class Json>
+trial trial_from(const basic_json_reader<Json>& from) {
   from.only({"number", "stage", "plan", "repeat", "accepted", "seconds", "bounds", "sample", "label"});
   constexpr std::int64_t most = std::int64_t{1} << 53;
   trial t;
   t.number = static_cast<std::size_t>(from["number"].integer(0, most));
-  t.stage = from["stage"].one_of<stage>(stage::training);
+  t.stage = from["stage"].template one_of<stage>(stage::training);
   t.plan = plan_from(from["plan"]);
   t.repeat = static_cast<std::size_t>(from["repeat"].integer(0, most));
   t.accepted = from["accepted"].boolean();
@@ -118,14 +130,15 @@ inline trial trial_from(const json_reader& from) {
   return t;
 }
 
-inline hardware hardware_from(const json_reader& from) {
+template <class Json>
+hardware hardware_from(const basic_json_reader<Json>& from) {
   from.only({"name", "kind", "compute_capability", "isa", "threads"});
   hardware h;
   h.name = from["name"].text();
-  h.kind = from["kind"].one_of<device_kind>(device_kind::cuda);
+  h.kind = from["kind"].template one_of<device_kind>(device_kind::cuda);
   h.compute_capability = static_cast<int>(from["compute_capability"].integer(0, 10'000));
   h.threads = static_cast<int>(from["threads"].integer(0, 1'000'000));
-  from["isa"].each([&](const json_reader& feature) { h.isa.emplace_back(feature.text()); });
+  from["isa"].each([&](const basic_json_reader<Json>& feature) { h.isa.emplace_back(feature.text()); });
   return h;
 }
 

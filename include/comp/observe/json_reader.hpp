@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads JSON that comes from outside: a value, the way to it and where its text stands, so that each error can say
 // `"search.jsonl" line 3: field sample.status is "great" (one of ok, diverged, ... is needed): <remedy>`.
+// Templates here and in the headers on top, so that who includes them but reads no file does not pay in compile time.
 // Readers live no longer than the document they read; a field's reader no longer than the reader it came from.
 #pragma once
 
@@ -32,39 +33,44 @@ struct json_place {
 };
 
 /// As text for a file: bytes that are no UTF-8 become U+FFFD instead of an exception.
-inline std::string json_text(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+template <class Json = json>
+std::string json_text(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 /// A text from a file as a message shows it: in quotes, control characters escaped, and not too long.
-inline std::string in_quotes(std::string_view text, std::size_t most = 80) {
-  std::string shown = json_text(text.substr(0, most));
+template <class Json = json>
+std::string in_quotes(std::string_view text, std::size_t most = 80) {
+  std::string shown = json_text<Json>(text.substr(0, most));
   if (text.size() > most) shown.insert(shown.size() - 1, "...");
   return shown;
 }
 
-class json_reader {
+template <class Json>
+class basic_json_reader {
  public:
-  json_reader(const json& value, const json_place& place) : value_{value}, place_{place} {}
+  basic_json_reader(const Json& value, const json_place& place) : value_{value}, place_{place} {}
 
   /// Throws: `file_error`: this field is not what is `needed`.
   [[noreturn]] void fail(std::string_view needed) const {
     std::string found =
-        value_.is_structured() ? fmt::format("{} of {}", value_.type_name(), value_.size()) : json_text(value_);
+        value_.is_structured() ? fmt::format("{} of {}", value_.type_name(), value_.size()) : json_text<Json>(value_);
     if (found.size() > 60) found = found.substr(0, 57) + "...";
     const std::string at = path();
     throw file_error{fmt::format("{}: {} is {} ({} is needed): {}", place_.str(),
                                  at.empty() ? "the text" : "field " + at, found, needed, place_.remedy)};
   }
 
-  json_reader operator[](std::string_view field) const {
+  basic_json_reader operator[](std::string_view field) const {
     const auto* found = look_up(field);
     if (found == nullptr) fail(fmt::format("an object with field \"{}\"", field));
     return {*found, this, field, 0};
   }
 
   /// A field that need not be there.
-  std::optional<json_reader> find(std::string_view field) const {
+  std::optional<basic_json_reader> find(std::string_view field) const {
     const auto* found = look_up(field);
-    return found == nullptr ? std::nullopt : std::optional{json_reader{*found, this, field, 0}};
+    return found == nullptr ? std::nullopt : std::optional{basic_json_reader{*found, this, field, 0}};
   }
 
   /// Refuses fields of other names.
@@ -72,13 +78,13 @@ class json_reader {
     if (!value_.is_object()) fail("an object");
     for (auto field = value_.begin(); field != value_.end(); ++field) {
       if (std::find(fields.begin(), fields.end(), field.key()) != fields.end()) continue;
-      json_reader{field.value(), this, field.key(), 0}.fail(fmt::format("no such field, only {}", join(fields)));
+      basic_json_reader{field.value(), this, field.key(), 0}.fail(fmt::format("no such field, only {}", join(fields)));
     }
   }
 
   /// A number, "nan", "inf" or "-inf".
   double number() const {
-    if (value_.is_number()) return value_.get<double>();
+    if (value_.is_number()) return value_.template get<double>();
     if (value_ == "nan") return std::numeric_limits<double>::quiet_NaN();
     if (value_ == "inf") return std::numeric_limits<double>::infinity();
     if (value_ == "-inf") return -std::numeric_limits<double>::infinity();
@@ -93,22 +99,23 @@ class json_reader {
   }
 
   std::int64_t integer(std::int64_t least, std::int64_t most) const {
-    const bool fits =
-        value_.is_number_unsigned()
-            ? value_.get<std::uint64_t>() <= static_cast<std::uint64_t>(most) && value_.get<std::int64_t>() >= least
-            : value_.is_number_integer() && value_.get<std::int64_t>() >= least && value_.get<std::int64_t>() <= most;
+    const bool fits = value_.is_number_unsigned()
+                          ? value_.template get<std::uint64_t>() <= static_cast<std::uint64_t>(most) &&
+                                value_.template get<std::int64_t>() >= least
+                          : value_.is_number_integer() && value_.template get<std::int64_t>() >= least &&
+                                value_.template get<std::int64_t>() <= most;
     if (!fits) fail(fmt::format("a whole number from {} to {}", least, most));
-    return value_.get<std::int64_t>();
+    return value_.template get<std::int64_t>();
   }
 
   bool boolean() const {
     if (!value_.is_boolean()) fail("true or false");
-    return value_.get<bool>();
+    return value_.template get<bool>();
   }
 
   const std::string& text() const {
     if (!value_.is_string()) fail("a text");
-    return value_.get_ref<const std::string&>();
+    return value_.template get_ref<const std::string&>();
   }
 
   /// Calls `f` with a reader for each element of a list.
@@ -116,12 +123,12 @@ class json_reader {
   void each(F&& f) const {
     if (!value_.is_array()) fail("a list");
     std::size_t index = 0;
-    for (const json& element : value_) f(json_reader{element, this, {}, index++});
+    for (const Json& element : value_) f(basic_json_reader{element, this, {}, index++});
   }
 
   std::vector<double> numbers() const {
     std::vector<double> values;
-    each([&](const json_reader& element) { values.push_back(element.number()); });
+    each([&](const basic_json_reader& element) { values.push_back(element.number()); });
     return values;
   }
 
@@ -137,10 +144,10 @@ class json_reader {
   }
 
  private:
-  json_reader(const json& value, const json_reader* parent, std::string_view field, std::size_t index)
+  basic_json_reader(const Json& value, const basic_json_reader* parent, std::string_view field, std::size_t index)
       : value_{value}, place_{parent->place_}, parent_{parent}, field_{field}, index_{index} {}
 
-  const json* look_up(std::string_view field) const {
+  const Json* look_up(std::string_view field) const {
     if (!value_.is_object()) fail("an object");
     const auto found = value_.find(std::string{field});
     return found == value_.end() ? nullptr : &*found;
@@ -157,27 +164,31 @@ class json_reader {
     const std::string before = parent_->path();
     if (field_.empty()) return fmt::format("{}[{}]", before, index_);
     const bool plain = std::ranges::all_of(field_, [](char c) { return c > ' ' && c <= '~'; }) && field_.size() < 80;
-    return fmt::format("{}{}{}", before, before.empty() ? "" : ".", plain ? std::string{field_} : in_quotes(field_));
+    return fmt::format("{}{}{}", before, before.empty() ? "" : ".",
+                       plain ? std::string{field_} : in_quotes<Json>(field_));
   }
 
-  const json& value_;
+  const Json& value_;
   const json_place& place_;
-  const json_reader* parent_ = nullptr;
+  const basic_json_reader* parent_ = nullptr;
   std::string_view field_ = {};
   std::size_t index_ = 0;
 };
 
+using json_reader = basic_json_reader<json>;
+
 /// The document of a JSON text from outside.
 /// Throws: `file_error` where it is no JSON or nested more than 16 deep.
-inline json parse_json(std::string_view text, const json_place& place) {
-  const auto shallow = [&](int depth, json::parse_event_t, json&) {
+template <class Json = json>
+Json parse_json(std::string_view text, const json_place& place) {
+  const auto shallow = [&](int depth, typename Json::parse_event_t, Json&) {
     require<file_error>(depth <= 16, "{}: lists nested more than 16 deep (comp never writes that): {}", place.str(),
                         place.remedy);
     return true;
   };
   try {
-    return json::parse(text.begin(), text.end(), shallow);
-  } catch (const json::exception& e) {
+    return Json::parse(text.begin(), text.end(), shallow);
+  } catch (const typename Json::exception& e) {
     throw file_error{
         fmt::format("{}: no JSON ({}): {}", place.str(), std::string_view{e.what()}.substr(0, 160), place.remedy)};
   }

@@ -35,24 +35,30 @@ inline std::string utc_now() {
 }
 
 /// A text as it comes back from a file: bytes that are no UTF-8 are replaced.
-inline std::string as_recorded(const std::string& text) { return json::parse(json_text(text)).get<std::string>(); }
+template <class Json = json>
+std::string as_recorded(const std::string& text) {
+  return Json::parse(json_text<Json>(text)).template get<std::string>();
+}
 
-inline std::string ledger_header(const std::string& signature) {
-  json header;  // its first field, in the alphabet and so in the text, is comp_ledger
+template <class Json = json>
+std::string ledger_header(const std::string& signature) {
+  Json header;  // its first field, in the alphabet and so in the text, is comp_ledger
   header["comp_ledger"] = 1;
   header["signature"] = signature;
   header["started"] = utc_now();
-  return json_text(header);
+  return json_text<Json>(header);
 }
 
-inline void read_header(const json_reader& from, ledger_content& to) {
+template <class Json>
+void read_header(const basic_json_reader<Json>& from, ledger_content& to) {
   from.only({"comp_ledger", "signature", "started"});
   from["comp_ledger"].integer(1, 1);
   from["started"].text();
   to.signature = from["signature"].text();
 }
 
-inline void read_line(const json_reader& from, ledger_content& to) {
+template <class Json>
+void read_line(const basic_json_reader<Json>& from, ledger_content& to) {
   to.complete = from.find("end").has_value();
   if (!to.complete) {
     to.trials.push_back(trial_from(from));
@@ -74,7 +80,8 @@ inline void require_ledger(std::string_view text, const std::string& path) {
 
 /// Reads the text of a ledger. A last line without its newline was cut off by a kill and is not counted as usable.
 /// Throws: `file_error`, naming the line, for any other line that is not as comp writes it.
-inline ledger_content parse_ledger(std::string_view text, const std::string& path) {
+template <class Json = json>
+ledger_content parse_ledger(std::string_view text, const std::string& path) {
   ledger_content content;
   json_place place{path, 0, "mend the line, or start again with ledger::mode::restart or another file"};
   require_ledger(text, path);
@@ -83,8 +90,8 @@ inline ledger_content parse_ledger(std::string_view text, const std::string& pat
     ++place.line;
     require<file_error>(line.size() <= ledger_line_limit, "{}: {} bytes long (no run is that large): {}", place.str(),
                         line.size(), place.remedy);
-    const json document = parse_json(line, place);
-    const json_reader from{document, place};
+    const Json document = parse_json<Json>(line, place);
+    const basic_json_reader<Json> from{document, place};
     place.line == 1 ? read_header(from, content) : read_line(from, content);
     content.usable_bytes = end + 1;
   }
@@ -105,13 +112,14 @@ inline std::set<std::string> signature_parts(std::string_view signature) {
 }
 
 /// What to tell when a ledger belongs to another search.
-inline std::string signature_difference(const std::string& path, const std::string& recorded, const std::string& now) {
+template <class Json = json>
+std::string signature_difference(const std::string& path, const std::string& recorded, const std::string& now) {
   const auto listed = [](const std::set<std::string>& from, const std::set<std::string>& without) {
     std::string text;
     for (const auto& part : from) {
       if (!without.contains(part)) text += fmt::format("{}{}", text.empty() ? "" : "; ", part);
     }
-    return text.empty() ? std::string{"nothing more"} : in_quotes(text, 400);
+    return text.empty() ? std::string{"nothing more"} : in_quotes<Json>(text, 400);
   };
   const auto theirs = signature_parts(recorded), ours = signature_parts(now);
   return fmt::format(

@@ -33,23 +33,25 @@ namespace detail {
 inline constexpr std::string_view comp_version = "0.1.0";
 inline constexpr std::size_t plan_file_limit = std::size_t{64} << 20;
 
-inline json plan_json(const plan& p) {
-  json to;
+template <class Json = json>
+Json plan_json(const plan& p) {
+  Json to;
   to["comp_plan"] = 1;
   to["comp_version"] = comp_version;
   to["plan"] = p.str();
   return to;
 }
 
-inline json plan_json(const plan& p, const op_graph& graph, const hardware& machine) {
+template <class Json = json>
+Json plan_json(const plan& p, const op_graph& graph, const hardware& machine) {
   require_fits(p, graph);
-  json to = plan_json(p);
+  Json to = plan_json<Json>(p);
   to["model"]["fingerprint"] = fmt::format("{:016x}", graph.fingerprint());
   to["model"]["operators"] = graph.size();
-  to["hardware"] = json_of(machine);
-  json& list = to["operators"] = json::array();
+  to["hardware"] = json_of<Json>(machine);
+  Json& list = to["operators"] = Json::array();
   for (std::size_t i = 0; i < p.size(); ++i) {
-    json op;
+    Json op;
     op["name"] = graph[i].name;
     op["kind"] = graph[i].kind;
     op["precision"] = name(p[i]);
@@ -59,16 +61,17 @@ inline json plan_json(const plan& p, const op_graph& graph, const hardware& mach
 }
 
 /// One field per line, one line per operator.
-inline std::string plan_text(const json& document) {
+template <class Json = json>
+std::string plan_text(const Json& document) {
   std::string text = "{";
   for (auto field = document.begin(); field != document.end(); ++field) {
-    text += fmt::format("{}\n  {}: ", field == document.begin() ? "" : ",", json_text(field.key()));
+    text += fmt::format("{}\n  {}: ", field == document.begin() ? "" : ",", json_text<Json>(field.key()));
     if (field.key() != "operators") {
       text += json_text(field.value());
       continue;
     }
     const char* between = "[";
-    for (const json& op : field.value()) text += std::exchange(between, ",") + std::string{"\n    "} + json_text(op);
+    for (const Json& op : field.value()) text += std::exchange(between, ",") + std::string{"\n    "} + json_text(op);
     text += field.value().empty() ? "[]" : "\n  ]";
   }
   return text + "\n}\n";
@@ -76,9 +79,10 @@ inline std::string plan_text(const json& document) {
 
 /// The precisions of the operator list. Throws: `plan_error` for the first operator of other name or kind than the
 /// model's.
-inline plan listed_plan(const json_reader& list, const op_graph& graph, const std::string& file) {
+template <class Json>
+plan listed_plan(const basic_json_reader<Json>& list, const op_graph& graph, const std::string& file) {
   std::vector<precision> choices;
-  list.each([&](const json_reader& op) {
+  list.each([&](const basic_json_reader<Json>& op) {
     op.only({"name", "kind", "precision"});
     const auto chosen = precision_of(std::string_view{op["precision"].text()});
     if (!chosen) op["precision"].fail("one of fp32, tf32, bf16, fp16, fp8_e4m3, fp8_e5m2");
@@ -86,13 +90,14 @@ inline plan listed_plan(const json_reader& list, const op_graph& graph, const st
     choices.push_back(*chosen);
     if (i >= graph.size()) return;
     const auto differs = [](const std::string& ours, const std::string& theirs) {
-      return ours != theirs && json_text(ours) != json_text(theirs);  // equal once bytes that are no UTF-8 are replaced
+      return ours != theirs &&
+             json_text<Json>(ours) != json_text<Json>(theirs);  // equal once bytes that are no UTF-8 are replaced
     };
     require<plan_error>(!differs(graph[i].name, op["name"].text()) && !differs(graph[i].kind, op["kind"].text()),
                         "\"{}\" is for another model: its operator {} is {} ({}), the model's is {} ({}) (names and "
                         "kinds must agree): use a plan that was found for this model, or search again",
-                        file, i, in_quotes(op["name"].text()), in_quotes(op["kind"].text()), in_quotes(graph[i].name),
-                        in_quotes(graph[i].kind));
+                        file, i, in_quotes<Json>(op["name"].text()), in_quotes<Json>(op["kind"].text()),
+                        in_quotes<Json>(graph[i].name), in_quotes<Json>(graph[i].kind));
   });
   return plan{std::move(choices)};
 }
@@ -114,19 +119,21 @@ inline void require_agree(const plan& text, const plan& listed, const op_graph& 
 }
 
 /// The fields that only tell, checked all the same.
-inline void check_facts(const json_reader& from) {
+template <class Json>
+void check_facts(const basic_json_reader<Json>& from) {
   from["comp_plan"].integer(1, 1);
   if (const auto version = from.find("comp_version")) version->text();
   if (const auto speedup = from.find("speedup")) speedup->seconds();
   if (const auto bounds = from.find("speedup_bounds")) interval_from(*bounds);
   if (const auto searched = from.find("precisions")) {
-    searched->each([](const json_reader& p) {
+    searched->each([](const basic_json_reader<Json>& p) {
       if (!precision_of(std::string_view{p.text()})) p.fail("the name of a precision");
     });
   }
 }
 
-inline void warn_of_hardware(const hardware& made_for, const hardware& here, loaded_plan& to) {
+template <class Json>
+void warn_of_hardware(const hardware& made_for, const hardware& here, loaded_plan& to) {
   const auto warn = [&](std::string_view what, const auto& there, const auto& now) {
     if (there == now) return;
     to.warnings.push_back(
@@ -137,9 +144,9 @@ inline void warn_of_hardware(const hardware& made_for, const hardware& here, loa
   const auto features = [](const hardware& h) {
     std::string joined;
     for (const auto& feature : h.isa) joined += (joined.empty() ? "" : " ") + feature;
-    return joined.empty() ? std::string{"none known"} : in_quotes(joined, 200);
+    return joined.empty() ? std::string{"none known"} : in_quotes<Json>(joined, 200);
   };
-  warn("the device", in_quotes(made_for.name), in_quotes(here.name));
+  warn("the device", in_quotes<Json>(made_for.name), in_quotes<Json>(here.name));
   warn("its kind", name(made_for.kind), name(here.kind));
   warn("its compute capability", made_for.compute_capability, here.compute_capability);
   warn("its instruction set", features(made_for), features(here));
@@ -149,32 +156,35 @@ inline void warn_of_hardware(const hardware& made_for, const hardware& here, loa
 }  // namespace detail
 
 /// Writes a plan alone: nothing in the file says for which model.
-inline void save(const plan& p, const std::string& path) {
-  detail::write_file(path, detail::plan_text(detail::plan_json(p)));
+template <class Json = json>
+void save(const plan& p, const std::string& path) {
+  detail::write_file(path, detail::plan_text<Json>(detail::plan_json<Json>(p)));
 }
 
 /// Writes a plan with the model and the machine that it is for. The file is the old or the new one, never half.
 /// Throws: `plan_error` when `p` does not fit `graph`; `file_error` when the file cannot be written.
-inline void save(const plan& p, const op_graph& graph, const hardware& machine, const std::string& path) {
-  detail::write_file(path, detail::plan_text(detail::plan_json(p, graph, machine)));
+template <class Json = json>
+void save(const plan& p, const op_graph& graph, const hardware& machine, const std::string& path) {
+  detail::write_file(path, detail::plan_text<Json>(detail::plan_json<Json>(p, graph, machine)));
 }
 
 /// Writes the plan that a search found, with its speed-up.
-inline void save(const outcome& found, const std::string& path) {
-  json to = detail::plan_json(found.plan, found.graph, found.hardware);
-  to["speedup"] = json_of(found.speedup);
-  to["speedup_bounds"] = json_of(found.speedup_bounds);
-  json& searched = to["precisions"] = json::array();
+template <class Json = json>
+void save(const outcome& found, const std::string& path) {
+  Json to = detail::plan_json<Json>(found.plan, found.graph, found.hardware);
+  to["speedup"] = json_of<Json>(found.speedup);
+  to["speedup_bounds"] = json_of<Json>(found.speedup_bounds);
+  Json& searched = to["precisions"] = Json::array();
   for (const precision p : found.precisions) searched.push_back(name(p));
-  detail::write_file(path, detail::plan_text(to));
+  detail::write_file(path, detail::plan_text<Json>(to));
 }
 
 /// The plan of a plan file's text; `file` names it in errors. See `load_plan`.
-inline loaded_plan read_plan(std::string_view text, const op_graph& graph, const hardware* here,
-                             const std::string& file) {
+template <class Json = json>
+loaded_plan read_plan(std::string_view text, const op_graph& graph, const hardware* here, const std::string& file) {
   const json_place place{file, 0, "save the plan again with comp::save"};
-  const json document = parse_json(text, place);
-  const json_reader from{document, place};
+  const Json document = parse_json<Json>(text, place);
+  const basic_json_reader<Json> from{document, place};
   from.only({"comp_plan", "comp_version", "plan", "operators", "model", "hardware", "precisions", "speedup",
              "speedup_bounds"});
   detail::check_facts(from);
@@ -196,7 +206,7 @@ inline loaded_plan read_plan(std::string_view text, const op_graph& graph, const
         "\"{}\" is for another model: its fingerprint is {}, the model's \"{}\" (the operators agree, so "
         "shapes, edges or what is choosable changed): search again, or use the same batch size and "
         "sizes as then",
-        file, in_quotes((*model)["fingerprint"].text()), ours);
+        file, in_quotes<Json>((*model)["fingerprint"].text()), ours);
   } else {
     result.warnings.push_back(
         fmt::format("\"{}\" does not say which model it is for: only the number of operators was "
@@ -206,7 +216,7 @@ inline loaded_plan read_plan(std::string_view text, const op_graph& graph, const
   require_fits(result.plan, graph);
   if (const auto machine = from.find("hardware")) {
     const hardware made_for = hardware_from(*machine);
-    if (here != nullptr) detail::warn_of_hardware(made_for, *here, result);
+    if (here != nullptr) detail::warn_of_hardware<Json>(made_for, *here, result);
   }
   return result;
 }
@@ -214,8 +224,9 @@ inline loaded_plan read_plan(std::string_view text, const op_graph& graph, const
 /// Reads a plan for a model. Hardware other than `here` is a warning, no error.
 /// Throws: `file_error` when the file cannot be read or understood; `plan_error`, saying what differs, when the plan is
 /// for another model or contradicts itself.
-inline loaded_plan load_plan(const std::string& path, const op_graph& graph, const hardware* here = nullptr) {
-  return read_plan(detail::read_file(path, detail::plan_file_limit), graph, here, path);
+template <class Json = json>
+loaded_plan load_plan(const std::string& path, const op_graph& graph, const hardware* here = nullptr) {
+  return read_plan<Json>(detail::read_file(path, detail::plan_file_limit), graph, here, path);
 }
 
 }  // namespace comp
