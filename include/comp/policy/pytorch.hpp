@@ -8,7 +8,7 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
+#include <cassert>
 #include <comp/core/decision.hpp>
 #include <comp/core/op_info.hpp>
 #include <comp/core/precision.hpp>
@@ -16,9 +16,10 @@
 #include <comp/policy/pytorch_lists.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace comp::policy {
 
@@ -31,69 +32,65 @@ struct entry {
   comp::category category;
 };
 
-/// A list's operators in one array, sorted by kind. '.' sorts before every other character of a kind, so the overloads
-/// of an operator directly follow its bare name.
-template <std::size_t N>
+/// A list's operators, sorted by kind. '.' sorts before every other character of a kind, so the overloads of an
+/// operator directly follow its bare name. Made at run time, once: sorting while compiling costs every user half a
+/// second.
 class table {
  public:
-  constexpr void add(std::span<const std::string_view> kinds, comp::category category) {
-    for (const std::string_view kind : kinds) entries_[used_++] = {kind, category};
+  table& add(std::span<const std::string_view> kinds, comp::category category) {
+    for (const std::string_view kind : kinds) entries_.push_back({kind, category});
+    return *this;
   }
-  constexpr void add(std::span<const expansion> composites) {
-    const std::size_t listed = used_;
+  /// Requires: what each composite expands into was added before.
+  table& add(std::span<const expansion> composites) {
     for (const expansion& composite : composites) {
-      const auto into = std::ranges::find_if(entries_.begin(), entries_.begin() + listed,
-                                             [&](const entry& e) { return same_operator(e.kind, composite.into); });
-      if (into == entries_.begin() + listed) throw "a composite expands into an operator that is on no list";
-      entries_[used_++] = {composite.kind, into->category};
+      const auto into = std::find_if(entries_.begin(), entries_.end(),
+                                     [&](const entry& e) { return same_operator(e.kind, composite.into); });
+      assert(into != entries_.end());
+      entries_.push_back({composite.kind, into->category});
     }
+    return *this;
   }
-  constexpr void sort() {
-    if (used_ != N) throw "the size of the table is not the sum of its lists";
-    std::ranges::sort(entries_, {}, &entry::kind);
+  table take_sorted() {
+    std::sort(entries_.begin(), entries_.end(), [](const entry& a, const entry& b) { return a.kind < b.kind; });
+    return std::move(*this);
   }
 
   /// The entry of `kind`; without an overload, the first of any overload. Null where no list names it.
-  constexpr const entry* find(std::string_view kind) const {
-    const auto at = std::ranges::lower_bound(entries_, kind, {}, &entry::kind);
+  const entry* find(std::string_view kind) const {
+    const auto at = std::lower_bound(entries_.begin(), entries_.end(), kind,
+                                     [](const entry& e, std::string_view wanted) { return e.kind < wanted; });
     if (at == entries_.end() || !at->kind.starts_with(kind)) return nullptr;
     return at->kind.size() == kind.size() || at->kind[kind.size()] == '.' ? &*at : nullptr;
   }
-  constexpr std::span<const entry> entries() const { return entries_; }
+  std::span<const entry> entries() const { return entries_; }
 
  private:
-  std::array<entry, N> entries_ = {};
-  std::size_t used_ = 0;
+  std::vector<entry> entries_;
 };
 
-inline constexpr auto cuda = []() consteval {
-  table<std::size(cuda_lower_precision_fp) + std::size(cuda_fp32) + std::size(cuda_fp32_set_opt_dtype) +
-        std::size(cuda_fp32_append_dtype) + std::size(cuda_promote) + std::size(cuda_banned) +
-        std::size(cuda_composites)>
-      made;
-  made.add(cuda_lower_precision_fp, category::allow);
-  made.add(cuda_fp32, category::deny);
-  made.add(cuda_fp32_set_opt_dtype, category::deny);
-  made.add(cuda_fp32_append_dtype, category::deny);
-  made.add(cuda_promote, category::infer);
-  made.add(cuda_banned, category::deny);
-  made.add(cuda_composites);
-  made.sort();
+inline const table& cuda() {
+  static const table made = table{}
+                                .add(cuda_lower_precision_fp, category::allow)
+                                .add(cuda_fp32, category::deny)
+                                .add(cuda_fp32_set_opt_dtype, category::deny)
+                                .add(cuda_fp32_append_dtype, category::deny)
+                                .add(cuda_promote, category::infer)
+                                .add(cuda_banned, category::deny)
+                                .add(cuda_composites)
+                                .take_sorted();
   return made;
 }
-();
 
-inline constexpr auto cpu = []() consteval {
-  table<std::size(cpu_lower_precision_fp) + std::size(cpu_fp32) + std::size(cpu_promote) + std::size(cpu_composites)>
-      made;
-  made.add(cpu_lower_precision_fp, category::allow);
-  made.add(cpu_fp32, category::deny);
-  made.add(cpu_promote, category::infer);
-  made.add(cpu_composites);
-  made.sort();
+inline const table& cpu() {
+  static const table made = table{}
+                                .add(cpu_lower_precision_fp, category::allow)
+                                .add(cpu_fp32, category::deny)
+                                .add(cpu_promote, category::infer)
+                                .add(cpu_composites)
+                                .take_sorted();
   return made;
 }
-();
 
 }  // namespace pytorch_lists
 
@@ -101,10 +98,10 @@ struct pytorch {  // models comp::OperatorPolicy
   pytorch_list list = pytorch_list::cuda;
   precision low = precision::fp16;  // PyTorch's own default: fp16 on CUDA, bf16 on the CPU
 
-  /// Never throws. `choosable` is not asked for: an operator's category is that of its kind.
-  constexpr decision classify(const op_info& op) const {
+  /// `choosable` is not asked for: an operator's category is that of its kind.
+  decision classify(const op_info& op) const {
     const std::string_view kind = without_namespace(op.kind);
-    const auto* listed = list == pytorch_list::cuda ? pytorch_lists::cuda.find(kind) : pytorch_lists::cpu.find(kind);
+    const auto* listed = (list == pytorch_list::cuda ? pytorch_lists::cuda() : pytorch_lists::cpu()).find(kind);
     if (listed == nullptr || kind.empty()) return {.category = category::follow};
     if (listed->category == category::allow) return {.category = category::allow, .compute = low, .output = low};
     return {.category = listed->category};
