@@ -35,7 +35,7 @@ TEST_CASE("the lists have as many operators as PyTorch 2.11.0 registers") {
 }
 
 TEST_CASE("no operator is listed twice, and all overloads of one have one category") {
-  for (const auto entries : {lists::cuda.entries(), lists::cpu.entries()}) {
+  for (const auto entries : {lists::cuda().entries(), lists::cpu().entries()}) {
     for (std::size_t i = 1; i < entries.size(); ++i) {
       CAPTURE(entries[i].kind);
       CHECK(entries[i - 1].kind < entries[i].kind);
@@ -55,8 +55,8 @@ TEST_CASE("every listed operator is found under each of its spellings") {
       CHECK(on(list, full.substr(0, full.find('.'))) == expected);
     }
   };
-  check(pytorch_list::cuda, lists::cuda.entries());
-  check(pytorch_list::cpu, lists::cpu.entries());
+  check(pytorch_list::cuda, lists::cuda().entries());
+  check(pytorch_list::cpu, lists::cpu().entries());
 }
 
 TEST_CASE("an allowed operator computes and hands on in the policy's low precision and sums in FP32") {
