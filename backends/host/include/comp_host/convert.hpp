@@ -141,6 +141,10 @@ inline void convert(const fp16* from, float* to, std::size_t n) {
   detail::widen_scalar(from + done, to + done, n - done);
 }
 inline void convert(const float* from, float* to, std::size_t n) { std::memcpy(to, from, n * sizeof(float)); }
+#ifdef __clang__
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
 template <class From, class To>
 void convert(const From* from, To* to, std::size_t n) {
   run_widest(
@@ -150,6 +154,10 @@ void convert(const From* from, To* to, std::size_t n) {
       },
       0, n);
 }
+
+#ifdef __clang__
+#pragma clang diagnostic pop
+#endif
 
 /// Calls f with a null pointer of the type that stores `p`.
 template <class F>

@@ -2,9 +2,11 @@
 // Max and average pooling by oneDNN, in the layout that comes; adaptive averages with uneven bins by loops of ours.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <comp_native/device.hpp>
 #include <cstdint>
+#include <limits>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <utility>
 #include <vector>
@@ -66,6 +68,52 @@ inline tensor without_memory(const tensor& t) { return {t.shape(), t.layout(), n
 
 }  // namespace detail
 
+namespace detail {
+
+template <class Bits>
+bool any_nan(const Bits* words, std::size_t n, Bits infinity) {
+  return launch_sum(n, [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+           const Bits *word = words, largest = infinity;
+           Bits found = 0;
+#pragma omp simd reduction(| : found)
+           for (std::size_t i = begin; i < end; ++i) {
+             found |= static_cast<Bits>((word[i] & std::numeric_limits<Bits>::max()) > largest ? 1 : 0);
+           }
+           return static_cast<double>(found);
+         }) > 0;
+}
+/// x is computable: FP32 or BF16.
+inline bool holds_nan(const tensor& x) {
+  if (!x.layout()->dense) return true;  // not worth a loop of its own: take the careful way
+  if (x.precision() == precision::fp32) return any_nan(x.as<std::int32_t>(), x.layout()->stored, 0x7f800000);
+  return any_nan(x.as<std::int16_t>(), x.layout()->stored, std::int16_t{0x7f80});
+}
+/// y with NaN for each window of x that holds one.
+inline tensor with_nan(context& c, const tensor& x, const tensor& y, const pool2d_options& o) {
+  const tensor in = row_major(c, cast(c, x, precision::fp32)),
+               out = duplicate(c, row_major(c, cast(c, y, precision::fp32)));
+  const shape &s = x.shape(), &t = y.shape();
+  launch_rows(static_cast<std::size_t>(s[0] * s[1]), static_cast<std::size_t>(s[2] * s[3]),
+              [&](std::size_t begin, std::size_t end) {
+                for (auto plane = static_cast<std::int64_t>(begin); plane < static_cast<std::int64_t>(end); ++plane) {
+                  for (std::int64_t at = 0; at < t[2] * t[3]; ++at) {
+                    const std::int64_t top = at / t[3] * o.stride[0] - o.padding[0],
+                                       left = at % t[3] * o.stride[1] - o.padding[1];
+                    for (auto r = std::max<std::int64_t>(top, 0); r < std::min(top + o.kernel[0], s[2]); ++r) {
+                      for (auto v = std::max<std::int64_t>(left, 0); v < std::min(left + o.kernel[1], s[3]); ++v) {
+                        const float value = in.as<float>()[(plane * s[2] + r) * s[3] + v];
+                        if (value != value) out.as<float>()[plane * t[2] * t[3] + at] = value;
+                      }
+                    }
+                  }
+                }
+              });
+  return cast(c, out, y.precision());
+}
+
+}  // namespace detail
+
+/// NaN goes through, as in PyTorch: oneDNN's own max skips it, which would hide a training gone wrong.
 /// saved: which element of each window won, and (without memory) how x lay.
 inline saved_tensor max_pool2d(context& c, const tensor& x, const pool2d_options& o) {
   const tensor in = computable(c, x);
@@ -79,7 +127,10 @@ inline saved_tensor max_pool2d(context& c, const tensor& x, const pool2d_options
   const tensor y = c.make(run.places(DNNL_ARG_DST));
   tensor won = c.make(x.shape(), run.places(DNNL_ARG_WORKSPACE));
   c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DST, y.data()}, {DNNL_ARG_WORKSPACE, won.data()}});
-  return {cast(c, y, x.precision()), {std::move(won), detail::without_memory(in)}};
+  bool nan = false;
+  c.run_kernel([&] { nan = detail::holds_nan(in); });
+  const tensor out = nan ? detail::with_nan(c, in, y, o) : y;
+  return {cast(c, out, x.precision()), {std::move(won), detail::without_memory(in)}};
 }
 inline tensor max_pool2d_backward(context& c, const tensor& dy, const std::vector<tensor>& saved,
                                   const pool2d_options& o) {
