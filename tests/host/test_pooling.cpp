@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <comp_host/adaptive_pooling.hpp>
 #include <comp_host/pooling.hpp>
 
 #include "agree.hpp"

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "adaptive_pooling.hpp"
 #include "bmm.hpp"
 #include "context.hpp"
 #include "conv2d.hpp"

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Averages over as many bins as are asked for: by oneDNN's average pooling where the bins are even, else by loops of
+// ours.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+
+#include "context.hpp"
+#include "kernel.hpp"
+#include "pooling.hpp"
+#include "transfer.hpp"
+
+namespace comp::host {
+
+namespace detail {
+
+/// Bin i of `bins` over `extent` elements: [first, last). Source: PyTorch's adaptive pooling; neighbours may share
+/// elements.
+struct bin {
+  std::int64_t first, last;
+};
+inline bin bin_of(std::int64_t i, std::int64_t bins, std::int64_t extent) {
+  return {i * extent / bins, ((i + 1) * extent + bins - 1) / bins};
+}
+inline bool even_bins(const shape& s, const std::array<std::int64_t, 2>& size) {
+  return s[2] % size[0] == 0 && s[3] % size[1] == 0;
+}
+inline pool2d_options as_windows(const shape& s, const std::array<std::int64_t, 2>& size) {
+  const std::array<std::int64_t, 2> window{s[2] / size[0], s[3] / size[1]};
+  return {.kernel = window, .stride = window};
+}
+inline void require_bins(const shape& s, const std::array<std::int64_t, 2>& size) {
+  require_some("adaptive_avg_pool2d", s);
+  require<error>(s.size() == 4 && size[0] > 0 && size[1] > 0,
+                 "adaptive_avg_pool2d of x {} to {}x{} (it takes (B,C,H,W) and a positive size): fix the sizes",
+                 text(s), size[0], size[1]);
+}
+/// Calls f(image, output index in its plane, rows, columns) for every bin of every plane.
+template <class F>
+void for_each_bin(std::int64_t planes, const shape& s, const std::array<std::int64_t, 2>& size, F f) {
+  launch_rows(static_cast<std::size_t>(planes), static_cast<std::size_t>(s[2] * s[3]),
+              [&](std::size_t begin, std::size_t end) {
+                for (std::size_t plane = begin; plane < end; ++plane) {
+                  for (std::int64_t at = 0; at < size[0] * size[1]; ++at) {
+                    f(static_cast<std::int64_t>(plane), at, bin_of(at / size[1], size[0], s[2]),
+                      bin_of(at % size[1], size[1], s[3]));
+                  }
+                }
+              });
+}
+
+}  // namespace detail
+
+/// The averages of size[0] x size[1] bins, by PyTorch's rule for their borders.
+inline tensor adaptive_avg_pool2d(context& c, const tensor& x, const std::array<std::int64_t, 2>& size) {
+  detail::require_bins(x.shape(), size);
+  const shape& s = x.shape();
+  if (detail::even_bins(s, size)) return avg_pool2d(c, x, detail::as_windows(s, size));
+  const tensor in = row_major(c, cast(c, x, precision::fp32)), y = c.make_plain({s[0], s[1], size[0], size[1]});
+  const float* from = in.as<float>();
+  float* to = y.as<float>();
+  c.run_kernel([&] {
+    detail::for_each_bin(s[0] * s[1], s, size,
+                         [&](std::int64_t plane, std::int64_t at, detail::bin rows, detail::bin columns) {
+                           float total = 0;
+                           for (auto r = rows.first; r < rows.last; ++r)
+                             for (auto v = columns.first; v < columns.last; ++v)
+                               total += from[(plane * s[2] + r) * s[3] + v];
+                           to[plane * size[0] * size[1] + at] =
+                               total / static_cast<float>((rows.last - rows.first) * (columns.last - columns.first));
+                         });
+  });
+  return cast(c, y, x.precision());
+}
+inline tensor adaptive_avg_pool2d_backward(context& c, const tensor& dy, const shape& s) {
+  const std::array<std::int64_t, 2> size{dy.shape()[2], dy.shape()[3]};
+  detail::require_bins(s, size);
+  if (detail::even_bins(s, size)) return avg_pool2d_backward(c, dy, s, detail::as_windows(s, size));
+  const tensor g = row_major(c, cast(c, dy, precision::fp32)), dx = c.make_plain(s);
+  const float* from = g.as<float>();
+  float* to = dx.as<float>();
+  c.run_kernel([&] {
+    std::memset(to, 0, dx.layout()->bytes);
+    detail::for_each_bin(
+        s[0] * s[1], s, size, [&](std::int64_t plane, std::int64_t at, detail::bin rows, detail::bin columns) {
+          const float share = from[plane * size[0] * size[1] + at] /
+                              static_cast<float>((rows.last - rows.first) * (columns.last - columns.first));
+          for (auto r = rows.first; r < rows.last; ++r)
+            for (auto v = columns.first; v < columns.last; ++v) to[(plane * s[2] + r) * s[3] + v] += share;
+        });
+  });
+  return cast(c, dx, dy.precision());
+}
+
+}  // namespace comp::host
