@@ -226,12 +226,14 @@ TEST_CASE("an FP16 gradient that overflows skips the step, lowers the scale and 
 TEST_CASE("a gradient that is not finite without FP16 is reported, and the weights stay") {
   overflowing device;
   device.most = 0;
-  trainer<overflowing> t{device, regression(), regression_data{64}, regression_data{16}};
-  const auto before = t.network().trainable()[0]->value;
-  const sample got = t.run_batch();
-  CHECK(got.status == comp::status::not_finite);
-  CHECK(got.message.find("gradient elements not finite in step 0") != std::string::npos);
-  CHECK(t.network().trainable()[0]->value == before);
+  for (const double clip : {0.0, 1.0}) {
+    trainer<overflowing> t{device, regression(), regression_data{64}, regression_data{16}, {.clip_norm = clip}};
+    const auto before = t.network().trainable()[0]->value;
+    const sample got = t.run_batch();
+    CHECK(got.status == comp::status::not_finite);
+    CHECK(got.message.find("gradient elements not finite in step 0") != std::string::npos);
+    CHECK(t.network().trainable()[0]->value == before);
+  }
 }
 
 TEST_CASE("clipping limits the norm of all gradients together") {

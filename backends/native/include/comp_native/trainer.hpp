@@ -185,7 +185,9 @@ class trainer {
 
   void move_weights(double scale, step_result& result) {
     const auto parameters = network_.trainable();
-    if (const auto bad = device_.count_not_finite(parameters); bad > 0) {
+    const double norm = settings_.clip_norm > 0 ? device_.gradient_norm(parameters) / scale : 0;
+    const bool known_finite = settings_.clip_norm > 0 && std::isfinite(norm);  // or it takes a pass to know
+    if (const auto bad = known_finite ? 0 : device_.count_not_finite(parameters); bad > 0) {
       result.skipped = scaled_ && scale_.overflow(settings_.scaling);
       if (result.skipped) return;
       result.not_finite = fmt::format(
@@ -195,9 +197,7 @@ class trainer {
       return;
     }
     double factor = 1 / scale;
-    if (settings_.clip_norm > 0) {
-      factor *= std::min(1.0, settings_.clip_norm / (device_.gradient_norm(parameters) / scale + 1e-6));
-    }
+    if (settings_.clip_norm > 0) factor *= std::min(1.0, settings_.clip_norm / (norm + 1e-6));
     if (factor != 1) device_.scale_gradients(parameters, factor);
     update(device_, parameters, settings_.optimizer, settings_.schedule, step_);
     if (scaled_) scale_.good(settings_.scaling);
