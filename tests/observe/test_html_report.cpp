@@ -85,7 +85,7 @@ TEST_CASE("a search without an accepted candidate says so") {
 }
 
 TEST_CASE("an outcome with nothing in it makes a report, without NaN in it") {
-  const std::string html = comp::html_text({});
+  const std::string html = comp::html_text(comp::outcome{});
   CHECK(unbalanced(html) == "");
   CHECK_FALSE(has(html, "nan%"));
   CHECK(has(html, "No epoch was run."));
@@ -163,7 +163,7 @@ TEST_CASE("the report is written when the search is done, whole or not at all") 
   report.search_done(made_up::outcome(12));
   CHECK(text_of(folder / "report.html") == comp::html_text(made_up::outcome(12)));
   CHECK(folder.files() == 1);
-  CHECK(has(message_of<comp::file_error>([&] { comp::html_report{folder / "no/r.html"}.search_done({}); }),
+  CHECK(has(message_of<comp::file_error>([&] { comp::html_report{folder / "no/r.html"}.search_done(comp::outcome{}); }),
             "no/r.html\" cannot be written (No such file or directory)"));
-  CHECK_THROWS_AS(comp::write_html({}, "/dev/full"), comp::file_error);
+  CHECK_THROWS_AS(comp::write_html(comp::outcome{}, "/dev/full"), comp::file_error);
 }

@@ -46,4 +46,11 @@ TEST_CASE("each operator's reason names what decided it") {
     CHECK(won[4].text == "the whole plan \"rule-based bf16\" won the head-to-head: bf16");
     CHECK(won[10].text == reasons[10].text);
   }
+  SUBCASE("what stage 2 lowered and the winner did not is said to be no faster") {
+    comp::plan stage_two = found.plan;
+    stage_two[7] = comp::precision::bf16;
+    const auto won = comp::explain(found, candidates, segments, "comp stage 1", true, stage_two);
+    CHECK(won[7].text == "batches were not clearly faster with it in bf16: fp32");
+    CHECK(won[6].text == reasons[6].text);
+  }
 }

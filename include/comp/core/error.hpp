@@ -4,7 +4,7 @@
 // A message follows one grammar: <problem, with the value> (<why>): <what to do>.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <concepts>
 #include <stdexcept>

@@ -25,7 +25,7 @@ struct hardware {
       {};           // CPU only: "avx2", "avx512_core", "avx512_bf16", "amx_bf16", "avx512_fp16", "amx_fp16"
   int threads = 0;  // CPU only: threads that compute; 0: not known
 
-  bool has(std::string_view feature) const { return std::ranges::find(isa, feature) != isa.end(); }
+  bool has(std::string_view feature) const { return std::find(isa.begin(), isa.end(), feature) != isa.end(); }
   friend bool operator==(const hardware&, const hardware&) = default;
 };
 

@@ -23,7 +23,8 @@ class op_graph {
   /// plan strings: operator i reads operator i-1.
   /// Throws: `graph_error`, naming the operator, when a producer does not come before its reader.
   op_graph(std::vector<op_info> operators) : operators_{std::move(operators)} {  // NOLINT: implicit on purpose
-    const bool chain = std::ranges::all_of(operators_, [](const op_info& op) { return op.producers.empty(); });
+    bool chain = true;
+    for (const op_info& op : operators_) chain = chain && op.producers.empty();
     for (std::size_t i = 1; chain && i < operators_.size(); ++i) operators_[i].producers = {i - 1};
     index_consumers();
   }

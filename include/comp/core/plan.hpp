@@ -36,13 +36,15 @@ class plan {
   /// One letter per operator: "011" is FP16, FP32, FP32.
   std::string str() const {
     std::string text(choices_.size(), '1');
-    std::ranges::transform(choices_, text.begin(), [](precision p) { return letter(p); });
+    for (std::size_t i = 0; i < text.size(); ++i) text[i] = letter(choices_[i]);
     return text;
   }
 
   /// Number of operators in a lower precision than FP32.
   std::size_t count_low() const {
-    return static_cast<std::size_t>(std::ranges::count_if(choices_, [](precision p) { return is_low(p); }));
+    std::size_t low = 0;
+    for (const precision p : choices_) low += is_low(p);
+    return low;
   }
 
   friend bool operator==(const plan&, const plan&) = default;

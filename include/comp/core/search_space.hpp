@@ -80,7 +80,7 @@ class search_space {
   /// The level of group `g` in `p`; 0 where `p` has a precision that is none of its levels.
   std::size_t level(const plan& p, std::size_t g) const {
     const auto& levels = groups_[g].levels;
-    const auto at = std::ranges::find(levels, p[groups_[g].operators.front()]);
+    const auto at = std::find(levels.begin(), levels.end(), p[groups_[g].operators.front()]);
     return at == levels.end() ? 0 : static_cast<std::size_t>(at - levels.begin());
   }
 

@@ -20,9 +20,9 @@ struct interval {
 inline double median(std::vector<double> values) {
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
+  std::nth_element(values.begin(), middle, values.end());
   if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::ranges::max_element(values.begin(), middle)) / 2;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
 /// Returns: an interval that holds the median of the distribution with at least 95% probability, from order statistics
@@ -31,7 +31,7 @@ inline double median(std::vector<double> values) {
 inline interval median_interval(std::vector<double> values) {
   const std::size_t n = values.size();
   if (n < 6) return {};
-  std::ranges::sort(values);
+  std::sort(values.begin(), values.end());
   double term = std::exp2(-static_cast<double>(n));  // P(X = 0) for X ~ Binomial(n, 1/2)
   double tail = term;
   std::size_t below = 0;  // largest rank with P(X <= rank) <= 2.5%

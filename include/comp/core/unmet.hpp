@@ -12,7 +12,7 @@ namespace comp {
 template <std::size_t N>
 struct sentence {
   char words[N] = {};
-  consteval sentence(const char (&from)[N]) { std::ranges::copy(from, words); }  // NOLINT: implicit on purpose
+  consteval sentence(const char (&from)[N]) { std::copy(from, from + N, words); }  // NOLINT: implicit on purpose
 };
 
 template <sentence Missing>

@@ -84,7 +84,8 @@ inline std::string_view place_of(const op_info& op) {
 
 /// Operators [first, last) that one cell stands for: one, or for large graphs a run of neighbours of the same place and
 /// precision.
-inline std::size_t cell_end(const outcome& found, std::size_t first, bool merge) {
+template <std::same_as<outcome> Outcome>
+std::size_t cell_end(const Outcome& found, std::size_t first, bool merge) {
   std::size_t last = first + 1;
   while (merge && last < found.graph.size() && found.plan[last] == found.plan[first] &&
          place_of(found.graph[last]) == place_of(found.graph[first])) {
@@ -93,7 +94,8 @@ inline std::size_t cell_end(const outcome& found, std::size_t first, bool merge)
   return last;
 }
 
-inline std::string cell(const outcome& found, std::size_t first, std::size_t last) {
+template <std::same_as<outcome> Outcome>
+std::string cell(const Outcome& found, std::size_t first, std::size_t last) {
   const op_info& op = found.graph[first];
   const precision p = found.plan[first];
   std::string tip = last == first + 1 ? fmt::format("{} {} ({}): {}", first, op.name, op.kind, name(p))
@@ -105,7 +107,8 @@ inline std::string cell(const outcome& found, std::size_t first, std::size_t las
 }
 
 /// The strip: cells under the label of their scope; with labels only where they group anything.
-inline std::string plan_strip(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string plan_strip(const Outcome& found) {
   const std::size_t n = found.graph.size();
   std::size_t places = 0;
   for (std::size_t i = 0; i < n; ++i) places += i == 0 || place_of(found.graph[i]) != place_of(found.graph[i - 1]);
@@ -138,11 +141,14 @@ inline std::string shape_text(const op_info& op) {
   if (op.k > 0) return fmt::format("{} x {} x {}", op.m, op.n, op.k);
   if (op.channels_in > 0) return fmt::format("{} to {} channels", op.channels_in, op.channels_out);
   if (op.outputs.empty()) return "";
-  return fmt::format("{}", fmt::join(op.outputs.front().shape, " x "));
+  std::string text;
+  for (const auto extent : op.outputs.front().shape) text += fmt::format("{}{}", text.empty() ? "" : " x ", extent);
+  return text;
 }
 
 /// The table of operators: at most 4,000 rows.
-inline std::string operator_table(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string operator_table(const Outcome& found) {
   const std::size_t n = std::min<std::size_t>(found.graph.size(), 4000);
   std::string text =
       "<input type=\"search\" id=\"find\" placeholder=\"Filter: name, kind, precision, reason\" aria-label=\"Filter the "

@@ -20,14 +20,16 @@ namespace comp {
 
 namespace detail {
 
-inline std::string headline(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string headline(const Outcome& found) {
   const plan fp32{found.plan.size()};
   if (found.plan == fp32) return "FP32 is the fastest plan here that keeps the loss";
   return fmt::format("{:.2f} times as fast as FP32, its loss within {:g}%", found.speedup, 100 * found.tolerance);
 }
 
 /// "1.07 times as fast as the rule-based plan (95%: 1.02 to 1.10)"; empty without one.
-inline std::string against_rules(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string against_rules(const Outcome& found) {
   const contestant *winner = winner_of(found), *rules = rule_based_of(found);
   if (winner == nullptr || rules == nullptr) return {};
   if (winner == rules) return "the same as the rule-based plan";
@@ -36,7 +38,8 @@ inline std::string against_rules(const outcome& found) {
                      bounds_text(ratio.bounds));
 }
 
-inline std::string lead(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string lead(const Outcome& found) {
   std::string text = fmt::format("<p class=\"lead\">The found plan runs {}.", counts_text(found.plan));
   if (found.speedup != 1) {
     text +=
@@ -56,7 +59,8 @@ inline std::string tile(std::string_view figure, std::string_view what) {
   return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>", figure, what);
 }
 
-inline std::string tiles(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string tiles(const Outcome& found) {
   const contestant *winner = winner_of(found), *rules = rule_based_of(found);
   std::string text = "<div class=\"tiles\">" +
                      tile(ratio_text(found.speedup), "against FP32, 95%: " + bounds_text(found.speedup_bounds));
@@ -81,7 +85,8 @@ inline std::string tiles(const outcome& found) {
   return text + "</div>\n";
 }
 
-inline std::string costs(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string costs(const Outcome& found) {
   constexpr std::array words{"FP32 baseline", "Stage 1, epochs", "Stage 2, batches", "Final contest"};
   const double all = found.overhead_seconds();
   const double training = all > 0 ? all / found.overhead_share() : 0;
@@ -103,7 +108,8 @@ inline std::string costs(const outcome& found) {
              time_text(all), share_text(found.overhead_share()));
 }
 
-inline std::string settings(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string settings(const Outcome& found) {
   std::string searched;
   for (const precision p : found.precisions) searched += precision_badge(p) + " ";
   const hardware& h = found.hardware;
@@ -121,7 +127,8 @@ inline std::string settings(const outcome& found) {
       found.plan.size() > 5000 ? "in the plan file" : found.plan.str());
 }
 
-inline std::string warnings(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string warnings(const Outcome& found) {
   if (found.warnings.empty()) return {};
   std::string text = "<section class=\"warn\"><h2>To be known</h2><ul>";
   for (const auto& warning : found.warnings) text += "<li>" + html(warning) + "</li>";
@@ -135,7 +142,8 @@ inline std::string section(std::string_view title, std::string_view about, std::
 }  // namespace detail
 
 /// The report as one HTML text.
-inline std::string html_text(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string html_text(const Outcome& found) {
   using namespace detail;
   std::string text = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,"
@@ -164,13 +172,16 @@ inline std::string html_text(const outcome& found) {
 }
 
 /// Throws: `file_error` when the file cannot be written; the old one is then still there.
-inline void write_html(const outcome& found, const std::string& path) { detail::write_file(path, html_text(found)); }
+template <std::same_as<outcome> Outcome>
+void write_html(const Outcome& found, const std::string& path) {
+  detail::write_file(path, html_text(found));
+}
 
 /// An observer: writes the report when the search is done.
 class html_report {
  public:
   explicit html_report(std::string path) : path_{std::move(path)} {}
-  void search_done(const outcome& found) { write_html(found, path_); }
+  void search_done(const std::same_as<outcome> auto& found) { write_html(found, path_); }
 
  private:
   std::string path_;

@@ -26,7 +26,8 @@ inline std::string range_bar(double middle, interval bounds, double most) {
   return text + fmt::format("<b style=\"width:{:.2f}%\"></b></div>", percent(middle));
 }
 
-inline std::string contest_row(const contestant& c, const outcome& found, double most) {
+template <std::same_as<outcome> Outcome>
+std::string contest_row(const contestant& c, const Outcome& found, double most) {
   const double middle = median(c.seconds);
   const bool lost = c.status != status::ok;
   const bool has_epoch = c.epoch.has_value();
@@ -40,7 +41,8 @@ inline std::string contest_row(const contestant& c, const outcome& found, double
       has_epoch && c.epoch->score ? fmt::format("{:.4g}", *c.epoch->score) : "-");
 }
 
-inline std::string contest_table(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string contest_table(const Outcome& found) {
   double most = 0;
   for (const contestant& c : found.contest) {
     const double high = median_interval(c.seconds).high, middle = median(c.seconds);
@@ -100,7 +102,8 @@ struct scatter_scale {
   }
 };
 
-inline scatter_scale scale_of(const std::vector<const trial*>& shown, const outcome& found) {
+template <std::same_as<outcome> Outcome>
+scatter_scale scale_of(const std::vector<const trial*>& shown, const Outcome& found) {
   const double base = found.baseline.loss, line = acceptance_line(base, found.tolerance);
   const double reach = std::max({8 * (line - base), 0.02 * std::abs(base), 1e-12});
   scatter_scale s{1e300, 0, std::min(base, line), std::max(base, line)};
@@ -129,7 +132,8 @@ inline std::vector<double> ticks(double low, double high, int count) {
   return values;
 }
 
-inline std::string scatter_axes(const scatter_scale& s, const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string scatter_axes(const scatter_scale& s, const Outcome& found) {
   std::string text;
   for (const double time : ticks(s.quick, s.slow, 5)) {
     text += fmt::format("<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>", s.x(time), s.top,
@@ -156,7 +160,8 @@ inline std::string scatter_axes(const scatter_scale& s, const outcome& found) {
 }
 
 /// Epochs with a known time; and how many have none.
-inline std::string scatter(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string scatter(const Outcome& found) {
   std::vector<const trial*> shown;
   std::size_t without = 0;
   for (const trial& t : found.trials) {
@@ -198,7 +203,8 @@ inline std::string scatter(const outcome& found) {
   return text;
 }
 
-inline std::string trial_table(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::string trial_table(const Outcome& found) {
   std::string text =
       "<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Runs\"><table><thead><tr><th class=\"n\">#</th><th>Stage</th><th>Plan</th>"
       "<th>Label</th><th class=\"n\">Runs</th><th class=\"n\">Per batch</th><th class=\"n\">Loss</th><th>Ended</th></tr></thead><tbody>\n";

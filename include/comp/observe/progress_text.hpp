@@ -32,8 +32,8 @@ constexpr bool runs_epochs(stage s) { return s != stage::batches && s != stage::
 /// One line of printable ASCII, at most `most` characters: nothing from outside can move the cursor or wrap a line.
 inline std::string printable(std::string_view text, std::size_t most) {
   std::string shown{text.substr(0, most)};
-  std::ranges::replace_if(
-      shown, [](char c) { return c < ' ' || c > '~'; }, '?');
+  std::replace_if(
+      shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   if (text.size() > most && most >= 3) shown.replace(most - 3, 3, "...");
   return shown;
 }

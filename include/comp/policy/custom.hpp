@@ -59,7 +59,7 @@ struct rule {
     if (by == selector::name) return matches_glob(op.name, pattern);
     const bool inside =
         op.name.size() > pattern.size() && op.name.starts_with(pattern) && op.name[pattern.size()] == '.';
-    return inside || std::ranges::find(op.scopes, pattern) != op.scopes.end();
+    return inside || std::find(op.scopes.begin(), op.scopes.end(), pattern) != op.scopes.end();
   }
   /// by_kind("softmax"): as the user wrote it, for messages.
   std::string str() const { return fmt::format("{}(\"{}\")", name(by), pattern); }
@@ -104,7 +104,7 @@ class rule_list {
 
   /// Throws: `settings_error` when an earlier rule has the same selector and another decision.
   void add(rule added) {
-    const auto same = std::ranges::find_if(rules_, [&](const rule& r) {
+    const auto same = std::find_if(rules_.begin(), rules_.end(), [&](const rule& r) {
       if (r.by != added.by) return false;
       return r.by == selector::kind ? without_namespace(r.pattern) == without_namespace(added.pattern)
                                     : r.pattern == added.pattern;
@@ -135,7 +135,7 @@ struct custom {  // models comp::OperatorPolicy
   std::vector<std::string> unused_rules(const op_graph& graph) const {
     std::vector<std::string> sentences;
     for (const rule& r : rules.all()) {
-      if (std::ranges::any_of(graph, [&](const op_info& op) { return r.selects(op); })) continue;
+      if (std::any_of(graph.begin(), graph.end(), [&](const op_info& op) { return r.selects(op); })) continue;
       const std::string near = nearest(r, graph);
       sentences.push_back(fmt::format(
           "{} selects nothing (none of the {} operators matches): {}", r.str(), graph.size(),

@@ -9,7 +9,7 @@
 // AVX512-FP16, AMX).
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <comp/core/hardware.hpp>

@@ -79,9 +79,10 @@ class group_builder {
   }
 
   std::vector<op_group> take() {
-    std::ranges::sort(groups_, [](const weighed& a, const weighed& b) {  // std's stable_sort is deprecated under clang
-      return a.work != b.work ? a.work > b.work : a.group.operators.front() < b.group.operators.front();
-    });
+    std::sort(groups_.begin(), groups_.end(),
+              [](const weighed& a, const weighed& b) {  // std's stable_sort is deprecated under clang
+                return a.work != b.work ? a.work > b.work : a.group.operators.front() < b.group.operators.front();
+              });
     std::vector<op_group> taken;
     taken.reserve(groups_.size());
     for (weighed& w : groups_) taken.push_back(std::move(w.group));
@@ -162,7 +163,7 @@ inline void require_supported(const candidate_space& made, const op_graph& graph
   for (std::size_t i = 0; i < graph.size(); ++i) {
     if (made.roles[i] != op_role::pinned) continue;
     const precision pinned = made.space.base()[i];
-    require<settings_error>(std::ranges::find(supported, pinned) != supported.end(),
+    require<settings_error>(std::find(supported.begin(), supported.end(), pinned) != supported.end(),
                             "policy fixes operator {} (\"{}\") at {} (the backend supports {}): change the rule", i,
                             graph[i].name, name(pinned), names_of(supported));
   }

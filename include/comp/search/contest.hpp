@@ -41,12 +41,12 @@ inline std::vector<std::size_t> ranking(const std::vector<contestant>& contest) 
   for (std::size_t i = 1; i < contest.size(); ++i) {
     if (contest[i].status == status::ok && contest[i].over_fp32.clearly_faster()) order.push_back(i);
   }
-  std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     const double first = contest[a].over_fp32.ratio, second = contest[b].over_fp32.ratio;
     return first != second ? first > second : a < b;
   });
-  const auto known =
-      std::ranges::find_if(order, [&](std::size_t i) { return contest[i].epoch && contest[i].epoch->ok(); });
+  const auto known = std::find_if(order.begin(), order.end(),
+                                  [&](std::size_t i) { return contest[i].epoch && contest[i].epoch->ok(); });
   const auto beats_known = [&](std::size_t i) {
     return compare_paired(contest[*known].seconds, contest[i].seconds).clearly_faster();
   };

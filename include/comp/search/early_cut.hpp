@@ -24,7 +24,8 @@ class candidate_cut {
   /// Returns: the status to end with; status::ok to go on.
   status operator()(const sample& so_far) const {
     const auto finite = [](double loss) { return std::isfinite(loss); };
-    if (!finite(so_far.loss) || !std::ranges::all_of(so_far.losses, finite)) return status::not_finite;
+    if (!finite(so_far.loss) || !std::all_of(so_far.losses.begin(), so_far.losses.end(), finite))
+      return status::not_finite;
     if (!looks_at(so_far.batch_seconds.size(), so_far.curve.size())) return status::ok;
     if (diverged(so_far)) return status::diverged;
     if (hopeless(so_far)) return status::stopped_early;
@@ -58,7 +59,7 @@ class candidate_cut {
     std::vector<double> times{so_far.batch_seconds.begin() + 1, so_far.batch_seconds.end()};
     const bool enough = times.size() >= settings_.batches;
     const auto quick = times.begin() + static_cast<std::ptrdiff_t>(enough ? times.size() / 4 : 0);
-    std::ranges::nth_element(times, quick);
+    std::nth_element(times.begin(), quick, times.end());
     const double limit =
         std::min(settings_.slower_than_fp32 * fp32_seconds_, settings_.slower_than_best * best_seconds_);
     return *quick > limit * (enough ? 1 : settings_.at_once);

@@ -25,7 +25,7 @@ plan raised(plan p, Keep keep) {
 inline std::vector<plan> conservative_ladder(const plan& p, std::span<const decision> decisions) {
   std::vector<plan> ladder{p};
   const auto add = [&](plan next) {
-    if (std::ranges::find(ladder, next) == ladder.end()) ladder.push_back(std::move(next));
+    if (std::find(ladder.begin(), ladder.end(), next) == ladder.end()) ladder.push_back(std::move(next));
   };
   add(raised(p, [&](std::size_t i) { return decisions[i].category != category::deny; }));
   add(raised(p, [&](std::size_t i) { return decisions[i].category == category::allow; }));

@@ -45,10 +45,10 @@ inline std::string reason_of(const op_info& op, const decision& said, op_role ro
 }  // namespace detail
 
 /// Returns: one reason per operator for `found.plan`. `searched` is false when FP32 or a rule-based plan won the
-/// contest.
+/// contest; `stage_two` is stage 2's plan where another one of the search won, else empty.
 inline std::vector<op_reason> explain(const outcome& found, const candidate_space& candidates,
                                       const std::vector<segment_kind>& segments, const std::string& winner,
-                                      bool searched) {
+                                      bool searched, const plan& stage_two = {}) {
   std::vector<op_reason> reasons;
   reasons.reserve(found.graph.size());
   const precision low = found.precisions.size() > 1 ? found.precisions[1] : precision::fp32;
@@ -56,6 +56,11 @@ inline std::vector<op_reason> explain(const outcome& found, const candidate_spac
     op_reason& reason = reasons.emplace_back();
     reason.category = candidates.decisions[i].category;
     reason.decided_by_epochs = decided_by_epochs(candidates.roles[i]);
+    if (!stage_two.empty() && stage_two[i] != found.plan[i]) {
+      reason.text =
+          fmt::format("batches were not clearly faster with it in {}: {}", name(stage_two[i]), name(found.plan[i]));
+      continue;
+    }
     reason.text = searched || candidates.roles[i] == op_role::view
                       ? detail::reason_of(found.graph[i], candidates.decisions[i], candidates.roles[i], segments[i],
                                           found.plan[i], low, found.hardware)

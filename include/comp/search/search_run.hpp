@@ -154,6 +154,7 @@ class search_run {
     for (const precision low : lows_) {
       enter(autocast::rule_plan(policy_, log_.graph, low), fmt::format("rule-based {}", name(low)));
     }
+    stage_two_plan_ = found;
     enter(found, "comp");
     if (best) enter(best->result.plan, "comp stage 1");
     run_->timed(stage::contest, [&] { log_.contest = hold_contest(*run_, settings_.race, std::move(entrants)); });
@@ -173,6 +174,8 @@ class search_run {
         log_.warnings.push_back(
             fmt::format("plan {} (\"{}\") was fastest but its epoch was not accepted ({}, loss {:.6g})",
                         shortened(c.plan), c.label, name(epoch.result.sample.status), epoch.result.sample.loss));
+        log_.cost(stage::training).seconds -= epoch.result.sample.seconds;  // in vain: a cost of the search
+        log_.cost(stage::contest).seconds += epoch.result.sample.seconds;
         continue;
       }
       crown(c, std::move(epoch));
@@ -216,7 +219,8 @@ class search_run {
     }
     trainer_.set_precision(winner.plan);
     const bool searched = winner.label.find("comp") != std::string::npos;
-    log_.reasons = explain(log_, candidates_, segments_, winner.label, searched);
+    log_.reasons = explain(log_, candidates_, segments_, winner.label, searched,
+                           searched && winner.plan != stage_two_plan_ ? stage_two_plan_ : plan{});
   }
 
   static std::string shortened(const plan& p) { return p.size() <= 64 ? p.str() : p.str().substr(0, 61) + "..."; }
@@ -232,6 +236,7 @@ class search_run {
   plan fp32_ = {};
   std::vector<precision> lows_ = {};
   candidate_space candidates_ = {};
+  plan stage_two_plan_ = {};
   std::vector<segment_kind> segments_ = {};
   epoch_type baseline_ = {};
 };

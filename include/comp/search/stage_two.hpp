@@ -8,7 +8,6 @@
 #include <comp/search/race.hpp>
 #include <cstddef>
 #include <map>
-#include <ranges>
 #include <utility>
 #include <vector>
 
@@ -42,7 +41,8 @@ class stage_two {
     race<Evaluator>{run_, stage::batches, settings_, settings_.max_rounds}(racers, true);
     take_reference(racers.front());
     const racer* leader = &racers.front();
-    for (const racer& r : racers | std::views::drop(1)) {
+    for (std::size_t i = 1; i < racers.size(); ++i) {
+      const racer& r = racers[i];
       const trial t = relative_to(racers.front(), r);
       done_[r.plan] = t;
       if (beats(r, *leader)) leader = &r;
