@@ -124,6 +124,7 @@ int run(const train::options& chosen) {
   train::job job = train::load_job(chosen);
   comp::host::device device{{.threads = chosen.threads}};
   fmt::print("{}, on {}\n", job.description, device.hardware().name);
+  std::fflush(stdout);  // before the progress on stderr, also into a file
   trainer_type trainer{device, std::move(job.model), std::move(job.train), job.validation, job.settings};
   const auto precisions = precisions_for(chosen, device);
   const comp::stop_on_signal signals;
