@@ -7,7 +7,9 @@
 #include <comp/search/settings.hpp>
 #include <cstdint>
 #include <filesystem>
-#include <map>
+#include <range/v3/range/conversion.hpp>
+#include <range/v3/view/split.hpp>
+#include <range/v3/view/transform.hpp>
 #include <string>
 #include <vector>
 
@@ -36,18 +38,14 @@ struct options {
 };
 
 inline std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
+  const auto as_string = [](auto&& part) { return part | ranges::to<std::string>(); };
+  return text | ranges::views::split(',') | ranges::views::transform(as_string) | ranges::to<std::vector>();
 }
 
 /// "auto", or precision names joined by commas: what CLI11 says when the text is neither.
 inline std::string check_precisions(const std::string& text) {
   if (text == "auto") return {};
+  if (text.empty()) return "no precision is named: name them joined by commas, as in bf16,fp16";
   for (const std::string& part : split(text)) {
     if (!comp::precision_of(std::string_view{part})) {
       return "\"" + part + "\" is no precision (fp32, bf16 or fp16 here): name them joined by commas, as in bf16,fp16";

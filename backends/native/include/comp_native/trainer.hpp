@@ -17,6 +17,10 @@
 #include <comp_native/training.hpp>
 #include <concepts>
 #include <cstdint>
+#include <range/v3/range/conversion.hpp>
+#include <range/v3/view/transform.hpp>
+#include <range/v3/view/zip.hpp>
+#include <range/v3/view/zip_with.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -81,16 +85,16 @@ class trainer {
   }
 
   state save() {
-    state now{{}, step_, network_.draws(), train_.at(), scale_};
-    for (const auto& p : network_.parameters()) now.parameters.push_back(device_.snapshot(p));
-    return now;
+    const auto snapshot = [this](auto& parameter) { return device_.snapshot(parameter); };
+    return {network_.parameters() | ranges::views::transform(snapshot) | ranges::to<std::vector>(), step_,
+            network_.draws(), train_.at(), scale_};
   }
   void restore(const state& from) {
     require<error>(from.parameters.size() == network_.parameters().size(),
                    "state of {} parameters for a model of {} (it is another model's): save and restore one trainer",
                    from.parameters.size(), network_.parameters().size());
-    for (std::size_t i = 0; i < from.parameters.size(); ++i) {
-      device_.restore(network_.parameters()[i], from.parameters[i]);
+    for (auto&& [parameter, saved] : ranges::views::zip(network_.parameters(), from.parameters)) {
+      device_.restore(parameter, saved);
     }
     step_ = from.step;
     network_.set_draws(from.draws);
@@ -147,9 +151,8 @@ class trainer {
     }
     network_.measure(false);
     restore(before);
-    std::vector<op_time> times;
-    for (std::size_t op = 0; op < graph().size(); ++op) times.push_back({median(forward[op]), median(backward[op])});
-    return times;
+    const auto medians = [](const auto& f, const auto& b) { return op_time{median(f), median(b)}; };
+    return ranges::views::zip_with(medians, forward, backward) | ranges::to<std::vector>();
   }
 
  private:
