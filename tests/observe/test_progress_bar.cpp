@@ -50,7 +50,7 @@ std::string in_a_terminal(unsigned short columns, auto&& watch) {
   const int master = ::fileno(screen.get());
   REQUIRE(::grantpt(master) == 0);
   REQUIRE(::unlockpt(master) == 0);
-  const file to{std::fopen(::ptsname(master), "r+")};
+  const file to{::fdopen(::open(::ptsname(master), O_RDWR | O_NOCTTY), "r+")};  // or its end would be our end
   const winsize size{24, columns, 0, 0};
   REQUIRE(::ioctl(master, TIOCSWINSZ, &size) == 0);
   REQUIRE(::fcntl(master, F_SETFL, O_NONBLOCK) == 0);
@@ -181,7 +181,7 @@ TEST_CASE("the line is ended when an exception passes") {
 }
 
 TEST_CASE("the time that is left follows the epochs that were run, not those that were recalled") {
-  comp::detail::progress p;
+  comp::detail::progress<> p;
   p.search_started(4);
   comp::trial t = found.trials[0];
   t.sample.seconds = 30;

@@ -7,6 +7,7 @@
 #include <comp/core/statistics.hpp>
 #include <comp/search/acceptance.hpp>
 #include <comp/search/outcome.hpp>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -65,19 +66,22 @@ inline std::string bounds_text(const interval& bounds) {
 }
 
 /// The contestant that has the found plan; none when there was no contest.
-inline const contestant* winner_of(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+const contestant* winner_of(const Outcome& found) {
   for (const contestant& c : found.contest) {
     if (c.plan == found.plan) return &c;
   }
   return nullptr;
 }
 
-inline const contestant* fp32_of(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+const contestant* fp32_of(const Outcome& found) {
   return found.contest.empty() ? nullptr : &found.contest.front();
 }
 
 /// The fastest rule-based plan that ran; none when there was none.
-inline const contestant* rule_based_of(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+const contestant* rule_based_of(const Outcome& found) {
   const contestant* best = nullptr;
   for (const contestant& c : found.contest) {
     if (c.label.find("rule-based") == std::string::npos || c.status != status::ok || c.seconds.empty()) continue;
@@ -105,7 +109,8 @@ inline std::string counts_text(const plan& p) {
 }
 
 /// Seconds of an epoch: its own where one was run, else what its batches say; NaN where neither is known.
-inline double epoch_seconds(const contestant& c, const outcome& found) {
+template <std::same_as<outcome> Outcome>
+double epoch_seconds(const contestant& c, const Outcome& found) {
   if (c.epoch && c.epoch->ok()) return c.epoch->seconds;
   return median(c.seconds) * static_cast<double>(found.baseline.batches);
 }
@@ -127,7 +132,8 @@ struct trial_group {
 
 constexpr bool by_batches(stage s) { return s == stage::batches || s == stage::contest; }
 
-inline std::vector<trial_group> grouped_trials(const outcome& found) {
+template <std::same_as<outcome> Outcome>
+std::vector<trial_group> grouped_trials(const Outcome& found) {
   std::vector<trial_group> groups;
   std::map<std::pair<stage, plan>, std::size_t> known;
   for (const trial& t : found.trials) {

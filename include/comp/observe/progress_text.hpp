@@ -47,6 +47,7 @@ inline std::string duration(double seconds) {
   return fmt::format("{} h {:02} min", s / 3600, s / 60 % 60);
 }
 
+template <class = void>  // compiled where it is used
 class progress {
  public:
   void search_started(std::size_t epochs_at_most) {
