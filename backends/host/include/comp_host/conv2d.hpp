@@ -124,18 +124,7 @@ inline void conv2d_weight_gradients(context& c, const conv2d_plan& plan, const t
                          {DNNL_ARG_DIFF_DST, made.diff_dst_desc()}});
   });
   const tensor in = placed(c, x, run.places(DNNL_ARG_SRC)), g = placed(c, dy, run.places(DNNL_ARG_DIFF_DST));
-  const tensor dw = gradient_target(c, w, run.places(DNNL_ARG_DIFF_WEIGHTS));
-  if (!b) {
-    c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DIFF_WEIGHTS, dw.data()}, {DNNL_ARG_DIFF_DST, g.data()}});
-    return add_gradient(c, w, dw);
-  }
-  const tensor db = gradient_target(c, *b, run.places(DNNL_ARG_DIFF_BIAS));
-  c.run(run, {{DNNL_ARG_SRC, in.data()},
-              {DNNL_ARG_DIFF_WEIGHTS, dw.data()},
-              {DNNL_ARG_DIFF_BIAS, db.data()},
-              {DNNL_ARG_DIFF_DST, g.data()}});
-  add_gradient(c, w, dw);
-  add_gradient(c, *b, db);
+  run_weight_gradients(c, run, in, g, w, b);
 }
 
 }  // namespace detail

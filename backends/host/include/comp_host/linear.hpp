@@ -95,18 +95,7 @@ inline void linear_weight_gradients(context& c, const linear_plan& plan, const t
                          {DNNL_ARG_DIFF_BIAS, plan.b()},
                          {DNNL_ARG_DIFF_DST, plan.y()}});
   });
-  const tensor dw = gradient_target(c, w, run.places(DNNL_ARG_DIFF_WEIGHTS));
-  if (!b) {
-    c.run(run, {{DNNL_ARG_SRC, x.data()}, {DNNL_ARG_DIFF_WEIGHTS, dw.data()}, {DNNL_ARG_DIFF_DST, dy.data()}});
-    return add_gradient(c, w, dw);
-  }
-  const tensor db = gradient_target(c, *b, run.places(DNNL_ARG_DIFF_BIAS));
-  c.run(run, {{DNNL_ARG_SRC, x.data()},
-              {DNNL_ARG_DIFF_WEIGHTS, dw.data()},
-              {DNNL_ARG_DIFF_BIAS, db.data()},
-              {DNNL_ARG_DIFF_DST, dy.data()}});
-  add_gradient(c, w, dw);
-  add_gradient(c, *b, db);
+  run_weight_gradients(c, run, x, dy, w, b);
 }
 
 }  // namespace detail

@@ -93,6 +93,30 @@ inline saved_tensor batch_norm(context& c, const tensor& x, parameter& gamma, pa
   return {std::move(out), {std::move(batch_mean), std::move(batch_variance)}};
 }
 
+namespace detail {
+
+/// What the backward of either norm runs: adds the gradients of gamma and beta. Returns: the gradient of `in`.
+inline tensor run_norm_backward(context& c, primitive& run, const tensor& in, const tensor& g,
+                                const std::vector<tensor>& saved, parameter& gamma, parameter& beta) {
+  const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
+  const tensor d_gamma = gradient_target(c, gamma, run.places(DNNL_ARG_DIFF_SCALE)),
+               d_beta = gradient_target(c, beta, run.places(DNNL_ARG_DIFF_SHIFT));
+  c.run(run, {{DNNL_ARG_SRC, in.data()},
+              {DNNL_ARG_DIFF_DST, g.data()},
+              {DNNL_ARG_DIFF_SRC, dx.data()},
+              {DNNL_ARG_SCALE, plain_values(c, gamma)},
+              {DNNL_ARG_SHIFT, plain_values(c, beta)},
+              {DNNL_ARG_DIFF_SCALE, d_gamma.data()},
+              {DNNL_ARG_DIFF_SHIFT, d_beta.data()},
+              {DNNL_ARG_MEAN, saved[0].data()},
+              {DNNL_ARG_VARIANCE, saved[1].data()}});
+  add_gradient(c, gamma, d_gamma);
+  add_gradient(c, beta, d_beta);
+  return dx;
+}
+
+}  // namespace detail
+
 /// Adds the gradients of gamma and beta. Returns: the gradient of x.
 inline tensor batch_norm_backward(context& c, const tensor& dy, const tensor& x, const std::vector<tensor>& saved,
                                   parameter& gamma, parameter& beta, const batch_norm_options& o) {
@@ -119,20 +143,7 @@ inline tensor batch_norm_backward(context& c, const tensor& dy, const tensor& x,
                          {DNNL_ARG_MEAN, made.mean_desc()},
                          {DNNL_ARG_VARIANCE, made.variance_desc()}});
   });
-  const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
-  const tensor d_gamma = gradient_target(c, gamma, run.places(DNNL_ARG_DIFF_SCALE)),
-               d_beta = gradient_target(c, beta, run.places(DNNL_ARG_DIFF_SHIFT));
-  c.run(run, {{DNNL_ARG_SRC, in.data()},
-              {DNNL_ARG_DIFF_DST, g.data()},
-              {DNNL_ARG_DIFF_SRC, dx.data()},
-              {DNNL_ARG_SCALE, plain_values(c, gamma)},
-              {DNNL_ARG_SHIFT, plain_values(c, beta)},
-              {DNNL_ARG_DIFF_SCALE, d_gamma.data()},
-              {DNNL_ARG_DIFF_SHIFT, d_beta.data()},
-              {DNNL_ARG_MEAN, saved[0].data()},
-              {DNNL_ARG_VARIANCE, saved[1].data()}});
-  add_gradient(c, gamma, d_gamma);
-  add_gradient(c, beta, d_beta);
+  const tensor dx = detail::run_norm_backward(c, run, in, g, saved, gamma, beta);
   const tensor out = cast(c, dx, dy.precision());
   return x.shape().size() == 2 ? reshape(c, out, x.shape()) : out;
 }
@@ -198,20 +209,7 @@ inline tensor layer_norm_backward(context& c, const tensor& dy, const tensor& x,
                          {DNNL_ARG_MEAN, made.mean_desc()},
                          {DNNL_ARG_VARIANCE, made.variance_desc()}});
   });
-  const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
-  const tensor d_gamma = gradient_target(c, gamma, run.places(DNNL_ARG_DIFF_SCALE)),
-               d_beta = gradient_target(c, beta, run.places(DNNL_ARG_DIFF_SHIFT));
-  c.run(run, {{DNNL_ARG_SRC, in.data()},
-              {DNNL_ARG_DIFF_DST, g.data()},
-              {DNNL_ARG_DIFF_SRC, dx.data()},
-              {DNNL_ARG_SCALE, plain_values(c, gamma)},
-              {DNNL_ARG_SHIFT, plain_values(c, beta)},
-              {DNNL_ARG_DIFF_SCALE, d_gamma.data()},
-              {DNNL_ARG_DIFF_SHIFT, d_beta.data()},
-              {DNNL_ARG_MEAN, saved[0].data()},
-              {DNNL_ARG_VARIANCE, saved[1].data()}});
-  add_gradient(c, gamma, d_gamma);
-  add_gradient(c, beta, d_beta);
+  const tensor dx = detail::run_norm_backward(c, run, in, g, saved, gamma, beta);
   return reshape(c, cast(c, dx, dy.precision()), x.shape());
 }
 

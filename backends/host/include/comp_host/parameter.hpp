@@ -161,4 +161,22 @@ inline void restore(context& c, parameter& p, const parameter_state& s) {
   p.changed();
 }
 
+/// What the backward by weights of a linear layer or convolution runs: adds the gradients of `w` and, where there is
+/// one, `b`.
+inline void run_weight_gradients(context& c, primitive& run, const tensor& x, const tensor& dy, parameter& w,
+                                 parameter* b) {
+  const tensor dw = gradient_target(c, w, run.places(DNNL_ARG_DIFF_WEIGHTS));
+  if (!b) {
+    c.run(run, {{DNNL_ARG_SRC, x.data()}, {DNNL_ARG_DIFF_WEIGHTS, dw.data()}, {DNNL_ARG_DIFF_DST, dy.data()}});
+    return add_gradient(c, w, dw);
+  }
+  const tensor db = gradient_target(c, *b, run.places(DNNL_ARG_DIFF_BIAS));
+  c.run(run, {{DNNL_ARG_SRC, x.data()},
+              {DNNL_ARG_DIFF_WEIGHTS, dw.data()},
+              {DNNL_ARG_DIFF_BIAS, db.data()},
+              {DNNL_ARG_DIFF_DST, dy.data()}});
+  add_gradient(c, w, dw);
+  add_gradient(c, *b, db);
+}
+
 }  // namespace comp::host
