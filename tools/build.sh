@@ -32,7 +32,7 @@ stage() {
     broken+=("$folder was not configured")
     return
   fi
-  sed -n '/^    [a-z]* *: \(YES\|NO\)$/p' "$folder.log" # the summary: which backends and parts are built
+  sed -nE '/^    [a-z]* *: (YES|NO)( \(.*\))?$/p' "$folder.log" # the summary: which backends and parts are built
   mapfile -t targets < <(ninja -C "$folder" -t targets all | sed -nE "s#^((tests/($areas)|examples)/[^:/]*): .*_LINKER\$#\1#p")
   compile "$folder" "${targets[@]}" || broken+=("$folder did not build whole")
   # shellcheck disable=SC2086 # several names

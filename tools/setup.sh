@@ -7,6 +7,7 @@
 meson_version=1.12.1
 ninja_version=1.13.0
 onednn_wheel=2022.2.1 # PyPI's; it holds oneDNN 2.6, which Debian 12 packages and Ubuntu 22.04 and 24.04 do not
+torch_version=${COMP_TORCH_VERSION:-2.11.0} # PyPI's; ./run test passes with the newest 2.x too
 jargon_text=/usr/share/doc/jargon-text/jargon.txt.gz
 
 build_packages=(
@@ -177,4 +178,32 @@ find_onednn() {
   export CPLUS_INCLUDE_PATH=$PWD/.venv/include${CPLUS_INCLUDE_PATH:+:$CPLUS_INCLUDE_PATH}
   export LIBRARY_PATH=$PWD/.venv/lib${LIBRARY_PATH:+:$LIBRARY_PATH}
   export LD_LIBRARY_PATH=$PWD/.venv/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+}
+
+have_gpu() { [[ -e /dev/nvidia0 || -e /dev/dxg ]]; }
+
+# Sets torch_path to a LibTorch that is here: COMP_TORCH_PATH, else the fetched one; on a machine with a GPU only one
+# with torch's CUDA part.
+find_torch() {
+  torch_path=${COMP_TORCH_PATH:-$PWD/.torch/$torch_version/torch}
+  [[ -e $torch_path/lib/libtorch_cpu.so ]] &&
+    { [[ ${COMP_TORCH_PATH:-} ]] || ! have_gpu || [[ -e $torch_path/lib/libtorch_cuda.so ]]; }
+}
+
+# Fetches LibTorch into .torch where none is here. The size of the download: 0.6 GB, with CUDA 3 GB; on disk 0.5 GB.
+need_torch() {
+  ! find_torch || return 0
+  if [[ ${COMP_TORCH_PATH:-} ]]; then
+    echo "run: no lib/libtorch_cpu.so in COMP_TORCH_PATH=$COMP_TORCH_PATH: give the folder that has include/ and lib/" >&2
+    return 1
+  fi
+  echo "Putting LibTorch $torch_version into .torch (a download of 0.6 GB, more where there is a GPU)"
+  # shellcheck disable=SC2046 # a word or none
+  python3 tools/get_torch.py "$torch_version" "$PWD/.torch/$torch_version" $(! have_gpu || echo cuda) && find_torch
+}
+
+# What Meson is told, in with_torch: the LibTorch that is here, or that there is none.
+torch_options() {
+  with_torch=(-Dlibtorch=disabled -Dlibtorch_path=)
+  ! find_torch || with_torch=(-Dlibtorch=enabled "-Dlibtorch_path=$torch_path")
 }

@@ -15,7 +15,9 @@ PARTS = {
     'observe': 'core search',
 }
 # A backend may include comp's core, itself and what stands beside it here; none needs the search.
-BACKENDS = {'comp_native': '', 'comp_host': 'comp_native'}
+BACKENDS = {'comp_native': '', 'comp_host': 'comp_native', 'comp_libtorch': ''}
+# Headers beyond the core that a backend may include: libtorch trains by a plan file without a search.
+ALSO = {'comp_libtorch': {'comp/observe/plan_file.hpp'}}
 
 # Headers that a user includes on top of <comp/comp.hpp>: files for other programs, and half a second of compilation.
 APART = {'comp/observe/summary.hpp', 'comp/observe/t4.hpp'}
@@ -44,7 +46,7 @@ def wrong_in_backend(header, backend):
     allowed = {backend, *BACKENDS[backend].split()}
     names = [i.split('/') for i in includes(header)]
     return ['/'.join(n) for n in names
-            if (n[0] == 'comp' and n[1] != 'core') or (n[0] in BACKENDS and n[0] not in allowed)]
+            if (n[0] == 'comp' and n[1] != 'core' and '/'.join(n) not in ALSO.get(backend, ())) or (n[0] in BACKENDS and n[0] not in allowed)]
 
 
 def not_in_umbrella(root):

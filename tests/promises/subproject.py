@@ -17,7 +17,7 @@ with tempfile.TemporaryDirectory() as folder:
     comp = project / 'subprojects' / 'comp'
     comp.mkdir(parents=True)
     for part in pathlib.Path(root).iterdir():
-        if part.name not in ('build', 'out', '.git', '.venv'):
+        if part.name not in ('build', 'out', '.git', '.venv', '.torch'):
             (comp / part.name).symlink_to(part)
     build = str(project / 'build')
     subprocess.run([*meson, 'setup', build, str(project)], check=True)
