@@ -110,6 +110,123 @@ class SetUp(unittest.TestCase):
                 self.assertEqual(got.stdout.strip().split('\n'), expected.split(';'), got.stderr)
 
 
+class Torch(unittest.TestCase):
+    """tools/get_torch.py with stand-ins for pip and ldd: a wheel of a few bytes, and a loader that finds no CUDA."""
+
+    PIP = """
+import pathlib, sys, zipfile
+to = pathlib.Path(sys.argv[sys.argv.index('--dest') + 1])
+requirements = [word for word in sys.argv if '==' in word]
+with open({asked!r}, 'a') as asked:
+    print(*requirements, sep='\\n', file=asked)
+metadata = '''Requires-Dist: cuda-toolkit[cudart,cupti]==13.0.2; platform_system == "Linux"
+Requires-Dist: nvidia-cudnn-cu13==9.19.0.56; platform_system == "Linux"
+'''
+for number, what in enumerate(requirements):
+    with zipfile.ZipFile(to / (str(number) + '.whl'), 'w') as wheel:
+        if what.startswith('torch=='):
+            wheel.writestr('torch-1.dist-info/METADATA', metadata)
+            for name in ('include/ATen/ATen.h', 'lib/libtorch_cpu.so', 'lib/libc10.so', 'lib/libtorch_cuda.so',
+                         'lib/libtorch_python.so', '__init__.py'):
+                wheel.writestr('torch/' + name, name)
+        elif '{lacking}' not in what:
+            wheel.writestr('nvidia/cu13/lib/lib' + what.split('[')[1].split(']')[0] + '.so.13', what)
+    if '{breaks}' and what.startswith('{breaks}'):
+        sys.exit(7)
+"""
+    LDD = """
+cd "${1%%/torch/lib/*}"
+case $1 in */libtorch_cpu.so)
+  [[ -e nvidia/cu13/lib/libcudart.so.13 || -e torch/lib/libcudart.so.13 ]] || echo "	libcudart.so.13 => not found"
+  [[ -e nvidia/cu13/lib/libcupti.so.13 || -e torch/lib/libcupti.so.13 ]] || echo "	libcupti.so.13 => not found"
+esac
+"""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name)
+        self.asked = self.root / 'asked'
+        self.asked.touch()
+        self.torch = self.root / '.torch' / '1.2'
+        (self.root / 'bin').mkdir()
+        ldd = self.root / 'bin' / 'ldd'
+        ldd.write_text('#!/bin/bash\n' + self.LDD)
+        ldd.chmod(0o755)
+
+    def get(self, *more, breaks='', lacking='nothing', toolkit=''):
+        pip = self.root / 'pip'
+        pip.mkdir(exist_ok=True)
+        (pip / '__init__.py').touch()
+        (pip / '__main__.py').write_text(self.PIP.format(asked=str(self.asked), breaks=breaks, lacking=lacking))
+        script = f'import sys; sys.path.insert(0, "{ROOT}/tools"); sys.argv[0] = "get_torch"; import get_torch; ' \
+                 f'get_torch.TOOLKIT = ["{toolkit or self.root / "none"}"]; get_torch.main()'
+        return subprocess.run([sys.executable, '-B', '-c', script, '1.2', self.torch, *more], text=True, capture_output=True,
+                              env={**os.environ, 'PYTHONPATH': str(self.root),
+                                   'PATH': f'{self.root / "bin"}:{os.environ["PATH"]}'})
+
+    def files(self):
+        return sorted(str(f.relative_to(self.torch)) for f in self.torch.rglob('*') if not f.is_dir())
+
+    def test_headers_libraries_and_what_they_need_come_and_nothing_else(self):
+        got = self.get()
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertEqual(self.files(), ['nvidia/cu13/lib/libcudart.so.13', 'nvidia/cu13/lib/libcupti.so.13',
+                                        'torch-1.dist-info/METADATA', 'torch/include/ATen/ATen.h', 'torch/lib/libc10.so',
+                                        'torch/lib/libtorch_cpu.so'])
+        self.assertIn('torch==1.2', self.asked.read_text())
+        self.assertIn('cuda-toolkit[cudart]==13.0.2', self.asked.read_text())  # the version that torch was built with
+
+    def test_its_cuda_part_comes_when_asked_for(self):
+        self.assertEqual(self.get('cuda').returncode, 0)
+        self.assertIn('torch/lib/libtorch_cuda.so', self.files())
+        self.assertNotIn('torch/lib/libtorch_python.so', self.files())
+
+    def test_a_cuda_toolkit_is_linked_to_and_nothing_fetched_for_it(self):
+        toolkit = self.root / 'toolkit'
+        toolkit.mkdir()
+        for name in ('libcudart.so.13', 'libcupti.so.13'):
+            (toolkit / name).touch()
+        got = self.get(toolkit=toolkit)
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertEqual((self.torch / 'torch/lib/libcupti.so.13').resolve(), (toolkit / 'libcupti.so.13').resolve())
+        self.assertNotIn('cuda-toolkit', self.asked.read_text())
+
+    def test_a_download_that_fails_leaves_nothing(self):
+        for what in ('torch', 'cuda-toolkit'):
+            with self.subTest(what):
+                got = self.get(breaks=what)
+                self.assertEqual(got.returncode, 1)
+                self.assertIn('torch 1.2 was not fetched', got.stderr)
+                self.assertEqual(list(self.torch.parent.iterdir()), [])
+
+    def test_what_a_killed_fetch_left_is_cleared_away(self):
+        self.torch.parent.mkdir()
+        (self.torch.parent / '.part-999999999').mkdir()
+        self.assertEqual(self.get().returncode, 0)
+        self.assertEqual([part.name for part in self.torch.parent.iterdir()], ['1.2'])
+
+    def test_a_library_that_no_wheel_has_is_named(self):
+        got = self.get(lacking='cupti')
+        self.assertEqual(got.returncode, 1)
+        self.assertIn('libcupti.so.13 still missing', got.stderr)
+        self.assertFalse(self.torch.exists())
+
+    def test_one_of_the_users_own_is_taken_by_path_or_refused(self):
+        own = self.root / 'own'
+        (own / 'lib').mkdir(parents=True)
+        got = bash('need_torch', COMP_TORCH_PATH=str(own))
+        self.assertEqual(got.returncode, 1)
+        self.assertIn(f'no lib/libtorch_cpu.so in COMP_TORCH_PATH={own}: give the folder', got.stderr)
+        (own / 'lib' / 'libtorch_cpu.so').touch()
+        got = bash('need_torch; torch_options; echo "${with_torch[@]}"', COMP_TORCH_PATH=str(own))
+        self.assertEqual(got.stdout, f'-Dlibtorch=enabled -Dlibtorch_path={own}\n', got.stderr)
+
+    def test_without_it_meson_is_told_so(self):
+        got = bash(f'cd {self.root}; torch_options; echo "${{with_torch[@]}}"')
+        self.assertEqual(got.stdout, '-Dlibtorch=disabled -Dlibtorch_path=\n', got.stderr)
+
+
 class Count(unittest.TestCase):
     def count(self, tests, *broken):
         with tempfile.TemporaryDirectory() as folder:
