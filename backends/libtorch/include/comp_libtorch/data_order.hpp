@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where batches come from, in an order that can be put back: the concept BatchSource, and the batches of tensors in
+// memory.
+//   auto batches = comp::libtorch::tensor_batches(images, labels, {.batch = 64, .seed = 1});
+// A loader that cannot go back (torch::data::DataLoader) is wrapped by replayed.hpp.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/data/example.h>
+
+#include <algorithm>
+#include <comp/core/error.hpp>
+#include <comp/core/unmet.hpp>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch {
+
+// clang-format off
+/// Gives the batches of an endless training, epoch by epoch. After seek(p) it gives again what it gave after position()
+/// was p, bit for bit: that is what makes candidates comparable.
+template <class S>
+concept BatchSource =
+    (requires(S& s) { { s.next() } -> std::same_as<std::optional<typename S::batch_type>>; }
+     || unmet<"a BatchSource needs: std::optional<batch_type> next(), nothing at the end of each epoch">()) &&
+    (requires(S& s) { s.begin_epoch(); }
+     || unmet<"a BatchSource needs: void begin_epoch(), which leaves an epoch that was begun">()) &&
+    (requires(S& s) { s.seek(s.position()); }
+     || unmet<"a BatchSource needs position() and seek(position): wrap a loader that cannot go back in comp::libtorch::replayed">()) &&
+    (requires(const S& s) { { s.signature() } -> std::same_as<std::string>; }
+     || unmet<"a BatchSource needs: std::string signature() const">());
+// clang-format on
+
+struct batch_options {
+  std::int64_t batch = 64;  // [examples]
+  bool shuffle = true;      // anew in each epoch
+  std::uint64_t seed = 0;
+  bool keep_last = false;  // true: also a last batch that is not full; its operators have other sizes
+};
+
+/// Example `i` of `n` in an order that depends on seed and epoch alone; `gather` makes a batch of some of them. What
+/// `gather` draws (augmentation) it draws from the generator it is given, which depends on seed, epoch and batch.
+template <class Batch>
+class indexed_batches {
+ public:
+  using batch_type = Batch;
+  using gatherer = std::function<Batch(const at::Tensor& indices, at::Generator& generator)>;
+  struct position_type {
+    std::uint64_t epoch = 0;
+    std::int64_t batch = 0;
+    friend bool operator==(const position_type&, const position_type&) = default;
+  };
+
+  /// `about` says in the signature what the data are. Throws: `settings_error` when there is not one full batch.
+  indexed_batches(std::int64_t n, batch_options options, gatherer gather, std::string about = "data")
+      : n_{n}, options_{options}, gather_{std::move(gather)}, about_{std::move(about)} {
+    require<settings_error>(options_.batch > 0 && batches_per_epoch() > 0,
+                            "batches of {} from {} examples (not one is full): give a smaller batch, or keep_last",
+                            options_.batch, n);
+  }
+
+  std::optional<Batch> next() {
+    if (at_.batch == batches_per_epoch()) {
+      begin_epoch();
+      return std::nullopt;
+    }
+    const std::int64_t first = at_.batch * options_.batch;
+    const at::Tensor indices = order().narrow(0, first, std::min(options_.batch, n_ - first));
+    at::Generator generator = at::detail::createCPUGenerator(mixed(at_.epoch, static_cast<std::uint64_t>(++at_.batch)));
+    return gather_(indices, generator);
+  }
+
+  void begin_epoch() { at_ = {at_.batch == 0 ? at_.epoch : at_.epoch + 1, 0}; }
+  position_type position() const { return at_; }
+  void seek(const position_type& to) { at_ = to; }
+  std::int64_t batches_per_epoch() const {
+    return (n_ + (options_.keep_last ? options_.batch - 1 : 0)) / options_.batch;
+  }
+  std::string signature() const {
+    return fmt::format("{} of {} in batches of {}{}{} seed {}", about_, n_, options_.batch,
+                       options_.shuffle ? " shuffled" : "", options_.keep_last ? " with last" : "", options_.seed);
+  }
+
+ private:
+  /// splitmix64 of seed, epoch and batch (0: the order). Source: Steele, Lea, Flood 2014.
+  std::uint64_t mixed(std::uint64_t epoch, std::uint64_t batch) const {
+    std::uint64_t z = options_.seed;
+    for (const std::uint64_t part : {epoch, batch}) {
+      z += part + 0x9e3779b97f4a7c15ULL;
+      z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+      z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
+      z ^= z >> 31;
+    }
+    return z;
+  }
+
+  const at::Tensor& order() {
+    if (order_.defined() && order_of_ == at_.epoch) return order_;
+    order_of_ = at_.epoch;
+    const auto generator = at::detail::createCPUGenerator(mixed(at_.epoch, 0));
+    order_ = options_.shuffle ? at::randperm(n_, generator, at::kLong) : at::arange(n_, at::kLong);
+    return order_;
+  }
+
+  std::int64_t n_;
+  batch_options options_;
+  gatherer gather_;
+  std::string about_;
+  position_type at_ = {};
+  at::Tensor order_;
+  std::uint64_t order_of_ = 0;
+};
+
+/// Changes a batch before it is trained on; draws only from `generator`.
+using augmentation = std::function<at::Tensor(at::Tensor data, at::Generator& generator)>;
+
+namespace detail {
+
+/// A hash (FNV-1a) of up to 4096 values spread over a tensor: tells data sets and weights apart, not every bit of them.
+inline std::uint64_t sampled_hash(const at::Tensor& t) {
+  const at::Tensor flat = t.detach().reshape({-1});
+  const std::int64_t stride = std::max<std::int64_t>(1, flat.numel() / 4096);
+  const at::Tensor some = flat.slice(0, 0, {}, stride).to(at::kCPU, at::kDouble).contiguous();
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  const auto* bytes = static_cast<const unsigned char*>(some.const_data_ptr());
+  for (std::size_t i = 0; i < some.nbytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3ULL;
+  return hash;
+}
+
+}  // namespace detail
+
+/// Batches of data (N, ...) and target (N, ...), gathered on the CPU or on the device where they are, from which they
+/// go to `device`. Throws: `settings_error` when the two differ in N.
+inline indexed_batches<torch::data::Example<>> tensor_batches(const at::Tensor& data, const at::Tensor& target,
+                                                              batch_options options = {}, augmentation augment = {},
+                                                              std::optional<c10::Device> device = {}) {
+  require<settings_error>(data.dim() > 0 && target.dim() > 0 && data.size(0) == target.size(0),
+                          "data of {} examples with targets of {} (one target per example): give as many of both",
+                          data.dim() > 0 ? data.size(0) : 0, target.dim() > 0 ? target.size(0) : 0);
+  std::string about = fmt::format("tensors {:016x} {:016x}{}", detail::sampled_hash(data), detail::sampled_hash(target),
+                                  augment ? " augmented" : "");
+  const auto gather = [=](const at::Tensor& indices, at::Generator& generator) {
+    const at::Tensor where = indices.to(data.device());
+    at::Tensor x = data.index_select(0, where), y = target.index_select(0, where);
+    if (augment) x = augment(std::move(x), generator);
+    return torch::data::Example<>{device ? x.to(*device) : x, device ? y.to(*device) : y};
+  };
+  return {data.size(0), options, gather, std::move(about)};
+}
+
+}  // namespace comp::libtorch

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// The random generators of a training, saved and put back: LibTorch's own of the CPU and of the device, and any that
+// the user names. Dropout and shuffles then draw the same numbers again.
+#pragma once
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
+
+#include <comp/core/error.hpp>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch {
+
+class generator_states {
+ public:
+  generator_states() = default;
+
+  static generator_states save(c10::Device device, const std::vector<at::Generator>& own = {}) {
+    generator_states saved;
+    for (at::Generator g : all(device, own)) {
+      const std::lock_guard lock{g.mutex()};
+      saved.states_.push_back(g.get_state());
+    }
+    return saved;
+  }
+
+  /// Throws: `error` when the state was saved of other generators.
+  void restore(c10::Device device, const std::vector<at::Generator>& own = {}) const {
+    std::vector<at::Generator> to = all(device, own);
+    require<error>(to.size() == states_.size(),
+                   "state of {} random generators for {} (it is another training's): save and restore one trainer",
+                   states_.size(), to.size());
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      const std::lock_guard lock{to[i].mutex()};
+      to[i].set_state(states_[i]);
+    }
+  }
+
+ private:
+  static std::vector<at::Generator> all(c10::Device device, const std::vector<at::Generator>& own) {
+    std::vector<at::Generator> generators{at::globalContext().defaultGenerator(at::kCPU)};
+    if (!device.is_cpu()) generators.push_back(at::globalContext().defaultGenerator(device));
+    generators.insert(generators.end(), own.begin(), own.end());
+    return generators;
+  }
+
+  std::vector<at::Tensor> states_;
+};
+
+}  // namespace comp::libtorch

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The constants of dynamic loss scaling and what came of a scaled step. Defaults are PyTorch's (torch.amp.GradScaler).
+#pragma once
+
+#include <cmath>
+#include <comp/core/error.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace comp::libtorch {
+
+struct scaling_policy {
+  double initial = 65536;        // 2^16
+  double growth = 2;             // times the scale after `interval` good steps in a row
+  double backoff = 0.5;          // times the scale after a step that overflowed
+  std::int64_t interval = 2000;  // [steps]
+  double floor = 0x1p-16;  // no scale below it; PyTorch has none and falls to 0, where gradients vanish in silence
+  bool enabled = true;     // false: every call does what it would without scaling
+  friend bool operator==(const scaling_policy&, const scaling_policy&) = default;
+};
+
+/// Throws: `settings_error`, naming the values.
+inline void require_usable(const scaling_policy& p) {
+  require<settings_error>(std::isfinite(p.initial) && p.floor > 0 && p.initial >= p.floor,
+                          "loss scale from {} with floor {} (it starts finite, at or above a floor above 0): change it",
+                          p.initial, p.floor);
+  require<settings_error>(p.growth >= 1 && p.backoff > 0 && p.backoff < 1 && p.interval > 0,
+                          "loss scale that grows by {} and backs off by {} every {} steps (growth 1 or more, backoff "
+                          "between 0 and 1, an interval above 0): change it",
+                          p.growth, p.backoff, p.interval);
+}
+
+/// What one optimizer's scaled step did.
+struct scaled_step {
+  bool skipped = false;                      // gradients were not finite: the optimizer did not step
+  double scale = 1;                          // that the gradients had
+  std::vector<std::string> not_finite = {};  // parameters whose gradients were not finite, where they are looked up
+  std::string diagnosis = {};                // not empty: the scale is at its floor and gradients still overflow
+};
+
+/// All that a scaler carries from step to step.
+struct scaler_state {
+  double scale = 65536;
+  std::int64_t good_steps = 0;  // since the scale changed or a step was skipped
+  std::int64_t skipped = 0;     // in all
+  friend bool operator==(const scaler_state&, const scaler_state&) = default;
+};
+
+}  // namespace comp::libtorch

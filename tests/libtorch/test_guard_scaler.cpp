@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <comp_libtorch/autocast_guard.hpp>
+#include <comp_libtorch/grad_scaler.hpp>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+using comp::libtorch::autocast_guard;
+using comp::libtorch::grad_scaler;
+using comp::libtorch::scaling_policy;
+namespace autocast = at::autocast;
+
+namespace {
+
+at::ScalarType dtype_of_linear() {
+  const auto w = torch::ones({2, 2}, torch::requires_grad());
+  return torch::linear(torch::ones({2, 2}), w).scalar_type();
+}
+
+/// One parameter whose gradient is what the test says.
+struct one_parameter {
+  at::Tensor weight = torch::ones({3}, torch::requires_grad());
+  torch::optim::SGD optimizer{{weight}, 0.5};
+
+  void gradient(std::vector<float> values) { weight.mutable_grad() = torch::tensor(values); }
+};
+
+}  // namespace
+
+TEST_CASE("autocast is on in the guard's life and as before after it") {
+  REQUIRE((dtype_of_linear() == at::kFloat));
+  {
+    const autocast_guard on{at::kCPU};
+    CHECK((dtype_of_linear() == at::kBFloat16));
+    {
+      const autocast_guard other{at::kCPU, at::kHalf};
+      CHECK((dtype_of_linear() == at::kHalf));
+      const autocast_guard off{at::kCPU, {}, false};
+      CHECK((dtype_of_linear() == at::kFloat));
+    }
+    CHECK((dtype_of_linear() == at::kBFloat16));
+    CHECK((autocast::get_autocast_dtype(at::kCPU) == at::kBFloat16));
+  }
+  CHECK((dtype_of_linear() == at::kFloat));
+  CHECK_FALSE(autocast::is_autocast_enabled(at::kCPU));
+}
+
+TEST_CASE("an exception switches autocast off again") {
+  CHECK_THROWS_AS(([] {
+                    const autocast_guard on{at::kCPU, at::kHalf, true, false};
+                    throw std::runtime_error{"in the forward"};
+                  }()),
+                  std::runtime_error);
+  CHECK_FALSE(autocast::is_autocast_enabled(at::kCPU));
+  CHECK(autocast::is_autocast_cache_enabled());
+  CHECK((autocast::get_autocast_dtype(at::kCPU) == at::kBFloat16));
+  CHECK(autocast::increment_nesting() == 1);
+  autocast::decrement_nesting();
+}
+
+TEST_CASE("a weight that changed in place is cast anew by the next guard, and once only within one") {
+  auto weight = torch::ones({1}, torch::requires_grad());
+  const auto cast = [&] { return autocast::cached_cast(at::kBFloat16, weight, at::kCPU); };
+  {
+    const autocast_guard outer{at::kCPU};
+    const auto first = cast();
+    {
+      const autocast_guard inner{at::kCPU};
+      CHECK(cast().is_same(first));
+    }
+    CHECK(cast().is_same(first));
+  }
+  {
+    torch::NoGradGuard no_grad;
+    weight.fill_(2);
+  }
+  const autocast_guard again{at::kCPU};
+  CHECK(cast().item<float>() == 2);
+}
+
+TEST_CASE("a guard without the cache casts each time, and other threads do not see a guard") {
+  auto weight = torch::ones({1}, torch::requires_grad());
+  const autocast_guard on{at::kCPU, {}, true, false};
+  CHECK_FALSE(autocast::cached_cast(at::kBFloat16, weight, at::kCPU)
+                  .is_same(autocast::cached_cast(at::kBFloat16, weight, at::kCPU)));
+  at::ScalarType elsewhere{};
+  std::thread{[&] { elsewhere = dtype_of_linear(); }}.join();
+  CHECK((elsewhere == at::kFloat));
+}
+
+TEST_CASE("autocast to a precision that is not low is refused and changes nothing") {
+  CHECK_THROWS_WITH_AS((autocast_guard{at::kCPU, at::kFloat}),
+                       "autocast to Float (it lowers operators to bf16 or fp16): give one of those, or enabled = false",
+                       comp::settings_error);
+  CHECK_FALSE(autocast::is_autocast_enabled(at::kCPU));
+}
+
+TEST_CASE("the scaler follows the documented algorithm over random sequences of overflows") {
+  std::mt19937_64 random{7};
+  for (int run = 0; run < 20; ++run) {
+    CAPTURE(run);
+    const auto interval = static_cast<std::int64_t>(1 + random() % 5);
+    const double growth = run % 2 == 0 ? 2 : 1.5, backoff = run % 3 == 0 ? 0.5 : 0.3;
+    grad_scaler scaler{{.initial = 1024, .growth = growth, .backoff = backoff, .interval = interval, .floor = 1e-30}};
+    one_parameter p;
+    float scale = 1024;
+    std::int64_t good = 0, skipped = 0;
+    float weight = 1;
+    for (int step = 0; step < 60; ++step) {
+      const bool overflow = random() % 4 == 0;
+      const float gradient = static_cast<float>(static_cast<double>(random() % 100)) / 64;
+      const float scaled = gradient * scale;
+      CHECK(scaler.scale(torch::full({}, gradient)).item<float>() == scaled);
+      p.gradient({overflow ? std::numeric_limits<float>::infinity() : scaled, scaled, scaled});
+      const auto report = scaler.step(p.optimizer);
+      scaler.update();
+      CHECK(report.skipped == overflow);
+      CHECK(report.scale == scale);
+      if (overflow) {
+        scale = static_cast<float>(scale * backoff);
+        good = 0;
+        ++skipped;
+      } else {
+        weight -= 0.5F * (scaled * static_cast<float>(1 / static_cast<double>(scale)));
+        if (++good == interval) {
+          scale = static_cast<float>(scale * growth);
+          good = 0;
+        }
+      }
+      CHECK(p.weight[1].item<float>() == weight);
+      CHECK(scaler.state() == comp::libtorch::scaler_state{scale, good, skipped});
+    }
+  }
+}
+
+TEST_CASE("defaults are PyTorch's") {
+  const scaling_policy policy;
+  CHECK(policy.initial == 65536);
+  CHECK(policy.growth == 2);
+  CHECK(policy.backoff == 0.5);
+  CHECK(policy.interval == 2000);
+  CHECK(policy.enabled);
+}
+
+TEST_CASE("clipping comes after unscaling, whether that was asked for or not") {
+  for (const bool asked : {false, true}) {
+    grad_scaler scaler{{.initial = 8}};
+    one_parameter p;
+    scaler.scale(torch::ones({}));
+    p.gradient({24, 32, 0});  // 3, 4, 0 unscaled: norm 5
+    if (asked) scaler.unscale_(p.optimizer);
+    CHECK(scaler.clip_grad_norm(p.optimizer, 1) == doctest::Approx(5));
+    CHECK(p.weight.grad().norm().item<double>() == doctest::Approx(1));
+    CHECK_FALSE(scaler.step(p.optimizer).skipped);
+    CHECK(p.weight[0].item<double>() == doctest::Approx(1 - 0.5 * 0.6));
+  }
+}
+
+TEST_CASE("calls out of order are refused") {
+  grad_scaler scaler;
+  one_parameter p;
+  CHECK_THROWS_WITH_AS(scaler.update(),
+                       "update() with no step since the last one (there is nothing to judge the scale by): call step() "
+                       "first",
+                       comp::error);
+  p.gradient({1, 1, 1});
+  CHECK_THROWS_AS(scaler.step(p.optimizer), comp::error);  // nothing was scaled
+  scaler.scale(torch::ones({}));
+  scaler.unscale_(p.optimizer);
+  CHECK_THROWS_WITH_AS(
+      scaler.unscale_(p.optimizer),
+      "unscale_() of an optimizer that has unscaled gradients (gradients are divided by the scale once "
+      "per step): call it once, between backward and step, and update() after",
+      comp::error);
+  scaler.step(p.optimizer);
+  CHECK_THROWS_AS(scaler.unscale_(p.optimizer), comp::error);
+  CHECK_THROWS_AS(scaler.step(p.optimizer), comp::error);
+  scaler.update();
+  p.weight.mutable_grad() = at::Tensor{};
+  CHECK_THROWS_AS(scaler.step(p.optimizer), comp::error);  // no gradients
+}
+
+TEST_CASE("each optimizer of several skips for itself, and the scale backs off once") {
+  grad_scaler scaler{{.initial = 4}};
+  one_parameter good, bad;
+  scaler.scale(std::vector<at::Tensor>{torch::ones({}), torch::ones({})});
+  good.gradient({4, 4, 4});
+  bad.gradient({4, std::nanf(""), 4});
+  CHECK_FALSE(scaler.step(good.optimizer).skipped);
+  CHECK(scaler.step(bad.optimizer).skipped);
+  scaler.update();
+  CHECK(good.weight[0].item<float>() == 0.5F);
+  CHECK(bad.weight[0].item<float>() == 1.0F);
+  CHECK(scaler.scale_value() == 2);
+  CHECK(scaler.state().skipped == 1);
+}
+
+TEST_CASE("BF16 and sparse gradients are unscaled, FP16 ones refused") {
+  grad_scaler scaler{{.initial = 4}};
+  scaler.scale(torch::ones({}));
+  SUBCASE("bf16 beside fp32") {
+    auto low = torch::ones({2}, torch::dtype(torch::kBFloat16).requires_grad(true));
+    auto high = torch::ones({2}, torch::requires_grad());
+    torch::optim::SGD optimizer{{low, high}, 0.5};
+    low.mutable_grad() = torch::full({2}, 4, torch::kBFloat16);
+    high.mutable_grad() = torch::full({2}, 8.F);
+    CHECK_FALSE(scaler.step(optimizer).skipped);
+    CHECK(low[0].item<float>() == 0.5F);
+    CHECK(high[0].item<float>() == 0.0F);
+  }
+  SUBCASE("sparse") {
+    auto table = torch::ones({4, 2}, torch::requires_grad());
+    torch::optim::SGD optimizer{{table}, 0.5};
+    table.mutable_grad() =
+        torch::sparse_coo_tensor(torch::tensor({{1, 3}}), torch::full({2, 2}, 4.F), {4, 2}).coalesce();
+    scaler.unscale_(optimizer);
+    CHECK(table.grad().to_dense()[3][1].item<float>() == 1.0F);
+  }
+  SUBCASE("fp16") {
+    auto half = torch::ones({2}, torch::dtype(torch::kHalf).requires_grad(true));
+    torch::optim::SGD optimizer{{half}, 0.5};
+    half.mutable_grad() = torch::ones({2}, torch::kHalf);
+    CHECK_THROWS_WITH_AS(scaler.unscale_(optimizer),
+                         "gradient of a parameter of 2 elements is fp16 (fp16 parameters cannot be unscaled without "
+                         "loss): keep the parameters in FP32 and lower the operators by a plan",
+                         comp::error);
+  }
+}
+
+TEST_CASE("the scale stops at its floor, and the report names the parameter that overflows there") {
+  torch::nn::Linear layer{2, 1};
+  torch::optim::SGD optimizer{layer->parameters(), 0.5};
+  grad_scaler scaler{{.initial = 4, .floor = 1}};
+  scaler.name_parameters(*layer, "head");
+  for (int step = 0; step < 5; ++step) {
+    scaler.scale(torch::ones({}));
+    layer->weight.mutable_grad() = torch::full({1, 2}, std::numeric_limits<float>::infinity());
+    layer->bias.mutable_grad() = torch::ones({1});
+    const auto report = scaler.step(optimizer);
+    scaler.update();
+    CHECK(report.not_finite == std::vector<std::string>{"head.weight"});
+    CHECK(report.diagnosis.empty() == (step < 2));
+    if (step == 4) {
+      CHECK(
+          report.diagnosis ==
+          "gradients of head.weight are not finite although the loss scale is at its floor, 1 (so it is not the scale "
+          "that overflows, but the model): use more FP32 or a smaller learning rate");
+    }
+  }
+  CHECK(scaler.scale_value() == 1);
+}
+
+TEST_CASE("a scaler that is switched off only steps") {
+  grad_scaler scaler{{.enabled = false}};
+  one_parameter p;
+  const auto loss = torch::ones({});
+  CHECK(scaler.scale(loss).is_same(loss));
+  p.gradient({2, 2, 2});
+  scaler.unscale_(p.optimizer);
+  CHECK(scaler.clip_grad_norm(p.optimizer, 1) == doctest::Approx(std::sqrt(12)));
+  CHECK_FALSE(scaler.step(p.optimizer).skipped);
+  scaler.update();
+  CHECK(scaler.scale_value() == 1);
+  CHECK(p.weight[0].item<double>() == doctest::Approx(1 - 0.5 / std::sqrt(3)));
+}
+
+TEST_CASE("a scaler's state comes back, from memory and from an archive; a bad one is refused") {
+  grad_scaler scaler{{.initial = 4, .interval = 3}};
+  one_parameter p;
+  const auto step = [&](grad_scaler& with) {
+    with.scale(torch::ones({}));
+    p.gradient({1, 1, 1});
+    with.step(p.optimizer);
+    with.update();
+  };
+  step(scaler);
+  step(scaler);
+  torch::serialize::OutputArchive out;
+  scaler.save(out);
+  std::stringstream bytes;
+  out.save_to(bytes);
+  torch::serialize::InputArchive in;
+  in.load_from(bytes);
+  grad_scaler loaded{{.initial = 4, .interval = 3}};
+  loaded.load(in);
+  CHECK(loaded.state() == scaler.state());
+  const auto before = scaler.state();
+  step(scaler);
+  step(loaded);
+  CHECK(loaded.scale_value() == 8);
+  CHECK(scaler.scale_value() == 8);
+  scaler.load(before);
+  CHECK(scaler.scale_value() == 4);
+  scaler.update(16);
+  CHECK(scaler.scale(torch::ones({})).item<float>() == 16);
+
+  torch::serialize::OutputArchive wrong;
+  wrong.write("scale", c10::IValue{-1.0});
+  wrong.write("good_steps", c10::IValue{1});
+  wrong.write("skipped", c10::IValue{1});
+  std::stringstream wrong_bytes;
+  wrong.save_to(wrong_bytes);
+  torch::serialize::InputArchive wrong_in;
+  wrong_in.load_from(wrong_bytes);
+  CHECK_THROWS_AS(loaded.load(wrong_in), comp::file_error);
+}
+
+TEST_CASE("constants that cannot work are refused") {
+  CHECK_THROWS_AS((grad_scaler{{.initial = 0}}), comp::settings_error);
+  CHECK_THROWS_AS((grad_scaler{{.growth = 0.5}}), comp::settings_error);
+  CHECK_THROWS_AS((grad_scaler{{.backoff = 1}}), comp::settings_error);
+  CHECK_THROWS_AS((grad_scaler{{.interval = 0}}), comp::settings_error);
+  CHECK_THROWS_AS((grad_scaler{{.floor = 0}}), comp::settings_error);
+}
