@@ -1,158 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main job: trains a model on this CPU and finds, while doing so, its precision plan. `train --help` says the rest.
-#include <comp/comp.hpp>
-#include <comp/observe/summary.hpp>
-#include <comp/observe/t4.hpp>
+// With --backend libtorch the program train_libtorch beside this one does it, which is built where LibTorch is.
+#include <unistd.h>
+
 #include <comp_host/device.hpp>
 #include <comp_native/trainer.hpp>
-#include <cstdio>
 #include <filesystem>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "train/choices.hpp"
 #include "train/jobs.hpp"
 #include "train/options.hpp"
+#include "train/session.hpp"
 
 namespace {
 
-using trainer_type = comp::native::trainer<comp::host::device>;
-
-/// What "auto" stands for: the precisions that this machine speeds up; BF16, to see for oneself, where it has none.
-std::vector<comp::precision> precisions_for(const train::options& chosen, const comp::host::device& device) {
-  std::vector<comp::precision> searched{comp::precision::fp32};
-  if (chosen.precisions != "auto") {
-    for (const std::string& name : train::split(chosen.precisions))
-      searched.push_back(*comp::precision_of(std::string_view{name}));
-    return searched;
-  }
+std::vector<comp::precision> sped_up(const comp::host::device& device) {
+  std::vector<comp::precision> found;
   const comp::hardware machine = device.hardware();
   for (const comp::precision p : device.supported_precisions()) {
-    if (comp::is_low(p) && comp::host::accelerated(machine, p)) searched.push_back(p);
+    if (comp::is_low(p) && comp::host::accelerated(machine, p)) found.push_back(p);
   }
-  if (searched.size() == 1) searched.push_back(comp::precision::bf16);
-  return searched;
-}
-
-comp::search_settings settings_for(const train::options& chosen, std::vector<comp::precision> precisions) {
-  comp::search_settings settings;
-  settings.tolerance = chosen.tolerance;
-  settings.precisions = std::move(precisions);
-  settings.epochs_tie = settings.batches_tie = chosen.tie == "scope"  ? comp::tie::scope
-                                               : chosen.tie == "none" ? comp::tie::none
-                                                                      : comp::tie::kind;
-  comp::require<comp::settings_error>(
-      chosen.stage1 != "none" || chosen.stage2 != "none",
-      "both stages are none (there is nothing to search): name a strategy, or use --plan");
-  if (chosen.stage1 == "none") settings.stages = comp::stages::batches_only;
-  if (chosen.stage2 == "none") settings.stages = comp::stages::epochs_only;
-  return settings;
-}
-
-/// The ledger of this run; without --resume an older one is kept beside it.
-std::string ledger_path(const train::options& chosen) {
-  const auto path = chosen.out / "search.jsonl";
-  if (!chosen.resume && std::filesystem::exists(path)) std::filesystem::rename(path, path.string() + ".old");
-  return path.string();
-}
-
-/// Trains an epoch under each contestant that has none, from where the search began, so that the report can compare
-/// losses and scores too. It is no part of the search and not counted as its cost. The trainer is left as it was found.
-void fill_in_epochs(trainer_type& trainer, const trainer_type::state& start, comp::outcome& found) {
-  const trainer_type::state now = trainer.save();
-  for (comp::contestant& c : found.contest) {
-    if (c.epoch || c.status != comp::status::ok) continue;
-    fmt::print(stderr, "One epoch of \"{}\" for the comparison ...\n", c.label);
-    trainer.restore(start);
-    trainer.set_precision(c.plan);
-    c.epoch = trainer.run_epoch();
-    if (c.epoch->ok()) c.epoch->score = trainer.validate();
-  }
-  trainer.restore(now);
-  trainer.set_precision(found.plan);
-}
-
-comp::outcome search(const train::options& chosen, trainer_type& trainer, comp::search_settings settings,
-                     const comp::stop_on_signal& signals) {
-  const comp::precision low = settings.precisions[1];
-  const comp::two_stage search{train::any_policy{chosen.policy, low}, train::any_strategy{chosen.stage1, chosen.seed},
-                               train::any_strategy{chosen.stage2, chosen.seed}, std::move(settings)};
-  const trainer_type::state start = trainer.save();
-  comp::ledger ledger{ledger_path(chosen)};
-  comp::outcome found = search.run(trainer, comp::progress_bar{}, ledger, signals);
-  fill_in_epochs(trainer, start, found);
-  comp::save(found, (chosen.out / "plan.json").string());
-  comp::write_summary(found, (chosen.out / "summary.json").string());
-  if (!chosen.t4.empty()) comp::write_t4(found, chosen.t4.string());
-  comp::html_report{(chosen.out / "report.html").string()}.search_done(found);
-  fmt::print("\n{}\n", comp::table(found));
   return found;
-}
-
-/// An outcome without a search: the plan of a file.
-comp::outcome load(const train::options& chosen, trainer_type& trainer, comp::precision low) {
-  comp::outcome found;
-  found.graph = trainer.graph();
-  found.hardware = trainer.hardware();
-  const comp::loaded_plan loaded = comp::load_plan(chosen.plan.string(), found.graph, &found.hardware);
-  for (const std::string& warning : loaded.warnings) fmt::print(stderr, "Note: {}\n", warning);
-  found.plan = loaded.plan;
-  std::vector<comp::decision> decisions;
-  for (const comp::op_info& op : found.graph) decisions.push_back(train::any_policy{chosen.policy, low}.classify(op));
-  found.fallbacks = comp::conservative_ladder(found.plan, decisions);
-  trainer.set_precision(found.plan);
-  return found;
-}
-
-void train_on(const train::options& chosen, trainer_type& trainer, const comp::outcome& found,
-              const comp::stop_on_signal& signals) {
-  const auto result = comp::post_training{.epochs = chosen.epochs}.run(trainer, found, signals);
-  for (std::size_t e = 0; e < result.epochs.size(); ++e) {
-    const comp::sample& epoch = result.epochs[e];
-    fmt::print("epoch {:>3}: loss {:.4f}, {:.1f} s{}\n", e + 1, epoch.loss, epoch.seconds,
-               epoch.score ? fmt::format(", score {:.4f}", *epoch.score) : "");
-  }
-  for (const auto& step : result.fallbacks) {
-    fmt::print("epoch {:>3} ended as {} and was trained again with a more conservative plan\n", step.epoch + 1,
-               name(step.why));
-  }
 }
 
 int run(const train::options& chosen) {
-  std::filesystem::create_directories(chosen.out);
+  train::require_model_of(chosen, train::host_models);
   train::job job = train::load_job(chosen);
   comp::host::device device{{.threads = chosen.threads}};
-  fmt::print("{}, on {}\n", job.description, device.hardware().name);
-  std::fflush(stdout);  // before the progress on stderr, also into a file
-  trainer_type trainer{device, std::move(job.model), std::move(job.train), job.validation, job.settings};
-  const auto precisions = precisions_for(chosen, device);
-  const comp::stop_on_signal signals;
-  try {
-    const comp::outcome found = chosen.plan.empty() ? search(chosen, trainer, settings_for(chosen, precisions), signals)
-                                                    : load(chosen, trainer, precisions[1]);
-    train_on(chosen, trainer, found, signals);
-  } catch (const comp::interrupted& stopped) {
-    fmt::print(stderr, "\n{}\nThe same command with --resume goes on from {}.\n", stopped.what(),
-               (chosen.out / "search.jsonl").string());
-    return 128 + signals.signal();
-  }
-  fmt::print("written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/report.html (open it)\n",
-             chosen.out.string());
-  return 0;
+  comp::native::trainer<comp::host::device> trainer{device, std::move(job.model), std::move(job.train), job.validation,
+                                                    job.settings};
+  return train::run_session(chosen, trainer, job.description, sped_up(device));
+}
+
+/// Becomes train_libtorch with the same command line. Returns only when that is not there.
+void become_train_libtorch(char** argv) {
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "train_libtorch";
+  execv(program.c_str(), argv);
+  comp::require<comp::error>(false,
+                             "backend libtorch asked for (this build has no LibTorch): ./run demo --backend libtorch "
+                             "fetches it and builds with it, or configure with -Dlibtorch=enabled -Dlibtorch_path=DIR");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app;
-  train::options chosen;
-  train::describe(app, chosen);
-  CLI11_PARSE(app, argc, argv);
-  try {
+  return train::run_main(argc, argv, [&](const train::options& chosen) {
+    if (chosen.backend == "libtorch") become_train_libtorch(argv);
     return run(chosen);
-  } catch (const std::exception& failed) {
-    fmt::print(stderr, "train: {}\n", failed.what());
-    return 1;
-  }
+  });
 }

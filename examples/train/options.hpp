@@ -3,11 +3,14 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <comp/core/error.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/search/settings.hpp>
 #include <cstdint>
 #include <filesystem>
 #include <range/v3/range/conversion.hpp>
+#include <range/v3/view/join.hpp>
 #include <range/v3/view/split.hpp>
 #include <range/v3/view/transform.hpp>
 #include <string>
@@ -36,6 +39,25 @@ struct options {
   int threads = 0;                                        // 0: all cores
   int layers = 2, width = 256, heads = 4, context = 128;  // of the transformer
 };
+
+inline const std::vector<std::string> host_models{"mlp", "lenet5", "alexnet", "vgg16", "transformer"};
+inline const std::vector<std::string> libtorch_models{"alexnet", "vgg16", "gan", "gcn", "gat", "bert", "simplenet"};
+
+inline std::vector<std::string> all_models() {
+  std::vector<std::string> all = host_models;
+  for (const std::string& name : libtorch_models) {
+    if (std::ranges::find(all, name) == all.end()) all.push_back(name);
+  }
+  return all;
+}
+
+/// Throws: `error`, naming the models that the chosen backend has.
+inline void require_model_of(const options& chosen, const std::vector<std::string>& models) {
+  comp::require<comp::error>(std::ranges::find(models, chosen.model) != models.end(),
+                             "{} is no model of backend {} (it trains {}): choose one of those, or another --backend",
+                             chosen.model, chosen.backend,
+                             models | ranges::views::join(std::string_view{", "}) | ranges::to<std::string>());
+}
 
 inline std::vector<std::string> split(const std::string& text) {
   const auto as_string = [](auto&& part) { return part | ranges::to<std::string>(); };
@@ -67,16 +89,14 @@ inline void describe(CLI::App& app, options& chosen) {
   const auto group = [&](const char* name) { return app.add_option_group(name); };
 
   auto* job = group("The job");
-  job->add_option("--model", chosen.model, "What to train")
-      ->check(CLI::IsMember({"mlp", "lenet5", "alexnet", "vgg16", "transformer"}))
-      ->capture_default_str();
+  job->add_option("--model", chosen.model, "What to train")->check(CLI::IsMember(all_models()))->capture_default_str();
   job->add_option(
          "--data", chosen.data,
          "What to train on: a text file (transformer), a folder in MNIST's or CIFAR's standard layout, a CIFAR .bin file,"
          " or the digits' .csv.gz")
       ->required();
-  job->add_option("--backend", chosen.backend, "What trains it: host is this CPU")
-      ->check(CLI::IsMember({"host"}))
+  job->add_option("--backend", chosen.backend, "What trains it: host is this CPU through oneDNN, libtorch is LibTorch")
+      ->check(CLI::IsMember({"host", "libtorch"}))
       ->capture_default_str();
   job->add_option("--epochs", chosen.epochs, "Epochs to train in all; the search's winner brings its first with it")
       ->check(CLI::Range(1, 1000000))

@@ -95,6 +95,15 @@ class Train(unittest.TestCase):
     def test_images_of_another_size_are_refused(self):
         self.refused(self.train(model='vgg16'), 'mlp reads any size')
 
+    def test_a_model_that_the_backend_lacks_is_refused_with_those_it_has(self):
+        self.refused(self.train(model='gcn'), 'gcn is no model of backend host (it trains mlp, lenet5,')
+
+    def test_without_libtorch_its_backend_is_refused_with_the_command_that_fetches_it(self):
+        alone = self.folder / 'train'  # no train_libtorch beside it
+        shutil.copy(TRAIN, alone)
+        got = subprocess.run([alone, *self.command('--backend', 'libtorch')[1:]], text=True, capture_output=True)
+        self.refused(got, 'this build has no LibTorch', './run demo --backend libtorch')
+
     def test_an_unknown_precision_is_refused_by_name(self):
         got = self.train('--precisions', 'bf16,fp33')
         self.assertNotEqual(got.returncode, 0)

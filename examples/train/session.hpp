@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `train` does with any trainer, whichever backend made it: searches or loads a plan, trains with it, writes the
+// files.
+#pragma once
+
+#include <comp/comp.hpp>
+#include <comp/observe/summary.hpp>
+#include <comp/observe/t4.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "choices.hpp"
+#include "options.hpp"
+
+namespace train {
+
+/// The precisions to search. What "auto" stands for: those that this machine speeds up; BF16, to see for oneself, where
+/// it speeds up none.
+inline std::vector<comp::precision> precisions_for(const options& chosen, const std::vector<comp::precision>& sped_up) {
+  std::vector<comp::precision> searched{comp::precision::fp32};
+  if (chosen.precisions == "auto") {
+    searched.insert(searched.end(), sped_up.begin(), sped_up.end());
+    if (searched.size() == 1) searched.push_back(comp::precision::bf16);
+  } else {
+    for (const std::string& name : split(chosen.precisions)) {
+      searched.push_back(*comp::precision_of(std::string_view{name}));
+    }
+  }
+  return searched;
+}
+
+inline comp::search_settings settings_for(const options& chosen, std::vector<comp::precision> precisions) {
+  comp::search_settings settings;
+  settings.tolerance = chosen.tolerance;
+  settings.precisions = std::move(precisions);
+  settings.epochs_tie = settings.batches_tie = chosen.tie == "scope"  ? comp::tie::scope
+                                               : chosen.tie == "none" ? comp::tie::none
+                                                                      : comp::tie::kind;
+  comp::require<comp::settings_error>(
+      chosen.stage1 != "none" || chosen.stage2 != "none",
+      "both stages are none (there is nothing to search): name a strategy, or use --plan");
+  if (chosen.stage1 == "none") settings.stages = comp::stages::batches_only;
+  if (chosen.stage2 == "none") settings.stages = comp::stages::epochs_only;
+  return settings;
+}
+
+/// The ledger of this run; without --resume an older one is kept beside it.
+inline std::string ledger_path(const options& chosen) {
+  const auto path = chosen.out / "search.jsonl";
+  if (!chosen.resume && std::filesystem::exists(path)) std::filesystem::rename(path, path.string() + ".old");
+  return path.string();
+}
+
+/// Trains an epoch under each contestant that has none, from where the search began, so that the report can compare
+/// losses and scores too. It is no part of the search and not counted as its cost. The trainer is left as it was found.
+template <class Trainer>
+void fill_in_epochs(Trainer& trainer, const typename Trainer::state& start, comp::outcome& found) {
+  const auto now = trainer.save();
+  for (comp::contestant& c : found.contest) {
+    if (c.epoch || c.status != comp::status::ok) continue;
+    fmt::print(stderr, "One epoch of \"{}\" for the comparison ...\n", c.label);
+    trainer.restore(start);
+    trainer.set_precision(c.plan);
+    c.epoch = trainer.run_epoch();
+    if (c.epoch->ok()) c.epoch->score = trainer.validate();
+  }
+  trainer.restore(now);
+  trainer.set_precision(found.plan);
+}
+
+template <class Trainer>
+comp::outcome search(const options& chosen, Trainer& trainer, comp::search_settings settings,
+                     const comp::stop_on_signal& signals) {
+  const comp::precision low = settings.precisions[1];
+  const comp::two_stage search{any_policy{chosen.policy, low}, any_strategy{chosen.stage1, chosen.seed},
+                               any_strategy{chosen.stage2, chosen.seed}, std::move(settings)};
+  const auto start = trainer.save();
+  comp::ledger ledger{ledger_path(chosen)};
+  comp::outcome found = search.run(trainer, comp::progress_bar{}, ledger, signals);
+  fill_in_epochs(trainer, start, found);
+  comp::save(found, (chosen.out / "plan.json").string());
+  comp::write_summary(found, (chosen.out / "summary.json").string());
+  if (!chosen.t4.empty()) comp::write_t4(found, chosen.t4.string());
+  comp::html_report{(chosen.out / "report.html").string()}.search_done(found);
+  fmt::print("\n{}\n", comp::table(found));
+  return found;
+}
+
+/// An outcome without a search: the plan of a file.
+template <class Trainer>
+comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low) {
+  comp::outcome found;
+  found.graph = trainer.graph();
+  found.hardware = trainer.hardware();
+  const comp::loaded_plan loaded = comp::load_plan(chosen.plan.string(), found.graph, &found.hardware);
+  for (const std::string& warning : loaded.warnings) fmt::print(stderr, "Note: {}\n", warning);
+  found.plan = loaded.plan;
+  std::vector<comp::decision> decisions;
+  for (const comp::op_info& op : found.graph) decisions.push_back(any_policy{chosen.policy, low}.classify(op));
+  found.fallbacks = comp::conservative_ladder(found.plan, decisions);
+  trainer.set_precision(found.plan);
+  return found;
+}
+
+template <class Trainer>
+void train_on(const options& chosen, Trainer& trainer, const comp::outcome& found,
+              const comp::stop_on_signal& signals) {
+  const auto result = comp::post_training{.epochs = chosen.epochs}.run(trainer, found, signals);
+  for (std::size_t e = 0; e < result.epochs.size(); ++e) {
+    const comp::sample& epoch = result.epochs[e];
+    fmt::print("epoch {:>3}: loss {:.4f}, {:.1f} s{}\n", e + 1, epoch.loss, epoch.seconds,
+               epoch.score ? fmt::format(", score {:.4f}", *epoch.score) : "");
+  }
+  for (const auto& step : result.fallbacks) {
+    fmt::print("epoch {:>3} ended as {} and was trained again with a more conservative plan\n", step.epoch + 1,
+               name(step.why));
+  }
+}
+
+/// The whole job. Returns: the program's exit status; 128 and the signal's number after Ctrl-C.
+template <class Trainer>
+int run_session(const options& chosen, Trainer& trainer, const std::string& description,
+                const std::vector<comp::precision>& sped_up) {
+  std::filesystem::create_directories(chosen.out);
+  fmt::print("{}, on {}\n", description, trainer.hardware().name);
+  std::fflush(stdout);  // before the progress on stderr, also into a file
+  const auto precisions = precisions_for(chosen, sped_up);
+  const comp::stop_on_signal signals;
+  try {
+    const comp::outcome found = chosen.plan.empty() ? search(chosen, trainer, settings_for(chosen, precisions), signals)
+                                                    : load(chosen, trainer, precisions[1]);
+    train_on(chosen, trainer, found, signals);
+  } catch (const comp::interrupted& stopped) {
+    fmt::print(stderr, "\n{}\nThe same command with --resume goes on from {}.\n", stopped.what(),
+               (chosen.out / "search.jsonl").string());
+    return 128 + signals.signal();
+  }
+  fmt::print("written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/report.html (open it)\n",
+             chosen.out.string());
+  return 0;
+}
+
+/// What a program's main does: reads the command line, runs, and says what went wrong in a sentence.
+template <class Run>
+int run_main(int argc, char** argv, Run run) {
+  CLI::App app;
+  options chosen;
+  describe(app, chosen);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return run(chosen);
+  } catch (const std::exception& failed) {
+    fmt::print(stderr, "train: {}\n", failed.what());
+    return 1;
+  }
+}
+
+}  // namespace train
