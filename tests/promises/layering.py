@@ -20,7 +20,8 @@ BACKENDS = {'comp_native': '', 'comp_host': 'comp_native', 'comp_libtorch': ''}
 ALSO = {'comp_libtorch': {'comp/observe/plan_file.hpp'}}
 
 # Headers that a user includes on top of <comp/comp.hpp>: files for other programs, and half a second of compilation.
-APART = {'comp/observe/summary.hpp', 'comp/observe/t4.hpp'}
+APART = {'comp/observe/summary.hpp', 'comp/observe/t4.hpp', 'comp/policy/kind_lists.hpp', 'comp/policy/tensorflow.hpp',
+         'comp/policy/tensorflow_lists.hpp', 'comp/autocast/tensorflow_pass.hpp'}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Expected plans are derived by hand from the comments of TensorFlow's pass and from its lists.
+#include <doctest/doctest.h>
+
+#include <comp/autocast/tensorflow_pass.hpp>
+#include <string>
+#include <vector>
+
+#include "model_graphs.hpp"
+
+namespace {
+using comp::precision;
+using comp::autocast::tensorflow_pass;
+using comp::policy::tensorflow;
+using comp::policy::tensorflow_list;
+
+const tensorflow cuda{};
+const tensorflow bf16{.list = tensorflow_list::onednn_bf16};
+
+comp::op_info op(std::string kind, std::vector<std::size_t> producers, bool choosable = true) {
+  return {.name = kind, .kind = kind, .producers = std::move(producers), .choosable = choosable};
+}
+std::string painted(const comp::op_graph& graph, const tensorflow& amp = cuda, std::vector<std::string> without = {}) {
+  return tensorflow_pass(amp, graph, std::move(without)).str();
+}
+
+TEST_CASE("TensorFlow's own example: deny, infer, clear, infer, clear, allow, infer") {
+  // "deny -> infer -> clear -> infer -> clear -> allow -> infer becomes deny x4, clear, allow, infer"; the clear before
+  // the allow is then painted because it is next to it, the last infer is not, there is no allow behind it.
+  const comp::op_graph graph{{op("Exp", {}), op("Mul", {0}), op("Relu", {1}), op("Add", {2}), op("Relu", {3}),
+                              op("MatMul", {4}), op("Add", {5})}};
+  CHECK(painted(graph) == "1111001");
+}
+
+TEST_CASE("nothing is converted without an allow-operator") {
+  CHECK(painted(comp::op_graph{{op("Relu", {}), op("Add", {0}), op("Reshape", {1})}}) == "111");
+  CHECK(painted(comp::op_graph{}).empty());
+}
+
+TEST_CASE("infer and clear between two allows are converted, whatever else reads them") {
+  const comp::op_graph graph{
+      {op("Conv2D", {}), op("BiasAdd", {0}), op("Relu", {1}), op("Conv2D", {2}), op("Sum", {1})}};
+  CHECK(painted(graph) == "00001");
+}
+
+TEST_CASE("infer is not converted where only one side is an allow, clear is") {
+  CHECK(painted(comp::op_graph{{op("Tanh", {}), op("MatMul", {0}), op("Tanh", {1})}}) == "101");
+  CHECK(painted(comp::op_graph{{op("Relu", {}), op("Abs", {0}), op("MatMul", {1}), op("Relu", {2}), op("Neg", {3})}}) ==
+        "00000");
+}
+
+TEST_CASE("clear on a path from deny to infer is denied, and no allow beside it changes that") {
+  const comp::op_graph graph{{op("Exp", {}), op("Relu", {0}), op("Add", {1}), op("MatMul", {1}), op("MatMul", {2})}};
+  CHECK(painted(graph) == "11100");
+}
+
+TEST_CASE("an operator on no list is a boundary: nothing is painted through it") {
+  const comp::op_graph graph{
+      {op("MatMul", {}), op("Mul", {0}), op("SparseTensorDenseMatMul", {1}), op("Mul", {2}), op("MatMul", {3})}};
+  CHECK(painted(graph) == "01110");
+}
+
+TEST_CASE("deny does not spread through an operator that gives integers") {
+  comp::op_info argmax = op("ArgMax", {0});
+  argmax.outputs = {{.floating = false}};
+  const comp::op_graph graph{
+      {op("Exp", {}), argmax, op("MatMul", {}), op("GatherNd", {1, 2}), op("Mul", {3}), op("MatMul", {4})}};
+  CHECK(painted(graph) == "110000");
+}
+
+TEST_CASE("nodes without a kernel: an allow loses its paint at the end, infer and clear are never painted") {
+  const comp::op_graph graph{{op("MatMul", {}), op("Softmax", {0}), op("Conv3D", {1}), op("Relu", {2})}};
+  CHECK(painted(graph) == "0000");
+  CHECK(painted(graph, cuda, {"Conv3D"}) == "0010");  // Softmax and Relu keep the paint that Conv3D gave them
+  CHECK(painted(graph, cuda, {"Softmax"}) == "0100");
+}
+
+TEST_CASE("a view between two allows joins them, and has FP32 in the plan") {
+  const comp::op_graph graph{{op("bmm", {}), op("transpose", {0}, false), op("softmax", {1}), op("bmm", {2})}};
+  CHECK(painted(graph) == "0100");
+}
+
+TEST_CASE("an allow-operator that is not choosable paints nothing") {
+  CHECK(painted(comp::op_graph{{op("conv2d", {}, false), op("relu", {0})}}) == "11");
+}
+
+TEST_CASE("BF16 through oneDNN: an infer right after an allow becomes allow, unless it also reads a deny") {
+  const comp::op_graph graph{{op("MatMul", {}), op("Tanh", {0}), op("Exp", {}), op("Add", {1, 2}), op("Add", {1, 1})}};
+  CHECK(painted(graph) == "01111");
+  CHECK(painted(graph, bf16) == "bb11b");
+}
+
+TEST_CASE("TENSOR_CORES_ONLY leaves the allow list alone, TREAT_INFER_AS_DENY keeps softmax in FP32") {
+  using comp::policy::tensorflow_level;
+  const comp::op_graph graph{{op("bmm", {}), op("softmax", {0}), op("relu", {1}), op("bmm", {2})}};
+  CHECK(painted(graph, tensorflow{.edits = {.level = tensorflow_level::tensor_cores_only}}) == "0110");
+  CHECK(painted(graph, tensorflow{.edits = {.level = tensorflow_level::treat_infer_as_deny}}) == "0100");
+  CHECK(painted(graph, tensorflow{.edits = {.level = tensorflow_level::unsafe_force_all}}) == "0000");
+}
+
+TEST_CASE("VGG16 under TensorFlow on CUDA: all but the mean, the view and the loss run in FP16") {
+  const comp::op_graph vgg = model_graphs::vgg16();
+  // Between convolutions BiasAdd, Relu and MaxPool stand between allows; the last Relu and MaxPool are clear beside
+  // one. The adaptive average is Keras' global average, a Mean: deny. Dropout is a Mul between two MatMuls.
+  const std::string blocks =
+      "00000"
+      "00000"
+      "0000000"
+      "0000000"
+      "0000000";
+  CHECK(painted(vgg) == blocks +
+                            "1"
+                            "1"
+                            "000"
+                            "000"
+                            "0"
+                            "1");
+  // With BF16 Mean is infer: between the last convolution and the first MatMul.
+  std::string low = blocks +
+                    "0"
+                    "1"
+                    "000"
+                    "000"
+                    "0"
+                    "1";
+  for (char& c : low) c = c == '0' ? 'b' : c;
+  CHECK(painted(vgg, bf16) == low);
+}
+
+TEST_CASE("BERT under TensorFlow on CUDA: attention whole in FP16, norms deny residuals") {
+  // Layer norm has moments (Mean, deny), so what reads it (dropout, residual adds) is denied; query, key, value,
+  // scores, scale (RealDiv), softmax, dropout and context lie between MatMuls; GELU's Erf too. Dropouts before a denied
+  // add are infer with no allow behind them.
+  const std::string heads =
+      "011"
+      "011"
+      "011"
+      "1";  // linear, view, transpose; the keys' transpose
+  const std::string attention =
+      "0"
+      "0"
+      "0"
+      "0"
+      "0"
+      "11"
+      "0";  // scores, scale, softmax, dropout, context, views, out
+  const std::string layer = heads + attention +
+                            "1"
+                            "1"
+                            "1"
+                            "0"
+                            "0"
+                            "0"
+                            "1"
+                            "1"
+                            "1";
+  const std::string embeddings =
+      "111"
+      "11"
+      "1"
+      "1";
+  CHECK(painted(model_graphs::bert(2)) == embeddings + layer + layer +
+                                              "0"
+                                              "1");
+}
+
+TEST_CASE("GCN under TensorFlow: the sparse product is on no list, only the dense ones run low") {
+  const std::string expected =
+      "1"
+      "0"
+      "1"
+      "1"
+      "1"
+      "1"
+      "0"
+      "1"
+      "1"
+      "1"
+      "1";
+  CHECK(painted(model_graphs::gcn()) == expected);
+}
+}  // namespace
