@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// AlexNet and VGG16 on images with classes; batches as in the CoMP paper, section 4.1.
+#pragma once
+
+#include <libtorch/alexnet.hpp>
+#include <libtorch/image_data.hpp>
+#include <libtorch/vgg16.hpp>
+
+namespace torch_models {
+namespace detail {
+
+inline image_set classified_images(const job_options& o) {
+  if (!o.data.empty()) return read_images(o.data);
+  return made_up_images(3, chosen(o.side, 32), chosen(o.limit, 2048));
+}
+
+/// The classifier is shared by reference, as a LibTorch module holder is.
+template <class Net>
+job classification(std::string name, Net net, image_set set, std::int64_t batch, const job_options& o) {
+  net->to(o.device);
+  job made{.name = std::move(name), .modules = {{"net", net.ptr()}}, .batch = batch};
+  made.train = on_device(first_rows(std::move(set.train), o.limit), o.device);
+  made.description =
+      fmt::format("{} on {} images of {} ({} classes)", made.name, made.examples(), set.source, set.classes);
+  made.validation = on_device(first_rows(std::move(set.validation), o.limit), o.device);
+  made.collate = normalization(made.train.front());
+  made.phases = {{"forward", [net](const columns& rows) mutable {
+                    return torch::cross_entropy_loss(net->forward(rows[0]), rows[1]);
+                  }}};
+  return made;
+}
+
+template <class Net>
+job image_job(const char* name, const job_options& o, std::int64_t usual_batch, double usual_rate) {
+  torch::manual_seed(o.seed);
+  image_set set = classified_images(o);
+  Net net{image_options{.side = set.train.front().size(2), .classes = set.classes}};
+  job made = classification(name, net, std::move(set), chosen(o.batch, usual_batch), o);
+  made.optimizers = {std::make_shared<torch::optim::SGD>(
+      net->parameters(), torch::optim::SGDOptions(rate(o, usual_rate)).momentum(0.9).weight_decay(5e-4))};
+  made.score = [net](const job& of) mutable {
+    return accuracy(of, of.validation, [&](const columns& rows) { return net->forward(rows[0]); });
+  };
+  return made;
+}
+
+}  // namespace detail
+
+inline job alexnet_job(const job_options& o) { return detail::image_job<alexnet>("alexnet", o, 156, 0.01); }
+inline job vgg16_job(const job_options& o) { return detail::image_job<vgg16>("vgg16", o, 128, 0.02); }
+
+}  // namespace torch_models

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// SimpleNet on random numbers, as the guide trains it: what is measured is time. Source: PaddlePaddle's guide on
+// automatic mixed precision (ten batches of 2048, 8192 wide; smaller here unless asked for).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <libtorch/job.hpp>
+#include <libtorch/simple_net.hpp>
+
+namespace torch_models {
+
+inline job simple_net_job(const job_options& o) {
+  torch::manual_seed(o.seed);
+  const simple_net_options shape{.width = detail::chosen(o.width, 1024)};
+  const std::int64_t batch = detail::chosen(o.batch, 256), examples = detail::chosen(o.limit, 10 * batch);
+  simple_net net(shape);
+  net->to(o.device);
+  const auto random = [&](std::int64_t rows) {
+    return detail::on_device({torch::rand({rows, shape.width}), torch::rand({rows, shape.width})}, o.device);
+  };
+  job made{.name = "simplenet",
+           .description = fmt::format("simplenet of {} layers, width {}, on {} rows of random numbers", shape.layers,
+                                      shape.width, examples),
+           .modules = {{"net", net.ptr()}},
+           .train = random(examples),
+           .validation = random(batch),
+           .batch = batch,
+           .score_name = "minus loss"};
+  made.optimizers = {
+      std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(detail::rate(o, 1e-4)))};
+  made.phases = {
+      {"forward", [net](const columns& rows) mutable { return torch::mse_loss(net->forward(rows[0]), rows[1]); }}};
+  made.score = [net](const job& of) mutable {
+    return -torch::mse_loss(net->forward(of.validation[0]), of.validation[1]).item<double>();
+  };
+  return made;
+}
+
+}  // namespace torch_models
