@@ -162,6 +162,53 @@ TEST_CASE("TF32 lives inside an operator: what follows reads FP32") {
       "t1t");
 }
 
+/// An input by the operator that made it; -1: a parameter.
+comp::tensor_info from(std::int32_t source, std::vector<std::int64_t> shape = {8, 8}) {
+  return {.shape = std::move(shape), .parameter = source < 0, .source = source};
+}
+comp::op_info reads(std::string kind, std::vector<comp::tensor_info> inputs, bool choosable = true) {
+  comp::op_info made = op(std::move(kind), {});
+  for (const comp::tensor_info& input : inputs) {
+    if (input.source >= 0) made.producers.push_back(static_cast<std::size_t>(input.source));
+  }
+  made.inputs = std::move(inputs);
+  made.outputs = {{.shape = {8, 8}}};
+  made.choosable = choosable;
+  return made;
+}
+
+TEST_CASE("where inputs promote, a parameter counts as FP32: a product in BF16 plus a bias is FP32") {
+  const comp::op_graph graph{{reads("aten::mm", {from(-1), from(-1)}), reads("aten::add.Tensor", {from(0), from(-1)}),
+                              reads("aten::batch_norm", {from(0), from(-1, {8}), from(-1, {8})}),
+                              reads("aten::mul.Tensor", {from(0), from(-1, {})}), reads("aten::relu", {from(1)})}};
+  CHECK(rule_plan(cpu, graph, precision::bf16).str() == "b1bb1");  // a scale without dimensions does not count
+}
+
+TEST_CASE("a tensor read twice is no parameter") {
+  const comp::op_graph graph{{reads("linear", {from(-1), from(-1)}), reads("mul", {from(0), from(0)})}};
+  CHECK(rule_plan(cpu, graph, precision::bf16).str() == "bb");
+}
+
+TEST_CASE("what is made from nothing takes the format of what it is used with, but for operators that promote") {
+  const comp::op_graph graph{{reads("linear", {from(-1), from(-1)}), reads("zeros", {}, false),
+                              reads("index_add", {from(1), from(0)}), reads("add.Tensor", {from(1), from(0)}),
+                              reads("view", {from(1)}, false), reads("index_add", {from(4), from(0)})}};
+  CHECK(rule_plan(cpu, graph, precision::bf16).str() == "b1b11b");
+}
+
+TEST_CASE("an in-place operator leaves its tensor in the format that it has") {
+  const comp::op_graph graph{{reads("linear", {from(-1), from(-1)}), reads("mse_loss", {from(0), from(-1)}),
+                              reads("add_.Tensor", {from(0), from(1)}, false), reads("relu", {from(2)}),
+                              reads("add_.Tensor", {from(1), from(0)}, false), reads("relu", {from(4)})}};
+  CHECK(rule_plan(cpu, graph, precision::bf16).str() == "b11b11");
+}
+
+TEST_CASE("a conversion gives what it was told to") {
+  const comp::op_graph graph{{reads("linear", {from(-1), from(-1)}), reads("to.dtype", {from(0)}, false),
+                              reads("relu", {from(1)}), reads("clone", {from(0)}, false), reads("relu", {from(3)})}};
+  CHECK(rule_plan(cpu, graph, precision::bf16).str() == "b111b");
+}
+
 TEST_CASE("an empty graph has an empty plan, and every plan fits its graph") {
   CHECK(rule_plan(cuda, comp::op_graph{}, precision::fp16).empty());
   for (const comp::op_graph* graph : {&vgg, &transformer}) {

@@ -17,6 +17,8 @@ struct tensor_info {
   std::vector<std::int64_t> shape = {};  // elements per axis
   precision dtype = precision::fp32;     // as recorded, before any plan; meaningless where `floating` is false
   bool floating = true;                  // false: integers (indices, labels), which no plan touches
+  bool parameter = false;                // a weight of the model: no operator makes it
+  std::int32_t source = -1;              // of an input: index of the operator that made it; -1: none did, or not known
 };
 
 struct op_info {
