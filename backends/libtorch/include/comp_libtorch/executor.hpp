@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the operators of a region by the instructions of a plan, in step with the recorded sequence: per operator one
+// comparison and a look at the formats of the arguments that may need a cast.
+#pragma once
+
+#include <ATen/Context.h>
+
+#include <comp/core/op_graph.hpp>
+#include <comp_libtorch/casting.hpp>
+#include <comp_libtorch/instructions.hpp>
+#include <comp_libtorch/session.hpp>
+#include <comp_libtorch/settings.hpp>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+/// What executors of one segment share.
+struct executor_context {
+  const op_graph* graph;
+  const program_settings* settings;
+  low_weights* weights;
+  problem_list* problems;
+  std::string_view segment;
+};
+
+/// TensorFloat-32 for matrix products and convolutions; process-wide in LibTorch, so put back at once.
+class tf32_guard {
+ public:
+  explicit tf32_guard(bool on) : on_{on} {
+    if (!on_) return;
+    auto& context = at::globalContext();
+    products_ = context.allowTF32CuBLAS();
+    convolutions_ = context.allowTF32CuDNN();
+    context.setAllowTF32CuBLAS(true);
+    context.setAllowTF32CuDNN(true);
+  }
+  ~tf32_guard() {
+    if (!on_) return;
+    at::globalContext().setAllowTF32CuBLAS(products_);
+    at::globalContext().setAllowTF32CuDNN(convolutions_);
+  }
+  tf32_guard(const tf32_guard&) = delete;
+  tf32_guard& operator=(const tf32_guard&) = delete;
+
+ private:
+  bool on_;
+  bool products_ = false;
+  bool convolutions_ = false;
+};
+
+class executor final : public session {
+ public:
+  executor(const executor_context& context, std::shared_ptr<const code> program)
+      : session{context.settings->device.type()},
+        context_{context},
+        code_{std::move(program)},
+        shared_(code_->shared) {}
+
+  void called(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
+    if (next_ >= code_->instructions.size() || code_->instructions[next_].op != op) return leave(op, stack);
+    require_no_autocast();
+    const instruction& now = code_->instructions[next_++];
+    if (now.slots != 0) cast_inputs(now, stack);
+    if (now.unusual) prepare(now, stack);
+    run(now, stack);
+    if (now.hands_on_fp32) hand_on_fp32(op, stack);
+  }
+
+  void end(bool abandoned) noexcept override {
+    if (abandoned || lost_ || next_ == code_->instructions.size()) return;
+    const op_info& expected = (*context_.graph)[code_->instructions[next_].index];
+    try {
+      context_.problems->ended_early(fmt::format("region \"{}\" ended after {} of {} operators, before \"{}\" ({})",
+                                                 context_.segment, next_, code_->instructions.size(), expected.name,
+                                                 expected.kind));
+    } catch (...) {  // out of memory for the text: the region ends all the same
+    }
+  }
+
+ private:
+  /// A cast that other operators of the forward read too.
+  struct shared_cast {
+    at::Tensor source;
+    std::uint32_t version = 0;
+    at::Tensor made;
+
+    bool is_of(const at::Tensor& tensor) const {
+      return source.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl() && made.defined() &&
+             version == detail::version(*tensor.unsafeGetTensorImpl()) &&
+             (made.requires_grad() || !tensor.requires_grad() || !at::GradMode::is_enabled()) &&
+             (!made.is_inference() || c10::InferenceMode::is_enabled());
+    }
+  };
+
+  void cast_inputs(const instruction& now, torch::jit::Stack& stack) {
+    const std::size_t first = stack.size() - now.arguments;
+    const cast_slot* slot = &code_->slots[now.first_slot];
+    if (now.lists) return cast_lists(now, stack, first);
+    for (const cast_slot* end = slot + now.slots; slot != end; ++slot) {
+      at::IValue& value = stack[first + slot->argument];
+      if (!value.isTensor() || !wants_cast(*value.unsafeToTensorImpl(), now)) continue;
+      value = cast_slot_of(now, *slot, value.toTensor());
+    }
+  }
+
+  void cast_lists(const instruction& now, torch::jit::Stack& stack, std::size_t first) {
+    for (std::size_t s = now.first_slot; s < now.first_slot + now.slots; ++s) {
+      const cast_slot& slot = code_->slots[s];
+      at::IValue& value = stack[first + slot.argument];
+      if (slot.element < 0) {
+        if (value.isTensor() && wants_cast(*value.unsafeToTensorImpl(), now))
+          value = cast_slot_of(now, slot, value.toTensor());
+        continue;
+      }
+      if (!value.isTensorList()) continue;
+      c10::List<at::Tensor> list = value.toTensorList().copy();  // the caller's own list stays as it is
+      std::size_t last = s;
+      while (last + 1 < now.first_slot + now.slots && code_->slots[last + 1].argument == slot.argument) ++last;
+      for (; s <= last; ++s) {
+        const cast_slot& each = code_->slots[s];
+        const auto element = static_cast<std::size_t>(each.element);
+        if (element >= list.size()) continue;
+        const at::Tensor tensor = list.get(element);
+        if (tensor.defined() && wants_cast(*tensor.unsafeGetTensorImpl(), now))
+          list.set(element, cast_slot_of(now, each, tensor));
+      }
+      --s;
+      value = std::move(list);
+    }
+  }
+
+  bool wants_cast(const at::TensorImpl& tensor, const instruction& now) const {
+    const at::ScalarType type = c10::typeMetaToScalarType(tensor.dtype());
+    if (type == now.target && now.layout == at::MemoryFormat::Preserve) return false;
+    return is_plannable(type) && tensor.device_type() == device();
+  }
+
+  at::Tensor cast_slot_of(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
+    if (slot.weight >= 0) {
+      return context_.weights->get(slot.weight, tensor, context_.settings->weights == weight_casts::keep);
+    }
+    if (slot.shared < 0) return cast(tensor, now.target, layout(now, slot, tensor));
+    shared_cast& shared = shared_[static_cast<std::size_t>(slot.shared)];
+    if (!shared.is_of(tensor)) {
+      shared.made = cast(tensor, now.target, layout(now, slot, tensor));
+      shared.source = tensor;
+      shared.version = version(*tensor.unsafeGetTensorImpl());
+    }
+    if (!slot.last_use) return shared.made;
+    shared.source.reset();
+    return std::exchange(shared.made, {});
+  }
+
+  static at::MemoryFormat layout(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
+    const bool image = slot.argument < 2 && tensor.dim() == (now.layout == at::MemoryFormat::ChannelsLast3d ? 5 : 4);
+    return image ? now.layout : at::MemoryFormat::Preserve;
+  }
+
+  void prepare(const instruction& now, torch::jit::Stack& stack) const {
+    if (now.follows_written) follow_written(stack, traits(now.op), device());
+    if (now.wants_view) make_viewable(stack);
+    if (now.wants_contiguous) make_contiguous(stack, now.arguments, device());
+  }
+
+  static void run(const instruction& now, torch::jit::Stack& stack) {
+    if (!now.tf32) return now.op.callBoxed(stack);
+    const tf32_guard on{true};
+    now.op.callBoxed(stack);
+  }
+
+  /// The caller of an in-place operator gets its own tensor back whatever is on the stack: that one stays low.
+  void hand_on_fp32(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
+    const std::size_t results = op.schema().returns().size();
+    for (std::size_t i = stack.size() - results; i < stack.size(); ++i) {
+      replace(
+          stack[i], device(), [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
+          [](const at::Tensor& t) { return cast(t, at::kFloat, at::MemoryFormat::Preserve); });
+    }
+  }
+
+  /// The forward has left the recorded sequence.
+  void leave(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    require_no_backward();
+    require_no_autocast();
+    const op_traits& known = traits(op);
+    if (!lost_) {
+      lost_ = true;
+      std::string what = difference(known);
+      if (context_.settings->otherwise == on_mismatch::error) throw error{what};
+      context_.problems->mismatch(std::move(what));
+    }
+    cast_to_fp32(stack, known, device());
+    op.callBoxed(stack);
+  }
+
+  std::string difference(const op_traits& seen) const {
+    const bool over = next_ >= code_->instructions.size();
+    const op_info* expected = over ? nullptr : &(*context_.graph)[code_->instructions[next_].index];
+    const std::string recorded =
+        over ? std::string{"nothing: it was the last"} : fmt::format("{} (\"{}\")", expected->kind, expected->name);
+    return fmt::format(
+        "operator {} of region \"{}\" is {}, recorded was {} (a plan goes by the recorded sequence; it changes where a "
+        "forward depends on its data or mode, or where backward() is called in the region): keep the forward the same "
+        "from step to step, evaluate under program::evaluate(), or set on_mismatch::fp32",
+        next_, context_.segment, seen.kind, recorded);
+  }
+
+  executor_context context_;
+  std::shared_ptr<const code> code_;
+  std::vector<shared_cast> shared_;
+  std::size_t next_ = 0;
+  bool lost_ = false;
+};
+
+}  // namespace comp::libtorch::detail

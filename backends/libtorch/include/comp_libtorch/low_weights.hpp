@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// Low-precision copies of parameters, shared by the regions of a program: made on first use after a change (as autocast
+// does, but never stale: a parameter's count of in-place writes is looked at), or kept and refreshed in place.
+// The parameter stays FP32, and so does its gradient. Use from several threads is safe.
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/_to_copy.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <comp_libtorch/tensors.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+/// `tensor` in `type` and `layout`; differentiable while gradients are on.
+inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::MemoryFormat layout) {
+  if (tensor.scalar_type() != type) return at::_to_copy(tensor, tensor.options().dtype(type), false, layout);
+  return layout == at::MemoryFormat::Preserve ? tensor : tensor.contiguous(layout);
+}
+
+/// Stands between a kept copy and its parameter: the gradient goes on in the parameter's format, as through a cast.
+struct kept_copy_backward final : torch::autograd::Node {
+  // The copy outlives the step; with the number of that step the engine would hold its gradient back to the very end.
+  kept_copy_backward() : Node{std::numeric_limits<std::uint64_t>::max() - 1} {}
+  at::ScalarType type = at::kFloat;
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    const at::Tensor& gradient = gradients.front();
+    return {gradient.defined() ? gradient.to(type) : at::Tensor{}};
+  }
+  std::string name() const override { return "comp::kept_copy_backward"; }
+};
+
+class low_weights {
+ public:
+  /// The number under which `get` finds the copies of one parameter in one format.
+  std::int32_t entry_of(std::int32_t parameter, at::ScalarType type, at::MemoryFormat layout) {
+    const auto at = std::ranges::find_if(
+        entries_, [&](const entry& e) { return e.parameter == parameter && e.type == type && e.layout == layout; });
+    if (at != entries_.end()) return static_cast<std::int32_t>(at - entries_.begin());
+    entries_.push_back({parameter, type, layout});
+    return static_cast<std::int32_t>(entries_.size() - 1);
+  }
+  std::int32_t find(std::int32_t parameter, at::ScalarType type) const {
+    const auto at =
+        std::ranges::find_if(entries_, [&](const entry& e) { return e.parameter == parameter && e.type == type; });
+    return at == entries_.end() ? -1 : static_cast<std::int32_t>(at - entries_.begin());
+  }
+
+  /// The low copy of `parameter` as it is now.
+  at::Tensor get(std::int32_t number, const at::Tensor& parameter, bool keep) {
+    const std::lock_guard only_one{mutex_};
+    entry& e = entries_[static_cast<std::size_t>(number)];
+    if (!e.usable_for(parameter)) e.make(parameter, keep);
+    return e.low;
+  }
+
+  /// The optimizer has written the parameters: kept copies are refreshed, all at once; others are dropped.
+  void changed() {
+    const std::lock_guard only_one{mutex_};
+    std::vector<at::Tensor> copies, sources;
+    for (entry& e : entries_) {
+      const bool fits = e.copy.defined() && e.copy.sizes() == e.source.sizes();
+      if (!fits) e.drop();
+      if (!fits || e.version == version(*e.source.unsafeGetTensorImpl())) continue;
+      copies.push_back(e.copy);
+      sources.push_back(e.source);
+      e.version = version(*e.source.unsafeGetTensorImpl());
+    }
+    if (copies.empty()) return;
+    const at::NoGradGuard no_gradients;
+    at::_foreach_copy_(copies, sources);
+  }
+  void clear() {
+    const std::lock_guard only_one{mutex_};
+    entries_.clear();
+  }
+  /// Of kept copies.
+  std::int64_t bytes() const {
+    const std::lock_guard only_one{mutex_};
+    std::int64_t sum = 0;
+    for (const entry& e : entries_) sum += e.copy.defined() ? static_cast<std::int64_t>(e.copy.nbytes()) : 0;
+    return sum;
+  }
+
+ private:
+  struct entry {
+    std::int32_t parameter;
+    at::ScalarType type;
+    at::MemoryFormat layout;
+    at::Tensor source = {};
+    std::uint32_t version = 0;
+    at::Tensor low = {};   // what operators get: a node of the graph
+    at::Tensor copy = {};  // keep: the memory of `low`
+
+    bool usable_for(const at::Tensor& now) const {
+      if (!low.defined() || source.unsafeGetTensorImpl() != now.unsafeGetTensorImpl()) return false;
+      if (version != detail::version(*now.unsafeGetTensorImpl())) return false;
+      if (low.requires_grad() != now.requires_grad() && (low.requires_grad() || at::GradMode::is_enabled()))
+        return false;
+      return !low.is_inference() || c10::InferenceMode::is_enabled();
+    }
+    void make(const at::Tensor& now, bool keep) {
+      drop();
+      source = now;
+      version = detail::version(*now.unsafeGetTensorImpl());
+      if (keep) {
+        make_kept();
+      } else {
+        low = cast(now, type, layout);
+      }
+    }
+    void make_kept() {
+      const c10::InferenceMode off{false};
+      {
+        const at::NoGradGuard no_gradients;
+        copy = at::_to_copy(source, source.options().dtype(type), false, layout);
+      }
+      low = copy.detach();  // shares memory and count of writes, so that autograd sees a refresh before its backward
+      if (!source.requires_grad()) return;
+      auto node = std::make_shared<kept_copy_backward>();
+      node->type = source.scalar_type();
+      node->add_next_edge(torch::autograd::impl::gradient_edge(source));
+      torch::autograd::set_history(low, node);
+    }
+    void drop() {
+      low.reset();
+      copy.reset();
+      source.reset();
+    }
+  };
+
+  mutable std::mutex mutex_;
+  std::vector<entry> entries_;
+};
+
+}  // namespace comp::libtorch::detail

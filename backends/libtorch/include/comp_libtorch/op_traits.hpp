@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an operator's schema says of it: its kind, which arguments it writes, whether it gives a view. By the schema's
+// alias annotations wherever they tell; by name only for what no schema says.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+/// What may be done with an argument.
+enum class argument_use : std::uint8_t {
+  read,    // may be replaced by a cast copy
+  kept,    // batch norm's running statistics: never cast
+  affine,  // a norm's weight and bias: kept in FP32 where ATen takes mixed inputs
+  written  // in-place self, out=: must be this very tensor
+};
+
+struct op_traits {
+  std::string kind;  // "aten::add.Tensor"
+  std::string word;  // "add": what names are made of
+  bool aten = true;
+  bool writes = false;      // in-place or out=
+  bool views = false;       // gives a view of an argument, or may
+  bool makes = false;       // reads no more than shape and dtype of its arguments, or only copies
+  bool only_fp32 = false;   // has no low-precision kernels
+  bool pointwise = false;   // promotes mixed inputs itself
+  bool convolves = false;   // has a channels-last form
+  bool takes_view = false;  // fails where strides do not fit
+  std::vector<argument_use> arguments = {};
+};
+
+namespace by_name {
+
+inline bool is_norm(std::string_view word) {
+  constexpr std::array norms{"batch_norm",        "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm",
+                             "instance_norm",     "layer_norm",        "native_layer_norm",        "group_norm",
+                             "native_group_norm", "miopen_batch_norm", "_batch_norm_impl_index"};
+  return std::ranges::find(norms, word) != norms.end();
+}
+
+/// Reads shape and dtype of its tensors only, or copies them as they are.
+inline bool makes(std::string_view word) {
+  constexpr std::array copies{"_to_copy",      "to",         "clone",      "contiguous",      "detach",
+                              "detach_copy",   "lift",       "lift_fresh", "lift_fresh_copy", "type_as",
+                              "empty_strided", "alias_copy", "_to_dense",  "to_dense",        "to_sparse",
+                              "_to_sparse",    "set_data",   "zeros_like", "_coalesce",       "coalesce"};
+  return word.ends_with("_like") || word.starts_with("new_") || std::ranges::find(copies, word) != copies.end();
+}
+
+/// Decompositions, transforms and order statistics that ATen has in FP32 and FP64 only.
+inline bool only_fp32(std::string_view word) {
+  constexpr std::array products{"linalg_vector_norm", "linalg_matmul",    "linalg_vecdot",
+                                "linalg_cross",       "linalg_multi_dot", "linalg_diagonal"};
+  if (word.starts_with("linalg_")) return std::ranges::find(products, word) == products.end();
+  constexpr std::array others{"cholesky",
+                              "cholesky_solve",
+                              "cholesky_inverse",
+                              "inverse",
+                              "svd",
+                              "qr",
+                              "lu_solve",
+                              "lu_unpack",
+                              "_lu_with_info",
+                              "geqrf",
+                              "orgqr",
+                              "ormqr",
+                              "pinverse",
+                              "triangular_solve",
+                              "det",
+                              "logdet",
+                              "slogdet",
+                              "matrix_exp",
+                              "ctc_loss",
+                              "stft",
+                              "istft",
+                              "quantile",
+                              "nanquantile",
+                              "polar",
+                              "complex",
+                              "view_as_complex",
+                              "histc",
+                              "_ctc_loss",
+                              "symeig",
+                              "trapezoid"};
+  return word.starts_with("fft_") || std::ranges::find(others, word) != others.end();
+}
+
+inline bool convolves(std::string_view word) { return word == "conv2d" || word == "conv3d"; }
+
+}  // namespace by_name
+
+namespace traits_of {
+
+inline argument_use use(const c10::Argument& argument, bool norm) {
+  if (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) return argument_use::written;
+  if (argument.name() == "running_mean" || argument.name() == "running_var") return argument_use::kept;
+  const bool is_affine = norm && (argument.name() == "weight" || argument.name() == "bias");
+  return is_affine ? argument_use::affine : argument_use::read;
+}
+
+/// "aten::add_" -> "add".
+inline std::string word(std::string_view name) {
+  if (const auto colons = name.rfind("::"); colons != std::string_view::npos) name.remove_prefix(colons + 2);
+  while (name.size() > 1 && name.ends_with('_')) name.remove_suffix(1);
+  return std::string{name};
+}
+
+inline op_traits read(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  const std::string& overload = schema.overload_name();
+  op_traits t{.kind = overload.empty() ? schema.name() : schema.name() + "." + overload, .word = word(schema.name())};
+  t.aten = schema.name().starts_with("aten::");
+  const bool norm = t.aten && by_name::is_norm(t.word);
+  for (const c10::Argument& argument : schema.arguments()) t.arguments.push_back(use(argument, norm));
+  t.writes = std::ranges::find(t.arguments, argument_use::written) != t.arguments.end();
+  t.views = !t.writes && std::ranges::any_of(schema.returns(), [](const c10::Argument& returned) {
+    return returned.alias_info() != nullptr;
+  });
+  t.makes = t.aten && by_name::makes(t.word);
+  t.only_fp32 = t.aten && by_name::only_fp32(t.word);
+  t.pointwise = op.hasTag(at::Tag::pointwise);
+  t.convolves = t.aten && by_name::convolves(t.word);
+  t.takes_view = schema.name() == "aten::view" && overload.empty();
+  return t;
+}
+
+}  // namespace traits_of
+
+/// Each operator's schema is read once per thread.
+inline const op_traits& traits(const c10::OperatorHandle& op) {
+  thread_local std::unordered_map<c10::OperatorHandle, op_traits> seen;
+  if (const auto known = seen.find(op); known != seen.end()) return known->second;
+  return seen.emplace(op, traits_of::read(op)).first->second;
+}
+
+}  // namespace comp::libtorch::detail

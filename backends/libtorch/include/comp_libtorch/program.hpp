@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records the operators of a model's forward and runs them in the precisions of a plan; the model's source stays as it
+// is, its parameters stay FP32. What a trainer wraps its forwards in:
+//   program p;  p.name_parameters(*net);
+//   p.record(true);   { auto r = p.enter(); loss = forward(); }   p.record(false);
+//   p.set_plan(plan); { auto r = p.enter(); loss = forward(); }   loss.backward(); optimizer.step();
+//   p.weights_changed();
+// A choosable operator's floating inputs are cast as LibTorch's autocast casts: autograd sees it, gradients come back
+// in the parameter's format. Running statistics stay FP32, so do a norm's weight and bias where ATen takes them so;
+// written arguments, integers and FP64 are never cast; what is not choosable runs with what it gets.
+// Not here: the training loop (trainer.hpp), plan files (planned_region.hpp).
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <comp/core/concepts.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/plan.hpp>
+#include <comp_libtorch/evaluator.hpp>
+#include <comp_libtorch/executor.hpp>
+#include <comp_libtorch/recording.hpp>
+#include <comp_libtorch/region.hpp>
+#include <comp_libtorch/settings.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch {
+
+class program {
+ public:
+  explicit program(program_settings chosen = {}) : settings_{chosen} {}
+  program(const program&) = delete;
+  program& operator=(const program&) = delete;
+
+  /// Gives operators the names and scopes of the module whose parameters they read. `Module`: what has
+  /// named_parameters(), as torch::nn::Module has. Call it before recording.
+  template <class Module>
+  void name_parameters(const Module& module, const std::string& prefix = "") {
+    for (const auto& item : module.named_parameters()) name_parameter(item.value(), joined(prefix, item.key()));
+  }
+  void name_parameter(const at::Tensor& parameter, std::string name) { names_.add(parameter, std::move(name)); }
+
+  /// From now on the operators of this thread belong to `segment` ("discriminator"), until the region ends. The first
+  /// region of a segment while record is on records it. A step may enter several segments, and one several times;
+  /// backward() and the optimizer stay outside.
+  /// Throws: `error` for a segment that was not recorded, and while LibTorch's autocast is on.
+  region enter(std::string_view segment = "forward") {
+    std::unique_ptr<detail::session> made = session_of(segment);
+    made->require_no_autocast();
+    return region{std::move(made)};
+  }
+
+  /// As `enter`, for a forward with another sequence of operators (evaluation mode): each runs in the precision of the
+  /// recorded operator of its name, and in FP32 where there is none.
+  region evaluate() {
+    auto made = std::make_unique<detail::evaluator>(graph_, plan_, index_, names_, settings_);
+    made->require_no_autocast();
+    return region{std::move(made)};
+  }
+
+  /// On: forgets what was recorded and the plan; each segment is recorded, in FP32, when it is first entered.
+  /// Throws: `error` in a region of this program.
+  void record(bool on) {
+    if (on) start_recording();
+    if (!on && recording_ != nullptr) finish_recording();
+  }
+  bool is_recording() const { return recording_ != nullptr; }
+  bool recorded() const { return recording_ == nullptr && !graph_.empty(); }
+  /// The operators of all recorded segments in the order of their calls.
+  const op_graph& graph() const { return graph_; }
+
+  /// Throws: `plan_error` for a plan that does not fit the graph, or asks for TF32 on a CPU or for FP8; `error` while
+  /// recording.
+  void set_plan(const plan& chosen) {
+    require<error>(recording_ == nullptr,
+                   "a plan was set while recording (operators are recorded in FP32): call record(false) first");
+    require_fits(chosen, graph_);
+    for (std::size_t i = 0; i < chosen.size(); ++i) require_runs(chosen[i], i);
+    plan_ = chosen;
+    compile();
+  }
+  const plan& current_plan() const { return plan_; }
+
+  /// Call it after each optimizer step: casts of parameters are dropped, kept copies refreshed.
+  void weights_changed() { weights_.changed(); }
+
+  /// What differed between forwards and the recorded sequence, since record(true) or clear_problems().
+  program_problems problems() const { return problems_.get(); }
+  void clear_problems() { problems_.clear(); }
+
+  const program_settings& settings() const { return settings_; }
+  /// The device is that of the recording.
+  void set_settings(program_settings chosen) {
+    chosen.device = settings_.device;
+    settings_ = chosen;
+    if (recorded()) compile();
+  }
+  /// Memory of the kept low-precision copies [bytes].
+  std::int64_t kept_bytes() const { return weights_.bytes(); }
+
+ private:
+  static std::string joined(const std::string& prefix, const std::string& name) {
+    return prefix.empty() ? name : prefix + "." + name;
+  }
+
+  std::unique_ptr<detail::session> session_of(std::string_view segment) {
+    if (recording_ != nullptr && !recording_->has(segment)) {
+      return std::make_unique<detail::recording_session>(*recording_, std::string{segment}, settings_.device.type());
+    }
+    if (recording_ != nullptr) return std::make_unique<detail::passing_session>(settings_.device.type());
+    const auto at = std::ranges::find(segments_, segment, &detail::segment::name);
+    require<error>(at != segments_.end(),
+                   "region \"{}\" was not recorded ({} regions were): enter it once while record(true) holds", segment,
+                   segments_.size());
+    const detail::executor_context context{&graph_, &settings_, &weights_, &problems_, at->name};
+    return std::make_unique<detail::executor>(context, at->code);
+  }
+
+  void start_recording() {
+    recording_ = std::make_unique<detail::recording>(names_, settings_.device.type());
+    graph_ = {};
+    plan_ = {};
+    segments_.clear();
+    weights_.clear();
+    problems_.clear();
+  }
+
+  void finish_recording() {
+    detail::recorded all = recording_->finish();
+    recording_.reset();
+    graph_ = op_graph{std::move(all.infos)};
+    ops_ = std::move(all.ops);
+    segments_ = std::move(all.segments);
+    index_.clear();
+    for (std::size_t i = 0; i < graph_.size(); ++i) index_.emplace(graph_[i].name, i);
+    plan_ = plan{graph_.size()};
+    compile();
+  }
+
+  void require_runs(precision p, std::size_t i) const {
+    const bool fp8 = p == precision::fp8_e4m3 || p == precision::fp8_e5m2;
+    const bool tf32_here = settings_.device.is_cuda();
+    require<plan_error>(!fp8 && (p != precision::tf32 || tf32_here),
+                        "plan gives operator {} (\"{}\") {} (LibTorch runs fp32, bf16 and fp16, and tf32 on CUDA): "
+                        "choose one of those",
+                        i, graph_[i].name, comp::name(p));
+  }
+
+  void compile() {
+    weights_.clear();
+    detail::compiler compiler{plan_, settings_, weights_};
+    for (detail::segment& each : segments_) {
+      each.code = std::make_shared<const detail::code>(compiler.compile(ops_, each.order));
+    }
+  }
+
+  program_settings settings_;
+  detail::parameter_names names_;
+  std::unique_ptr<detail::recording> recording_;
+  op_graph graph_;
+  plan plan_;
+  std::vector<detail::recorded_op> ops_;
+  std::vector<detail::segment> segments_;
+  detail::name_index index_;
+  detail::low_weights weights_;
+  detail::problem_list problems_;
+};
+
+}  // namespace comp::libtorch

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// A block of code whose operators belong to a program. Opened by program::enter and program::evaluate.
+#pragma once
+
+#include <comp_libtorch/session.hpp>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace comp::libtorch {
+
+/// While it lives the operators that this thread dispatches belong to the program; a nested region takes them over and
+/// gives them back. Threads started in it are not in it. When an exception ends it nothing of it stays.
+class [[nodiscard]] region {
+ public:
+  explicit region(std::unique_ptr<detail::session> listens)
+      : session_{std::move(listens)}, exceptions_{std::uncaught_exceptions()}, guard_{std::in_place, session_.get()} {}
+  ~region() {
+    guard_.reset();
+    session_->end(std::uncaught_exceptions() > exceptions_);
+  }
+  region(const region&) = delete;
+  region& operator=(const region&) = delete;
+
+ private:
+  std::unique_ptr<detail::session> session_;
+  int exceptions_;
+  std::optional<detail::listening_guard> guard_;
+};
+
+}  // namespace comp::libtorch

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensors among an operator's arguments and results, their identity, and whether a plan may cast them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+#include <c10/core/ScalarType.h>
+
+#include <comp/core/op_info.hpp>
+#include <comp/core/precision.hpp>
+#include <cstddef>
+#include <cstdint>
+
+namespace comp::libtorch::detail {
+
+constexpr at::ScalarType scalar_type(precision p) {
+  return p == precision::bf16   ? at::kBFloat16
+         : p == precision::fp16 ? at::kHalf
+                                : at::kFloat;  // TF32 is stored as FP32
+}
+
+/// Formats that plans move tensors between. FP64 and complex tensors are the user's own affair.
+constexpr bool is_plannable(at::ScalarType type) {
+  return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
+inline bool is_eligible(const at::TensorImpl& tensor, at::DeviceType device) {
+  return is_plannable(c10::typeMetaToScalarType(tensor.dtype())) && tensor.device_type() == device;
+}
+inline bool is_eligible(const at::Tensor& tensor, at::DeviceType device) {
+  return tensor.defined() && is_eligible(*tensor.unsafeGetTensorImpl(), device);
+}
+
+/// Counts in-place writes. Inference tensors do not count theirs.
+inline std::uint32_t version(at::TensorImpl& tensor) {
+  return tensor.is_inference() ? 0 : tensor.version_counter().current_version();
+}
+
+/// Calls f(tensor, element) for each defined tensor in `value`: element is -1 for a tensor, else its index in a list.
+template <class F>
+void for_each_tensor(const at::IValue& value, F&& f) {
+  if (value.isTensor()) {
+    if (const at::Tensor& tensor = value.toTensor(); tensor.defined()) f(tensor, -1);
+  } else if (value.isList()) {
+    int element = 0;
+    for (const at::IValue& item : value.toListRef()) {
+      if (item.isTensor() && item.toTensor().defined()) f(item.toTensor(), element);
+      ++element;
+    }
+  }
+}
+
+/// Calls f(tensor, argument, element) for the last `count` values of the stack.
+template <class F>
+void for_each_tensor(const torch::jit::Stack& stack, std::size_t count, F&& f) {
+  const std::size_t first = stack.size() - count;
+  for (std::size_t i = 0; i < count; ++i) {
+    for_each_tensor(stack[first + i], [&](const at::Tensor& tensor, int element) { f(tensor, i, element); });
+  }
+}
+
+inline tensor_info describe(const at::Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  return {.shape = tensor.sizes().vec(),
+          .dtype = type == at::kBFloat16        ? precision::bf16
+                   : type == at::kHalf          ? precision::fp16
+                   : type == at::kFloat8_e4m3fn ? precision::fp8_e4m3
+                   : type == at::kFloat8_e5m2   ? precision::fp8_e5m2
+                                                : precision::fp32,
+          .floating = is_plannable(type) || type == at::kFloat8_e4m3fn || type == at::kFloat8_e5m2};
+}
+
+}  // namespace comp::libtorch::detail
