@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// A graph whose nodes have features and a class, as the readers of this folder give it, and splits of its nodes.
+#pragma once
+
+#include <algorithm>
+#include <comp/core/error.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::native::data {
+
+/// Shapes: source and target are (E): each edge in both directions, once, none from a node to itself, by target and
+/// then by source. The three of features are (Z), one for each that is not zero, by node and then by column.
+struct graph {
+  std::int32_t nodes = 0;
+  std::int32_t features = 0;
+  std::int32_t classes = 0;
+  std::vector<std::int32_t> source = {}, target = {};
+  std::vector<std::int32_t> feature_node = {}, feature_column = {};
+  std::vector<float> feature_value = {};
+  std::vector<std::int32_t> labels = {};  // (nodes), each in [0, classes)
+  std::vector<std::string> class_names = {};
+};
+
+inline constexpr std::size_t most_nodes = 100'000'000;
+
+/// Makes edges as `graph` has them from pairs of nodes in any order and direction, repeated or not.
+/// Throws: `file_error` for a node that is none. Requires: of.nodes is set.
+inline void set_edges(graph& of, std::vector<std::pair<std::int32_t, std::int32_t>> pairs, std::string_view name) {
+  const std::size_t given = pairs.size();
+  pairs.reserve(2 * given);
+  for (std::size_t i = 0; i < given; ++i) {
+    const auto [a, b] = pairs[i];
+    require<file_error>(std::min(a, b) >= 0 && std::max(a, b) < of.nodes,
+                        "{} has edge {} from node {} to node {} (nodes are 0 to {}): fetch the file again", name, i, a,
+                        b, of.nodes - 1);
+    pairs.emplace_back(b, a);
+  }
+  std::erase_if(pairs, [](const auto& edge) { return edge.first == edge.second; });
+  std::sort(pairs.begin(), pairs.end());
+  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+  for (const auto& [to, from] : pairs) {
+    of.target.push_back(to);
+    of.source.push_back(from);
+  }
+}
+
+/// Nodes by number, each in one of the three at most.
+struct node_split {
+  std::vector<std::int64_t> train, validation, test;
+};
+
+/// So many drawn from each class, 500 and 1000 for validation and testing where that many are left (else a third and
+/// two thirds of the rest): planetoid's sizes. The same seed gives the same split on every machine.
+/// Throws: `file_error` when no node is left to validate on.
+inline node_split split_nodes(const graph& of, std::uint64_t seed, std::int64_t from_each_class = 20) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(of.nodes));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  std::mt19937_64 random{seed};
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random() % i]);
+  node_split made;
+  std::vector<std::int64_t> taken(static_cast<std::size_t>(of.classes)), rest;
+  for (const std::int64_t node : order) {
+    std::int64_t& count = taken[static_cast<std::size_t>(of.labels[static_cast<std::size_t>(node)])];
+    (count < from_each_class ? made.train : rest).push_back(node);
+    ++count;
+  }
+  require<file_error>(rest.size() >= 3,
+                      "{} nodes are left when each class has given {} (some must validate and test): "
+                      "use a larger graph",
+                      rest.size(), from_each_class);
+  const std::size_t validation = rest.size() >= 1500 ? 500 : rest.size() / 3;
+  const std::size_t test = std::min<std::size_t>(rest.size() - validation, 1000);
+  const auto at = [&](std::size_t i) { return rest.begin() + static_cast<std::ptrdiff_t>(i); };
+  made.validation.assign(at(0), at(validation));
+  made.test.assign(at(validation), at(validation + test));
+  return made;
+}
+
+}  // namespace comp::native::data

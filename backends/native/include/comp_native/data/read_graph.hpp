@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// A graph from whatever standard layout a folder or file is.
+#pragma once
+
+#include <comp_native/data/citations.hpp>
+#include <comp_native/data/graph_npz.hpp>
+#include <comp_native/data/musae.hpp>
+#include <optional>
+
+namespace comp::native::data {
+namespace detail {
+
+/// The one file in `folder` whose name ends so, ".gz" or not; of several the first by name.
+inline std::optional<std::filesystem::path> file_ending(const std::filesystem::path& folder, std::string_view ending) {
+  std::optional<std::filesystem::path> found;
+  std::error_code why;
+  for (const auto& entry : std::filesystem::directory_iterator{folder, why}) {
+    std::string name = entry.path().filename().string();
+    if (name.ends_with(".gz")) name.resize(name.size() - 3);
+    if (name.ends_with(ending) && (!found || entry.path() < *found)) found = entry.path();
+  }
+  return found;
+}
+
+inline std::string quoted(const std::filesystem::path& path) { return fmt::format("\"{}\"", path.string()); }
+
+inline std::filesystem::path must_end(const std::filesystem::path& folder, std::string_view ending,
+                                      std::string_view beside) {
+  const auto found = file_ending(folder, ending);
+  require<file_error>(found.has_value(), "\"{}\" has no file {} (it belongs to {}): unpack the whole data set there",
+                      folder.string(), ending, beside);
+  return *found;
+}
+
+inline graph read_citations(const std::filesystem::path& folder, const std::filesystem::path& content) {
+  const std::filesystem::path cites = must_end(folder, ".cites", content.filename().string());
+  return parse_citations(read_text(content), read_text(cites), quoted(content), quoted(cites));
+}
+
+inline graph read_musae(const std::filesystem::path& folder, const std::filesystem::path& edges) {
+  const std::string beside = edges.filename().string();
+  const std::filesystem::path features = must_end(folder, "_features.json", beside),
+                              target = must_end(folder, "_target.csv", beside);
+  return parse_musae(
+      {read_text(edges), read_text(features), read_text(target), quoted(edges), features.string(), quoted(target)});
+}
+
+}  // namespace detail
+
+/// A .npz of the gnn-benchmark collection, or a folder with one, with LINQS's .content and .cites, or with a MUSAE
+/// graph. Throws: `file_error`; planetoid's pickles are refused, naming the forms that are read: unpickling runs code.
+inline graph read_graph(const std::filesystem::path& path) {
+  std::error_code why;
+  if (!std::filesystem::is_directory(path, why)) return parse_graph_npz(file_bytes(path), detail::quoted(path));
+  if (const auto npz = detail::file_ending(path, ".npz"))
+    return parse_graph_npz(file_bytes(*npz), detail::quoted(*npz));
+  if (const auto content = detail::file_ending(path, ".content")) return detail::read_citations(path, *content);
+  if (const auto edges = detail::file_ending(path, "_edges.csv")) return detail::read_musae(path, *edges);
+  require<file_error>(!detail::file_ending(path, ".allx"),
+                      "\"{}\" holds planetoid's ind.* files (Python pickles, which only Python can read): use the same "
+                      "graph as .npz (gnn-benchmark) or as .content and .cites (LINQS)",
+                      path.string());
+  throw file_error{
+      fmt::format("\"{}\" has no graph (a .npz, .content with .cites, or *_edges.csv with *_features.json and "
+                  "*_target.csv): unpack the data set there",
+                  path.string())};
+}
+
+}  // namespace comp::native::data
