@@ -14,13 +14,18 @@ namespace model_graphs {
 
 using extents = std::vector<std::int64_t>;
 
+inline comp::tensor_info weight(extents shape) { return {.shape = std::move(shape), .parameter = true}; }
+
 /// Adds operators one by one; what they read beside other operators (parameters, data) is given with its shape.
 class builder {
  public:
   std::size_t add(std::string name, std::string kind, std::vector<std::size_t> reads, extents out,
                   std::vector<comp::tensor_info> leaves = {}) {
     comp::op_info op{.name = std::move(name), .kind = std::move(kind), .producers = reads};
-    for (const std::size_t from : reads) op.inputs.push_back(ops_[from].outputs[0]);
+    for (const std::size_t from : reads) {
+      op.inputs.push_back(ops_[from].outputs[0]);
+      op.inputs.back().source = static_cast<std::int32_t>(from);
+    }
     if (reads.empty()) std::swap(op.inputs, leaves);
     op.inputs.insert(op.inputs.end(), leaves.begin(), leaves.end());
     op.outputs = {{.shape = std::move(out)}};
@@ -37,11 +42,11 @@ class builder {
     extents out = shape(read);
     const std::int64_t k = out.back();
     out.back() = units;
-    return add(name, "linear", {read}, out, {{.shape = {units, k}}, {.shape = {units}}});
+    return add(name, "linear", {read}, out, {weight({units, k}), weight({units})});
   }
   std::size_t norm(const std::string& name, std::size_t read) {
     const std::int64_t c = shape(read).back();
-    return add(name, "layer_norm", {read}, shape(read), {{.shape = {c}}, {.shape = {c}}});
+    return add(name, "layer_norm", {read}, shape(read), {weight({c}), weight({c})});
   }
   std::size_t loss(const std::string& kind, std::size_t read) {
     return add("loss", kind, {read}, {}, {{.shape = {shape(read)[0]}, .floating = false}});
@@ -65,10 +70,10 @@ inline comp::op_graph vgg16(std::int64_t batch = 32) {
     ++block;
     for (int c = 1; c <= convolutions; ++c) {
       const std::string n = std::to_string(block) + "_" + std::to_string(c);
-      const comp::tensor_info weight{.shape = {width, channels, 3, 3}}, bias{.shape = {width}};
+      const comp::tensor_info kernel = weight({width, channels, 3, 3}), bias = weight({width});
       const extents out{batch, width, size, size};
-      at = channels == 3 ? net.add("conv" + n, "conv2d", {}, out, {{.shape = {batch, 3, size, size}}, weight, bias})
-                         : net.add("conv" + n, "conv2d", {at}, out, {weight, bias});
+      at = channels == 3 ? net.add("conv" + n, "conv2d", {}, out, {{.shape = {batch, 3, size, size}}, kernel, bias})
+                         : net.add("conv" + n, "conv2d", {at}, out, {kernel, bias});
       at = net.same("relu" + n, "relu", {at});
       channels = width;
     }
@@ -93,7 +98,7 @@ inline comp::op_graph bert(int layers = 12, std::int64_t batch = 16, std::int64_
       scores{batch, heads, tokens, tokens};
   const comp::tensor_info ids{.shape = {batch, tokens}, .floating = false};
   const auto table = [&](const char* n, std::int64_t rows) {
-    return net.add(n, "embedding", {}, hidden, {{.shape = {rows, width}}, ids});
+    return net.add(n, "embedding", {}, hidden, {weight({rows, width}), ids});
   };
   const std::size_t words = table("words", 30522), places = table("places", 512), kinds = table("kinds", 2);
   std::size_t at = net.same("sum1", "add", {net.same("sum", "add", {words, kinds}), places});
@@ -127,13 +132,13 @@ inline comp::op_graph gcn() {
   const std::int64_t nodes = 2708, words = 1433, hidden = 16, classes = 7;
   const comp::tensor_info adjacency{.shape = {nodes, nodes}};
   std::size_t at = net.add("drop0", "dropout", {}, {nodes, words}, {{.shape = {nodes, words}}});
-  at = net.add("weigh0", "mm", {at}, {nodes, hidden}, {{.shape = {words, hidden}}});
+  at = net.add("weigh0", "mm", {at}, {nodes, hidden}, {weight({words, hidden})});
   at = net.add("gather0", "_sparse_mm", {at}, {nodes, hidden}, {adjacency});
-  at = net.add("bias0", "add", {at}, {nodes, hidden}, {{.shape = {hidden}}});
+  at = net.add("bias0", "add", {at}, {nodes, hidden}, {weight({hidden})});
   at = net.same("drop1", "dropout", {net.same("relu", "relu", {at})});
-  at = net.add("weigh1", "mm", {at}, {nodes, classes}, {{.shape = {hidden, classes}}});
+  at = net.add("weigh1", "mm", {at}, {nodes, classes}, {weight({hidden, classes})});
   at = net.add("gather1", "_sparse_mm", {at}, {nodes, classes}, {adjacency});
-  at = net.add("bias1", "add", {at}, {nodes, classes}, {{.shape = {classes}}});
+  at = net.add("bias1", "add", {at}, {nodes, classes}, {weight({classes})});
   net.loss("nll_loss", net.same("log_softmax", "log_softmax", {at}));
   return std::move(net).made();
 }

@@ -19,9 +19,12 @@ BACKENDS = {'comp_native': '', 'comp_host': 'comp_native', 'comp_libtorch': ''}
 # Headers beyond the core that a backend may include: libtorch trains by a plan file without a search.
 ALSO = {'comp_libtorch': {'comp/observe/plan_file.hpp'}}
 
-# Headers that a user includes on top of <comp/comp.hpp>: files for other programs, and half a second of compilation.
+# Headers that a user includes on top of <comp/comp.hpp>: files for other programs, and rules of other systems, which
+# would be half a second of everyone's compilation.
 APART = {'comp/observe/summary.hpp', 'comp/observe/t4.hpp', 'comp/policy/kind_lists.hpp', 'comp/policy/tensorflow.hpp',
-         'comp/policy/tensorflow_lists.hpp', 'comp/autocast/tensorflow_pass.hpp'}
+         'comp/policy/tensorflow_lists.hpp', 'comp/policy/paddle.hpp', 'comp/policy/paddle_lists.hpp',
+         'comp/policy/amp_configs.hpp', 'comp/autocast/typed_plan.hpp', 'comp/autocast/follow_pass.hpp',
+         'comp/autocast/casts.hpp', 'comp/autocast/tensorflow_pass.hpp', 'comp/autocast/paddle_pass.hpp'}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 

@@ -34,14 +34,19 @@ class kind_table {
     comp::category category;
   };
 
-  kind_table(std::span<const kind_alias> aliases) : aliases_{aliases.begin(), aliases.end()} {  // NOLINT: implicit
-    sort_by_kind(aliases_);
+  /// `dotted_names`: the system's own names have dots (TVM's "nn.conv2d"), which are not ATen's overloads.
+  explicit kind_table(bool dotted_names = false) : dotted_names_{dotted_names} {}
+
+  kind_table& add(std::span<const kind_alias> aliases) {
+    aliases_.insert(aliases_.end(), aliases.begin(), aliases.end());
+    return *this;
   }
   kind_table& add(comp::category to, std::span<const std::string_view> kinds) {
     for (const std::string_view kind : kinds) entries_.push_back({kind, to});
     return *this;
   }
   kind_table take_sorted() {
+    sort_by_kind(aliases_);
     sort_by_kind(entries_);
     return std::move(*this);
   }
@@ -49,7 +54,8 @@ class kind_table {
   /// The system's name of an operator: "aten::conv2d" is "Conv2D"; a name that is no alias is taken as the system's.
   std::string_view theirs(std::string_view kind) const {
     const auto* found = find(aliases_, without_overload(kind));
-    return found != nullptr ? found->theirs : without_namespace(kind);
+    if (found != nullptr) return found->theirs;
+    return dotted_names_ ? without_namespace(kind) : without_overload(kind);
   }
   /// Null where no list has the system's operator `theirs`.
   const comp::category* category_of(std::string_view theirs) const {
@@ -84,6 +90,7 @@ class kind_table {
 
   std::vector<kind_alias> aliases_;
   std::vector<entry> entries_;
+  bool dotted_names_;
 };
 
 /// Operators that a user puts on a list, in the system's words or ATen's.

@@ -53,16 +53,19 @@ struct tensorflow_edits {
 namespace tensorflow_lists {
 
 inline kind_table make_fp16(bool cuda) {
-  kind_table made{aliases};
-  made.add(category::allow, fp16_allow).add(category::allow, fp16_allow_recent).add(category::infer, fp16_infer);
+  kind_table made;
+  made.add(aliases)
+      .add(category::allow, fp16_allow)
+      .add(category::allow, fp16_allow_recent)
+      .add(category::infer, fp16_infer);
   made.add(category::deny, fp16_deny).add(category::clear, fp16_clear).add(category::clear, tensor_lists);
   if (cuda) made.add(category::allow, fp16_allow_cuda);
   if (!cuda) made.add(category::infer, fp16_infer_onednn);
   return made.take_sorted();
 }
 inline kind_table make_bf16() {
-  kind_table made{aliases};
-  made.add(category::allow, bf16_allow).add(category::infer, bf16_infer).add(category::deny, bf16_deny);
+  kind_table made;
+  made.add(aliases).add(category::allow, bf16_allow).add(category::infer, bf16_infer).add(category::deny, bf16_deny);
   return made.add(category::clear, bf16_clear).add(category::clear, tensor_lists).take_sorted();
 }
 inline const kind_table& table(tensorflow_list list) {
