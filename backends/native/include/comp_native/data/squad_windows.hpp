@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Questions and contexts as BERT reads them: [CLS] question [SEP] a window of the context [SEP], windows overlapping
+// where a context is longer, and the answer as first and last token, or token 0 where the window holds none.
+// Source: google-research/bert, run_squad.py (max_query_length 64, doc_stride 128).
+#pragma once
+
+#include <comp_native/data/squad.hpp>
+#include <comp_native/data/wordpiece.hpp>
+
+namespace comp::native::data {
+
+struct window_options {
+  std::size_t length = 384;   // [tokens] of a window, question and marks included
+  std::size_t stride = 128;   // [tokens] from one window to the next
+  std::size_t question = 64;  // [tokens] that are read of a question
+};
+
+/// Shapes: tokens and segments are as long as the window, up to `length`; `from` is for each token its bytes in the
+/// context, (0,0) for those that are not of it.
+struct squad_window {
+  std::size_t question = 0;  // index into squad::questions
+  std::vector<std::int32_t> tokens = {}, segments = {};
+  std::vector<std::pair<std::size_t, std::size_t>> from = {};
+  std::int64_t first = 0, last = 0;  // of the answer
+};
+
+namespace detail {
+
+inline squad_window make_window(const wordpiece& pieces, std::span<const piece> question,
+                                std::span<const piece> context) {
+  squad_window made;
+  const auto add = [&](const piece& p, std::int32_t segment, bool of_context) {
+    made.tokens.push_back(p.id);
+    made.segments.push_back(segment);
+    made.from.emplace_back(of_context ? p.begin : 0, of_context ? p.end : 0);
+  };
+  add({pieces.begin}, 0, false);
+  for (const piece& p : question) add(p, 0, false);
+  add({pieces.separator}, 0, false);
+  for (const piece& p : context) add(p, 1, true);
+  add({pieces.separator}, 1, false);
+  return made;
+}
+
+/// The tokens that hold the bytes [begin, end) where the window has all of them.
+inline void mark_answer(squad_window& window, std::size_t begin, std::size_t end) {
+  std::int64_t first = 0, last = 0;
+  for (std::size_t t = 0; t < window.from.size(); ++t) {
+    const auto [from, to] = window.from[t];
+    if (from == to) continue;
+    if (from <= begin && begin < to) first = static_cast<std::int64_t>(t);
+    if (from < end && end <= to) last = static_cast<std::int64_t>(t);
+  }
+  if (first > 0 && last >= first) {
+    window.first = first;
+    window.last = last;
+  }
+}
+
+}  // namespace detail
+
+/// Windows in the order of the questions; of several answers the first is what is trained on.
+/// Throws: `error` for options that leave the context no room.
+inline std::vector<squad_window> windows(const squad& of, const wordpiece& pieces, const window_options& o = {}) {
+  require<error>(
+      o.stride > 0 && o.length >= o.question + 4,
+      "windows of {} tokens, {} apart, with {} of the question (a token of context and three marks must fit): "
+      "change them",
+      o.length, o.stride, o.question);
+  std::vector<std::vector<piece>> contexts;
+  for (const std::string& context : of.contexts) contexts.push_back(pieces.encode(context));
+  std::vector<squad_window> made;
+  for (std::size_t q = 0; q < of.questions.size(); ++q) {
+    const squad_question& question = of.questions[q];
+    std::vector<piece> asked = pieces.encode(question.text);
+    asked.resize(std::min(asked.size(), o.question));
+    const std::span<const piece> context = contexts[question.context];
+    const std::size_t room = o.length - asked.size() - 3;
+    for (std::size_t at = 0;; at += o.stride) {
+      made.push_back(detail::make_window(pieces, asked, context.subspan(at, std::min(room, context.size() - at))));
+      made.back().question = q;
+      if (!question.answers.empty()) {
+        const squad_answer& answer = question.answers.front();
+        detail::mark_answer(made.back(), answer.begin, answer.begin + answer.text.size());
+      }
+      if (at + room >= context.size() || at + o.stride >= context.size()) break;
+    }
+  }
+  return made;
+}
+
+}  // namespace comp::native::data
