@@ -24,7 +24,8 @@ ALSO = {'comp_libtorch': {'comp/observe/plan_file.hpp'}}
 APART = {'comp/observe/summary.hpp', 'comp/observe/t4.hpp', 'comp/policy/kind_lists.hpp', 'comp/policy/tensorflow.hpp',
          'comp/policy/tensorflow_lists.hpp', 'comp/policy/paddle.hpp', 'comp/policy/paddle_lists.hpp',
          'comp/policy/amp_configs.hpp', 'comp/autocast/typed_plan.hpp', 'comp/autocast/follow_pass.hpp',
-         'comp/autocast/casts.hpp', 'comp/autocast/tensorflow_pass.hpp', 'comp/autocast/paddle_pass.hpp'}
+         'comp/autocast/casts.hpp', 'comp/autocast/tensorflow_pass.hpp', 'comp/autocast/paddle_pass.hpp',
+         'comp/policy/tvm.hpp', 'comp/policy/tvm_lists.hpp', 'comp/autocast/tvm_pass.hpp'}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What TVM's ToMixedPrecision makes of a model. ALLOW: every floating input is cast to the low precision. FOLLOW: low
+// only when all of them already are, else all go back to full precision. DENY: full precision. An operator that runs
+// low sums in its accumulation dtype and gives its output dtype. Not here: TVM's passes around it (common
+// subexpressions are casts.hpp's; constant folding and fast math are a compiler's), its check of clip bounds against
+// the low precision's range (op_graph knows no attributes). Source: TVM RFC 0006, reference-level explanation;
+// src/relay/transforms/to_mixed_precision.cc at 21095b98.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <comp/autocast/follow_pass.hpp>
+#include <comp/autocast/typed_plan.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/policy/tvm.hpp>
+#include <cstddef>
+#include <cstdio>
+#include <functional>
+#include <string>
+
+namespace comp::autocast {
+
+struct tvm_pass_settings {
+  /// The backend sums in the accumulation dtype and rounds to the output dtype at once. False, as in TVM: a cast
+  /// follows.
+  bool rounds_at_once = false;
+  /// Parameters and the model's inputs are cast to what an operator that follows runs in, as TVM does. False: the RFC's
+  /// letter: they are FP32 inputs like others, and hold it in full precision.
+  bool leaves_adapt = true;
+  /// relay.ToMixedPrecision.keep_orig_output_dtype: what the model hands out is FP32.
+  bool keep_output_dtype = false;
+  /// Where warnings of unregistered operators go, one per kind.
+  std::function<void(const std::string&)> warn = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
+};
+
+/// Returns: a typed plan whose plan fits `graph`; with an accumulation dtype unlike the output dtype, casts.hpp places
+/// the cast behind the operator. Throws: `settings_error` as tvm::classify.
+inline typed_plan tvm_pass(const policy::tvm& amp, const op_graph& graph, const tvm_pass_settings& settings = {}) {
+  if (amp.missing == policy::missing_rule::warn && settings.warn) {
+    for (const std::string& text : amp.warnings(graph)) settings.warn(text);
+  }
+  typed_plan made = follow_pass(
+      graph, {.low = amp.low, .full = amp.full, .rounds_at_once = settings.rounds_at_once},
+      [&](std::size_t i) { return amp.classify(graph[i]); },
+      [&](std::size_t) { return leaf_rule{.counted = !settings.leaves_adapt}; });
+  for (std::size_t i = 0; settings.keep_output_dtype && i < graph.size(); ++i) {
+    if (graph.consumers(i).empty()) made.handed_on[i] = precision::fp32;
+  }
+  return made;
+}
+
+}  // namespace comp::autocast
