@@ -26,6 +26,7 @@ std::vector<comp::precision> sped_up(const comp::host::device& device) {
 
 int run(const train::options& chosen) {
   train::require_model_of(chosen, train::host_models);
+  train::require_data(chosen);
   train::job job = train::load_job(chosen);
   comp::host::device device{{.threads = chosen.threads}};
   comp::native::trainer<comp::host::device> trainer{device, std::move(job.model), std::move(job.train), job.validation,

@@ -20,6 +20,9 @@ build_packages=(
   "nlohmann-json3-dev | header nlohmann/json.hpp    | plan files and ledgers"
   "libcli11-dev       | header CLI/CLI.hpp          | command lines of the examples"
   "zlib1g-dev         | header zlib.h               | packed data sets"
+  "libzip-dev         | header zip.h                | npz files"
+  "libutf8proc-dev    | header utf8proc.h           | the tokenizer of BERT"
+  "libjpeg-dev        | header jpeglib.h            | pictures"
   "libdnnl-dev        | onednn                      | arithmetic of the native trainer; oneDNN 2.6 or 2.7"
 )
 test_packages=(

@@ -35,6 +35,7 @@ struct options {
   bool resume = false;
   std::filesystem::path plan = {};
   std::filesystem::path t4 = {};
+  std::string size = {};  // of libtorch's bert and gan; empty: the model's own default
   std::uint64_t seed = 1;
   int threads = 0;                                        // 0: all cores
   int layers = 2, width = 256, heads = 4, context = 128;  // of the transformer
@@ -57,6 +58,13 @@ inline void require_model_of(const options& chosen, const std::vector<std::strin
                              "{} is no model of backend {} (it trains {}): choose one of those, or another --backend",
                              chosen.model, chosen.backend,
                              models | ranges::views::join(std::string_view{", "}) | ranges::to<std::string>());
+}
+
+/// Throws: `error` without data, which only libtorch's jobs can make up.
+inline void require_data(const options& chosen) {
+  comp::require<comp::error>(!chosen.data.empty(),
+                             "no data for {} (backend {} makes up none): name a file or folder with --data",
+                             chosen.model, chosen.backend);
 }
 
 inline std::vector<std::string> split(const std::string& text) {
@@ -91,10 +99,10 @@ inline void describe(CLI::App& app, options& chosen) {
   auto* job = group("The job");
   job->add_option("--model", chosen.model, "What to train")->check(CLI::IsMember(all_models()))->capture_default_str();
   job->add_option(
-         "--data", chosen.data,
-         "What to train on: a text file (transformer), a folder in MNIST's or CIFAR's standard layout, a CIFAR .bin file,"
-         " or the digits' .csv.gz")
-      ->required();
+      "--data", chosen.data,
+      "What to train on: a text file (transformer), a folder in MNIST's or CIFAR's standard layout, a CIFAR "
+      ".bin file, the digits' .csv.gz; with libtorch also folders of graphs (gcn, gat), of SQuAD (bert) and of "
+      "JPEG pictures by class, and without it made-up data of the same shapes");
   job->add_option("--backend", chosen.backend, "What trains it: host is this CPU through oneDNN, libtorch is LibTorch")
       ->check(CLI::IsMember({"host", "libtorch"}))
       ->capture_default_str();
@@ -108,6 +116,8 @@ inline void describe(CLI::App& app, options& chosen) {
       ->check(CLI::PositiveNumber);
   job->add_option("--seed", chosen.seed, "Of weights, shuffling, dropout and random search")->capture_default_str();
   job->add_option("--threads", chosen.threads, "Threads that compute (default: all cores)")->check(CLI::Range(1, 1024));
+  job->add_option("--size", chosen.size, "Of bert: base, small or tiny; of gan: connected or convolutional")
+      ->check(CLI::IsMember({"base", "small", "tiny", "connected", "convolutional"}));
   job->add_option("--layers", chosen.layers, "Blocks of the transformer")
       ->check(CLI::Range(1, 96))
       ->capture_default_str();
