@@ -3,7 +3,9 @@
 #pragma once
 
 #include <array>
+#include <libtorch/bert_job.hpp>
 #include <libtorch/gan_job.hpp>
+#include <libtorch/graph_jobs.hpp>
 #include <libtorch/image_jobs.hpp>
 #include <libtorch/simple_net_job.hpp>
 #include <string_view>
@@ -15,8 +17,13 @@ struct named_job {
   job (*make)(const job_options&);
 };
 
-inline constexpr std::array jobs = {named_job{"alexnet", alexnet_job}, named_job{"vgg16", vgg16_job},
-                                    named_job{"gan", gan_job}, named_job{"simplenet", simple_net_job}};
+inline constexpr std::array jobs = {named_job{"alexnet", alexnet_job},
+                                    named_job{"vgg16", vgg16_job},
+                                    named_job{"gan", gan_job},
+                                    named_job{"gcn", gcn_job},
+                                    named_job{"gat", gat_job},
+                                    named_job{"bert", bert_job},
+                                    named_job{"simplenet", simple_net_job}};
 
 /// Throws: `comp::error` for a name that is none, `comp::file_error` for data that cannot be read.
 inline job make_job(std::string_view name, const job_options& o) {

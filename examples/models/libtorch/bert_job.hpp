@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// BERT on SQuAD: which words of a text answer a question, if any. Without pre-trained weights, which are not to be had
+// everywhere, so with a learning rate for training from scratch; batch of the CoMP paper, section 4.1.
+#pragma once
+
+#include <comp_native/data/read_squad.hpp>
+#include <libtorch/bert.hpp>
+#include <libtorch/job.hpp>
+
+namespace torch_models {
+
+/// Columns: tokens, segments and which are no padding (N,T), the answer's first and last token (N,2).
+struct question_set {
+  columns train = {}, validation = {};
+  comp::native::data::squad questions = {};  // those of the validation rows
+  std::vector<comp::native::data::squad_window> windows = {};
+  std::int64_t vocabulary = 0;
+  std::string source = {};
+};
+
+namespace detail {
+
+inline columns window_columns(const std::vector<comp::native::data::squad_window>& windows, std::int64_t length,
+                              std::int32_t pad) {
+  const std::int64_t count = std::ssize(windows);
+  columns made = {torch::full({count, length}, pad, torch::kLong), torch::zeros({count, length}, torch::kLong),
+                  torch::zeros({count, length}, torch::kBool), torch::zeros({count, 2}, torch::kLong)};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto& window = windows[static_cast<std::size_t>(i)];
+    const std::int64_t used = std::ssize(window.tokens);
+    made[0][i].narrow(0, 0, used).copy_(torch::tensor(torch::ArrayRef<std::int32_t>(window.tokens)));
+    made[1][i].narrow(0, 0, used).copy_(torch::tensor(torch::ArrayRef<std::int32_t>(window.segments)));
+    made[2][i].narrow(0, 0, used).fill_(true);
+    made[3][i].copy_(torch::tensor({window.first, window.last}));
+  }
+  return made;
+}
+
+inline question_set read_questions(const job_options& o, std::int64_t length) {
+  using namespace comp::native::data;
+  auto [train, validation, pieces] = read_squad_folder(o.data);
+  if (o.limit > 0)
+    validation.questions.resize(std::min(validation.questions.size(), static_cast<std::size_t>(o.limit)));
+  const window_options shape{.length = static_cast<std::size_t>(length),
+                             .stride = static_cast<std::size_t>(length / 2),
+                             .question = static_cast<std::size_t>(length / 6)};
+  question_set made{
+      .windows = windows(validation, pieces, shape), .vocabulary = pieces.size(), .source = o.data.filename().string()};
+  made.train = window_columns(windows(train, pieces, shape), length, pieces.pad);
+  made.validation = window_columns(made.windows, length, pieces.pad);
+  made.questions = std::move(validation);
+  return made;
+}
+
+/// The answer is where the token stands that the question, one token, names.
+inline columns made_up_questions(std::int64_t count, std::int64_t length, std::int64_t vocabulary) {
+  const torch::Tensor tokens = torch::randint(3, vocabulary, {count, length});
+  const torch::Tensor answer = torch::randint(3, length - 1, {count, 1});
+  tokens.select(1, 0).fill_(1);
+  tokens.narrow(1, 1, 1).copy_(tokens.gather(1, answer));
+  tokens.select(1, 2).fill_(2);
+  const torch::Tensor segments = torch::arange(length).gt(2).to(torch::kLong).expand({count, length}).contiguous();
+  return {tokens, segments, torch::ones({count, length}, torch::kBool), answer.repeat({1, 2})};
+}
+
+/// For each row the likeliest first and last token of an answer in the text, and by how much it is likelier than none.
+/// (B,2,T) logits -> (B,3) doubles
+inline torch::Tensor best_spans(const torch::Tensor& logits, const torch::Tensor& segments, const torch::Tensor& text) {
+  constexpr std::int64_t longest = 30;  // [tokens], as BERT's own evaluation
+  const torch::Tensor in_text = (segments.eq(1) & text).unsqueeze(1);
+  const torch::Tensor scores = logits.to(torch::kDouble).masked_fill(in_text.logical_not(), -1e8);
+  const std::int64_t length = logits.size(2);
+  const torch::Tensor allowed =
+      torch::ones({length, length}, logits.options().dtype(torch::kBool)).triu().tril(longest - 1);
+  const torch::Tensor sums = (scores.select(1, 0).unsqueeze(2) + scores.select(1, 1).unsqueeze(1))
+                                 .masked_fill(allowed.logical_not(), -1e9)
+                                 .flatten(1);
+  const auto [best, at] = sums.max(1);
+  const torch::Tensor none = logits.select(2, 0).to(torch::kDouble).sum(1);
+  return torch::stack(
+             {at.div(length, "floor").to(torch::kDouble), at.remainder(length).to(torch::kDouble), best - none}, 1)
+      .cpu();
+}
+
+inline torch::Tensor predicted_spans(bert_for_spans net, const job& of) {
+  std::vector<torch::Tensor> parts;
+  for (const torch::Tensor& rows :
+       torch::arange(of.validation[0].size(0)).to(of.validation[0].device()).split(of.batch)) {
+    const columns batch = pick(of, of.validation, rows);
+    parts.push_back(best_spans(net->forward(batch[0], batch[1], batch[2]), batch[1], batch[2]));
+  }
+  return torch::cat(parts);
+}
+
+/// F1 of the answers as text; of several windows the one whose answer is likeliest against none.
+inline double text_f1(const question_set& set, const torch::Tensor& spans) {
+  std::vector<std::string> answers(set.questions.questions.size());
+  std::vector<double> likeliest(answers.size(), 0.0);
+  const auto span = spans.accessor<double, 2>();
+  for (std::size_t i = 0; i < set.windows.size(); ++i) {
+    const auto& window = set.windows[i];
+    const auto row = static_cast<std::int64_t>(i);
+    if (span[row][2] <= likeliest[window.question]) continue;
+    likeliest[window.question] = span[row][2];
+    const auto first = static_cast<std::size_t>(span[row][0]), last = static_cast<std::size_t>(span[row][1]);
+    const std::string& context = set.questions.contexts[set.questions.questions[window.question].context];
+    answers[window.question] =
+        context.substr(window.from[first].first, window.from[last].second - window.from[first].first);
+  }
+  return comp::native::data::score_answers(set.questions, answers).f1;
+}
+
+/// The share of rows whose answer is found to the token.
+inline double exact_spans(const columns& data, const torch::Tensor& spans) {
+  return spans.narrow(1, 0, 2).to(torch::kLong).eq(data[3].cpu()).all(1).to(torch::kDouble).mean().item<double>();
+}
+
+}  // namespace detail
+
+/// Sizes: base (the paper's), small (the default), tiny.
+inline job bert_job(const job_options& o) {
+  torch::manual_seed(o.seed);
+  bert_options shape = o.size == "base" ? bert_base() : o.size == "tiny" ? bert_tiny() : bert_small();
+  const std::int64_t length = o.size == "base" ? 384 : o.size == "tiny" ? 64 : 192;
+  auto set = std::make_shared<question_set>();
+  if (o.data.empty()) {
+    const std::int64_t count = detail::chosen(o.limit, 512);
+    set->vocabulary = o.size == "base" ? shape.vocabulary : 1000;
+    set->train = detail::made_up_questions(count, length, set->vocabulary);
+    set->validation = detail::made_up_questions(std::max<std::int64_t>(count / 5, 1), length, set->vocabulary);
+    set->source = "made-up questions";
+  } else {
+    *set = detail::read_questions(o, length);
+  }
+  shape.vocabulary = set->vocabulary;
+  bert_for_spans net(shape);
+  net->to(o.device);
+  job made{.name = "bert",
+           .modules = {{"net", net.ptr()}},
+           .batch = detail::chosen(o.batch, 16),
+           .score_name = "f1",
+           .clip_norm = 1};
+  made.train = detail::on_device(detail::first_rows(set->train, o.limit), o.device);
+  made.validation = detail::on_device(set->validation, o.device);
+  made.description = fmt::format("bert of {} layers, width {}, on {} windows of {} tokens of {}", shape.layers,
+                                 shape.width, made.examples(), length, set->source);
+  made.optimizers = {std::make_shared<torch::optim::AdamW>(
+      net->parameters(), torch::optim::AdamWOptions(detail::rate(o, 1e-4)).weight_decay(0.01))};
+  made.phases = {{"forward", [net](const columns& rows) mutable {
+                    return torch::cross_entropy_loss(net->forward(rows[0], rows[1], rows[2]).flatten(0, 1),
+                                                     rows[3].flatten());
+                  }}};
+  made.score = [net, set](const job& of) {
+    const torch::Tensor spans = detail::predicted_spans(net, of);
+    return set->windows.empty() ? detail::exact_spans(of.validation, spans) : detail::text_f1(*set, spans);
+  };
+  return made;
+}
+
+}  // namespace torch_models

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// A graph as tensors for the jobs: features, the normalised adjacency that GCN propagates with, the edges that GAT
+// attends along, and which nodes train and which test.
+#pragma once
+
+#include <comp_native/data/read_graph.hpp>
+#include <libtorch/gat.hpp>
+#include <libtorch/job.hpp>
+
+namespace torch_models {
+
+struct graph_set {
+  torch::Tensor features = {};          // (N,F), rows that sum to 1; sparse where dense would be more than 80 MB
+  torch::Tensor adjacency = {};         // (N,N), sparse: D^-1/2 (A + I) D^-1/2
+  edge_list edges = {};                 // of A + I
+  columns train = {}, validation = {};  // node numbers and their classes, each (1,n)
+  std::int64_t classes = 0;
+  std::string source = {};
+};
+
+namespace detail {
+
+inline torch::Tensor numbers(const std::vector<std::int32_t>& from) {
+  return torch::tensor(torch::ArrayRef<std::int32_t>(from), torch::kLong);
+}
+
+inline torch::Tensor feature_matrix(const comp::native::data::graph& from) {
+  const torch::Tensor nodes = numbers(from.feature_node);
+  const torch::Tensor values = torch::tensor(torch::ArrayRef<float>(from.feature_value));
+  const torch::Tensor sums = torch::zeros({from.nodes}).index_add(0, nodes, values).clamp_min(1e-12);
+  const torch::Tensor matrix =
+      torch::sparse_coo_tensor(torch::stack({nodes, numbers(from.feature_column)}),
+                               values / sums.index_select(0, nodes), {from.nodes, from.features})
+          .coalesce();
+  return std::int64_t{from.nodes} * from.features > 20'000'000 ? matrix : matrix.to_dense();
+}
+
+inline torch::Tensor normalized_adjacency(const edge_list& edges, std::int64_t nodes) {
+  const torch::Tensor ones = torch::ones({edges.target.size(0)});
+  const torch::Tensor scale = torch::zeros({nodes}).index_add(0, edges.target, ones).rsqrt();
+  return torch::sparse_coo_tensor(torch::stack({edges.target, edges.source}),
+                                  scale.index_select(0, edges.target) * scale.index_select(0, edges.source),
+                                  {nodes, nodes})
+      .coalesce();
+}
+
+inline columns nodes_with_labels(const std::vector<std::int64_t>& nodes, const torch::Tensor& labels) {
+  const torch::Tensor chosen = torch::tensor(nodes, torch::kLong);
+  return {chosen.unsqueeze(0), labels.index_select(0, chosen).unsqueeze(0)};
+}
+
+/// Cora's sizes. Nodes of a class share words, and seven of eight edges stay within a class.
+inline comp::native::data::graph made_up_graph(std::uint64_t seed) {
+  comp::native::data::graph made{.nodes = 2708, .features = 1433, .classes = 7};
+  std::mt19937_64 random{seed};
+  const auto below = [&](std::int32_t bound) {
+    return static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(bound));
+  };
+  for (std::int32_t node = 0; node < made.nodes; ++node) made.labels.push_back(node % made.classes);
+  std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
+  for (std::int32_t edge = 0; edge < 5300; ++edge) {
+    const std::int32_t from = below(made.nodes);
+    const std::int32_t to =
+        below(8) == 0 ? below(made.nodes) : from % made.classes + made.classes * below(made.nodes / made.classes);
+    pairs.emplace_back(from, to);
+  }
+  comp::native::data::set_edges(made, std::move(pairs), "the made-up graph");
+  for (std::int32_t node = 0; node < made.nodes; ++node) {
+    for (int word = 0; word < 18; ++word) {
+      made.feature_node.push_back(node);
+      made.feature_column.push_back(word % 3 == 0 ? node % made.classes * 200 + below(200) : below(made.features));
+      made.feature_value.push_back(1);
+    }
+  }
+  return made;
+}
+
+}  // namespace detail
+
+/// Twenty nodes of each class train, those of the test part of the split validate.
+/// Throws: `comp::file_error`.
+inline graph_set graph_data(const job_options& o) {
+  using namespace comp::native::data;
+  const graph from = o.data.empty() ? detail::made_up_graph(o.seed) : read_graph(o.data);
+  const node_split split = split_nodes(from, o.seed);
+  const torch::Tensor labels = detail::numbers(from.labels), self = torch::arange(from.nodes);
+  graph_set made{.features = detail::feature_matrix(from).to(o.device),
+                 .classes = from.classes,
+                 .source = o.data.empty() ? "made up" : o.data.filename().string()};
+  const edge_list edges{torch::cat({detail::numbers(from.source), self}),
+                        torch::cat({detail::numbers(from.target), self})};
+  made.adjacency = detail::normalized_adjacency(edges, from.nodes).to(o.device);
+  made.edges = {edges.source.to(o.device), edges.target.to(o.device)};
+  made.train = detail::on_device(detail::nodes_with_labels(split.train, labels), o.device);
+  made.validation = detail::on_device(detail::nodes_with_labels(split.test, labels), o.device);
+  return made;
+}
+
+}  // namespace torch_models

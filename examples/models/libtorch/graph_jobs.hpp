@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// GCN and GAT on a graph of papers or pages: a step is the whole graph. Hyper-parameters are those of the two papers:
+// Kipf and Welling 2017, section 5.2; Velickovic et al. 2018, section 3.3.
+#pragma once
+
+#include <libtorch/graph_data.hpp>
+
+namespace torch_models {
+namespace detail {
+
+/// `logits` gives those of all nodes; a row of the columns holds node numbers and classes.
+template <class Logits>
+job node_job(std::string name, graph_set set, const job_options& o, std::shared_ptr<torch::nn::Module> net,
+             Logits logits) {
+  job made{.name = std::move(name), .modules = {{"net", std::move(net)}}, .batch = 1};
+  made.description = fmt::format("{} on {} nodes and {} edges of {} ({} classes)", made.name, set.features.size(0),
+                                 set.edges.source.size(0), set.source, set.classes);
+  for (const torch::Tensor& column : set.train)
+    made.train.push_back(column.repeat({std::max<std::int64_t>(o.steps_per_epoch, 1), 1}));
+  made.validation = set.validation;
+  made.phases = {{"forward", [logits](const columns& rows) mutable {
+                    return torch::cross_entropy_loss(logits().index_select(0, rows[0].flatten()), rows[1].flatten());
+                  }}};
+  made.score = [logits](const job& of) mutable {
+    const torch::Tensor chosen = logits().index_select(0, of.validation[0].flatten());
+    return chosen.argmax(1).eq(of.validation[1].flatten()).to(torch::kDouble).mean().template item<double>();
+  };
+  return made;
+}
+
+}  // namespace detail
+
+inline job gcn_job(const job_options& o) {
+  torch::manual_seed(o.seed);
+  graph_set set = graph_data(o);
+  gcn net(gcn_options{.features = set.features.size(1), .classes = set.classes});
+  net->to(o.device);
+  using torch::optim::AdamOptions;
+  const double rate = detail::rate(o, 0.01);
+  std::vector<torch::optim::OptimizerParamGroup> groups;  // the first layer alone decays
+  for (std::size_t i = 0; i < net->layers.size(); ++i) {
+    groups.emplace_back(net->layers[i]->parameters(),
+                        std::make_unique<AdamOptions>(AdamOptions(rate).weight_decay(i == 0 ? 5e-4 : 0)));
+  }
+  job made = detail::node_job("gcn", set, o, net.ptr(),
+                              [net, x = set.features, a = set.adjacency]() mutable { return net->forward(x, a); });
+  made.optimizers = {std::make_shared<torch::optim::Adam>(std::move(groups), AdamOptions(rate))};
+  return made;
+}
+
+inline job gat_job(const job_options& o) {
+  torch::manual_seed(o.seed);
+  graph_set set = graph_data(o);
+  gat net(gat_options{.features = set.features.size(1), .classes = set.classes});
+  net->to(o.device);
+  job made = detail::node_job("gat", set, o, net.ptr(),
+                              [net, x = set.features, e = set.edges]() mutable { return net->forward(x, e); });
+  made.optimizers = {std::make_shared<torch::optim::Adam>(
+      net->parameters(), torch::optim::AdamOptions(detail::rate(o, 0.005)).weight_decay(5e-4))};
+  return made;
+}
+
+}  // namespace torch_models
