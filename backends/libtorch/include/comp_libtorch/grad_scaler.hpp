@@ -132,6 +132,9 @@ class grad_scaler {
     load(now);
   }
 
+  /// Forgets what was unscaled or stepped since the last update(): after an exception in the middle of a step.
+  void abandon_step() { records_.clear(); }
+
   /// Waits for the device.
   scaler_state state() {
     if (!known_) {

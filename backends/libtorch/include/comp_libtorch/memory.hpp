@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The most memory in use during a run. On a device: its caching allocator's own peak. On a CPU: what the allocator
-// reports to this thread and to the threads that LibTorch hands work on to (backward, at::launch), over what the
-// training holds when the run begins. Not seen on a CPU: memory of libraries (oneDNN's scratchpads) and of threads of
-// the user's own. Not here: the limit of memory (exceptions.hpp).
+// The most memory in use during a run. On a device: its caching allocator's own peak. On a CPU: what LibTorch's
+// allocator gave out at once, to any thread, over what the training holds when the run begins. (LibTorch reports CPU
+// memory to its profiler too, but to one thread, and warns on stderr of each block that is older than the profile.) Not
+// seen on a CPU: memory of libraries (oneDNN's scratchpads) and of the user's own containers.
 #pragma once
 
 #include <ATen/ATen.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
+#include <malloc.h>
 
-#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <unordered_set>
 #include <vector>
 
@@ -32,41 +32,67 @@ inline std::int64_t bytes_held(const std::vector<at::Tensor>& tensors) {
 
 namespace detail {
 
-/// Counts what the CPU allocator says. Frees of blocks that it never reported (older than the first meter) are not
-/// told.
-class allocation_counter final : public c10::MemoryReportingInfoBase {
+/// LibTorch's own CPU allocator, counting: what it gives is from the same memory and given back to it. Installed once
+/// per process and never taken away, because tensors outlive everything.
+class counting_allocator final : public c10::Allocator {
  public:
-  void reportMemoryUsage(void* /*block*/, std::int64_t size, std::size_t /*allocated*/, std::size_t /*reserved*/,
-                         c10::Device device) override {
-    if (!device.is_cpu()) return;
-    const std::int64_t now = current_.fetch_add(size, std::memory_order_relaxed) + size;
+  /// Null where the process has an allocator of its own: its blocks cannot be measured.
+  static counting_allocator* installed() {
+    static counting_allocator* const one = install();
+    return one;
+  }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    c10::DataPtr block = below_.allocate(bytes);
+    if (block && block.compare_exchange_deleter(below_.raw_deleter(), &give_back)) count(block.get(), 1);
+    return block;
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { below_.copy_data(to, from, bytes); }
+
+  std::int64_t current() const { return current_.load(std::memory_order_relaxed); }
+  std::int64_t peak() const { return peak_.load(std::memory_order_relaxed); }
+  void reset_peak() { peak_.store(current(), std::memory_order_relaxed); }
+
+ private:
+  explicit counting_allocator(c10::Allocator& below) : below_{below} {}
+
+  static counting_allocator* install() {
+    if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator() || c10::GetCPUAllocator()->raw_deleter() == nullptr)
+      return nullptr;
+    auto* one = new counting_allocator{*c10::GetCPUAllocator()};  // NOLINT: lives as long as the process
+    c10::SetCPUAllocator(one);
+    return one;
+  }
+  static void give_back(void* block) {
+    if (block == nullptr) return;
+    installed()->count(block, -1);
+    installed()->below_.raw_deleter()(block);
+  }
+  void count(void* block, std::int64_t sign) {
+    const std::int64_t change = sign * static_cast<std::int64_t>(::malloc_usable_size(block));
+    const std::int64_t now = current_.fetch_add(change, std::memory_order_relaxed) + change;
     std::int64_t peak = peak_.load(std::memory_order_relaxed);
     while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) continue;
   }
-  bool memoryProfilingEnabled() const override { return true; }
 
-  void start(std::int64_t held) {
-    current_ = held;
-    peak_ = held;
-  }
-  std::int64_t peak() const { return peak_; }
-
- private:
+  c10::Allocator& below_;
   std::atomic<std::int64_t> current_ = 0, peak_ = 0;
 };
 
 }  // namespace detail
 
-/// Measures from its construction on, while it lives: one run. Nested in another one (or in LibTorch's profiler) it
-/// counts, and the outer one does not.
+/// Measures from its construction on: one run. There is one peak per device: of two meters at a time the older one sees
+/// what happened since the younger one was made.
 class memory_meter {
  public:
-  /// `held`: what the training keeps from step to step, counted in on a CPU.
-  memory_meter(c10::Device device, std::int64_t held) : device_{device} {
+  /// `held`: what the training keeps from step to step [bytes]; on a CPU the peak is counted from there.
+  memory_meter(c10::Device device, std::int64_t held) : device_{device}, held_{held} {
     if (device_.is_cpu()) {
-      counter_ = std::make_shared<detail::allocation_counter>();
-      counter_->start(held);
-      reporting_ = std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE, counter_);
+      if (auto* cpu = detail::counting_allocator::installed()) {
+        start_ = cpu->current();
+        cpu->reset_peak();
+      }
     } else if (allocator() != nullptr) {
       allocator()->resetPeakStats(device_.index());
     }
@@ -74,7 +100,10 @@ class memory_meter {
 
   /// Bytes; 0 where the device does not say.
   std::int64_t peak() const {
-    if (counter_) return counter_->peak();
+    if (device_.is_cpu()) {
+      const auto* cpu = detail::counting_allocator::installed();
+      return cpu == nullptr ? 0 : held_ + cpu->peak() - start_;
+    }
     if (allocator() == nullptr) return 0;
     const auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
     return allocator()->getDeviceStats(device_.index()).allocated_bytes[all].peak;
@@ -87,8 +116,8 @@ class memory_meter {
   }
 
   c10::Device device_;
-  std::shared_ptr<detail::allocation_counter> counter_;
-  std::unique_ptr<c10::DebugInfoGuard> reporting_;
+  std::int64_t held_;
+  std::int64_t start_ = 0;
 };
 
 }  // namespace comp::libtorch

@@ -224,6 +224,17 @@ class optimizer_state {
   std::vector<kept> entries_;  // of each parameter, group by group
 };
 
+/// Appends the tensors in an optimizer's state; of a state class of the user's own none are known.
+inline void append_tensors(torch::optim::Optimizer& optimizer, std::vector<at::Tensor>& to) {
+  for (auto& entry : optimizer.state()) {
+    detail::for_members(*entry.second, *entry.second, [&](auto& /*same*/, const auto& member) {
+      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, at::Tensor>) to.push_back(member);
+      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, std::deque<at::Tensor>>)
+        to.insert(to.end(), member.begin(), member.end());
+    });
+  }
+}
+
 /// The class of an optimizer and the options of its groups, in words: for signatures.
 inline std::string text(const torch::optim::Optimizer& optimizer) {
   std::string words = c10::demangle(typeid(optimizer).name());

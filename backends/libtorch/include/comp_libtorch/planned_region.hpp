@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan that was found before, in a training loop or an inference of the user's own, with no search and no trainer:
+//   comp::libtorch::planned_region planned{{{"net", net}}, "plan.json"};
+//   for (auto& batch : *loader) {
+//     at::Tensor loss;
+//     { auto on = planned.enter(); loss = cross_entropy(net->forward(batch.data), batch.target); }
+//     loss.backward();  optimizer.step();  optimizer.zero_grad();
+//     planned.weights_changed();
+//   }
+// The first forward of each segment runs in FP32 and is recorded; then the plan is checked against what was seen, and
+// used. Plans with FP16 want a grad_scaler around backward and step: needs_scaling().
+#pragma once
+
+#include <algorithm>
+#include <comp/core/error.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/observe/plan_file.hpp>
+#include <comp_libtorch/hardware.hpp>
+#include <comp_libtorch/program.hpp>
+#include <comp_libtorch/setup.hpp>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace comp::libtorch {
+
+/// What must agree between a plan file and the forward that it is used for.
+enum class plan_match {
+  exact,   // operators, shapes and edges: the fingerprint
+  by_name  // names and kinds: other batch sizes, or the forward of evaluation mode; the rest runs in FP32, with a
+           // warning
+};
+
+struct planned_settings {
+  std::vector<std::string> segments = {"forward"};  // that a step enters; the plan is used when each was seen once
+  plan_match match = plan_match::exact;
+  program_settings program = {};  // its device is that of the first parameter
+};
+
+/// The precisions of a plan file's operators, by name and kind, for a graph that need not be the file's.
+/// Throws: `file_error` for a file without a list of operators.
+template <class Json = json>
+loaded_plan load_plan_by_name(const std::string& path, const op_graph& graph) {
+  const json_place place{path, 0, "save the plan again with comp::save, together with its graph"};
+  const Json document = parse_json<Json>(comp::detail::read_file(path, comp::detail::plan_file_limit), place);
+  std::map<std::pair<std::string, std::string>, precision> known;
+  basic_json_reader<Json>{document, place}["operators"].each([&](const basic_json_reader<Json>& op) {
+    const auto low = precision_of(std::string_view{op["precision"].text()});
+    if (!low) op["precision"].fail("the name of a precision");
+    known[{op["name"].text(), op["kind"].text()}] = *low;
+  });
+  loaded_plan found{.plan = plan{graph.size()}};
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (!graph[i].choosable) continue;
+    if (const auto at = known.find({graph[i].name, graph[i].kind}); at != known.end()) {
+      found.plan[i] = at->second;
+    } else {
+      found.warnings.push_back(
+          fmt::format("\"{}\" has no operator \"{}\" ({}): it runs in FP32", path, graph[i].name, graph[i].kind));
+    }
+  }
+  return found;
+}
+
+class planned_region {
+ public:
+  /// `models` under the names that they had in the search. `from`: the path of a plan file, or a plan.
+  planned_region(const std::vector<named_module>& models, std::variant<std::string, plan> from,
+                 planned_settings settings = {})
+      : from_{std::move(from)}, settings_{std::move(settings)}, program_{on_device_of(models)} {
+    for (const named_module& m : models) program_.name_parameters(*m.module, m.name);
+    program_.record(true);
+  }
+
+  /// As program::enter. Throws: `plan_error` and `file_error` when the plan is not one for what was recorded.
+  region enter(std::string_view segment = "forward") {
+    if (!planned_ && std::ranges::all_of(settings_.segments, [&](const auto& s) { return seen_.contains(s); })) begin();
+    if (!planned_) seen_.emplace(segment);
+    return program_.enter(segment);
+  }
+  /// For forwards in evaluation mode; before the plan is in use, and where it has no operator of a name, in FP32.
+  region evaluate() { return program_.evaluate(); }
+  /// Call it after each optimizer step.
+  void weights_changed() { program_.weights_changed(); }
+
+  bool planned() const { return planned_; }
+  bool needs_scaling() const {
+    return std::ranges::find(program_.current_plan(), precision::fp16) != program_.current_plan().end();
+  }
+  /// What a person should know: the plan was found on other hardware, operators without a precision.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+  program& executor() { return program_; }
+
+ private:
+  program_settings on_device_of(const std::vector<named_module>& models) {
+    program_settings chosen = settings_.program;
+    chosen.device = device_of(setup{.modules = models, .optimizers = {}});
+    return chosen;
+  }
+
+  void begin() {
+    program_.record(false);
+    if (!program_.recorded()) {  // every forward so far was left by an exception
+      program_.record(true);
+      seen_.clear();
+      return;
+    }
+    const loaded_plan found = load();
+    program_.set_plan(found.plan);
+    warnings_ = found.warnings;
+    planned_ = true;
+  }
+
+  loaded_plan load() const {
+    if (const plan* given = std::get_if<plan>(&from_)) return {.plan = *given};
+    const auto& path = std::get<std::string>(from_);
+    if (settings_.match == plan_match::by_name) return load_plan_by_name(path, program_.graph());
+    const hardware here = probe(program_.settings().device);
+    return load_plan(path, program_.graph(), &here);
+  }
+
+  std::variant<std::string, plan> from_;
+  planned_settings settings_;
+  program program_;
+  bool planned_ = false;
+  std::set<std::string, std::less<>> seen_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace comp::libtorch

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What makes two trainings comparable, in words: a search is resumed only where all of it agrees.
+#pragma once
+
+#include <comp_libtorch/data_order.hpp>
+#include <comp_libtorch/optimizer_state.hpp>
+#include <comp_libtorch/setup.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace comp::libtorch {
+
+/// Models with samples of their weights (so of the seed that made them), data, optimizers and loss scaling.
+inline std::string signature_of(const setup& s, const std::string& data) {
+  std::string words = fmt::format("libtorch {} | {}", s.about, data);
+  for (const named_module& m : s.modules) {
+    std::uint64_t hash = 0;
+    std::size_t parameters = 0;
+    for (const at::Tensor& p : m.module->parameters()) {
+      hash = hash * 31 + detail::sampled_hash(p);
+      ++parameters;
+    }
+    words += fmt::format(" | model {} of {} parameters {:016x}", m.name, parameters, hash);
+  }
+  for (const auto* optimizer : s.optimizers) words += " | " + text(*optimizer);
+  const scaling_policy& scale = s.scaling;
+  return words + fmt::format(" | scale {} {} {} {} {} {}", static_cast<int>(s.scale_loss), scale.initial, scale.growth,
+                             scale.backoff, scale.interval, scale.floor);
+}
+
+}  // namespace comp::libtorch
