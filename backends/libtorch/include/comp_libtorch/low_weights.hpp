@@ -27,7 +27,7 @@ namespace comp::libtorch::detail {
 
 /// `tensor` in `type` and `layout`; differentiable while gradients are on.
 inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::MemoryFormat layout) {
-  if (tensor.scalar_type() != type) return at::_to_copy(tensor, tensor.options().dtype(type), false, layout);
+  if (tensor.scalar_type() != type) return at::_ops::_to_copy::call(tensor, type, {}, {}, {}, false, layout);
   return layout == at::MemoryFormat::Preserve ? tensor : tensor.contiguous(layout);
 }
 
@@ -75,7 +75,7 @@ class low_weights {
     for (entry& e : entries_) {
       const bool fits = e.copy.defined() && e.copy.sizes() == e.source.sizes();
       if (!fits) e.drop();
-      if (!fits || e.version == version(*e.source.unsafeGetTensorImpl())) continue;
+      if (!fits) continue;  // whatever its version: LibTorch's optimizers write parameter.data(), which does not count
       copies.push_back(e.copy);
       sources.push_back(e.source);
       e.version = version(*e.source.unsafeGetTensorImpl());
