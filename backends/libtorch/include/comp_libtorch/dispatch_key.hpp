@@ -5,37 +5,15 @@
 // Costs nothing while no region is open; a thread is in a region only by opening one itself.
 #pragma once
 
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
 
 #include <array>
 #include <comp/core/error.hpp>
+#include <comp_libtorch/direct_calls.hpp>
+#include <comp_libtorch/listener.hpp>
 
 namespace comp::libtorch::detail {
-
-/// Called with each operator that this thread dispatches, and with its arguments on top of the stack; runs it.
-class listener {
- public:
-  virtual void called(const c10::OperatorHandle& op, torch::jit::Stack& stack) = 0;
-  listener() = default;
-  listener(const listener&) = delete;
-  listener& operator=(const listener&) = delete;
-
- protected:
-  ~listener() = default;
-};
-
-inline thread_local listener* listening = nullptr;
-
-/// Throws: `error` when an autograd node is being evaluated on this thread.
-inline void require_no_backward() {
-  require<error>(torch::autograd::get_current_node() == nullptr,
-                 "an operator of a backward pass was dispatched in a region (a region is for the forward; precisions "
-                 "of the backward follow from it): call backward() after the region has ended");
-}
 
 /// The first key that no library has a fallback on. Out-of-tree devices own these keys where their plugin is loaded.
 /// Throws: `error` when each is taken.
@@ -58,21 +36,25 @@ class registration {
   c10::DispatchKey key() const { return key_; }
 
  private:
-  registration() : key_{free_key()}, library_{torch::Library::IMPL, "_", key_, __FILE__, __LINE__} {
-    claimed = key_;
+  registration()
+      : key_{free_key()},
+        library_{torch::Library::IMPL, "_", key_, __FILE__, __LINE__},
+        aten_{torch::Library::IMPL, "aten", key_, __FILE__, __LINE__} {
+    claimed_key = key_;
     library_.fallback(torch::CppFunction::makeFromBoxedFunction<&registration::intercept>());
+    call_common_operators_directly(aten_);
   }
 
   static void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
-    const c10::impl::ExcludeDispatchKeyGuard inner_operators_pass{claimed};
+    const c10::impl::ExcludeDispatchKeyGuard inner_operators_pass{claimed_key};
     if (listening != nullptr) return listening->called(op, *stack);
     require_no_backward();  // the engine and at::launch take the caller's key set to their threads
     op.callBoxed(stack);
   }
 
-  static inline c10::DispatchKey claimed = c10::DispatchKey::Undefined;
   c10::DispatchKey key_;
   torch::Library library_;
+  torch::Library aten_;
 };
 
 /// While it lives the operators of this thread go to `to`. What was before is restored exactly, so guards nest.

@@ -6,10 +6,10 @@
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
 #include <comp_libtorch/casting.hpp>
-#include <comp_libtorch/executor.hpp>
+#include <comp_libtorch/instructions.hpp>
 #include <comp_libtorch/op_names.hpp>
-#include <comp_libtorch/recording.hpp>
 #include <comp_libtorch/session.hpp>
+#include <comp_libtorch/tf32.hpp>
 #include <cstddef>
 #include <string_view>
 #include <unordered_map>
@@ -36,8 +36,11 @@ class evaluator final : public session {
     } else {
       cast_to_fp32(stack, known, device());
     }
-    const tf32_guard tensor_cores{chosen == precision::tf32};
-    op.callBoxed(stack);
+    if (chosen == precision::tf32) {
+      with_tf32(stack, op.schema().returns().size(), [&] { op.callBoxed(stack); });
+    } else {
+      op.callBoxed(stack);
+    }
     for_each_tensor(stack, op.schema().returns().size(),
                     [&](const at::Tensor& tensor, std::size_t, int) { names_.gave(named, tensor); });
   }

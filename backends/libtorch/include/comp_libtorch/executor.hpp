@@ -3,13 +3,13 @@
 // comparison and a look at the formats of the arguments that may need a cast.
 #pragma once
 
-#include <ATen/Context.h>
-
 #include <comp/core/op_graph.hpp>
 #include <comp_libtorch/casting.hpp>
 #include <comp_libtorch/instructions.hpp>
+#include <comp_libtorch/profiler.hpp>
 #include <comp_libtorch/session.hpp>
 #include <comp_libtorch/settings.hpp>
+#include <comp_libtorch/tf32.hpp>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -28,47 +28,39 @@ struct executor_context {
   std::string_view segment;
 };
 
-/// TensorFloat-32 for matrix products and convolutions; process-wide in LibTorch, so put back at once.
-class tf32_guard {
- public:
-  explicit tf32_guard(bool on) : on_{on} {
-    if (!on_) return;
-    auto& context = at::globalContext();
-    products_ = context.allowTF32CuBLAS();
-    convolutions_ = context.allowTF32CuDNN();
-    context.setAllowTF32CuBLAS(true);
-    context.setAllowTF32CuDNN(true);
-  }
-  ~tf32_guard() {
-    if (!on_) return;
-    at::globalContext().setAllowTF32CuBLAS(products_);
-    at::globalContext().setAllowTF32CuDNN(convolutions_);
-  }
-  tf32_guard(const tf32_guard&) = delete;
-  tf32_guard& operator=(const tf32_guard&) = delete;
-
- private:
-  bool on_;
-  bool products_ = false;
-  bool convolutions_ = false;
-};
-
 class executor final : public session {
  public:
-  executor(const executor_context& context, std::shared_ptr<const code> program)
+  /// `life`: null, or where times go.
+  executor(const executor_context& context, std::shared_ptr<const code> program, std::shared_ptr<profiled_life> life)
       : session{context.settings->device.type()},
         context_{context},
         code_{std::move(program)},
-        shared_(code_->shared) {}
+        shared_(code_->shared),
+        life_{std::move(life)} {}
 
   void called(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
     if (next_ >= code_->instructions.size() || code_->instructions[next_].op != op) return leave(op, stack);
     require_no_autocast();
     const instruction& now = code_->instructions[next_++];
+    if (life_ != nullptr) return run_watched(now, stack);
     if (now.slots != 0) cast_inputs(now, stack);
-    if (now.unusual) prepare(now, stack);
-    run(now, stack);
-    if (now.hands_on_fp32) hand_on_fp32(op, stack);
+    if (now.unusual) return run_unusual(now, stack);
+    op.callBoxed(stack);
+  }
+
+  bool called_directly(const c10::OperatorHandle& op, const at::Tensor* const* tensors, at::Tensor* made) override {
+    if (next_ >= code_->instructions.size() || life_ != nullptr) return false;
+    const instruction& now = code_->instructions[next_];
+    if (now.op != op || now.unusual || now.lists) return false;
+    require_no_autocast();
+    ++next_;
+    const cast_slot* slot = &code_->slots[now.first_slot];
+    for (const cast_slot* last = slot + now.slots; slot != last; ++slot) {
+      const at::Tensor* tensor = tensors[slot->argument];
+      if (tensor == nullptr || !wants_cast(*tensor->unsafeGetTensorImpl(), now)) continue;
+      made[slot->argument] = cast_slot_of(now, *slot, *tensor);
+    }
+    return true;
   }
 
   void end(bool abandoned) noexcept override {
@@ -161,16 +153,23 @@ class executor final : public session {
     return image ? now.layout : at::MemoryFormat::Preserve;
   }
 
-  void prepare(const instruction& now, torch::jit::Stack& stack) const {
+  void run_watched(const instruction& now, torch::jit::Stack& stack) {
+    const moment start{life_->device()};
+    if (now.slots != 0) cast_inputs(now, stack);
+    if (now.slots != 0) life_->add_cast(start, moment{life_->device()});
+    profiled(life_, now.index, stack, now.op.schema().returns().size(), [&] { run_unusual(now, stack); });
+  }
+
+  void run_unusual(const instruction& now, torch::jit::Stack& stack) const {
     if (now.follows_written) follow_written(stack, traits(now.op), device());
     if (now.wants_view) make_viewable(stack);
     if (now.wants_contiguous) make_contiguous(stack, now.arguments, device());
-  }
-
-  static void run(const instruction& now, torch::jit::Stack& stack) {
-    if (!now.tf32) return now.op.callBoxed(stack);
-    const tf32_guard on{true};
-    now.op.callBoxed(stack);
+    if (now.tf32) {
+      with_tf32(stack, now.op.schema().returns().size(), [&] { now.op.callBoxed(stack); });
+    } else {
+      now.op.callBoxed(stack);
+    }
+    if (now.hands_on_fp32) hand_on_fp32(now.op, stack);
   }
 
   /// The caller of an in-place operator gets its own tensor back whatever is on the stack: that one stays low.
@@ -213,6 +212,7 @@ class executor final : public session {
   executor_context context_;
   std::shared_ptr<const code> code_;
   std::vector<shared_cast> shared_;
+  std::shared_ptr<profiled_life> life_;
   std::size_t next_ = 0;
   bool lost_ = false;
 };

@@ -15,8 +15,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
+#include <string>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 namespace comp::libtorch::detail {
@@ -58,17 +61,59 @@ inline bool keeps_affine(const op_traits& known, at::DeviceType device) {
   return device == at::kCPU || known.word.find("batch_norm") != std::string::npos || known.word == "instance_norm";
 }
 
+/// The one format that all readers of each value want it in.
+class wanted_formats {
+ public:
+  wanted_formats() = default;
+  /// Requires: operators in execution order.
+  wanted_formats(std::span<const recorded_op> ops, const plan& chosen, at::DeviceType device) {
+    for (std::size_t i = ops.size(); i-- > 0;) {
+      const op_traits& known = traits(ops[i].op);
+      const bool computes = ops[i].role == op_role::choosable || ops[i].role == op_role::fp32;
+      const format target = computes ? format{scalar_type(chosen[i])} : known.views ? of_results(ops[i]) : format{};
+      for (const std::uint32_t value : ops[i].uncast) want(value, {});
+      for (const recorded_input& input : ops[i].inputs) {
+        const bool kept = input.affine && keeps_affine(known, device);
+        want(input.value, kept ? format{} : target);
+      }
+    }
+  }
+  /// Nothing where the readers of the results differ.
+  std::optional<at::ScalarType> of_results(const recorded_op& op) const {
+    std::optional<at::ScalarType> all;
+    for (const std::uint32_t value : op.outputs) {
+      const auto at = wanted_.find(value);
+      if (at == wanted_.end() || !at->second || (all && all != at->second)) return {};
+      all = at->second;
+    }
+    return all;
+  }
+
+ private:
+  using format = std::optional<at::ScalarType>;
+  void want(std::uint32_t value, format in) {
+    const auto [at, first] = wanted_.emplace(value, in);
+    if (!first && at->second != in) at->second = {};
+  }
+  std::unordered_map<std::uint32_t, format> wanted_;
+};
+
 class compiler {
  public:
-  compiler(const plan& chosen, const program_settings& settings, low_weights& weights)
-      : plan_{&chosen}, settings_{&settings}, weights_{&weights}, any_low_{chosen.count_low() > 0} {}
+  compiler(std::span<const recorded_op> ops, const plan& chosen, const program_settings& settings, low_weights& weights)
+      : ops_{ops},
+        plan_{&chosen},
+        settings_{&settings},
+        weights_{&weights},
+        any_low_{chosen.count_low() > 0},
+        wanted_{ops, chosen, settings.device.type()} {}
 
   /// `order`: the indices of the operators of one segment.
-  code compile(std::span<const recorded_op> ops, std::span<const std::uint32_t> order) {
+  code compile(std::span<const std::uint32_t> order) {
     code made;
     uses_.clear();
     made.instructions.reserve(order.size());
-    for (const std::uint32_t index : order) add(made, ops[index], index);
+    for (const std::uint32_t index : order) add(made, ops_[index], index);
     share(made);
     return made;
   }
@@ -89,6 +134,8 @@ class compiler {
         now.layout = known.word == "conv3d" ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
       }
       if (any_low_) add_slots(made, now, known, op);
+    } else if (any_low_ && known.views) {
+      view_low_copy(made, now, op);
     }
     now.tf32 = chosen == precision::tf32;
     now.hands_on_fp32 = any_low_ && op.hands_on_fp32;
@@ -117,6 +164,20 @@ class compiler {
     }
   }
 
+  /// A view of a parameter (weight.t()) that is only read in one low format is a view of the parameter's low copy: so
+  /// that copy serves, where a cast of the view would have to be made each time.
+  void view_low_copy(code& made, instruction& now, const recorded_op& op) {
+    if (op.inputs.size() != 1 || op.inputs.front().parameter < 0) return;
+    const auto format = wanted_.of_results(op);
+    if (!format || *format == at::kFloat) return;
+    const recorded_input& input = op.inputs.front();
+    now.target = *format;
+    now.lists = input.element >= 0;
+    now.slots = 1;
+    const auto entry = weights_->entry_of(input.parameter, now.target, at::MemoryFormat::Preserve);
+    made.slots.push_back({.argument = input.argument, .element = input.element, .weight = entry});
+  }
+
   void share(code& made) const {
     for (const auto& [key, uses] : uses_) {
       if (uses.size() < 2) continue;
@@ -126,10 +187,12 @@ class compiler {
     }
   }
 
+  std::span<const recorded_op> ops_;
   const plan* plan_;
   const program_settings* settings_;
   low_weights* weights_;
   bool any_low_;
+  wanted_formats wanted_;
   std::map<cast_key, std::vector<std::size_t>> uses_;
 };
 

@@ -85,7 +85,18 @@ class program {
   const plan& current_plan() const { return plan_; }
 
   /// Call it after each optimizer step: casts of parameters are dropped, kept copies refreshed.
-  void weights_changed() { weights_.changed(); }
+  void weights_changed() {
+    weights_.changed();
+    profiler_.end_of_step();
+  }
+
+  /// While on, operators are timed; results stay the same. Turning it on forgets earlier times.
+  void profile(bool on) { profiler_.turn(on); }
+  /// Seconds of each operator in one step (up to weights_changed()), casts left out: medians of the steps run while
+  /// profiling was on.
+  std::vector<op_time> times() const { return profiler_.times(graph_.size()); }
+  /// Seconds that the casts of one forward take: the median.
+  double cast_seconds() const { return profiler_.cast_seconds(); }
 
   /// What differed between forwards and the recorded sequence, since record(true) or clear_problems().
   program_problems problems() const { return problems_.get(); }
@@ -116,7 +127,7 @@ class program {
                    "region \"{}\" was not recorded ({} regions were): enter it once while record(true) holds", segment,
                    segments_.size());
     const detail::executor_context context{&graph_, &settings_, &weights_, &problems_, at->name};
-    return std::make_unique<detail::executor>(context, at->code);
+    return std::make_unique<detail::executor>(context, at->code, profiler_.begin(settings_.device));
   }
 
   void start_recording() {
@@ -126,6 +137,7 @@ class program {
     segments_.clear();
     weights_.clear();
     problems_.clear();
+    profiler_.turn(false);
   }
 
   void finish_recording() {
@@ -151,9 +163,9 @@ class program {
 
   void compile() {
     weights_.clear();
-    detail::compiler compiler{plan_, settings_, weights_};
+    detail::compiler compiler{ops_, plan_, settings_, weights_};
     for (detail::segment& each : segments_) {
-      each.code = std::make_shared<const detail::code>(compiler.compile(ops_, each.order));
+      each.code = std::make_shared<const detail::code>(compiler.compile(each.order));
     }
   }
 
@@ -167,6 +179,7 @@ class program {
   detail::name_index index_;
   detail::low_weights weights_;
   detail::problem_list problems_;
+  detail::profiler profiler_;
 };
 
 }  // namespace comp::libtorch

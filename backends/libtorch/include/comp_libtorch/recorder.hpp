@@ -51,6 +51,8 @@ struct recorded_op {
   bool hands_on_fp32 = false;  // its result goes into a torch::autograd::Function
   std::size_t segment = 0;
   std::vector<recorded_input> inputs = {};
+  std::vector<std::uint32_t> uncast = {};   // values that it reads or writes as they are
+  std::vector<std::uint32_t> outputs = {};  // values
 };
 
 class recorder {
@@ -147,17 +149,20 @@ class recorder {
   void read(call& made, const op_traits& known, const at::Tensor& tensor, std::size_t argument, int element) {
     const origin& from = find(tensor);
     look_for_function(tensor, from);
+    const std::int32_t last = std::max(from.producer, last_writer(tensor));
     if (from.producer >= 0) made.info.producers.push_back(static_cast<std::size_t>(from.producer));
-    if (const auto last = last_writer(tensor); last > from.producer) {
-      made.info.producers.push_back(static_cast<std::size_t>(last));
-    }
+    if (last > from.producer) made.info.producers.push_back(static_cast<std::size_t>(last));
     made.info.inputs.push_back(describe(tensor));
     made.info.inputs.back().parameter = from.parameter >= 0;
+    made.info.inputs.back().source = last;
     made.info.inputs.back().source = std::max(from.producer, last_writer(tensor));
     made.read.emplace_back(tensor.unsafeGetTensorImpl(), from.value);
     const argument_use use = known.arguments[argument];
     const bool may_be_cast = use == argument_use::read || use == argument_use::affine;
-    if (!may_be_cast || !is_eligible(tensor, device_) || tensor.scalar_type() != at::kFloat) return;
+    if (!may_be_cast || !is_eligible(tensor, device_) || tensor.scalar_type() != at::kFloat) {
+      made.op.uncast.push_back(from.value);
+      return;
+    }
     made.op.inputs.push_back({static_cast<std::uint16_t>(argument), static_cast<std::int16_t>(element),
                               use == argument_use::affine, from.value, from.parameter});
   }
@@ -174,7 +179,7 @@ class recorder {
     return at == writers_.end() ? -1 : at->second.op;
   }
 
-  void gave(const call& made, const op_traits& known, const at::Tensor& tensor, std::int32_t index) {
+  void gave(call& made, const op_traits& known, const at::Tensor& tensor, std::int32_t index) {
     names_.gave(made.named, tensor);
     const auto passed =
         std::ranges::find(made.read, tensor.unsafeGetTensorImpl(), [](const auto& r) { return r.first; });
@@ -185,9 +190,10 @@ class recorder {
     now.without_grad = without;
     now.parameter = same ? now.parameter : -1;
     if (!same) now.value = values_seen_++;
+    made.op.outputs.push_back(now.value);
   }
 
-  void wrote(const call& made, const op_traits& known, std::int32_t index) {
+  void wrote(call& made, const op_traits& known, std::int32_t index) {
     for (std::size_t i = 0; i < known.arguments.size(); ++i) {
       if (known.arguments[i] != argument_use::written) continue;
       for_each_tensor(made.arguments[i], [&](const at::Tensor& tensor, int) {

@@ -80,6 +80,11 @@ class recording {
       auto& producers = all.infos.back().producers;
       std::erase_if(producers, [&](std::size_t p) { return renumbered[p] == infos.size(); });
       for (std::size_t& producer : producers) producer = renumbered[producer];
+      for (tensor_info& input : all.infos.back().inputs) {
+        if (input.source < 0) continue;
+        const std::size_t now = renumbered[static_cast<std::size_t>(input.source)];
+        input.source = now == infos.size() ? -1 : static_cast<std::int32_t>(now);
+      }
     }
     return all;
   }
