@@ -28,6 +28,7 @@ build_packages=(
 test_packages=(
   "doctest-dev        | header doctest/doctest.h    | tests"
   "librapidcheck-dev  | header rapidcheck.h         | tests of properties"
+  "libboost-context-dev | header boost/context/fiber.hpp | fibres: tests of CUDA kernels without a GPU"
   "clang              | clang                       | second compiler of the tests, fuzzing; version 16 or newer"
 )
 demo_packages=(

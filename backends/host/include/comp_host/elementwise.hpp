@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <comp_native/device.hpp>
+#include <comp_native/math/elementwise.hpp>
 #include <cstdint>
 #include <limits>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -54,13 +55,6 @@ tensor combined(context& c, const tensor& a, const tensor& b, F f) {
   });
   return y;
 }
-
-struct plus {
-  COMP_HOST_INLINE float operator()(float a, float b) const { return a + b; }
-};
-struct times {
-  COMP_HOST_INLINE float operator()(float a, float b) const { return a * b; }
-};
 
 /// ReLU and its gradient need no arithmetic, only the sign: they work on the bits of any format. NaN goes through both.
 template <bool Gradient, class Bits>
@@ -157,12 +151,12 @@ inline tensor activate_backward(context& c, activation a, const tensor& dy, cons
 inline tensor add(context& c, const tensor& a, const tensor& b) {
   require_same("add", a.shape(), b.shape());
   const tensor left = detail::loopable(c, a);
-  return cast(c, detail::combined(c, left, detail::beside(c, b, left), detail::plus{}), a.precision());
+  return cast(c, detail::combined(c, left, detail::beside(c, b, left), native::math::plus{}), a.precision());
 }
 inline tensor mul(context& c, const tensor& a, const tensor& b) {
   require_same("mul", a.shape(), b.shape());
   const tensor left = detail::loopable(c, a);
-  return cast(c, detail::combined(c, left, detail::beside(c, b, left), detail::times{}), a.precision());
+  return cast(c, detail::combined(c, left, detail::beside(c, b, left), native::math::times{}), a.precision());
 }
 
 /// The sum of all terms in FP32, rounded once, in the precision of the first.

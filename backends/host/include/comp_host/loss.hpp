@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cmath>
+#include <comp_native/math/elementwise.hpp>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -99,10 +100,11 @@ inline tensor cross_entropy_backward(context& c, const std::vector<tensor>& save
           const auto* x = from + r * width;
           auto* d = to + r * width;
 #pragma omp simd
-          for (std::size_t i = 0; i < width; ++i) store(d[i], share * exp_of(load(x[i]) - sum));
+          for (std::size_t i = 0; i < width; ++i)
+            store(d[i], native::math::cross_entropy_gradient(load(x[i]), sum, share));
           if (label < 0) continue;
           const auto at = static_cast<std::size_t>(label);
-          store(d[at], share * (exp_of(load(x[at]) - sum) - 1.0F));
+          store(d[at], native::math::cross_entropy_gradient_at_target(load(x[at]), sum, share));
         }
       });
     });
@@ -165,7 +167,7 @@ inline tensor mse_loss_backward(context& c, const tensor& x, const tensor& targe
   c.run_kernel([&] {
     launch(static_cast<std::size_t>(elements(x.shape())), [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
 #pragma omp simd
-      for (std::size_t i = begin; i < end; ++i) to[i] = factor * (left[i] - right[i]);
+      for (std::size_t i = begin; i < end; ++i) to[i] = native::math::squared_error_gradient(left[i], right[i], factor);
     });
   });
   return cast(c, dx, x.precision());

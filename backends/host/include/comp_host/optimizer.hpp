@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <comp_native/device.hpp>
+#include <comp_native/math/updates.hpp>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -31,11 +32,11 @@ inline void clear(const tensor& t) { std::memset(t.data(), 0, t.layout()->bytes)
 inline void sgd_plain(context& c, parameter& p, const sgd_options& o) {
   float* value = p.value.as<float>();
   const float* gradient = p.gradient.as<float>();
-  const auto rate = static_cast<float>(o.learning_rate), decay = static_cast<float>(o.weight_decay);
+  const native::math::sgd_update update{o};
   c.run_kernel([&] {
     launch(p.stored(), [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
 #pragma omp simd
-      for (std::size_t i = begin; i < end; ++i) value[i] -= rate * (gradient[i] + decay * value[i]);
+      for (std::size_t i = begin; i < end; ++i) value[i] = update(value[i], gradient[i]);
     });
   });
 }
@@ -43,45 +44,17 @@ inline void sgd_momentum(context& c, parameter& p, const sgd_options& o) {
   const bool first = needs_slot(c, p, p.first);
   float *value = p.value.as<float>(), *velocity = p.first.as<float>();
   const float* gradient = p.gradient.as<float>();
-  const auto rate = static_cast<float>(o.learning_rate), decay = static_cast<float>(o.weight_decay),
-             momentum = static_cast<float>(o.momentum);
-  const bool nesterov = o.nesterov;
+  const native::math::momentum_update update{o};
   c.run_kernel([&] {
     if (first) clear(p.first);
     launch(p.stored(), [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
 #pragma omp simd
-      for (std::size_t i = begin; i < end; ++i) {
-        const float g = gradient[i] + decay * value[i];
-        const float v = momentum * velocity[i] + g;
-        velocity[i] = v;
-        value[i] -= rate * (nesterov ? g + momentum * v : v);
-      }
+      for (std::size_t i = begin; i < end; ++i) update(value[i], gradient[i], velocity[i]);
     });
   });
 }
 
-/// The factors of a step of Adam, in FP32.
-struct adam_factors {
-  float beta1, beta2, rest1, rest2, rate, root2, eps, decay, shrink;
-  adam_factors(const adam_options& o, std::int64_t step)
-      : beta1{static_cast<float>(o.beta1)},
-        beta2{static_cast<float>(o.beta2)},
-        rest1{static_cast<float>(1 - o.beta1)},
-        rest2{static_cast<float>(1 - o.beta2)},
-        rate{static_cast<float>(o.learning_rate / (1 - std::pow(o.beta1, static_cast<double>(step))))},
-        root2{static_cast<float>(1 / std::sqrt(1 - std::pow(o.beta2, static_cast<double>(step))))},
-        eps{static_cast<float>(o.eps)},
-        decay{static_cast<float>(o.decoupled ? 0 : o.weight_decay)},
-        shrink{static_cast<float>(o.decoupled ? 1 - o.learning_rate * o.weight_decay : 1)} {}
-};
-/// The square root of v >= 0 to an ulp or two: a sqrt that may set errno stops the vectoriser.
-/// Source: the reciprocal root's first guess from the bits, and three steps of Newton's method.
-COMP_HOST_INLINE float root_of(float v) {
-  float r = __builtin_bit_cast(float, 0x5f3759dfU - (__builtin_bit_cast(std::uint32_t, v) >> 1));
-  for (int i = 0; i < 3; ++i) r = r * (1.5F - (0.5F * v * r) * r);
-  return v * r;
-}
-inline void adam_one(context& c, parameter& p, const adam_factors& f) {
+inline void adam_one(context& c, parameter& p, const native::math::adam_update& update) {
   const bool first_time = needs_slot(c, p, p.first), second_time = needs_slot(c, p, p.second);
   float *value = p.value.as<float>(), *first = p.first.as<float>(), *second = p.second.as<float>();
   const float* gradient = p.gradient.as<float>();
@@ -90,13 +63,7 @@ inline void adam_one(context& c, parameter& p, const adam_factors& f) {
     if (second_time) clear(p.second);
     launch(p.stored(), [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
 #pragma omp simd
-      for (std::size_t i = begin; i < end; ++i) {
-        const float w = value[i] * f.shrink, g = gradient[i] + f.decay * w;
-        const float m = f.beta1 * first[i] + f.rest1 * g, v = f.beta2 * second[i] + f.rest2 * g * g;
-        first[i] = m;
-        second[i] = v;
-        value[i] = w - f.rate * m / (root_of(v) * f.root2 + f.eps);
-      }
+      for (std::size_t i = begin; i < end; ++i) update(value[i], gradient[i], first[i], second[i]);
     });
   });
 }
@@ -112,10 +79,10 @@ inline void sgd_step(context& c, std::span<parameter* const> all, const sgd_opti
 }
 inline void adam_step(context& c, std::span<parameter* const> all, const adam_options& o, std::int64_t step) {
   require<error>(step >= 1, "adam_step number {} (steps count from 1): start at 1", step);
-  const detail::adam_factors factors{o, step};
+  const native::math::adam_update update{o, step};
   for (parameter* p : all) {
     if (!detail::has_gradient(*p)) continue;
-    detail::adam_one(c, *p, factors);
+    detail::adam_one(c, *p, update);
     p->changed();
   }
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cmath>
+#include <comp_native/math/elementwise.hpp>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -16,25 +17,7 @@
 
 namespace comp::host {
 
-/// e^x for x <= 0 and a little above, in a form that loops turn into vector code: off by 2 units in the last place at
-/// most. Below -87.3 it is 0; NaN stays NaN. Source: range reduction and polynomial as in Cephes' expf.
-COMP_HOST_INLINE float exp_of(float x) {
-  const float clamped = x > 88.0F ? 88.0F : (x < -87.3F ? -87.3F : x);
-  const float shifted = clamped * 1.44269504F + 12582912.0F;  // 1.5 * 2^23: the integer ends up in the low bits
-  const float n = shifted - 12582912.0F;
-  const float r = (clamped - n * 0.693359375F) + n * 2.12194440e-4F;
-  float p = 1.9875691500e-4F;
-  p = p * r + 1.3981999507e-3F;
-  p = p * r + 8.3334519073e-3F;
-  p = p * r + 4.1665795894e-2F;
-  p = p * r + 1.6666665459e-1F;
-  p = p * r + 5.0000001201e-1F;
-  p = p * (r * r) + r + 1.0F;
-  const std::uint32_t scale = (__builtin_bit_cast(std::uint32_t, shifted) << 23) + 0x3f800000U;
-  const auto value = __builtin_bit_cast(std::uint32_t, p * __builtin_bit_cast(float, scale));
-  const std::uint32_t kept = static_cast<std::uint32_t>(x < -87.3F) - 1U;  // a mask: a branch would stop the vectoriser
-  return __builtin_bit_cast(float, value& kept);
-}
+using native::math::exp_of;
 
 namespace detail {
 
@@ -85,7 +68,7 @@ COMP_HOST_INLINE void softmax_gradient_row(const T* dy, const T* y, T* dx, std::
 #pragma omp simd reduction(+ : dot)
   for (std::size_t i = 0; i < width; ++i) dot += load(dy[i]) * load(y[i]);
 #pragma omp simd
-  for (std::size_t i = 0; i < width; ++i) store(dx[i], load(y[i]) * (load(dy[i]) - dot));
+  for (std::size_t i = 0; i < width; ++i) store(dx[i], native::math::softmax_gradient(load(dy[i]), load(y[i]), dot));
 }
 template <class T>
 COMP_HOST_INLINE void log_softmax_gradient_row(const T* dy, const T* y, T* dx, std::size_t width) {
@@ -93,7 +76,8 @@ COMP_HOST_INLINE void log_softmax_gradient_row(const T* dy, const T* y, T* dx, s
 #pragma omp simd reduction(+ : total)
   for (std::size_t i = 0; i < width; ++i) total += load(dy[i]);
 #pragma omp simd
-  for (std::size_t i = 0; i < width; ++i) store(dx[i], load(dy[i]) - exp_of(load(y[i])) * total);
+  for (std::size_t i = 0; i < width; ++i)
+    store(dx[i], native::math::log_softmax_gradient(load(dy[i]), load(y[i]), total));
 }
 
 enum class softmax_kind : std::uint8_t { full, causal, log };

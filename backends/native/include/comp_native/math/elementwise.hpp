@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// One element of activations, sums, products, softmax gradients and losses, in FP32. NaN goes through all of them.
+#pragma once
+
+#include <cmath>
+
+#include "functions.hpp"
+
+namespace comp::native::math {
+
+struct plus {
+  COMP_HD float operator()(float a, float b) const { return a + b; }
+};
+struct times {
+  COMP_HD float operator()(float a, float b) const { return a * b; }
+};
+
+/// f(x) is the activation; gradient(x, y) its derivative at x, where y = f(x).
+struct relu {
+  COMP_HD float operator()(float x) const { return x > 0 || x != x ? x : 0.0F; }
+  COMP_HD float gradient(float, float y) const { return y != y ? y : y > 0 ? 1.0F : 0.0F; }
+};
+struct gelu {
+  COMP_HD float operator()(float x) const { return 0.5F * x * (1.0F + erff(x * 0.70710678F)); }
+  COMP_HD float gradient(float x, float) const {
+    return 0.5F * (1.0F + erff(x * 0.70710678F)) + x * 0.39894228F * exp_of(-0.5F * x * x);
+  }
+};
+struct hyperbolic_tangent {
+  COMP_HD float operator()(float x) const { return tanhf(x); }
+  COMP_HD float gradient(float, float y) const { return 1.0F - y * y; }
+};
+struct sigmoid {
+  COMP_HD float operator()(float x) const {  // the exponential of -|x| never overflows
+    const float e = exp_of(x > 0 ? -x : x);
+    return (x > 0 ? 1.0F : e) / (1.0F + e);
+  }
+  COMP_HD float gradient(float, float y) const { return y * (1.0F - y); }
+};
+
+/// The gradients of softmax and log-softmax; `dot` and `total` are the row's sums of dy * y and of dy.
+COMP_HD float softmax_gradient(float dy, float y, float dot) { return y * (dy - dot); }
+COMP_HD float log_softmax_gradient(float dy, float y, float total) { return dy - exp_of(y) * total; }
+/// share * (softmax - hit), from the log of the row's sum of exponentials.
+COMP_HD float cross_entropy_gradient(float x, float log_sum, float share) { return share * exp_of(x - log_sum); }
+COMP_HD float cross_entropy_gradient_at_target(float x, float log_sum, float share) {
+  return share * (exp_of(x - log_sum) - 1.0F);
+}
+COMP_HD float squared_error_gradient(float x, float target, float factor) { return factor * (x - target); }
+
+}  // namespace comp::native::math

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The exponential and the square root, in forms that loops turn into vector code and kernels into a dozen instructions:
+// the same polynomial on host and device.
+#pragma once
+
+#include <cstdint>
+
+#include "formats.hpp"
+
+namespace comp::native::math {
+
+/// e^x for x <= 0 and a little above, off by 2 units in the last place at most. Below -87.3 it is 0; NaN stays NaN.
+/// Source: range reduction and polynomial as in Cephes' expf.
+COMP_HD float exp_of(float x) {
+  const float clamped = x > 88.0F ? 88.0F : (x < -87.3F ? -87.3F : x);
+  const float shifted = clamped * 1.44269504F + 12582912.0F;  // 1.5 * 2^23: the integer ends up in the low bits
+  const float n = shifted - 12582912.0F;
+  const float r = (clamped - n * 0.693359375F) + n * 2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  p = p * (r * r) + r + 1.0F;
+  const std::uint32_t scale = (bits_as<std::uint32_t>(shifted) << 23) + 0x3f800000U;
+  const auto value = bits_as<std::uint32_t>(p * bits_as<float>(scale));
+  const std::uint32_t kept = static_cast<std::uint32_t>(x < -87.3F) - 1U;  // a mask: a branch would stop the vectoriser
+  return bits_as<float>(value & kept);
+}
+
+/// The square root of v >= 0 to an ulp or two: a sqrt that may set errno stops the vectoriser.
+/// Source: the reciprocal root's first guess from the bits, and three steps of Newton's method.
+COMP_HD float root_of(float v) {
+  float r = bits_as<float>(0x5f3759dfU - (bits_as<std::uint32_t>(v) >> 1));
+  for (int i = 0; i < 3; ++i) r = r * (1.5F - (0.5F * v * r) * r);
+  return v * r;
+}
+
+}  // namespace comp::native::math

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dropout masks as a function of key and element, not of threads, layout or device: Philox 4x32-10.
+// Source: Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
+#pragma once
+
+#include <cmath>
+#include <comp_native/device.hpp>
+#include <cstddef>
+#include <cstdint>
+
+#include "host_device.hpp"
+
+namespace comp::native::math {
+
+/// The words of `Lanes` counters side by side: word[j][lane] is word j of a counter. On entry the counters, then the
+/// words.
+template <std::size_t Lanes>
+COMP_HD void philox(std::uint32_t (&word)[4][Lanes], std::uint32_t key0, std::uint32_t key1) {
+  for (int round = 0; round < 10; ++round) {
+#ifdef _OPENMP
+#pragma omp simd
+#endif
+    for (std::size_t i = 0; i < Lanes; ++i) {
+      const std::uint64_t a = std::uint64_t{word[0][i]} * 0xD2511F53U, b = std::uint64_t{word[2][i]} * 0xCD9E8D57U;
+      const std::uint32_t first = static_cast<std::uint32_t>(b >> 32) ^ word[1][i] ^ key0;
+      const std::uint32_t third = static_cast<std::uint32_t>(a >> 32) ^ word[3][i] ^ key1;
+      word[0][i] = first;
+      word[1][i] = static_cast<std::uint32_t>(b);
+      word[2][i] = third;
+      word[3][i] = static_cast<std::uint32_t>(a);
+    }
+    key0 += 0x9E3779B9U;
+    key1 += 0xBB67AE85U;
+  }
+}
+
+/// What makes a mask: an element is kept where its word is at least `least`, and then scaled.
+struct dropout_mask {
+  std::uint64_t least;
+  float scale;
+  std::uint32_t draw[2], key[2];
+
+  dropout_mask() = default;
+  dropout_mask(double p, const dropout_key& k)
+      : least{static_cast<std::uint64_t>(std::ceil(p * 0x1p32))},
+        scale{p < 1 ? static_cast<float>(1 / (1 - p)) : 0.0F},
+        draw{static_cast<std::uint32_t>(k.draw), static_cast<std::uint32_t>(k.draw >> 32)},
+        key{static_cast<std::uint32_t>(k.seed), static_cast<std::uint32_t>(k.seed >> 32)} {}
+
+  /// factor[4 * i + j]: of element 4 * (group + i) + j.
+  template <std::size_t Groups>
+  COMP_HD void factors(std::uint64_t group, float (&factor)[4 * Groups]) const {
+    std::uint32_t word[4][Groups];
+    for (std::size_t i = 0; i < Groups; ++i) {
+      word[0][i] = static_cast<std::uint32_t>(group + i);
+      word[1][i] = static_cast<std::uint32_t>((group + i) >> 32);
+      word[2][i] = draw[0];
+      word[3][i] = draw[1];
+    }
+    philox(word, key[0], key[1]);
+    for (std::size_t j = 0; j < 4; ++j) {
+      for (std::size_t i = 0; i < Groups; ++i) factor[4 * i + j] = word[j][i] >= least ? scale : 0.0F;
+    }
+  }
+};
+
+}  // namespace comp::native::math

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device functions that kernels call, under CUDA's names: barriers, votes, shuffles, atomics, a little mathematics.
+// expf, fmaxf and their like come from <math.h>.
+#pragma once
+
+#include <math.h>
+
+#include <bit>
+#include <type_traits>
+
+#include "global_memory.hpp"
+#include "shared_memory.hpp"
+
+inline void __syncthreads(simt::place at = simt::place::current()) { simt::wait_for_block("__syncthreads", false, at); }
+inline int __syncthreads_count(int v, simt::place at = simt::place::current()) {
+  return static_cast<int>(simt::wait_for_block("__syncthreads_count", v != 0, at));
+}
+inline int __syncthreads_or(int v, simt::place at = simt::place::current()) {
+  return simt::wait_for_block("__syncthreads_or", v != 0, at) > 0;
+}
+inline int __syncthreads_and(int v, simt::place at = simt::place::current()) {
+  return simt::wait_for_block("__syncthreads_and", v != 0, at) == blockDim.x * blockDim.y * blockDim.z;
+}
+inline void __syncwarp(unsigned mask = 0xffffffffU, simt::place at = simt::place::current()) {
+  simt::wait_for_warp("__syncwarp", mask, 0, false, at);
+}
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+namespace simt {
+
+inline unsigned ballot(const char* call, unsigned mask, bool vote, const place& at) {
+  wait_for_warp(call, mask, vote, vote, at);
+  unsigned votes = 0;
+  for (unsigned lane = 0; lane < warp_size; ++lane) {
+    const bool there = (mask >> lane & 1U) && self().warp() * warp_size + lane < state.in->threads.size();
+    if (there && lane_value<bool>(lane, call, at)) votes |= 1U << lane;
+  }
+  return votes;
+}
+/// `source` picks the lane from (lane, width); out of the segment: the own value.
+template <class T, class Source>
+T shuffle(const char* call, unsigned mask, const T& v, int width, const place& at, Source source) {
+  if (width < 1 || width > 32 || !std::has_single_bit(static_cast<unsigned>(width))) {
+    fail(std::string{call} + " at " + text(at) + " with a width of " + std::to_string(width));
+  }
+  wait_for_warp(call, mask, v, false, at);
+  const int lane = static_cast<int>(self().lane()), first = lane / width * width, from = source(lane, first);
+  return lane_value<T>(static_cast<unsigned>(from < 0 ? lane : from), call, at);
+}
+
+template <class P>
+struct pointed;
+template <class T>
+struct pointed<pointer<T>> {
+  using type = T;
+};
+template <class T>
+struct pointed<watched_address<T>> {
+  using type = T;
+};
+template <class T, class F>
+T update(const pointer<T>& p, F f) {
+  return p.update(f);
+}
+template <class T, class F>
+T update(const watched_address<T>& p, F f) {
+  return p.in->update(p.at, f);
+}
+template <class P>
+using target = typename pointed<P>::type;
+
+}  // namespace simt
+
+inline unsigned __ballot_sync(unsigned mask, int v, simt::place at = simt::place::current()) {
+  return simt::ballot("__ballot_sync", mask, v != 0, at);
+}
+inline int __any_sync(unsigned mask, int v, simt::place at = simt::place::current()) {
+  return simt::ballot("__any_sync", mask, v != 0, at) != 0;
+}
+inline int __all_sync(unsigned mask, int v, simt::place at = simt::place::current()) {
+  return simt::ballot("__all_sync", mask, v == 0, at) == 0;
+}
+template <class T>
+T __shfl_sync(unsigned mask, T v, int lane, int width = 32, simt::place at = simt::place::current()) {
+  return simt::shuffle("__shfl_sync", mask, v, width, at, [=](int, int first) { return first + (lane & (width - 1)); });
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T v, int bits, int width = 32, simt::place at = simt::place::current()) {
+  return simt::shuffle("__shfl_xor_sync", mask, v, width, at, [=](int lane, int first) {
+    const int from = lane ^ bits;
+    return from < first + width ? from : -1;
+  });
+}
+template <class T>
+T __shfl_down_sync(unsigned mask, T v, unsigned by, int width = 32, simt::place at = simt::place::current()) {
+  return simt::shuffle("__shfl_down_sync", mask, v, width, at, [=](int lane, int first) {
+    const int from = lane + static_cast<int>(by);
+    return from < first + width ? from : -1;
+  });
+}
+template <class T>
+T __shfl_up_sync(unsigned mask, T v, unsigned by, int width = 32, simt::place at = simt::place::current()) {
+  return simt::shuffle("__shfl_up_sync", mask, v, width, at, [=](int lane, int first) {
+    const int from = lane - static_cast<int>(by);
+    return from >= first ? from : -1;
+  });
+}
+
+// P: a pointer of the shim to global memory, or what & of a shared element gives. Returns: the value before.
+template <class P>
+auto atomicAdd(P p, std::type_identity_t<simt::target<P>> v) {
+  return simt::update(p, [=](auto old) { return static_cast<simt::target<P>>(old + v); });
+}
+template <class P>
+auto atomicMax(P p, std::type_identity_t<simt::target<P>> v) {
+  return simt::update(p, [=](auto old) { return old < v ? v : old; });
+}
+template <class P>
+auto atomicMin(P p, std::type_identity_t<simt::target<P>> v) {
+  return simt::update(p, [=](auto old) { return v < old ? v : old; });
+}
+template <class P>
+auto atomicOr(P p, std::type_identity_t<simt::target<P>> v) {
+  return simt::update(p, [=](auto old) { return static_cast<simt::target<P>>(old | v); });
+}
+template <class P>
+auto atomicExch(P p, std::type_identity_t<simt::target<P>> v) {
+  return simt::update(p, [=](auto) { return v; });
+}
+template <class P>
+auto atomicCAS(P p, std::type_identity_t<simt::target<P>> expected, std::type_identity_t<simt::target<P>> v) {
+  return simt::update(p, [=](auto old) { return old == expected ? v : old; });
+}
+template <class T>
+std::remove_const_t<T> __ldg(simt::pointer<T> p) {
+  return p.read();
+}
+
+inline int __popc(unsigned v) { return std::popcount(v); }
+inline int __ffs(int v) { return __builtin_ffs(v); }
+inline int __clz(int v) { return std::countl_zero(static_cast<unsigned>(v)); }
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return static_cast<unsigned>((static_cast<unsigned long long>(a) * b) >> 32);
+}
+inline float __uint_as_float(unsigned v) { return std::bit_cast<float>(v); }
+inline unsigned __float_as_uint(float v) { return std::bit_cast<unsigned>(v); }
+inline int __float_as_int(float v) { return std::bit_cast<int>(v); }
+inline float __int_as_float(int v) { return std::bit_cast<float>(v); }
+inline float rsqrtf(float v) { return 1.0F / sqrtf(v); }
