@@ -14,7 +14,6 @@ using comp::precision;
 using comp::settings_error;
 using comp::policy::paddle;
 using comp::policy::paddle_level;
-using comp::policy::paddle_scaling;
 using comp::policy::paddle_version;
 using comp::policy::parse_amp_configs;
 namespace lists = comp::policy::paddle_lists;
@@ -137,7 +136,7 @@ TEST_CASE("a convolution's bias is added by an operator of its own, so its outpu
 
 TEST_CASE("amp_configs: a level alone") {
   CHECK(parse_amp_configs("O2").amp.level == paddle_level::o2);
-  CHECK(parse_amp_configs("O1").scaling == paddle_scaling{});
+  CHECK(parse_amp_configs("O1").scaling == comp::scaling::paddle());
   CHECK_THROWS_WITH_AS(parse_amp_configs("O3"), "level is \"O3\" (Paddle has O0, OD, O1 and O2): choose one of them",
                        settings_error);
 }
@@ -147,8 +146,7 @@ TEST_CASE("amp_configs: the guide's dictionary") {
       {{"level", "O1"}, {"custom_white_list", {"conv2d"}}, {"use_dynamic_loss_scaling", true}}, paddle_version::guide);
   CHECK(read.amp.level == paddle_level::o1);
   CHECK(read.amp.custom_white_list == std::vector<std::string>{"conv2d"});
-  CHECK(read.scaling ==
-        paddle_scaling{.init_loss_scaling = 32768, .incr_every_n_steps = 1000, .decr_every_n_nan_or_inf = 2});
+  CHECK(read.scaling == comp::scaling::paddle_guide());
 }
 
 TEST_CASE("amp_configs: every key of the scaler and the guard") {
@@ -157,12 +155,12 @@ TEST_CASE("amp_configs: every key of the scaler and the guard") {
     "decr_every_n_nan_or_inf": 3, "use_dynamic_loss_scaling": false, "custom_black_list": ["relu"]})"));
   CHECK(read.amp.use_fp16_guard);
   CHECK(read.amp.custom_black_list.size() == 1);
-  CHECK(read.scaling == paddle_scaling{.init_loss_scaling = 128,
-                                       .incr_ratio = 4,
-                                       .decr_ratio = 0.25,
-                                       .incr_every_n_steps = 10,
-                                       .decr_every_n_nan_or_inf = 3,
-                                       .use_dynamic_loss_scaling = false});
+  CHECK(read.scaling == comp::scaling::settings{.initial = 128,
+                                                .growth = 4,
+                                                .backoff = 0.25,
+                                                .growth_interval = 10,
+                                                .backoff_interval = 3,
+                                                .dynamic = false});
 }
 
 TEST_CASE("amp_configs: unknown keys, wrong types, values out of range and overlaps are refused") {

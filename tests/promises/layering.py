@@ -8,7 +8,8 @@ import sys
 # A part of include/comp may include itself and what stands beside it here.
 PARTS = {
     'core': '',
-    'policy': 'core',
+    'scaling': 'core',
+    'policy': 'core scaling',
     'autocast': 'core policy',
     'strategy': 'core',
     'search': 'core policy autocast strategy',
@@ -16,8 +17,9 @@ PARTS = {
 }
 # A backend may include comp's core, itself and what stands beside it here; none needs the search.
 BACKENDS = {'comp_native': '', 'comp_host': 'comp_native', 'comp_libtorch': ''}
-# Headers beyond the core that a backend may include: libtorch trains by a plan file without a search.
-ALSO = {'comp_libtorch': {'comp/observe/plan_file.hpp'}}
+# Headers beyond the core that a backend may include: libtorch trains by a plan file without a search, some data sets
+# are JSON.
+ALSO = {'comp_native': {'comp/observe/json_reader.hpp'}, 'comp_libtorch': {'comp/observe/plan_file.hpp'}}
 
 # Headers that a user includes on top of <comp/comp.hpp>: files for other programs, and rules of other systems, which
 # would be half a second of everyone's compilation.
@@ -25,7 +27,8 @@ APART = {'comp/observe/summary.hpp', 'comp/observe/t4.hpp', 'comp/policy/kind_li
          'comp/policy/tensorflow_lists.hpp', 'comp/policy/paddle.hpp', 'comp/policy/paddle_lists.hpp',
          'comp/policy/amp_configs.hpp', 'comp/autocast/typed_plan.hpp', 'comp/autocast/follow_pass.hpp',
          'comp/autocast/casts.hpp', 'comp/autocast/tensorflow_pass.hpp', 'comp/autocast/paddle_pass.hpp',
-         'comp/policy/tvm.hpp', 'comp/policy/tvm_lists.hpp', 'comp/autocast/tvm_pass.hpp'}
+         'comp/policy/tvm.hpp', 'comp/policy/tvm_lists.hpp', 'comp/autocast/tvm_pass.hpp', 'comp/scaling/settings.hpp',
+         'comp/scaling/grad_scaler.hpp'}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 

@@ -11,30 +11,16 @@
 #include <comp/core/error.hpp>
 #include <comp/policy/nearest.hpp>
 #include <comp/policy/paddle.hpp>
+#include <comp/scaling/settings.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 namespace comp::policy {
 
-/// Paddle's names for the parameters of dynamic loss scaling, with the defaults of Paddle 3.
-struct paddle_scaling {
-  double init_loss_scaling = 65536;
-  double incr_ratio = 2.0;
-  double decr_ratio = 0.5;
-  int incr_every_n_steps = 2000;    // steps without inf or nan before the scale grows
-  int decr_every_n_nan_or_inf = 1;  // steps in a row with one before it shrinks
-  bool use_dynamic_loss_scaling = true;
-  friend bool operator==(const paddle_scaling&, const paddle_scaling&) = default;
-};
-constexpr paddle_scaling default_scaling(paddle_version version) {
-  if (version == paddle_version::v3) return {};
-  return {.init_loss_scaling = 32768, .incr_every_n_steps = 1000, .decr_every_n_nan_or_inf = 2};
-}
-
 struct amp_configs {
   paddle amp = {};
-  paddle_scaling scaling = {};
+  scaling::settings scaling = scaling::paddle();
 };
 
 namespace detail {
@@ -53,19 +39,19 @@ class amp_config_reader {
     take("custom_white_list", into_.amp.custom_white_list, "a list of operators");
     take("custom_black_list", into_.amp.custom_black_list, "a list of operators");
     take("use_fp16_guard", into_.amp.use_fp16_guard, "true or false");
-    take("use_dynamic_loss_scaling", into_.scaling.use_dynamic_loss_scaling, "true or false");
-    take_positive("init_loss_scaling", into_.scaling.init_loss_scaling);
-    take_positive("incr_ratio", into_.scaling.incr_ratio);
-    take_positive("decr_ratio", into_.scaling.decr_ratio);
-    take_positive("incr_every_n_steps", into_.scaling.incr_every_n_steps);
-    take_positive("decr_every_n_nan_or_inf", into_.scaling.decr_every_n_nan_or_inf);
-    require<settings_error>(into_.scaling.incr_ratio > 1,
-                            "incr_ratio is {} (the scale grows by it): make it larger than 1",
-                            into_.scaling.incr_ratio);
-    require<settings_error>(into_.scaling.decr_ratio < 1,
+    take("use_dynamic_loss_scaling", into_.scaling.dynamic, "true or false");
+    take_positive("init_loss_scaling", into_.scaling.initial);
+    take_positive("incr_ratio", into_.scaling.growth);
+    take_positive("decr_ratio", into_.scaling.backoff);
+    take_positive("incr_every_n_steps", into_.scaling.growth_interval);
+    take_positive("decr_every_n_nan_or_inf", into_.scaling.backoff_interval);
+    require<settings_error>(into_.scaling.growth > 1, "incr_ratio is {} (the scale grows by it): make it larger than 1",
+                            into_.scaling.growth);
+    require<settings_error>(into_.scaling.backoff < 1,
                             "decr_ratio is {} (the scale shrinks by it): make it smaller than 1",
-                            into_.scaling.decr_ratio);
+                            into_.scaling.backoff);
     into_.amp.check();
+    scaling::require_usable(into_.scaling);
   }
   static paddle_level level_of(const nlohmann::json& value) {
     constexpr std::array<std::string_view, 4> levels{"O0", "OD", "O1", "O2"};
@@ -122,7 +108,8 @@ class amp_config_reader {
 /// Throws: `settings_error`, naming the key, for an unknown key, a value of the wrong type or out of range, lists that
 /// overlap.
 inline amp_configs parse_amp_configs(const nlohmann::json& from, paddle_version version = paddle_version::v3) {
-  amp_configs made{.amp = {.version = version}, .scaling = default_scaling(version)};
+  amp_configs made{.amp = {.version = version},
+                   .scaling = version == paddle_version::v3 ? scaling::paddle() : scaling::paddle_guide()};
   if (from.is_string()) {
     made.amp.level = detail::amp_config_reader::level_of(from);
     return made;

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loss scaling for FP16 gradients, on any backend's tensors:
+//   loss.backward(scaler.loss_factor());                   // of each micro-batch
+//   if (!scaler.count_micro_batch()) continue;             // more of them before a step
+//   auto step = scaler.unscale(gradients);                 // clip and apply exist only on what is unscaled
+//   step.clip_norm(1.0);
+//   const step_report report = std::move(step).apply([&] { optimizer.step(); });
+// A step whose gradients are not finite is skipped and reported; at the scale's floor the report says which tensors.
+// Not here: the arithmetic (a backend's, see Gradients), LibTorch's optimizers (comp_libtorch/grad_scaler.hpp).
+// Source: Micikevicius et al. 2018; the algorithm of torch.amp.GradScaler, with Paddle's backoff after several steps.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/error.hpp>
+#include <comp/core/unmet.hpp>
+#include <comp/scaling/settings.hpp>
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::scaling {
+
+// A sentence stays on one line:
+// clang-format off
+/// The gradients of one step, as a backend holds them. A cheap handle: it is copied.
+///   unscale(f)     multiplies every element by f; true when all of them are finite
+///   norm()         the L2 norm of all of them together
+///   multiply(f)    multiplies every element by f
+///   not_finite()   the names of the tensors that have an element that is not; asked for when a step is skipped
+template <class G>
+concept Gradients =
+    (std::copyable<G>
+     || unmet<"Gradients need: to be copyable (a handle, not the tensors)">()) &&
+    (requires(G& g, double f) { { g.unscale(f) } -> std::same_as<bool>; }
+     || unmet<"Gradients need: bool unscale(double factor)">()) &&
+    (requires(G& g) { { g.norm() } -> std::convertible_to<double>; }
+     || unmet<"Gradients need: double norm()">()) &&
+    (requires(G& g, double f) { g.multiply(f); }
+     || unmet<"Gradients need: void multiply(double factor)">()) &&
+    (requires(G& g) { { g.not_finite() } -> std::same_as<std::vector<std::string>>; }
+     || unmet<"Gradients need: std::vector<std::string> not_finite()">());
+// clang-format on
+
+struct step_report {
+  bool skipped = false;                      // a gradient was not finite: the optimizer did not step
+  double scale = 1;                          // that the gradients had
+  double norm = 0;                           // before clipping; 0: nobody asked to clip
+  std::vector<std::string> not_finite = {};  // tensors, where the step was skipped
+  std::string diagnosis = {};                // not empty: skipped although the scale is at its floor
+};
+
+/// All that a scaler carries from step to step: what a checkpoint holds.
+struct state {
+  double scale = 65536;
+  std::int64_t finite_steps = 0;   // in a row
+  std::int64_t overflows = 0;      // in a row
+  std::int64_t skipped = 0;        // in all
+  std::int64_t steps = 0;          // in all, skipped ones too
+  std::int64_t micro_batches = 0;  // that are accumulated already
+  friend bool operator==(const state&, const state&) = default;
+};
+
+/// For any library's JSON values (nlohmann-json finds them by itself).
+template <class Json>
+void to_json(Json& json, const state& s) {
+  json = {{"scale", s.scale}, {"finite_steps", s.finite_steps},  {"overflows", s.overflows}, {"skipped", s.skipped},
+          {"steps", s.steps}, {"micro_batches", s.micro_batches}};
+}
+template <class Json>
+void from_json(const Json& json, state& s) {
+  json.at("scale").get_to(s.scale);
+  json.at("finite_steps").get_to(s.finite_steps);
+  json.at("overflows").get_to(s.overflows);
+  json.at("skipped").get_to(s.skipped);
+  json.at("steps").get_to(s.steps);
+  json.at("micro_batches").get_to(s.micro_batches);
+}
+
+class grad_scaler {
+ public:
+  template <Gradients G>
+  class unscaled;
+
+  /// Throws: `settings_error` for constants that cannot work.
+  explicit grad_scaler(settings chosen = {}) : settings_{chosen}, state_{.scale = chosen.initial} {
+    require_usable(settings_);
+  }
+
+  double scale() const { return state_.scale; }
+  /// What the loss of a micro-batch is multiplied by: the scale, divided by their number, so that accumulated gradients
+  /// are those of the mean loss.
+  double loss_factor() const { return state_.scale / static_cast<double>(settings_.micro_batches); }
+
+  /// After each backward. Returns: whether it was the last before a step.
+  /// Throws: `error` when the step is due already.
+  bool count_micro_batch() {
+    require<error>(state_.micro_batches < settings_.micro_batches,
+                   "backward number {} of {} (gradients of so many are accumulated): call unscale() and apply() before "
+                   "the next",
+                   state_.micro_batches + 1, settings_.micro_batches);
+    return ++state_.micro_batches == settings_.micro_batches;
+  }
+
+  /// Divides the gradients by the scale, once. Returns: what can be clipped and applied.
+  /// Throws: `error` before the last micro-batch, or while the gradients are unscaled already.
+  template <Gradients G>
+  [[nodiscard]] unscaled<G> unscale(G gradients);
+
+  const state& now() const { return state_; }
+  /// A step in the middle is forgotten: its gradients are to be made again.
+  /// Throws: `settings_error` for a state that no scaler of these settings can have.
+  void load(const state& from) {
+    const bool possible = std::isfinite(from.scale) && from.scale >= settings_.floor && from.scale <= settings_.ceiling;
+    const auto counts = {from.finite_steps, from.overflows, from.skipped, from.steps, from.micro_batches};
+    require<settings_error>(
+        possible && *std::min_element(counts.begin(), counts.end()) >= 0 && from.skipped <= from.steps &&
+            from.micro_batches <= settings_.micro_batches,
+        "a scaler's state with scale {}, {} of {} steps skipped, {} micro-batches (out of range for "
+        "these settings): save it again, or load it with the settings that it was saved with",
+        from.scale, from.skipped, from.steps, from.micro_batches);
+    state_ = from;
+    busy_ = false;
+  }
+
+ private:
+  /// Grows, backs off or counts.
+  void judge(bool finite) {
+    ++state_.steps;
+    state_.micro_batches = 0;
+    if (!finite) ++state_.skipped;
+    (finite ? state_.overflows : state_.finite_steps) = 0;
+    auto& in_a_row = finite ? state_.finite_steps : state_.overflows;
+    if (++in_a_row < (finite ? settings_.growth_interval : settings_.backoff_interval)) return;
+    in_a_row = 0;
+    if (!settings_.dynamic) return;
+    const double wanted = state_.scale * (finite ? settings_.growth : settings_.backoff);
+    state_.scale = std::clamp(wanted, settings_.floor, settings_.ceiling);
+  }
+
+  std::string diagnose(const step_report& report) const {
+    if (report.scale > settings_.floor) return {};
+    std::string names;
+    for (const std::string& name : report.not_finite) names += (names.empty() ? " of " : ", ") + name;
+    return fmt::format(
+        "gradients{} are not finite at the lowest loss scale, {} (it is the model that overflows, not the "
+        "scale): give those operators FP32, or train with a smaller learning rate",
+        names, settings_.floor);
+  }
+
+  settings settings_;
+  state state_;
+  bool busy_ = false;  // unscaled, not applied
+};
+
+/// Gradients that were divided by the scale: the only thing that clips and steps. Ends with apply(), or with its life,
+/// which gives the step up: then the gradients are to be made again.
+template <Gradients G>
+class [[nodiscard]] grad_scaler::unscaled {
+ public:
+  unscaled(unscaled&& from) noexcept
+      : scaler_{std::exchange(from.scaler_, nullptr)},
+        gradients_{from.gradients_},
+        finite_{from.finite_},
+        norm_{from.norm_} {}
+  unscaled& operator=(unscaled&&) = delete;
+  ~unscaled() {
+    if (scaler_ != nullptr) give_up();
+  }
+
+  bool finite() const { return finite_; }
+
+  /// Makes the norm of all gradients together `largest` where it is larger. Nothing is clipped in a step to be skipped.
+  /// Returns: the norm before. Throws: `settings_error` for a norm that is not positive.
+  double clip_norm(double largest) {
+    require<settings_error>(largest > 0, "clip_norm({}) (gradients are kept below it): make it positive", largest);
+    norm_ = static_cast<double>(gradients_.norm());
+    if (finite_ && norm_ > largest) gradients_.multiply(largest / norm_);
+    return norm_;
+  }
+
+  /// Calls `optimizer_step` unless a gradient is not finite, then sets the scale for the next step.
+  /// Throws: what `optimizer_step` throws; the step is then given up.
+  template <std::invocable F>
+  step_report apply(F&& optimizer_step) && {
+    step_report report{.skipped = !finite_, .scale = scaler_->scale(), .norm = norm_};
+    if (finite_)
+      std::forward<F>(optimizer_step)();
+    else
+      report.not_finite = gradients_.not_finite();
+    if (report.skipped) report.diagnosis = scaler_->diagnose(report);
+    scaler_->judge(finite_);
+    std::exchange(scaler_, nullptr)->busy_ = false;
+    return report;
+  }
+
+ private:
+  friend class grad_scaler;
+  unscaled(grad_scaler& scaler, G gradients) : scaler_{&scaler}, gradients_{std::move(gradients)} {
+    finite_ = gradients_.unscale(1 / scaler.scale());
+    scaler.busy_ = true;
+  }
+  void give_up() {
+    scaler_->busy_ = false;
+    scaler_->state_.micro_batches = 0;
+  }
+
+  grad_scaler* scaler_;
+  G gradients_;
+  bool finite_ = false;
+  double norm_ = 0;
+};
+
+template <Gradients G>
+grad_scaler::unscaled<G> grad_scaler::unscale(G gradients) {
+  require<error>(!busy_,
+                 "unscale() of gradients that are unscaled (they would be divided by {} twice): apply() the step first",
+                 state_.scale);
+  require<error>(
+      state_.micro_batches == settings_.micro_batches,
+      "unscale() after {} of {} micro-batches (the gradients are not complete): call count_micro_batch() after "
+      "each backward, and unscale() when it returns true",
+      state_.micro_batches, settings_.micro_batches);
+  return unscaled<G>{*this, std::move(gradients)};
+}
+
+}  // namespace comp::scaling
