@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the dispatcher computes in: each operator that a piece of code calls, with the dtypes that its kernel reads and
-// gives, whatever casts autocast or comp puts in between. Through LibTorch's own observer (RecordFunction), so that both
-// are seen by the same means.
+// gives, whatever casts autocast or comp puts in between. Through LibTorch's own observer (RecordFunction), so that
+// both are seen by the same means.
 #pragma once
 
 #include <ATen/record_function.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan that rule_plan derives from PyTorch's lists computes what LibTorch's own autocast computes: on every model of
-// the examples, operator by operator, as the dispatcher sees it, and so do the losses and the gradients.
+// The plan that rule_plan derives from PyTorch's lists computes what LibTorch's own autocast computes: on every model
+// of the examples, operator by operator, as the dispatcher sees it, and so do the losses and the gradients.
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/policy/pytorch.hpp>
 #include <comp_libtorch/autocast_guard.hpp>
@@ -9,7 +9,9 @@
 
 #include "observer.hpp"
 
+// clang-format off
 #include <doctest/doctest.h>  // last: LibTorch has a CHECK of its own, which ends the program
+// clang-format on
 
 namespace {
 using torch_models::columns;
@@ -104,8 +106,9 @@ TEST_CASE("on every model the plan of PyTorch's lists computes what LibTorch's a
     const comp::policy::pytorch lists{.list = comp::policy::pytorch_list::cpu, .low = comp::precision::bf16};
     program.set_plan(comp::autocast::rule_plan(lists, program.graph(), comp::precision::bf16));
 
-    const seen theirs =
-        observed(of, batch, [](const std::string&) { return comp::libtorch::autocast_guard{at::kCPU, at::kBFloat16}; });
+    const seen theirs = observed(of, batch, [](const std::string&) {
+      return comp::libtorch::autocast_guard{at::kCPU, at::kBFloat16};
+    });
     const seen ours = observed(of, batch, planned);
 
     const auto expected = texts(theirs.calls), got = texts(ours.calls);
@@ -121,18 +124,18 @@ TEST_CASE("on every model the plan of PyTorch's lists computes what LibTorch's a
     REQUIRE(ours.losses.size() == theirs.losses.size());
     for (std::size_t i = 0; i < ours.losses.size(); ++i) {
       const double a = ours.losses[i].item<double>(), b = theirs.losses[i].item<double>();
-      MESSAGE(name, ": loss ", a, " with the plan, ", b, " with autocast, of ", expected.size(), " operators ", low,
-              " read BF16");
       CHECK(std::abs(a - b) <= noise * std::abs(b));
     }
     REQUIRE(ours.gradients.size() == theirs.gradients.size());
-    double worst = 0;
+    double all = 0, worst = 0;
+    for (const torch::Tensor& gradient : theirs.gradients) all = std::hypot(all, gradient.norm().item<double>());
     for (std::size_t i = 0; i < ours.gradients.size(); ++i) {
       CHECK((ours.gradients[i].scalar_type() == theirs.gradients[i].scalar_type()));
-      const double size = theirs.gradients[i].norm().item<double>();
-      worst = std::max(worst, (ours.gradients[i] - theirs.gradients[i]).norm().item<double>() / std::max(size, 1e-12));
+      // Not below a thousandth of the whole: attention's key bias has a gradient of 0 and rounding.
+      const double size = std::max(theirs.gradients[i].norm().item<double>(), all / 1000);
+      worst = std::max(worst, (ours.gradients[i] - theirs.gradients[i]).norm().item<double>() / size);
     }
-    MESSAGE(name, ": gradients differ by at most ", worst, " of their norm");
+    MESSAGE(name, ": ", low, " of ", expected.size(), " operators read BF16; gradients differ by ", worst, " at most");
     CHECK(worst <= noise);
   }
 }

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// The seven models in LibTorch: a search, then FP32, LibTorch's autocast and the found plan in turns in one process;
+// peak memory, and with --epochs the score after a training each way.
+//   models [--models vgg16,bert] [--data FOLDER] [--limit N] [--seconds S] [--epochs N] [--seeds N] [--json FILE]
+// FOLDER has the data sets under their names (cifar100, mnist, cora, squad-v2); what it lacks is made up.
+#include <CLI/CLI.hpp>
+#include <comp/comp.hpp>
+#include <comp/observe/json.hpp>
+#include <fstream>
+#include <map>
+
+#include "contest.hpp"
+
+namespace {
+
+using bench::way;
+using comp::precision;
+using json = nlohmann::json;
+
+struct options {
+  std::vector<std::string> models = {"alexnet", "vgg16", "gan", "gcn", "gat", "bert", "simplenet"};
+  std::filesystem::path data = {}, file = {};
+  std::int64_t limit = 0;
+  std::string bert = "small";
+  double seconds = 10;
+  std::size_t rounds = 60, epochs = 0, seeds = 1;
+  bool quick = false;
+};
+
+torch_models::job make(const options& chosen, const std::string& model, std::uint64_t seed) {
+  static const std::map<std::string, const char*> sets{{"alexnet", "cifar100"}, {"vgg16", "cifar100"},
+                                                       {"gan", "mnist"},        {"gcn", "cora"},
+                                                       {"gat", "cora"},         {"bert", "squad-v2"}};
+  torch_models::job_options o{.limit = chosen.limit, .seed = seed};
+  if (const auto set = sets.find(model); set != sets.end() && std::filesystem::exists(chosen.data / set->second)) {
+    if (!chosen.data.empty()) o.data = chosen.data / set->second;
+  }
+  if (model == "bert") o.size = chosen.bert;
+  if (model == "gan") o.size = "connected";
+  if (model == "simplenet" || model == "gcn" || model == "gat") o.limit = 0;
+  if (chosen.quick) {
+    o.batch = model == "gcn" || model == "gat" ? 0 : 16;
+    o.limit = model == "gcn" || model == "gat" ? 0 : 64;
+    if (model == "bert") o.size = "tiny";
+    if (model == "simplenet") o.width = 128;
+  }
+  return torch_models::make_job(model, o);
+}
+
+comp::outcome search(torch_models::job_trainer& trainer) {
+  comp::search_settings settings;
+  settings.precisions = {precision::fp32, precision::bf16};
+  const comp::two_stage strategy{comp::policy::pytorch{.list = comp::policy::pytorch_list::cpu, .low = precision::bf16},
+                                 comp::strategy::greedy{}, comp::strategy::greedy{}, settings};
+  return strategy.run(trainer);
+}
+
+/// The score after `epochs` epochs of each way, from the same weights, in the same order.
+json scores(const options& chosen, const std::string& model, const comp::plan& plan) {
+  json all = json::array();
+  for (std::uint64_t seed = 1; seed <= chosen.seeds; ++seed) {
+    json of_seed{{"seed", seed}};
+    for (const way w : {bench::fp32, bench::autocast, bench::comp_plan}) {
+      torch_models::job job = make(chosen, model, seed);
+      double score = 0, loss = 0;
+      if (w == bench::autocast) {
+        torch_models::batches source{
+            job.examples(),
+            {.batch = std::min(job.batch, job.examples()), .seed = seed},
+            [&](const torch::Tensor& rows, at::Generator&) { return pick(job, job.train, rows); }};
+        for (std::size_t e = 0; e < chosen.epochs; ++e) {
+          std::size_t steps = 0;
+          double sum = 0;
+          for (auto batch = source.next(); batch; batch = source.next(), ++steps) {
+            for (const double part : bench::autocast_step(job, *batch)) sum += part;
+          }
+          loss = sum / static_cast<double>(steps);
+        }
+        const comp::libtorch::autocast_guard on{at::kCPU, at::kBFloat16};
+        score = torch_models::score(job);
+      } else {
+        auto trainer = torch_models::make_trainer(job, seed);
+        if (w == bench::comp_plan) trainer.set_precision(plan);
+        for (std::size_t e = 0; e < chosen.epochs; ++e) loss = trainer.run_epoch().loss;
+        score = trainer.validate();
+      }
+      of_seed[bench::way_names[w]] = {{"score", score}, {"loss", loss}};
+      fmt::print("{} seed {}: {} has score {:.4f}, loss {:.4f} after {} epochs\n", model, seed, bench::way_names[w],
+                 score, loss, chosen.epochs);
+    }
+    all.push_back(std::move(of_seed));
+  }
+  return all;
+}
+
+/// What the plan does to each kind of operator: how many of them are low.
+std::string lowered(const comp::op_graph& graph, const comp::plan& plan) {
+  std::map<std::string, std::pair<int, int>> kinds;
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (!graph[i].choosable) continue;
+    auto& [low, all] = kinds[std::string{comp::policy::without_overload(graph[i].kind)}];
+    low += comp::is_low(plan[i]);
+    ++all;
+  }
+  std::string text;
+  for (const auto& [kind, counts] : kinds) {
+    text += fmt::format("{}{} {}/{}", text.empty() ? "" : ", ", kind, counts.first, counts.second);
+  }
+  return text;
+}
+
+json measure(const options& chosen, const std::string& model) {
+  torch_models::job job = make(chosen, model, 1);
+  auto trainer = torch_models::make_trainer(job);
+  const comp::outcome found = search(trainer);
+  trainer.set_precision(found.plan);
+  (void)trainer.tune();
+  const bench::contest timed = bench::race(job, trainer, chosen.seconds, chosen.rounds);
+  const comp::libtorch::program_settings run = trainer.executor().settings();
+  json of{{"model", model}, {"job", job.description}, {"batch", job.batch}, {"operators", found.graph.size()}};
+  for (const way w : {bench::fp32, bench::autocast, bench::comp_plan}) {
+    const comp::interval bounds = comp::median_interval(timed.seconds[w]);
+    of["step"][bench::way_names[w]] = {
+        {"seconds", timed.of(w)}, {"interval_95", comp::json_of(bounds)}, {"peak_bytes", timed.peak_bytes[w]}};
+  }
+  const auto ratio = [&](const char* name, way a, way b) {
+    const comp::paired_speedup s = timed.speedup(a, b);
+    of["speedup"][name] = {{"ratio", s.ratio}, {"interval_95", comp::json_of(s.bounds)}};
+    return s;
+  };
+  const auto over_fp32 = ratio("comp_over_fp32", bench::fp32, bench::comp_plan);
+  const auto over_autocast = ratio("comp_over_autocast", bench::autocast, bench::comp_plan);
+  const auto over_better = ratio("comp_over_better", timed.better_baseline(), bench::comp_plan);
+  ratio("autocast_over_fp32", bench::fp32, bench::autocast);
+  of["rounds"] = timed.seconds[0].size();
+  of["plan"] = found.plan.str();
+  of["low_operators"] = lowered(found.graph, found.plan);
+  of["weights"] = run.weights == comp::libtorch::weight_casts::keep ? "kept" : "cast";
+  of["images"] = run.images == comp::libtorch::memory_format::channels_last ? "channels-last" : "as they are";
+  of["search"] = {{"seconds", found.overhead_seconds()},
+                  {"share_of_100_epochs", found.overhead_share()},
+                  {"trials", found.trials.size()},
+                  {"batches_per_epoch", found.baseline.batches}};
+  fmt::print(
+      "{}: {}\n  FP32 {:.2f} ms, autocast {:.2f} ms, comp {:.2f} ms; comp is {:.3f}x FP32, {:.3f}x autocast ({:.3f} .. "
+      "{:.3f}), {:.3f}x the better of both; search {:.1f} s, {:.2f}% of 100 epochs, {} trials\n  low: {}\n",
+      model, job.description, timed.of(bench::fp32) * 1e3, timed.of(bench::autocast) * 1e3,
+      timed.of(bench::comp_plan) * 1e3, over_fp32.ratio, over_autocast.ratio, over_autocast.bounds.low,
+      over_autocast.bounds.high, over_better.ratio, found.overhead_seconds(), 100 * found.overhead_share(),
+      found.trials.size(), of["low_operators"].get<std::string>());
+  std::fflush(stdout);
+  if (chosen.epochs > 0) of["scores"] = scores(chosen, model, found.plan);
+  return of;
+}
+
+/// docs/benchmarks.md has this table.
+void print_table(const json& all) {
+  fmt::print(
+      "\n| model | FP32 | autocast | comp | comp / autocast (95%) | comp / better | peak FP32, autocast, comp | search of "
+      "100 epochs | trials |\n|---|---|---|---|---|---|---|---|---|\n");
+  for (const json& m : all) {
+    const auto ms = [&](const char* w) { return m["step"][w]["seconds"].get<double>() * 1e3; };
+    const auto mib = [&](const char* w) { return m["step"][w]["peak_bytes"].get<double>() / (1 << 20); };
+    const json& s = m["speedup"]["comp_over_autocast"];
+    fmt::print(
+        "| {}, batch {} | {:.2f} ms | {:.2f} ms | {:.2f} ms | {:.3f} ({:.3f} to {:.3f}) | {:.3f} | {:.0f}, {:.0f}, {:.0f} "
+        "MiB | {:.2f}% | {} |\n",
+        m["model"].get<std::string>(), m["batch"].get<int>(), ms("fp32"), ms("autocast"), ms("comp"),
+        s["ratio"].get<double>(), s["interval_95"][0].get<double>(), s["interval_95"][1].get<double>(),
+        m["speedup"]["comp_over_better"]["ratio"].get<double>(), mib("fp32"), mib("autocast"), mib("comp"),
+        100 * m["search"]["share_of_100_epochs"].get<double>(), m["search"]["trials"].get<int>());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Seven LibTorch models: FP32, LibTorch's autocast and comp's plan, in turns."};
+  options chosen;
+  app.add_option("--models", chosen.models, "Which, joined by commas")->delimiter(',');
+  app.add_option("--data", chosen.data, "Folder with cifar100, mnist, cora, squad-v2; what is missing is made up");
+  app.add_option("--limit", chosen.limit, "Training examples per epoch (default: all)");
+  app.add_option("--bert", chosen.bert, "Size of BERT: base, small, tiny")->capture_default_str();
+  app.add_option("--seconds", chosen.seconds, "Of each model's contest, at least")->capture_default_str();
+  app.add_option("--rounds", chosen.rounds, "Of each model's contest, at most")->capture_default_str();
+  app.add_option("--epochs", chosen.epochs, "Trained each way for the scores; 0: none")->capture_default_str();
+  app.add_option("--seeds", chosen.seeds, "Of those trainings")->capture_default_str();
+  app.add_option("--json", chosen.file, "Where the figures go");
+  app.add_flag("--quick", chosen.quick, "Small sizes, to see that it runs");
+  CLI11_PARSE(app, argc, argv);
+  json all = json::array();
+  for (const std::string& model : chosen.models) {
+    try {
+      all.push_back(measure(chosen, model));
+    } catch (const std::exception& failed) {
+      fmt::print(stderr, "{}: {}\n", model, failed.what());
+      return 1;
+    }
+    if (!chosen.file.empty()) std::ofstream{chosen.file} << all.dump(2) << '\n';
+  }
+  print_table(all);
+}
