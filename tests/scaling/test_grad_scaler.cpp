@@ -186,12 +186,12 @@ TEST_CASE("gradients that are unscaled are not unscaled again before their step"
   scaler.count_micro_batch();
   auto first = scaler.unscale(gradients{&all});
   CHECK_THROWS_WITH_AS(
-      scaler.unscale(gradients{&all}),
+      static_cast<void>(scaler.unscale(gradients{&all})),
       "unscale() of gradients that are unscaled (they would be divided by 64 twice): apply() the step first",
       comp::error);
   std::move(first).apply([] {});
   scaler.count_micro_batch();
-  CHECK_NOTHROW(scaler.unscale(gradients{&all}));
+  CHECK_NOTHROW(static_cast<void>(scaler.unscale(gradients{&all})));
 }
 
 TEST_CASE("accumulation: the loss is divided by the micro-batches, and only all of them make a step") {
@@ -201,7 +201,7 @@ TEST_CASE("accumulation: the loss is divided by the micro-batches, and only all 
   CHECK_FALSE(scaler.count_micro_batch());
   CHECK_FALSE(scaler.count_micro_batch());
   CHECK_THROWS_WITH_AS(
-      scaler.unscale(gradients{&all}),
+      static_cast<void>(scaler.unscale(gradients{&all})),
       "unscale() after 2 of 4 micro-batches (the gradients are not complete): call count_micro_batch() "
       "after each backward, and unscale() when it returns true",
       comp::error);
@@ -212,7 +212,7 @@ TEST_CASE("accumulation: the loss is divided by the micro-batches, and only all 
       "backward number 5 of 4 (gradients of so many are accumulated): call unscale() and apply() before "
       "the next",
       comp::error);
-  std::move(scaler.unscale(gradients{&all})).apply([] {});
+  scaler.unscale(gradients{&all}).apply([] {});
   CHECK(scaler.now().micro_batches == 0);
   CHECK(scaler.now().steps == 1);
 }
@@ -256,7 +256,7 @@ TEST_CASE("a scaler's state comes back, in the middle of an accumulation too, an
   for (grad_scaler* s : {&scaler, &other}) {
     std::vector<tensor> all{{"w", {1}}};
     if (s == &scaler) s->count_micro_batch();
-    std::move(s->unscale(gradients{&all})).apply([] {});
+    s->unscale(gradients{&all}).apply([] {});
     step(*s, 1);
     CHECK(s->scale() == 64);
   }

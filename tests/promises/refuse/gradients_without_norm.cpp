@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+// expect: Gradients need: double norm()
+#include <comp/scaling/grad_scaler.hpp>
+
+struct faulty {
+  bool unscale(double factor);
+  void multiply(double factor);
+  std::vector<std::string> not_finite();
+};
+comp::scaling::grad_scaler::unscaled<faulty>* refused;
