@@ -1,18 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images as tensors for the jobs: pixels stay bytes, a batch is normalised when it is picked.
+// Images as tensors for the jobs: pixels stay bytes, a batch is normalised when it is picked. Pictures of JPEG folders
+// are decoded once where they fit in memory, else when their batch is picked.
 #pragma once
 
 #include <comp_native/data/cifar.hpp>
 #include <comp_native/data/idx.hpp>
+#include <comp_native/data/jpeg_folder.hpp>
 #include <libtorch/job.hpp>
 
 namespace torch_models {
 
-/// Columns: images (N,C,H,W) as bytes, labels (N).
+/// Columns: images (N,C,H,W) as bytes, labels (N); with `decode`, numbers of pictures (N) instead of images.
 struct image_set {
-  columns train, validation;
+  columns train = {}, validation = {};
   std::int64_t classes = 0;
-  std::string source;
+  std::string source = {};
+  std::function<torch::Tensor(const torch::Tensor& numbers)> decode = {};  // -> (B,3,side,side), bytes
+
+  /// The first of the training images, as bytes.
+  torch::Tensor some(std::int64_t most) const {
+    const torch::Tensor first = train[0].narrow(0, 0, std::min(train[0].size(0), most));
+    return decode ? decode(first) : first;
+  }
 };
 
 namespace detail {
@@ -36,24 +45,75 @@ inline columns noisy(std::int64_t count, const torch::Tensor& patterns) {
 inline image_set made_up_images(std::int64_t channels, std::int64_t side, std::int64_t count) {
   const std::int64_t classes = channels == 1 ? 10 : 100;
   const torch::Tensor patterns = torch::rand({classes, channels, side, side});
-  return {detail::noisy(count, patterns), detail::noisy(std::max<std::int64_t>(count / 5, 1), patterns), classes,
-          "made-up images"};
+  return {.train = detail::noisy(count, patterns),
+          .validation = detail::noisy(std::max<std::int64_t>(count / 5, 1), patterns),
+          .classes = classes,
+          .source = "made-up images"};
 }
 
-/// CIFAR or MNIST as they are published; of a single file the last tenth is for validation.
-/// Throws: `comp::file_error`.
-inline image_set read_images(const std::filesystem::path& path) {
+namespace detail {
+
+/// Pictures by number, those of validation behind those of training; decoded by as many threads as LibTorch has.
+inline std::function<torch::Tensor(const torch::Tensor&)> decoder(std::vector<std::filesystem::path> files,
+                                                                  std::int64_t side) {
+  return [files = std::move(files), side](const torch::Tensor& numbers) {
+    const torch::Tensor wanted = numbers.to(torch::kCPU, torch::kLong).contiguous();
+    torch::Tensor images = torch::empty({wanted.size(0), 3, side, side}, torch::kByte);
+    const std::int64_t each = 3 * side * side, *number = wanted.const_data_ptr<std::int64_t>();
+    auto* to = images.mutable_data_ptr<std::uint8_t>();
+    at::parallel_for(0, wanted.size(0), 1, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) {
+        const auto& file = files[static_cast<std::size_t>(number[i])];
+        const auto pixels = comp::native::data::read_picture(file, side, side * 8 / 7);
+        std::copy(pixels.begin(), pixels.end(), to + i * each);
+      }
+    });
+    return images.to(numbers.device());
+  };
+}
+
+/// Side 64 is Tiny ImageNet's own, 224 ImageNet's. In an order of its own: files are listed class by class.
+inline image_set read_pictures(const std::filesystem::path& path, std::int64_t side) {
   using namespace comp::native::data;
+  constexpr std::int64_t in_memory = std::int64_t{2} << 30;  // [bytes]
+  picture_files train = list_pictures(path, part::train), test = list_pictures(path, part::test);
+  const std::int64_t cut = std::ssize(train.files), all = cut + std::ssize(test.files);
+  const auto labels = [](const picture_files& of) {
+    return torch::tensor(torch::ArrayRef<std::int32_t>(of.labels), torch::kLong);
+  };
+  const torch::Tensor order = torch::randperm(cut), order_of_test = torch::randperm(all - cut);
+  image_set made{.train = {order, labels(train).index_select(0, order)},
+                 .validation = {order_of_test + cut, labels(test).index_select(0, order_of_test)},
+                 .classes = train.classes(),
+                 .source = path.filename().string()};
+  train.files.insert(train.files.end(), test.files.begin(), test.files.end());
+  made.decode = decoder(std::move(train.files), side);
+  if (all * 3 * side * side > in_memory) return made;
+  for (columns* part : {&made.train, &made.validation}) part->front() = made.decode(part->front());
+  made.decode = {};
+  return made;
+}
+
+}  // namespace detail
+
+/// CIFAR, MNIST or a folder of JPEG pictures as they are published; of a single file the last tenth is for validation.
+/// `side` is what pictures are brought to, 0: 64. Throws: `comp::file_error`.
+inline image_set read_images(const std::filesystem::path& path, std::int64_t side = 0) {
+  using namespace comp::native::data;
+  if (is_picture_folder(path)) return detail::read_pictures(path, side > 0 ? side : 64);
   const images_split read = is_mnist(path) ? images_split{read_mnist(path, part::train), read_mnist(path, part::test)}
                             : std::filesystem::is_directory(path)
                                 ? images_split{read_cifar(path, part::train), read_cifar(path, part::test)}
                                 : split(read_cifar(path, part::train), 0.1);
-  return {detail::as_columns(read.train), detail::as_columns(read.test), read.train.classes, path.filename().string()};
+  return {.train = detail::as_columns(read.train),
+          .validation = detail::as_columns(read.test),
+          .classes = read.train.classes,
+          .source = path.filename().string()};
 }
 
-/// Bytes to numbers of mean 0 and deviation 1 in each channel, moments taken over (at most 10,000 of) `images`.
+/// Bytes to numbers of mean 0 and deviation 1 in each channel of `images`.
 inline std::function<columns(columns)> normalization(const torch::Tensor& images) {
-  const torch::Tensor some = images.narrow(0, 0, std::min<std::int64_t>(images.size(0), 10'000)).to(torch::kFloat);
+  const torch::Tensor some = images.to(torch::kFloat);
   const torch::Tensor mean = some.mean({0, 2, 3}, true);
   const torch::Tensor scale = some.std(at::OptionalIntArrayRef{{0, 2, 3}}, 0, true).clamp_min(1.0).reciprocal();
   return [mean, scale](columns rows) {

@@ -10,20 +10,24 @@ namespace torch_models {
 namespace detail {
 
 inline image_set classified_images(const job_options& o) {
-  if (!o.data.empty()) return read_images(o.data);
+  if (!o.data.empty()) return read_images(o.data, o.side);
   return made_up_images(3, chosen(o.side, 32), chosen(o.limit, 2048));
 }
 
 /// The classifier is shared by reference, as a LibTorch module holder is.
 template <class Net>
-job classification(std::string name, Net net, image_set set, std::int64_t batch, const job_options& o) {
+job classification(std::string name, Net net, image_set set, const torch::Tensor& some, std::int64_t batch,
+                   const job_options& o) {
   net->to(o.device);
   job made{.name = std::move(name), .modules = {{"net", net.ptr()}}, .batch = batch};
   made.train = on_device(first_rows(std::move(set.train), o.limit), o.device);
   made.description =
       fmt::format("{} on {} images of {} ({} classes)", made.name, made.examples(), set.source, set.classes);
   made.validation = on_device(first_rows(std::move(set.validation), o.limit), o.device);
-  made.collate = normalization(made.train.front());
+  made.collate = [normal = normalization(some), decode = std::move(set.decode)](columns rows) {
+    if (decode) rows.front() = decode(rows.front());
+    return normal(std::move(rows));
+  };
   made.phases = {{"forward", [net](const columns& rows) mutable {
                     return torch::cross_entropy_loss(net->forward(rows[0]), rows[1]);
                   }}};
@@ -34,8 +38,14 @@ template <class Net>
 job image_job(const char* name, const job_options& o, std::int64_t usual_batch, double usual_rate) {
   torch::manual_seed(o.seed);
   image_set set = classified_images(o);
-  Net net{image_options{.side = set.train.front().size(2), .classes = set.classes}};
-  job made = classification(name, net, std::move(set), chosen(o.batch, usual_batch), o);
+  const torch::Tensor some = set.some(2000).to(o.device);
+  const std::int64_t side = some.size(2);
+  comp::require<comp::error>(some.size(1) == 3 && some.size(3) == side && side > 0 && side % 32 == 0,
+                             "images of {}x{}x{} for {} (it reads three channels of one side, a multiple of 32): "
+                             "use CIFAR or a folder of JPEG pictures",
+                             some.size(1), side, some.size(3), name);
+  Net net{image_options{.side = side, .classes = set.classes}};
+  job made = classification(name, net, std::move(set), some, chosen(o.batch, usual_batch), o);
   made.optimizers = {std::make_shared<torch::optim::SGD>(
       net->parameters(), torch::optim::SGDOptions(rate(o, usual_rate)).momentum(0.9).weight_decay(5e-4))};
   made.score = [net](const job& of) mutable {

@@ -26,7 +26,7 @@ struct job_options {
   std::string size = {};              // bert: base, small, tiny; gan: connected, convolutional; the others have none
   std::int64_t batch = 0;             // 0: the paper's
   std::int64_t limit = 0;             // training examples, the first ones; 0: all
-  std::int64_t side = 0;              // of images from JPEG folders and of made-up ones; 0: 32
+  std::int64_t side = 0;              // of JPEG pictures (0: 64) and made-up images (0: 32); 224: the ImageNet form
   std::int64_t width = 0;             // of SimpleNet; 0: 1024 (the guide has 8192)
   std::int64_t steps_per_epoch = 10;  // where a step is all the data: graphs
   double learning_rate = 0;           // 0: the job's own

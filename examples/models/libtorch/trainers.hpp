@@ -16,6 +16,7 @@ using job_trainer = comp::libtorch::trainer<batches, true>;
 inline void comp_step(comp::libtorch::step& s, job& of, const columns& batch) {
   for (const phase& part : of.phases) {
     const torch::Tensor loss = s.forward(part.name, [&] { return part.loss(batch); });
+    of.optimizers[part.optimizer]->zero_grad();  // another phase's backward may have reached these weights, too
     s.backward(loss, {.loss = part.name});
     if (of.clip_norm > 0) s.clip(of.clip_norm);
     s.update(*of.optimizers[part.optimizer]);
