@@ -149,5 +149,48 @@ class Train(unittest.TestCase):
         self.assertEqual(code, -signal.SIGKILL)
 
 
+@unittest.skipUnless(pathlib.Path(TRAIN).with_name('train_libtorch').exists(), 'this build has no LibTorch')
+class TrainLibTorch(unittest.TestCase):
+    """--backend libtorch: the same program to the user, on made-up data where none is named."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = pathlib.Path(folder.name, 'out')
+
+    def train(self, *more):
+        job = ['--backend', 'libtorch', '--batch', '16', '--limit', '64', '--epochs', '1', '--threads', '1']
+        return subprocess.run([TRAIN, *job, '--out', str(self.out), *more], text=True, capture_output=True, timeout=SECONDS)
+
+    def test_a_search_writes_what_it_promises_and_its_plan_can_be_trained_with(self):
+        got = self.train('--model', 'gan')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        for file in ('plan.json', 'summary.json'):
+            json.loads((self.out / file).read_text())
+        self.assertTrue((self.out / 'report.html').exists())
+        ledger = (self.out / 'search.jsonl').read_text()
+        again = self.train('--model', 'gan', '--plan', str(self.out / 'plan.json'))
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertEqual((self.out / 'search.jsonl').read_text(), ledger)  # no search
+
+    def test_a_resumed_search_makes_no_run_again(self):
+        self.assertEqual(self.train('--model', 'simplenet').returncode, 0)
+        runs = [line for line in (self.out / 'search.jsonl').read_text().splitlines() if '"stage"' in line]
+        got = self.train('--model', 'simplenet', '--resume')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        after = [line for line in (self.out / 'search.jsonl').read_text().splitlines() if '"stage"' in line]
+        self.assertEqual(after, runs)
+
+    def test_a_model_that_it_lacks_is_refused_with_those_it_has(self):
+        got = self.train('--model', 'mlp')
+        self.assertEqual(got.returncode, 1)
+        self.assertIn('mlp is no model of backend libtorch (it trains alexnet, vgg16, gan,', got.stderr)
+
+    def test_data_that_are_not_there_are_named(self):
+        got = self.train('--model', 'gcn', '--data', str(self.out / 'nowhere'))
+        self.assertEqual(got.returncode, 1)
+        self.assertIn('nowhere', got.stderr)
+
+
 if __name__ == '__main__':
     unittest.main()

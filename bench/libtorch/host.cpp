@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// The native trainer on this CPU beside LibTorch: the same VGG16 and transformer, batches, optimizers and threads,
+// steps in turns in one process. FP32 both; BF16: LibTorch's autocast against the native trainer with all operators in
+// BF16.
+//   host [rounds] [threads] [file.json]
+#include <ATen/Parallel.h>
+#include <torch/optim.h>
+
+#include <chrono>
+#include <comp/core/statistics.hpp>
+#include <comp_host/device.hpp>
+#include <comp_libtorch/autocast_guard.hpp>
+#include <comp_native/datasets.hpp>
+#include <comp_native/models.hpp>
+#include <comp_native/trainer.hpp>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <libtorch/vgg16.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpt.hpp"
+
+namespace {
+
+using namespace comp::native;
+using comp::precision;
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// One model in one precision: a step of ours and a step of LibTorch's, each with its loss read.
+struct duel {
+  std::string name;
+  std::function<void()> ours, theirs;
+  std::vector<double> our_seconds = {}, their_seconds = {};
+};
+
+using host_trainer = trainer<comp::host::device>;
+
+std::shared_ptr<host_trainer> native_trainer(comp::host::device& device, model m, const data_source& data,
+                                             optimizer with, precision p) {
+  auto made = std::make_shared<host_trainer>(device, std::move(m), data, data, training{.optimizer = with});
+  comp::plan all{made->graph().size()};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (made->graph()[i].choosable) all[i] = p;
+  }
+  made->set_precision(all);
+  return made;
+}
+
+/// A step as a LibTorch user writes it; under autocast for BF16.
+std::function<void()> torch_step(precision p, std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                 std::function<torch::Tensor()> loss_of_next) {
+  return [=] {
+    torch::Tensor loss;
+    {
+      const comp::libtorch::autocast_guard on{at::kCPU, at::kBFloat16, p == precision::bf16};
+      loss = loss_of_next();
+    }
+    optimizer->zero_grad();
+    loss.backward();
+    optimizer->step();
+    (void)loss.item<float>();
+  };
+}
+
+constexpr std::int64_t image_batch = 64, images = 256;
+const models::gpt_options gpt_shape{
+    .batch = 16, .vocabulary = 96, .context = 64, .layers = 4, .width = 256, .heads = 4};
+
+/// Noise: the arithmetic takes as long whatever the values are.
+image_data noise_images() {
+  random_stream draws{1, 1};
+  std::vector<std::uint8_t> pixels(images * 3 * 32 * 32);
+  std::vector<std::int32_t> labels(images);
+  for (auto& pixel : pixels) pixel = static_cast<std::uint8_t>(draws.below(256));
+  for (auto& label : labels) label = static_cast<std::int32_t>(draws.below(100));
+  return {{3, 32, 32}, std::move(pixels), std::move(labels), {0.5F}, {0.25F}};
+}
+token_data noise_tokens() {
+  random_stream draws{1, 2};
+  std::vector<std::int32_t> tokens(64 * 64 + 1);
+  for (auto& token : tokens) token = static_cast<std::int32_t>(draws.below(96));
+  return {std::move(tokens), gpt_shape.context};
+}
+
+duel vgg_duel(comp::host::device& device, precision p) {
+  const auto ours = native_trainer(device, models::vgg16({.batch = image_batch, .classes = 100}), noise_images(),
+                                   sgd(0.01, 0.9, 5e-4), p);
+  torch_models::vgg16 net{torch_models::image_options{.side = 32, .classes = 100}};
+  const auto optimizer = std::make_shared<torch::optim::SGD>(
+      net->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9).weight_decay(5e-4));
+  const auto x = torch::randint(0, 256, {images, 3, 32, 32}, torch::kByte), y = torch::randint(0, 100, {images});
+  const auto loss = [=]() mutable {
+    const auto rows = torch::randint(0, images, {image_batch});
+    const auto batch = x.index_select(0, rows).to(torch::kFloat).div_(255).sub_(0.5).div_(0.25);
+    return torch::cross_entropy_loss(net->forward(batch), y.index_select(0, rows));
+  };
+  return {fmt::format("VGG16/CIFAR, batch 64, {}", name(p)), [=] { ours->run_batch(); },
+          torch_step(p, optimizer, loss)};
+}
+
+duel gpt_duel(comp::host::device& device, precision p) {
+  const auto ours = native_trainer(device, models::gpt(gpt_shape), noise_tokens(), adamw(1e-4), p);
+  bench::gpt net{gpt_shape};
+  const auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), torch::optim::AdamWOptions(1e-4));
+  const auto tokens = torch::randint(0, 96, {64, gpt_shape.context + 1});
+  const auto loss = [=]() mutable {
+    const auto rows = tokens.index_select(0, torch::randint(0, 64, {gpt_shape.batch}));
+    const auto logits = net->forward(rows.narrow(1, 0, gpt_shape.context));
+    return torch::cross_entropy_loss(logits.flatten(0, 1), rows.narrow(1, 1, gpt_shape.context).flatten());
+  };
+  return {fmt::format("transformer, batch 16, {}", name(p)), [=] { ours->run_batch(); },
+          torch_step(p, optimizer, loss)};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = std::max(argc > 1 ? std::atoi(argv[1]) : 12, 6);
+  const int threads = argc > 2 ? std::atoi(argv[2]) : static_cast<int>(std::thread::hardware_concurrency());
+  at::set_num_threads(threads);
+  comp::host::device device{{.threads = threads}};
+  std::vector<duel> duels;
+  for (const precision p : {precision::fp32, precision::bf16}) {
+    duels.push_back(vgg_duel(device, p));
+    duels.push_back(gpt_duel(device, p));
+  }
+  for (int round = -1; round < rounds; ++round) {  // the first is not counted
+    for (duel& d : duels) {
+      double ours = 0, theirs = 0;
+      for (const bool us : {round % 2 == 0, round % 2 != 0}) (us ? ours : theirs) = seconds_of(us ? d.ours : d.theirs);
+      if (round < 0) continue;
+      d.our_seconds.push_back(ours);
+      d.their_seconds.push_back(theirs);
+    }
+  }
+  nlohmann::json all{{"bench", "libtorch host"}, {"hardware", device.hardware().name}, {"threads", threads}};
+  fmt::print("| job | LibTorch | native | native's speed, of LibTorch's (95%) |\n|---|---|---|---|\n");
+  for (const duel& d : duels) {
+    const auto speed = comp::compare_paired(d.their_seconds, d.our_seconds);
+    const double ours = comp::median(d.our_seconds), theirs = comp::median(d.their_seconds);
+    fmt::print("| {} | {:.1f} ms | {:.1f} ms | {:.2f} ({:.2f} to {:.2f}) |\n", d.name, theirs * 1e3, ours * 1e3,
+               speed.ratio, speed.bounds.low, speed.bounds.high);
+    all["jobs"].push_back({{"job", d.name},
+                           {"libtorch_seconds", theirs},
+                           {"native_seconds", ours},
+                           {"speed", speed.ratio},
+                           {"interval_95", {speed.bounds.low, speed.bounds.high}}});
+  }
+  if (argc > 3) std::ofstream{argv[3]} << all.dump(2) << '\n';
+}
