@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <doctest/doctest.h>
-#include <torch/torch.h>
 
 #include <cmath>
 #include <comp_libtorch/autocast_guard.hpp>
@@ -12,6 +10,8 @@
 #include <stdexcept>
 #include <thread>
 #include <vector>
+
+#include "torch_and_doctest.hpp"
 
 using comp::libtorch::autocast_guard;
 using comp::libtorch::grad_scaler;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "torch_and_doctest.hpp"
 #include "trainer_support.hpp"
 
 using namespace libtorch_tests;

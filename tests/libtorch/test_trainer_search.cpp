@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <comp/comp.hpp>
@@ -10,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "torch_and_doctest.hpp"
 #include "trainer_support.hpp"
 
 using namespace libtorch_tests;
@@ -126,7 +126,7 @@ TEST_CASE("FP16 on a CPU is cut within a few batches") {
   const auto got = trainer.run_epoch([&](const comp::sample& so_far) { return cut(so_far) != comp::status::ok; });
   const double slower = comp::median(got.batch_seconds) / comp::median(fp32.batch_seconds);
   MESSAGE("FP16 convolutions take ", slower, " times FP32's batch; cut after ", got.batches, " of ", fp32.batches);
-  if (slower > 7) {  // AVX512-FP16 and AMX-FP16 have it fast: then there is nothing to cut
+  if (slower > 12) {  // AVX512-FP16 and AMX-FP16 have it fast: then there is nothing to cut
     CHECK(got.status == comp::status::stopped_early);
     CHECK(got.batches <= 4);
   }

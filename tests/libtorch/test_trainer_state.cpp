@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <doctest/doctest.h>
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <comp_libtorch/data_order.hpp>
@@ -17,6 +15,8 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "torch_and_doctest.hpp"
 
 namespace lt = comp::libtorch;
 namespace optim = torch::optim;

@@ -2,13 +2,13 @@
 // Tiny trainings for the tests of the trainer.
 #pragma once
 
-#include <torch/torch.h>
-
 #include <comp_libtorch/comp_libtorch.hpp>
 #include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
+
+#include "torch_and_doctest.hpp"
 
 namespace libtorch_tests {
 

@@ -11,7 +11,6 @@
 #include <torch/nn/module.h>
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/optimizer.h>
-#include <torch/serialize/archive.h>
 
 #include <algorithm>
 #include <cmath>
@@ -153,23 +152,9 @@ class grad_scaler {
     replicas_.clear();
     if (scale_.defined()) put(scale_.device());
   }
-  void save(torch::serialize::OutputArchive& to) {
-    const scaler_state now = state();
-    to.write("scale", c10::IValue{now.scale});
-    to.write("good_steps", c10::IValue{now.good_steps});
-    to.write("skipped", c10::IValue{now.skipped});
-  }
-  void load(torch::serialize::InputArchive& from) {
-    c10::IValue scale, good, skipped;
-    from.read("scale", scale);
-    from.read("good_steps", good);
-    from.read("skipped", skipped);
-    require<file_error>(
-        scale.isDouble() && good.isInt() && skipped.isInt() && std::isfinite(scale.toDouble()) &&
-            scale.toDouble() >= policy_.floor && good.toInt() >= 0 && good.toInt() < INT32_MAX,
-        "archive holds no state of a grad_scaler (scale, good_steps and skipped, in range): save it again");
-    load(scaler_state{scale.toDouble(), good.toInt(), skipped.toInt()});
-  }
+  void save(torch::serialize::OutputArchive& to) { write(state(), to); }
+  /// Throws: `file_error` when the archive holds no state in range.
+  void load(torch::serialize::InputArchive& from) { load(read_scaler_state(from, policy_.floor)); }
 
  private:
   enum class progress { ready, unscaled, stepped };

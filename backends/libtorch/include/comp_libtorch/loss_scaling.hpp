@@ -2,6 +2,8 @@
 // The constants of dynamic loss scaling and what came of a scaled step. Defaults are PyTorch's (torch.amp.GradScaler).
 #pragma once
 
+#include <torch/serialize/archive.h>
+
 #include <cmath>
 #include <comp/core/error.hpp>
 #include <cstdint>
@@ -46,5 +48,23 @@ struct scaler_state {
   std::int64_t skipped = 0;     // in all
   friend bool operator==(const scaler_state&, const scaler_state&) = default;
 };
+
+inline void write(const scaler_state& state, torch::serialize::OutputArchive& to) {
+  to.write("scale", c10::IValue{state.scale});
+  to.write("good_steps", c10::IValue{state.good_steps});
+  to.write("skipped", c10::IValue{state.skipped});
+}
+
+/// Throws: `file_error` when the archive holds no state, or one out of range.
+inline scaler_state read_scaler_state(torch::serialize::InputArchive& from, double floor) {
+  c10::IValue scale, good, skipped;
+  const bool found =
+      from.try_read("scale", scale) && from.try_read("good_steps", good) && from.try_read("skipped", skipped);
+  require<file_error>(
+      found && scale.isDouble() && good.isInt() && skipped.isInt() && std::isfinite(scale.toDouble()) &&
+          scale.toDouble() >= floor && good.toInt() >= 0 && good.toInt() < INT32_MAX,
+      "archive holds no state of a grad_scaler (scale, good_steps and skipped, in range): save it again");
+  return {scale.toDouble(), good.toInt(), skipped.toInt()};
+}
 
 }  // namespace comp::libtorch

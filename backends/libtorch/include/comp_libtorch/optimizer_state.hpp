@@ -235,24 +235,4 @@ inline void append_tensors(torch::optim::Optimizer& optimizer, std::vector<at::T
   }
 }
 
-/// The class of an optimizer and the options of its groups, in words: for signatures.
-inline std::string text(const torch::optim::Optimizer& optimizer) {
-  std::string words = c10::demangle(typeid(optimizer).name());
-  for (const auto& group : optimizer.param_groups()) {
-    words += fmt::format(" [{}", group.params().size());
-    if (group.has_options()) {
-      auto archive = detail::archive_of(detail::serialized(group.options()));
-      for (const std::string& key : archive.keys()) {
-        c10::IValue value;
-        archive.read(key, value);
-        std::ostringstream shown;
-        shown << value;
-        words += fmt::format(" {}={}", key, shown.str());
-      }
-    }
-    words += "]";
-  }
-  return words;
-}
-
 }  // namespace comp::libtorch

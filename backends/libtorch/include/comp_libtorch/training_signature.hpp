@@ -2,14 +2,38 @@
 // What makes two trainings comparable, in words: a search is resumed only where all of it agrees.
 #pragma once
 
+#include <c10/util/Type.h>
+#include <torch/serialize/archive.h>
+
 #include <comp_libtorch/data_order.hpp>
 #include <comp_libtorch/optimizer_state.hpp>
 #include <comp_libtorch/setup.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <sstream>
 #include <string>
 
 namespace comp::libtorch {
+
+/// The class of an optimizer and the options of its groups, in words: for signatures.
+inline std::string text(const torch::optim::Optimizer& optimizer) {
+  std::string words = c10::demangle(typeid(optimizer).name());
+  for (const auto& group : optimizer.param_groups()) {
+    words += fmt::format(" [{}", group.params().size());
+    if (group.has_options()) {
+      auto archive = detail::archive_of(detail::serialized(group.options()));
+      for (const std::string& key : archive.keys()) {
+        c10::IValue value;
+        archive.read(key, value);
+        std::ostringstream shown;
+        shown << value;
+        words += fmt::format(" {}={}", key, shown.str());
+      }
+    }
+    words += "]";
+  }
+  return words;
+}
 
 /// Models with samples of their weights (so of the seed that made them), data, optimizers and loss scaling.
 inline std::string signature_of(const setup& s, const std::string& data) {
