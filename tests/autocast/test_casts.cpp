@@ -5,6 +5,7 @@
 #include <rapidcheck.h>
 
 #include <algorithm>
+#include <chrono>
 #include <comp/autocast/casts.hpp>
 #include <set>
 #include <string>
@@ -153,6 +154,17 @@ TEST_CASE("the gradients come back through the same casts, last first") {
 
 TEST_CASE("a plan that does not fit the graph is refused") {
   CHECK_THROWS_AS(casts(comp::op_graph{{op("a", {}, 8)}}, comp::parse_plan("11")), comp::plan_error);
+}
+
+TEST_CASE("the casts of 100,000 operators are placed in seconds") {
+  const comp::op_graph deep = model_graphs::bert(4000);
+  REQUIRE(deep.size() > 100'000);
+  comp::plan alternating{deep.size()};
+  for (std::size_t i = 0; i < deep.size(); i += 2)
+    alternating[i] = deep[i].choosable ? precision::bf16 : precision::fp32;
+  const auto started = std::chrono::steady_clock::now();
+  CHECK(casts(deep, alternating).forward.size() > 10'000);
+  CHECK(std::chrono::steady_clock::now() - started < std::chrono::seconds{20});  // with sanitizers, too
 }
 
 // Random graphs: views and in-place writes with one or several producers, integers, readers of all precisions.

@@ -75,8 +75,12 @@ inline std::int64_t floats_of(const op_info& op) {
 /// Places the casts to one precision: over each tensor and the views of it, the cheapest set that covers every reader.
 class cast_placer {
  public:
-  cast_placer(const op_graph& graph, const typed_plan& types) : graph_{graph}, types_{types}, root_(graph.size()) {
-    for (std::size_t i = 0; i < graph.size(); ++i) root_[i] = root_of(i);
+  cast_placer(const op_graph& graph, const typed_plan& types)
+      : graph_{graph}, types_{types}, viewed_(graph.size(), none), root_(graph.size()) {
+    for (std::size_t i = 0; i < graph.size(); ++i) {
+      if (!graph[i].choosable && moves_only(graph[i].kind)) look_through(i);
+      root_[i] = is_view(i) ? root_[viewed_[i]] : i;
+    }
   }
 
   void place(precision to, std::vector<cast>& casts) {
@@ -84,7 +88,7 @@ class cast_placer {
     price(to);
     std::vector<bool> covered(graph_.size());
     for (std::size_t i = 0; i < graph_.size(); ++i) {
-      if (root_[i] != i && covered[viewed(i)]) covered[i] = true;
+      if (is_view(i) && covered[viewed_[i]]) covered[i] = true;
       if (covered[i] || !here_[i]) continue;
       covered[i] = true;
       casts.push_back({.op = i, .from = source(i), .to = to, .bytes = bytes(i, to)});
@@ -102,11 +106,11 @@ class cast_placer {
 
  private:
   /// A view: a node of its tensor's tree. Every other carrier is a tensor of its own, and runs in what it gets.
-  bool is_view(std::size_t i) const {
-    return is_carrier(graph_, i) && moves_only(graph_[i].kind) && float_sources(graph_, i).size() == 1;
+  bool is_view(std::size_t i) const { return viewed_[i] != none; }
+  void look_through(std::size_t i) {
+    const std::vector<std::size_t> sources = float_sources(graph_, i);
+    if (sources.size() == 1 && is_carrier(graph_, i)) viewed_[i] = sources.front();
   }
-  std::size_t viewed(std::size_t view) const { return float_sources(graph_, view).front(); }
-  std::size_t root_of(std::size_t i) const { return is_view(i) ? root_[viewed(i)] : i; }
   precision source(std::size_t i) const { return types_.written[root_[i]]; }
   std::int64_t bytes(std::size_t i, precision to) const {
     return floats_of(graph_[i]) * (traits(source(i)).bytes + traits(to).bytes);
@@ -128,28 +132,28 @@ class cast_placer {
   void price(precision to) {
     below_.assign(graph_.size(), {});
     here_.assign(graph_.size(), false);
-    slot_.assign(graph_.size(), no_slot);
+    slot_.assign(graph_.size(), none);
     for (std::size_t i = graph_.size(); i-- > 0;) {
       const cast_price own{bytes(i, to), 1};
       here_[i] = asked_[i] || (below_[i].casts > 0 && own <= below_[i]);
       const cast_price best = here_[i] ? own : below_[i];
-      if (is_view(i)) below_[viewed(i)] = below_[viewed(i)] + best;
+      if (is_view(i)) below_[viewed_[i]] = below_[viewed_[i]] + best;
     }
   }
   void note_reader(std::size_t reader, precision to, std::vector<cast>& casts) const {
     for (const std::size_t from : graph_[reader].producers) {
       if (wanted(reader, from) != to || source(from) == to) continue;
       std::size_t at = from;
-      while (slot_[at] == no_slot) at = viewed(at);
+      while (slot_[at] == none) at = viewed_[at];
       auto& readers = casts[slot_[at]].readers;
       if (readers.empty() || readers.back() != reader) readers.push_back(static_cast<std::uint32_t>(reader));
     }
   }
 
-  static constexpr std::size_t no_slot = std::numeric_limits<std::size_t>::max();
+  static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
   const op_graph& graph_;
   const typed_plan& types_;
-  std::vector<std::size_t> root_;
+  std::vector<std::size_t> viewed_, root_;
   std::vector<bool> asked_ = {}, here_ = {};
   std::vector<cast_price> below_ = {};
   std::vector<std::size_t> slot_ = {};  // of the cast that is placed at an operator's result
