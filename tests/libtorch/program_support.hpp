@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small models and steps for the tests of comp::libtorch::program.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <comp/autocast/rule_plan.hpp>
+#include <comp/policy/pytorch.hpp>
+#include <comp_libtorch/program.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using comp::precision;
+using comp::libtorch::program;
+using comp::libtorch::program_settings;
+using torch::nn::AnyModule;
+
+/// True when both are the same bits.
+[[maybe_unused]] bool same(const torch::Tensor& a, const torch::Tensor& b) {
+  return a.defined() == b.defined() && (!a.defined() || (a.dtype() == b.dtype() && torch::equal(a, b)));
+}
+
+/// A model, its batch and what is minimised.
+struct job {
+  std::shared_ptr<torch::nn::Module> model;
+  std::function<torch::Tensor()> loss;
+};
+
+[[maybe_unused]] job mlp(int layers = 3, std::int64_t width = 32) {
+  torch::nn::Sequential net;
+  for (int i = 0; i < layers; ++i) {
+    net->push_back(torch::nn::Linear(width, width));
+    net->push_back(torch::nn::ReLU());
+  }
+  const auto x = torch::randn({16, width});
+  return {net.ptr(), [=]() mutable { return net->forward(x).pow(2).mean(); }};
+}
+
+[[maybe_unused]] job conv_net() {
+  using namespace torch::nn;
+  Sequential net{Conv2d{Conv2dOptions{3, 8, 3}.padding(1)},
+                 BatchNorm2d{8},
+                 ReLU{ReLUOptions{true}},
+                 MaxPool2d{2},
+                 Conv2d{Conv2dOptions{8, 16, 3}.padding(1)},
+                 BatchNorm2d{16},
+                 ReLU{},
+                 Flatten{},
+                 Dropout{0.3},
+                 Linear{16 * 4 * 4, 10}};
+  const auto x = torch::randn({4, 3, 8, 8});
+  const auto y = torch::randint(10, {4}, torch::kLong);
+  return {net.ptr(), [=]() mutable { return functional::cross_entropy(net->forward(x), y); }};
+}
+
+[[maybe_unused]] job transformer() {
+  using namespace torch::nn;
+  const auto options = TransformerEncoderLayerOptions{16, 2}.dim_feedforward(32).dropout(0.1).activation(torch::kGELU);
+  TransformerEncoder net{TransformerEncoderOptions{TransformerEncoderLayer{options}, 2}};
+  const auto x = torch::randn({5, 3, 16});
+  return {net.ptr(), [=]() mutable { return net->forward(x).pow(2).mean(); }};
+}
+
+[[maybe_unused]] job recurrent() {
+  torch::nn::LSTM net{torch::nn::LSTMOptions{8, 12}.num_layers(2)};
+  const auto x = torch::randn({6, 3, 8});
+  return {net.ptr(), [=]() mutable { return std::get<0>(net->forward(x)).pow(2).mean(); }};
+}
+
+[[maybe_unused]] std::vector<std::pair<std::string, job (*)()>> all_jobs() {
+  return {{"mlp", [] { return mlp(); }}, {"conv_net", conv_net}, {"transformer", transformer}, {"lstm", recurrent}};
+}
+
+/// Records the forward of `it`, whose state (running statistics, random numbers) is as before.
+[[maybe_unused]] void record(program& p, const job& it) {
+  std::vector<torch::Tensor> before;
+  for (const auto& buffer : it.model->buffers()) before.push_back(buffer.clone());
+  auto generator = at::globalContext().defaultGenerator(at::kCPU);
+  const auto state = generator.get_state();
+  p.name_parameters(*it.model);
+  p.record(true);
+  {
+    const auto r = p.enter();
+    it.loss();
+  }
+  p.record(false);
+  generator.set_state(state);
+  const torch::NoGradGuard no_gradients;
+  for (std::size_t i = 0; i < before.size(); ++i) it.model->buffers()[i].copy_(before[i]);
+}
+
+/// Loss, gradients, buffers and random state after `steps` steps of Adam.
+struct outcome {
+  std::vector<torch::Tensor> losses = {};
+  std::vector<torch::Tensor> tensors = {};
+};
+
+[[maybe_unused]] outcome train(const job& it, int steps, program* p) {
+  torch::optim::Adam optimizer{it.model->parameters(), torch::optim::AdamOptions{1e-2}};
+  outcome seen;
+  for (int i = 0; i < steps; ++i) {
+    optimizer.zero_grad();
+    torch::Tensor loss;
+    if (p != nullptr) {
+      const auto r = p->enter();
+      loss = it.loss();
+    } else {
+      loss = it.loss();
+    }
+    loss.backward();
+    optimizer.step();
+    if (p != nullptr) p->weights_changed();
+    seen.losses.push_back(loss.detach().clone());
+  }
+  for (const auto& parameter : it.model->parameters()) {
+    seen.tensors.push_back(parameter.detach().clone());
+    seen.tensors.push_back(parameter.grad().clone());
+  }
+  for (const auto& buffer : it.model->buffers()) seen.tensors.push_back(buffer.clone());
+  seen.tensors.push_back(at::globalContext().defaultGenerator(at::kCPU).get_state().clone());
+  return seen;
+}
+
+[[maybe_unused]] bool same(const outcome& a, const outcome& b) {
+  bool all = a.losses.size() == b.losses.size() && a.tensors.size() == b.tensors.size();
+  for (std::size_t i = 0; all && i < a.losses.size(); ++i) all = same(a.losses[i], b.losses[i]);
+  for (std::size_t i = 0; all && i < a.tensors.size(); ++i) all = same(a.tensors[i], b.tensors[i]);
+  return all;
+}
+
+[[maybe_unused]] comp::plan everywhere(const comp::op_graph& graph, precision low) {
+  comp::plan made{graph.size()};
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (graph[i].choosable) made[i] = low;
+  }
+  return made;
+}
+
+[[maybe_unused]] comp::plan autocast_plan(const comp::op_graph& graph) {
+  return comp::autocast::rule_plan(
+      comp::policy::pytorch{.list = comp::policy::pytorch_list::cpu, .low = precision::bf16}, graph, precision::bf16);
+}
+
+/// Index of the operator called `name`; the graph's size where there is none.
+[[maybe_unused]] std::size_t index_of(const comp::op_graph& graph, std::string_view name) {
+  std::size_t i = 0;
+  while (i < graph.size() && graph[i].name != name) ++i;
+  return i;
+}
+
+/// Records `forward` and runs it under the plan that gives each named operator BF16.
+template <class Forward>
+auto run_low(program& p, const std::vector<std::string>& names, Forward&& forward) {
+  p.record(true);
+  {
+    const auto r = p.enter();
+    forward();
+  }
+  p.record(false);
+  comp::plan chosen{p.graph().size()};
+  for (const std::string& name : names) chosen[index_of(p.graph(), name)] = precision::bf16;
+  p.set_plan(chosen);
+  const auto r = p.enter();
+  return forward();
+}
+
+}  // namespace

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regions: what they take over and that they leave nothing behind, over nesting, exceptions and threads.
+#include <doctest/doctest.h>
+
+#include <stdexcept>
+#include <thread>
+
+#include "program_support.hpp"
+
+namespace {
+
+/// The dispatcher's state of this thread.
+std::pair<std::uint64_t, std::uint64_t> key_sets() {
+  const auto now = c10::impl::tls_local_dispatch_key_set();
+  return {now.included_.raw_repr(), now.excluded_.raw_repr()};
+}
+
+/// Records tanh(mm(x, w)) and gives the product BF16.
+struct small_program {
+  program p;
+  torch::Tensor x = torch::randn({3, 3});
+  torch::Tensor w = torch::randn({3, 3}).requires_grad_();
+
+  torch::Tensor forward() { return torch::tanh(torch::mm(x, w)); }
+  small_program() {
+    run_low(p, {"mm", "tanh"}, [this] { return forward(); });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a region restores the dispatcher's state exactly") {
+  small_program s;
+  const auto before = key_sets();
+  SUBCASE("in the ordinary way") {
+    const auto r = s.p.enter();
+    CHECK(key_sets() != before);
+  }
+  SUBCASE("by an exception in the middle") {
+    const auto wrong = torch::randn({5, 5});
+    try {
+      const auto r = s.p.enter();
+      torch::mm(s.x, wrong);
+    } catch (const c10::Error&) {
+    }
+  }
+  SUBCASE("nested") {
+    const auto outer = s.p.enter();
+    const auto inside = key_sets();
+    {
+      const auto inner = s.p.enter();
+      CHECK(key_sets() == inside);
+      CHECK(s.forward().dtype() == torch::kBFloat16);
+    }
+    CHECK(key_sets() == inside);
+    CHECK(s.forward().dtype() == torch::kBFloat16);
+  }
+  SUBCASE("beside another guard") {
+    const c10::InferenceMode mode;
+    const auto inside = key_sets();
+    { const auto r = s.p.enter(); }
+    CHECK(key_sets() == inside);
+  }
+  CHECK(s.forward().dtype() == torch::kFloat);
+  CHECK((key_sets() == before || c10::InferenceMode::is_enabled()));
+}
+
+TEST_CASE("a nested region of another program has its operators, the outer one goes on after it") {
+  small_program a, b;
+  const auto outer = a.p.enter();
+  const auto product = torch::mm(a.x, a.w);
+  {
+    const auto inner = b.p.enter();
+    CHECK(b.forward().dtype() == torch::kBFloat16);
+  }
+  CHECK(torch::tanh(product).dtype() == torch::kBFloat16);
+}
+
+TEST_CASE("an exception in a region leaves no trace in the program") {
+  small_program s;
+  for (int i = 0; i < 3; ++i) {
+    try {
+      const auto r = s.p.enter();
+      torch::mm(s.x, s.w);
+      throw std::runtime_error{"the user's"};
+    } catch (const std::runtime_error&) {
+    }
+  }
+  CHECK(s.p.problems().first.empty());
+  torch::Tensor y;
+  {
+    const auto r = s.p.enter();
+    y = s.forward();
+  }
+  y.sum().backward();
+  CHECK(s.w.grad().isfinite().all().item<bool>());
+}
+
+TEST_CASE("a thread started in a region is not in it; threads have regions of their own") {
+  small_program s;
+  const auto want = [&] {
+    const auto r = s.p.enter();
+    return s.forward();
+  }();
+  {
+    const auto r = s.p.enter();
+    torch::Tensor elsewhere;
+    std::thread{[&] { elsewhere = torch::mm(s.x, s.w); }}.join();
+    CHECK(elsewhere.dtype() == torch::kFloat);
+    CHECK(s.forward().dtype() == torch::kBFloat16);
+  }
+  std::vector<std::thread> threads;
+  std::vector<int> wrong(4);
+  for (std::size_t t = 0; t < wrong.size(); ++t) {
+    threads.emplace_back([&, t] {
+      small_program own;
+      for (int i = 0; i < 200; ++i) {
+        program& p = i % 2 == 0 ? s.p : own.p;
+        torch::Tensor y;
+        {
+          const auto r = p.enter();
+          y = i % 2 == 0 ? s.forward() : own.forward();
+        }
+        if (i % 2 == 0 && !same(y, want)) ++wrong[t];
+        if (i % 2 == 1) y.sum().backward();
+        if (i % 16 == 0) s.p.weights_changed();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(wrong == std::vector<int>(4));
+}
+
+TEST_CASE("backward in a region is an error that says so") {
+  small_program s;
+  SUBCASE("under a plan") {
+    const auto r = s.p.enter();
+    const auto loss = s.forward();
+    CHECK_THROWS_WITH_AS(loss.backward(torch::ones_like(loss.detach())), doctest::Contains("backward()"), comp::error);
+  }
+  SUBCASE("while recording") {
+    s.p.record(true);
+    const auto r = s.p.enter();
+    const auto loss = s.forward().sum();
+    CHECK_THROWS_WITH_AS(loss.backward(), doctest::Contains("call backward() after the region has ended"), comp::error);
+  }
+}
+
+TEST_CASE("LibTorch's autocast in a region is an error that says so") {
+  small_program s;
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  CHECK_THROWS_WITH_AS(static_cast<void>(s.p.enter()), doctest::Contains("switch it off, the plan alone decides"),
+                       comp::error);
+  CHECK_THROWS_AS(static_cast<void>(s.p.evaluate()), comp::error);
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  {
+    const auto r = s.p.enter();
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    CHECK_THROWS_AS(s.forward(), comp::error);
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+  }
+  CHECK(s.forward().dtype() == torch::kFloat);
+}
+
+TEST_CASE("a region that was not recorded is an error") {
+  program p;
+  CHECK_THROWS_WITH_AS(static_cast<void>(p.enter("generator")),
+                       doctest::Contains("region \"generator\" was not recorded (0 regions were): enter it once"),
+                       comp::error);
+  CHECK_THROWS_AS(p.set_plan(comp::plan{1}), comp::error);
+}
+
+TEST_CASE("a step of several segments is one graph; a segment may come several times") {
+  torch::manual_seed(5);
+  torch::nn::Linear generator{4, 4}, discriminator{4, 1};
+  const auto noise = torch::randn({8, 4});
+  program p;
+  p.name_parameters(*generator, "generator");
+  p.name_parameters(*discriminator, "discriminator");
+  torch::Tensor made, judged;
+  const auto step = [&] {
+    {
+      const auto r = p.enter("generate");
+      made = generator(noise);
+    }
+    for (int i = 0; i < 2; ++i) {
+      const auto r = p.enter("judge");
+      judged = discriminator(made).sigmoid();
+    }
+  };
+  p.record(true);
+  step();
+  p.record(false);
+  REQUIRE(p.graph().size() == 5);
+  CHECK(p.graph()[1].name == "generator.addmm");
+  CHECK(p.graph()[3].name == "discriminator.addmm");
+  CHECK(p.graph()[3].producers == std::vector<std::size_t>{1, 2});
+  p.set_plan(everywhere(p.graph(), precision::bf16));
+  step();
+  CHECK(judged.dtype() == torch::kBFloat16);
+  judged.sum().backward();
+  CHECK(generator->weight.grad().dtype() == torch::kFloat);
+  CHECK(p.problems().first.empty());
+}
+
+TEST_CASE("gradients accumulate over regions as without a program") {
+  const auto run = [](bool hooked) {
+    torch::manual_seed(9);
+    torch::nn::Linear net{6, 6};
+    program p{{.weights = comp::libtorch::weight_casts::keep}};
+    const std::vector<torch::Tensor> batches{torch::randn({4, 6}), torch::randn({4, 6})};
+    const auto forward = [&](const torch::Tensor& x) { return net(x).pow(2).mean(); };
+    if (hooked) run_low(p, {}, [&] { return forward(batches[0]); });
+    for (const auto& batch : batches) {
+      torch::Tensor loss;
+      if (hooked) {
+        const auto r = p.enter();
+        loss = forward(batch);
+      } else {
+        loss = forward(batch);
+      }
+      loss.backward();
+    }
+    torch::nn::utils::clip_grad_norm_(net->parameters(), 0.1);
+    return net->weight.grad().clone();
+  };
+  CHECK(same(run(true), run(false)));
+}

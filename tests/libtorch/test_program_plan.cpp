@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan over a recorded forward: nothing changes under FP32; low operators compute what hand-written casts compute.
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "program_support.hpp"
+
+namespace {
+
+using comp::libtorch::memory_format;
+using comp::libtorch::weight_casts;
+
+torch::Tensor bf16(const torch::Tensor& t) { return t.to(torch::kBFloat16); }
+
+/// A step under LibTorch's own autocast.
+outcome train_with_autocast(const job& it, int steps) {
+  const job wrapped{it.model, [&] {
+                      at::autocast::set_autocast_enabled(at::kCPU, true);
+                      auto loss = it.loss();
+                      at::autocast::clear_cache();
+                      at::autocast::set_autocast_enabled(at::kCPU, false);
+                      return loss;
+                    }};
+  return train(wrapped, steps, nullptr);
+}
+
+/// Same weights and data, made again.
+job again(job (*make)()) {
+  torch::manual_seed(7);
+  return make();
+}
+
+}  // namespace
+
+TEST_CASE("the FP32 plan gives the bits of the model without a program") {
+  for (const auto& [name, make] : all_jobs()) {
+    CAPTURE(name);
+    const outcome plain = train(again(make), 4, nullptr);
+    const job hooked = again(make);
+    program p;
+    record(p, hooked);
+    CHECK(p.graph().size() > 3);
+    p.set_plan(comp::plan{p.graph().size()});
+    CHECK(same(plain, train(hooked, 4, &p)));
+    CHECK(p.problems().mismatches + p.problems().ended_early == 0);
+  }
+}
+
+TEST_CASE("the pytorch rule's plan gives the bits of LibTorch's autocast") {
+  for (const auto& [name, make] : all_jobs()) {
+    if (name == "lstm") continue;  // autocast goes into the composite, a plan takes it whole
+    CAPTURE(name);
+    const outcome autocast = train_with_autocast(again(make), 3);
+    const job hooked = again(make);
+    program p;
+    record(p, hooked);
+    p.set_plan(autocast_plan(p.graph()));
+    CHECK(p.current_plan().count_low() > 0);
+    const outcome planned = train(hooked, 3, &p);
+    for (std::size_t i = 0; i < 3; ++i) {
+      CAPTURE(i);
+      CHECK(same(autocast.losses[i], planned.losses[i]));
+    }
+  }
+}
+
+TEST_CASE("kept copies of the weights give the bits of casts, over steps of Adam") {
+  for (const auto& [name, make] : all_jobs()) {
+    for (const precision low : {precision::bf16, precision::fp16}) {
+      if (low == precision::fp16 && name == "lstm") continue;
+      CAPTURE(name);
+      CAPTURE(comp::name(low));
+      std::vector<outcome> seen;
+      for (const auto weights : {weight_casts::cast, weight_casts::keep}) {
+        const job it = again(make);
+        program p{{.weights = weights}};
+        record(p, it);
+        p.set_plan(low == precision::fp16 ? everywhere(p.graph(), low) : autocast_plan(p.graph()));
+        seen.push_back(train(it, 4, &p));
+        if (name != "lstm") CHECK((p.kept_bytes() > 0) == (weights == weight_casts::keep));
+      }
+      CHECK(same(seen[0], seen[1]));
+    }
+  }
+}
+
+TEST_CASE("gradients are in the parameters' format and equal those of hand-written casts") {
+  torch::manual_seed(3);
+  const auto w = torch::randn({6, 5}).requires_grad_(), b = torch::randn({6}).requires_grad_();
+  const auto x = torch::randn({4, 5});
+  const auto forward = [&] { return torch::linear(x, w, b).tanh().sum(); };
+  program p;
+  for (const auto weights : {weight_casts::cast, weight_casts::keep}) {
+    p.set_settings({.weights = weights});
+    const auto loss = run_low(p, {"linear", "tanh"}, forward);
+    loss.backward();
+    const auto grad_w = w.grad().clone(), grad_b = b.grad().clone();
+    w.mutable_grad().reset();
+    b.mutable_grad().reset();
+    const auto by_hand = torch::linear(bf16(x), bf16(w), bf16(b)).tanh().to(torch::kFloat).sum();
+    by_hand.backward();
+    CHECK(same(loss, by_hand));
+    CHECK(grad_w.dtype() == torch::kFloat);
+    CHECK(same(grad_w, w.grad()));
+    CHECK(same(grad_b, b.grad()));
+    w.mutable_grad().reset();
+    b.mutable_grad().reset();
+  }
+}
+
+TEST_CASE("any plan on any small net computes what casts written at each operator compute") {
+  std::mt19937_64 draw{11};
+  const auto below = [&](std::uint64_t n) { return static_cast<int>(draw() % n); };
+  const auto type_of = [](precision p) {
+    return p == precision::bf16 ? torch::kBFloat16 : p == precision::fp16 ? torch::kHalf : torch::kFloat;
+  };
+  for (int trial = 0; trial < 60; ++trial) {
+    CAPTURE(trial);
+    torch::manual_seed(trial);
+    const int depth = 2 + below(7);
+    std::vector<torch::Tensor> weights;
+    std::vector<int> kinds, other;
+    for (int i = 0; i < depth; ++i) {
+      kinds.push_back(below(i == 0 ? 2 : 6));  // a weight comes first: there is something to learn
+      other.push_back(below(static_cast<std::uint64_t>(i) + 1));
+      weights.push_back(torch::randn({8, 8}).requires_grad_());
+    }
+    const auto x = torch::randn({4, 8});
+    std::vector<precision> chosen;  // of each operator, in order; empty: no casts
+    const auto run = [&] {
+      std::size_t op = 0;
+      std::vector<torch::Tensor> made{x};
+      const auto in = [&](const torch::Tensor& t) { return chosen.empty() ? t : t.to(type_of(chosen[op])); };
+      for (int i = 0; i < depth; ++i) {
+        const auto& last = made.back();
+        const auto& second = made[static_cast<std::size_t>(other[static_cast<std::size_t>(i)])];
+        const auto& w = weights[static_cast<std::size_t>(i)];
+        switch (kinds[static_cast<std::size_t>(i)]) {
+          case 0:
+            made.push_back(torch::mm(in(last), in(w)));
+            break;
+          case 1:
+            made.push_back(torch::linear(in(last), in(w)));
+            break;
+          case 2:
+            made.push_back(torch::add(in(last), in(second)));
+            break;
+          case 3:
+            made.push_back(torch::tanh(in(last)));
+            break;
+          case 4:
+            made.push_back(torch::mul(in(last), in(second)));
+            break;
+          default:
+            made.push_back(torch::softmax(in(last), 1));
+            break;
+        }
+        ++op;
+      }
+      return torch::sum(in(made.back()));
+    };
+    program p{{.weights = below(2) == 0 ? weight_casts::cast : weight_casts::keep}};
+    p.record(true);
+    {
+      const auto r = p.enter();
+      run();
+    }
+    p.record(false);
+    REQUIRE(p.graph().size() == static_cast<std::size_t>(depth) + 1);
+    comp::plan plan{p.graph().size()};
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+      plan[i] = std::array{precision::fp32, precision::bf16, precision::fp16}[static_cast<std::size_t>(below(3))];
+    }
+    CAPTURE(plan.str());
+    p.set_plan(plan);
+    torch::Tensor loss;
+    {
+      const auto r = p.enter();
+      loss = run();
+    }
+    loss.backward();
+    std::vector<torch::Tensor> gradients;
+    for (auto& w : weights)
+      gradients.push_back(w.grad().defined() ? w.grad().clone() : torch::Tensor{}), w.mutable_grad().reset();
+    chosen.assign(plan.begin(), plan.end());
+    const auto by_hand = run();
+    by_hand.backward();
+    CHECK((same(loss, by_hand) || (loss.isnan().item<bool>() && by_hand.isnan().item<bool>())));
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      REQUIRE(gradients[i].defined() == weights[i].grad().defined());
+      if (!gradients[i].defined() || gradients[i].isnan().any().item<bool>()) continue;
+      // A tensor that two operators read is cast once: its gradients meet in the low format, not in FP32.
+      const double scale = weights[i].grad().abs().max().item<double>() + 1e-3;
+      CHECK((gradients[i] - weights[i].grad()).abs().max().item<double>() <= 0.05 * scale);
+      CHECK(gradients[i].dtype() == torch::kFloat);
+    }
+  }
+}
+
+TEST_CASE("model and optimizer stay as they are under kept copies") {
+  const job it = again(conv_net);
+  program p{{.weights = weight_casts::keep}};
+  record(p, it);
+  p.set_plan(everywhere(p.graph(), precision::bf16));
+  std::vector<const void*> before;
+  for (const auto& t : it.model->parameters()) before.push_back(t.unsafeGetTensorImpl());
+  train(it, 2, &p);
+  std::size_t i = 0;
+  for (const auto& t : it.model->parameters()) {
+    CHECK(t.unsafeGetTensorImpl() == before[i++]);
+    CHECK(t.dtype() == torch::kFloat);
+    CHECK(t.is_leaf());
+    CHECK(t.grad().dtype() == torch::kFloat);
+  }
+}
+
+TEST_CASE("a parameter written in place is cast again, without being told") {
+  for (const auto weights : {weight_casts::cast, weight_casts::keep}) {
+    const auto w = torch::ones({2, 2}).requires_grad_();
+    program p{{.weights = weights}};
+    const auto forward = [&] { return torch::mm(torch::ones({2, 2}), w).sum(); };
+    CHECK(run_low(p, {"mm"}, forward).item<float>() == 8);
+    {
+      const torch::NoGradGuard no_gradients;
+      w.mul_(2);
+    }
+    torch::Tensor sum;
+    {
+      const auto r = p.enter();
+      sum = forward();
+    }
+    CHECK(sum.item<float>() == 16);
+  }
+}
+
+TEST_CASE("one cast serves every reader of a tensor, in one format and until it is written") {
+  const auto w = torch::randn({4, 4}).requires_grad_();
+  const auto x = torch::randn({4, 4});
+  torch::Tensor a, b, c;
+  const auto forward = [&] {
+    auto y = x + 1;
+    a = torch::mm(y, w);
+    b = torch::mm(y, w);
+    y.add_(1);
+    c = torch::mm(y, w);
+    return (a + b + c).sum();
+  };
+  program p;
+  run_low(p, {"mm", "mm_2", "mm_3"}, forward);
+  CHECK(a.dtype() == torch::kBFloat16);
+  CHECK(same(a, b));
+  CHECK(same(c, torch::mm(bf16(x + 2), bf16(w))));
+  const auto saved = [](const torch::Tensor& t) { return t.grad_fn()->next_edge(1).function; };
+  CHECK(saved(a) == saved(b));  // the cast of w
+  CHECK(saved(a) == saved(c));
+}
+
+TEST_CASE("a view of a weight is taken of its low copy, and not where others read it in FP32") {
+  const auto w = torch::randn({4, 4}).requires_grad_();
+  const auto x = torch::randn({4, 4});
+  torch::Tensor seen;
+  program p;
+  run_low(p, {"mm"}, [&] { return torch::mm(x, seen = w.t()); });
+  CHECK(seen.dtype() == torch::kBFloat16);
+  run_low(p, {"mm"}, [&] {
+    seen = w.t();
+    const auto product = torch::mm(x, seen);
+    return product + seen.exp();
+  });
+  CHECK(seen.dtype() == torch::kFloat);
+}
+
+TEST_CASE("channels-last convolutions give the same results within rounding") {
+  std::vector<outcome> seen;
+  for (const auto images : {memory_format::as_is, memory_format::channels_last}) {
+    for (const auto weights : {weight_casts::cast, weight_casts::keep}) {
+      const job it = again(conv_net);
+      program p{{.weights = weights, .images = images}};
+      record(p, it);
+      p.set_plan(autocast_plan(p.graph()));
+      seen.push_back(train(it, 1, &p));
+    }
+  }
+  for (std::size_t i = 1; i < seen.size(); ++i) {
+    CHECK(seen[i].losses[0].item<double>() == doctest::Approx(seen[0].losses[0].item<double>()).epsilon(0.02));
+    CHECK(seen[i].tensors.size() == seen[0].tensors.size());
+  }
+}
+
+TEST_CASE("what a channels-last convolution gives can be viewed") {
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions{3, 8, 3}};
+  const auto x = torch::randn({2, 3, 6, 6});
+  torch::Tensor image;
+  const auto forward = [&] { return (image = conv(x)).view({2, -1}).to(torch::kFloat); };
+  program p{{.images = memory_format::channels_last}};
+  p.name_parameters(*conv);
+  const auto got = run_low(p, {"conv2d"}, forward);
+  CHECK(image.is_contiguous(at::MemoryFormat::ChannelsLast));
+  CHECK(same(got, image.contiguous().view({2, -1}).to(torch::kFloat)));
+}
+
+TEST_CASE("norms keep FP32 weights and statistics under low inputs") {
+  torch::nn::BatchNorm2d norm{4};
+  torch::nn::LayerNorm layer{torch::nn::LayerNormOptions{{4}}};
+  const auto x = torch::randn({2, 4, 3, 3});
+  torch::Tensor y, z;
+  program p;
+  run_low(p, {"batch_norm", "layer_norm"}, [&] {
+    y = norm(x);
+    return z = layer(y.permute({0, 2, 3, 1}));
+  });
+  CHECK(y.dtype() == torch::kBFloat16);
+  CHECK(z.dtype() == torch::kBFloat16);
+  CHECK(norm->running_mean.dtype() == torch::kFloat);
+  CHECK(norm->running_mean.abs().sum().item<float>() > 0);
+  y.sum().backward();
+  CHECK(norm->weight.grad().dtype() == torch::kFloat);
+}
+
+TEST_CASE("a plan that does not fit is refused") {
+  const job it = again([] { return mlp(); });
+  program p;
+  record(p, it);
+  CHECK_THROWS_AS(p.set_plan(comp::plan{2}), comp::plan_error);
+  comp::plan chosen{p.graph().size()};
+  const auto addmm = index_of(p.graph(), "0.addmm");
+  REQUIRE(addmm < p.graph().size());
+  for (const precision wrong : {precision::tf32, precision::fp8_e4m3, precision::fp8_e5m2}) {
+    chosen[addmm] = wrong;
+    CHECK_THROWS_WITH_AS(
+        p.set_plan(chosen),
+        doctest::Contains("(LibTorch runs fp32, bf16 and fp16, and tf32 on CUDA): choose one of those"),
+        comp::plan_error);
+  }
+  chosen[addmm] = precision::fp32;
+  chosen[index_of(p.graph(), "0.t")] = precision::bf16;
+  CHECK_THROWS_AS(p.set_plan(chosen), comp::plan_error);
+}
+
+TEST_CASE("operators are timed forward and backward, casts apart, and results stay the same") {
+  std::vector<outcome> seen;
+  for (const bool profiled : {false, true}) {
+    const job it = again([] { return mlp(3, 128); });
+    program p;
+    record(p, it);
+    p.set_plan(autocast_plan(p.graph()));
+    p.profile(profiled);
+    seen.push_back(train(it, 5, &p));
+    p.profile(false);
+    const auto times = p.times();
+    REQUIRE(times.size() == p.graph().size());
+    const auto addmm = times[index_of(p.graph(), "2.addmm")];
+    CHECK((addmm.forward > 0) == profiled);
+    CHECK((addmm.backward > 0) == profiled);
+    CHECK((p.cast_seconds() > 0) == profiled);
+    CHECK(addmm.forward < 0.1);
+  }
+  CHECK(same(seen[0], seen[1]));
+}
