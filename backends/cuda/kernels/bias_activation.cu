@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bias_activation.cuh"
+#include "support/instantiate.cuh"
+
+namespace comp::cuda {
+
+#define COMP_DEFINE(T)                                                                                 \
+  template void bias_activation(stream, const T*, const float*, T*, index, index, native::activation); \
+  template void add_bias(stream, const T*, const float*, T*, index, index);
+COMP_FOR_STORAGE(COMP_DEFINE)
+#undef COMP_DEFINE
+
+}  // namespace comp::cuda

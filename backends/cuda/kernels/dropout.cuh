@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Dropout: the mask is made from key and element by the same Philox as on the host, so both drop the same elements.
+// Its backward is the same launch over the gradient. As a step among others: see elementwise.cuh.
+#pragma once
+
+#include <comp_native/math/philox.hpp>
+
+#include "support/over_elements.cuh"
+
+namespace comp::cuda {
+
+/// Zeroes or scales v, which are elements i to i + N.
+template <int N>
+__device__ __forceinline__ void drop(float (&v)[N], const native::math::dropout_mask& mask, index i) {
+  const auto group = static_cast<std::uint64_t>(i) / 4;
+  if (N % 4 == 0 && i % 4 == 0) {
+    constexpr int groups = (N + 3) / 4;
+    float factor[4 * groups];
+    mask.factors<groups>(group, factor);
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] = factor[j] != 0 ? v[j] * factor[j] : 0.0F;
+    return;
+  }
+  constexpr int groups = (N + 6) / 4;  // the elements begin inside a group
+  float factor[4 * groups];
+  mask.factors<groups>(group, factor);
+  const int skip = static_cast<int>(i % 4);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    float f = factor[j];  // picked without an index that is unknown at compile time: that would need local memory
+#pragma unroll
+    for (int s = 1; s < 4; ++s) f = skip == s ? factor[j + s] : f;
+    v[j] = f != 0 ? v[j] * f : 0.0F;
+  }
+}
+
+namespace detail {
+
+template <class T>
+struct dropped {
+  pointer<const T> from;
+  pointer<T> to;
+  native::math::dropout_mask mask;
+  template <int N>
+  __device__ __forceinline__ void at(index i) const {
+    float v[N];
+    load_all<N, T>(from + i, v);
+    drop(v, mask, i);
+    store_all<N, T>(to + i, v);
+  }
+};
+
+}  // namespace detail
+
+/// to[i] = from[i] / (1 - p) where kept, 0 elsewhere, whatever from[i] is.
+template <class T>
+void dropout(stream on, const T* from, T* to, index n, double p, const native::dropout_key& key) {
+  constexpr int N = wide<T>;
+  for_elements<N>(on, n, common_head<N>(from, to), detail::dropped<T>{from, to, {p, key}});
+}
+
+}  // namespace comp::cuda

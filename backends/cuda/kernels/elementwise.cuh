@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chains of element-wise operators that share a precision, in one launch: read once, computed in FP32, rounded once at
+// the end (and at each value that is kept for a backward). Bias, activations and their gradients, sums, products,
+// dropout. The steps are data, not types: which neighbours fuse is known when a model runs. A step is the same branch
+// for all.
+#pragma once
+
+#include <comp/core/error.hpp>
+#include <comp_native/math/elementwise.hpp>
+#include <span>
+
+#include "dropout.cuh"
+#include "support/over_elements.cuh"
+
+namespace comp::cuda {
+
+enum class step_kind : std::uint8_t {
+  relu,
+  gelu,
+  tanh,
+  sigmoid,  // v = f(v)
+  relu_backward,
+  gelu_backward,
+  tanh_backward,
+  sigmoid_backward,  // v = gradient; other: x for gelu, else y
+  add,
+  mul,      // other: n elements
+  bias,     // v += vector[i % period], in FP32
+  scale,    // v *= number
+  dropout,  // of element i
+  keep,     // kept[i] = v, rounded
+};
+
+template <class T>
+struct chain_step {
+  step_kind kind;
+  const T* other = nullptr;
+  T* kept = nullptr;
+  const float* vector = nullptr;
+  index period = 0;
+  float number = 1;
+  native::math::dropout_mask mask{};
+};
+
+inline constexpr int most_steps = 8;
+
+namespace detail {
+
+template <class T>
+struct device_step {
+  step_kind kind;
+  pointer<const T> other;
+  pointer<T> kept;
+  pointer<const float> vector;
+  index period;
+  float number;
+  native::math::dropout_mask mask;
+};
+
+template <int N, class F>
+__device__ __forceinline__ void map(float (&v)[N], F f) {
+#pragma unroll
+  for (int j = 0; j < N; ++j) v[j] = f(v[j]);
+}
+template <int N, class T, class F>
+__device__ __forceinline__ void combine(float (&v)[N], pointer<const T> other, index i, F f) {
+  float o[N];
+  load_all<N, T>(other + i, o);
+#pragma unroll
+  for (int j = 0; j < N; ++j) v[j] = f(v[j], o[j]);
+}
+/// 32-bit division where the numbers allow it: the other takes many times as long.
+__device__ __forceinline__ index remainder(index i, index period) {
+  if ((i | period) >> 32 == 0) return static_cast<unsigned>(i) % static_cast<unsigned>(period);
+  return i % period;
+}
+template <int N>
+__device__ __forceinline__ void add_bias(float (&v)[N], pointer<const float> vector, index period, index i) {
+  index column = remainder(i, period);
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    v[j] += vector[column];
+    if (++column == period) column = 0;
+  }
+}
+
+template <class T>
+struct chain {
+  pointer<const T> from;
+  pointer<T> to;
+  int count;
+  device_step<T> steps[most_steps];
+
+  template <int N>
+  __device__ __forceinline__ void step(const device_step<T>& s, float (&v)[N], index i) const {
+    namespace m = native::math;
+    switch (s.kind) {
+      case step_kind::relu:
+        return map(v, m::relu{});
+      case step_kind::gelu:
+        return map(v, m::gelu{});
+      case step_kind::tanh:
+        return map(v, m::hyperbolic_tangent{});
+      case step_kind::sigmoid:
+        return map(v, m::sigmoid{});
+      case step_kind::relu_backward:
+        return combine<N, T>(v, s.other, i, [](float d, float y) { return m::relu{}.backward(d, y, y); });
+      case step_kind::gelu_backward:
+        return combine<N, T>(v, s.other, i, [](float d, float x) { return m::gelu{}.backward(d, x, x); });
+      case step_kind::tanh_backward:
+        return combine<N, T>(v, s.other, i, [](float d, float y) { return m::hyperbolic_tangent{}.backward(d, y, y); });
+      case step_kind::sigmoid_backward:
+        return combine<N, T>(v, s.other, i, [](float d, float y) { return m::sigmoid{}.backward(d, y, y); });
+      case step_kind::add:
+        return combine<N, T>(v, s.other, i, m::plus{});
+      case step_kind::mul:
+        return combine<N, T>(v, s.other, i, m::times{});
+      case step_kind::bias:
+        return add_bias(v, s.vector, s.period, i);
+      case step_kind::scale:
+        return map(v, [&](float x) { return x * s.number; });
+      case step_kind::dropout:
+        return drop(v, s.mask, i);
+      case step_kind::keep:
+        return store_all<N, T>(s.kept + i, v);
+    }
+  }
+  template <int N>
+  __device__ __forceinline__ void at(index i) const {
+    float v[N];
+    load_all<N, T>(from + i, v);
+    for (int s = 0; s < count; ++s) step(steps[s], v, i);
+    store_all<N, T>(to + i, v);
+  }
+};
+
+}  // namespace detail
+
+/// to = the steps one after another, of n elements of `from`. Tensors may be the same, or apart; not overlap otherwise.
+/// Throws: error for more than 8 steps.
+template <class T>
+void run_chain(stream on, const T* from, T* to, index n, std::span<const chain_step<T>> steps) {
+  require<error>(steps.size() <= most_steps, "a chain of {} element-wise steps (one launch takes {}): split it",
+                 steps.size(), most_steps);
+  constexpr int N = wide<T>;
+  detail::chain<T> c{from, to, static_cast<int>(steps.size()), {}};
+  index head = common_head<N>(from, to);
+  for (std::size_t s = 0; s < steps.size(); ++s) {
+    const chain_step<T>& given = steps[s];
+    c.steps[s] = {given.kind, given.other, given.kept, given.vector, given.period, given.number, given.mask};
+    if (common_head<N>(from, to, given.other, static_cast<const T*>(given.kept)) != head) head = -1;
+  }
+  for_elements<N>(on, n, head, c);
+}
+
+/// to = a + b and to = a * b, element by element.
+template <class T>
+void add(stream on, const T* a, const T* b, T* to, index n) {
+  const chain_step<T> step{.kind = step_kind::add, .other = b};
+  run_chain<T>(on, a, to, n, {&step, 1});
+}
+template <class T>
+void multiply(stream on, const T* a, const T* b, T* to, index n) {
+  const chain_step<T> step{.kind = step_kind::mul, .other = b};
+  run_chain<T>(on, a, to, n, {&step, 1});
+}
+
+}  // namespace comp::cuda

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a loss scaler and clipping ask of all gradients, over many tensors in one launch: how many elements are not
+// finite, their 2-norm, and scaling.
+#pragma once
+
+#include "reductions.cuh"
+#include "support/tensor_table.cuh"
+
+namespace comp::cuda {
+
+struct gradient_job {
+  float* gradient;
+  index n;
+};
+
+namespace detail {
+
+struct gradient_entry {
+  pointer<float> gradient;
+  index n;
+  bool packed;
+};
+inline std::vector<gradient_entry> gradient_entries(std::span<const gradient_job> jobs) {
+  std::vector<gradient_entry> entries;
+  for (const auto& j : jobs) entries.push_back({j.gradient, j.n, fits<4>(j.gradient)});
+  return entries;
+}
+
+struct squares_of_piece {
+  float& part;
+  template <int N>
+  __device__ __forceinline__ void at(const gradient_entry& e, index i) const {
+    float v[N];
+    load_all<N, float>(e.gradient + i, v);
+#pragma unroll
+    for (int j = 0; j < N; ++j) part += v[j] * v[j];
+  }
+};
+struct not_finite_of_piece {
+  unsigned& part;
+  template <int N>
+  __device__ __forceinline__ void at(const gradient_entry& e, index i) const {
+    float v[N];
+    load_all<N, float>(e.gradient + i, v);
+#pragma unroll
+    for (int j = 0; j < N; ++j) part += (native::math::bits_as<std::uint32_t>(v[j]) & 0x7f800000U) == 0x7f800000U;
+  }
+};
+struct scaled_piece {
+  float factor;
+  template <int N>
+  __device__ __forceinline__ void at(const gradient_entry& e, index i) const {
+    float v[N];
+    load_all<N, float>(e.gradient + i, v);
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] *= factor;
+    store_all<N, float>(e.gradient + i, v);
+  }
+};
+
+inline __global__ void __launch_bounds__(block_size)
+    gradient_squares(const tensor_table<gradient_entry> table, pointer<float> partial) {
+  __shared__ shared_array<float, 32> slots;
+  const table_place at = place_in(table);
+  float part = 0;
+  for_piece<4>(table.entry[at.tensor], at, squares_of_piece{part});
+  const float whole = combine_block(part, 0.0F, slots, sum_of{});
+  if (threadIdx.x == 0) partial[blockIdx.x] = whole;
+}
+inline __global__ void __launch_bounds__(block_size)
+    gradients_not_finite(const tensor_table<gradient_entry> table, pointer<unsigned long long> count) {
+  __shared__ shared_array<unsigned, 32> slots;
+  const table_place at = place_in(table);
+  unsigned part = 0;
+  for_piece<4>(table.entry[at.tensor], at, not_finite_of_piece{part});
+  const unsigned whole = combine_block(part, 0U, slots, sum_of{});
+  if (threadIdx.x == 0 && whole != 0) atomicAdd(count, static_cast<unsigned long long>(whole));
+}
+inline __global__ void __launch_bounds__(block_size)
+    gradients_scaled(const tensor_table<gradient_entry> table, float factor) {
+  const table_place at = place_in(table);
+  for_piece<4>(table.entry[at.tensor], at, scaled_piece{factor});
+}
+
+}  // namespace detail
+
+/// How many floats gradient_norm needs.
+inline index norm_scratch(std::span<const gradient_job> jobs) {
+  index blocks = 0;
+  for (const auto& j : jobs) blocks += (j.n + piece - 1) / piece;
+  return blocks;
+}
+/// *norm: the 2-norm over all of them.
+inline void gradient_norm(stream on, std::span<const gradient_job> jobs, double* norm, float* scratch) {
+  const auto entries = detail::gradient_entries(jobs);
+  const index blocks = for_tables<detail::gradient_entry>(entries, [&](const auto& table, unsigned some, index before) {
+    launch(on, {dim3{some}, block_size}, detail::gradient_squares, table, scratch + before);
+  });
+  launch(on, {1, block_size}, detail::sum_of_partials, scratch, blocks, 1.0, true, norm);
+}
+/// *count += the elements that are NaN or infinite.
+inline void count_not_finite(stream on, std::span<const gradient_job> jobs, unsigned long long* count) {
+  const auto entries = detail::gradient_entries(jobs);
+  for_tables<detail::gradient_entry>(entries, [&](const auto& table, unsigned some, index) {
+    launch(on, {dim3{some}, block_size}, detail::gradients_not_finite, table, count);
+  });
+}
+inline void scale_gradients(stream on, std::span<const gradient_job> jobs, double factor) {
+  const auto entries = detail::gradient_entries(jobs);
+  for_tables<detail::gradient_entry>(entries, [&](const auto& table, unsigned some, index) {
+    launch(on, {dim3{some}, block_size}, detail::gradients_scaled, table, static_cast<float>(factor));
+  });
+}
+
+}  // namespace comp::cuda

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layer normalisation over the last axis, forward and backward. Statistics, scale and shift in FP32; the variance is
+// taken around the mean, in a second pass.
+#pragma once
+
+#include "reductions.cuh"
+#include "support/rows.cuh"
+
+namespace comp::cuda {
+
+namespace detail {
+
+template <class T>
+struct layer_norm_rows {
+  pointer<const T> x;
+  pointer<const float> gamma, beta;
+  pointer<T> y;
+  pointer<float> mean, inverse_deviation;
+  index width;
+  float eps;
+  template <int N, int Held, class Lanes>
+  __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
+    row_of<N, Held, T, Lanes> values{x + r * width, width, lanes};
+    float part = 0, squares = 0;
+    values.each([&](index, float(&v)[N]) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) part += v[j];
+    });
+    const float middle = lanes.sum(part) / static_cast<float>(width);
+    values.each([&](index, float(&v)[N]) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) squares += (v[j] - middle) * (v[j] - middle);
+    });
+    const float scale = 1.0F / sqrtf(lanes.sum(squares) / static_cast<float>(width) + eps);
+    if (lanes.rank() == 0) {
+      mean[r] = middle;
+      inverse_deviation[r] = scale;
+    }
+    const pointer<T> to = y + r * width;
+    values.each([&](index at, float(&v)[N]) {
+      float out[N], g[N], b[N];
+      load_all<N, float>(gamma + at, g);
+      load_all<N, float>(beta + at, b);
+#pragma unroll
+      for (int j = 0; j < N; ++j) out[j] = (v[j] - middle) * scale * g[j] + b[j];
+      store_all<N, T>(to + at, out);
+    });
+  }
+};
+
+template <class T>
+struct layer_norm_gradient_rows {
+  pointer<const T> dy, x;
+  pointer<const float> gamma, mean, inverse_deviation;
+  pointer<T> dx;
+  index width;
+  template <int N, int Held, class Lanes>
+  __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
+    row_of<N, Held, T, Lanes> values{x + r * width, width, lanes};
+    const pointer<const T> from = dy + r * width;
+    const float middle = mean[r], scale = inverse_deviation[r];
+    float part = 0, along = 0;
+    values.each([&](index at, float(&v)[N]) {
+      float d[N], g[N];
+      load_all<N, T>(from + at, d);
+      load_all<N, float>(gamma + at, g);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        part += d[j] * g[j];
+        along += d[j] * g[j] * ((v[j] - middle) * scale);
+      }
+    });
+    const float average = lanes.sum(part) / static_cast<float>(width);
+    const float slope = lanes.sum(along) / static_cast<float>(width);
+    const pointer<T> to = dx + r * width;
+    values.each([&](index at, float(&v)[N]) {
+      float d[N], g[N];
+      load_all<N, T>(from + at, d);
+      load_all<N, float>(gamma + at, g);
+#pragma unroll
+      for (int j = 0; j < N; ++j) d[j] = scale * (d[j] * g[j] - average - (v[j] - middle) * scale * slope);
+      store_all<N, T>(to + at, d);
+    });
+  }
+};
+
+template <class T>
+struct layer_norm_columns {
+  pointer<const T> dy, x;
+  pointer<const float> mean, inverse_deviation;
+  index width;
+  __device__ __forceinline__ void add(index r, index column, float (&part)[2]) const {
+    const float d = widen<T>(dy[r * width + column]);
+    part[0] += d * (widen<T>(x[r * width + column]) - mean[r]) * inverse_deviation[r];
+    part[1] += d;
+  }
+};
+
+}  // namespace detail
+
+/// x and y are (rows, width), gamma and beta (width). mean and inverse_deviation (rows): what the backward needs.
+template <class T>
+void layer_norm(stream on, const T* x, const float* gamma, const float* beta, T* y, float* mean,
+                float* inverse_deviation, index rows, index width, double eps) {
+  constexpr int N = wide<T>;
+  const bool packed = fits<N>(x) && fits<N>(y) && fits<N>(gamma) && fits<N>(beta);
+  for_rows<N>(on, rows, width, packed,
+              detail::layer_norm_rows<T>{x, gamma, beta, y, mean, inverse_deviation, width, static_cast<float>(eps)});
+}
+template <class T>
+void layer_norm_backward(stream on, const T* dy, const T* x, const float* gamma, const float* mean,
+                         const float* inverse_deviation, T* dx, index rows, index width) {
+  constexpr int N = wide<T>;
+  const bool packed = fits<N>(dy) && fits<N>(x) && fits<N>(dx) && fits<N>(gamma);
+  for_rows<N>(on, rows, width, packed,
+              detail::layer_norm_gradient_rows<T>{dy, x, gamma, mean, inverse_deviation, dx, width});
+}
+/// d_gamma and d_beta (width) (+)= their gradients. scratch: column_scratch(rows, width, 2) floats.
+template <class T>
+void layer_norm_parameters_backward(stream on, const T* dy, const T* x, const float* mean,
+                                    const float* inverse_deviation, float* d_gamma, float* d_beta, index rows,
+                                    index width, bool adds, float* scratch) {
+  const detail::layer_norm_columns<T> terms{dy, x, mean, inverse_deviation, width};
+  column_totals<2>(on, rows, width, terms, d_gamma, d_beta, adds, scratch);
+}
+
+}  // namespace comp::cuda

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// SGD, Adam and AdamW over many parameters in one launch: FP32 masters and slots, and the low-precision copy that the
+// next forward reads, written in the same pass. The mathematics is the host's.
+#pragma once
+
+#include <comp_native/math/updates.hpp>
+
+#include "support/tensor_table.cuh"
+
+namespace comp::cuda {
+
+/// One parameter. first and second: SGD's velocity, or Adam's two moments; null where the rule has none.
+template <class Low>
+struct update_job {
+  float* value;
+  const float* gradient;
+  float *first, *second;
+  Low* copy;  // null: this parameter has no copy in low precision
+  index n;
+};
+/// not_finite: where it is not null and *not_finite > 0 the step is left out; nothing waits on the host for it.
+/// factor: of each gradient before the step, the inverse of a loss scale.
+struct step_control {
+  const unsigned long long* not_finite = nullptr;
+  float factor = 1;
+};
+
+namespace detail {
+
+template <class Low>
+struct update_entry {
+  pointer<float> value;
+  pointer<const float> gradient;
+  pointer<float> first, second;
+  pointer<Low> copy;
+  index n;
+  bool packed;
+};
+
+template <class Low>
+struct plain_sgd {
+  native::math::sgd_update rule;
+  float factor;
+  template <int N>
+  __device__ __forceinline__ void at(const update_entry<Low>& e, index i) const {
+    float w[N], g[N];
+    load_all<N, float>(e.value + i, w);
+    load_all<N, float>(e.gradient + i, g);
+#pragma unroll
+    for (int j = 0; j < N; ++j) w[j] = rule(w[j], g[j] * factor);
+    store_all<N, float>(e.value + i, w);
+    if (e.copy) store_all<N, Low>(e.copy + i, w);
+  }
+};
+template <class Low>
+struct momentum_sgd {
+  native::math::momentum_update rule;
+  float factor;
+  template <int N>
+  __device__ __forceinline__ void at(const update_entry<Low>& e, index i) const {
+    float w[N], g[N], v[N];
+    load_all<N, float>(e.value + i, w);
+    load_all<N, float>(e.gradient + i, g);
+    load_all<N, float>(e.first + i, v);
+#pragma unroll
+    for (int j = 0; j < N; ++j) rule(w[j], g[j] * factor, v[j]);
+    store_all<N, float>(e.value + i, w);
+    store_all<N, float>(e.first + i, v);
+    if (e.copy) store_all<N, Low>(e.copy + i, w);
+  }
+};
+template <class Low>
+struct adam {
+  native::math::adam_update rule;
+  float factor;
+  template <int N>
+  __device__ __forceinline__ void at(const update_entry<Low>& e, index i) const {
+    float w[N], g[N], m[N], v[N];
+    load_all<N, float>(e.value + i, w);
+    load_all<N, float>(e.gradient + i, g);
+    load_all<N, float>(e.first + i, m);
+    load_all<N, float>(e.second + i, v);
+#pragma unroll
+    for (int j = 0; j < N; ++j) rule(w[j], g[j] * factor, m[j], v[j]);
+    store_all<N, float>(e.value + i, w);
+    store_all<N, float>(e.first + i, m);
+    store_all<N, float>(e.second + i, v);
+    if (e.copy) store_all<N, Low>(e.copy + i, w);
+  }
+};
+
+template <class Low, class Rule>
+__global__ void __launch_bounds__(block_size)
+    update_tensors(const tensor_table<update_entry<Low>> table, const Rule rule,
+                   pointer<const unsigned long long> not_finite) {
+  if (not_finite && *not_finite != 0) return;
+  const table_place at = place_in(table);
+  for_piece<4>(table.entry[at.tensor], at, rule);
+}
+template <class Low, class Rule>
+void update(stream on, std::span<const update_job<Low>> jobs, const Rule& rule, const step_control& control) {
+  std::vector<update_entry<Low>> entries;
+  for (const auto& j : jobs) {
+    const bool packed =
+        fits<4>(j.value) && fits<4>(j.gradient) && fits<4>(j.first) && fits<4>(j.second) && fits<4>(j.copy);
+    entries.push_back({j.value, j.gradient, j.first, j.second, j.copy, j.n, packed});
+  }
+  for_tables<update_entry<Low>>(entries, [&](const auto& table, unsigned blocks, index) {
+    launch(on, {dim3{blocks}, block_size}, update_tensors<Low, Rule>, table, rule, control.not_finite);
+  });
+}
+
+}  // namespace detail
+
+/// One step of SGD. Slots start at zero; a parameter without a gradient is left out by the caller.
+template <class Low>
+void sgd_step(stream on, std::span<const update_job<Low>> jobs, const native::sgd_options& o,
+              const step_control& control = {}) {
+  if (o.momentum == 0) {
+    detail::update(on, jobs, detail::plain_sgd<Low>{native::math::sgd_update{o}, control.factor}, control);
+  } else {
+    detail::update(on, jobs, detail::momentum_sgd<Low>{native::math::momentum_update{o}, control.factor}, control);
+  }
+}
+/// step: from 1.
+template <class Low>
+void adam_step(stream on, std::span<const update_job<Low>> jobs, const native::adam_options& o, std::int64_t step,
+               const step_control& control = {}) {
+  detail::update(on, jobs, detail::adam<Low>{native::math::adam_update{o, step}, control.factor}, control);
+}
+
+}  // namespace comp::cuda

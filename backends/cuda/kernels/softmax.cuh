@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax, its causal form and log-softmax over the last axis, and their gradients. FP32 inside, rounded once.
+#pragma once
+
+#include <comp_native/math/elementwise.hpp>
+
+#include "support/rows.cuh"
+
+namespace comp::cuda {
+
+enum class softmax_kind : std::uint8_t { full, causal, log };
+
+struct row_exponentials {
+  float largest, total;  // total: the sum of exp(x - largest)
+};
+/// Of the first `seen` elements of a row, for every thread of `lanes`. A row in memory is read once.
+template <int N, int Held, class T, class Lanes>
+__device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lanes>& row, index seen,
+                                                         const Lanes& lanes) {
+  using native::math::exp_of;
+  float largest = -infinity, total = 0;
+  row.each([&](index at, float(&v)[N]) {
+    float most = largest;
+#pragma unroll
+    for (int j = 0; j < N; ++j) most = fmaxf(most, at + j < seen ? v[j] : -infinity);
+    if (most != largest) total *= exp_of(largest - most);
+    largest = most;
+#pragma unroll
+    for (int j = 0; j < N; ++j) total += at + j >= seen || v[j] == -infinity ? 0.0F : exp_of(v[j] - most);
+  });
+  const float most = lanes.largest(largest);
+  return {most, lanes.sum(most == largest ? total : total * exp_of(largest - most))};
+}
+
+namespace detail {
+
+template <class T>
+struct softmax_rows {
+  pointer<const T> x;
+  pointer<T> y;
+  index width;
+  softmax_kind kind;
+  template <int N, int Held, class Lanes>
+  __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
+    const index seen = kind == softmax_kind::causal ? r % width + 1 : width;
+    row_of<N, Held, T, Lanes> values{x + r * width, width, lanes};
+    const row_exponentials e = exponentials(values, seen, lanes);
+    const bool log = kind == softmax_kind::log;
+    const float factor = 1.0F / e.total, log_total = log ? logf(e.total) : 0.0F;
+    const pointer<T> to = y + r * width;
+    values.each([&](index at, float(&v)[N]) {
+      float out[N];
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const float off = v[j] - e.largest;
+        out[j] = log ? off - log_total : at + j < seen ? native::math::exp_of(off) * factor : 0.0F;
+      }
+      store_all<N, T>(to + at, out);
+    });
+  }
+};
+
+template <class T>
+struct softmax_gradient_rows {
+  pointer<const T> dy, y;
+  pointer<T> dx;
+  index width;
+  bool log;
+  template <int N, int Held, class Lanes>
+  __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
+    row_of<N, Held, T, Lanes> results{y + r * width, width, lanes};
+    const pointer<const T> from = dy + r * width;
+    const pointer<T> to = dx + r * width;
+    float part = 0;
+    results.each([&](index at, float(&v)[N]) {
+      float g[N];
+      load_all<N, T>(from + at, g);
+#pragma unroll
+      for (int j = 0; j < N; ++j) part += log ? g[j] : g[j] * v[j];
+    });
+    const float whole = lanes.sum(part);
+    results.each([&](index at, float(&v)[N]) {
+      float g[N];
+      load_all<N, T>(from + at, g);
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        g[j] = log ? native::math::log_softmax_gradient(g[j], v[j], whole)
+                   : native::math::softmax_gradient(g[j], v[j], whole);
+      }
+      store_all<N, T>(to + at, g);
+    });
+  }
+};
+
+}  // namespace detail
+
+/// y = softmax of x (rows, width). causal: x is (..., width, width), what is right of the diagonal counts as -infinity.
+template <class T>
+void softmax(stream on, const T* x, T* y, index rows, index width, softmax_kind kind) {
+  constexpr int N = wide<T>;
+  for_rows<N>(on, rows, width, fits<N>(x) && fits<N>(y), detail::softmax_rows<T>{x, y, width, kind});
+}
+/// dx from dy and what softmax gave (log: what log-softmax gave). dx may be dy.
+template <class T>
+void softmax_backward(stream on, const T* dy, const T* y, T* dx, index rows, index width, bool log) {
+  constexpr int N = wide<T>;
+  const bool packed = fits<N>(dy) && fits<N>(y) && fits<N>(dx);
+  for_rows<N>(on, rows, width, packed, detail::softmax_gradient_rows<T>{dy, y, dx, width, log});
+}
+
+}  // namespace comp::cuda

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The threads that work together on one row: a warp, or a block. Both give every one of them the combined value.
+#pragma once
+
+#include "launch.cuh"
+
+namespace comp::cuda {
+
+struct sum_of {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+struct largest_of {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+template <class T, class F>
+__device__ __forceinline__ T combine_warp(T v, F f) {
+#pragma unroll
+  for (int bits = warpSize / 2; bits > 0; bits /= 2) v = f(v, __shfl_xor_sync(all_lanes, v, bits));
+  return v;
+}
+/// The same bits for every thread and every run. Every thread of the block has to come here; it has whole warps.
+template <class T, class F>
+__device__ __forceinline__ T combine_block(T v, T neutral, shared_array<T, 32>& slots, F f) {
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  v = combine_warp(v, f);
+  __syncthreads();  // the slots may still be read from the last time
+  if (lane == 0) slots[warp] = v;
+  __syncthreads();
+  v = lane < blockDim.x / 32 ? static_cast<T>(slots[lane]) : neutral;
+  return combine_warp(v, f);
+}
+
+inline constexpr float infinity = __builtin_huge_valf();
+
+struct warp_lanes {
+  static constexpr unsigned rows_per_block = block_size / 32;
+  shared_array<float, 32>& unused;
+  __device__ index rank() const { return threadIdx.x % 32; }
+  static constexpr index count = 32;
+  __device__ index row() const { return static_cast<index>(blockIdx.x) * rows_per_block + threadIdx.x / 32; }
+  __device__ float sum(float v) const { return combine_warp(v, sum_of{}); }
+  __device__ float largest(float v) const { return combine_warp(v, largest_of{}); }
+};
+struct block_lanes {
+  static constexpr unsigned rows_per_block = 1;
+  shared_array<float, 32>& slots;
+  __device__ index rank() const { return threadIdx.x; }
+  static constexpr index count = block_size;
+  __device__ index row() const { return blockIdx.x; }
+  __device__ float sum(float v) const { return combine_block(v, 0.0F, slots, sum_of{}); }
+  __device__ float largest(float v) const { return combine_block(v, -infinity, slots, largest_of{}); }
+};
+
+}  // namespace comp::cuda

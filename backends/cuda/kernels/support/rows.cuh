@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// One launch over rows, each by the threads that suit its width: a warp up to 1024 elements, a block beyond. Rows that
+// fit stay in registers between passes, others are read again. Packs where width and addresses allow it.
+// A functor has `template <int N, int Held, class Lanes> __device__ void row(index r, const Lanes&) const`.
+#pragma once
+
+#include "lanes.cuh"
+#include "packs.cuh"
+
+namespace comp::cuda {
+
+/// A row that is read once and kept (Held packs for each thread), or read at each pass (Held = 0).
+template <int N, int Held, class T, class Lanes>
+class row_of {
+ public:
+  __device__ row_of(pointer<const T> from, index width, const Lanes& lanes)
+      : from_{from}, width_{width}, first_{lanes.rank() * N} {
+    if constexpr (Held > 0) {
+#pragma unroll
+      for (int p = 0; p < Held; ++p) {
+        if (first_ + p * step < width_) load_all<N, T>(from_ + (first_ + p * step), held_[p]);
+      }
+    }
+  }
+  /// f(position, values): what f writes to the values is seen by the next pass where Held > 0.
+  template <class F>
+  __device__ void each(F f) {
+    if constexpr (Held > 0) {
+#pragma unroll
+      for (int p = 0; p < Held; ++p) {
+        if (first_ + p * step < width_) f(first_ + p * step, held_[p]);
+      }
+    } else {
+      for (index at = first_; at < width_; at += step) {
+        float values[N];
+        load_all<N, T>(from_ + at, values);
+        f(at, values);
+      }
+    }
+  }
+
+ private:
+  static constexpr index step = Lanes::count * N;
+  pointer<const T> from_;
+  index width_, first_;
+  float held_[Held > 0 ? Held : 1][N];
+};
+
+template <int N, int Held, class Lanes, class F>
+__global__ void __launch_bounds__(block_size) over_rows(F f, index rows) {
+  __shared__ shared_array<float, 32> slots;
+  const Lanes lanes{slots};
+  const index r = lanes.row();
+  if (r < rows) f.template row<N, Held>(r, lanes);
+}
+
+namespace detail {
+
+template <int N, int Held, class Lanes, class F>
+void rows_by(stream on, index rows, const F& f) {
+  constexpr index most = index{1} << 30;  // blocks of one launch
+  require<launch_error>(rows / Lanes::rows_per_block < most,
+                        "{} rows in one launch (a grid has 2^31 blocks at most): split them", rows);
+  const dim3 blocks{static_cast<unsigned>((rows + Lanes::rows_per_block - 1) / Lanes::rows_per_block)};
+  launch(on, {blocks, block_size}, over_rows<N, Held, Lanes, F>, f, rows);
+}
+
+}  // namespace detail
+
+/// packed: every row of every tensor that f uses starts at a multiple of 16 bytes (of 8 for FP32 beside 16 bits).
+template <int N, class F>
+void for_rows(stream on, index rows, index width, bool packed, const F& f) {
+  if (rows == 0 || width == 0) return;
+  if (!packed || width % N != 0) {
+    if (width <= 1024) return detail::rows_by<1, 32, warp_lanes>(on, rows, f);
+    return detail::rows_by<1, 0, block_lanes>(on, rows, f);
+  }
+  if (width <= 32 * N) return detail::rows_by<N, 1, warp_lanes>(on, rows, f);
+  if (width <= 1024) return detail::rows_by<N, 32 / N, warp_lanes>(on, rows, f);
+  if (width <= block_size * 32) return detail::rows_by<N, 32 / N, block_lanes>(on, rows, f);
+  detail::rows_by<N, 0, block_lanes>(on, rows, f);
+}
+
+}  // namespace comp::cuda

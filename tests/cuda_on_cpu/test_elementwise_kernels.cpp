@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Casts, chains, dropout and bias with activation, each against FP64.
+#include "kernel_test.hpp"
+#include "kernels/bias_activation.cuh"
+#include "kernels/casts.cuh"
+#include "kernels/elementwise.cuh"
+
+namespace comp::cuda::test {
+namespace {
+
+constexpr stream on{};
+
+double relu(double x) { return std::max(x, 0.0); }
+double gelu(double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); }
+double gelu_slope(double x) {
+  return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::acos(-1.0));
+}
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+template <class From, class To>
+void check_casts() {
+  std::vector<std::vector<From>> from;
+  std::vector<buffer<From>> in;
+  std::vector<buffer<To>> out;
+  std::vector<cast_job<From, To>> jobs;
+  for (std::size_t i = 0; i < 60; ++i) {  // more than one launch takes
+    const std::size_t n = i == 7 ? 20000 : i * 5 % 77;
+    from.push_back(values<From>(n, static_cast<unsigned>(i), i % 3 ? 1.0F : 1e5F));
+    in.emplace_back(from.back(), i % 4);
+    out.emplace_back(n, i % 3);
+    jobs.push_back({in.back().data(), out.back().data(), static_cast<index>(n)});
+  }
+  cast<From, To>(on, jobs);
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    std::vector<To> want(from[i].size());
+    for (std::size_t k = 0; k < want.size(); ++k) native::math::store(want[k], native::math::load(from[i][k]));
+    CHECK(std::memcmp(out[i].values().data(), want.data(), want.size() * sizeof(To)) == 0);
+  }
+}
+
+template <class T>
+void check_step(step_kind kind, const std::function<double(double, double)>& f, float scale = 1, double ulps = 1.5) {
+  for (const std::size_t n : sizes) {
+    for (const std::size_t shift : {0, 1, 3}) {
+      CAPTURE(n);
+      CAPTURE(shift);
+      const input<T> x{values<T>(n, 1, scale), shift},
+          other{values<T>(n, 2, scale), shift == 3 ? std::size_t{0} : shift};
+      buffer<T> y{n, shift};
+      const chain_step<T> step{.kind = kind, .other = other.data(), .number = 0.3F};
+      run_chain<T>(on, x.data(), y.data(), static_cast<index>(n), {&step, 1});
+      std::vector<double> want;
+      for (std::size_t i = 0; i < n; ++i) want.push_back(f(x.value[i], other.value[i]));
+      check_close(y.values(), want, ulps, 3e-7 * static_cast<double>(scale));
+    }
+  }
+}
+
+/// Kept or not, as the definition of dropout_key says.
+std::vector<bool> kept(std::size_t n, double p, const native::dropout_key& key) {
+  std::vector<bool> k;
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint64_t group = i / 4;
+    std::uint32_t word[4][1] = {{static_cast<std::uint32_t>(group)},
+                                {static_cast<std::uint32_t>(group >> 32)},
+                                {static_cast<std::uint32_t>(key.draw)},
+                                {static_cast<std::uint32_t>(key.draw >> 32)}};
+    native::math::philox(word, static_cast<std::uint32_t>(key.seed), static_cast<std::uint32_t>(key.seed >> 32));
+    k.push_back(static_cast<double>(word[i % 4][0]) >= p * 0x1p32);
+  }
+  return k;
+}
+
+}  // namespace
+
+TEST_CASE("casts of many tensors round as the host does, to the bit") {
+  check_casts<float, bf16>();
+  check_casts<float, fp16>();
+  check_casts<bf16, float>();
+  check_casts<fp16, float>();
+  check_casts<bf16, fp16>();
+  check_casts<fp16, bf16>();
+}
+
+TEST_CASE_TEMPLATE("each element-wise step agrees with FP64 for any size and alignment", T, float, bf16, fp16) {
+  check_step<T>(step_kind::relu, [](double x, double) { return relu(x); });
+  check_step<T>(step_kind::gelu, [](double x, double) { return gelu(x); });
+  check_step<T>(
+      step_kind::tanh, [](double x, double) { return std::tanh(x); }, 1, 3);
+  check_step<T>(
+      step_kind::sigmoid, [](double x, double) { return sigmoid(x); }, 4, 4);
+  check_step<T>(step_kind::relu_backward, [](double d, double y) { return y > 0 ? d : 0; });
+  check_step<T>(
+      step_kind::gelu_backward, [](double d, double x) { return d * gelu_slope(x); }, 1, 4);
+  check_step<T>(
+      step_kind::tanh_backward, [](double d, double y) { return d * (1 - y * y); }, 0.5F, 4);
+  check_step<T>(
+      step_kind::sigmoid_backward, [](double d, double y) { return d * y * (1 - y); }, 0.5F, 4);
+  check_step<T>(step_kind::add, [](double a, double b) { return a + b; });
+  check_step<T>(step_kind::mul, [](double a, double b) { return a * b; });
+  check_step<T>(step_kind::scale, [](double a, double) { return a * static_cast<double>(0.3F); });
+}
+
+TEST_CASE_TEMPLATE("a chain rounds once, keeps what it is asked to keep, and may write over its input", T, float, bf16,
+                   fp16) {
+  const std::size_t n = 1003;
+  const input<T> x{values<T>(n, 3)}, residual{values<T>(n, 4)};
+  const input<float> bias{values<float>(17, 5)};
+  buffer<T> before{n}, y{x.host};
+  const std::vector<chain_step<T>> steps{{.kind = step_kind::bias, .vector = bias.data(), .period = 17},
+                                         {.kind = step_kind::keep, .kept = before.data()},
+                                         {.kind = step_kind::gelu},
+                                         {.kind = step_kind::scale, .number = 3},
+                                         {.kind = step_kind::dropout, .mask = {0.5, {9, 4}}},
+                                         {.kind = step_kind::add, .other = residual.data()}};
+  run_chain<T>(on, y.data(), y.data(), n, steps);
+  std::vector<double> want, want_before;
+  const auto stays = kept(n, 0.5, {9, 4});
+  for (std::size_t i = 0; i < n; ++i) {
+    want_before.push_back(x.value[i] + bias.value[i % 17]);
+    want.push_back((stays[i] ? 6 * gelu(want_before[i]) : 0) + residual.value[i]);
+  }
+  check_close(before.values(), want_before, 1.1, 1e-6);
+  check_close(y.values(), want, 1.1, 6e-6);
+  const std::vector<chain_step<T>> nine(9, {.kind = step_kind::relu});
+  CHECK_THROWS_WITH_AS(run_chain<T>(on, x.data(), y.data(), n, nine),
+                       "a chain of 9 element-wise steps (one launch takes 8): split it", error);
+}
+
+TEST_CASE_TEMPLATE("NaN and infinity go through activations", T, float, bf16, fp16) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  const input<T> x{rounded<T>({nan, inf, -inf, 0, -0.0F, 1})}, d{rounded<T>({1, 2, 3, 4, 5, inf})};
+  for (const step_kind kind : {step_kind::relu, step_kind::gelu, step_kind::tanh, step_kind::sigmoid}) {
+    buffer<T> y{6};
+    const chain_step<T> step{.kind = kind};
+    run_chain<T>(on, x.data(), y.data(), 6, {&step, 1});
+    const auto got = exact(y.values());
+    CHECK(std::isnan(got[0]));
+    CHECK(got[1] == (kind == step_kind::relu || kind == step_kind::gelu ? static_cast<double>(inf) : 1.0));
+  }
+  buffer<T> dx{6};
+  const chain_step<T> step{.kind = step_kind::relu_backward, .other = x.data()};
+  run_chain<T>(on, d.data(), dx.data(), 6, {&step, 1});
+  const auto got = exact(dx.values());
+  CHECK(std::isnan(got[0]));
+  CHECK(got[1] == 2);
+  CHECK(got[2] == 0);
+  CHECK(got[5] == static_cast<double>(inf));
+}
+
+TEST_CASE_TEMPLATE("dropout keeps the elements that its key says, from any address", T, float, bf16, fp16) {
+  const native::dropout_key key{0x123456789abcULL, 77};
+  for (const std::size_t n : sizes) {
+    for (const std::size_t shift : {0, 1, 2, 5}) {
+      CAPTURE(n);
+      CAPTURE(shift);
+      const input<T> x{values<T>(n, 1), shift};
+      buffer<T> y{n, shift};
+      dropout<T>(on, x.data(), y.data(), static_cast<index>(n), 0.3, key);
+      const auto stays = kept(n, 0.3, key);
+      std::vector<double> want;
+      for (std::size_t i = 0; i < n; ++i) want.push_back(stays[i] ? x.value[i] / (1 - 0.3) : 0.0);
+      check_close(y.values(), want, 3);
+    }
+  }
+  const input<T> x{values<T>(40, 1)};
+  buffer<T> none{40}, all{40};
+  dropout<T>(on, x.data(), none.data(), 40, 1, key);
+  dropout<T>(on, x.data(), all.data(), 40, 0, key);
+  check_close(none.values(), std::vector<double>(40, 0.0));
+  check_close(all.values(), x.value);
+}
+
+TEST_CASE_TEMPLATE("bias and activation over rows agree with FP64", T, float, bf16, fp16) {
+  for (const std::size_t width : widths) {
+    const std::size_t rows = width > 2000 ? 2 : 9;
+    CAPTURE(width);
+    const input<T> x{values<T>(rows * width, 1)};
+    const input<float> bias{values<float>(width, 2)};
+    buffer<T> y{rows * width}, z{x.host};
+    bias_activation<T>(on, x.data(), bias.data(), y.data(), static_cast<index>(rows), static_cast<index>(width),
+                       native::activation::gelu);
+    add_bias<T>(on, z.data(), bias.data(), z.data(), static_cast<index>(rows), static_cast<index>(width));
+    std::vector<double> want, sums;
+    for (std::size_t i = 0; i < rows * width; ++i) {
+      sums.push_back(x.value[i] + bias.value[i % width]);
+      want.push_back(gelu(sums.back()));
+    }
+    check_close(y.values(), want, 1.5, 1e-6);
+    check_close(z.values(), sums, 1.01);
+  }
+  const input<T> x{values<T>(12, 1)};
+  for (const native::activation a : {native::activation::relu, native::activation::tanh, native::activation::sigmoid}) {
+    buffer<T> y{12};
+    bias_activation<T>(on, x.data(), nullptr, y.data(), 3, 4, a);
+    std::vector<double> want;
+    for (const double v : x.value)
+      want.push_back(a == native::activation::relu   ? relu(v)
+                     : a == native::activation::tanh ? std::tanh(v)
+                                                     : sigmoid(v));
+    check_close(y.values(), want, 3);
+  }
+}
+
+}  // namespace comp::cuda::test

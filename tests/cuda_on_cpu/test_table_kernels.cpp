@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reductions, embedding, and what runs over many tensors at once: gradients and optimizers; each against FP64.
+#include "kernel_test.hpp"
+#include "kernels/embedding.cuh"
+#include "kernels/gradients.cuh"
+#include "kernels/optimizers.cuh"
+#include "kernels/reductions.cuh"
+
+namespace comp::cuda::test {
+namespace {
+
+constexpr stream on{};
+
+/// Tensors of many sizes, more than one launch takes; one spans several pieces.
+std::size_t size_of(std::size_t i) { return i == 7 ? 3 * piece + 5 : i * 13 % 70; }
+constexpr std::size_t tensors = 55;
+
+struct gradients {
+  std::vector<input<float>> all;
+  std::vector<gradient_job> jobs;
+  explicit gradients(float scale = 1) {
+    for (std::size_t i = 0; i < tensors; ++i) {
+      all.emplace_back(values<float>(size_of(i), static_cast<unsigned>(i), scale), i % 3);
+      jobs.push_back({all.back().data(), static_cast<index>(size_of(i))});
+    }
+  }
+};
+
+/// What a step does, in FP64, as torch.optim says.
+struct reference {
+  native::sgd_options sgd{};
+  native::adam_options adam{};
+  void sgd_step(double& w, double g, double& v) const {
+    g += sgd.weight_decay * w;
+    v = sgd.momentum * v + g;
+    w -= sgd.learning_rate * (sgd.momentum == 0 ? g : sgd.nesterov ? g + sgd.momentum * v : v);
+  }
+  void adam_step(double& w, double g, double& m, double& v, int step) const {
+    if (adam.decoupled) {
+      w *= 1 - adam.learning_rate * adam.weight_decay;
+    } else {
+      g += adam.weight_decay * w;
+    }
+    m = adam.beta1 * m + (1 - adam.beta1) * g;
+    v = adam.beta2 * v + (1 - adam.beta2) * g * g;
+    const double first = m / (1 - std::pow(adam.beta1, step)), second = v / (1 - std::pow(adam.beta2, step));
+    w -= adam.learning_rate * first / (std::sqrt(second) + adam.eps);
+  }
+};
+
+template <class Low>
+struct parameters {
+  std::vector<input<float>> value, first, second;
+  std::vector<buffer<Low>> copy;
+  gradients g{64};
+  parameters() {
+    for (std::size_t i = 0; i < tensors; ++i) {
+      value.emplace_back(values<float>(size_of(i), 100 + static_cast<unsigned>(i)), i % 2);
+      first.emplace_back(std::vector<float>(size_of(i)), i % 2);
+      second.emplace_back(std::vector<float>(size_of(i)), i % 2);
+      copy.emplace_back(size_of(i), i % 2);
+    }
+  }
+  std::vector<update_job<Low>> jobs() const {
+    std::vector<update_job<Low>> all;
+    for (std::size_t i = 0; i < tensors; ++i) {
+      all.push_back({value[i].data(), g.all[i].data(), first[i].data(), second[i].data(),
+                     i % 5 == 3 ? nullptr : copy[i].data(), static_cast<index>(size_of(i))});
+    }
+    return all;
+  }
+  /// step(w, g, m, v): what FP64 makes of an element, `steps` times.
+  void check(int steps, const std::function<void(double&, double, double&, double&, int)>& step) const {
+    for (std::size_t i = 0; i < tensors; ++i) {
+      CAPTURE(i);
+      std::vector<double> want = value[i].value;
+      for (std::size_t k = 0; k < want.size(); ++k) {
+        double m = 0, v = 0;
+        for (int s = 1; s <= steps; ++s) step(want[k], g.all[i].value[k] / 64, m, v, s);
+      }
+      const auto got = value[i].device.values();
+      check_close(got, want, 8, 2e-6);
+      if (i % 5 != 3) check_close(copy[i].values(), exact(got));
+    }
+  }
+};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("sums over all elements and over rows agree with FP64", T, float, bf16, fp16) {
+  buffer<float> scratch{most_partials};
+  buffer<double> whole{1};
+  for (const std::size_t n : {0, 1, 5, 255, 4097, 70003}) {
+    for (const std::size_t shift : {0, 1}) {
+      const input<T> x{values<T>(n, 1), shift};
+      sum<T>(on, x.data(), static_cast<index>(n), whole.data(), scratch.data());
+      double want = 0;
+      for (const double v : x.value) want += v;
+      CHECK(std::abs(whole.values()[0] - want) <= 1e-7 * static_cast<double>(n));
+    }
+  }
+  for (const std::size_t rows : {0, 1, 255, 257, 600}) {
+    for (const std::size_t width : {1, 31, 33, 70}) {
+      CAPTURE(rows);
+      CAPTURE(width);
+      const input<T> x{values<T>(rows * width, 1)};
+      buffer<float> to{std::vector<float>(width, 2)};
+      buffer<float> some{
+          static_cast<std::size_t>(column_scratch(static_cast<index>(rows), static_cast<index>(width), 1))};
+      column_sums<T>(on, x.data(), to.data(), static_cast<index>(rows), static_cast<index>(width), true, some.data());
+      std::vector<double> want(width, 2);
+      for (std::size_t i = 0; i < rows * width; ++i) want[i % width] += x.value[i];
+      check_close(to.values(), want, 4, 1e-5);
+    }
+  }
+  CHECK_THROWS_AS(column_sums<T>(on, nullptr, nullptr, index{1} << 40, 1, true, nullptr), launch_error);
+}
+
+TEST_CASE_TEMPLATE("an embedding's rows, and a gradient that adds equal indices in order", T, float, bf16, fp16) {
+  for (const std::size_t width : {1, 8, 33, 300}) {
+    const std::size_t entries = 70, n = 600;
+    CAPTURE(width);
+    const input<float> table{values<float>(entries * width, 1)};
+    const input<T> dy{values<T>(n * width, 2)};
+    std::vector<std::int32_t> at;
+    for (std::size_t i = 0; i < n; ++i) at.push_back(static_cast<std::int32_t>(i % 7 == 0 ? 3 : i * i % entries));
+    const buffer<std::int32_t> indices{at};
+    buffer<T> y{n * width};
+    buffer<float> gradient{std::vector<float>(entries * width)};
+    const auto w = static_cast<index>(width);
+    embedding<T>(on, table.data(), indices.data(), y.data(), n, w, entries);
+    embedding_backward<T>(on, dy.data(), indices.data(), gradient.data(), n, w, entries);
+    std::vector<double> want;
+    std::vector<float> sums(entries * width);  // FP32, in order: the same bits
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t c = 0; c < width; ++c) {
+        want.push_back(table.value[static_cast<std::size_t>(at[i]) * width + c]);
+        sums[static_cast<std::size_t>(at[i]) * width + c] += native::math::load(dy.host[i * width + c]);
+      }
+    }
+    check_close(y.values(), want);
+    CHECK(gradient.values() == sums);
+  }
+  const input<float> table{values<float>(6, 1)};
+  const buffer<std::int32_t> wrong{std::vector<std::int32_t>{-1, 3, 2}};
+  const input<T> dy{values<T>(6, 2)};
+  buffer<T> y{6};
+  buffer<float> gradient{std::vector<float>(6)};
+  embedding<T>(on, table.data(), wrong.data(), y.data(), 3, 2, 3);
+  embedding_backward<T>(on, dy.data(), wrong.data(), gradient.data(), 3, 2, 3);
+  CHECK(std::isnan(exact(y.values())[3]));
+  CHECK(exact(gradient.values())[4] == dy.value[4]);
+  CHECK(gradient.values()[0] == 0);
+}
+
+TEST_CASE("norm, scaling and the count of what is not finite, over many tensors") {
+  gradients g;
+  buffer<double> norm{1};
+  buffer<float> scratch{static_cast<std::size_t>(norm_scratch(g.jobs))};
+  buffer<unsigned long long> bad{std::vector<unsigned long long>{0}};
+  gradient_norm(on, g.jobs, norm.data(), scratch.data());
+  double squares = 0;
+  for (const auto& t : g.all) {
+    for (const double v : t.value) squares += v * v;
+  }
+  CHECK(norm.values()[0] == doctest::Approx(std::sqrt(squares)).epsilon(1e-6));
+  count_not_finite(on, g.jobs, bad.data());
+  CHECK(bad.values()[0] == 0);
+  scale_gradients(on, g.jobs, 0.125);
+  CHECK(g.all[7].device.values()[24580] == g.all[7].host[24580] * 0.125F);
+  CHECK(g.all[3].device.values()[0] == g.all[3].host[0] * 0.125F);
+  g.all[7].data()[24580] = std::nanf("");
+  g.all[3].data()[1] = -std::numeric_limits<float>::infinity();
+  g.all[54].data()[1] = std::numeric_limits<float>::infinity();
+  count_not_finite(on, g.jobs, bad.data());
+  CHECK(bad.values()[0] == 3);
+  gradient_norm(on, {}, norm.data(), scratch.data());
+  CHECK(norm.values()[0] == 0);
+}
+
+TEST_CASE_TEMPLATE("steps of SGD, Adam and AdamW agree with FP64 and refresh the low-precision copies", Low, bf16,
+                   fp16) {
+  parameters<Low> p;
+  reference r;
+  buffer<unsigned long long> bad{std::vector<unsigned long long>{0}};
+  const step_control control{.not_finite = bad.data(), .factor = 1.0F / 64};
+  SUBCASE("plain SGD") {
+    r.sgd = {.learning_rate = 0.1, .weight_decay = 0.01};
+    for (int s = 0; s < 3; ++s) sgd_step<Low>(on, p.jobs(), r.sgd, control);
+    p.check(3, [&](double& w, double g, double& m, double&, int) { r.sgd_step(w, g, m); });
+  }
+  SUBCASE("momentum") {
+    r.sgd = {.learning_rate = 0.1, .momentum = 0.9, .weight_decay = 0.01};
+    for (int s = 0; s < 3; ++s) sgd_step<Low>(on, p.jobs(), r.sgd, control);
+    p.check(3, [&](double& w, double g, double& m, double&, int) { r.sgd_step(w, g, m); });
+  }
+  SUBCASE("Nesterov") {
+    r.sgd = {.learning_rate = 0.1, .momentum = 0.9, .nesterov = true};
+    for (int s = 0; s < 3; ++s) sgd_step<Low>(on, p.jobs(), r.sgd, control);
+    p.check(3, [&](double& w, double g, double& m, double&, int) { r.sgd_step(w, g, m); });
+  }
+  SUBCASE("Adam") {
+    r.adam = {.learning_rate = 0.01, .weight_decay = 0.1};
+    for (int s = 1; s <= 3; ++s) adam_step<Low>(on, p.jobs(), r.adam, s, control);
+    p.check(3, [&](double& w, double g, double& m, double& v, int s) { r.adam_step(w, g, m, v, s); });
+  }
+  SUBCASE("AdamW") {
+    r.adam = {.learning_rate = 0.01, .weight_decay = 0.1, .decoupled = true};
+    for (int s = 1; s <= 3; ++s) adam_step<Low>(on, p.jobs(), r.adam, s, control);
+    p.check(3, [&](double& w, double g, double& m, double& v, int s) { r.adam_step(w, g, m, v, s); });
+  }
+  SUBCASE("a step with gradients that are not finite is left out") {
+    bad.data()[0] = 2;
+    adam_step<Low>(on, p.jobs(), r.adam, 1, control);
+    for (const auto& v : p.value) CHECK(v.device.values() == v.host);
+  }
+}
+
+}  // namespace comp::cuda::test
