@@ -15,27 +15,27 @@ struct times {
   COMP_HD float operator()(float a, float b) const { return a * b; }
 };
 
-/// f(x) is the activation; gradient(x, y) its derivative at x, where y = f(x).
+/// f(x) is the activation; backward(dy, x, y) the gradient of x, where y = f(x).
 struct relu {
   COMP_HD float operator()(float x) const { return x > 0 || x != x ? x : 0.0F; }
-  COMP_HD float gradient(float, float y) const { return y != y ? y : y > 0 ? 1.0F : 0.0F; }
+  COMP_HD float backward(float dy, float, float y) const { return y != y ? y : y > 0 ? dy : 0.0F; }
 };
 struct gelu {
   COMP_HD float operator()(float x) const { return 0.5F * x * (1.0F + erff(x * 0.70710678F)); }
-  COMP_HD float gradient(float x, float) const {
-    return 0.5F * (1.0F + erff(x * 0.70710678F)) + x * 0.39894228F * exp_of(-0.5F * x * x);
+  COMP_HD float backward(float dy, float x, float) const {
+    return dy * (0.5F * (1.0F + erff(x * 0.70710678F)) + x * 0.39894228F * exp_of(-0.5F * x * x));
   }
 };
 struct hyperbolic_tangent {
   COMP_HD float operator()(float x) const { return tanhf(x); }
-  COMP_HD float gradient(float, float y) const { return 1.0F - y * y; }
+  COMP_HD float backward(float dy, float, float y) const { return dy * (1.0F - y * y); }
 };
 struct sigmoid {
   COMP_HD float operator()(float x) const {  // the exponential of -|x| never overflows
     const float e = exp_of(x > 0 ? -x : x);
     return (x > 0 ? 1.0F : e) / (1.0F + e);
   }
-  COMP_HD float gradient(float, float y) const { return y * (1.0F - y); }
+  COMP_HD float backward(float dy, float, float y) const { return dy * (y * (1.0F - y)); }
 };
 
 /// The gradients of softmax and log-softmax; `dot` and `total` are the row's sums of dy * y and of dy.
