@@ -12,6 +12,12 @@
 
 namespace model_graphs {
 
+/// A plan's letters in groups that a reader can follow: "1 000" is "1000".
+inline std::string spaced(std::string plan) {
+  std::erase(plan, ' ');
+  return plan;
+}
+
 using extents = std::vector<std::int64_t>;
 
 inline comp::tensor_info weight(extents shape) { return {.shape = std::move(shape), .parameter = true}; }

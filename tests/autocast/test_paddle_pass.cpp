@@ -19,6 +19,7 @@ using comp::policy::paddle;
 using comp::policy::paddle_level;
 using comp::policy::paddle_version;
 using model_graphs::builder;
+using model_graphs::spaced;
 using model_graphs::weight;
 
 std::string plan_of(const paddle& amp, const comp::op_graph& graph) { return paddle_pass(amp, graph).plan.str(); }
@@ -147,125 +148,38 @@ TEST_CASE("VGG16 under Paddle's O1: convolutions and Linear low; biases in FP32 
   const std::string conv = "01";
   const std::string blocks =
       times(2, conv) + "1" + times(2, conv) + "1" + times(3, conv) + "1" + times(3, conv) + "1" + times(3, conv) + "1";
-  CHECK(plan_of({}, vgg) == blocks +
-                                "1"
-                                "1"
-                                "000"
-                                "000"
-                                "0"
-                                "1");
-  CHECK(plan_of(of_guide(paddle_level::o1), vgg) == blocks +
-                                                        "1"
-                                                        "1"
-                                                        "011"
-                                                        "011"
-                                                        "0"
-                                                        "1");
+  CHECK(plan_of({}, vgg) == blocks + spaced("1 1 000 000 0 1"));
+  CHECK(plan_of(of_guide(paddle_level::o1), vgg) == blocks + spaced("1 1 011 011 0 1"));
   // With add on the white list everything follows the convolutions; the view is not choosable.
-  CHECK(plan_of({.custom_white_list = {"elementwise_add"}}, vgg) == times(31, "0") +
-                                                                        "0"
-                                                                        "1"
-                                                                        "000"
-                                                                        "000"
-                                                                        "0"
-                                                                        "1");
+  CHECK(plan_of({.custom_white_list = {"elementwise_add"}}, vgg) == times(31, "0") + spaced("0 1 000 000 0 1"));
 }
 
 TEST_CASE("VGG16 under Paddle's O2: all of it, and the loss where nothing promotes") {
   // The loss reads low logits and integer labels; softmax_with_cross_entropy is not on O2's black list.
-  CHECK(plan_of({.level = paddle_level::o2}, model_graphs::vgg16()) == times(32, "0") +
-                                                                           "1"
-                                                                           "000"
-                                                                           "000"
-                                                                           "0"
-                                                                           "0");
+  CHECK(plan_of({.level = paddle_level::o2}, model_graphs::vgg16()) == times(32, "0") + spaced("1 000 000 0 0"));
 }
 
 TEST_CASE("BERT under Paddle's O1: softmax, norms, residuals, embeddings and loss in FP32") {
   // lookup_table_v2 is black, so the sums of embeddings read FP32; layer_norm is black, so residual adds read FP32
   // beside the low dropout. The attention's dropout reads softmax in FP32. GELU follows its linear.
-  const std::string heads =
-      "011"
-      "011"
-      "011"
-      "1";
-  const std::string attention =
-      "0"
-      "0"
-      "1"
-      "1"
-      "0"
-      "11"
-      "0";
-  const std::string layer = heads + attention +
-                            "0"
-                            "1"
-                            "1"
-                            "0"
-                            "0"
-                            "0"
-                            "0"
-                            "1"
-                            "1";
-  CHECK(plan_of({}, model_graphs::bert(2)) ==
-        "111"
-        "11"
-        "1"
-        "1" +
-            layer + layer +
-            "0"
-            "1");
+  const std::string heads = spaced("011 011 011 1");
+  const std::string attention = spaced("0 0 1 1 0 11 0");
+  const std::string layer = heads + attention + spaced("0 1 1 0 0 0 0 1 1");
+  CHECK(plan_of({}, model_graphs::bert(2)) == spaced("111 11 1 1") + layer + layer + spaced("0 1"));
 }
 
 TEST_CASE("BERT under Paddle's O2: only the embeddings, which read FP32 from their black table lookups") {
   // layer_norm is not black in O2 and follows its first input: the sums of embeddings are FP32, so are norm and
   // dropout, and the first residual add. That add's norm is FP32 too, and so is every later residual.
-  const std::string heads =
-      "011"
-      "011"
-      "011"
-      "1";
-  const std::string attention =
-      "0"
-      "0"
-      "0"
-      "0"
-      "0"
-      "11"
-      "0";
-  const std::string layer = heads + attention +
-                            "0"
-                            "1"
-                            "1"
-                            "0"
-                            "0"
-                            "0"
-                            "0"
-                            "1"
-                            "1";
+  const std::string heads = spaced("011 011 011 1");
+  const std::string attention = spaced("0 0 0 0 0 11 0");
+  const std::string layer = heads + attention + spaced("0 1 1 0 0 0 0 1 1");
   CHECK(plan_of({.level = paddle_level::o2}, model_graphs::bert(2)) ==
-        "111"
-        "11"
-        "1"
-        "1" +
-            layer + layer +
-            "0"
-            "0");
+        spaced("111 11 1 1") + layer + layer + spaced("0 0"));
 }
 
 TEST_CASE("GCN under Paddle's O1: the sparse product reads an FP32 adjacency, only the dense ones run low") {
-  const std::string expected =
-      "1"
-      "0"
-      "1"
-      "1"
-      "1"
-      "1"
-      "0"
-      "1"
-      "1"
-      "1"
-      "1";
+  const std::string expected = spaced("1 0 1 1 1 1 0 1 1 1 1");
   CHECK(plan_of({}, model_graphs::gcn()) == expected);
 }
 }  // namespace

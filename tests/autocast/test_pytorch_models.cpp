@@ -16,6 +16,7 @@ using comp::autocast::casts;
 using comp::autocast::rule_plan;
 using comp::policy::pytorch;
 using comp::policy::pytorch_list;
+using model_graphs::spaced;
 
 const pytorch cuda{.list = pytorch_list::cuda, .low = precision::fp16};
 const pytorch cpu{.list = pytorch_list::cpu, .low = precision::bf16};
@@ -27,51 +28,21 @@ std::string bf16(std::string plan) {
 
 TEST_CASE("VGG16 under PyTorch at its real size: everything but view and loss follows the convolutions") {
   // Pooling, ReLU and dropout are on no list; adaptive_avg_pool2d neither (only the 3-d one, on the CPU).
-  const std::string expected = std::string(32, '0') +
-                               "1"
-                               "000"
-                               "000"
-                               "0"
-                               "1";
+  const std::string expected = std::string(32, '0') + spaced("1 000 000 0 1");
   CHECK(rule_plan(cuda, model_graphs::vgg16(), precision::fp16).str() == expected);
   CHECK(rule_plan(cpu, model_graphs::vgg16(), precision::bf16).str() == bf16(expected));
 }
 
 TEST_CASE("BERT under PyTorch at its real size: on CUDA softmax and norms are FP32, on the CPU they follow") {
-  const std::string heads =
-      "011"
-      "011"
-      "011"
-      "1";
+  const std::string heads = spaced("011 011 011 1");
   const auto layer = [&](const std::string& softmax_and_dropout) {
-    return heads +
-           "0"
-           "0" +
-           softmax_and_dropout +
-           "0"
-           "11"
-           "0" +
-           "0"
-           "1"
-           "1"
-           "0"
-           "0"
-           "0"
-           "0"
-           "1"
-           "1";
+    return heads + spaced("0 0") + softmax_and_dropout + spaced("0 11 0") + spaced("0 1 1 0 0 0 0 1 1");
   };
-  const std::string embeddings =
-      "111"
-      "11"
-      "1"
-      "1";  // tables give FP32; the norm is listed, or follows them
-  CHECK(rule_plan(cuda, model_graphs::bert(2), precision::fp16).str() == embeddings + layer("11") + layer("11") +
-                                                                             "0"
-                                                                             "1");
-  CHECK(rule_plan(cpu, model_graphs::bert(2), precision::bf16).str() == bf16(embeddings + layer("00") + layer("00") +
-                                                                             "0"
-                                                                             "1"));
+  const std::string embeddings = spaced("111 11 1 1");  // tables give FP32; the norm is listed, or follows them
+  CHECK(rule_plan(cuda, model_graphs::bert(2), precision::fp16).str() ==
+        embeddings + layer("11") + layer("11") + spaced("0 1"));
+  CHECK(rule_plan(cpu, model_graphs::bert(2), precision::bf16).str() ==
+        bf16(embeddings + layer("00") + layer("00") + spaced("0 1")));
 }
 
 TEST_CASE("the casts of BERT under PyTorch on CUDA, layer by layer") {

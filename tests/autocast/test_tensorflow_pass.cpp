@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expected plans are derived by hand from the comments of TensorFlow's pass and from its lists.
+// Expected plans are derived by hand from the comments of TensorFlow's pass and from its lists; those of random graphs
+// are TensorFlow's own (tensorflow_painted.py).
 #include <doctest/doctest.h>
 
+#include <array>
+#include <comp/autocast/casts.hpp>
 #include <comp/autocast/tensorflow_pass.hpp>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model_graphs.hpp"
@@ -13,8 +18,10 @@ using comp::precision;
 using comp::autocast::tensorflow_pass;
 using comp::policy::tensorflow;
 using comp::policy::tensorflow_list;
+using model_graphs::spaced;
 
 const tensorflow cuda{};
+const tensorflow older{.infer_follows_allow = false};
 const tensorflow bf16{.list = tensorflow_list::onednn_bf16};
 
 comp::op_info op(std::string kind, std::vector<std::size_t> producers, bool choosable = true) {
@@ -26,10 +33,11 @@ std::string painted(const comp::op_graph& graph, const tensorflow& amp = cuda, s
 
 TEST_CASE("TensorFlow's own example: deny, infer, clear, infer, clear, allow, infer") {
   // "deny -> infer -> clear -> infer -> clear -> allow -> infer becomes deny x4, clear, allow, infer"; the clear before
-  // the allow is then painted because it is next to it, the last infer is not, there is no allow behind it.
+  // the allow is then painted because it is next to it, the last infer because it follows it.
   const comp::op_graph graph{{op("Exp", {}), op("Mul", {0}), op("Relu", {1}), op("Add", {2}), op("Relu", {3}),
                               op("MatMul", {4}), op("Add", {5})}};
-  CHECK(painted(graph) == "1111001");
+  CHECK(painted(graph) == "1111000");
+  CHECK(painted(graph, older) == "1111001");
 }
 
 TEST_CASE("nothing is converted without an allow-operator") {
@@ -43,8 +51,10 @@ TEST_CASE("infer and clear between two allows are converted, whatever else reads
   CHECK(painted(graph) == "00001");
 }
 
-TEST_CASE("infer is not converted where only one side is an allow, clear is") {
-  CHECK(painted(comp::op_graph{{op("Tanh", {}), op("MatMul", {0}), op("Tanh", {1})}}) == "101");
+TEST_CASE("infer is converted behind an allow, not before one; clear is on either side") {
+  const comp::op_graph graph{{op("Tanh", {}), op("MatMul", {0}), op("Tanh", {1})}};
+  CHECK(painted(graph) == "100");
+  CHECK(painted(graph, older) == "101");
   CHECK(painted(comp::op_graph{{op("Relu", {}), op("Abs", {0}), op("MatMul", {1}), op("Relu", {2}), op("Neg", {3})}}) ==
         "00000");
 }
@@ -57,7 +67,7 @@ TEST_CASE("clear on a path from deny to infer is denied, and no allow beside it 
 TEST_CASE("an operator on no list is a boundary: nothing is painted through it") {
   const comp::op_graph graph{
       {op("MatMul", {}), op("Mul", {0}), op("SparseTensorDenseMatMul", {1}), op("Mul", {2}), op("MatMul", {3})}};
-  CHECK(painted(graph) == "01110");
+  CHECK(painted(graph) == "00110");
 }
 
 TEST_CASE("deny does not spread through an operator that gives integers") {
@@ -84,9 +94,10 @@ TEST_CASE("an allow-operator that is not choosable paints nothing") {
   CHECK(painted(comp::op_graph{{op("conv2d", {}, false), op("relu", {0})}}) == "11");
 }
 
-TEST_CASE("BF16 through oneDNN: an infer right after an allow becomes allow, unless it also reads a deny") {
+TEST_CASE("an infer right after an allow becomes allow, unless it also reads a deny; once through oneDNN only") {
   const comp::op_graph graph{{op("MatMul", {}), op("Tanh", {0}), op("Exp", {}), op("Add", {1, 2}), op("Add", {1, 1})}};
-  CHECK(painted(graph) == "01111");
+  CHECK(painted(graph) == "00110");
+  CHECK(painted(graph, older) == "01111");
   CHECK(painted(graph, bf16) == "bb11b");
 }
 
@@ -98,31 +109,53 @@ TEST_CASE("TENSOR_CORES_ONLY leaves the allow list alone, TREAT_INFER_AS_DENY ke
   CHECK(painted(graph, tensorflow{.edits = {.level = tensorflow_level::unsafe_force_all}}) == "0000");
 }
 
+/// One line of tensorflow_painted.inc: operators ("MatMul,0,3" reads the operators 0 and 3, and what else it needs is
+/// given), then for CUDA with FP16 and for oneDNN with BF16 what TensorFlow left in FP32 ('1') and its number of casts.
+struct recorded {
+  comp::op_graph graph;
+  std::array<std::string, 2> painted;
+  std::array<std::size_t, 2> casts;
+};
+recorded parse(const std::string& line) {
+  std::istringstream words{line};
+  std::vector<comp::op_info> ops;
+  for (std::string word; words >> word && word != "|";) {
+    std::istringstream parts{word};
+    std::string kind, read;
+    std::getline(parts, kind, ',');
+    ops.push_back(op(kind, {}));
+    while (std::getline(parts, read, ',')) ops.back().producers.push_back(std::stoul(read));
+  }
+  recorded made{.graph = std::move(ops), .painted = {}, .casts = {}};
+  std::string bar;
+  words >> made.painted[0] >> made.casts[0] >> bar >> made.painted[1] >> made.casts[1];
+  return made;
+}
+
+TEST_CASE("200 random graphs are painted as TensorFlow 2.21.0 painted them, with no more casts") {
+  for (const char* line : {
+#include "tensorflow_painted.inc"
+       }) {
+    CAPTURE(line);
+    const recorded theirs = parse(line);
+    for (std::size_t which = 0; which < 2; ++which) {
+      const comp::plan ours = tensorflow_pass(which == 0 ? cuda : bf16, theirs.graph);
+      std::string low = ours.str();
+      for (char& c : low) c = c == '1' ? '1' : '0';
+      CHECK(low == theirs.painted[which]);
+      CHECK(comp::autocast::casts(theirs.graph, ours).forward.size() <= theirs.casts[which]);
+    }
+  }
+}
+
 TEST_CASE("VGG16 under TensorFlow on CUDA: all but the mean, the view and the loss run in FP16") {
   const comp::op_graph vgg = model_graphs::vgg16();
   // Between convolutions BiasAdd, Relu and MaxPool stand between allows; the last Relu and MaxPool are clear beside
   // one. The adaptive average is Keras' global average, a Mean: deny. Dropout is a Mul between two MatMuls.
-  const std::string blocks =
-      "00000"
-      "00000"
-      "0000000"
-      "0000000"
-      "0000000";
-  CHECK(painted(vgg) == blocks +
-                            "1"
-                            "1"
-                            "000"
-                            "000"
-                            "0"
-                            "1");
+  const std::string blocks = spaced("00000 00000 0000000 0000000 0000000");
+  CHECK(painted(vgg) == blocks + spaced("1 1 000 000 0 1"));
   // With BF16 Mean is infer: between the last convolution and the first MatMul.
-  std::string low = blocks +
-                    "0"
-                    "1"
-                    "000"
-                    "000"
-                    "0"
-                    "1";
+  std::string low = blocks + spaced("0 1 000 000 0 1");
   for (char& c : low) c = c == '0' ? 'b' : c;
   CHECK(painted(vgg, bf16) == low);
 }
@@ -130,53 +163,16 @@ TEST_CASE("VGG16 under TensorFlow on CUDA: all but the mean, the view and the lo
 TEST_CASE("BERT under TensorFlow on CUDA: attention whole in FP16, norms deny residuals") {
   // Layer norm has moments (Mean, deny), so what reads it (dropout, residual adds) is denied; query, key, value,
   // scores, scale (RealDiv), softmax, dropout and context lie between MatMuls; GELU's Erf too. Dropouts before a denied
-  // add are infer with no allow behind them.
-  const std::string heads =
-      "011"
-      "011"
-      "011"
-      "1";  // linear, view, transpose; the keys' transpose
-  const std::string attention =
-      "0"
-      "0"
-      "0"
-      "0"
-      "0"
-      "11"
-      "0";  // scores, scale, softmax, dropout, context, views, out
-  const std::string layer = heads + attention +
-                            "1"
-                            "1"
-                            "1"
-                            "0"
-                            "0"
-                            "0"
-                            "1"
-                            "1"
-                            "1";
-  const std::string embeddings =
-      "111"
-      "11"
-      "1"
-      "1";
-  CHECK(painted(model_graphs::bert(2)) == embeddings + layer + layer +
-                                              "0"
-                                              "1");
+  // add are infer right behind an allow.
+  const std::string heads = spaced("011 011 011 1");       // linear, view, transpose; the keys' transpose
+  const std::string attention = spaced("0 0 0 0 0 11 0");  // scores, scale, softmax, dropout, context, views, out
+  const std::string layer = heads + attention + spaced("0 1 1 0 0 0 0 1 1");
+  const std::string embeddings = spaced("111 11 1 1");
+  CHECK(painted(model_graphs::bert(2)) == embeddings + layer + layer + spaced("0 1"));
 }
 
 TEST_CASE("GCN under TensorFlow: the sparse product is on no list, only the dense ones run low") {
-  const std::string expected =
-      "1"
-      "0"
-      "1"
-      "1"
-      "1"
-      "1"
-      "0"
-      "1"
-      "1"
-      "1"
-      "1";
+  const std::string expected = spaced("1 0 1 1 1 1 0 1 1 1 1");
   CHECK(painted(model_graphs::gcn()) == expected);
 }
 }  // namespace

@@ -17,6 +17,7 @@ using comp::autocast::tvm_pass;
 using comp::autocast::tvm_pass_settings;
 using comp::policy::conversion;
 using comp::policy::tvm;
+using model_graphs::spaced;
 
 comp::op_info op(std::string kind, std::vector<std::size_t> producers, bool choosable = true) {
   return {.name = kind,
@@ -140,49 +141,16 @@ TEST_CASE("keep_orig_output_dtype casts what the model hands out to FP32") {
 
 TEST_CASE("VGG16 under TVM: all but the adaptive average and the loss") {
   const std::string blocks(31, '0');
-  CHECK(plan_of(model_graphs::vgg16()) == blocks +
-                                              "1"
-                                              "1"
-                                              "000"
-                                              "000"
-                                              "0"
-                                              "1");
+  CHECK(plan_of(model_graphs::vgg16()) == blocks + spaced("1 1 000 000 0 1"));
 }
 
 TEST_CASE("BERT under TVM: softmax, layer norm, GELU's erf and residuals in FP32, embeddings low") {
   // take reads integers and a table that adapts, add follows it; layer norm is NEVER, so its dropout is FP32. The
   // residual add reads a low dropout and an FP32 norm. GELU is erf: NEVER.
-  const std::string heads =
-      "011"
-      "011"
-      "011"
-      "1";
-  const std::string attention =
-      "0"
-      "0"
-      "1"
-      "1"
-      "0"
-      "11"
-      "0";
-  const std::string layer = heads + attention +
-                            "0"
-                            "1"
-                            "1"
-                            "0"
-                            "1"
-                            "0"
-                            "0"
-                            "1"
-                            "1";
-  CHECK(plan_of(model_graphs::bert(2)) ==
-        "000"
-        "00"
-        "1"
-        "1" +
-            layer + layer +
-            "0"
-            "1");
+  const std::string heads = spaced("011 011 011 1");
+  const std::string attention = spaced("0 0 1 1 0 11 0");
+  const std::string layer = heads + attention + spaced("0 1 1 0 1 0 0 1 1");
+  CHECK(plan_of(model_graphs::bert(2)) == spaced("000 00 1 1") + layer + layer + spaced("0 1"));
 }
 
 TEST_CASE("GCN under TVM: everything follows, as no operator of it is on the NEVER list") {

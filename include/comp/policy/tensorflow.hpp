@@ -89,6 +89,9 @@ struct tensorflow {  // models comp::OperatorPolicy
   tensorflow_list list = tensorflow_list::cuda_fp16;
   tensorflow_edits edits = {};
   precision low = list == tensorflow_list::onednn_bf16 ? precision::bf16 : precision::fp16;
+  /// An infer right after an allow becomes allow, too: in TensorFlow 2.21 for every list (seen by running it),
+  /// before 2.10 only through oneDNN.
+  bool infer_follows_allow = true;
 
   decision classify(const op_info& op) const {
     const category found = category_of(tensorflow_lists::table(list).theirs(op.kind));
