@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The published files, where the environment variable COMP_DATA names a folder with mnist/, cifar10/ and cifar100/.
+// The published files, where the environment variable COMP_DATA names a folder with mnist/, cifar10/, cifar100/, cora/,
+// musae-facebook/ and squad-v2/.
 #include <algorithm>
 #include <comp_native/data/cifar.hpp>
 #include <comp_native/data/idx.hpp>
+#include <comp_native/data/read_graph.hpp>
+#include <comp_native/data/read_squad.hpp>
 #include <cstdlib>
 #include <optional>
 
@@ -64,5 +67,40 @@ TEST_CASE("files of CIFAR-100 are read") {
   CHECK(read.classes == 100);
   CHECK(read.count >= 1000);
   CHECK(std::ranges::max(read.labels) == 99);
+}
+
+TEST_CASE("Cora and facebook's pages have the published numbers of nodes, edges and features") {
+  if (const auto folder = real("cora")) {
+    const graph cora = read_graph(*folder);
+    CHECK(cora.nodes == 2708);
+    CHECK(cora.source.size() == 2 * 5278);
+    CHECK(cora.features == 1433);
+    CHECK(cora.feature_value.size() == 49'216);
+    CHECK(cora.classes == 7);
+  }
+  if (const auto folder = real("musae-facebook")) {
+    const graph pages = read_graph(*folder);
+    CHECK(pages.nodes == 22'470);
+    CHECK(pages.source.size() == 2 * (171'002 - 179));
+    CHECK(pages.features == 4714);
+    CHECK(pages.class_names == std::vector<std::string>{"company", "government", "politician", "tvshow"});
+  }
+}
+
+TEST_CASE("SQuAD's answers are found again by their tokens") {
+  const auto folder = real("squad-v2");
+  if (!folder) return;
+  const squad_folder read = read_squad_folder(*folder);
+  CHECK(read.pieces.size() == 30'522);
+  CHECK(read.train.questions.size() > 9 * read.validation.questions.size() / 2);
+  std::vector<std::string> answers(read.train.questions.size());
+  for (const squad_window& window : windows(read.train, read.pieces)) {
+    if (window.last == 0) continue;
+    const std::size_t begin = window.from[static_cast<std::size_t>(window.first)].first;
+    const std::size_t end = window.from[static_cast<std::size_t>(window.last)].second;
+    answers[window.question] =
+        read.train.contexts[read.train.questions[window.question].context].substr(begin, end - begin);
+  }
+  CHECK(score_answers(read.train, answers).f1 > 0.999);
 }
 }  // namespace

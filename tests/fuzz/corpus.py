@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Writes a well-formed input for each fuzz target, from which the fuzzer finds its way to the malformed ones.
 # Usage: corpus.py FOLDER
+import base64
 import gzip
+import io
 import pathlib
 import struct
 import sys
+import zipfile
 
 IDX_IMAGES = struct.pack('>4I', 0x803, 2, 2, 2) + b'abcdefgh'
 IDX_LABELS = struct.pack('>2I', 0x801, 2) + b'\1\2'
@@ -20,7 +23,41 @@ LEDGER = b'''{"comp_ledger":1,"signature":"model=1; backend=toy","started":"2026
 {"accepted":false,"bounds":[0,1],"number":1,"plan":"0b1","repeat":1,"sample":{"batches":0,"loss":"nan","peak_bytes":0,"seconds":0,"status":"not_finite"},"seconds":"inf","stage":"epochs"}
 {"end":true,"plan":"011","runs":2,"speedup":1.25}
 '''
+LINQS = b'p7\t0\t0\tneural\np3\t1\t1\tagents\n\0p7\tp3\np3\tp7\n'
+MUSAE = b'id_1,id_2\n0,1\n1,1\n\0{"1": [0, 1], "0": []}\0id,page_name,page_type\n0,"A, ""B""",tv\n1,y,company\n'
+SQUAD = '''{"version": "v2.0", "data": [{"paragraphs": [{"context": "äa b. ab", "qas": [
+{"id": "a", "question": "b?", "answers": [{"text": "b", "answer_start": 3}]}, {"id": "b", "question": "a", "is_impossible": true}]}]}]}'''.encode()
+# 8 x 8 grey pixels, as libjpeg-turbo writes them.
+JPEG = base64.b64decode((
+    '/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQ'
+    'EBAQEBAQH/wAALCAAIAAgBAREA/8QAHwAAAQUBAQEBAQEAAAAAAAAAAAECAwQFBgcICQoL/8QAtRAAAgEDAwIEAwUFBAQAAAF9AQIDAAQRBRIh'
+    'MUEGE1FhByJxFDKBkaEII0KxwRVS0fAkM2JyggkKFhcYGRolJicoKSo0NTY3ODk6Q0RFRkdISUpTVFVWV1hZWmNkZWZnaGlqc3R1dnd4eXqDhI'
+    'WGh4iJipKTlJWWl5iZmqKjpKWmp6ipqrKztLW2t7i5usLDxMXGx8jJytLT1NXW19jZ2uHi4+Tl5ufo6erx8vP09fb3+Pn6/9oACAEBAAA/APzP'
+    'r//Z'))
+
+
+def npy(kind, shape, values):
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + '\n'
+    return b'\x93NUMPY\1\0' + struct.pack('<H', len(header)) + header.encode() + values
+
+
+def npz():
+    arrays = {'adj_shape': ('<i8', '(2,)', struct.pack('<2q', 2, 2)), 'adj_indptr': ('<i4', '(3,)', struct.pack('<3i', 0, 1, 1)),
+              'adj_indices': ('<i4', '(1,)', struct.pack('<i', 1)), 'attr_shape': ('<i8', '(2,)', struct.pack('<2q', 2, 1)),
+              'attr_indptr': ('<i4', '(3,)', struct.pack('<3i', 0, 0, 1)), 'attr_indices': ('<i4', '(1,)', struct.pack('<i', 0)),
+              'attr_data': ('<f4', '(1,)', struct.pack('<f', 1)), 'labels': ('|i1', '(2,)', b'\0\1')}
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, 'w') as archive:
+        for name, parts in arrays.items():
+            archive.writestr(zipfile.ZipInfo(name + '.npy', (1980, 1, 1, 0, 0, 0)), npy(*parts))
+    return packed.getvalue()
+
+
 SEEDS = {
+    'graph': [LINQS, MUSAE],
+    'jpeg': [JPEG],
+    'npz': [npz(), npy('<f4', '(2,)', bytes(8))],
+    'squad': [SQUAD, '[PAD]\n[UNK]\n[CLS]\n[SEP]\n##é\n'.encode(), 'aé 中b.'.encode()],
     'plan': [PLAN, b'{"comp_plan":1,"plan":"011"}'],
     'ledger': [LEDGER, LEDGER[:-20]],
     'idx': [IDX_IMAGES, IDX_LABELS, struct.pack('>H', len(IDX_IMAGES)) + IDX_IMAGES + IDX_LABELS],

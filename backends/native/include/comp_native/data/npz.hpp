@@ -27,6 +27,7 @@ class npz_arrays {
       throw file_error{fmt::format("{} is no zip archive ({}): fetch the file again", name_, said)};
     }
     const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
+    require<file_error>(count > 0, "{} is no zip archive (it is empty): fetch the file again", name_);
     for (zip_int64_t i = 0; i < count; ++i) limit -= read(*archive, static_cast<zip_uint64_t>(i), limit);
   }
 
