@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+// g++ 12 takes an optional's empty tensor in torch::data::DataLoader for one that is read.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 
 #include <algorithm>
 #include <cmath>
