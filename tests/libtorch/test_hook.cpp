@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regions: what they take over and that they leave nothing behind, over nesting, exceptions and threads.
-#include <doctest/doctest.h>
 
 #include <stdexcept>
 #include <thread>
 
 #include "program_support.hpp"
+#include "torch_and_doctest.hpp"
 
 namespace {
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A plan over a recorded forward: nothing changes under FP32; low operators compute what hand-written casts compute.
-#include <doctest/doctest.h>
 
 #include <random>
 
 #include "program_support.hpp"
+#include "torch_and_doctest.hpp"
 
 namespace {
 

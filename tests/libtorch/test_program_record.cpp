@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a recording holds: names, producers, sizes, and which operators a plan may choose for; and what becomes of
 // forwards that differ from it.
-#include <doctest/doctest.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <stdexcept>
 
 #include "program_support.hpp"
+#include "torch_and_doctest.hpp"
 
 namespace {
 

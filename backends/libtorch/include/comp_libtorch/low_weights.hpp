@@ -8,6 +8,7 @@
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_to_copy.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
@@ -20,6 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -43,6 +45,16 @@ struct kept_copy_backward final : torch::autograd::Node {
   }
   std::string name() const override { return "comp::kept_copy_backward"; }
 };
+
+/// LibTorch counts references to nodes in std::shared_ptr up to 2.11, in its own intrusive_ptr in later versions.
+template <class Node, class Pointer = decltype(torch::autograd::Edge::function)>
+auto make_node() {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
+    return std::make_shared<Node>();
+  } else {
+    return c10::make_intrusive<Node>();
+  }
+}
 
 class low_weights {
  public:
@@ -131,7 +143,7 @@ class low_weights {
       }
       low = copy.detach();  // shares memory and count of writes, so that autograd sees a refresh before its backward
       if (!source.requires_grad()) return;
-      auto node = std::make_shared<kept_copy_backward>();
+      auto node = make_node<kept_copy_backward>();
       node->type = source.scalar_type();
       node->add_next_edge(torch::autograd::impl::gradient_edge(source));
       torch::autograd::set_history(low, node);
