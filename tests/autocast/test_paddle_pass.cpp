@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Expected plans are derived by hand from the guide's rules for O1 and O2 and from Paddle's lists: white runs low,
 // black runs in FP32, the rest runs low when all its inputs, parameters too, are low, else in FP32.
+// Those of random graphs are Paddle's own (paddle_typed.py).
 #include <doctest/doctest.h>
 
 #include <comp/autocast/casts.hpp>
 #include <comp/autocast/paddle_pass.hpp>
+#include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model_graphs.hpp"
@@ -139,6 +142,45 @@ TEST_CASE("an operator that reads one FP32 tensor and one low runs in FP32, and 
   const auto placed = casts(graph, made);
   REQUIRE(placed.forward.size() == 3);  // data, weight, and one cast of `a` for softmax and sum
   CHECK(placed.forward[2].readers == std::vector<std::uint32_t>{1, 2});
+}
+
+/// The operators of a line of paddle_typed.inc: "matmul,3,-1" reads operator 3 and an FP32 input of the graph.
+comp::op_graph parse(std::istringstream& words) {
+  const comp::tensor_info tensor{.shape = {4, 4}};
+  std::vector<comp::op_info> ops;
+  for (std::string word; words >> word && word != "|";) {
+    std::istringstream parts{word};
+    comp::op_info op{.outputs = {tensor}};
+    std::getline(parts, op.kind, ',');
+    for (std::string read; std::getline(parts, read, ',');) {
+      op.inputs.push_back(tensor);
+      op.inputs.back().source = std::stoi(read);
+      if (read != "-1") op.producers.push_back(std::stoul(read));
+    }
+    ops.push_back(std::move(op));
+  }
+  return ops;
+}
+
+TEST_CASE("100 random graphs run at each level as Paddle 3.3.1 runs them") {
+  const paddle o1{.low = precision::bf16}, od{.level = paddle_level::od, .low = precision::bf16};
+  const paddle o2{.level = paddle_level::o2, .low = precision::bf16};
+  paddle unpromoted = o2, listed = o1;
+  unpromoted.use_promote = false;
+  listed.custom_white_list = {"softmax", "elementwise_add"};
+  listed.custom_black_list = {"tanh"};
+  for (const char* line : {
+#include "paddle_typed.inc"
+       }) {
+    CAPTURE(line);
+    std::istringstream words{line};
+    const comp::op_graph graph = parse(words);
+    for (const paddle& amp : {o1, od, o2, unpromoted, listed}) {
+      std::string theirs;
+      words >> theirs;
+      CHECK(plan_of(amp, graph) == theirs);
+    }
+  }
 }
 
 TEST_CASE("VGG16 under Paddle's O1: convolutions and Linear low; biases in FP32 keep ReLU and pooling there") {
