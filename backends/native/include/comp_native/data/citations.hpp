@@ -21,7 +21,7 @@ inline void add_paper(graph& to, const std::vector<std::string_view>& of, std::m
   for (std::size_t word = 1; word + 1 < of.size(); ++word) {
     require<file_error>(of[word] == "0" || of[word] == "1",
                         "{} line {} has \"{}\" for word {} (0 or 1 is needed): fetch the file again", name, line,
-                        of[word].substr(0, 40), word);
+                        printable(of[word]), word);
     if (of[word] == "0") continue;
     to.feature_node.push_back(to.nodes);
     to.feature_column.push_back(static_cast<std::int32_t>(word - 1));
@@ -46,7 +46,7 @@ inline graph parse_citations(std::string_view content, std::string_view cites, s
     const auto parts = fields(line, '\t');
     require<file_error>(papers.try_emplace(parts.front(), made.nodes).second,
                         "{} line {} has paper \"{}\" again (each has one line): fetch the file again", content_name,
-                        number, parts.front().substr(0, 40));
+                        number, printable(parts.front()));
     detail::add_paper(made, parts, classes, content_name, number);
   });
   require<file_error>(made.nodes > 0, "{} has no paper (one in each line is needed): fetch the file again",

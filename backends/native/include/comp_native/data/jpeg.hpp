@@ -4,15 +4,17 @@
 // some of ImageNet's have) is let through, as other readers do.
 #pragma once
 
-#include <jerror.h>
+// clang-format off
+#include <cstdio>  // jpeglib.h needs it before
 #include <jpeglib.h>
+#include <jerror.h>
+// clang-format on
 
 #include <array>
 #include <comp/core/error.hpp>
 #include <csetjmp>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>  // jpeglib.h needs it first
 #include <span>
 #include <string_view>
 #include <vector>

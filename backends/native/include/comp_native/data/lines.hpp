@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <comp/core/error.hpp>
+#include <comp_native/data/printable.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -41,7 +42,7 @@ inline std::int64_t whole_number(std::string_view text, std::int64_t least, std:
   const auto [end, wrong] = std::from_chars(text.data(), text.data() + text.size(), value);
   require<file_error>(wrong == std::errc{} && end == text.data() + text.size() && value >= least && value <= most,
                       "{} line {} has \"{}\" (a whole number from {} to {} is needed): fetch the file again", name,
-                      line, text.substr(0, 40), least, most);
+                      line, printable(text), least, most);
   return value;
 }
 

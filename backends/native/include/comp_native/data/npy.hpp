@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <comp/core/error.hpp>
+#include <comp_native/data/printable.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -107,7 +108,7 @@ inline std::vector<std::int64_t> npy_shape(std::string_view text, std::string_vi
     require<file_error>(
         wrong == std::errc{} && extent >= 0 && shape.size() < 8,
         "{} has a shape that cannot be read, at \"{}\" (whole numbers are needed, at most 8): fetch it again", name,
-        text.substr(0, 20));
+        printable(text, 20));
     shape.push_back(extent);
     text.remove_prefix(static_cast<std::size_t>(end - text.data()));
   }
@@ -125,7 +126,7 @@ inline void set_npy_type(npy_array& made, std::string_view type) {
   require<file_error>(quoted && (type[0] == '<' || type[0] == '|') && (number || words),
                       "{} has elements of type {} (numbers in little-endian order or text are read, objects never): "
                       "save the array with another dtype",
-                      made.name, type.substr(0, 40));
+                      made.name, printable(type));
   made.kind = type[1];
   made.item = words ? 4 * item : item;
 }

@@ -48,7 +48,7 @@ class npz_arrays {
     require<file_error>(zip_stat_index(&archive, entry, 0, &about) == 0 && (about.valid & ZIP_STAT_SIZE) != 0 &&
                             (about.valid & ZIP_STAT_NAME) != 0,
                         "{} has an entry {} without name or size (it is damaged): fetch the file again", name_, entry);
-    const std::string inner = fmt::format("{} in {}", in_archive(about.name), name_);
+    const std::string inner = fmt::format("{} in {}", printable(about.name, 60), name_);
     require<file_error>(about.size <= limit,
                         "{} unpacks to {} bytes ({} are left of this reader's limit): "
                         "check that it is the right file, or raise the limit",
@@ -62,18 +62,10 @@ class npz_arrays {
     std::byte after;
     require<file_error>(zip_fread(file.get(), &after, 1) == 0, "{} is damaged ({}): fetch the file again", inner,
                         zip_file_strerror(file.get()));
-    std::string array = in_archive(about.name);
+    std::string array = printable(about.name, 60);
     if (array.ends_with(".npy")) array.resize(array.size() - 4);
     arrays_.insert_or_assign(std::move(array), parse_npy(unpacked, inner));
     return unpacked.size();
-  }
-
-  /// Printable and not too long: names in an archive come from outside.
-  static std::string in_archive(std::string_view name) {
-    std::string shown{name.substr(0, 60)};
-    std::replace_if(
-        shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-    return shown;
   }
 
   std::string name_;
