@@ -179,7 +179,8 @@ TEST_CASE("amp_configs: unknown keys, wrong types, values out of range and overl
       {R"({"incr_ratio": 1})", "incr_ratio is 1 (the scale grows by it): make it larger than 1"},
       {R"({"decr_ratio": 2})", "decr_ratio is 2 (the scale shrinks by it): make it smaller than 1"},
       {R"({"custom_white_list": ["exp"], "custom_black_list": ["exp"]})",
-       "\"exp\" is on custom_white_list and on custom_black_list (one operator, two decisions): take it off one of them"},
+       "\"exp\" is on custom_white_list and on custom_black_list (one operator, two decisions): take it "
+       "off one of them"},
       {R"([1])", "amp_configs is [1] (it must be a level or an object): write \"O1\""}};
   for (const auto& [text, message] : faults) {
     CAPTURE(text);

@@ -39,43 +39,48 @@ inline constexpr std::string_view black_grad[] = {
 inline constexpr std::string_view guide_white_fp16[] = {
     "conv2d", "matmul", "matmul_v2", "mul", "fake_quantize_dequantize_abs_max",
     "fake_quantize_dequantize_moving_average_abs_max"};
-inline constexpr std::string_view guide_white_bf16[] = {"conv2d", "matmul_v2"};
+inline constexpr std::string_view guide_white_bf16[] = {
+    "conv2d", "matmul_v2"};
 
 /// O1 with FP16. With BF16 the black list was empty.
 inline constexpr std::string_view guide_black_fp16[] = {
     "exp", "square", "log", "mean", "sum", "cos_sim", "softmax", "softmax_with_cross_entropy",
-    "sigmoid_cross_entropy_with_logits", "c_softmax_with_cross_entropy", "cross_entropy", "cross_entropy2", "reduce_sum"};
+    "sigmoid_cross_entropy_with_logits", "c_softmax_with_cross_entropy", "cross_entropy", "cross_entropy2",
+    "reduce_sum"};
 
 /// O1 and O2 with FP16: slow gradients.
 inline constexpr std::string_view guide_black_interp[] = {
     "linear_interp_v2", "nearest_interp_v2", "bilinear_interp_v2", "bicubic_interp_v2", "trilinear_interp_v2"};
 
 /// O2 with FP16.
-inline constexpr std::string_view guide_black_o2[] = {"lookup_table", "lookup_table_v2", "scatter", "scatter_grad"};
+inline constexpr std::string_view guide_black_o2[] = {
+    "lookup_table", "lookup_table_v2", "scatter", "scatter_grad"};
 
 /// A layer of several operators has the name of the one that decides: mse_loss is square and reduce_mean.
 inline constexpr kind_alias aliases[] = {
-    {"_log_softmax", "log_softmax"}, {"_softmax", "softmax"}, {"adaptive_avg_pool2d", "pool2d"}, {"add", "elementwise_add"},
-    {"addmm", "matmul_v2"}, {"avg_pool2d", "pool2d"}, {"avg_pool3d", "pool3d"}, {"baddbmm", "matmul_v2"},
-    {"binary_cross_entropy_with_logits", "sigmoid_cross_entropy_with_logits"}, {"bmm", "matmul_v2"}, {"cat", "concat"},
-    {"chunk", "split"}, {"conv1d", "conv2d"}, {"conv_transpose2d", "conv2d_transpose"}, {"convolution", "conv2d"},
-    {"cosine_similarity", "cos_sim"}, {"cross_entropy_loss", "softmax_with_cross_entropy"}, {"div", "elementwise_div"},
-    {"embedding", "lookup_table_v2"}, {"expand", "expand_v2"}, {"flatten", "reshape2"}, {"linalg_vector_norm", "pnorm"},
-    {"masked_fill", "where"}, {"max", "reduce_max"}, {"max_pool2d", "pool2d"}, {"max_pool2d_with_indices",
-    "max_pool2d_with_index"}, {"max_pool3d", "pool3d"}, {"maximum", "elementwise_max"}, {"mean", "reduce_mean"},
-    {"min", "reduce_min"}, {"minimum", "elementwise_min"}, {"mm", "matmul_v2"}, {"mse_loss", "square"},
-    {"mul", "elementwise_mul"}, {"mv", "matmul_v2"}, {"native_batch_norm", "batch_norm"}, {"native_group_norm",
-    "group_norm"}, {"native_layer_norm", "layer_norm"}, {"nll_loss_nd", "nll_loss"}, {"norm", "pnorm"},
-    {"permute", "transpose2"}, {"prod", "reduce_prod"}, {"reshape", "reshape2"}, {"smooth_l1_loss", "huber_loss"},
-    {"squeeze", "squeeze2"}, {"sub", "elementwise_sub"}, {"sum", "reduce_sum"}, {"t", "transpose2"},
-    {"topk", "top_k_v2"}, {"transpose", "transpose2"}, {"unsqueeze", "unsqueeze2"},
-    {"upsample_bicubic2d", "bicubic_interp_v2"}, {"upsample_bilinear2d", "bilinear_interp_v2"},
-    {"upsample_linear1d", "linear_interp_v2"}, {"upsample_nearest2d", "nearest_interp_v2"},
-    {"upsample_trilinear3d", "trilinear_interp_v2"}, {"view", "reshape2"}};
+    {"_log_softmax", "log_softmax"}, {"_softmax", "softmax"}, {"adaptive_avg_pool2d", "pool2d"},
+    {"add", "elementwise_add"}, {"addmm", "matmul_v2"}, {"avg_pool2d", "pool2d"}, {"avg_pool3d", "pool3d"},
+    {"baddbmm", "matmul_v2"}, {"binary_cross_entropy_with_logits", "sigmoid_cross_entropy_with_logits"},
+    {"bmm", "matmul_v2"}, {"cat", "concat"}, {"chunk", "split"}, {"conv1d", "conv2d"},
+    {"conv_transpose2d", "conv2d_transpose"}, {"convolution", "conv2d"}, {"cosine_similarity", "cos_sim"},
+    {"cross_entropy_loss", "softmax_with_cross_entropy"}, {"div", "elementwise_div"}, {"embedding", "lookup_table_v2"},
+    {"expand", "expand_v2"}, {"flatten", "reshape2"}, {"linalg_vector_norm", "pnorm"}, {"masked_fill", "where"},
+    {"max", "reduce_max"}, {"max_pool2d", "pool2d"}, {"max_pool2d_with_indices", "max_pool2d_with_index"},
+    {"max_pool3d", "pool3d"}, {"maximum", "elementwise_max"}, {"mean", "reduce_mean"}, {"min", "reduce_min"},
+    {"minimum", "elementwise_min"}, {"mm", "matmul_v2"}, {"mse_loss", "square"}, {"mul", "elementwise_mul"},
+    {"mv", "matmul_v2"}, {"native_batch_norm", "batch_norm"}, {"native_group_norm", "group_norm"},
+    {"native_layer_norm", "layer_norm"}, {"nll_loss_nd", "nll_loss"}, {"norm", "pnorm"}, {"permute", "transpose2"},
+    {"prod", "reduce_prod"}, {"reshape", "reshape2"}, {"smooth_l1_loss", "huber_loss"}, {"squeeze", "squeeze2"},
+    {"sub", "elementwise_sub"}, {"sum", "reduce_sum"}, {"t", "transpose2"}, {"topk", "top_k_v2"},
+    {"transpose", "transpose2"}, {"unsqueeze", "unsqueeze2"}, {"upsample_bicubic2d", "bicubic_interp_v2"},
+    {"upsample_bilinear2d", "bilinear_interp_v2"}, {"upsample_linear1d", "linear_interp_v2"},
+    {"upsample_nearest2d", "nearest_interp_v2"}, {"upsample_trilinear3d", "trilinear_interp_v2"}, {"view", "reshape2"}};
 
 /// Linear was matmul and add, and attention was products and a softmax, before each became one operator.
-inline constexpr kind_alias v3_aliases[] = {{"linear", "linear_v2"}, {"matmul", "matmul"}, {"scaled_dot_product_attention", "flash_attn"}};
-inline constexpr kind_alias guide_aliases[] = {{"linear", "matmul_v2"}, {"matmul", "matmul_v2"}, {"scaled_dot_product_attention", "matmul_v2"}};
+inline constexpr kind_alias v3_aliases[] = {
+    {"linear", "linear_v2"}, {"matmul", "matmul"}, {"scaled_dot_product_attention", "flash_attn"}};
+inline constexpr kind_alias guide_aliases[] = {
+    {"linear", "matmul_v2"}, {"matmul", "matmul_v2"}, {"scaled_dot_product_attention", "matmul_v2"}};
 // clang-format on
 
 }  // namespace comp::policy::paddle_lists

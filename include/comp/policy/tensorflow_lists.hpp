@@ -45,17 +45,17 @@ inline constexpr std::string_view fp16_deny[] = {
     "SparseSoftmaxCrossEntropyWithLogits", "Sum"};
 
 inline constexpr std::string_view fp16_clear[] = {
-    "Abs", "ArgMax", "ArgMin", "BatchToSpace", "BatchToSpaceND", "BroadcastTo", "Ceil", "CheckNumerics",
-    "ClipByValue", "Concat", "ConcatV2", "DepthToSpace", "DynamicPartition", "DynamicStitch", "Enter", "EnsureShape",
-    "Equal", "Exit", "ExpandDims", "Fill", "Floor", "Gather", "GatherNd", "GatherV2", "Greater", "GreaterEqual",
-    "Identity", "IdentityN", "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "Max", "MaxPool", "MaxPool3D",
-    "MaxPool3DGrad", "MaxPool3DGradGrad", "MaxPoolGrad", "MaxPoolGradGrad", "MaxPoolGradGradV2", "MaxPoolGradV2",
-    "MaxPoolV2", "Maximum", "Merge", "Min", "Minimum", "MirrorPad", "MirrorPadGrad", "Neg", "NextIteration",
-    "NotEqual", "OneHot", "OnesLike", "Pack", "Pad", "PadV2", "PreventGradient", "Rank", "Relu", "Relu6", "Relu6Grad",
-    "ReluGrad", "Reshape", "ResizeNearestNeighbor", "ResizeNearestNeighborGrad", "Reverse", "ReverseSequence",
-    "ReverseV2", "Round", "Select", "SelectV2", "Shape", "ShapeN", "Sign", "Size", "Slice", "Snapshot",
-    "SpaceToBatch", "SpaceToBatchND", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StopGradient", "StridedSlice",
-    "StridedSliceGrad", "Switch", "Tile", "TopK", "TopKV2", "Transpose", "Unpack", "Where", "ZerosLike"};
+    "Abs", "ArgMax", "ArgMin", "BatchToSpace", "BatchToSpaceND", "BroadcastTo", "Ceil", "CheckNumerics", "ClipByValue",
+    "Concat", "ConcatV2", "DepthToSpace", "DynamicPartition", "DynamicStitch", "Enter", "EnsureShape", "Equal", "Exit",
+    "ExpandDims", "Fill", "Floor", "Gather", "GatherNd", "GatherV2", "Greater", "GreaterEqual", "Identity", "IdentityN",
+    "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "Max", "MaxPool", "MaxPool3D", "MaxPool3DGrad",
+    "MaxPool3DGradGrad", "MaxPoolGrad", "MaxPoolGradGrad", "MaxPoolGradGradV2", "MaxPoolGradV2", "MaxPoolV2", "Maximum",
+    "Merge", "Min", "Minimum", "MirrorPad", "MirrorPadGrad", "Neg", "NextIteration", "NotEqual", "OneHot", "OnesLike",
+    "Pack", "Pad", "PadV2", "PreventGradient", "Rank", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Reshape",
+    "ResizeNearestNeighbor", "ResizeNearestNeighborGrad", "Reverse", "ReverseSequence", "ReverseV2", "Round", "Select",
+    "SelectV2", "Shape", "ShapeN", "Sign", "Size", "Slice", "Snapshot", "SpaceToBatch", "SpaceToBatchND",
+    "SpaceToDepth", "Split", "SplitV", "Squeeze", "StopGradient", "StridedSlice", "StridedSliceGrad", "Switch", "Tile",
+    "TopK", "TopKV2", "Transpose", "Unpack", "Where", "ZerosLike"};
 
 /// BF16 through oneDNN.
 inline constexpr std::string_view bf16_allow[] = {
@@ -65,27 +65,27 @@ inline constexpr std::string_view bf16_allow[] = {
 
 inline constexpr std::string_view bf16_infer[] = {
     "Add", "AddN", "AddV2", "AvgPool", "AvgPool3D", "AvgPool3DGrad", "AvgPoolGrad", "BiasAdd", "BiasAddGrad",
-    "BiasAddV1", "Erf", "Erfc", "FusedBatchNormV2", "FusedBatchNormGradV2", "FusedBatchNormV3",
-    "FusedBatchNormGradV3", "LeakyRelu", "LeakyReluGrad", "Mul", "Sub", "Elu", "EluGrad", "FloorDiv",
-    "_FusedBatchNormEx", "Inv", "Log", "Log1p", "LogSoftmax", "Mean", "Prod", "RealDiv", "Reciprocal", "Rsqrt",
-    "Selu", "SeluGrad", "Sigmoid", "SigmoidGrad", "Softmax", "Softplus", "SoftplusGrad", "Softsign", "SoftsignGrad",
-    "Sqrt", "Square", "SquaredDifference", "Sum", "Tanh", "TanhGrad"};
+    "BiasAddV1", "Erf", "Erfc", "FusedBatchNormV2", "FusedBatchNormGradV2", "FusedBatchNormV3", "FusedBatchNormGradV3",
+    "LeakyRelu", "LeakyReluGrad", "Mul", "Sub", "Elu", "EluGrad", "FloorDiv", "_FusedBatchNormEx", "Inv", "Log",
+    "Log1p", "LogSoftmax", "Mean", "Prod", "RealDiv", "Reciprocal", "Rsqrt", "Selu", "SeluGrad", "Sigmoid",
+    "SigmoidGrad", "Softmax", "Softplus", "SoftplusGrad", "Softsign", "SoftsignGrad", "Sqrt", "Square",
+    "SquaredDifference", "Sum", "Tanh", "TanhGrad"};
 
 inline constexpr std::string_view bf16_deny[] = {
     "Exp", "Expm1", "L2Loss", "Pow", "SaveV2", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"};
 
 inline constexpr std::string_view bf16_clear[] = {
-    "Abs", "ArgMax", "ArgMin", "BatchToSpace", "BatchToSpaceND", "BroadcastTo", "Ceil", "CheckNumerics",
-    "ClipByValue", "Concat", "ConcatV2", "DepthToSpace", "DynamicPartition", "DynamicStitch", "EnsureShape", "Enter",
-    "Equal", "Exit", "ExpandDims", "Fill", "Floor", "Gather", "GatherNd", "GatherV2", "Greater", "GreaterEqual",
-    "Identity", "IdentityN", "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "Max", "Maximum", "MaxPool",
-    "MaxPool3D", "MaxPool3DGrad", "MaxPoolGrad", "MaxPoolGradGrad", "MaxPoolGradGradV2", "MaxPoolGradV2", "MaxPoolV2",
-    "Merge", "Min", "Minimum", "MirrorPad", "MirrorPadGrad", "Neg", "NextIteration", "NotEqual", "OnesLike", "Pack",
-    "Pad", "PadV2", "PreventGradient", "Rank", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Reshape",
-    "ResizeNearestNeighbor", "ResizeNearestNeighborGrad", "ResizeBilinear", "Reverse", "ReverseSequence", "ReverseV2",
-    "Round", "ScatterNd", "Select", "SelectV2", "Shape", "ShapeN", "Sign", "Slice", "Snapshot", "SpaceToBatch",
-    "SpaceToBatchND", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StatelessWhile", "StopGradient", "StridedSlice",
-    "StridedSliceGrad", "Switch", "Tile", "TopK", "TopKV2", "Transpose", "Where", "While", "Unpack", "ZerosLike"};
+    "Abs", "ArgMax", "ArgMin", "BatchToSpace", "BatchToSpaceND", "BroadcastTo", "Ceil", "CheckNumerics", "ClipByValue",
+    "Concat", "ConcatV2", "DepthToSpace", "DynamicPartition", "DynamicStitch", "EnsureShape", "Enter", "Equal", "Exit",
+    "ExpandDims", "Fill", "Floor", "Gather", "GatherNd", "GatherV2", "Greater", "GreaterEqual", "Identity", "IdentityN",
+    "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "Max", "Maximum", "MaxPool", "MaxPool3D", "MaxPool3DGrad",
+    "MaxPoolGrad", "MaxPoolGradGrad", "MaxPoolGradGradV2", "MaxPoolGradV2", "MaxPoolV2", "Merge", "Min", "Minimum",
+    "MirrorPad", "MirrorPadGrad", "Neg", "NextIteration", "NotEqual", "OnesLike", "Pack", "Pad", "PadV2",
+    "PreventGradient", "Rank", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Reshape", "ResizeNearestNeighbor",
+    "ResizeNearestNeighborGrad", "ResizeBilinear", "Reverse", "ReverseSequence", "ReverseV2", "Round", "ScatterNd",
+    "Select", "SelectV2", "Shape", "ShapeN", "Sign", "Slice", "Snapshot", "SpaceToBatch", "SpaceToBatchND",
+    "SpaceToDepth", "Split", "SplitV", "Squeeze", "StatelessWhile", "StopGradient", "StridedSlice", "StridedSliceGrad",
+    "Switch", "Tile", "TopK", "TopKV2", "Transpose", "Where", "While", "Unpack", "ZerosLike"};
 
 /// On every clear list.
 inline constexpr std::string_view tensor_lists[] = {
@@ -109,17 +109,17 @@ inline constexpr kind_alias aliases[] = {
     {"erf", "Erf"}, {"erfc", "Erfc"}, {"exp", "Exp"}, {"expand", "BroadcastTo"}, {"expm1", "Expm1"},
     {"flatten", "Reshape"}, {"floor", "Floor"}, {"gather", "GatherNd"}, {"gelu", "Erf"}, {"group_norm", "Mean"},
     {"index_select", "GatherV2"}, {"instance_norm", "Mean"}, {"layer_norm", "Mean"}, {"leaky_relu", "LeakyRelu"},
-    {"linear", "MatMul"}, {"log", "Log"}, {"log1p", "Log1p"}, {"log_softmax", "LogSoftmax"}, {"masked_fill", "SelectV2"},
-    {"matmul", "BatchMatMulV2"}, {"max", "Max"}, {"max_pool2d", "MaxPool"}, {"max_pool3d", "MaxPool3D"},
-    {"maximum", "Maximum"}, {"mean", "Mean"}, {"min", "Min"}, {"minimum", "Minimum"}, {"mm", "MatMul"},
-    {"mse_loss", "Mean"}, {"mul", "Mul"}, {"mv", "MatMul"}, {"neg", "Neg"}, {"nll_loss", "Mean"},
+    {"linear", "MatMul"}, {"log", "Log"}, {"log1p", "Log1p"}, {"log_softmax", "LogSoftmax"},
+    {"masked_fill", "SelectV2"}, {"matmul", "BatchMatMulV2"}, {"max", "Max"}, {"max_pool2d", "MaxPool"},
+    {"max_pool3d", "MaxPool3D"}, {"maximum", "Maximum"}, {"mean", "Mean"}, {"min", "Min"}, {"minimum", "Minimum"},
+    {"mm", "MatMul"}, {"mse_loss", "Mean"}, {"mul", "Mul"}, {"mv", "MatMul"}, {"neg", "Neg"}, {"nll_loss", "Mean"},
     {"nll_loss_nd", "Mean"}, {"pad", "Pad"}, {"permute", "Transpose"}, {"pow", "Pow"}, {"prod", "Prod"},
     {"reciprocal", "Reciprocal"}, {"relu", "Relu"}, {"relu6", "Relu6"}, {"reshape", "Reshape"}, {"round", "Round"},
-    {"rsqrt", "Rsqrt"}, {"scaled_dot_product_attention", "BatchMatMulV2"}, {"select", "StridedSlice"},
-    {"selu", "Selu"}, {"sigmoid", "Sigmoid"}, {"sign", "Sign"}, {"silu", "Sigmoid"}, {"slice", "StridedSlice"},
-    {"softmax", "Softmax"}, {"softplus", "Softplus"}, {"split", "Split"}, {"sqrt", "Sqrt"}, {"square", "Square"},
-    {"squeeze", "Squeeze"}, {"stack", "Pack"}, {"sub", "Sub"}, {"sum", "Sum"}, {"t", "Transpose"}, {"tanh", "Tanh"},
-    {"topk", "TopKV2"}, {"transpose", "Transpose"}, {"unbind", "Unpack"}, {"unsqueeze", "ExpandDims"},
+    {"rsqrt", "Rsqrt"}, {"scaled_dot_product_attention", "BatchMatMulV2"}, {"select", "StridedSlice"}, {"selu", "Selu"},
+    {"sigmoid", "Sigmoid"}, {"sign", "Sign"}, {"silu", "Sigmoid"}, {"slice", "StridedSlice"}, {"softmax", "Softmax"},
+    {"softplus", "Softplus"}, {"split", "Split"}, {"sqrt", "Sqrt"}, {"square", "Square"}, {"squeeze", "Squeeze"},
+    {"stack", "Pack"}, {"sub", "Sub"}, {"sum", "Sum"}, {"t", "Transpose"}, {"tanh", "Tanh"}, {"topk", "TopKV2"},
+    {"transpose", "Transpose"}, {"unbind", "Unpack"}, {"unsqueeze", "ExpandDims"},
     {"upsample_nearest2d", "ResizeNearestNeighbor"}, {"upsample_bilinear2d", "ResizeBilinear"}, {"view", "Reshape"},
     {"where", "SelectV2"}};
 // clang-format on
