@@ -203,6 +203,52 @@ TEST_CASE("a step of several segments is one graph; a segment may come several t
   CHECK(p.problems().first.empty());
 }
 
+TEST_CASE("one network's optimizer may step before the other's backward") {
+  torch::manual_seed(6);
+  const auto g = torch::randn({4, 4}).requires_grad_(), d = torch::randn({4, 4}).requires_grad_();
+  const auto noise = torch::randn({4, 4});
+  torch::optim::SGD judges{{d}, 0.1};
+  std::vector<torch::Tensor> gradients;
+  for (const auto weights : {comp::libtorch::weight_casts::cast, comp::libtorch::weight_casts::keep}) {
+    program p{{.weights = weights}};
+    const auto forward = [&] { return torch::mm(torch::tanh(torch::mm(noise, g)), g); };
+    run_low(p, {"mm", "tanh", "mm_2"}, forward);
+    torch::Tensor made;
+    {
+      const auto r = p.enter();
+      made = forward();
+    }
+    torch::mm(made.detach().to(torch::kFloat), d).sum().backward();
+    judges.step();
+    SUBCASE("all weights are said to have changed") { p.weights_changed(); }
+    SUBCASE("those of its optimizer") { p.weights_changed(std::vector<torch::Tensor>{d}); }
+    made.sum().backward();
+    gradients.push_back(g.grad().clone());
+    g.mutable_grad().reset();
+  }
+  CHECK(same(gradients[0], gradients[1]));
+}
+
+TEST_CASE("a program cannot be changed in a region of its own") {
+  small_program s;
+  const auto plan = s.p.current_plan();
+  {
+    const auto r = s.p.enter();
+    CHECK_THROWS_WITH_AS(s.p.set_plan(plan), doctest::Contains("end the region first"), comp::error);
+    CHECK_THROWS_AS(s.p.record(true), comp::error);
+    CHECK_THROWS_AS(s.p.set_settings({}), comp::error);
+    CHECK(s.forward().dtype() == torch::kBFloat16);
+  }
+  s.p.record(true);
+  {
+    const auto r = s.p.enter();
+    s.forward();
+    CHECK_THROWS_AS(s.p.record(false), comp::error);
+  }
+  s.p.record(false);
+  CHECK(s.p.graph().size() == 2);
+}
+
 TEST_CASE("gradients accumulate over regions as without a program") {
   const auto run = [](bool hooked) {
     torch::manual_seed(9);

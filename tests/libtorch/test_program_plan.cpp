@@ -256,6 +256,21 @@ TEST_CASE("one cast serves every reader of a tensor, in one format and until it 
   CHECK(saved(a) == saved(c));
 }
 
+TEST_CASE("a cast that an operator gave back and that was written is not used again") {
+  const auto x = torch::ones({2, 2});
+  const auto w = torch::ones({2, 2}).requires_grad_();
+  torch::Tensor second;
+  program p;
+  run_low(p, {"dropout", "mm"}, [&] {
+    const torch::NoGradGuard no_gradients;
+    torch::dropout(x, 0.5, false).add_(1);  // in evaluation mode dropout gives its input: here the cast of x
+    torch::dropout(w, 0.5, false);
+    return second = torch::mm(x, w);
+  });
+  CHECK(x[0][0].item<float>() == 2);  // written while recording
+  CHECK(second[0][0].item<float>() == 4);
+}
+
 TEST_CASE("a view of a weight is taken of its low copy, and not where others read it in FP32") {
   const auto w = torch::randn({4, 4}).requires_grad_();
   const auto x = torch::randn({4, 4});

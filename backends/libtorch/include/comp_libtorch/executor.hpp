@@ -78,12 +78,14 @@ class executor final : public session {
   /// A cast that other operators of the forward read too.
   struct shared_cast {
     at::Tensor source;
-    std::uint32_t version = 0;
     at::Tensor made;
+    std::uint32_t source_version = 0;
+    std::uint32_t made_version = 0;
 
     bool is_of(const at::Tensor& tensor) const {
       return source.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl() && made.defined() &&
-             version == detail::version(*tensor.unsafeGetTensorImpl()) &&
+             source_version == version(*tensor.unsafeGetTensorImpl()) &&
+             made_version == version(*made.unsafeGetTensorImpl()) &&
              (made.requires_grad() || !tensor.requires_grad() || !at::GradMode::is_enabled()) &&
              (!made.is_inference() || c10::InferenceMode::is_enabled());
     }
@@ -141,7 +143,8 @@ class executor final : public session {
     if (!shared.is_of(tensor)) {
       shared.made = cast(tensor, now.target, layout(now, slot, tensor));
       shared.source = tensor;
-      shared.version = version(*tensor.unsafeGetTensorImpl());
+      shared.source_version = version(*tensor.unsafeGetTensorImpl());
+      shared.made_version = version(*shared.made.unsafeGetTensorImpl());
     }
     if (!slot.last_use) return shared.made;
     shared.source.reset();

@@ -80,17 +80,20 @@ class low_weights {
     return e.low;
   }
 
-  /// The optimizer has written the parameters: kept copies are refreshed, all at once; others are dropped.
-  void changed() {
+  /// The optimizer has written those of the parameters for which `is_written`: kept copies are refreshed, all at once;
+  /// others are dropped.
+  template <class Predicate>
+  void changed(Predicate&& is_written) {
     const std::lock_guard only_one{mutex_};
     std::vector<at::Tensor> copies, sources;
     for (entry& e : entries_) {
+      if (!e.source.defined() || !is_written(e.source)) continue;
       const bool fits = e.copy.defined() && e.copy.sizes() == e.source.sizes();
       if (!fits) e.drop();
       if (!fits) continue;  // whatever its version: LibTorch's optimizers write parameter.data(), which does not count
       copies.push_back(e.copy);
       sources.push_back(e.source);
-      e.version = version(*e.source.unsafeGetTensorImpl());
+      e.note_versions();
     }
     if (copies.empty()) return;
     const at::NoGradGuard no_gradients;
@@ -114,13 +117,15 @@ class low_weights {
     at::ScalarType type;
     at::MemoryFormat layout;
     at::Tensor source = {};
-    std::uint32_t version = 0;
     at::Tensor low = {};   // what operators get: a node of the graph
     at::Tensor copy = {};  // keep: the memory of `low`
+    std::uint32_t source_version = 0;
+    std::uint32_t low_version = 0;  // an operator may give its input back, and that be written
 
     bool usable_for(const at::Tensor& now) const {
       if (!low.defined() || source.unsafeGetTensorImpl() != now.unsafeGetTensorImpl()) return false;
-      if (version != detail::version(*now.unsafeGetTensorImpl())) return false;
+      if (source_version != version(*now.unsafeGetTensorImpl())) return false;
+      if (low_version != version(*low.unsafeGetTensorImpl())) return false;
       if (low.requires_grad() != now.requires_grad() && (low.requires_grad() || at::GradMode::is_enabled()))
         return false;
       return !low.is_inference() || c10::InferenceMode::is_enabled();
@@ -128,12 +133,16 @@ class low_weights {
     void make(const at::Tensor& now, bool keep) {
       drop();
       source = now;
-      version = detail::version(*now.unsafeGetTensorImpl());
       if (keep) {
         make_kept();
       } else {
         low = cast(now, type, layout);
       }
+      note_versions();
+    }
+    void note_versions() {
+      source_version = version(*source.unsafeGetTensorImpl());
+      low_version = version(*low.unsafeGetTensorImpl());
     }
     void make_kept() {
       const c10::InferenceMode off{false};
@@ -141,7 +150,8 @@ class low_weights {
         const at::NoGradGuard no_gradients;
         copy = at::_to_copy(source, source.options().dtype(type), false, layout);
       }
-      low = copy.detach();  // shares memory and count of writes, so that autograd sees a refresh before its backward
+      low = copy.variable_data();  // shares memory, but not its count of writes: as LibTorch's optimizers write, so
+                                   // that a backward that is still to come (of the other network) is not refused
       if (!source.requires_grad()) return;
       auto node = make_node<kept_copy_backward>();
       node->type = source.scalar_type();

@@ -22,6 +22,7 @@
 #include <comp_libtorch/region.hpp>
 #include <comp_libtorch/settings.hpp>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -79,14 +80,23 @@ class program {
                    "a plan was set while recording (operators are recorded in FP32): call record(false) first");
     require_fits(chosen, graph_);
     for (std::size_t i = 0; i < chosen.size(); ++i) require_runs(chosen[i], i);
+    require_no_open_region();
     plan_ = chosen;
     compile();
   }
   const plan& current_plan() const { return plan_; }
 
-  /// Call it after each optimizer step: casts of parameters are dropped, kept copies refreshed.
+  /// Call it after each optimizer step: casts of parameters are dropped, kept copies refreshed. Needed: LibTorch's
+  /// optimizers write parameters in a way that no count of writes shows.
   void weights_changed() {
-    weights_.changed();
+    weights_.changed([](const at::Tensor&) { return true; });
+    profiler_.end_of_step();
+  }
+  /// For an optimizer of some of the parameters: those alone.
+  void weights_changed(std::span<const at::Tensor> written) {
+    weights_.changed([&](const at::Tensor& parameter) {
+      return std::ranges::any_of(written, [&](const at::Tensor& w) { return w.is_same(parameter); });
+    });
     profiler_.end_of_step();
   }
 
@@ -105,6 +115,7 @@ class program {
   const program_settings& settings() const { return settings_; }
   /// The device is that of the recording.
   void set_settings(program_settings chosen) {
+    require_no_open_region();
     chosen.device = settings_.device;
     settings_ = chosen;
     if (recorded()) compile();
@@ -119,7 +130,7 @@ class program {
 
   std::unique_ptr<detail::session> session_of(std::string_view segment) {
     if (recording_ != nullptr && !recording_->has(segment)) {
-      return std::make_unique<detail::recording_session>(*recording_, std::string{segment}, settings_.device.type());
+      return std::make_unique<detail::recording_session>(recording_, std::string{segment}, settings_.device.type());
     }
     if (recording_ != nullptr) return std::make_unique<detail::passing_session>(settings_.device.type());
     const auto at = std::ranges::find(segments_, segment, &detail::segment::name);
@@ -130,8 +141,18 @@ class program {
     return std::make_unique<detail::executor>(context, at->code, profiler_.begin(settings_.device));
   }
 
+  /// Regions hold on to what they run by.
+  void require_no_open_region() const {
+    const auto in_use = [](const detail::segment& s) { return s.code.use_count() > 1; };
+    require<error>(
+        recording_.use_count() <= 1 && std::ranges::none_of(segments_, in_use),
+        "the program was changed while one of its regions is open (record, set_plan and set_settings are for "
+        "between steps): end the region first");
+  }
+
   void start_recording() {
-    recording_ = std::make_unique<detail::recording>(names_, settings_.device.type());
+    require_no_open_region();
+    recording_ = std::make_shared<detail::recording>(names_, settings_.device.type());
     graph_ = {};
     plan_ = {};
     segments_.clear();
@@ -141,6 +162,7 @@ class program {
   }
 
   void finish_recording() {
+    require_no_open_region();
     detail::recorded all = recording_->finish();
     recording_.reset();
     graph_ = op_graph{std::move(all.infos)};
@@ -162,6 +184,7 @@ class program {
   }
 
   void compile() {
+    require_no_open_region();
     weights_.clear();
     detail::compiler compiler{ops_, plan_, settings_, weights_};
     for (detail::segment& each : segments_) {
@@ -171,7 +194,7 @@ class program {
 
   program_settings settings_;
   detail::parameter_names names_;
-  std::unique_ptr<detail::recording> recording_;
+  std::shared_ptr<detail::recording> recording_;
   op_graph graph_;
   plan plan_;
   std::vector<detail::recorded_op> ops_;

@@ -103,20 +103,20 @@ class recording {
 /// A region whose operators are recorded, in FP32.
 class recording_session final : public session {
  public:
-  recording_session(recording& to, std::string segment, at::DeviceType device)
-      : session{device}, recording_{to}, segment_{to.begin(std::move(segment))} {}
+  recording_session(std::shared_ptr<recording> to, std::string segment, at::DeviceType device)
+      : session{device}, recording_{std::move(to)}, segment_{recording_->begin(std::move(segment))} {}
 
   void called(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
     require_no_backward();
     require_no_autocast();
-    recorder::call made = recording_.before(op, stack, segment_);
+    recorder::call made = recording_->before(op, stack, segment_);
     op.callBoxed(stack);
-    recording_.after(std::move(made), stack);
+    recording_->after(std::move(made), stack);
   }
-  void end(bool abandoned) noexcept override { recording_.end(segment_, abandoned); }
+  void end(bool abandoned) noexcept override { recording_->end(segment_, abandoned); }
 
  private:
-  recording& recording_;
+  std::shared_ptr<recording> recording_;
   std::size_t segment_;
 };
 
