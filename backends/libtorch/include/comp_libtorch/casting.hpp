@@ -6,7 +6,7 @@
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
 
-#include <comp_libtorch/low_weights.hpp>
+#include <comp_libtorch/cast.hpp>
 #include <comp_libtorch/op_traits.hpp>
 #include <comp_libtorch/tensors.hpp>
 #include <cstddef>

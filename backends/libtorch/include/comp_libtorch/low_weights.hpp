@@ -1,60 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-precision copies of parameters, shared by the regions of a program: made on first use after a change (as autocast
-// does, but never stale: a parameter's count of in-place writes is looked at), or kept and refreshed in place.
-// The parameter stays FP32, and so does its gradient. Use from several threads is safe.
+// Low-precision copies of parameters, shared by the regions of a program: made on first use after a change, as autocast
+// does, or kept and refreshed in place. A change is what the program is told of, and every in-place write that autograd
+// counts. The parameter stays FP32, and so does its gradient. Use from several threads is safe.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_to_copy.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
+#include <comp_libtorch/cast.hpp>
 #include <comp_libtorch/tensors.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <memory>
 #include <mutex>
-#include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace comp::libtorch::detail {
-
-/// `tensor` in `type` and `layout`; differentiable while gradients are on.
-inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::MemoryFormat layout) {
-  if (tensor.scalar_type() != type) return at::_ops::_to_copy::call(tensor, type, {}, {}, {}, false, layout);
-  return layout == at::MemoryFormat::Preserve ? tensor : tensor.contiguous(layout);
-}
-
-/// Stands between a kept copy and its parameter: the gradient goes on in the parameter's format, as through a cast.
-struct kept_copy_backward final : torch::autograd::Node {
-  // The copy outlives the step; with the number of that step the engine would hold its gradient back to the very end.
-  kept_copy_backward() : Node{std::numeric_limits<std::uint64_t>::max() - 1} {}
-  at::ScalarType type = at::kFloat;
-
-  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
-    const at::Tensor& gradient = gradients.front();
-    return {gradient.defined() ? gradient.to(type) : at::Tensor{}};
-  }
-  std::string name() const override { return "comp::kept_copy_backward"; }
-};
-
-/// LibTorch counts references to nodes in std::shared_ptr up to 2.11, in its own intrusive_ptr in later versions.
-template <class Node, class Pointer = decltype(torch::autograd::Edge::function)>
-auto make_node() {
-  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
-    return std::make_shared<Node>();
-  } else {
-    return c10::make_intrusive<Node>();
-  }
-}
 
 class low_weights {
  public:
@@ -153,7 +119,7 @@ class low_weights {
       low = copy.variable_data();  // shares memory, but not its count of writes: as LibTorch's optimizers write, so
                                    // that a backward that is still to come (of the other network) is not refused
       if (!source.requires_grad()) return;
-      auto node = make_node<kept_copy_backward>();
+      auto node = make_node<cast_backward>(cast_backward::kept{});
       node->type = source.scalar_type();
       node->add_next_edge(torch::autograd::impl::gradient_edge(source));
       torch::autograd::set_history(low, node);
