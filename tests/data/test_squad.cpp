@@ -96,9 +96,9 @@ TEST_CASE("windows of a long context overlap, and only those that hold the answe
     if (w.question == 0) first.push_back(w.first);
   }
   CHECK(first == std::vector<std::int64_t>{0, 6, 4});  // tokens 0 to 2, 2 to 4, 4 and 5; the answer is 4
-  CHECK(message_of<comp::error>([&] {
-          windows(read, wordpiece{vocabulary}, {.length = 8, .stride = 0});
-        }).starts_with("windows of 8 tokens"));
+  for (const window_options& o : {window_options{8, 0, 2}, window_options{8, 4, 2}, window_options{8, 1, 5}}) {
+    CHECK(message_of<comp::error>([&] { windows(read, wordpiece{vocabulary}, o); }).starts_with("windows of 8 tokens"));
+  }
 }
 
 TEST_CASE("answers are scored without articles, case and punctuation, the best of several counting") {

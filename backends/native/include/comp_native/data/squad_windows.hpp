@@ -60,12 +60,12 @@ inline void mark_answer(squad_window& window, std::size_t begin, std::size_t end
 }  // namespace detail
 
 /// Windows in the order of the questions; of several answers the first is what is trained on.
-/// Throws: `error` for options that leave the context no room.
+/// Throws: `error` for options that leave the context no room, or tokens between two windows.
 inline std::vector<squad_window> windows(const squad& of, const wordpiece& pieces, const window_options& o = {}) {
   require<error>(
-      o.stride > 0 && o.length >= o.question + 4,
-      "windows of {} tokens, {} apart, with {} of the question (a token of context and three marks must fit): "
-      "change them",
+      o.stride > 0 && o.question + 3 < o.length && o.stride <= o.length - o.question - 3,
+      "windows of {} tokens, {} apart, with {} of the question and three marks (what is left must reach to the "
+      "next window): change them",
       o.length, o.stride, o.question);
   std::vector<std::vector<piece>> contexts;
   for (const std::string& context : of.contexts) contexts.push_back(pieces.encode(context));
