@@ -5,6 +5,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
 
 #include <comp/core/error.hpp>
 #include <mutex>
