@@ -87,6 +87,6 @@ void check_close(const std::vector<T>& got, const std::vector<double>& want, dou
 /// Every count of elements at which a pack, a warp, a block or a piece begins or ends.
 inline const std::vector<std::size_t> sizes = {0, 1, 2, 7, 8, 9, 31, 33, 255, 256, 257, 2049};
 /// Widths of rows for each way to divide them: packed and not, a warp or a block, kept or read again.
-inline const std::vector<std::size_t> widths = {1, 3, 8, 31, 32, 100, 136, 1000, 1023, 1024, 1025, 1032, 8200};
+inline const std::vector<std::size_t> widths = {1, 3, 8, 31, 32, 100, 136, 511, 1000, 1023, 1024, 1025, 1032, 8200};
 
 }  // namespace comp::cuda::test

@@ -18,7 +18,7 @@ using simt::pointer;
 
 template <class... P, class... A>
 void run(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared, const A&... a) {
-  simt::launch(kernel, grid, block, shared, simt::place::current(), a...);
+  simt::launch(kernel, grid, block, shared, nullptr, simt::place::current(), a...);
 }
 template <class... P, class... A>
 std::string fault_of(void (*kernel)(P...), dim3 grid, dim3 block, std::size_t shared, const A&... a) {

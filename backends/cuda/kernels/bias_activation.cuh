@@ -16,6 +16,7 @@ namespace detail {
 /// Elements of one row by one block: no sum joins them, so a row needs neither registers nor barriers.
 template <class T, class F>
 struct biased {
+  static constexpr bool one_pass = true;
   pointer<const T> from;
   pointer<const float> bias;
   pointer<T> to;

@@ -14,20 +14,21 @@
 
 namespace comp::cuda {
 
+/// What a step does to the value v of element i.
 enum class step_kind : std::uint8_t {
-  relu,
+  relu,  // v = f(v)
   gelu,
   tanh,
-  sigmoid,  // v = f(v)
-  relu_backward,
+  sigmoid,
+  relu_backward,  // v = its gradient; for gelu `other` is what f took, else what it gave
   gelu_backward,
   tanh_backward,
-  sigmoid_backward,  // v = gradient; other: x for gelu, else y
-  add,
-  mul,      // other: n elements
-  bias,     // v += vector[i % period], in FP32
+  sigmoid_backward,
+  add,      // v += other[i]
+  mul,      // v *= other[i]
+  bias,     // v += vector[i % period]
   scale,    // v *= number
-  dropout,  // of element i
+  dropout,  // by `mask`
   keep,     // kept[i] = v, rounded
 };
 

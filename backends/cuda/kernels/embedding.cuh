@@ -12,6 +12,7 @@ namespace detail {
 
 template <class T>
 struct embedding_rows {
+  static constexpr bool one_pass = true;
   pointer<const float> table;
   pointer<const std::int32_t> at;
   pointer<T> y;

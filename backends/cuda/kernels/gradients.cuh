@@ -58,28 +58,30 @@ struct scaled_piece {
   }
 };
 
-inline __global__ void __launch_bounds__(block_size)
+template <int N>
+__global__ void __launch_bounds__(block_size)
     gradient_squares(const tensor_table<gradient_entry> table, pointer<float> partial) {
   __shared__ shared_array<float, 32> slots;
   const table_place at = place_in(table);
   float part = 0;
-  for_piece<4>(table.entry[at.tensor], at, squares_of_piece{part});
+  for_piece<N>(table.entry[at.tensor], at, squares_of_piece{part});
   const float whole = combine_block(part, 0.0F, slots, sum_of{});
   if (threadIdx.x == 0) partial[blockIdx.x] = whole;
 }
-inline __global__ void __launch_bounds__(block_size)
+template <int N>
+__global__ void __launch_bounds__(block_size)
     gradients_not_finite(const tensor_table<gradient_entry> table, pointer<unsigned long long> count) {
   __shared__ shared_array<unsigned, 32> slots;
   const table_place at = place_in(table);
   unsigned part = 0;
-  for_piece<4>(table.entry[at.tensor], at, not_finite_of_piece{part});
+  for_piece<N>(table.entry[at.tensor], at, not_finite_of_piece{part});
   const unsigned whole = combine_block(part, 0U, slots, sum_of{});
   if (threadIdx.x == 0 && whole != 0) atomicAdd(count, static_cast<unsigned long long>(whole));
 }
-inline __global__ void __launch_bounds__(block_size)
-    gradients_scaled(const tensor_table<gradient_entry> table, float factor) {
+template <int N>
+__global__ void __launch_bounds__(block_size) gradients_scaled(const tensor_table<gradient_entry> table, float factor) {
   const table_place at = place_in(table);
-  for_piece<4>(table.entry[at.tensor], at, scaled_piece{factor});
+  for_piece<N>(table.entry[at.tensor], at, scaled_piece{factor});
 }
 
 }  // namespace detail
@@ -94,21 +96,21 @@ inline index norm_scratch(std::span<const gradient_job> jobs) {
 inline void gradient_norm(stream on, std::span<const gradient_job> jobs, double* norm, float* scratch) {
   const auto entries = detail::gradient_entries(jobs);
   const index blocks = for_tables<detail::gradient_entry>(entries, [&](const auto& table, unsigned some, index before) {
-    launch(on, {dim3{some}, block_size}, detail::gradient_squares, table, scratch + before);
+    launch(on, {dim3{some}, block_size}, detail::gradient_squares<4>, table, scratch + before);
   });
-  launch(on, {1, block_size}, detail::sum_of_partials, scratch, blocks, 1.0, true, norm);
+  launch(on, {1, block_size}, detail::sum_of_partials<double>, scratch, blocks, 1.0, true, norm);
 }
 /// *count += the elements that are NaN or infinite.
 inline void count_not_finite(stream on, std::span<const gradient_job> jobs, unsigned long long* count) {
   const auto entries = detail::gradient_entries(jobs);
   for_tables<detail::gradient_entry>(entries, [&](const auto& table, unsigned some, index) {
-    launch(on, {dim3{some}, block_size}, detail::gradients_not_finite, table, count);
+    launch(on, {dim3{some}, block_size}, detail::gradients_not_finite<4>, table, count);
   });
 }
 inline void scale_gradients(stream on, std::span<const gradient_job> jobs, double factor) {
   const auto entries = detail::gradient_entries(jobs);
   for_tables<detail::gradient_entry>(entries, [&](const auto& table, unsigned some, index) {
-    launch(on, {dim3{some}, block_size}, detail::gradients_scaled, table, static_cast<float>(factor));
+    launch(on, {dim3{some}, block_size}, detail::gradients_scaled<4>, table, static_cast<float>(factor));
   });
 }
 

@@ -21,7 +21,7 @@ struct cross_entropy_rows {
   template <int N, int Held, class Lanes>
   __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
     row_of<N, Held, T, Lanes> values{logits + r * width, width, lanes};
-    const row_exponentials e = exponentials(values, width, lanes);
+    const row_exponentials e = exponentials(values, width, false, lanes);
     if (lanes.rank() != 0) return;
     const float sum = e.largest + logf(e.total);
     const std::int32_t label = target[r];
@@ -40,17 +40,18 @@ __global__ void __launch_bounds__(block_size)
   term[r] = label < 0 ? 0.0F : label >= width ? nanf("") : -at_label;
 }
 /// One block. *loss = the mean of the terms whose target is not below 0, which are *count.
-inline __global__ void __launch_bounds__(block_size)
+template <class Total>
+__global__ void __launch_bounds__(block_size)
     mean_of_terms(pointer<const float> term, pointer<const std::int32_t> target, index rows, pointer<double> loss,
                   pointer<float> count) {
-  __shared__ shared_array<double, 32> slots;
-  double part = 0, counted = 0;
+  __shared__ shared_array<Total, 32> slots;
+  Total part = 0, counted = 0;
   for (index r = threadIdx.x; r < rows; r += block_size) {
-    part += static_cast<double>(term[r]);
+    part += static_cast<Total>(term[r]);
     counted += target[r] >= 0;
   }
-  part = combine_block(part, 0.0, slots, sum_of{});
-  counted = combine_block(counted, 0.0, slots, sum_of{});
+  part = combine_block(part, Total{0}, slots, sum_of{});
+  counted = combine_block(counted, Total{0}, slots, sum_of{});
   if (threadIdx.x != 0) return;
   *loss = part / counted;
   *count = static_cast<float>(counted);
@@ -58,6 +59,7 @@ inline __global__ void __launch_bounds__(block_size)
 
 template <class T>
 struct cross_entropy_gradient_rows {
+  static constexpr bool one_pass = true;
   pointer<const T> logits;
   pointer<const std::int32_t> target;
   pointer<const float> log_sum, count;
@@ -82,6 +84,7 @@ struct cross_entropy_gradient_rows {
 };
 template <class T>
 struct nll_gradient_rows {
+  static constexpr bool one_pass = true;
   pointer<const std::int32_t> target;
   pointer<const float> count;
   pointer<T> dx;
@@ -161,7 +164,7 @@ void cross_entropy(stream on, const T* logits, const std::int32_t* target, float
                    float* count, index rows, index width) {
   constexpr int N = wide<T>;
   for_rows<N>(on, rows, width, fits<N>(logits), detail::cross_entropy_rows<T>{logits, target, log_sum, term, width});
-  launch(on, {1, block_size}, detail::mean_of_terms, term, target, rows, loss, count);
+  launch(on, {1, block_size}, detail::mean_of_terms<double>, term, target, rows, loss, count);
 }
 /// dx = scale / count * (softmax - one at the target).
 template <class T>
@@ -177,7 +180,7 @@ void nll_loss(stream on, const T* logp, const std::int32_t* target, float* term,
               index width) {
   const dim3 blocks{static_cast<unsigned>((rows + block_size - 1) / block_size)};
   launch(on, {blocks, block_size}, detail::nll_terms<T>, logp, target, term, rows, width);
-  launch(on, {1, block_size}, detail::mean_of_terms, term, target, rows, loss, count);
+  launch(on, {1, block_size}, detail::mean_of_terms<double>, term, target, rows, loss, count);
 }
 template <class T>
 void nll_loss_backward(stream on, const std::int32_t* target, const float* count, T* dx, index rows, index width,

@@ -28,12 +28,13 @@ __global__ void __launch_bounds__(block_size) sum_by_blocks(F f, index n, index 
   if (threadIdx.x == 0) partial[blockIdx.x] = whole;
 }
 /// One block. *to = factor * the sum of the partials (its square root, where wanted).
-inline __global__ void __launch_bounds__(block_size)
-    sum_of_partials(pointer<const float> partial, index n, double factor, bool root, pointer<double> to) {
-  __shared__ shared_array<double, 32> slots;
-  double part = 0;
-  for (index i = threadIdx.x; i < n; i += block_size) part += static_cast<double>(partial[i]);
-  const double whole = combine_block(part, 0.0, slots, sum_of{}) * factor;
+template <class Total>
+__global__ void __launch_bounds__(block_size)
+    sum_of_partials(pointer<const float> partial, index n, Total factor, bool root, pointer<Total> to) {
+  __shared__ shared_array<Total, 32> slots;
+  Total part = 0;
+  for (index i = threadIdx.x; i < n; i += block_size) part += static_cast<Total>(partial[i]);
+  const Total whole = combine_block(part, Total{0}, slots, sum_of{}) * factor;
   if (threadIdx.x == 0) *to = root ? sqrt(whole) : whole;
 }
 
@@ -104,7 +105,7 @@ void total(stream on, index n, index head, const F& f, double factor, double* to
   } else {
     launch(on, {grid, block_size}, detail::sum_by_blocks<N, F>, f, n, head < n ? head : n, scratch);
   }
-  launch(on, {1, block_size}, detail::sum_of_partials, scratch, blocks, factor, root, to);
+  launch(on, {1, block_size}, detail::sum_of_partials<double>, scratch, blocks, factor, root, to);
 }
 /// *to = the sum of n elements.
 template <class T>
@@ -117,13 +118,13 @@ void sum(stream on, const T* x, index n, double* to, float* scratch) {
 constexpr index column_scratch(index rows, index width, int terms) {
   return (rows + rows_per_chunk - 1) / rows_per_chunk * terms * width;
 }
-/// first (and second, for two terms) (+)= the sums over rows. Throws: launch_error for more than 2^24 rows.
+/// first (and second, for two terms) (+)= the sums over rows. Throws: error for more than 2^24 rows.
 template <int Terms, class F>
 void column_totals(stream on, index rows, index width, const F& f, float* first, float* second, bool adds,
                    float* scratch) {
   const index chunks = (rows + rows_per_chunk - 1) / rows_per_chunk;
-  require<launch_error>(chunks <= 65535, "a sum over {} rows (a grid has 65535 chunks of {} at most): split it", rows,
-                        rows_per_chunk);
+  require<error>(chunks <= 65535, "a sum over {} rows (a grid has 65535 chunks of {} at most): split it", rows,
+                 rows_per_chunk);
   if (width == 0) return;
   const dim3 grid{static_cast<unsigned>((width + 31) / 32), static_cast<unsigned>(chunks)};
   launch(on, {grid, dim3{32, 8}}, detail::sum_columns<Terms, F>, f, rows, width, scratch);

@@ -13,23 +13,52 @@ enum class softmax_kind : std::uint8_t { full, causal, log };
 struct row_exponentials {
   float largest, total;  // total: the sum of exp(x - largest)
 };
-/// Of the first `seen` elements of a row, for every thread of `lanes`. A row in memory is read once.
+/// How many of the N elements from `at` on are among the first `seen`.
+template <int N>
+__device__ __forceinline__ int seen_from(index at, index seen) {
+  const index left = seen - at;
+  return static_cast<int>(left < 0 ? 0 : left > N ? N : left);
+}
+/// Of the first `seen` elements of a row, for every thread of `lanes`. A row that is held becomes exp(x - largest), or
+/// x - largest where `offsets` are asked for; one in memory is read once, with a running maximum.
 template <int N, int Held, class T, class Lanes>
-__device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lanes>& row, index seen,
+__device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lanes>& row, index seen, bool offsets,
                                                          const Lanes& lanes) {
   using native::math::exp_of;
   float largest = -infinity, total = 0;
-  row.each([&](index at, float(&v)[N]) {
-    float most = largest;
+  if constexpr (Held > 0) {
+    row.each([&](index at, float(&v)[N]) {
+      const int some = seen_from<N>(at, seen);
 #pragma unroll
-    for (int j = 0; j < N; ++j) most = fmaxf(most, at + j < seen ? v[j] : -infinity);
-    if (most != largest) total *= exp_of(largest - most);
-    largest = most;
+      for (int j = 0; j < N; ++j) {
+        if (j >= some) v[j] = -infinity;
+        largest = fmaxf(largest, v[j]);
+      }
+    });
+    largest = lanes.largest(largest);
+    row.each([&](index, float(&v)[N]) {
 #pragma unroll
-    for (int j = 0; j < N; ++j) total += at + j >= seen || v[j] == -infinity ? 0.0F : exp_of(v[j] - most);
-  });
-  const float most = lanes.largest(largest);
-  return {most, lanes.sum(most == largest ? total : total * exp_of(largest - most))};
+      for (int j = 0; j < N; ++j) {
+        const float e = exp_of(v[j] - largest);
+        v[j] = offsets ? v[j] - largest : e;
+        total += e;
+      }
+    });
+    return {largest, lanes.sum(total)};
+  } else {
+    row.each([&](index at, float(&v)[N]) {
+      const int some = seen_from<N>(at, seen);
+      float most = largest;
+#pragma unroll
+      for (int j = 0; j < N; ++j) most = fmaxf(most, j < some ? v[j] : -infinity);
+      if (most != largest) total *= exp_of(largest - most);
+      largest = most;
+#pragma unroll
+      for (int j = 0; j < N; ++j) total += j >= some || v[j] == -infinity ? 0.0F : exp_of(v[j] - most);
+    });
+    const float most = lanes.largest(largest);
+    return {most, lanes.sum(most == largest ? total : total * exp_of(largest - most))};
+  }
 }
 
 namespace detail {
@@ -44,16 +73,20 @@ struct softmax_rows {
   __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
     const index seen = kind == softmax_kind::causal ? r % width + 1 : width;
     row_of<N, Held, T, Lanes> values{x + r * width, width, lanes};
-    const row_exponentials e = exponentials(values, seen, lanes);
     const bool log = kind == softmax_kind::log;
+    const row_exponentials e = exponentials(values, seen, log, lanes);
     const float factor = 1.0F / e.total, log_total = log ? logf(e.total) : 0.0F;
     const pointer<T> to = y + r * width;
     values.each([&](index at, float(&v)[N]) {
       float out[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const float off = v[j] - e.largest;
-        out[j] = log ? off - log_total : at + j < seen ? native::math::exp_of(off) * factor : 0.0F;
+        if constexpr (Held > 0) {
+          out[j] = log ? v[j] - log_total : v[j] * factor;
+        } else {
+          const float off = v[j] - e.largest;
+          out[j] = log ? off - log_total : j < seen_from<N>(at, seen) ? native::math::exp_of(off) * factor : 0.0F;
+        }
       }
       store_all<N, T>(to + at, out);
     });

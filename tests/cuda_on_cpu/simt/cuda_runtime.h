@@ -11,18 +11,27 @@
 #define __shared__ static
 
 #include "intrinsics.hpp"
-
-using cudaStream_t = struct simt_stream*;
+#include "runtime_memory.hpp"
 
 namespace simt {
 
-/// What kernel<<<grid, block, shared, stream>>>(args...) does, at once and on this thread.
+/// What kernel<<<grid, block, shared, stream>>>(args...) does: given to the stream, run when somebody waits for it. On
+/// the default stream: run at once, on this thread. A launch that fails is told by cudaGetLastError.
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, const place& at,
-            const Arguments&... arguments) {
-  const auto bound = [=](const Parameters&... p) { run_grid(grid, block, shared_bytes, at, [&] { kernel(p...); }); };
-  bound(static_cast<Parameters>(arguments)...);
-  memory_map::common().check_guards();
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t on,
+            const place& at, const Arguments&... arguments) {
+  runtime_call([&] {
+    if (device.fail_launch > 0 && --device.fail_launch == 0) return cudaErrorLaunchOutOfResources;
+    if (!known_stream(on)) return cudaErrorInvalidResourceHandle;
+    const auto bound = [=](const Parameters&... p) {
+      device.give(on, [=] {
+        run_grid(grid, block, shared_bytes, at, [&] { kernel(p...); });
+        memory_map::common().check_guards();
+      });
+    };
+    bound(static_cast<Parameters>(arguments)...);
+    return cudaSuccess;
+  });
 }
 
 }  // namespace simt

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Global memory: what was allocated, who touched it in the running launch, and pointers that check each access.
-// `comp::cuda::pointer<T>` is T* under nvcc and this pointer under the shim: out of bounds, misaligned vectors, reads
-// of what nobody wrote, use after free and races between threads are faults. Code that goes around it with raw pointers
-// is caught late: by the guard zones, when a launch or the allocation ends, or by AddressSanitizer.
+// Global memory: what was allocated, and who touched it in the running launch. Pointers of kernels ask it at each
+// access. Code that goes around them with raw pointers is caught late: by the guard zones, when a launch or the
+// allocation ends, or by AddressSanitizer.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +11,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "order.hpp"
@@ -57,7 +55,7 @@ class allocation {
 
   /// `shift`: how far, in bytes, it lies from a 256-byte boundary.
   allocation(std::size_t bytes, std::size_t unit, std::size_t shift)
-      : bytes_{bytes}, unit_{unit}, seen_(bytes / unit), written_(bytes / unit) {
+      : bytes_{bytes}, unit_{unit}, seen_((bytes + unit - 1) / unit), written_((bytes + unit - 1) / unit) {
     memory_.reset(static_cast<unsigned char*>(::operator new (bytes + shift + 2 * guard, std::align_val_t{guard})));
     std::fill_n(memory_.get(), bytes + shift + 2 * guard, canary);
     data_ = memory_.get() + guard + shift;
@@ -78,6 +76,11 @@ class allocation {
   std::size_t bytes() const { return bytes_; }
   std::size_t unit() const { return unit_; }
   void mark_written() { written_.assign(written_.size(), true); }
+  void mark_written(std::ptrdiff_t from, std::size_t bytes) {
+    const auto end = static_cast<std::size_t>(from) + bytes;
+    for (std::size_t i = static_cast<std::size_t>(from) / unit_; i * unit_ < end && i < written_.size(); ++i)
+      written_[i] = true;
+  }
   void read(std::ptrdiff_t from, std::size_t bytes) {
     for_units("read", from, bytes, [&](std::size_t i) {
       if (!written_[i]) fail(name(static_cast<std::ptrdiff_t>(i)) + " is read, but nobody has written it");
@@ -157,98 +160,6 @@ class memory_map {
 
  private:
   std::map<unsigned char*, std::unique_ptr<allocation>> all_;
-};
-
-template <class T>
-class element;
-
-/// A pointer into global memory; arithmetic keeps the allocation, so running off its end is seen.
-template <class T>
-class pointer {
- public:
-  using value = std::remove_const_t<T>;
-  pointer(std::nullptr_t = nullptr) {}
-  pointer(T* p) : p_{p} {
-    if (!p) return;
-    const allocation* a = memory_map::common().find(p);
-    if (!a) throw fault{"a kernel is given a pointer that is not device memory"};
-    base_ = a->data();
-  }
-  template <class U>
-  requires(std::is_same_v<const U, T>) pointer(const pointer<U>& other) : p_{other.raw()}, base_{other.base()} {}
-
-  T* raw() const { return p_; }
-  unsigned char* base() const { return base_; }
-  explicit operator bool() const { return p_ != nullptr; }
-  pointer operator+(std::ptrdiff_t i) const {
-    pointer moved = *this;
-    moved.p_ += i;
-    return moved;
-  }
-  auto operator[](std::ptrdiff_t i) const {
-    if constexpr (std::is_const_v<T>) {
-      return (*this + i).read();
-    } else {
-      return element<T>{*this + i};
-    }
-  }
-  auto operator*() const { return (*this)[0]; }
-
-  value read() const {
-    value v;
-    read_to(&v, 1, alignof(value));
-    return v;
-  }
-  /// n elements at once, as one load of an address that is a multiple of `alignment`.
-  void read_to(value* to, std::size_t n, std::size_t alignment) const {
-    in("read", alignment).read(offset(), n * sizeof(T));
-    std::memcpy(to, p_, n * sizeof(T));
-  }
-  void write_from(const value* from, std::size_t n, std::size_t alignment) const {
-    in("written", alignment).write(offset(), n * sizeof(T));
-    std::memcpy(p_, from, n * sizeof(T));
-  }
-  template <class F>
-  value update(F f) const {
-    in("updated", alignof(value)).write(offset(), sizeof(T), true);
-    const value old = *p_;
-    *p_ = f(old);
-    return old;
-  }
-
- private:
-  std::ptrdiff_t offset() const { return reinterpret_cast<const unsigned char*>(p_) - base_; }
-  allocation& in(const char* what, std::size_t alignment) const {
-    if (!p_) fail(std::string{"a null pointer is "} + what);
-    allocation* a = memory_map::common().find(base_);
-    if (!a || a->data() != base_) fail(std::string{"memory is "} + what + " after it was freed");
-    if (reinterpret_cast<std::uintptr_t>(p_) % alignment) {
-      fail(std::string{"misaligned: an address is "} + what + " that is no multiple of " + std::to_string(alignment));
-    }
-    return *a;
-  }
-  T* p_ = nullptr;
-  unsigned char* base_ = nullptr;
-};
-
-/// Stands for *p of a pointer that may be written.
-template <class T>
-class element {
- public:
-  explicit element(pointer<T> at) : at_{at} {}
-  element(const element&) = default;
-  operator T() const { return at_.read(); }
-  const element& operator=(const T& v) const {
-    at_.write_from(&v, 1, alignof(T));
-    return *this;
-  }
-  const element& operator=(const element& other) const { return *this = static_cast<T>(other); }
-  const element& operator+=(const T& v) const { return *this = static_cast<T>(*this) + v; }
-  const element& operator*=(const T& v) const { return *this = static_cast<T>(*this) * v; }
-  pointer<T> operator&() const { return at_; }
-
- private:
-  pointer<T> at_;
 };
 
 /// Device memory of a test. Made from values it counts as written; made from a size it does not.

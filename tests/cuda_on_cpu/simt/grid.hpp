@@ -207,43 +207,6 @@ inline void abandon_all(block& b) {
 
 }  // namespace detail
 
-/// The thread waits for the whole block. Returns: how many threads of it voted true.
-inline unsigned wait_for_block(const char* call, bool vote, const place& at) {
-  thread& t = self();
-  t.state = waiting::barrier;
-  t.call = call;
-  t.at = at;
-  t.vote = vote;
-  t.run.wait();
-  return state.in->counted;
-}
-/// The thread waits for the lanes in `mask`, giving `value` to them. Afterwards lane_value() reads theirs.
-template <class T>
-void wait_for_warp(const char* call, unsigned mask, const T& value, bool vote, const place& at) {
-  static_assert(sizeof(T) <= 16 && std::is_trivially_copyable_v<T>);
-  thread& t = self();
-  if (!(mask >> t.lane() & 1U)) fail(std::string{call} + " at " + text(at) + " with a mask that leaves out the caller");
-  t.state = waiting::warp;
-  t.call = call;
-  t.at = at;
-  t.mask = mask;
-  t.vote = vote;
-  std::memcpy(t.given.data(), &value, sizeof(T));
-  t.run.wait();
-}
-/// What `lane` gave in the call that just ended.
-template <class T>
-T lane_value(unsigned lane, const char* call, const place& at) {
-  const thread& t = self();
-  const unsigned id = t.warp() * warp_size + lane;
-  if (!(t.mask >> lane & 1U) || id >= state.in->threads.size()) {
-    fail(std::string{call} + " at " + text(at) + " reads lane " + std::to_string(lane) + ", which takes no part");
-  }
-  T value;
-  std::memcpy(&value, state.in->threads[id]->taken.data(), sizeof(T));
-  return value;
-}
-
 /// Runs `body` once for each thread. Throws: fault for a broken rule; whatever else the kernel throws.
 inline void run_grid(dim3 grid, dim3 per_block, std::size_t shared_bytes, const place& at,
                      const std::function<void()>& body) {

@@ -8,8 +8,9 @@
 #include <bit>
 #include <type_traits>
 
-#include "global_memory.hpp"
+#include "pointers.hpp"
 #include "shared_memory.hpp"
+#include "waits.hpp"
 
 inline void __syncthreads(simt::place at = simt::place::current()) { simt::wait_for_block("__syncthreads", false, at); }
 inline int __syncthreads_count(int v, simt::place at = simt::place::current()) {

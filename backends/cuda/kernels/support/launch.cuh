@@ -3,9 +3,7 @@
 // shared arrays, and the one place that launches. Inert for an empty grid: nothing is launched.
 #pragma once
 
-#include <cuda_runtime.h>
-
-#include <comp/core/error.hpp>
+#include <comp_cuda/errors.hpp>
 #include <comp_native/math/formats.hpp>
 #include <cstdint>
 #include <source_location>
@@ -45,11 +43,6 @@ struct shared_view {
 };
 #endif
 
-/// A launch that the CUDA runtime refused.
-struct launch_error : error {
-  using error::error;
-};
-
 /// How many blocks of how many threads, and who asked.
 struct launch_shape {
   dim3 grid, block;
@@ -60,20 +53,16 @@ struct launch_shape {
       : grid{blocks}, block{threads}, shared_bytes{bytes}, at{from} {}
 };
 
-/// kernel<<<...>>>(arguments...). Throws: launch_error, with CUDA's message, where the runtime refuses.
+/// kernel<<<...>>>(arguments...). Throws: as check() does where the runtime refuses.
 template <class... Parameters, class... Arguments>
 void launch(stream on, const launch_shape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0) return;
 #ifdef COMP_SIMT
-  (void)on;
-  simt::launch(kernel, shape.grid, shape.block, shape.shared_bytes, shape.at, arguments...);
+  simt::launch(kernel, shape.grid, shape.block, shape.shared_bytes, on, shape.at, arguments...);
 #else
   kernel<<<shape.grid, shape.block, shape.shared_bytes, on>>>(static_cast<Parameters>(arguments)...);
-  const cudaError_t code = cudaGetLastError();
-  require<launch_error>(code == cudaSuccess,
-                        "launch at {}:{} (CUDA says: {}): check sizes and the architectures built for",
-                        shape.at.file_name(), shape.at.line(), cudaGetErrorString(code));
 #endif
+  check(cudaGetLastError(), "launching a kernel", shape.at);
 }
 
 inline constexpr unsigned block_size = 256;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One launch over rows, each by the threads that suit its width: a warp up to 1024 elements, a block beyond. Rows that
-// fit stay in registers between passes, others are read again. Packs where width and addresses allow it.
-// A functor has `template <int N, int Held, class Lanes> __device__ void row(index r, const Lanes&) const`.
+// One launch over rows, each by the threads that suit its width: a warp up to 1024 elements (512 one by one), a block
+// beyond. Rows that fit stay in registers between passes, others are read again. Packs where width and addresses allow
+// it. A functor has `template <int N, int Held, class Lanes> __device__ void row(index r, const Lanes&) const`; one
+// with `static constexpr bool one_pass = true` has nothing to keep and gets Held = 0.
 #pragma once
 
 #include "lanes.cuh"
@@ -59,10 +60,23 @@ namespace detail {
 template <int N, int Held, class Lanes, class F>
 void rows_by(stream on, index rows, const F& f) {
   constexpr index most = index{1} << 30;  // blocks of one launch
-  require<launch_error>(rows / Lanes::rows_per_block < most,
-                        "{} rows in one launch (a grid has 2^31 blocks at most): split them", rows);
+  require<error>(rows / Lanes::rows_per_block < most,
+                 "{} rows in one launch (a grid has 2^31 blocks at most): split them", rows);
   const dim3 blocks{static_cast<unsigned>((rows + Lanes::rows_per_block - 1) / Lanes::rows_per_block)};
   launch(on, {blocks, block_size}, over_rows<N, Held, Lanes, F>, f, rows);
+}
+
+template <int N, class F>
+void rows_kept(stream on, index rows, index width, bool packed, const F& f) {
+  if (!packed || width % N != 0) {
+    if (width <= 512) return rows_by<1, 16, warp_lanes>(on, rows, f);
+    if (width <= 4 * block_size) return rows_by<1, 4, block_lanes>(on, rows, f);
+    return rows_by<1, 0, block_lanes>(on, rows, f);
+  }
+  if (width <= 32 * N) return rows_by<N, 1, warp_lanes>(on, rows, f);
+  if (width <= 1024) return rows_by<N, 32 / N, warp_lanes>(on, rows, f);
+  if (width <= block_size * 32) return rows_by<N, 32 / N, block_lanes>(on, rows, f);
+  rows_by<N, 0, block_lanes>(on, rows, f);
 }
 
 }  // namespace detail
@@ -71,14 +85,14 @@ void rows_by(stream on, index rows, const F& f) {
 template <int N, class F>
 void for_rows(stream on, index rows, index width, bool packed, const F& f) {
   if (rows == 0 || width == 0) return;
-  if (!packed || width % N != 0) {
-    if (width <= 1024) return detail::rows_by<1, 32, warp_lanes>(on, rows, f);
-    return detail::rows_by<1, 0, block_lanes>(on, rows, f);
+  if constexpr (requires { F::one_pass; }) {
+    const bool by_packs = packed && width % N == 0;
+    if (width <= 1024)
+      return by_packs ? detail::rows_by<N, 0, warp_lanes>(on, rows, f) : detail::rows_by<1, 0, warp_lanes>(on, rows, f);
+    return by_packs ? detail::rows_by<N, 0, block_lanes>(on, rows, f) : detail::rows_by<1, 0, block_lanes>(on, rows, f);
+  } else {
+    detail::rows_kept<N>(on, rows, width, packed, f);
   }
-  if (width <= 32 * N) return detail::rows_by<N, 1, warp_lanes>(on, rows, f);
-  if (width <= 1024) return detail::rows_by<N, 32 / N, warp_lanes>(on, rows, f);
-  if (width <= block_size * 32) return detail::rows_by<N, 32 / N, block_lanes>(on, rows, f);
-  detail::rows_by<N, 0, block_lanes>(on, rows, f);
 }
 
 }  // namespace comp::cuda

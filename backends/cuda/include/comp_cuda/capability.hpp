@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a GPU is and which precisions its tensor cores have, with the sentences that a user should read before a search.
+// Source: NVIDIA's table of compute capabilities; the warnings are those of the Paddle AMP guide.
+#pragma once
+
+#include <comp/core/precision.hpp>
+#include <string>
+#include <vector>
+
+#include "errors.hpp"
+
+namespace comp::cuda {
+
+struct capability {
+  int device = 0;
+  std::string name{};
+  int major = 0, minor = 0;
+  std::int64_t memory_bytes = 0;
+  int multiprocessors = 0;
+  bool memory_pools = false;
+
+  constexpr bool at_least(int m, int n) const { return major > m || (major == m && minor >= n); }
+  /// True where the tensor cores compute in p. FP32 always runs, without them.
+  constexpr bool has(precision p) const {
+    switch (p) {
+      case precision::fp32:
+        return true;
+      case precision::fp16:
+        return at_least(7, 0);
+      case precision::bf16:
+      case precision::tf32:
+        return at_least(8, 0);
+      default:
+        return at_least(8, 9);  // the two of FP8
+    }
+  }
+  std::vector<precision> supported() const {
+    std::vector<precision> all;
+    for (const precision p : {precision::fp32, precision::tf32, precision::bf16, precision::fp16, precision::fp8_e4m3,
+                              precision::fp8_e5m2}) {
+      if (has(p)) all.push_back(p);
+    }
+    return all;
+  }
+  /// One sentence for each precision that this device would not run faster.
+  std::vector<std::string> warnings() const {
+    const auto lacks = [&](const char* what, const char* from, const char* instead) {
+      return fmt::format("{} has compute capability {}.{}, and {} need {}: {}", name, major, minor, what, from,
+                         instead);
+    };
+    std::vector<std::string> all;
+    if (!has(precision::fp16))
+      all.push_back(lacks("tensor cores for FP16", "7.0", "FP16 may save memory but not time"));
+    if (!has(precision::bf16)) all.push_back(lacks("BF16 and TF32", "8.0", "use FP16 with loss scaling"));
+    if (!has(precision::fp8_e4m3)) all.push_back(lacks("the FP8 formats", "8.9", "they are left out of plans"));
+    return all;
+  }
+};
+
+/// How many GPUs there are; 0 where there is no driver.
+inline int devices() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
+    (void)cudaGetLastError();
+    return 0;
+  }
+  check(code, "counting GPUs");
+  return count;
+}
+
+/// Throws: error for a GPU that is not there, naming the alternative.
+inline capability probe(int device = 0) {
+  const int count = devices();
+  require<error>(device >= 0 && device < count,
+                 "GPU {} asked for ({} found by the CUDA driver): use one that is there, or the host device", device,
+                 count);
+  cudaDeviceProp seen;
+  check(cudaGetDeviceProperties(&seen, device), "asking what a GPU is");
+  int pools = 0;
+  check(cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, device), "asking for memory pools");
+  return {device,
+          seen.name,
+          seen.major,
+          seen.minor,
+          static_cast<std::int64_t>(seen.totalGlobalMem),
+          seen.multiProcessorCount,
+          pools != 0};
+}
+
+}  // namespace comp::cuda

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches on their way to the device while the last one trains: two slots of pinned memory and a stream of their own.
+// A slot is written again only when its copy has been made, and the compute stream waits for a batch only when it reads
+// it.
+#pragma once
+
+#include <array>
+#include <cstring>
+#include <span>
+
+#include "memory_pool.hpp"
+
+namespace comp::cuda {
+
+/// Host memory that the device can read by itself.
+class pinned_block {
+ public:
+  pinned_block() = default;
+  explicit pinned_block(std::size_t bytes) : bytes_{bytes} {
+    if (bytes) check(cudaMallocHost(&data_, bytes), "allocating pinned memory");
+  }
+  pinned_block(pinned_block&& other) noexcept : data_{std::exchange(other.data_, nullptr)}, bytes_{other.bytes_} {}
+  pinned_block& operator=(pinned_block&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~pinned_block() {
+    if (data_) (void)cudaFreeHost(data_);
+  }
+  void* data() const { return data_; }
+  std::size_t bytes() const { return data_ ? bytes_ : 0; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+class prefetcher {
+ public:
+  explicit prefetcher(memory_pool& pool) : pool_{&pool} {}
+  ~prefetcher() { (void)cudaStreamSynchronize(copies_.get()); }  // pinned memory is still being read until then
+  prefetcher(const prefetcher&) = delete;
+  prefetcher& operator=(const prefetcher&) = delete;
+
+  /// Starts the way of a batch; returns before it is there. At most two batches may be under way: take() one first.
+  void put(std::span<const std::byte> batch) {
+    require<error>(waiting_ < slots_.size(), "a third batch is prefetched ({} wait already): take one first", waiting_);
+    slot& s = slots_[next_ % slots_.size()];
+    s.copied.wait();
+    if (s.host.bytes() < batch.size()) s.host = pinned_block{batch.size()};
+    if (!batch.empty()) std::memcpy(s.host.data(), batch.data(), batch.size());
+    s.device = pool_->allocate(static_cast<std::int64_t>(batch.size()), copies_.get());
+    check(cudaMemcpyAsync(s.device.data(), s.host.data(), batch.size(), cudaMemcpyHostToDevice, copies_.get()),
+          "copying a batch");
+    copies_.record(s.copied);
+    ++next_;
+    ++waiting_;
+  }
+  /// The oldest batch, which `compute` waits for and in whose order it is freed.
+  device_block take(const owned_stream& compute) {
+    require<error>(waiting_ > 0, "a batch is taken ({} wait): put one first", waiting_);
+    slot& s = slots_[(next_ - waiting_) % slots_.size()];
+    compute.wait_for(s.copied);
+    --waiting_;
+    s.device.hand_to(compute.get());
+    return std::move(s.device);
+  }
+
+ private:
+  struct slot {
+    pinned_block host;
+    device_block device;
+    event copied;
+  };
+  memory_pool* pool_;
+  owned_stream copies_;
+  std::array<slot, 2> slots_;
+  std::size_t next_ = 0, waiting_ = 0;
+};
+
+}  // namespace comp::cuda

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// The calls of the CUDA runtime that the backend uses, with their documented results and strict checks of arguments.
+#pragma once
+
+#include <cstring>
+
+#include "runtime_state.hpp"
+
+using cudaStream_t = simt_stream*;
+using cudaEvent_t = simt_event*;
+using cudaMemPool_t = simt_pool*;
+
+inline constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1, cudaEventDefault = 0,
+                          cudaEventDisableTiming = 2;
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault
+};
+enum cudaDeviceAttr { cudaDevAttrMemoryPoolsSupported = 115 };
+enum cudaMemAllocationType { cudaMemAllocationTypePinned = 1 };
+enum cudaMemLocationType { cudaMemLocationTypeDevice = 1 };
+enum cudaMemPoolAttr { cudaMemPoolAttrReleaseThreshold = 4 };
+struct cudaMemLocation {
+  cudaMemLocationType type;
+  int id;
+};
+struct cudaMemPoolProps {
+  cudaMemAllocationType allocType;
+  cudaMemLocation location;
+};
+
+inline const char* cudaGetErrorName(cudaError_t code) {
+  switch (code) {
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    case cudaErrorIllegalAddress:
+      return "cudaErrorIllegalAddress";
+    case cudaErrorLaunchOutOfResources:
+      return "cudaErrorLaunchOutOfResources";
+    case cudaErrorInvalidValue:
+      return "cudaErrorInvalidValue";
+    case cudaErrorNoDevice:
+      return "cudaErrorNoDevice";
+    default:
+      return "another cudaError";
+  }
+}
+inline const char* cudaGetErrorString(cudaError_t) { return "from the stand-in"; }
+inline cudaError_t cudaGetLastError() {
+  const cudaError_t code = simt::device.lost != cudaSuccess ? simt::device.lost : simt::device.last;
+  simt::device.last = cudaSuccess;
+  return code;
+}
+
+inline cudaError_t cudaGetDeviceCount(int* count) {
+  return simt::runtime_call([=] {
+    *count = simt::device.count;
+    return simt::device.count ? cudaSuccess : cudaErrorNoDevice;
+  });
+}
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* to, int device) {
+  return simt::runtime_call([=] {
+    if (device < 0 || device >= simt::device.count) return cudaErrorInvalidDevice;
+    *to = simt::device.properties;
+    return cudaSuccess;
+  });
+}
+inline cudaError_t cudaDeviceGetAttribute(int* to, cudaDeviceAttr, int device) {
+  return simt::runtime_call([=] {
+    if (device < 0 || device >= simt::device.count) return cudaErrorInvalidDevice;
+    *to = simt::device.has_pools;
+    return cudaSuccess;
+  });
+}
+inline cudaError_t cudaDeviceSynchronize() {
+  return simt::runtime_call([] {
+    simt::device.run_all();
+    return cudaSuccess;
+  });
+}
+
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned flags) {
+  return simt::runtime_call([=] {
+    if (flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
+    auto made = std::make_unique<simt_stream>();
+    made->waits_for_default = flags == cudaStreamDefault;
+    *to = made.get();
+    simt::device.streams.insert(std::move(made));
+    return cudaSuccess;
+  });
+}
+/// The handle may be null (the default stream); otherwise it has to be one that was made.
+inline bool known_stream(cudaStream_t s) { return !s || simt::known(simt::device.streams, s); }
+inline cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  if (!s || !known_stream(s)) return simt::device.report(cudaErrorInvalidResourceHandle);
+  try {
+    simt::device.run(*s);
+  } catch (...) {  // who destroys a stream is mostly a destructor: the next call tells
+    simt::device.later = std::current_exception();
+  }
+  simt::forget(simt::device.streams, s);
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+  return simt::runtime_call([=] {
+    if (!known_stream(s)) return cudaErrorInvalidResourceHandle;
+    if (s) simt::device.run(*s);
+    return cudaSuccess;
+  });
+}
+
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned) {
+  return simt::runtime_call([=] {
+    auto made = std::make_unique<simt_event>();
+    *to = made.get();
+    simt::device.events.insert(std::move(made));
+    return cudaSuccess;
+  });
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  if (!simt::known(simt::device.events, e)) return simt::device.report(cudaErrorInvalidResourceHandle);
+  if (e->on) simt::device.run_until(*e->on, e->at);
+  simt::forget(simt::device.events, e);
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  return simt::runtime_call([=] {
+    if (!simt::known(simt::device.events, e) || !known_stream(s)) return cudaErrorInvalidResourceHandle;
+    e->on = s ? s : &simt::device.standard;
+    e->at = e->on->given + 1;
+    simt::device.give(s, [=] { e->passed = std::chrono::steady_clock::now(); });
+    return cudaSuccess;
+  });
+}
+inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  return simt::runtime_call([=] {
+    if (!simt::known(simt::device.events, e) || !known_stream(s)) return cudaErrorInvalidResourceHandle;
+    if (e->on) simt::device.give(s, [on = e->on, at = e->at] { simt::device.run_until(*on, at); });
+    return cudaSuccess;
+  });
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  return simt::runtime_call([=] {
+    if (!simt::known(simt::device.events, e)) return cudaErrorInvalidResourceHandle;
+    if (e->on) simt::device.run_until(*e->on, e->at);
+    return cudaSuccess;
+  });
+}
+inline cudaError_t cudaEventQuery(cudaEvent_t e) {
+  return simt::runtime_call([=] {
+    if (!simt::known(simt::device.events, e)) return cudaErrorInvalidResourceHandle;
+    if (!e->on || e->on->done >= e->at) return cudaSuccess;
+    simt::device.run_until(*e->on, e->on->done + 1);  // the device goes on while the host asks
+    return cudaErrorNotReady;
+  });
+}
+inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  return simt::runtime_call([=] {
+    if (!simt::known(simt::device.events, from) || !simt::known(simt::device.events, to))
+      return cudaErrorInvalidResourceHandle;
+    if (!from->on || !to->on) return cudaErrorInvalidResourceHandle;
+    if (from->on->done < from->at || to->on->done < to->at) return cudaErrorNotReady;
+    *milliseconds = std::chrono::duration<float, std::milli>(to->passed - from->passed).count();
+    return cudaSuccess;
+  });
+}

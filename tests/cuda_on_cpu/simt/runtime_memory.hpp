@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of the stand-in: allocations with a limit, pools that keep what is freed, pinned memory, copies in stream
+// order. A copy from pinned memory reads it when it runs, as a device does: memory that is reused too early gives wrong
+// data.
+#pragma once
+
+#include "runtime_api.hpp"
+
+namespace simt {
+
+inline cudaError_t allocate(void** to, std::size_t bytes, simt_pool* pool) {
+  gpu& g = device;
+  if (g.fail_allocation > 0 && --g.fail_allocation == 0) return cudaErrorMemoryAllocation;
+  const bool again = pool && pool->kept.contains(bytes);
+  if (again) {
+    pool->kept.erase(pool->kept.find(bytes));
+  } else if (g.used + bytes > g.properties.totalGlobalMem) {
+    return cudaErrorMemoryAllocation;
+  } else {
+    g.used += bytes;
+  }
+  *to = memory_map::common().make(bytes, 2).data();
+  g.memory[*to] = {bytes, pool};
+  return cudaSuccess;
+}
+inline void free_now(void* p) {
+  const gpu::owned of = device.memory.at(p);
+  device.memory.erase(p);
+  memory_map::common().free(p);
+  if (of.pool) {
+    of.pool->kept.insert(of.bytes);
+  } else {
+    device.used -= of.bytes;
+  }
+}
+/// True when [p, p + bytes) lies in device memory.
+inline bool on_device(const void* p, std::size_t bytes) {
+  const allocation* a = memory_map::common().find(p);
+  return a && static_cast<const unsigned char*>(p) + bytes <= a->data() + a->bytes();
+}
+inline bool is_pinned(const void* p, std::size_t bytes) {
+  const auto* at = static_cast<const unsigned char*>(p);
+  const auto after = device.pinned.upper_bound(at);
+  if (after == device.pinned.begin()) return false;
+  const auto& [start, size] = *std::prev(after);
+  return at + bytes <= start + size;
+}
+inline void copy(void* to, const void* from, std::size_t bytes) {
+  if (!bytes) return;
+  std::memcpy(to, from, bytes);
+  if (allocation* a = memory_map::common().find(to))
+    a->mark_written(static_cast<unsigned char*>(to) - a->data(), bytes);
+}
+
+}  // namespace simt
+
+inline cudaError_t cudaMalloc(void** to, std::size_t bytes) {
+  return simt::runtime_call([=] { return simt::allocate(to, bytes, nullptr); });
+}
+inline cudaError_t cudaFree(void* p) {
+  return simt::runtime_call([=] {
+    if (!p) return cudaSuccess;
+    if (!simt::device.memory.contains(p)) return cudaErrorInvalidValue;
+    simt::device.run_all();
+    simt::free_now(p);
+    return cudaSuccess;
+  });
+}
+
+inline cudaError_t cudaMemPoolCreate(cudaMemPool_t* to, const cudaMemPoolProps* how) {
+  return simt::runtime_call([=] {
+    if (how->allocType != cudaMemAllocationTypePinned || how->location.type != cudaMemLocationTypeDevice)
+      return cudaErrorInvalidValue;
+    if (how->location.id < 0 || how->location.id >= simt::device.count) return cudaErrorInvalidDevice;
+    auto made = std::make_unique<simt_pool>();
+    *to = made.get();
+    simt::device.pools.insert(std::move(made));
+    return cudaSuccess;
+  });
+}
+inline cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void*) {
+  return simt::known(simt::device.pools, pool) ? cudaSuccess : simt::device.report(cudaErrorInvalidValue);
+}
+inline cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, std::size_t least) {
+  return simt::runtime_call([=] {
+    if (!simt::known(simt::device.pools, pool) || least != 0) return cudaErrorInvalidValue;
+    for (const std::size_t bytes : pool->kept) simt::device.used -= bytes;
+    pool->kept.clear();
+    return cudaSuccess;
+  });
+}
+inline cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
+  const cudaError_t code = cudaMemPoolTrimTo(pool, 0);
+  simt::forget(simt::device.pools, pool);
+  return code;
+}
+inline cudaError_t cudaMallocFromPoolAsync(void** to, std::size_t bytes, cudaMemPool_t pool, cudaStream_t s) {
+  return simt::runtime_call([=] {
+    if (!simt::known(simt::device.pools, pool) || !known_stream(s) || bytes == 0) return cudaErrorInvalidValue;
+    return simt::allocate(to, bytes, pool);
+  });
+}
+/// The memory is gone when the stream comes there: kernels given to another stream meanwhile find it freed.
+inline cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {
+  const auto call = [=] {
+    if (!simt::device.memory.contains(p) || !known_stream(s)) return cudaErrorInvalidValue;
+    simt::device.give(s, [=] { simt::free_now(p); });
+    return cudaSuccess;
+  };
+  if (simt::device.lost == cudaSuccess) return simt::runtime_call(call);
+  if (simt::device.memory.contains(p)) simt::free_now(p);  // of a lost device the process frees it in the end
+  return simt::device.lost;
+}
+
+inline cudaError_t cudaMallocHost(void** to, std::size_t bytes) {
+  return simt::runtime_call([=] {
+    *to = ::operator new(bytes);
+    simt::device.pinned[static_cast<unsigned char*>(*to)] = bytes;
+    return cudaSuccess;
+  });
+}
+inline cudaError_t cudaFreeHost(void* p) {
+  if (!simt::device.pinned.erase(static_cast<unsigned char*>(p))) return simt::device.report(cudaErrorInvalidValue);
+  if (simt::device.lost == cudaSuccess) simt::device.run_all();
+  ::operator delete(p);
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t s) {
+  return simt::runtime_call([=] {
+    if (!known_stream(s)) return cudaErrorInvalidResourceHandle;
+    const bool to_device = simt::on_device(to, bytes), from_device = simt::on_device(from, bytes);
+    const bool as_said = kind == cudaMemcpyDefault ||
+                         kind == (from_device ? (to_device ? cudaMemcpyDeviceToDevice : cudaMemcpyDeviceToHost)
+                                              : (to_device ? cudaMemcpyHostToDevice : cudaMemcpyHostToHost));
+    if (bytes && (!as_said || !to || !from)) return cudaErrorInvalidValue;
+    if (!from_device && !simt::is_pinned(from, bytes)) {  // pageable: staged before the call returns
+      const auto* start = static_cast<const unsigned char*>(from);
+      simt::device.give(
+          s, [=, staged = std::vector<unsigned char>(start, start + bytes)] { simt::copy(to, staged.data(), bytes); });
+    } else {
+      simt::device.give(s, [=] { simt::copy(to, from, bytes); });
+    }
+    if (!to_device && !simt::is_pinned(to, bytes) && s) simt::device.run(*s);
+    return cudaSuccess;
+  });
+}
+inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+}
+inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t s) {
+  return simt::runtime_call([=] {
+    if (!known_stream(s) || (bytes && !simt::on_device(to, bytes))) return cudaErrorInvalidValue;
+    simt::device.give(s, [=] {
+      const std::vector<unsigned char> filled(bytes, static_cast<unsigned char>(value));
+      simt::copy(to, filled.data(), bytes);
+    });
+    return cudaSuccess;
+  });
+}

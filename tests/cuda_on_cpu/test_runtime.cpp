@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory, streams, events, prefetch and errors of the CUDA backend, against a stand-in that runs work only when
+// somebody waits for it, checks arguments, and fails to order.
+#include <comp_cuda/capability.hpp>
+#include <comp_cuda/memory_pool.hpp>
+#include <comp_cuda/prefetch.hpp>
+#include <comp_cuda/streams.hpp>
+
+#include "kernel_test.hpp"
+#include "kernels/elementwise.cuh"
+
+namespace comp::cuda::test {
+namespace {
+
+/// A fresh device for each test; what the test leaves behind is a failure.
+struct fresh {
+  fresh() { simt::device = {}; }
+  ~fresh() { CHECK_NOTHROW(simt::device.reset()); }
+};
+void doubled(const device_block& x, index n, cudaStream_t on) {
+  const chain_step<float> step{.kind = step_kind::scale, .number = 2};
+  run_chain<float>(on, static_cast<float*>(x.data()), static_cast<float*>(x.data()), n, {&step, 1});
+}
+std::vector<float> fetched(const device_block& x, std::size_t n) {
+  std::vector<float> v(n);
+  check(cudaMemcpy(v.data(), x.data(), n * sizeof(float), cudaMemcpyDeviceToHost), "fetching");
+  return v;
+}
+std::span<const std::byte> bytes_of(const std::vector<float>& v) { return std::as_bytes(std::span{v}); }
+
+}  // namespace
+
+TEST_CASE("a device says what it has, and warns of what it lacks") {
+  const fresh device;
+  capability volta{.name = "V100", .major = 7};
+  CHECK(volta.supported() == std::vector<precision>{precision::fp32, precision::fp16});
+  CHECK(volta.warnings() ==
+        std::vector<std::string>{
+            "V100 has compute capability 7.0, and BF16 and TF32 need 8.0: use FP16 with loss scaling",
+            "V100 has compute capability 7.0, and the FP8 formats need 8.9: they are left out of plans"});
+  const capability pascal{.name = "P100", .major = 6};
+  CHECK(pascal.supported() == std::vector{precision::fp32});
+  CHECK(pascal.warnings().front() ==
+        "P100 has compute capability 6.0, and tensor cores for FP16 need 7.0: FP16 may save memory but not time");
+  CHECK(capability{.major = 8}.has(precision::tf32));
+  CHECK_FALSE(capability{.major = 8}.has(precision::fp8_e4m3));
+  CHECK(capability{.major = 8, .minor = 9}.supported().size() == 6);
+  CHECK(capability{.major = 9}.warnings().empty());
+  const capability here = probe();
+  CHECK(here.name == "stand-in");
+  CHECK(here.memory_bytes == std::int64_t{1} << 30);
+}
+
+TEST_CASE("without a GPU or a driver the probe says so and names the alternative") {
+  const fresh device;
+  simt::device.count = 0;
+  CHECK(devices() == 0);
+  CHECK_THROWS_WITH_AS(
+      probe(), "GPU 0 asked for (0 found by the CUDA driver): use one that is there, or the host device", error);
+  simt::device.has_driver = false;
+  CHECK(devices() == 0);
+  simt::device = {};
+  CHECK_THROWS_WITH_AS(
+      probe(1), "GPU 1 asked for (1 found by the CUDA driver): use one that is there, or the host device", error);
+  simt::device.has_pools = false;
+  CHECK_THROWS_WITH_AS(memory_pool{probe()}, "a memory pool on stand-in (its driver has none): update the driver",
+                       error);
+}
+
+TEST_CASE("a pool counts live and peak bytes, rounded to 512") {
+  const fresh device;
+  memory_pool pool{probe()};
+  const owned_stream on;
+  {
+    const device_block a = pool.allocate(1, on.get());
+    device_block b = pool.allocate(513, on.get());
+    CHECK(pool.live_bytes() == 512 + 1024);
+    b = {};
+    CHECK(pool.live_bytes() == 512);
+    CHECK(pool.peak_bytes() == 1536);
+    pool.reset_peak();
+    const device_block c = std::move(b), none = pool.allocate(0, on.get());
+    CHECK(c.data() == nullptr);
+    CHECK(none.bytes() == 0);
+    CHECK(pool.peak_bytes() == 512);
+  }
+  CHECK(pool.live_bytes() == 0);
+}
+
+TEST_CASE("memory that a pool keeps is given back before it runs out") {
+  const fresh device;
+  simt::device.properties.totalGlobalMem = 1 << 20;
+  memory_pool pool{probe()};
+  const owned_stream on;
+  pool.allocate(600 << 10, on.get());                             // freed, and kept by the driver
+  const device_block other = pool.allocate(900 << 10, on.get());  // fits only once that is given back
+  CHECK(other.bytes() == 900 << 10);
+  CHECK_THROWS_AS(pool.allocate(200 << 10, on.get()), out_of_memory);
+  try {
+    pool.allocate(200 << 10, on.get());
+  } catch (const out_of_memory& e) {
+    CHECK(std::string{e.what()}.starts_with("allocating 204800 bytes with 921600 of 1048576 in use failed at "));
+    CHECK(std::string{e.what()}.ends_with(
+        "(CUDA says cudaErrorMemoryAllocation: from the stand-in): use a smaller batch or a plan that keeps less"));
+  }
+  CHECK(pool.live_bytes() == 900 << 10);
+  CHECK(pool.allocate(100 << 10, on.get()).bytes() == 100 << 10);  // it goes on
+}
+
+TEST_CASE("a single failed allocation is tried again, two are not") {
+  const fresh device;
+  memory_pool pool{probe()};
+  const owned_stream on;
+  simt::device.fail_allocation = 2;
+  const device_block a = pool.allocate(100, on.get()), b = pool.allocate(100, on.get());
+  CHECK(b.data() != nullptr);
+  CHECK(cudaGetLastError() == cudaSuccess);  // nothing is left for the next check to find
+}
+
+TEST_CASE("work of a stream is done in order, and other streams wait by events") {
+  const fresh device;
+  memory_pool pool{probe()};
+  const owned_stream first, second;
+  const event ready, done;
+  const std::vector<float> values(100, 3);
+  {
+    device_block x = pool.allocate(400, first.get());
+    check(cudaMemcpyAsync(x.data(), values.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
+    doubled(x, 100, first.get());
+    first.record(ready);
+    CHECK_FALSE(ready.passed());
+    second.wait_for(ready);
+    doubled(x, 100, second.get());
+    second.record(done);
+    done.wait();
+    CHECK(ready.passed());
+    CHECK(done.seconds_since(ready) >= 0);
+    CHECK(fetched(x, 100) == std::vector<float>(100, 12));
+    x.hand_to(second.get());
+  }
+  second.synchronize();
+  CHECK(pool.live_bytes() == 0);
+}
+
+TEST_CASE("what the stand-in is for: a forgotten wait is seen") {
+  const fresh device;
+  memory_pool pool{probe()};
+  const owned_stream first, second;
+  const std::vector<float> values(100, 3);
+  SUBCASE("a kernel on another stream reads what was not sent yet") {
+    device_block x = pool.allocate(400, first.get());
+    check(cudaMemcpyAsync(x.data(), values.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
+    doubled(x, 100, second.get());
+    CHECK_THROWS_AS(second.synchronize(), simt::fault);
+    CHECK_THROWS_AS(check(cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(&pool)), "waiting"), cuda_error);
+  }
+  SUBCASE("memory is freed while another stream still needs it") {
+    {
+      device_block x = pool.allocate(400, first.get());
+      check(cudaMemcpyAsync(x.data(), values.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
+      first.synchronize();
+      doubled(x, 100, second.get());
+    }
+    first.synchronize();
+    CHECK_THROWS_AS(second.synchronize(), simt::fault);
+  }
+  SUBCASE("pinned memory is written before it was sent") {
+    device_block x = pool.allocate(400, first.get());
+    const pinned_block pinned{400};
+    std::memcpy(pinned.data(), values.data(), 400);
+    check(cudaMemcpyAsync(x.data(), pinned.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
+    static_cast<float*>(pinned.data())[5] = 9;
+    first.synchronize();
+    CHECK(fetched(x, 100)[5] == 9);
+  }
+}
+
+TEST_CASE("batches are prefetched in order, each slot only when it is free again") {
+  const fresh device;
+  memory_pool pool{probe()};
+  const owned_stream compute;
+  {
+    prefetcher batches{pool};
+    const auto batch = [](int i) {
+      return std::vector<float>(static_cast<std::size_t>(10 + i), static_cast<float>(i));
+    };
+    batches.put(bytes_of(batch(1)));
+    batches.put(bytes_of(batch(2)));
+    CHECK_THROWS_WITH_AS(batches.put(bytes_of(batch(3))),
+                         "a third batch is prefetched (2 wait already): take one first", error);
+    for (int i = 1; i < 8; ++i) {
+      device_block got = batches.take(compute);
+      batches.put(bytes_of(batch(i + 2)));
+      doubled(got, 10 + i, compute.get());
+      compute.synchronize();
+      CHECK(fetched(got, static_cast<std::size_t>(10 + i)) ==
+            std::vector<float>(static_cast<std::size_t>(10 + i), static_cast<float>(2 * i)));
+    }
+    (void)batches.take(compute);
+    (void)batches.take(compute);
+    CHECK_THROWS_WITH_AS((void)batches.take(compute), "a batch is taken (0 wait): put one first", error);
+    batches.put({});
+    CHECK(batches.take(compute).bytes() == 0);
+  }
+  compute.synchronize();
+  CHECK(pool.live_bytes() == 0);
+}
+
+TEST_CASE("a launch that fails is told where it was made, and the next one runs") {
+  const fresh device;
+  memory_pool pool{probe()};
+  const owned_stream on;
+  device_block x = pool.allocate(400, on.get());
+  check(cudaMemsetAsync(x.data(), 0, 400, on.get()), "clearing");
+  simt::device.fail_launch = 1;
+  CHECK_THROWS_AS(doubled(x, 100, on.get()), unsupported);
+  doubled(x, 100, on.get());
+  on.synchronize();
+  CHECK(fetched(x, 100) == std::vector<float>(100));
+}
+
+TEST_CASE("a lost device is told at the next wait, at every call after it, and destructors stay quiet") {
+  const fresh device;
+  {
+    memory_pool pool{probe()};
+    const owned_stream on;
+    device_block x = pool.allocate(400, on.get());
+    check(cudaMemsetAsync(x.data(), 0, 400, on.get()), "clearing");
+    simt::device.lose_device = 2;
+    doubled(x, 100, on.get());  // asynchronous: nothing is known yet
+    CHECK_THROWS_AS(on.synchronize(), device_lost);
+    CHECK_THROWS_AS(on.synchronize(), device_lost);
+    CHECK_THROWS_AS(pool.allocate(8, on.get()), device_lost);
+    CHECK_THROWS_AS(doubled(x, 100, on.get()), device_lost);
+  }
+}
+
+}  // namespace comp::cuda::test
