@@ -20,7 +20,8 @@ using json = nlohmann::json;
 struct options {
   std::vector<std::string> models = {"alexnet", "vgg16", "gan", "gcn", "gat", "bert", "simplenet"};
   std::filesystem::path data = {}, file = {};
-  std::int64_t limit = 0;
+  std::int64_t limit = 0, batch = 0;
+  int threads = 0;
   std::string bert = "small";
   double seconds = 10;
   std::size_t rounds = 60, epochs = 0, seeds = 1;
@@ -31,13 +32,14 @@ torch_models::job make(const options& chosen, const std::string& model, std::uin
   static const std::map<std::string, const char*> sets{{"alexnet", "cifar100"}, {"vgg16", "cifar100"},
                                                        {"gan", "mnist"},        {"gcn", "cora"},
                                                        {"gat", "cora"},         {"bert", "squad-v2"}};
-  torch_models::job_options o{.limit = chosen.limit, .seed = seed};
+  torch_models::job_options o{.batch = chosen.batch, .limit = chosen.limit, .seed = seed};
   if (const auto set = sets.find(model); set != sets.end() && std::filesystem::exists(chosen.data / set->second)) {
     if (!chosen.data.empty()) o.data = chosen.data / set->second;
   }
   if (model == "bert") o.size = chosen.bert;
   if (model == "gan") o.size = "connected";
-  if (model == "simplenet" || model == "gcn" || model == "gat") o.limit = 0;
+  if (model == "gcn" || model == "gat") o.batch = o.limit = 0;  // a step is the whole graph
+  if (model == "simplenet") o.limit = 0;
   if (chosen.quick) {
     o.batch = model == "gcn" || model == "gat" ? 0 : 16;
     o.limit = model == "gcn" || model == "gat" ? 0 : 64;
@@ -180,6 +182,8 @@ int main(int argc, char** argv) {
   app.add_option("--models", chosen.models, "Which, joined by commas")->delimiter(',');
   app.add_option("--data", chosen.data, "Folder with cifar100, mnist, cora, squad-v2; what is missing is made up");
   app.add_option("--limit", chosen.limit, "Training examples per epoch (default: all)");
+  app.add_option("--batch", chosen.batch, "Examples per batch (default: each job's own)");
+  app.add_option("--threads", chosen.threads, "That compute (default: all cores)");
   app.add_option("--bert", chosen.bert, "Size of BERT: base, small, tiny")->capture_default_str();
   app.add_option("--seconds", chosen.seconds, "Of each model's contest, at least")->capture_default_str();
   app.add_option("--rounds", chosen.rounds, "Of each model's contest, at most")->capture_default_str();
@@ -188,6 +192,7 @@ int main(int argc, char** argv) {
   app.add_option("--json", chosen.file, "Where the figures go");
   app.add_flag("--quick", chosen.quick, "Small sizes, to see that it runs");
   CLI11_PARSE(app, argc, argv);
+  if (chosen.threads > 0) at::set_num_threads(chosen.threads);
   json all = json::array();
   for (const std::string& model : chosen.models) {
     try {

@@ -54,7 +54,7 @@ class executor final : public session {
     if (now.op != op || now.unusual || now.lists) return false;
     require_no_autocast();
     ++next_;
-    const cast_slot* slot = &code_->slots[now.first_slot];
+    const cast_slot* slot = code_->slots.data() + now.first_slot;
     for (const cast_slot* last = slot + now.slots; slot != last; ++slot) {
       const at::Tensor* tensor = tensors[slot->argument];
       if (tensor == nullptr || !wants_cast(*tensor->unsafeGetTensorImpl(), now)) continue;
@@ -93,7 +93,7 @@ class executor final : public session {
 
   void cast_inputs(const instruction& now, torch::jit::Stack& stack) {
     const std::size_t first = stack.size() - now.arguments;
-    const cast_slot* slot = &code_->slots[now.first_slot];
+    const cast_slot* slot = code_->slots.data() + now.first_slot;
     if (now.lists) return cast_lists(now, stack, first);
     for (const cast_slot* end = slot + now.slots; slot != end; ++slot) {
       at::IValue& value = stack[first + slot->argument];
