@@ -198,6 +198,28 @@ TEST_CASE("any plan on any small net computes what casts written at each operato
   }
 }
 
+TEST_CASE("kept copies come back with their plan, before its next forward, and as the weights are then") {
+  const job it = again(conv_net), other = again(conv_net);
+  program p{{.weights = weight_casts::keep}}, twin{{.weights = weight_casts::cast}};
+  record(p, it);
+  record(twin, other);
+  const comp::plan low = everywhere(p.graph(), precision::bf16), high{p.graph().size()};
+  for (const comp::plan& next : {low, high, low}) {
+    p.set_plan(next);
+    twin.set_plan(next);
+    if (next == high) CHECK(p.kept_bytes() == 0);
+    torch::manual_seed(9);
+    const outcome kept = train(it, 2, &p);
+    torch::manual_seed(9);
+    CHECK(same(kept, train(other, 2, &twin)));
+    CHECK((p.kept_bytes() > 0) == (next == low));
+  }
+  const auto bytes = p.kept_bytes();
+  p.set_plan(high);
+  p.set_plan(low);
+  CHECK(p.kept_bytes() == bytes);
+}
+
 TEST_CASE("model and optimizer stay as they are under kept copies") {
   const job it = again(conv_net);
   program p{{.weights = weight_casts::keep}};

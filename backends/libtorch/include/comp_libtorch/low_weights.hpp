@@ -42,8 +42,21 @@ class low_weights {
   at::Tensor get(std::int32_t number, const at::Tensor& parameter, bool keep) {
     const std::lock_guard only_one{mutex_};
     entry& e = entries_[static_cast<std::size_t>(number)];
-    if (!e.usable_for(parameter)) e.make(parameter, keep);
+    if (!e.usable_for(parameter)) {
+      e.make(parameter, keep);
+      remember(e);
+    }
     return e.low;
+  }
+
+  /// Makes the copies that the next forward would make of parameters seen before, so that no step pays for a change of
+  /// plans.
+  void keep_known() {
+    const std::lock_guard only_one{mutex_};
+    for (entry& e : entries_) {
+      const auto parameter = static_cast<std::size_t>(e.parameter);
+      if (parameter < seen_.size() && seen_[parameter].defined()) e.make(seen_[parameter], true);
+    }
   }
 
   /// The optimizer has written those of the parameters for which `is_written`: kept copies are refreshed, all at once;
@@ -65,9 +78,16 @@ class low_weights {
     const at::NoGradGuard no_gradients;
     at::_foreach_copy_(copies, sources);
   }
+  /// Another plan: its entries are made anew.
+  void drop_entries() {
+    const std::lock_guard only_one{mutex_};
+    entries_.clear();
+  }
+  /// Another recording: its parameters are numbered anew.
   void clear() {
     const std::lock_guard only_one{mutex_};
     entries_.clear();
+    seen_.clear();
   }
   /// Of kept copies.
   std::int64_t bytes() const {
@@ -131,8 +151,15 @@ class low_weights {
     }
   };
 
+  void remember(const entry& e) {
+    const auto parameter = static_cast<std::size_t>(e.parameter);
+    if (seen_.size() <= parameter) seen_.resize(parameter + 1);
+    seen_[parameter] = e.source;
+  }
+
   mutable std::mutex mutex_;
   std::vector<entry> entries_;
+  std::vector<at::Tensor> seen_;  // parameters by their number in the recording, as `get` last saw them
 };
 
 }  // namespace comp::libtorch::detail

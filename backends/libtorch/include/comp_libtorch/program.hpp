@@ -185,11 +185,12 @@ class program {
 
   void compile() {
     require_no_open_region();
-    weights_.clear();
+    weights_.drop_entries();
     detail::compiler compiler{ops_, plan_, settings_, weights_};
     for (detail::segment& each : segments_) {
       each.code = std::make_shared<const detail::code>(compiler.compile(each.order));
     }
+    if (settings_.weights == weight_casts::keep) weights_.keep_known();
   }
 
   program_settings settings_;
