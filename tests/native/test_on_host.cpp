@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <comp_host/device.hpp>
 #include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
 #include <functional>
+#include <string>
 
 #include "reference_device.hpp"
 #include "support.hpp"
@@ -321,6 +323,73 @@ TEST_CASE("FP16 really overflows, and the loss scale finds its way back") {
   for (int i = 0; i < 30; ++i) got = t.run_batch();
   CHECK(got.ok());
   CHECK(got.message.empty());
+}
+
+namespace {
+/// Images as their own targets, in a unit of which a pixel has few: an autoencoder's data, reflectances say, in SI
+/// units.
+struct in_small_units {
+  image_data images;
+  float unit;
+  std::size_t size() const { return images.size(); }
+  example_layout layout() const {
+    auto same = images.layout();
+    same.target = input_kind::values;
+    same.target_shape = {elements(same.input_shape)};
+    return same;
+  }
+  void write(std::size_t i, const example_spans& to) const {
+    std::int32_t label = 0;
+    images.write(i, {.values = to.values, .labels = {&label, 1}});
+    std::ranges::transform(to.values, to.targets.begin(), [&](float v) { return v * unit; });
+  }
+  std::string signature() const { return "units of " + std::to_string(unit) + " " + images.signature(); }
+};
+}  // namespace
+
+TEST_CASE("an autoencoder in FP16 stalls where its gradients underflow, and learns as in FP32 with its loss scaled") {
+  comp::host::device host{one_thread};
+  const std::int64_t batch = 256, steps = 200;
+  const in_small_units pictures{bars({1, 28, 28}, 4, batch, 1), 0x1p-10F};
+  const auto coder = models::mlp({.batch = batch,
+                                  .input = {1, 28, 28},
+                                  .hidden = {32},
+                                  .outputs = 784,
+                                  .activation = activation::tanh,
+                                  .regression = true});
+  const auto last_loss = [&](precision p, const comp::scaling::settings& scaling) {
+    host_trainer t{
+        host, coder, pictures, pictures, {.optimizer = adam(0.01), .schedule = {.total = steps}, .scaling = scaling}};
+    t.set_precision(everywhere(t.model(), p));
+    sample epoch;
+    for (int i = 0; i < steps; ++i) {
+      epoch = t.run_epoch();
+      REQUIRE(epoch.ok());
+    }
+    return epoch.loss;
+  };
+  const double fp32 = last_loss(precision::fp32, comp::scaling::pytorch());
+  double spread = 0;  // the loss of a model that gives the mean of all pixels
+  {
+    const auto pixels = static_cast<std::size_t>(elements({1, 28, 28}));
+    std::vector<float> values(pixels), targets(pixels);
+    double sum = 0, squares = 0;
+    for (std::size_t i = 0; i < pictures.size(); ++i) {
+      pictures.write(i, {.values = values, .targets = targets});
+      for (const float v : targets) {
+        sum += double{v};
+        squares += double{v} * double{v};
+      }
+    }
+    const double count = static_cast<double>(pixels * pictures.size());
+    spread = squares / count - std::pow(sum / count, 2);
+  }
+  CHECK(fp32 < 0.3 * spread);
+  CHECK(last_loss(precision::fp16, comp::scaling::off()) > spread);
+  for (const char* name : {"pytorch", "paddle-guide", "keras", "4096"}) {
+    CAPTURE(name);
+    CHECK(last_loss(precision::fp16, comp::scaling::preset(name)) == doctest::Approx(fp32).epsilon(0.05));
+  }
 }
 
 TEST_CASE("the trainer knows its machine and refuses precisions that it lacks") {

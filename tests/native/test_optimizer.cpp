@@ -61,20 +61,6 @@ TEST_CASE("the schedule warms up and falls along a cosine") {
   CHECK(after(1, sgd(0.1), s) == doctest::Approx(1 - 0.025 * 2));
 }
 
-TEST_CASE("the loss scale grows after good steps and falls with an overflow") {
-  const loss_scaling settings{.initial = 4, .interval = 2};
-  loss_scale scale{.value = settings.initial};
-  scale.good(settings);
-  CHECK(scale.value == 4);
-  scale.good(settings);
-  CHECK(scale.value == 8);
-  CHECK(scale.overflow(settings));
-  CHECK(scale.value == 4);
-  CHECK(scale.overflow(settings));
-  CHECK(scale.overflow(settings));
-  CHECK_FALSE(scale.overflow(settings));
-}
-
 TEST_CASE("settings that no training can use are refused by name") {
   CHECK(refusal({}) == "");
   CHECK(refusal({.optimizer = sgd(-1)}) ==
@@ -89,7 +75,7 @@ TEST_CASE("settings that no training can use are refused by name") {
         "schedule of 0 steps with -1 of warm-up down to 0 (none may be negative): change it");
   CHECK(refusal({.clip_norm = -1}) == "clip_norm -1 (it must be finite and not negative): change it");
   CHECK(refusal({.scaling = {.backoff = 1}}) ==
-        "loss scale from 65536 by 2 and 1 every 2000 steps (from 1, up by 1 or more, down by less than 1): change it");
+        "loss scale grows by 2 and backs off by 1 (at least 1, and between 0 and 1): change it");
   CHECK(refusal({.profile_steps = 0}) == "profile of 0 steps (at least one): change it");
 }
 
@@ -98,4 +84,10 @@ TEST_CASE("settings print what changes the course of a training") {
   CHECK(text(adamw(1e-3)) == "adamw lr 0.001 betas 0.9,0.999 eps 1e-08 decay 0.01");
   CHECK(text(training{.seed = 1}) != text(training{.seed = 2}));
   CHECK(text(training{.clip_norm = 1}) != text(training{}));
+  CHECK(text(comp::scaling::settings{.micro_batches = 4}) ==
+        "65536 up 2 after 2000 down 0.5 after 1, 1.52587890625e-05 to 1.7014118346046923e+38, of 4 micro-batches");
+  CHECK(text(comp::scaling::fixed(128)) == "128");
+  for (const auto& other : {comp::scaling::keras(), comp::scaling::paddle_guide(), comp::scaling::off()}) {
+    CHECK(text(training{.scaling = other}) != text(training{}));
+  }
 }

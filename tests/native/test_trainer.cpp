@@ -5,6 +5,8 @@
 #include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
 #include <limits>
+#include <memory>
+#include <utility>
 
 #include "reference_device.hpp"
 #include "support.hpp"
@@ -94,6 +96,7 @@ TEST_CASE("a restored state gives the same losses, bit for bit") {
     CHECK(weights(t) == after);
     t.restore(saved);
     CHECK(t.run_batch().loss == first.loss);
+    return saved;
   };
   SUBCASE("momentum, running statistics and dropout") {
     reference_trainer t{
@@ -102,13 +105,19 @@ TEST_CASE("a restored state gives the same losses, bit for bit") {
   }
   SUBCASE("Adam's moments, schedule and loss scale") {
     const auto tokens = counting_tokens(7, 200, 8);
-    reference_trainer t{device,
-                        small_gpt(),
-                        tokens,
-                        tokens,
-                        {.optimizer = adamw(0.01), .schedule = {.warmup = 3, .total = 30}, .scaling = {.interval = 2}}};
+    reference_trainer t{
+        device,
+        small_gpt(),
+        tokens,
+        tokens,
+        {.optimizer = adamw(0.01), .schedule = {.warmup = 3, .total = 30}, .scaling = {.growth_interval = 2}}};
     t.set_precision(plan{t.graph().size(), precision::fp16});
-    check(t);
+    const auto saved = check(t);
+    CHECK(saved.scale.steps == 7);
+    CHECK(saved.scale.scale == 65536 * 8);  // doubled after every second step
+    CHECK(t.save().scale.steps == 8);
+    t.restore(saved);
+    CHECK(t.save().scale == saved.scale);
   }
 }
 
@@ -218,8 +227,12 @@ TEST_CASE("an FP16 gradient that overflows skips the step, lowers the scale and 
   SUBCASE("an overflow at every scale is the end") {
     device.most = 0;
     sample last;
-    for (int i = 0; i < 20 && last.status != comp::status::not_finite; ++i) last = t.run_batch();
-    CHECK(last.status == comp::status::not_finite);
+    int steps = 0;
+    for (; steps < 99 && last.status != comp::status::not_finite; ++steps) last = t.run_batch();
+    CHECK(steps == 27);  // 26 halvings from 2^10 to the floor, 2^-16, and the one that finds no other scale
+    CHECK(last.message.find("gradients of layer0.linear.weight") == 0);
+    CHECK(last.message.find(" not finite in step 1 at the lowest loss scale, 1.52587890625e-05 (they left the range of "
+                            "their precision): use more FP32") != std::string::npos);
   }
 }
 
@@ -231,9 +244,86 @@ TEST_CASE("a gradient that is not finite without FP16 is reported, and the weigh
     const auto before = t.network().trainable()[0]->value;
     const sample got = t.run_batch();
     CHECK(got.status == comp::status::not_finite);
-    CHECK(got.message.find("gradient elements not finite in step 0") != std::string::npos);
+    CHECK(
+        got.message ==
+        "gradients of layer0.linear.weight, layer0.linear.bias, head.weight and 1 more not finite in step 0 (they left "
+        "the range of their precision): use more FP32");
     CHECK(t.network().trainable()[0]->value == before);
   }
+}
+
+TEST_CASE("a static scale stays: what overflows is skipped and told, however often") {
+  overflowing device;
+  device.most = 64;
+  trainer<overflowing> t{device,
+                         regression(),
+                         regression_data{64},
+                         regression_data{16},
+                         {.optimizer = sgd(0.1), .scaling = comp::scaling::preset("128")}};
+  t.set_precision(plan{t.graph().size(), precision::fp16});
+  const auto before = t.network().trainable()[0]->value;
+  const sample epoch = t.run_epoch();
+  CHECK(epoch.ok());
+  CHECK(epoch.message == "8 steps skipped: FP16 gradients overflowed, loss scale now 128");
+  CHECK(t.network().trainable()[0]->value == before);
+  device.most = 128;
+  CHECK(t.run_epoch().message.empty());
+  CHECK(t.network().trainable()[0]->value != before);
+}
+
+TEST_CASE("a step of four micro-batches is the step of one batch four times as large") {
+  reference::device device;
+  const auto mlp = [](std::int64_t batch) {
+    return models::mlp({.batch = batch, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true});
+  };
+  const auto trained = [&](std::int64_t batch, std::int64_t micro_batches, precision p, double clip) {
+    reference_trainer t{device,
+                        mlp(batch),
+                        regression_data{64},
+                        regression_data{16},
+                        {.optimizer = adam(0.01), .clip_norm = clip, .scaling = {.micro_batches = micro_batches}}};
+    t.set_precision(plan{t.graph().size(), p});
+    CHECK(t.batches_per_epoch() == 2);
+    const sample epoch = t.run_epoch();
+    CHECK(epoch.batches == 2);
+    CHECK(epoch.curve.size() == 2);
+    CHECK(t.save().position == loader_position{1, 0});
+    return std::pair{epoch.curve, weights(t)};
+  };
+  for (const auto& [p, clip] : {std::pair{precision::fp32, 0.0}, {precision::fp32, 0.1}, {precision::fp16, 0.1}}) {
+    CAPTURE(name(p));
+    CAPTURE(clip);
+    const auto [curve, values] = trained(8, 4, p, clip);
+    const auto [expected_curve, expected] = trained(32, 1, p, clip);
+    const double near = p == precision::fp32 ? 1e-9 : tolerance::network(p);
+    for (std::size_t i = 0; i < curve.size(); ++i) CHECK(curve[i] == doctest::Approx(expected_curve[i]).epsilon(near));
+    REQUIRE(values.size() == expected.size());
+    for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(expected[i]).epsilon(near));
+  }
+}
+
+TEST_CASE("micro-batches that do not fill the last step of an epoch are left out, and an epoch has a step at least") {
+  reference::device device;
+  const auto made = [&](std::int64_t micro_batches) {
+    return std::make_unique<reference_trainer>(device, small_images(), bars({1, 8, 8}, 4, 56, 1),
+                                               bars({1, 8, 8}, 4, 16, 2),
+                                               training{.scaling = {.micro_batches = micro_batches}});
+  };
+  const auto t = made(3);
+  CHECK(t->batches_per_epoch() == 2);
+  t->run_batch();
+  t->run_batch();
+  CHECK(t->save().position == loader_position{0, 6});
+  t->run_batch();
+  CHECK(t->save().position == loader_position{1, 3});
+  const auto saved = t->save();
+  const double loss = t->run_batch().loss;
+  t->restore(saved);
+  CHECK(t->run_batch().loss == loss);
+  CHECK_THROWS_WITH_AS(made(8),
+                       "7 batches of training data for 8 micro-batches in a step (an epoch is a step at least): "
+                       "accumulate fewer, or train on more data",
+                       comp::settings_error);
 }
 
 TEST_CASE("clipping limits the norm of all gradients together") {
@@ -272,6 +362,8 @@ TEST_CASE("the signature tells trainings apart that cannot be compared") {
   CHECK(base != signature(small_images(), 3, {}));
   CHECK(base != signature(small_images(), 1, {.optimizer = sgd(0.02)}));
   CHECK(base != signature(small_images(), 1, {.seed = 4}));
+  CHECK(base != signature(small_images(), 1, {.scaling = comp::scaling::paddle_guide()}));
+  CHECK(base != signature(small_images(), 1, {.scaling = {.micro_batches = 2}}));
 }
 
 TEST_CASE("model and data that do not fit are refused with both") {

@@ -17,9 +17,10 @@ PARTS = {
 }
 # A backend may include comp's core, itself and what stands beside it here; none needs the search.
 BACKENDS = {'comp_native': '', 'comp_host': 'comp_native', 'comp_libtorch': ''}
-# Headers beyond the core that a backend may include: libtorch trains by a plan file without a search, some data sets
-# are JSON.
-ALSO = {'comp_native': {'comp/observe/json_reader.hpp'}, 'comp_libtorch': {'comp/observe/plan_file.hpp'}}
+# Headers beyond the core that a backend may include: they scale losses, libtorch trains by a plan file without a search,
+# some data sets are JSON.
+ALSO = {'comp_native': {'comp/observe/json_reader.hpp', 'comp/scaling/settings.hpp', 'comp/scaling/grad_scaler.hpp'},
+        'comp_libtorch': {'comp/observe/plan_file.hpp', 'comp/scaling/settings.hpp'}}
 
 # Headers that a user includes on top of <comp/comp.hpp>: files for other programs, and rules of other systems, which
 # would be half a second of everyone's compilation.

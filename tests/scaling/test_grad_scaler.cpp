@@ -82,6 +82,24 @@ TEST_CASE("presets are those of PyTorch, Paddle and Keras") {
   CHECK(comp::scaling::keras() == settings{.initial = 32768, .growth = 2, .backoff = 0.5, .growth_interval = 2000});
 }
 
+TEST_CASE("a preset has a name; a number is a static scale; anything else is refused with what there is") {
+  using namespace comp::scaling;
+  CHECK(preset("pytorch") == pytorch());
+  CHECK(preset("paddle") == paddle());
+  CHECK(preset("paddle-guide") == paddle_guide());
+  CHECK(preset("keras") == keras());
+  CHECK(preset("off") == off());
+  CHECK(preset("1024") == fixed(1024));
+  CHECK_THROWS_WITH_AS(preset("tensorflow"),
+                       "loss scaling \"tensorflow\" (it is pytorch, paddle, paddle-guide, keras, off, or a positive "
+                       "number, which is a static scale): choose one of those",
+                       settings_error);
+  for (const char* wrong : {"", "0", "-8", "inf", "nan", "128x"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_AS(preset(wrong), settings_error);
+  }
+}
+
 TEST_CASE("gradients are divided by the scale before the optimizer sees them") {
   grad_scaler scaler{{.initial = 1024}};
   std::vector<tensor> all{{"w", {1024.0F, -512.0F}}};

@@ -111,6 +111,12 @@ class grad_scaler {
   template <Gradients G>
   [[nodiscard]] unscaled<G> unscale(G gradients);
 
+  /// Forgets the micro-batches since the last step: their gradients are to be made again.
+  void give_up() {
+    state_.micro_batches = 0;
+    busy_ = false;
+  }
+
   const state& now() const { return state_; }
   /// A step in the middle is forgotten: its gradients are to be made again.
   /// Throws: `settings_error` for a state that no scaler of these settings can have.
@@ -169,7 +175,7 @@ class [[nodiscard]] grad_scaler::unscaled {
         norm_{from.norm_} {}
   unscaled& operator=(unscaled&&) = delete;
   ~unscaled() {
-    if (scaler_ != nullptr) give_up();
+    if (scaler_ != nullptr) scaler_->give_up();
   }
 
   bool finite() const { return finite_; }
@@ -203,10 +209,6 @@ class [[nodiscard]] grad_scaler::unscaled {
   unscaled(grad_scaler& scaler, G gradients) : scaler_{&scaler}, gradients_{std::move(gradients)} {
     finite_ = gradients_.unscale(1 / scaler.scale());
     scaler.busy_ = true;
-  }
-  void give_up() {
-    scaler_->busy_ = false;
-    scaler_->state_.micro_batches = 0;
   }
 
   grad_scaler* scaler_;

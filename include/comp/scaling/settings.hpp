@@ -5,9 +5,12 @@
 // guide to automatic mixed precision, section 1.2.2; keras.optimizers.LossScaleOptimizer of Keras 3.15.
 #pragma once
 
+#include <charconv>
 #include <cmath>
 #include <comp/core/error.hpp>
 #include <cstdint>
+#include <string_view>
+#include <system_error>
 
 namespace comp::scaling {
 
@@ -34,6 +37,23 @@ constexpr settings keras() { return {.initial = 32768}; }
 constexpr settings fixed(double scale) { return {.initial = scale, .floor = scale, .dynamic = false}; }
 /// No scaling: for precisions with FP32's range. Steps that are not finite are skipped all the same.
 constexpr settings off() { return fixed(1); }
+
+/// The settings of a name: "pytorch", "paddle", "paddle-guide", "keras", "off", or a number, which is a static scale.
+/// Throws: `settings_error`, naming those.
+inline settings preset(std::string_view name) {
+  if (name == "pytorch") return pytorch();
+  if (name == "paddle") return paddle();
+  if (name == "paddle-guide") return paddle_guide();
+  if (name == "keras") return keras();
+  if (name == "off") return off();
+  double scale = 0;
+  const auto [end, fault] = std::from_chars(name.data(), name.data() + name.size(), scale);
+  require<settings_error>(fault == std::errc{} && end == name.data() + name.size() && std::isfinite(scale) && scale > 0,
+                          "loss scaling \"{}\" (it is pytorch, paddle, paddle-guide, keras, off, or a positive number, "
+                          "which is a static scale): choose one of those",
+                          name);
+  return fixed(scale);
+}
 
 /// Throws: `settings_error`, naming the values.
 inline void require_usable(const settings& s) {

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The constants of dynamic loss scaling and what came of a scaled step. Defaults are PyTorch's (torch.amp.GradScaler).
+// The constants of dynamic loss scaling and what came of a scaled step. Defaults are PyTorch's, as in the core.
 #pragma once
 
 #include <torch/serialize/archive.h>
 
 #include <cmath>
 #include <comp/core/error.hpp>
+#include <comp/scaling/settings.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -13,12 +14,13 @@
 namespace comp::libtorch {
 
 struct scaling_policy {
-  double initial = 65536;        // 2^16
-  double growth = 2;             // times the scale after `interval` good steps in a row
-  double backoff = 0.5;          // times the scale after a step that overflowed
-  std::int64_t interval = 2000;  // [steps]
-  double floor = 0x1p-16;  // no scale below it; PyTorch has none and falls to 0, where gradients vanish in silence
-  bool enabled = true;     // false: every call does what it would without scaling
+  double initial = comp::scaling::pytorch().initial;
+  double growth = comp::scaling::pytorch().growth;    // times the scale after `interval` good steps in a row
+  double backoff = comp::scaling::pytorch().backoff;  // times the scale after a step that overflowed
+  std::int64_t interval = comp::scaling::pytorch().growth_interval;  // [steps]
+  /// No scale below it; PyTorch has none and falls to 0, where gradients vanish in silence.
+  double floor = comp::scaling::pytorch().floor;
+  bool enabled = true;  // false: every call does what it would without scaling
   friend bool operator==(const scaling_policy&, const scaling_policy&) = default;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How weights move: SGD, Adam, AdamW, the learning rate over the steps, and the scale of the loss in FP16.
+// How weights move: SGD, Adam, AdamW, and the learning rate over the steps.
 // Settings are values; the slots (momentum, moments) live in the Device's parameters.
 #pragma once
 
@@ -89,29 +89,5 @@ void update(D& device, std::span<typename D::parameter* const> parameters, optim
     device.adam_step(parameters, std::get<adam_options>(o), step + 1);
   }
 }
-
-/// Keeps FP16 gradients above its smallest values: the loss is multiplied before the backward, the gradients divided
-/// after it; an overflow skips the step and lowers the scale. Source: PyTorch's GradScaler and its defaults.
-struct loss_scaling {
-  double initial = 65536;
-  double growth = 2;
-  double backoff = 0.5;
-  std::int64_t interval = 2000;  // steps without overflow before the scale grows
-};
-
-struct loss_scale {
-  double value = 1;
-  std::int64_t good_steps = 0;
-
-  void good(const loss_scaling& settings) {
-    if (++good_steps % settings.interval == 0) value *= settings.growth;
-  }
-  /// Returns: false when the scale cannot be lowered any further: the gradients themselves overflow.
-  bool overflow(const loss_scaling& settings) {
-    good_steps = 0;
-    value *= settings.backoff;
-    return value >= 1;
-  }
-};
 
 }  // namespace comp::native

@@ -10,10 +10,12 @@
 #include <cmath>
 #include <comp/core/concepts.hpp>
 #include <comp/core/statistics.hpp>
+#include <comp/scaling/grad_scaler.hpp>
 #include <comp_native/batch_upload.hpp>
 #include <comp_native/loader.hpp>
 #include <comp_native/network.hpp>
 #include <comp_native/optimizer.hpp>
+#include <comp_native/scaled_update.hpp>
 #include <comp_native/training.hpp>
 #include <concepts>
 #include <cstdint>
@@ -36,7 +38,7 @@ class trainer {
     std::int64_t step = 0;
     std::uint64_t draws = 0;  // of dropout
     loader_position position = {};
-    loss_scale scale = {};
+    comp::scaling::state scale = {};
   };
 
   /// Batches are as large as the model's. Throws: `error` when model and data do not fit, `settings_error`.
@@ -47,17 +49,22 @@ class trainer {
         train_{std::move(train),
                {network_.model().batch(), mix_seed(settings_.seed, 1), settings_.shuffle, settings_.keep_last,
                 settings_.prefetch}},
-        validation_{validation, {within(validation, network_.model().batch()), 0, false, true, settings_.prefetch}} {
+        validation_{validation, {within(validation, network_.model().batch()), 0, false, true, settings_.prefetch}},
+        update_{settings_} {
     require_usable(settings_);
     require_fit(network_.model(), train_.source().layout());
     require_fit(network_.model(), validation_.source().layout());
-    scale_.value = settings_.scaling.initial;
+    require<settings_error>(batches_per_epoch() > 0,
+                            "{} batches of training data for {} micro-batches in a step (an epoch is a step at least): "
+                            "accumulate fewer, or train on more data",
+                            train_.batches_per_epoch(), settings_.scaling.micro_batches);
   }
 
   const op_graph& graph() const { return network_.graph(); }
   const native::model& model() const { return network_.model(); }
   native::network<D>& network() { return network_; }
-  std::uint64_t batches_per_epoch() const { return train_.batches_per_epoch(); }
+  /// Of as many micro-batches as `training::scaling` says; those that do not fill the last one are left out.
+  std::uint64_t batches_per_epoch() const { return train_.batches_per_epoch() / micro_batches(); }
 
   /// Throws: `plan_error` for a plan that does not fit the model or has a precision that the Device lacks.
   void set_precision(const plan& p) {
@@ -68,7 +75,7 @@ class trainer {
                           names(known));
     }
     network_.set_precision(p);
-    scaled_ = std::ranges::find(p, precision::fp16) != p.end();
+    update_.scale(std::ranges::find(p, precision::fp16) != p.end());
   }
 
   /// Trains the whole data set once, from the beginning of an epoch: one that run_batch() began is left.
@@ -77,7 +84,7 @@ class trainer {
   }
   sample run_epoch(const stop_predicate& stop) {
     if (train_.at().batch != 0) train_.seek({train_.at().epoch + 1, 0});
-    return run(train_.batches_per_epoch(), stop);
+    return run(batches_per_epoch(), stop);
   }
   /// Trains the next batch of the epoch's order; after its last the next epoch begins.
   sample run_batch() {
@@ -87,7 +94,7 @@ class trainer {
   state save() {
     const auto snapshot = [this](auto& parameter) { return device_.snapshot(parameter); };
     return {network_.parameters() | ranges::views::transform(snapshot) | ranges::to<std::vector>(), step_,
-            network_.draws(), train_.at(), scale_};
+            network_.draws(), train_.at(), update_.state()};
   }
   void restore(const state& from) {
     require<error>(from.parameters.size() == network_.parameters().size(),
@@ -99,7 +106,7 @@ class trainer {
     step_ = from.step;
     network_.set_draws(from.draws);
     train_.seek(from.position);
-    scale_ = from.scale;
+    update_.load(from.scale);
     network_.forget();
   }
 
@@ -145,8 +152,9 @@ class trainer {
     for (int i = 0; i <= settings_.profile_steps; ++i) {
       step();
       for (std::size_t op = 0; i > 0 && op < graph().size(); ++op) {
-        forward[op].push_back(network_.times()[op].forward);
-        backward[op].push_back(network_.times()[op].backward);
+        const auto times = static_cast<double>(micro_batches());
+        forward[op].push_back(times * network_.times()[op].forward);
+        backward[op].push_back(times * network_.times()[op].backward);
       }
     }
     network_.measure(false);
@@ -163,48 +171,32 @@ class trainer {
     return std::clamp<std::int64_t>(static_cast<std::int64_t>(source.size()), 1, batch);
   }
 
-  /// What came of one batch.
   struct step_result {
     double loss = 0;
-    std::string not_finite = {};  // what was, and where; empty: nothing
-    bool skipped = false;         // an FP16 gradient overflowed: no update, a smaller scale
+    update_report update = {};
   };
 
+  std::uint64_t micro_batches() const { return static_cast<std::uint64_t>(settings_.scaling.micro_batches); }
+  /// The gradients of all micro-batches, and what the optimizer makes of them.
   step_result step() {
-    const auto batch = uploaded(device_, network_.model(), train_.next());
-    step_result result{.loss = network_.forward(batch)};
-    if (!std::isfinite(result.loss)) {
-      network_.forget();
-      result.not_finite =
-          fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", result.loss, step_);
-      return result;
-    }
-    const double scale = scaled_ ? scale_.value : 1;
+    if (train_.at().batch + micro_batches() > train_.batches_per_epoch()) train_.seek({train_.at().epoch + 1, 0});
+    comp::scaling::grad_scaler& scaler = update_.begin();
     network_.zero_gradients();
-    network_.backward(batch, scale);
-    move_weights(scale, result);
+    step_result result;
+    do {
+      const auto batch = uploaded(device_, network_.model(), train_.next());
+      const double loss = network_.forward(batch);
+      result.loss += loss / static_cast<double>(micro_batches());
+      if (!std::isfinite(loss)) {
+        network_.forget();
+        result.update.not_finite =
+            fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", loss, step_);
+        return result;
+      }
+      network_.backward(batch, scaler.loss_factor());
+    } while (!scaler.count_micro_batch());
+    result.update = update_(device_, network_, settings_, step_);
     return result;
-  }
-
-  void move_weights(double scale, step_result& result) {
-    const auto parameters = network_.trainable();
-    const double norm = settings_.clip_norm > 0 ? device_.gradient_norm(parameters) / scale : 0;
-    const bool known_finite = settings_.clip_norm > 0 && std::isfinite(norm);  // or it takes a pass to know
-    if (const auto bad = known_finite ? 0 : device_.count_not_finite(parameters); bad > 0) {
-      result.skipped = scaled_ && scale_.overflow(settings_.scaling);
-      if (result.skipped) return;
-      result.not_finite = fmt::format(
-          "{} gradient elements not finite in step {} (they left the range of their precision): "
-          "use more FP32",
-          bad, step_);
-      return;
-    }
-    double factor = 1 / scale;
-    if (settings_.clip_norm > 0) factor *= std::min(1.0, settings_.clip_norm / (norm + 1e-6));
-    if (factor != 1) device_.scale_gradients(parameters, factor);
-    update(device_, parameters, settings_.optimizer, settings_.schedule, step_);
-    if (scaled_) scale_.good(settings_.scaling);
-    ++step_;
   }
 
   sample run(std::uint64_t batches, const stop_predicate& stop) {
@@ -222,10 +214,10 @@ class trainer {
       so_far.loss = (sum += result.loss) / static_cast<double>(++so_far.batches);
       so_far.seconds = since(start);
       so_far.peak_bytes = device_.peak_bytes();
-      skipped += result.skipped;
-      if (!result.not_finite.empty()) {
+      skipped += result.update.skipped;
+      if (!result.update.not_finite.empty()) {
         so_far.status = status::not_finite;
-        so_far.message = result.not_finite;
+        so_far.message = result.update.not_finite;
         return so_far;
       }
       if (stop(so_far)) {
@@ -235,7 +227,7 @@ class trainer {
     }
     if (skipped > 0) {
       so_far.message =
-          fmt::format("{} steps skipped: FP16 gradients overflowed, loss scale now {}", skipped, scale_.value);
+          fmt::format("{} steps skipped: FP16 gradients overflowed, loss scale now {}", skipped, update_.state().scale);
     }
     return so_far;
   }
@@ -245,8 +237,7 @@ class trainer {
   native::network<D> network_;
   loader train_;
   loader validation_;
-  loss_scale scale_;
-  bool scaled_ = false;  // the plan has FP16
+  scaled_update<D> update_;
   std::int64_t step_ = 0;
 };
 

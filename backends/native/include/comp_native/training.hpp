@@ -7,6 +7,7 @@
 #include <cmath>
 #include <comp/core/error.hpp>
 #include <comp/core/precision.hpp>
+#include <comp/scaling/settings.hpp>
 #include <comp_native/optimizer.hpp>
 #include <cstdint>
 #include <span>
@@ -22,7 +23,8 @@ struct training {
   bool shuffle = true;
   bool keep_last = false;  // true: train on a last batch that is not full
   bool prefetch = true;
-  loss_scaling scaling = {};  // used while the plan has FP16
+  /// Scales while the plan has FP16; `micro_batches` are accumulated in every plan. One by name: comp::scaling::preset.
+  comp::scaling::settings scaling = {};
   int profile_steps = 5;
 };
 
@@ -34,19 +36,24 @@ inline void require_usable(const training& t) {
   require<settings_error>(t.schedule.warmup >= 0 && t.schedule.total >= 0 && t.schedule.floor >= 0,
                           "schedule of {} steps with {} of warm-up down to {} (none may be negative): change it",
                           t.schedule.total, t.schedule.warmup, t.schedule.floor);
-  require<settings_error>(
-      t.scaling.initial >= 1 && t.scaling.growth >= 1 && t.scaling.interval > 0 && t.scaling.backoff > 0 &&
-          t.scaling.backoff < 1,
-      "loss scale from {} by {} and {} every {} steps (from 1, up by 1 or more, down by less than 1): "
-      "change it",
-      t.scaling.initial, t.scaling.growth, t.scaling.backoff, t.scaling.interval);
+  require_usable(t.scaling);
   require<settings_error>(t.profile_steps > 0, "profile of {} steps (at least one): change it", t.profile_steps);
+}
+
+/// "65536 up 2 after 2000 down 0.5 after 1, of 4 micro-batches".
+inline std::string text(const comp::scaling::settings& s) {
+  const std::string moves = s.dynamic
+                                ? fmt::format(" up {} after {} down {} after {}, {} to {}", s.growth, s.growth_interval,
+                                              s.backoff, s.backoff_interval, s.floor, s.ceiling)
+                                : "";
+  return fmt::format("{}{}{}", s.initial, moves,
+                     s.micro_batches > 1 ? fmt::format(", of {} micro-batches", s.micro_batches) : "");
 }
 
 /// Everything that changes the course of a training, for signatures.
 inline std::string text(const training& t) {
   return fmt::format("{} | warm-up {} of {} to {} | clip {} | scale {} | seed {}{}{}", text(t.optimizer),
-                     t.schedule.warmup, t.schedule.total, t.schedule.floor, t.clip_norm, t.scaling.initial, t.seed,
+                     t.schedule.warmup, t.schedule.total, t.schedule.floor, t.clip_norm, text(t.scaling), t.seed,
                      t.shuffle ? "" : " in order", t.keep_last ? " with last" : "");
 }
 

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradients of a network, as loss scaling (comp/scaling/grad_scaler.hpp) works on them.
+#pragma once
+
+#include <cmath>
+#include <comp/scaling/grad_scaler.hpp>
+#include <comp_native/network.hpp>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace comp::native {
+
+/// A handle of gradients that live in the network's parameters.
+template <Device D>
+class gradients {
+ public:
+  /// `clipped`: their norm will be asked for, so that one pass over them can find it and whether they are finite.
+  gradients(D& device, native::network<D>& network, bool clipped)
+      : device_{&device}, network_{&network}, clipped_{clipped} {}
+
+  bool unscale(double factor) {
+    const bool known_finite = clipped_ && std::isfinite(norm());
+    if (!known_finite && device_->count_not_finite(network_->trainable()) > 0) return false;
+    multiply(factor);
+    return true;
+  }
+  double norm() {
+    if (!norm_) norm_ = device_->gradient_norm(network_->trainable());
+    return *norm_;
+  }
+  void multiply(double factor) {
+    if (factor == 1) return;
+    device_->scale_gradients(network_->trainable(), factor);
+    if (norm_) *norm_ *= factor;
+  }
+  std::vector<std::string> not_finite() {
+    const auto all = network_->trainable();
+    const auto infos = trainable_names();
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (device_->count_not_finite(all.subspan(i, 1)) > 0) names.push_back(infos[i]);
+    }
+    return names;
+  }
+
+ private:
+  std::vector<std::string> trainable_names() const {
+    std::vector<std::string> names;
+    for (const parameter_info& info : network_->model().parameters) {
+      if (info.trainable) names.push_back(info.name);
+    }
+    return names;
+  }
+
+  D* device_;
+  native::network<D>* network_;
+  bool clipped_;
+  std::optional<double> norm_ = {};
+};
+
+}  // namespace comp::native

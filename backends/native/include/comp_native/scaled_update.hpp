@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// From accumulated gradients to moved weights: unscaled, clipped, skipped where one is not finite.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <comp/scaling/grad_scaler.hpp>
+#include <comp_native/gradients.hpp>
+#include <comp_native/network.hpp>
+#include <comp_native/optimizer.hpp>
+#include <comp_native/training.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::native {
+
+/// "features.conv1.weight, features.conv1.bias and 7 more".
+inline std::string first_names(std::span<const std::string> all, std::size_t most = 3) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most, all.size()); ++i) text += (i == 0 ? "" : ", ") + all[i];
+  return all.size() <= most ? text : fmt::format("{} and {} more", text, all.size() - most);
+}
+
+struct update_report {
+  std::string not_finite = {};  // what was, and where: the training cannot go on so; empty: nothing
+  bool skipped = false;         // an FP16 gradient overflowed: no update, a smaller scale
+};
+
+template <Device D>
+class scaled_update {
+ public:
+  explicit scaled_update(const training& chosen)
+      : scaler_{chosen.scaling}, plain_{unscaled(chosen.scaling)}, dynamic_{chosen.scaling.dynamic} {}
+
+  /// Whether losses are scaled from now on: the plan has FP16.
+  void scale(bool on) { scaled_ = on; }
+  const scaling::state& state() const { return scaler_.now(); }
+  void load(const scaling::state& from) { scaler_.load(from); }
+
+  /// Begins a step. Returns: what says how losses are scaled, and counts the backwards.
+  scaling::grad_scaler& begin() {
+    now().give_up();
+    return now();
+  }
+  /// Ends a step. `taken` counts those that moved the weights.
+  update_report operator()(D& device, network<D>& network, const training& chosen, std::int64_t& taken) {
+    auto step = now().unscale(gradients<D>{device, network, chosen.clip_norm > 0});
+    if (chosen.clip_norm > 0) step.clip_norm(chosen.clip_norm);
+    const auto report =
+        std::move(step).apply([&] { update(device, network.trainable(), chosen.optimizer, chosen.schedule, taken++); });
+    if (!report.skipped) return {};
+    if (scaled_ && (report.diagnosis.empty() || !dynamic_)) return {.skipped = true};
+    return {.not_finite = fmt::format(
+                "gradients of {} not finite in step {}{} (they left the range of their precision): use more FP32",
+                first_names(report.not_finite), taken,
+                scaled_ ? fmt::format(" at the lowest loss scale, {}", report.scale) : "")};
+  }
+
+ private:
+  static scaling::settings unscaled(const scaling::settings& like) {
+    auto off = scaling::off();
+    off.micro_batches = like.micro_batches;
+    return off;
+  }
+  scaling::grad_scaler& now() { return scaled_ ? scaler_ : plain_; }
+
+  scaling::grad_scaler scaler_;
+  scaling::grad_scaler plain_;  // accumulates only
+  bool dynamic_ = true;         // a static scale cannot move: what overflows is skipped, and told
+  bool scaled_ = false;
+};
+
+}  // namespace comp::native
