@@ -66,7 +66,6 @@ __global__ void __launch_bounds__(block_size)
       const pointer<float> to = gradient + (static_cast<index>(at[from]) * width + column);
       *to = *to + widen<T>(dy[from * width + column]);
     }
-    __syncthreads();
   }
 }
 
