@@ -23,8 +23,6 @@ template <class T>
 using pointer = simt::pointer<T>;
 template <class T, std::size_t N>
 using shared_array = simt::shared_array<T, N>;
-template <class T>
-using shared_view = simt::shared_view<T>;
 #else
 template <class T>
 using pointer = T*;
@@ -32,14 +30,6 @@ template <class T, std::size_t N>
 struct shared_array {
   T elements[N];
   __device__ T& operator[](std::size_t i) { return elements[i]; }
-};
-/// The dynamic shared memory of the launch.
-template <class T>
-struct shared_view {
-  __device__ T& operator[](std::size_t i) const {
-    extern __shared__ __align__(16) unsigned char dynamic_shared_memory[];
-    return reinterpret_cast<T*>(dynamic_shared_memory)[i];
-  }
 };
 #endif
 
