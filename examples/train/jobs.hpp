@@ -39,8 +39,12 @@ inline native::optimizer optimizer_for(const options& chosen) {
 }
 
 inline native::training settings_for(const options& chosen) {
-  return {
-      .optimizer = optimizer_for(chosen), .clip_norm = chosen.model == "transformer" ? 1.0 : 0.0, .seed = chosen.seed};
+  auto scaling = comp::scaling::preset(chosen.scaling);
+  scaling.micro_batches = static_cast<std::int64_t>(chosen.accumulate);
+  return {.optimizer = optimizer_for(chosen),
+          .clip_norm = chosen.model == "transformer" ? 1.0 : 0.0,
+          .seed = chosen.seed,
+          .scaling = scaling};
 }
 
 inline std::int64_t batch_for(const options& chosen, std::int64_t usual) {

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp/core/precision.hpp>
-#include <comp/search/settings.hpp>
+#include <comp/scaling/settings.hpp>
+#include <comp/search/system_rules.hpp>
 #include <cstdint>
 #include <filesystem>
 #include <range/v3/range/conversion.hpp>
@@ -23,13 +24,16 @@ struct options {
   std::filesystem::path data = {};
   std::string backend = "host";
   std::string policy = "pytorch-cpu";
+  std::string rules = "none";  // systems joined by commas, whose plans are held against the found one
   std::string stage1 = "greedy", stage2 = "greedy";
   std::string tie = "kind";
   std::string precisions = "auto";
   std::size_t epochs = 3;
-  std::size_t batch = 0;     // 0: the model's own default
-  std::size_t limit = 0;     // training examples per epoch; 0: all
-  double learning_rate = 0;  // 0: the model's own default
+  std::size_t batch = 0;            // 0: the model's own default
+  std::size_t limit = 0;            // training examples per epoch; 0: all
+  double learning_rate = 0;         // 0: the model's own default
+  std::string scaling = "pytorch";  // of FP16's losses, in the host backend
+  std::size_t accumulate = 1;       // micro-batches of a step, in the host backend
   double tolerance = 0.01;
   std::filesystem::path out = "out";
   bool resume = false;
@@ -60,6 +64,13 @@ inline void require_model_of(const options& chosen, const std::vector<std::strin
                              models | ranges::views::join(std::string_view{", "}) | ranges::to<std::string>());
 }
 
+/// Throws: `error` for an option that another backend would leave unheard.
+inline void require_heard(const options& chosen) {
+  comp::require<comp::error>(chosen.backend == "host" || (chosen.scaling == "pytorch" && chosen.accumulate == 1),
+                             "--scaling {} --accumulate {} with backend {} (only host has them): leave them out",
+                             chosen.scaling, chosen.accumulate, chosen.backend);
+}
+
 /// Throws: `error` without data, which only libtorch's jobs can make up.
 inline void require_data(const options& chosen) {
   comp::require<comp::error>(!chosen.data.empty(),
@@ -70,6 +81,29 @@ inline void require_data(const options& chosen) {
 inline std::vector<std::string> split(const std::string& text) {
   const auto as_string = [](auto&& part) { return part | ranges::to<std::string>(); };
   return text | ranges::views::split(',') | ranges::views::transform(as_string) | ranges::to<std::vector>();
+}
+
+/// "none", "all", or systems joined by commas. Throws: `settings_error` for a system that is not known.
+inline comp::rival_source rivals_of(const std::string& rules) {
+  if (rules == "none") return {};
+  return comp::system_rules(rules == "all" ? std::vector<std::string>{} : split(rules));
+}
+inline std::string check_rules(const std::string& text) {
+  try {
+    (void)rivals_of(text);
+  } catch (const comp::settings_error& e) {
+    return e.what();
+  }
+  return {};
+}
+
+inline std::string check_scaling(const std::string& text) {
+  try {
+    (void)comp::scaling::preset(text);
+  } catch (const comp::settings_error& e) {
+    return e.what();
+  }
+  return {};
 }
 
 /// "auto", or precision names joined by commas: what CLI11 says when the text is neither.
@@ -114,6 +148,16 @@ inline void describe(CLI::App& app, options& chosen) {
       ->check(CLI::PositiveNumber);
   job->add_option("--learning-rate", chosen.learning_rate, "Of the optimiser (default: the model's)")
       ->check(CLI::PositiveNumber);
+  job->add_option(
+         "--scaling", chosen.scaling,
+         "Loss scaling of the host backend while a plan has FP16: pytorch, paddle, paddle-guide, keras, off, or "
+         "a number, which is a static scale")
+      ->check(CLI::Validator{[](std::string& text) { return check_scaling(text); }, "NAME|NUMBER"})
+      ->capture_default_str();
+  job->add_option("--accumulate", chosen.accumulate,
+                  "Batches of the host backend whose gradients make a step; each is as large as --batch says")
+      ->check(CLI::Range(1, 1 << 16))
+      ->capture_default_str();
   job->add_option("--seed", chosen.seed, "Of weights, shuffling, dropout and random search")->capture_default_str();
   job->add_option("--threads", chosen.threads, "Threads that compute (default: all cores)")->check(CLI::Range(1, 1024));
   job->add_option("--size", chosen.size, "Of bert: base, small or tiny; of gan: connected or convolutional")
@@ -134,6 +178,14 @@ inline void describe(CLI::App& app, options& chosen) {
   auto* search = group("The search");
   search->add_option("--policy", chosen.policy, "Which operators may change precision")
       ->check(CLI::IsMember({"pytorch-cpu", "pytorch-cuda", "fp32"}))
+      ->capture_default_str();
+  search
+      ->add_option(
+          "--rules", chosen.rules,
+          "Systems whose plans the found one is held against, joined by commas: pytorch, tensorflow, tvm, "
+          "paddle-od, paddle-o1, paddle-o2; all or none. Each distinct plan costs 20 batches at most and, for the "
+          "table, an epoch")
+      ->check(CLI::Validator{[](std::string& text) { return check_rules(text); }, "LIST|all|none"})
       ->capture_default_str();
   const auto strategies = CLI::IsMember({"exhaustive", "random", "greedy", "none"});
   search->add_option("--stage1", chosen.stage1, "Strategy judged by epochs; none skips the stage (may not converge)")

@@ -36,6 +36,7 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
   comp::search_settings settings;
   settings.tolerance = chosen.tolerance;
   settings.precisions = std::move(precisions);
+  settings.rivals = rivals_of(chosen.rules);
   settings.epochs_tie = settings.batches_tie = chosen.tie == "scope"  ? comp::tie::scope
                                                : chosen.tie == "none" ? comp::tie::none
                                                                       : comp::tie::kind;
@@ -151,6 +152,7 @@ int run_main(int argc, char** argv, Run run) {
   describe(app, chosen);
   CLI11_PARSE(app, argc, argv);
   try {
+    require_heard(chosen);
     return run(chosen);
   } catch (const std::exception& failed) {
     fmt::print(stderr, "train: {}\n", failed.what());

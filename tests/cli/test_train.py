@@ -50,7 +50,8 @@ class Train(unittest.TestCase):
         got = subprocess.run([TRAIN, '--help'], text=True, capture_output=True)
         self.assertEqual(got.returncode, 0)
         for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
-                       'precisions', 'out', 'resume', 'plan', 'seed', 'threads', 't4'):
+                       'precisions', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
+                       't4'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
         self.assertIn('Examples:', got.stdout)
 
@@ -108,6 +109,29 @@ class Train(unittest.TestCase):
         got = self.train('--precisions', 'bf16,fp33')
         self.assertNotEqual(got.returncode, 0)
         self.assertIn('"fp33" is no precision', got.stdout + got.stderr)
+
+    def test_the_plans_of_other_systems_are_held_against_the_found_one(self):
+        got = self.train('--rules', 'all', '--precisions', 'bf16', '--accumulate', '2', '--scaling', 'paddle-guide')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        contest = json.loads((self.out / 'summary.json').read_text())['contest']
+        labels = [row['label'] for row in contest]
+        self.assertEqual(len({row['plan'] for row in contest}), len(contest), labels)
+        report = (self.out / 'report.html').read_text()
+        for system in ('pytorch', 'tensorflow', 'tvm', 'paddle OD', 'paddle O1', 'paddle O2'):
+            self.assertEqual(sum(f'{system} bf16' in label for label in labels), 1, labels)
+            self.assertIn(f'{system} bf16', got.stdout)
+            self.assertIn(f'{system} bf16', report)
+        for row in contest:
+            self.assertGreaterEqual(row['seconds_per_batch']['count'], 2, row)
+            self.assertLessEqual(row['seconds_per_batch']['count'], 20, row)
+
+    def test_an_unknown_system_and_an_unknown_loss_scaling_are_refused_with_what_there_is(self):
+        got = self.train('--rules', 'apex')
+        self.assertIn('"apex" is no system whose rules are known (they are pytorch, ', got.stderr)
+        self.refused(self.train('--accumulate', '2', '--backend', 'libtorch'),
+                     '--scaling pytorch --accumulate 2 with backend libtorch (only host has them): leave them out')
+        got = self.train('--scaling', 'apex')
+        self.assertIn('loss scaling "apex" (it is pytorch, ', got.stderr)
 
     def test_a_full_disk_ends_the_search_with_its_reason(self):
         self.out.mkdir()

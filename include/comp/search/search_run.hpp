@@ -11,6 +11,7 @@
 #include <comp/search/candidate_space.hpp>
 #include <comp/search/contest.hpp>
 #include <comp/search/early_cut.hpp>
+#include <comp/search/entrants.hpp>
 #include <comp/search/evaluator.hpp>
 #include <comp/search/fallbacks.hpp>
 #include <comp/search/reasons.hpp>
@@ -79,6 +80,7 @@ class search_run {
                          "the model has no operators (there is nothing to plan): record a forward first");
     candidates_ = make_candidate_space(policy_, log_.graph, log_.hardware, lows_, settings_.epochs_tie);
     require_supported(candidates_, log_.graph, supported_precisions(trainer_));
+    rivals_ = rivals_of(settings_.rivals, log_.graph, lows_, supported_precisions(trainer_));
     std::size_t epochs = 0;
     if (settings_.stages == stages::batches_only) {
       (void)stage2_.start(space_without_losses(candidates_, log_.graph, lows_, settings_.batches_tie));
@@ -142,21 +144,14 @@ class search_run {
 
   void hold_final_contest(const plan& found, const std::optional<epoch_type>& best) {
     std::vector<racer> entrants;
-    const auto enter = [&](const plan& p, std::string label) {
-      const auto known = std::ranges::find(entrants, p, &racer::plan);
-      if (known == entrants.end()) {
-        entrants.push_back({.plan = p, .label = std::move(label)});
-      } else if (known->label != label) {
-        known->label += " = " + label;
-      }
-    };
-    enter(fp32_, "fp32");
+    enter(entrants, fp32_, "fp32");
     for (const precision low : lows_) {
-      enter(autocast::rule_plan(policy_, log_.graph, low), fmt::format("rule-based {}", name(low)));
+      enter(entrants, autocast::rule_plan(policy_, log_.graph, low), fmt::format("rule-based {}", name(low)));
     }
+    for (const rival& r : rivals_) enter(entrants, r.plan, r.label);
     stage_two_plan_ = found;
-    enter(found, "comp");
-    if (best) enter(best->result.plan, "comp stage 1");
+    enter(entrants, found, "comp");
+    if (best) enter(entrants, stage_one_plan_ = best->result.plan, "comp stage 1");
     run_->timed(stage::contest, [&] { log_.contest = hold_contest(*run_, settings_.race, std::move(entrants)); });
     for (contestant& c : log_.contest) {
       if (c.plan == fp32_) c.epoch = log_.baseline;
@@ -218,7 +213,7 @@ class search_run {
       run_->to_start();
     }
     trainer_.set_precision(winner.plan);
-    const bool searched = winner.label.find("comp") != std::string::npos;
+    const bool searched = winner.plan == stage_two_plan_ || winner.plan == stage_one_plan_;
     log_.reasons = explain(log_, candidates_, segments_, winner.label, searched,
                            searched && winner.plan != stage_two_plan_ ? stage_two_plan_ : plan{});
   }
@@ -236,7 +231,8 @@ class search_run {
   plan fp32_ = {};
   std::vector<precision> lows_ = {};
   candidate_space candidates_ = {};
-  plan stage_two_plan_ = {};
+  std::vector<rival> rivals_ = {};
+  plan stage_one_plan_ = {}, stage_two_plan_ = {};
   std::vector<segment_kind> segments_ = {};
   epoch_type baseline_ = {};
 };

@@ -4,6 +4,7 @@
 
 #include <comp/core/error.hpp>
 #include <comp/core/precision.hpp>
+#include <comp/search/rivals.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -50,6 +51,7 @@ struct search_settings {
   comp::stages stages = comp::stages::both;
   early_cut cut = {};
   race_settings race = {};
+  rival_source rivals = {};  // plans that the found one has to beat, beside FP32 and the policy's own
 
   /// Throws: `settings_error` for a value that cannot be used.
   void check() const {

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who enters the final head-to-head: rivals that can run, and each distinct plan once.
+#pragma once
+
+#include <algorithm>
+#include <comp/core/error.hpp>
+#include <comp/search/candidate_space.hpp>
+#include <comp/search/race.hpp>
+#include <comp/search/rivals.hpp>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace comp {
+
+/// Throws: `settings_error` for a rival without a label or with one of the search's own; `plan_error`, naming the
+/// rival, for a plan that does not fit or needs a precision that is not among `supported`.
+inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& graph, std::span<const precision> lows,
+                                    std::span<const precision> supported) {
+  if (!source) return {};
+  std::vector<rival> all = source(graph, lows);
+  for (const rival& r : all) {
+    require<settings_error>(!r.label.empty() && r.label != "fp32" && r.label != "comp" && r.label != "comp stage 1",
+                            "rival labelled \"{}\" (a label tells it apart from fp32 and comp): give it another",
+                            r.label);
+    try {
+      require_fits(r.plan, graph);
+    } catch (const plan_error& e) {
+      throw plan_error{fmt::format("rival \"{}\": {}", r.label, e.what())};
+    }
+    for (const precision p : r.plan) {
+      require<plan_error>(std::find(supported.begin(), supported.end(), p) != supported.end(),
+                          "rival \"{}\" has {} (the backend supports {}): leave it out", r.label, name(p),
+                          names_of(supported));
+    }
+  }
+  return all;
+}
+
+/// Enters a plan; equal ones share a row and are timed once. Labels of one family name it once: "rule-based bf16 = tvm
+/// bf16".
+inline void enter(std::vector<racer>& entrants, const plan& p, std::string_view label) {
+  const auto known = std::find_if(entrants.begin(), entrants.end(), [&](const racer& r) { return r.plan == p; });
+  if (known == entrants.end()) {
+    entrants.push_back({.plan = p, .label = std::string{label}});
+    return;
+  }
+  if (known->label == label) return;
+  constexpr std::string_view family = "rule-based ";
+  if (label.starts_with(family) && known->label.find(family) != std::string::npos) label.remove_prefix(family.size());
+  known->label += " = ";
+  known->label += label;
+}
+
+}  // namespace comp

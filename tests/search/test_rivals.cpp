@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <comp/observe/summary.hpp>
+#include <comp/search/entrants.hpp>
+#include <comp/search/system_rules.hpp>
+
+#include "fake_search.hpp"
+
+using comp::op_graph;
+using comp::parse_plan;
+using comp::plan;
+using comp::precision;
+using comp::rival;
+using fake::search_with;
+
+namespace {
+
+comp::search_settings against(std::vector<rival> rivals) {
+  comp::search_settings settings;
+  settings.rivals = [rivals](const op_graph&, std::span<const precision>) { return rivals; };
+  return settings;
+}
+
+std::vector<std::string> labels_of(const comp::outcome& found) {
+  std::vector<std::string> labels;
+  for (const auto& c : found.contest) labels.push_back(c.label);
+  return labels;
+}
+
+/// A perceptron with a softmax, in PyTorch's names.
+op_graph perceptron() {
+  std::vector<comp::op_info> ops;
+  for (const char* kind : {"linear", "relu", "linear", "softmax"}) {
+    comp::op_info op{.name = kind, .kind = kind};
+    op.inputs = {{.shape = {8, 64}}};
+    op.outputs = {{.shape = {8, 64}}};
+    if (!ops.empty()) op.producers = {static_cast<std::uint32_t>(ops.size() - 1)};
+    ops.push_back(op);
+  }
+  return {std::move(ops)};
+}
+
+}  // namespace
+
+TEST_CASE("a rival is timed in the contest, and equal plans share a row and are timed once") {
+  fake::trainer trainer{fake::typical()};
+  // The policy's own plan lowers the two allow-operators; the found one is 1bbb.
+  const auto found = search_with(trainer, against({{"mine", parse_plan("11b1")},
+                                                   {"yours", parse_plan("11b1")},
+                                                   {"rule-based tvm bf16", parse_plan("11bb")},
+                                                   {"rule-based paddle OD bf16", parse_plan("1111")},
+                                                   {"my best", parse_plan("1bbb")}}));
+  CHECK(found.plan.str() == "1bbb");
+  CHECK(labels_of(found) == std::vector<std::string>{"fp32 = rule-based paddle OD bf16",
+                                                     "rule-based bf16 = tvm bf16 = comp stage 1", "mine = yours",
+                                                     "my best = comp"});
+  for (const auto& c : found.contest) {
+    CAPTURE(c.label);
+    CHECK(c.seconds.size() >= 6);
+    CHECK(c.seconds.size() <= comp::race_settings{}.contest_rounds);
+  }
+  const auto json = comp::summary(found);
+  CHECK(json["contest"].size() == 4);
+  CHECK(json["contest"][2]["label"] == "mine = yours");
+  CHECK(json["contest"][2]["over_fp32"]["ratio"].get<double>() == doctest::Approx(7 / 5.5));
+  CHECK(comp::table(found).find("mine = yours") != std::string::npos);
+}
+
+TEST_CASE("a rival that is faster than what was found wins, if its own epoch is accepted") {
+  fake::world world = fake::typical();
+  const auto only_one_way = [](const plan& p) { return p.str() == "bb11" ? 1.0 : p.count_low() > 0 ? 5.0 : 7.0; };
+  world.seconds = only_one_way;  // FP32 where the policy fixes BF16: no search comes there
+  SUBCASE("accepted") {
+    world.harm = [](const plan&) { return 0.0; };
+    fake::trainer trainer{world};
+    const auto found = search_with(trainer, against({{"a computed guess", parse_plan("bb11")}}));
+    CHECK(found.plan.str() == "bb11");
+    CHECK(found.trained_epochs == 1);
+    CHECK(found.reasons[0].text == "the whole plan \"a computed guess\" won the head-to-head: bf16");
+  }
+  SUBCASE("not accepted: told, and not taken") {
+    fake::trainer trainer{world};  // a low softmax spoils the loss
+    const auto found = search_with(trainer, against({{"a computed guess", parse_plan("bb11")}}));
+    CHECK(found.plan.str() != "bb11");
+    REQUIRE(found.warnings.size() >= 1);
+    CHECK(found.warnings.front().find("plan bb11 (\"a computed guess\") was fastest but its epoch was not accepted") ==
+          0);
+  }
+}
+
+TEST_CASE("rivals cost a bounded number of batches, and hopeless ones two") {
+  fake::world world = fake::typical();
+  world.seconds = [inner = world.seconds](const plan& p) { return p.str().starts_with("b1") ? 100.0 : inner(p); };
+  std::vector<rival> many;
+  for (const char* text : {"b111", "b1b1", "b11b", "b1bb"}) many.push_back({text, parse_plan(text)});
+  fake::trainer trainer{world};
+  const auto found = search_with(trainer, against(many));
+  for (const auto& c : found.contest) {
+    CAPTURE(c.label);
+    if (c.label.starts_with("b1")) CHECK(c.seconds.size() == 2);
+  }
+  CHECK(found.cost(comp::stage::contest).batches <= comp::race_settings{}.contest_rounds * found.contest.size());
+}
+
+TEST_CASE("a rival that cannot run is refused by its label, before anything is trained") {
+  const auto refusal = [](rival r) -> std::string {
+    fake::trainer trainer{fake::typical()};
+    try {
+      search_with(trainer, against({std::move(r)}));
+    } catch (const comp::error& e) {
+      CHECK(trainer.weights() == fake::state{});
+      return e.what();
+    }
+    return "";
+  };
+  CHECK(
+      refusal({"short", parse_plan("b1")}) ==
+      "rival \"short\": plan has 2 operators, the model 4 (they must agree): use a plan that was made for this model");
+  CHECK(refusal({"half", parse_plan("0111")}) ==
+        "rival \"half\" has fp16 (the backend supports fp32, bf16): leave it out");
+  CHECK(refusal({"comp", parse_plan("b111")}) ==
+        "rival labelled \"comp\" (a label tells it apart from fp32 and comp): give it another");
+  CHECK(refusal({"", parse_plan("b111")}) ==
+        "rival labelled \"\" (a label tells it apart from fp32 and comp): give it another");
+}
+
+TEST_CASE("the systems' rules are rivals by name, for each searched precision that they have") {
+  const std::vector<precision> lows{precision::fp16, precision::tf32, precision::bf16};
+  const auto rivals = comp::system_rules()(perceptron(), lows);
+  REQUIRE(rivals.size() == 12);
+  CHECK(rivals[0].label == "rule-based pytorch fp16");
+  CHECK(rivals[0].plan.str() == "0001");  // linear by the list, ReLU as it comes, softmax in FP32
+  CHECK(rivals[3].label == "rule-based paddle OD fp16");
+  CHECK(rivals[3].plan.str() == "0101");  // its list alone: what no list names is FP32
+  CHECK(rivals[7].label == "rule-based tensorflow bf16");
+  const auto some = comp::system_rules({"tvm", "paddle-o2"})(perceptron(), std::vector{precision::bf16});
+  REQUIRE(some.size() == 2);
+  CHECK(some[0].label == "rule-based tvm bf16");
+  CHECK(some[1].label == "rule-based paddle O2 bf16");
+  CHECK(comp::system_rules()(perceptron(), std::vector{precision::tf32}).empty());
+  CHECK_THROWS_WITH_AS(comp::system_rules({"apex"}),
+                       "\"apex\" is no system whose rules are known (they are pytorch, tensorflow, tvm, paddle-od, "
+                       "paddle-o1, paddle-o2): name some of those",
+                       comp::settings_error);
+}
