@@ -29,7 +29,8 @@ APART = {'comp/observe/summary.hpp', 'comp/observe/t4.hpp', 'comp/policy/kind_li
          'comp/policy/amp_configs.hpp', 'comp/autocast/typed_plan.hpp', 'comp/autocast/follow_pass.hpp',
          'comp/autocast/casts.hpp', 'comp/autocast/tensorflow_pass.hpp', 'comp/autocast/paddle_pass.hpp',
          'comp/policy/tvm.hpp', 'comp/policy/tvm_lists.hpp', 'comp/autocast/tvm_pass.hpp', 'comp/scaling/settings.hpp',
-         'comp/scaling/grad_scaler.hpp', 'comp/autocast/all_rules.hpp', 'comp/search/system_rules.hpp'}
+         'comp/scaling/grad_scaler.hpp', 'comp/autocast/all_rules.hpp', 'comp/search/system_rules.hpp', 'comp/policy/advice.hpp',
+         'comp/policy/devices.hpp'}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 

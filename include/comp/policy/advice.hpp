@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands between a model and the tensor cores of a machine, and what would help: precisions that it has, sizes to
+// pad, layout, whether mixed precision pays at all. Text for people; nothing is trained.
+// Use before a search, or where it finds nothing. Not here: what is fast in truth (that is measured by the search).
+// Source: Paddle's guide to automatic mixed precision, sections 1.1, 1.3, 1.4, 4 and 5; tensor_core.hpp.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <comp/core/error.hpp>
+#include <comp/core/hardware.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/precision.hpp>
+#include <comp/policy/tensor_core.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace comp::policy {
+
+/// One contraction whose sizes are not the best.
+struct size_advice {
+  std::size_t op = 0;
+  bool excluded = false;  // strictly, no tensor core takes it; else it only runs below full rate
+  std::string text = {};  // "channels_in = 3: pad to 4"
+};
+
+struct advice {
+  std::vector<std::string> machine = {};  // what the machine lacks
+  std::vector<size_advice> sizes = {};    // in the order of execution
+  std::vector<std::string> model = {};    // layout, and whether lowering pays
+  std::size_t contractions = 0;           // matrix products and convolutions
+  double contraction_bytes = 0;           // their share of the bytes that a forward moves; 0 where those are unknown
+};
+
+/// Below this share of bytes a model is one of little computing and much dispatching, in the guide's words.
+inline constexpr double light_contraction_bytes = 0.2;
+
+inline bool is_contraction(const op_info& op) {
+  return op.m != 0 || op.n != 0 || op.k != 0 || op.channels_in != 0 || op.channels_out != 0;
+}
+inline bool is_convolution(const op_info& op) { return op.channels_in != 0 || op.channels_out != 0; }
+
+/// One sentence for each thing that `machine` does not do in `low`; empty: it is fast there.
+inline std::vector<std::string> machine_advice(const hardware& machine, precision low) {
+  std::vector<std::string> all;
+  const int has = machine.compute_capability;
+  if (machine.kind == device_kind::cuda && has > 0 && has < 70) {
+    all.push_back(fmt::format(
+        "{} has compute capability {}.{}, and mixed precision needs 7.0 or higher: leave it off, it would save memory "
+        "but no time",
+        machine.name, has / 10, has % 10));
+  } else if (const std::string missing = detail::no_unit(low, machine); !missing.empty()) {
+    const bool fp16_instead = machine.kind == device_kind::cuda && (low == precision::bf16 || low == precision::tf32);
+    all.push_back(fmt::format("{}: {}", missing, fp16_instead ? "use fp16, with loss scaling" : "choose another"));
+  }
+  if (low == precision::fp16) {
+    all.push_back("fp16 ends at 65504 and thins out below 2^-14: scale the loss (comp/scaling)");
+  }
+  return all;
+}
+
+/// What `op` should be padded to; empty text where its sizes are the best already.
+inline size_advice advise_sizes(const op_info& op, precision low, const hardware& machine) {
+  size_advice found;
+  if (machine.kind == device_kind::cpu || !is_contraction(op)) return found;
+  if (machine.compute_capability > 0 && machine.compute_capability < 70) return found;  // no padding helps
+  const std::int64_t needed = required_multiple(low), best = preferred_multiple(low, machine);
+  for (const auto& [name, value] : detail::checked_sizes(op)) {
+    const bool stem = name == "channels_in" && op.producers.empty() && traits(low).bytes == 2;
+    if (value == 0 || value % best == 0 || (stem && value == 4)) continue;
+    const bool excluded = value % needed != 0;
+    // Of a convolution NVIDIA asks for multiples of 8 whatever the GPU.
+    if (!excluded && is_convolution(op)) continue;
+    const std::int64_t multiple = is_convolution(op) ? needed : best;
+    const std::int64_t padded = stem && value < 4 ? 4 : (value + multiple - 1) / multiple * multiple;
+    found.excluded = found.excluded || excluded;
+    found.text += fmt::format("{}{} = {}: pad to {}", found.text.empty() ? "" : ", ", name, value, padded);
+  }
+  return found;
+}
+
+/// Throws: `settings_error` for FP32, which needs no advice.
+inline advice advise(const op_graph& graph, precision low, const hardware& machine) {
+  require<settings_error>(is_low(low), "advice on {} (it is about running below fp32): choose a lower precision",
+                          name(low));
+  advice found{.machine = machine_advice(machine, low)};
+  double moved = 0, by_contractions = 0;
+  std::size_t convolutions = 0;
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    const op_info& op = graph[i];
+    moved += static_cast<double>(op.bytes);
+    if (!is_contraction(op)) continue;
+    ++found.contractions;
+    convolutions += is_convolution(op);
+    by_contractions += static_cast<double>(op.bytes);
+    if (size_advice sizes = advise_sizes(op, low, machine); !sizes.text.empty()) {
+      sizes.op = i;
+      found.sizes.push_back(std::move(sizes));
+    }
+  }
+  if (moved > 0) found.contraction_bytes = by_contractions / moved;
+  if (convolutions > 0 && machine.kind == device_kind::cuda) {
+    found.model.push_back(
+        fmt::format("{} convolutions: keep their tensors in NHWC (channels last), or each is preceded by a conversion",
+                    convolutions));
+  }
+  if (found.contractions == 0 || (moved > 0 && found.contraction_bytes < light_contraction_bytes)) {
+    found.model.push_back(fmt::format(
+        "matrix products and convolutions move {:.0f}% of the bytes (the rest gains little and pays for casts): mixed "
+        "precision may not pay, measure it",
+        100 * found.contraction_bytes));
+  }
+  return found;
+}
+
+}  // namespace comp::policy

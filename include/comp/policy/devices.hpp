@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// NVIDIA's GPUs by name, with their compute capability: to ask what a plan would meet on a machine that is not here.
+// Use: hardware{} of a backend for the machine that is. Not here: speeds.
+// Source: NVIDIA, CUDA GPU Compute Capability (tables of current and legacy GPUs).
+#pragma once
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <comp/core/error.hpp>
+#include <comp/core/hardware.hpp>
+#include <string>
+#include <string_view>
+
+namespace comp::policy {
+
+struct known_device {
+  std::string_view name;
+  int compute_capability;  // 10 * major + minor
+};
+
+inline constexpr std::array<known_device, 19> known_devices{{{"K40", 35},
+                                                             {"M40", 52},
+                                                             {"P100", 60},
+                                                             {"P40", 61},
+                                                             {"V100", 70},
+                                                             {"T4", 75},
+                                                             {"RTX 2080 Ti", 75},
+                                                             {"A100", 80},
+                                                             {"A30", 80},
+                                                             {"A10", 86},
+                                                             {"A40", 86},
+                                                             {"RTX 3090", 86},
+                                                             {"L4", 89},
+                                                             {"L40S", 89},
+                                                             {"RTX 4090", 89},
+                                                             {"H100", 90},
+                                                             {"H200", 90},
+                                                             {"B200", 100},
+                                                             {"RTX 5090", 120}}};
+
+/// The device of that name, whatever its case, spaces and hyphens.
+/// Throws: `settings_error`, naming those that are known.
+inline hardware device_named(std::string_view wanted) {
+  const auto plain = [](std::string_view from) {
+    std::string text;
+    for (const char c : from) {
+      if (c != ' ' && c != '-') text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+    return text;
+  };
+  const auto same = [&](const known_device& d) { return plain(d.name) == plain(wanted); };
+  const auto found = std::find_if(known_devices.begin(), known_devices.end(), same);
+  if (found == known_devices.end()) {
+    std::string all;
+    for (const known_device& d : known_devices) all += fmt::format("{}{}", all.empty() ? "" : ", ", d.name);
+    require<settings_error>(false, "\"{}\" is no device that is known (they are {}): choose one of those", wanted, all);
+  }
+  return {.name = std::string{found->name}, .kind = device_kind::cuda, .compute_capability = found->compute_capability};
+}
+
+}  // namespace comp::policy
