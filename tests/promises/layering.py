@@ -16,7 +16,7 @@ PARTS = {
     'observe': 'core search',
 }
 # A backend may include comp's core, itself and what stands beside it here; none needs the search.
-BACKENDS = {'comp_native': '', 'comp_host': 'comp_native', 'comp_libtorch': ''}
+BACKENDS = {'comp_native': '', 'comp_host': 'comp_native', 'comp_cuda': 'comp_native', 'comp_libtorch': ''}
 # Headers beyond the core that a backend may include: they scale losses, libtorch trains by a plan file without a search,
 # some data sets are JSON.
 ALSO = {'comp_native': {'comp/observe/json_reader.hpp', 'comp/scaling/settings.hpp', 'comp/scaling/grad_scaler.hpp'},

@@ -59,7 +59,7 @@ class training_loop {
   template <class F>
   step_result train(F&& work) {
     scaler_.abandon_step();
-    step s{program_, scales() ? &scaler_ : nullptr, steps_};
+    step s{program_, scales() ? &scaler_ : nullptr, served_, steps_};
     work(s);
     s.finish();
     require_whole();
@@ -103,12 +103,14 @@ class training_loop {
   }
 
   training_state save() {
+    served_.zero();
     training_state saved = save_training(setup_, device_);
     saved.scaler = scaler_.state();
     saved.steps = steps_;
     return saved;
   }
   void restore(const training_state& from) {
+    served_.zero();
     restore_training(from, setup_, device_);
     scaler_.load(from.scaler);
     steps_ = from.steps;
@@ -221,6 +223,7 @@ class training_loop {
   c10::Device device_;
   program program_;
   grad_scaler scaler_;
+  served_gradients served_;
   plan plan_ = {};
   std::uint64_t steps_ = 0;
 };
