@@ -92,7 +92,8 @@ class step {
   /// From now on the norm of all gradients of an optimizer together is at most this when it is updated.
   void clip(double largest_norm) { clip_ = largest_norm; }
 
-  /// Unscales, clips and steps; the next backward() begins with gradients of zero. A step whose scaled gradients overflowed is skipped.
+  /// Unscales, clips and steps; the next backward() begins with gradients of zero. A step whose scaled gradients
+  /// overflowed is skipped.
   void update(torch::optim::Optimizer& optimizer) {
     if (scaler_) {
       if (clip_) scaler_->clip_grad_norm(optimizer, *clip_);
