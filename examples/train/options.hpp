@@ -119,6 +119,8 @@ inline std::string check_precisions(const std::string& text) {
 }
 
 inline void describe(CLI::App& app, options& chosen) {
+  // ./run demo gives options of its own, then the user's.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.description(
       "Trains a model and finds, while doing so, the precision of each operator that trains fastest and still converges.\n"
       "Writes plan.json, search.jsonl (the ledger), report.html and summary.json into --out.");

@@ -22,7 +22,7 @@ namespace train {
 inline std::vector<comp::precision> precisions_for(const options& chosen, const std::vector<comp::precision>& sped_up) {
   std::vector<comp::precision> searched{comp::precision::fp32};
   if (chosen.precisions == "auto") {
-    searched.insert(searched.end(), sped_up.begin(), sped_up.end());
+    for (const comp::precision p : sped_up) searched.push_back(p);
     if (searched.size() == 1) searched.push_back(comp::precision::bf16);
   } else {
     for (const std::string& name : split(chosen.precisions)) {
