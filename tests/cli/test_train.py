@@ -46,6 +46,11 @@ class Train(unittest.TestCase):
         for sentence in sentences:
             self.assertIn(sentence, got.stderr)
 
+    def test_the_last_of_two_equal_options_counts(self):
+        got = self.train('--epochs', '2')  # after --epochs 1
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn('epoch   2:', got.stdout)
+
     def test_help_can_be_followed(self):
         got = subprocess.run([TRAIN, '--help'], text=True, capture_output=True)
         self.assertEqual(got.returncode, 0)
