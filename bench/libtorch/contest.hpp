@@ -32,23 +32,10 @@ inline double seconds_of(const std::function<void()>& work) {
 
 /// A step as torch_models::train_step, with the forwards under LibTorch's autocast.
 inline std::vector<double> autocast_step(torch_models::job& of, const torch_models::columns& batch) {
-  std::vector<double> losses;
-  for (const auto& part : of.phases) {
-    torch::optim::Optimizer& optimizer = *of.optimizers[part.optimizer];
-    torch::Tensor loss;
-    {
-      const comp::libtorch::autocast_guard on{at::kCPU, at::kBFloat16};
-      loss = part.loss(batch);
-    }
-    optimizer.zero_grad();
-    loss.backward();
-    for (auto& group : optimizer.param_groups()) {
-      if (of.clip_norm > 0) torch::nn::utils::clip_grad_norm_(group.params(), of.clip_norm);
-    }
-    optimizer.step();
-    losses.push_back(loss.item<double>());
-  }
-  return losses;
+  return train_step(of, [&](const torch_models::phase& part) {
+    const comp::libtorch::autocast_guard on{at::kCPU, at::kBFloat16};
+    return part.loss(batch);
+  });
 }
 
 /// What a training keeps from step to step [bytes].

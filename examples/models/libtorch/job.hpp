@@ -68,12 +68,13 @@ inline columns pick(const job& of, const columns& data, const torch::Tensor& row
   return of.collate ? of.collate(std::move(picked)) : picked;
 }
 
-/// One step without comp and without mixed precision. Returns: the loss of each phase.
-inline std::vector<double> train_step(job& of, const columns& batch) {
+/// One step, whose forwards run as `forward(phase)` runs them. Returns: the loss of each phase.
+template <class Forward>
+std::vector<double> train_step(job& of, Forward forward) {
   std::vector<double> losses;
   for (const phase& part : of.phases) {
     torch::optim::Optimizer& optimizer = *of.optimizers[part.optimizer];
-    const torch::Tensor loss = part.loss(batch);
+    const torch::Tensor loss = forward(part);
     optimizer.zero_grad();
     loss.backward();
     for (auto& group : optimizer.param_groups()) {
@@ -83,6 +84,11 @@ inline std::vector<double> train_step(job& of, const columns& batch) {
     losses.push_back(loss.item<double>());
   }
   return losses;
+}
+
+/// One step without comp and without mixed precision.
+inline std::vector<double> train_step(job& of, const columns& batch) {
+  return train_step(of, [&](const phase& part) { return part.loss(batch); });
 }
 
 /// One epoch of train_step(), shuffled. Returns: the mean loss of each phase.

@@ -27,6 +27,18 @@
 
 namespace comp::libtorch {
 
+namespace detail {
+
+inline std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : optimizer.param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return all;
+}
+
+}  // namespace detail
+
 class grad_scaler {
  public:
   explicit grad_scaler(scaling_policy policy = {}) : policy_{policy}, carried_{.scale = policy.initial} {
@@ -74,7 +86,7 @@ class grad_scaler {
   /// Returns: the norm before clipping; not finite where a gradient is not, and then step() will skip.
   double clip_grad_norm(torch::optim::Optimizer& optimizer, double largest, double norm_type = 2) {
     if (policy_.enabled && records_[&optimizer].done == progress::ready) unscale_(optimizer);
-    return torch::nn::utils::clip_grad_norm_(parameters(optimizer), largest, norm_type);
+    return torch::nn::utils::clip_grad_norm_(detail::parameters_of(optimizer), largest, norm_type);
   }
 
   /// The optimizer's step, unless one of its gradients is not finite. Optimizers that call back (LBFGS) cannot be
@@ -166,13 +178,6 @@ class grad_scaler {
   static bool before(c10::Device a, c10::Device b) {
     return std::pair{a.type(), a.index()} < std::pair{b.type(), b.index()};
   }
-  static std::vector<at::Tensor> parameters(const torch::optim::Optimizer& optimizer) {
-    std::vector<at::Tensor> all;
-    for (const auto& group : optimizer.param_groups()) {
-      all.insert(all.end(), group.params().begin(), group.params().end());
-    }
-    return all;
-  }
 
   void put(c10::Device device) {
     scale_ = at::full({}, carried_.scale, at::device(device).dtype(at::kFloat));
@@ -192,7 +197,7 @@ class grad_scaler {
                    "unscale_() before scale() (no loss was scaled): call scale(loss).backward() first");
     torch::NoGradGuard no_grad;
     std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> groups;  // by device and dtype
-    for (const at::Tensor& parameter : parameters(optimizer)) {
+    for (const at::Tensor& parameter : detail::parameters_of(optimizer)) {
       const at::Tensor& gradient = parameter.grad();
       if (!gradient.defined()) continue;
       require<error>(gradient.scalar_type() != at::kHalf,
@@ -217,7 +222,7 @@ class grad_scaler {
   }
 
   void explain(torch::optim::Optimizer& optimizer, scaled_step& report) {
-    for (const at::Tensor& p : parameters(optimizer)) {
+    for (const at::Tensor& p : detail::parameters_of(optimizer)) {
       if (names_.empty() || !p.grad().defined()) continue;
       const at::Tensor values = p.grad().is_sparse() ? p.grad()._values() : p.grad();
       if (!at::isfinite(values).all().item<bool>()) report.not_finite.push_back(name_of(p));

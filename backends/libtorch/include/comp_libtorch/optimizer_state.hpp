@@ -2,7 +2,7 @@
 // The state of a LibTorch optimizer, copied and put back in place: tensors and option objects keep their identity, so
 // references to them stay good. LibTorch's own six optimizers are copied member by member; a user's own state class
 // through its clone() and serialize(), as LibTorch's state_dict does it.
-// Not here: members of a user's optimizer outside state() and param_groups(): those are training_setup::extra's.
+// Not here: members of a user's optimizer outside state() and param_groups(): those are setup::extra's.
 #pragma once
 
 #include <c10/util/Type.h>

@@ -99,7 +99,7 @@ class step {
       if (clip_) scaler_->clip_grad_norm(optimizer, *clip_);
       note(scaler_->step(optimizer));
     } else {
-      if (clip_) clip_gradients(optimizer);
+      if (clip_) torch::nn::utils::clip_grad_norm_(detail::parameters_of(optimizer), *clip_);
       optimizer.step();
     }
     updated(optimizer);
@@ -143,14 +143,6 @@ class step {
   void record(const std::string& name, at::Tensor part) {
     const auto known = std::ranges::find(losses_, name, &named_loss::name);
     (known != losses_.end() ? *known : losses_.emplace_back(named_loss{name, {}})).parts.push_back(std::move(part));
-  }
-
-  void clip_gradients(torch::optim::Optimizer& optimizer) const {
-    std::vector<at::Tensor> all;
-    for (const auto& group : optimizer.param_groups()) {
-      all.insert(all.end(), group.params().begin(), group.params().end());
-    }
-    torch::nn::utils::clip_grad_norm_(all, *clip_);
   }
 
   void note(const scaled_step& report) {
