@@ -40,7 +40,7 @@ struct unchanged {
 
 }  // namespace detail
 
-/// y = f(x + bias): x and y are (rows, width), bias is (width) in FP32, or null. x and y may be the same.
+/// y = f(x + bias), for any f.
 template <class F, class T>
 void bias_then(stream on, const T* x, const float* bias, T* y, index rows, index width, F f) {
   constexpr int N = wide<T>;

@@ -6,13 +6,6 @@
 
 namespace comp::cuda {
 
-template <class From, class To>
-struct cast_job {
-  const From* from;
-  To* to;
-  index n;
-};
-
 namespace detail {
 
 template <class From, class To>
@@ -39,7 +32,6 @@ __global__ void __launch_bounds__(block_size) cast_tensors(const tensor_table<ca
 
 }  // namespace detail
 
-/// to = from for each job.
 template <class From, class To>
 void cast(stream on, std::span<const cast_job<From, To>> jobs) {
   using entry = detail::cast_entry<From, To>;

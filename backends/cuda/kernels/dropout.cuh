@@ -52,7 +52,6 @@ struct dropped {
 
 }  // namespace detail
 
-/// to[i] = from[i] / (1 - p) where kept, 0 elsewhere, whatever from[i] is.
 template <class T>
 void dropout(stream on, const T* from, T* to, index n, double p, const native::dropout_key& key) {
   constexpr int N = wide<T>;

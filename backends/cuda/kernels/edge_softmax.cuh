@@ -58,7 +58,6 @@ inline dim3 blocks_of_warps(index warps) {
 
 }  // namespace detail
 
-/// x and y are (edges, heads), begin is (nodes + 1).
 template <class T>
 void edge_softmax(stream on, const T* x, const std::int32_t* begin, T* y, index nodes, index heads) {
   launch(on, {detail::blocks_of_warps(nodes * heads), block_size}, detail::edge_softmax<T>, x, begin, y, nodes, heads);

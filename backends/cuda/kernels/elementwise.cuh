@@ -14,37 +14,6 @@
 
 namespace comp::cuda {
 
-/// What a step does to the value v of element i.
-enum class step_kind : std::uint8_t {
-  relu,  // v = f(v)
-  gelu,
-  tanh,
-  sigmoid,
-  relu_backward,  // v = its gradient; for gelu `other` is what f took, else what it gave
-  gelu_backward,
-  tanh_backward,
-  sigmoid_backward,
-  add,      // v += other[i]
-  mul,      // v *= other[i]
-  bias,     // v += vector[i % period]
-  scale,    // v *= number
-  dropout,  // by `mask`
-  keep,     // kept[i] = v, rounded
-};
-
-template <class T>
-struct chain_step {
-  step_kind kind;
-  const T* other = nullptr;
-  T* kept = nullptr;
-  const float* vector = nullptr;
-  index period = 0;
-  float number = 1;
-  native::math::dropout_mask mask{};
-};
-
-inline constexpr int most_steps = 8;
-
 namespace detail {
 
 template <class T>
@@ -137,8 +106,6 @@ struct chain {
 
 }  // namespace detail
 
-/// to = the steps one after another, of n elements of `from`. Tensors may be the same, or apart; not overlap otherwise.
-/// Throws: error for more than 8 steps.
 template <class T>
 void run_chain(stream on, const T* from, T* to, index n, std::span<const chain_step<T>> steps) {
   require<error>(steps.size() <= most_steps, "a chain of {} element-wise steps (one launch takes {}): split it",

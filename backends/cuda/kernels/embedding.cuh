@@ -71,13 +71,11 @@ __global__ void __launch_bounds__(block_size)
 
 }  // namespace detail
 
-/// y[i] = table[at[i]]: table is (entries, width) in FP32, y (n, width).
 template <class T>
 void embedding(stream on, const float* table, const std::int32_t* at, T* y, index n, index width, index entries) {
   constexpr int N = wide<T>;
   for_rows<N>(on, n, width, fits<N>(table) && fits<N>(y), detail::embedding_rows<T>{table, at, y, width, entries});
 }
-/// gradient[at[i]] += dy[i], for i in order. The caller zeroes the gradient where it begins.
 template <class T>
 void embedding_backward(stream on, const T* dy, const std::int32_t* at, float* gradient, index n, index width,
                         index entries) {

@@ -98,7 +98,6 @@ struct layer_norm_columns {
 
 }  // namespace detail
 
-/// x and y are (rows, width), gamma and beta (width). mean and inverse_deviation (rows): what the backward needs.
 template <class T>
 void layer_norm(stream on, const T* x, const float* gamma, const float* beta, T* y, float* mean,
                 float* inverse_deviation, index rows, index width, double eps) {
@@ -115,7 +114,6 @@ void layer_norm_backward(stream on, const T* dy, const T* x, const float* gamma,
   for_rows<N>(on, rows, width, packed,
               detail::layer_norm_gradient_rows<T>{dy, x, gamma, mean, inverse_deviation, dx, width});
 }
-/// d_gamma and d_beta (width) (+)= their gradients. scratch: column_scratch(rows, width, 2) floats.
 template <class T>
 void layer_norm_parameters_backward(stream on, const T* dy, const T* x, const float* mean,
                                     const float* inverse_deviation, float* d_gamma, float* d_beta, index rows,

@@ -157,8 +157,6 @@ __global__ void __launch_bounds__(block_size) count_right(pointer<const T> logit
 
 }  // namespace detail
 
-/// *loss: the mean of -log softmax(logits)[target], *count: over how many. log_sum and term are (rows): the first is
-/// for the backward, the second scratch.
 template <class T>
 void cross_entropy(stream on, const T* logits, const std::int32_t* target, float* log_sum, float* term, double* loss,
                    float* count, index rows, index width) {
@@ -166,7 +164,6 @@ void cross_entropy(stream on, const T* logits, const std::int32_t* target, float
   for_rows<N>(on, rows, width, fits<N>(logits), detail::cross_entropy_rows<T>{logits, target, log_sum, term, width});
   launch(on, {1, block_size}, detail::mean_of_terms<double>, term, target, rows, loss, count);
 }
-/// dx = scale / count * (softmax - one at the target).
 template <class T>
 void cross_entropy_backward(stream on, const T* logits, const std::int32_t* target, const float* log_sum,
                             const float* count, T* dx, index rows, index width, double scale) {
@@ -174,7 +171,6 @@ void cross_entropy_backward(stream on, const T* logits, const std::int32_t* targ
   for_rows<N>(on, rows, width, fits<N>(logits) && fits<N>(dx),
               detail::cross_entropy_gradient_rows<T>{logits, target, log_sum, count, dx, width, scale});
 }
-/// *loss: the mean of -logp[target]. term is scratch (rows).
 template <class T>
 void nll_loss(stream on, const T* logp, const std::int32_t* target, float* term, double* loss, float* count, index rows,
               index width) {
@@ -188,7 +184,6 @@ void nll_loss_backward(stream on, const std::int32_t* target, const float* count
   constexpr int N = wide<T>;
   for_rows<N>(on, rows, width, fits<N>(dx), detail::nll_gradient_rows<T>{target, count, dx, width, scale});
 }
-/// *loss: the mean of (x - target)^2.
 template <class T>
 void mse_loss(stream on, const T* x, const T* target, index n, double* loss, float* scratch) {
   constexpr int N = wide<T>;
@@ -202,7 +197,6 @@ void mse_loss_backward(stream on, const T* x, const T* target, T* dx, index n, d
   for_elements<N>(on, n, common_head<N>(x, target, static_cast<const T*>(dx)),
                   detail::squared_error_gradients<T>{x, target, dx, factor});
 }
-/// *count += the rows whose largest score, the first of equal ones, is at the target.
 template <class T>
 void count_correct(stream on, const T* logits, const std::int32_t* target, int* count, index rows, index width) {
   constexpr index each = block_size / 32;

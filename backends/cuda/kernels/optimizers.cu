@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// The steps over parameters, and what a loss scaler asks of their gradients.
-#include "gradients.cuh"
 #include "optimizers.cuh"
 
 namespace comp::cuda {

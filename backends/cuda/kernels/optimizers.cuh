@@ -9,22 +9,6 @@
 
 namespace comp::cuda {
 
-/// One parameter. first and second: SGD's velocity, or Adam's two moments; null where the rule has none.
-template <class Low>
-struct update_job {
-  float* value;
-  const float* gradient;
-  float *first, *second;
-  Low* copy;  // null: this parameter has no copy in low precision
-  index n;
-};
-/// not_finite: where it is not null and *not_finite > 0 the step is left out; nothing waits on the host for it.
-/// factor: of each gradient before the step, the inverse of a loss scale.
-struct step_control {
-  const unsigned long long* not_finite = nullptr;
-  float factor = 1;
-};
-
 namespace detail {
 
 template <class Low>
@@ -112,20 +96,18 @@ void update(stream on, std::span<const update_job<Low>> jobs, const Rule& rule, 
 
 }  // namespace detail
 
-/// One step of SGD. Slots start at zero; a parameter without a gradient is left out by the caller.
 template <class Low>
 void sgd_step(stream on, std::span<const update_job<Low>> jobs, const native::sgd_options& o,
-              const step_control& control = {}) {
+              const step_control& control) {
   if (o.momentum == 0) {
     detail::update(on, jobs, detail::plain_sgd<Low>{native::math::sgd_update{o}, control.factor}, control);
   } else {
     detail::update(on, jobs, detail::momentum_sgd<Low>{native::math::momentum_update{o}, control.factor}, control);
   }
 }
-/// step: from 1.
 template <class Low>
 void adam_step(stream on, std::span<const update_job<Low>> jobs, const native::adam_options& o, std::int64_t step,
-               const step_control& control = {}) {
+               const step_control& control) {
   detail::update(on, jobs, detail::adam<Low>{native::math::adam_update{o, step}, control.factor}, control);
 }
 

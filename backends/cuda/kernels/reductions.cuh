@@ -8,9 +8,6 @@
 
 namespace comp::cuda {
 
-inline constexpr index most_partials = 1024;  // scratch of total(): as many floats
-inline constexpr index rows_per_chunk = 256;
-
 namespace detail {
 
 /// f.at<N>(i, part) adds elements i to i + N to a thread's sum.
@@ -107,17 +104,12 @@ void total(stream on, index n, index head, const F& f, double factor, double* to
   }
   launch(on, {1, block_size}, detail::sum_of_partials<double>, scratch, blocks, factor, root, to);
 }
-/// *to = the sum of n elements.
 template <class T>
 void sum(stream on, const T* x, index n, double* to, float* scratch) {
   constexpr int N = wide<T>;
   total<N>(on, n, common_head<N>(x), detail::plain_terms<T>{x}, 1, to, scratch);
 }
 
-/// How many floats column_totals needs.
-constexpr index column_scratch(index rows, index width, int terms) {
-  return (rows + rows_per_chunk - 1) / rows_per_chunk * terms * width;
-}
 /// first (and second, for two terms) (+)= the sums over rows. Throws: error for more than 2^24 rows.
 template <int Terms, class F>
 void column_totals(stream on, index rows, index width, const F& f, float* first, float* second, bool adds,
@@ -131,7 +123,6 @@ void column_totals(stream on, index rows, index width, const F& f, float* first,
   const dim3 blocks{static_cast<unsigned>((width * Terms + block_size - 1) / block_size)};
   launch(on, {blocks, block_size}, detail::sum_chunks<Terms>, scratch, chunks, width, first, second, adds);
 }
-/// to (+)= the sums of the columns of x (rows, width): the gradient of a bias.
 template <class T>
 void column_sums(stream on, const T* x, float* to, index rows, index width, bool adds, float* scratch) {
   column_totals<1>(on, rows, width, detail::column_terms<T>{x, width}, to, nullptr, adds, scratch);

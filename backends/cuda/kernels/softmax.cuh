@@ -8,8 +8,6 @@
 
 namespace comp::cuda {
 
-enum class softmax_kind : std::uint8_t { full, causal, log };
-
 struct row_exponentials {
   float largest, total;  // total: the sum of exp(x - largest)
 };
@@ -127,13 +125,11 @@ struct softmax_gradient_rows {
 
 }  // namespace detail
 
-/// y = softmax of x (rows, width). causal: x is (..., width, width), what is right of the diagonal counts as -infinity.
 template <class T>
 void softmax(stream on, const T* x, T* y, index rows, index width, softmax_kind kind) {
   constexpr int N = wide<T>;
   for_rows<N>(on, rows, width, fits<N>(x) && fits<N>(y), detail::softmax_rows<T>{x, y, width, kind});
 }
-/// dx from dy and what softmax gave (log: what log-softmax gave). dx may be dy.
 template <class T>
 void softmax_backward(stream on, const T* dy, const T* y, T* dx, index rows, index width, bool log) {
   constexpr int N = wide<T>;

@@ -81,6 +81,13 @@ class allocation {
     for (std::size_t i = static_cast<std::size_t>(from) / unit_; i * unit_ < end && i < written_.size(); ++i)
       written_[i] = true;
   }
+  bool written(std::ptrdiff_t from, std::size_t bytes) const {
+    const auto end = static_cast<std::size_t>(from) + bytes;
+    for (std::size_t i = static_cast<std::size_t>(from) / unit_; i * unit_ < end && i < written_.size(); ++i) {
+      if (!written_[i]) return false;
+    }
+    return true;
+  }
   void read(std::ptrdiff_t from, std::size_t bytes) {
     for_units("read", from, bytes, [&](std::size_t i) {
       if (!written_[i]) fail(name(static_cast<std::ptrdiff_t>(i)) + " is read, but nobody has written it");

@@ -3,18 +3,12 @@
 // shared arrays, and the one place that launches. Inert for an empty grid: nothing is launched.
 #pragma once
 
-#include <comp_cuda/errors.hpp>
-#include <comp_native/math/formats.hpp>
+#include <comp_cuda/kernels.hpp>
 #include <cstdint>
 #include <source_location>
 #include <type_traits>
 
 namespace comp::cuda {
-
-using index = std::int64_t;
-using stream = cudaStream_t;
-using native::math::bf16;
-using native::math::fp16;
 
 inline constexpr unsigned all_lanes = 0xffffffffU;
 

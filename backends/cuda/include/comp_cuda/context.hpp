@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the operators of one device share: its stream, memory, scratch, and the libraries' handles, made when first
+// used. Work is given to one stream, in order; nothing here waits for it but read() and synchronize().
+#pragma once
+
+#include <fmt/format.h>
+
+#include <comp/core/error.hpp>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <typeindex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kernels.hpp"
+#include "prefetch.hpp"
+#include "tensor.hpp"
+
+namespace comp::cuda {
+
+/// "(2,3)".
+inline std::string text(const shape& s) {
+  std::string all = "(";
+  for (std::size_t i = 0; i < s.size(); ++i) all += fmt::format("{}{}", i ? "," : "", s[i]);
+  return all + ")";
+}
+inline void require_some(const char* operation, const shape& s) {
+  bool some = true;
+  for (const auto extent : s) some = some && extent > 0;
+  require<error>(some, "{} of a tensor of shape {} (it has no elements): leave out empty batches", operation, text(s));
+}
+inline void require_same(const char* operation, const shape& a, const shape& b) {
+  require<error>(a == b, "{} of {} and {} (the shapes must be equal): reshape one of them", operation, text(a),
+                 text(b));
+}
+
+class context {
+ public:
+  /// workspace_limit: [bytes] that one library call may ask for beside its tensors.
+  context(const capability& card, std::int64_t workspace_limit)
+      : life_{std::make_shared<lifeline>(card)}, workspace_limit_{workspace_limit} {}
+  context(const context&) = delete;
+  context& operator=(const context&) = delete;
+
+  const capability& card() const { return life_->card; }
+  const owned_stream& stream() const { return life_->stream; }
+  memory_pool& pool() { return life_->pool; }
+  const memory_pool& pool() const { return life_->pool; }
+  void synchronize() { stream().synchronize(); }
+
+  std::shared_ptr<memory> allocate(std::int64_t bytes) { return std::make_shared<memory>(life_, bytes); }
+  /// Uninitialised.
+  tensor make(shape extents, precision p, order places = order::row_major) {
+    const std::int64_t bytes = elements(extents) * bytes_of(storage_of(p));
+    return {std::move(extents), p, places, allocate(bytes)};
+  }
+  tensor make_like(const tensor& t) { return make(t.shape(), t.precision(), t.order()); }
+
+  /// Memory for the call that is given to the stream next: what was in it is overwritten by the one after.
+  void* scratch(std::int64_t bytes) {
+    if (!scratch_ || scratch_->bytes() < bytes) scratch_ = allocate(bytes);
+    return scratch_->data();
+  }
+  template <class T>
+  T* scratch_of(std::int64_t count) {
+    return static_cast<T*>(scratch(count * static_cast<std::int64_t>(sizeof(T))));
+  }
+  /// Keeps the scratch memory of work that is run again later.
+  std::shared_ptr<memory> scratch_memory() const { return scratch_; }
+  std::int64_t workspace_limit() const { return workspace_limit_; }
+
+  /// Copies values of the device to the host. Waits for the work before it.
+  template <class T>
+  void read(const T* from, std::span<T> to) {
+    check(cudaMemcpyAsync(to.data(), from, to.size_bytes(), cudaMemcpyDeviceToHost, stream().get()), "fetching values");
+    synchronize();
+  }
+  template <class T>
+  T read_one(const T* from) {
+    T value{};
+    read(from, std::span<T>{&value, 1});
+    return value;
+  }
+  void clear(void* at, std::int64_t bytes) {
+    check(cudaMemsetAsync(at, 0, static_cast<std::size_t>(bytes), stream().get()), "clearing memory");
+  }
+
+  /// The one T of this device, T{*this} when it is first asked for: a library's handle with its caches.
+  template <class T>
+  T& part() {
+    auto& found = parts_[typeid(T)];
+    if (!found) found = std::make_shared<T>(*this);
+    return *static_cast<T*>(found.get());
+  }
+
+ private:
+  std::shared_ptr<lifeline> life_;
+  std::int64_t workspace_limit_;
+  std::shared_ptr<memory> scratch_;
+  std::unordered_map<std::type_index, std::shared_ptr<void>> parts_;  // gone before the stream that they work on
+};
+
+}  // namespace comp::cuda

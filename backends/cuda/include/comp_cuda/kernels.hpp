@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels of backends/cuda/kernels as functions that any host compiler can call: each gives its work to a stream
+// and returns. The definitions are there, one header per family, and are compiled once, by nvcc; link them (comp-cuda).
+// T is float, bf16 or fp16: storage; all of them compute in FP32. Sizes may be 0. Sums are made in a fixed order.
+// Throws, all of them: what check() throws where a launch is refused.
+#pragma once
+
+#include <comp_cuda/errors.hpp>
+#include <comp_native/device.hpp>
+#include <comp_native/math/formats.hpp>
+#include <comp_native/math/philox.hpp>
+#include <cstdint>
+#include <span>
+
+namespace comp::cuda {
+
+using index = std::int64_t;
+using stream = cudaStream_t;
+using native::math::bf16;
+using native::math::fp16;
+
+// casts.cuh
+
+template <class From, class To>
+struct cast_job {
+  const From* from;
+  To* to;
+  index n;
+};
+/// to = from for each job, in one launch for 48 of them: to the nearest, ties to even. From and To differ.
+template <class From, class To>
+void cast(stream, std::span<const cast_job<From, To>>);
+
+// elementwise.cuh, dropout.cuh, bias_activation.cuh
+
+/// What a step does to the value v of element i.
+enum class step_kind : std::uint8_t {
+  relu,  // v = f(v)
+  gelu,
+  tanh,
+  sigmoid,
+  relu_backward,  // v = its gradient; for gelu `other` is what f took, else what it gave
+  gelu_backward,
+  tanh_backward,
+  sigmoid_backward,
+  add,      // v += other[i]
+  mul,      // v *= other[i]
+  bias,     // v += vector[i % period]
+  scale,    // v *= number
+  dropout,  // by `mask`
+  keep,     // kept[i] = v, rounded
+};
+template <class T>
+struct chain_step {
+  step_kind kind;
+  const T* other = nullptr;
+  T* kept = nullptr;
+  const float* vector = nullptr;
+  index period = 0;
+  float number = 1;
+  native::math::dropout_mask mask{};
+};
+inline constexpr int most_steps = 8;
+/// to = the steps one after another, of n elements of `from`. Tensors may be the same, or apart; not overlap otherwise.
+/// Throws: error for more than 8 steps.
+template <class T>
+void run_chain(stream, const T* from, T* to, index n, std::span<const chain_step<T>>);
+/// to[i] = from[i] / (1 - p) where kept, 0 elsewhere, whatever from[i] is.
+template <class T>
+void dropout(stream, const T* from, T* to, index n, double p, const native::dropout_key&);
+/// y = f(x + bias): x and y are (rows, width), bias is (width) in FP32, or null. x and y may be the same.
+template <class T>
+void bias_activation(stream, const T* x, const float* bias, T* y, index rows, index width, native::activation);
+template <class T>
+void add_bias(stream, const T* x, const float* bias, T* y, index rows, index width);
+
+// transpose.cuh
+
+/// to[b][c][r] = from[b][r][c]: `batch` matrices of (rows, columns). from and to are apart.
+template <class T>
+void transpose(stream, const T* from, T* to, index batch, index rows, index columns);
+/// (B,T,H,D) to (B,H,T,D), and back with the two in the middle exchanged: to[b][j][i][:] = from[b][i][j][:].
+template <class T>
+void swap_middle(stream, const T* from, T* to, index batch, index i, index j, index width);
+
+// softmax.cuh, layer_norm.cuh, edge_softmax.cuh
+
+enum class softmax_kind : std::uint8_t { full, causal, log };
+/// y = softmax of x (rows, width). causal: x is (..., width, width), what is right of the diagonal counts as -infinity.
+template <class T>
+void softmax(stream, const T* x, T* y, index rows, index width, softmax_kind);
+/// dx from dy and what softmax gave (log: what log-softmax gave). dx may be dy.
+template <class T>
+void softmax_backward(stream, const T* dy, const T* y, T* dx, index rows, index width, bool log);
+/// x and y are (rows, width), gamma and beta (width). mean and inverse_deviation (rows): what the backward needs.
+template <class T>
+void layer_norm(stream, const T* x, const float* gamma, const float* beta, T* y, float* mean, float* inverse_deviation,
+                index rows, index width, double eps);
+template <class T>
+void layer_norm_backward(stream, const T* dy, const T* x, const float* gamma, const float* mean,
+                         const float* inverse_deviation, T* dx, index rows, index width);
+/// d_gamma and d_beta (width) (+)= their gradients. scratch: column_scratch(rows, width, 2) floats.
+template <class T>
+void layer_norm_parameters_backward(stream, const T* dy, const T* x, const float* mean, const float* inverse_deviation,
+                                    float* d_gamma, float* d_beta, index rows, index width, bool adds, float* scratch);
+/// x and y are (edges, heads), begin is (nodes + 1): the edges of node i are begin[i] to begin[i + 1].
+template <class T>
+void edge_softmax(stream, const T* x, const std::int32_t* begin, T* y, index nodes, index heads);
+template <class T>
+void edge_softmax_backward(stream, const T* dy, const T* y, const std::int32_t* begin, T* dx, index nodes, index heads);
+
+// losses.cuh
+
+/// *loss: the mean of -log softmax(logits)[target] over targets >= 0, *count: over how many. log_sum and term are
+/// (rows): the first is for the backward, the second scratch. A target that is no class makes the loss NaN.
+template <class T>
+void cross_entropy(stream, const T* logits, const std::int32_t* target, float* log_sum, float* term, double* loss,
+                   float* count, index rows, index width);
+/// dx = scale / count * (softmax - one at the target).
+template <class T>
+void cross_entropy_backward(stream, const T* logits, const std::int32_t* target, const float* log_sum,
+                            const float* count, T* dx, index rows, index width, double scale);
+/// *loss: the mean of -logp[target]. term is scratch (rows).
+template <class T>
+void nll_loss(stream, const T* logp, const std::int32_t* target, float* term, double* loss, float* count, index rows,
+              index width);
+template <class T>
+void nll_loss_backward(stream, const std::int32_t* target, const float* count, T* dx, index rows, index width,
+                       double scale);
+/// *loss: the mean of (x - target)^2. scratch: most_partials floats.
+template <class T>
+void mse_loss(stream, const T* x, const T* target, index n, double* loss, float* scratch);
+template <class T>
+void mse_loss_backward(stream, const T* x, const T* target, T* dx, index n, double scale);
+/// *count += the rows whose largest score, the first of equal ones, is at the target.
+template <class T>
+void count_correct(stream, const T* logits, const std::int32_t* target, int* count, index rows, index width);
+
+// embedding.cuh
+
+/// y[i] = table[at[i]]: table is (entries, width) in FP32, y (n, width). NaN for an index that is not in the table.
+template <class T>
+void embedding(stream, const float* table, const std::int32_t* at, T* y, index n, index width, index entries);
+/// gradient[at[i]] += dy[i], for i in order. The caller zeroes the gradient where it begins.
+template <class T>
+void embedding_backward(stream, const T* dy, const std::int32_t* at, float* gradient, index n, index width,
+                        index entries);
+
+// reductions.cuh
+
+inline constexpr index most_partials = 1024;
+inline constexpr index rows_per_chunk = 256;
+/// How many floats of scratch sums over rows need.
+constexpr index column_scratch(index rows, index width, int terms) {
+  return (rows + rows_per_chunk - 1) / rows_per_chunk * terms * width;
+}
+/// *to = the sum of n elements. scratch: most_partials floats.
+template <class T>
+void sum(stream, const T* x, index n, double* to, float* scratch);
+/// to (+)= the sums of the columns of x (rows, width): the gradient of a bias. scratch: column_scratch(rows, width, 1).
+template <class T>
+void column_sums(stream, const T* x, float* to, index rows, index width, bool adds, float* scratch);
+
+// gradients.cuh
+
+struct gradient_job {
+  float* gradient;
+  index n;
+};
+/// How many floats gradient_norm needs.
+index norm_scratch(std::span<const gradient_job>);
+/// *norm: the 2-norm over all of them.
+void gradient_norm(stream, std::span<const gradient_job>, double* norm, float* scratch);
+/// *count += the elements that are NaN or infinite.
+void count_not_finite(stream, std::span<const gradient_job>, unsigned long long* count);
+void scale_gradients(stream, std::span<const gradient_job>, double factor);
+
+// optimizers.cuh
+
+/// One parameter. first and second: SGD's velocity, or Adam's two moments; null where the rule has none. Low: bf16,
+/// fp16.
+template <class Low>
+struct update_job {
+  float* value;
+  const float* gradient;
+  float *first, *second;
+  Low* copy;  // written in the same pass; null: this parameter has no copy in low precision
+  index n;
+};
+/// not_finite: where it is not null and *not_finite > 0 the step is left out; nothing waits on the host for it.
+/// factor: of each gradient before the step, the inverse of a loss scale.
+struct step_control {
+  const unsigned long long* not_finite = nullptr;
+  float factor = 1;
+};
+/// One step of SGD. Slots start at zero; a parameter without a gradient is left out by the caller.
+template <class Low>
+void sgd_step(stream, std::span<const update_job<Low>>, const native::sgd_options&, const step_control& = {});
+/// step: from 1.
+template <class Low>
+void adam_step(stream, std::span<const update_job<Low>>, const native::adam_options&, std::int64_t step,
+               const step_control& = {});
+
+}  // namespace comp::cuda

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The same values in another precision, order or shape.
+#pragma once
+
+#include <utility>
+
+#include "context.hpp"
+
+namespace comp::cuda {
+
+/// Rounds the values of `from` into `to`: the same elements in the same order, in other storage.
+inline void convert(context& c, const tensor& from, const tensor& to) {
+  with_storage(from.precision(), [&]<class From>(std::type_identity<From>) {
+    with_storage(to.precision(), [&]<class To>(std::type_identity<To>) {
+      if constexpr (!std::is_same_v<From, To>) {
+        const cast_job<From, To> job{from.as<From>(), to.as<To>(), from.size()};
+        cast(c.stream().get(), std::span<const cast_job<From, To>>{&job, 1});
+      }
+    });
+  });
+}
+
+/// The same values in precision p, in the same order. No copy where both are stored alike.
+inline tensor cast(context& c, const tensor& t, precision p) {
+  if (storage_of(p) == storage_of(t.precision())) return t.viewed(p);
+  const tensor to = c.make(t.shape(), p, t.order());
+  convert(c, t, to);
+  return to;
+}
+
+/// (B,C,H,W) in the order that is asked for; other shapes are row-major already.
+inline tensor in_order(context& c, const tensor& t, order places) {
+  if (t.order() == places || t.shape().size() != 4) return t;
+  const shape& s = t.shape();
+  const std::int64_t pixels = s[2] * s[3];
+  const tensor to = c.make(s, t.precision(), places);
+  const bool last = places == order::channels_last;
+  with_storage(t.precision(), [&]<class T>(std::type_identity<T>) {
+    transpose(c.stream().get(), t.as<T>(), to.as<T>(), s[0], last ? s[1] : pixels, last ? pixels : s[1]);
+  });
+  return to;
+}
+inline tensor row_major(context& c, const tensor& t) { return in_order(c, t, order::row_major); }
+
+/// Row-major meaning; copies only where the order forces it. Throws: error for another number of elements.
+inline tensor reshape(context& c, const tensor& t, const shape& extents) {
+  require<error>(elements(extents) == t.size(),
+                 "reshape of {} to {} (it has {} elements, not {}): keep the number of elements", text(t.shape()),
+                 text(extents), t.size(), elements(extents));
+  return extents == t.shape() ? t : row_major(c, t).viewed(extents);
+}
+
+}  // namespace comp::cuda

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Parameters: the FP32 master with its gradient and optimizer slots, all in one order of elements, and one copy in low
+// precision, which the optimizer writes in the same pass as the master.
+// Not here: making, reading and changing the values (transfer.hpp), the step (optimizer.hpp).
+#pragma once
+
+#include <array>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "context.hpp"
+#include "layout.hpp"
+
+namespace comp::cuda {
+
+class parameter {
+ public:
+  parameter(shape s, tensor v, bool trains) : extents{std::move(s)}, trainable{trains}, value{std::move(v)} {}
+  parameter(const parameter&) = delete;
+  parameter& operator=(const parameter&) = delete;
+  parameter(parameter&&) noexcept = default;
+  parameter& operator=(parameter&&) noexcept = default;
+
+  shape extents;
+  bool trainable = true;
+  bool fresh = true;                      // the next gradient overwrites
+  tensor value, gradient, first, second;  // FP32; slots: SGD's velocity, or Adam's two moments
+  tensor low;                             // the values in the low precision that was asked for last
+  bool low_current = false;
+  std::uint64_t version = 0;  // counts the changes of the values: for what is derived from them elsewhere (FP8)
+
+  bool has_gradient() const { return trainable && !fresh; }
+  /// To be called whenever the values have changed. low_too: the copy was written with them.
+  void changed(bool low_too = false) {
+    low_current = low_too && low;
+    ++version;
+  }
+};
+
+/// What a restored parameter needs: no bit changes on the way.
+struct parameter_state {
+  tensor value, first, second;
+};
+
+/// Brings master, slots and gradient into `places`: a convolution's weights, as the kernels of its precision read them.
+inline void settle(context& c, parameter& p, order places) {
+  if (p.value.order() == places || p.extents.size() != 4) return;
+  for (tensor* t : {&p.value, &p.first, &p.second, &p.gradient}) {
+    if (*t) *t = in_order(c, *t, places);
+  }
+  p.low = {};
+  p.low_current = false;
+}
+
+/// The values as `p` stores them, in the order of the master; valid until they change.
+inline const void* weights(context& c, parameter& p, precision as) {
+  if (storage_of(as) == storage::fp32) return p.value.data();
+  if (!p.low || storage_of(p.low.precision()) != storage_of(as)) {
+    p.low = c.make(p.extents, storage_of(as) == storage::fp16 ? precision::fp16 : precision::bf16, p.value.order());
+    p.low_current = false;
+  }
+  if (!p.low_current) convert(c, p.value, p.low);
+  p.low_current = true;
+  return p.low.data();
+}
+
+/// Where the next gradient of `p` goes, in FP32 and the order of the master. Overwrite it where `adds` is false.
+struct gradient_place {
+  float* at;
+  bool adds;
+};
+inline gradient_place gradient_of(context& c, parameter& p) {
+  if (!p.gradient) p.gradient = c.make(p.extents, precision::fp32, p.value.order());
+  return {p.gradient.as<float>(), !std::exchange(p.fresh, false)};
+}
+
+}  // namespace comp::cuda

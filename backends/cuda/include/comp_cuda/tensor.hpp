@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The handles that users hold: tensors and indices in device memory. Copying shares the memory, which outlives the
+// device where a handle does; nothing is written through a handle once an operator has returned it.
+// How a precision is stored: FP32 and TF32 as FP32; BF16, and FP8 between operators, as BF16; FP16 as FP16. An operator
+// in FP8 rounds its operands itself, with a scale for each tensor; what it gives is no FP8.
+#pragma once
+
+#include <comp/core/precision.hpp>
+#include <comp_native/device.hpp>
+#include <comp_native/math/formats.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "memory_pool.hpp"
+
+namespace comp::cuda {
+
+using native::elements;
+using native::shape;
+using native::math::bf16;
+using native::math::fp16;
+
+/// Where the elements of a (B,C,H,W) lie: as they are counted, or the channels of a pixel side by side, as tensor cores
+/// want them. Anything but four axes is row-major.
+enum class order : std::uint8_t { row_major, channels_last };
+
+enum class storage : std::uint8_t { fp32, bf16, fp16 };
+
+constexpr storage storage_of(precision p) {
+  if (p == precision::fp32 || p == precision::tf32) return storage::fp32;
+  return p == precision::fp16 ? storage::fp16 : storage::bf16;
+}
+constexpr std::int64_t bytes_of(storage s) { return s == storage::fp32 ? 4 : 2; }
+
+/// f(std::type_identity<T>{}) with the type that `s` is stored in. Returns: what f does.
+template <class F>
+decltype(auto) with_storage(storage s, F&& f) {
+  if (s == storage::bf16) return f(std::type_identity<bf16>{});
+  if (s == storage::fp16) return f(std::type_identity<fp16>{});
+  return f(std::type_identity<float>{});
+}
+template <class F>
+decltype(auto) with_storage(precision p, F&& f) {
+  return with_storage(storage_of(p), std::forward<F>(f));
+}
+
+/// What memory of the device needs to live: the pool it is from and the stream it is freed on.
+struct lifeline {
+  capability card;
+  memory_pool pool;
+  owned_stream stream;
+  explicit lifeline(const capability& of) : card{of}, pool{card} {}
+};
+/// Memory of the device that keeps its pool alive.
+class memory {
+ public:
+  memory(std::shared_ptr<lifeline> of, std::int64_t bytes)
+      : of_{std::move(of)}, block_{of_->pool.allocate(bytes, of_->stream.get())} {}
+  void* data() const { return block_.data(); }
+  std::int64_t bytes() const { return block_.bytes(); }
+
+ private:
+  std::shared_ptr<lifeline> of_;
+  device_block block_;  // given back before its pool
+};
+
+/// Cheap to copy. An empty one holds nothing and is false.
+class tensor {
+ public:
+  tensor() = default;
+  tensor(cuda::shape extents, comp::precision p, cuda::order places, std::shared_ptr<cuda::memory> memory)
+      : extents_{std::move(extents)}, precision_{p}, order_{places}, memory_{std::move(memory)} {}
+
+  const cuda::shape& shape() const { return extents_; }
+  comp::precision precision() const { return precision_; }
+  cuda::order order() const { return order_; }
+  std::int64_t size() const { return elements(extents_); }
+  explicit operator bool() const { return memory_ != nullptr; }
+
+  void* data() const { return memory_ ? memory_->data() : nullptr; }
+  /// T: what storage_of(precision()) says.
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data());
+  }
+  /// The same memory, read as another shape, or as another precision that is stored alike.
+  tensor viewed(cuda::shape extents) const { return {std::move(extents), precision_, order_, memory_}; }
+  tensor viewed(comp::precision p) const { return {extents_, p, order_, memory_}; }
+
+ private:
+  cuda::shape extents_;
+  comp::precision precision_ = comp::precision::fp32;
+  cuda::order order_ = cuda::order::row_major;
+  std::shared_ptr<cuda::memory> memory_;
+};
+
+class indices {
+ public:
+  indices() = default;
+  indices(cuda::shape extents, std::shared_ptr<cuda::memory> memory)
+      : extents_{std::move(extents)}, memory_{std::move(memory)} {}
+  const cuda::shape& shape() const { return extents_; }
+  std::int64_t size() const { return elements(extents_); }
+  const std::int32_t* data() const { return memory_ ? static_cast<const std::int32_t*>(memory_->data()) : nullptr; }
+
+ private:
+  cuda::shape extents_;
+  std::shared_ptr<cuda::memory> memory_;
+};
+
+}  // namespace comp::cuda

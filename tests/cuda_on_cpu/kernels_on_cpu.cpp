@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel library as nvcc makes it, made by g++ on the SIMT shim: what comp_cuda/kernels.hpp declares.
+#include "kernels/bias_activation.cu"
+#include "kernels/casts.cu"
+#include "kernels/dropout.cu"
+#include "kernels/edge_softmax.cu"
+#include "kernels/elementwise.cu"
+#include "kernels/embedding.cu"
+#include "kernels/gradients.cu"
+#include "kernels/layer_norm.cu"
+#include "kernels/losses.cu"
+#include "kernels/optimizers.cu"
+#include "kernels/reductions.cu"
+#include "kernels/softmax.cu"
+#include "kernels/transpose.cu"
