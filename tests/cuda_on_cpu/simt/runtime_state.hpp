@@ -69,6 +69,7 @@ struct gpu {
   cudaDeviceProp properties;
   // Faults to order; 1 is the next one, 0 none.
   int fail_allocation = 0, fail_launch = 0, lose_device = 0;  // of allocations, of launches, of pieces of work run
+  int fail_library = 0;                                       // of calls of libraries
 
   cudaError_t last = cudaSuccess, lost = cudaSuccess;
   std::exception_ptr later;  // thrown by work that nobody waited for
@@ -143,6 +144,16 @@ cudaError_t runtime_call(F call) {
   if (device.lost != cudaSuccess) return device.lost;
   const cudaError_t code = call();
   return device.report(device.lost != cudaSuccess ? device.lost : code);
+}
+
+/// What every call of a library's stand-in does first. `failed` is the library's status for an internal error.
+/// Returns: what `call` returns; `failed` where that was ordered or the device is lost, and nothing is done then.
+template <class Status, class F>
+Status library_call(Status failed, F call) {
+  if (device.later) std::rethrow_exception(std::exchange(device.later, nullptr));
+  if (device.fail_library > 0 && --device.fail_library == 0) return failed;
+  if (!device.has_driver || device.lost != cudaSuccess) return failed;
+  return call();
 }
 
 }  // namespace simt

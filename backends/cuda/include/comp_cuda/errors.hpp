@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA's error codes as exceptions that a search can tell apart: no memory for this plan (comp::out_of_memory), this
-// device cannot do it (unsupported), the device is gone for this process (device_lost), anything else (cuda_error).
+// Error codes of CUDA and of its libraries as exceptions that a search can tell apart: no memory for this plan
+// (comp::out_of_memory), this device cannot do it (unsupported), the device is gone for this process (device_lost),
+// anything else (cuda_error, library_error).
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <comp/core/error.hpp>
+#include <cstdint>
 #include <source_location>
 #include <string_view>
 
@@ -16,12 +18,17 @@ struct cuda_error : error {
   cuda_error(cudaError_t c, const std::string& text) : error{text}, code{c} {}
 };
 /// What was asked for exists, but not on this device or in this size. Another plan may run.
-struct unsupported : cuda_error {
-  using cuda_error::cuda_error;
+struct unsupported : error {
+  using error::error;
 };
 /// Every later call fails too, until the process ends.
 struct device_lost : cuda_error {
   using cuda_error::cuda_error;
+};
+/// A library refused or failed; `status` is the library's own.
+struct library_error : error {
+  int status;
+  library_error(int s, const std::string& text) : error{text}, status{s} {}
 };
 
 /// True for the errors after which CUDA's documentation says that the process has to be started again.
@@ -58,8 +65,33 @@ inline void check(cudaError_t code, std::string_view doing, std::source_location
   };
   if (code == cudaErrorMemoryAllocation) throw out_of_memory{text("use a smaller batch or a plan that keeps less")};
   if (loses_device(code)) throw device_lost{code, text("start the process again; what was saved is not touched")};
-  if (is_unsupported(code)) throw unsupported{code, text("use another precision or size, or build for this device")};
+  if (is_unsupported(code)) throw unsupported{text("use another precision or size, or build for this device")};
   throw cuda_error{code, text("look up the code in CUDA's documentation")};
+}
+
+/// What a library's status stands for.
+enum class verdict : std::uint8_t { fine, unsupported, no_memory, failed };
+struct library_status {
+  const char* library;  // "cuBLASLt"
+  const char* name;     // "CUBLAS_STATUS_NOT_SUPPORTED"
+  int value;
+  cuda::verdict verdict;
+};
+
+/// Throws: what the status stands for, as check() of a CUDA code does; device_lost where that is why the library
+/// failed.
+inline void check(const library_status& s, std::string_view doing,
+                  std::source_location at = std::source_location::current()) {
+  if (s.verdict == verdict::fine) return;
+  const cudaError_t code = cudaGetLastError();  // a lost device says so to every call
+  if (loses_device(code)) check(code, doing, at);
+  const auto text = [&](std::string_view advice) {
+    return fmt::format("{} failed at {}:{} ({} says {}): {}", doing, at.file_name(), at.line(), s.library, s.name,
+                       advice);
+  };
+  if (s.verdict == verdict::unsupported) throw unsupported{text("use another precision or size")};
+  if (s.verdict == verdict::no_memory) throw out_of_memory{text("use a smaller batch or a plan that keeps less")};
+  throw library_error{s.value, text("look up the status in the library's documentation")};
 }
 
 }  // namespace comp::cuda
