@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of kernels share: values in each format, and the comparison with FP64 within the rounding of the format.
+// What tests of kernels share: memory, values in each format, and the comparison with FP64 within the rounding of the
+// format. The tests run on the SIMT shim and on a GPU; what only the shim can show is inside #ifdef COMP_SIMT.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp_cuda/kernels.hpp>
 #include <comp_native/math/formats.hpp>
 #include <cstdint>
 #include <functional>
@@ -14,11 +16,21 @@
 #include <string>
 #include <vector>
 
-#include "kernels/support/launch.cuh"
+#ifndef COMP_SIMT
+#include "device_buffer.hpp"
+#endif
 
 namespace comp::cuda::test {
 
+#ifdef COMP_SIMT
 using simt::buffer;
+#endif
+
+/// Changes one element of device memory.
+template <class T>
+void put(const buffer<T>& to, std::size_t at, T value) {
+  check(cudaMemcpy(to.data() + at, &value, sizeof(T), cudaMemcpyHostToDevice), "writing an element");
+}
 
 template <class T>
 inline constexpr double half_ulp = 0x1p-24;

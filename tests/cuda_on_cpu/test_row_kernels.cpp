@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax, layer norm and losses over rows of any width, and softmax over edges, each against FP64.
+#include <limits>
+
 #include "kernel_test.hpp"
-#include "kernels/edge_softmax.cuh"
-#include "kernels/layer_norm.cuh"
-#include "kernels/losses.cuh"
-#include "kernels/softmax.cuh"
 
 namespace comp::cuda::test {
 namespace {

@@ -1,20 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reductions, embedding, and what runs over many tensors at once: gradients and optimizers; each against FP64.
+#include <limits>
+
 #include "kernel_test.hpp"
-#include "kernels/embedding.cuh"
-#include "kernels/gradients.cuh"
-#include "kernels/optimizers.cuh"
-#include "kernels/reductions.cuh"
+
+#ifdef COMP_SIMT
+#include "kernels/support/tensor_table.cuh"
+#endif
 
 namespace comp::cuda::test {
 namespace {
 
 constexpr stream on{};
 
+constexpr std::size_t one_block = 8192;  // elements of a tensor that a block does
+#ifdef COMP_SIMT
+static_assert(one_block == piece && tensors_per_launch < 55);
+#endif
+
 /// Tensors of many sizes, more than one launch takes; some span several pieces.
 std::size_t size_of(std::size_t i) {
-  if (i >= 9 && i < 12) return piece + i - 10;  // one less, as many, one more than a block does
-  return i == 7 ? 3 * piece + 5 : i * 13 % 70;
+  if (i >= 9 && i < 12) return one_block + i - 10;  // one less, as many, one more than a block does
+  return i == 7 ? 3 * one_block + 5 : i * 13 % 70;
 }
 constexpr std::size_t tensors = 55;
 
@@ -172,9 +179,9 @@ TEST_CASE("norm, scaling and the count of what is not finite, over many tensors"
   scale_gradients(on, g.jobs, 0.125);
   CHECK(g.all[7].device.values()[24580] == g.all[7].host[24580] * 0.125F);
   CHECK(g.all[3].device.values()[0] == g.all[3].host[0] * 0.125F);
-  g.all[7].data()[24580] = std::nanf("");
-  g.all[3].data()[1] = -std::numeric_limits<float>::infinity();
-  g.all[54].data()[1] = std::numeric_limits<float>::infinity();
+  put(g.all[7].device, 24580, std::nanf(""));
+  put(g.all[3].device, 1, -std::numeric_limits<float>::infinity());
+  put(g.all[54].device, 1, std::numeric_limits<float>::infinity());
   count_not_finite(on, g.jobs, bad.data());
   CHECK(bad.values()[0] == 3);
   gradient_norm(on, {}, norm.data(), scratch.data());
@@ -213,7 +220,7 @@ TEST_CASE_TEMPLATE("steps of SGD, Adam and AdamW agree with FP64 and refresh the
     p.check(3, [&](double& w, double g, double& m, double& v, int s) { r.adam_step(w, g, m, v, s); });
   }
   SUBCASE("a step with gradients that are not finite is left out") {
-    bad.data()[0] = 2;
+    put(bad, 0, 2ULL);
     adam_step<Low>(on, p.jobs(), r.adam, 1, control);
     for (const auto& v : p.value) CHECK(v.device.values() == v.host);
   }
