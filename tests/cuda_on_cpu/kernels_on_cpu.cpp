@@ -4,6 +4,7 @@
 #include "kernels/casts.cu"
 #include "kernels/dropout.cu"
 #include "kernels/edge_softmax.cu"
+#include "kernels/edges.cu"
 #include "kernels/elementwise.cu"
 #include "kernels/embedding.cu"
 #include "kernels/gradients.cu"

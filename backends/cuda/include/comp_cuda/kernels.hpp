@@ -109,6 +109,27 @@ void edge_softmax(stream, const T* x, const std::int32_t* begin, T* y, index nod
 template <class T>
 void edge_softmax_backward(stream, const T* dy, const T* y, const std::int32_t* begin, T* dx, index nodes, index heads);
 
+// edges.cuh: an edge e enters the node row[e] and leaves column[e]; sums over the edges of a node are made from a list
+// of them (others: the node at the other end; edge: which edge it is, null: they are counted as they are listed).
+
+/// y (edges,heads) = leaky_relu(target[row] + source[column]), with the slope where that is negative.
+template <class T>
+void edge_scores(stream, const T* target, const T* source, const std::int32_t* row, const std::int32_t* column, T* y,
+                 index edges, index heads, float slope);
+/// d_own (nodes,heads) = the gradient of the one of them whose nodes' edges are listed; `other` is the other one.
+template <class T>
+void edge_scores_backward(stream, const T* dy, const T* own, const T* other, const std::int32_t* begin,
+                          const std::int32_t* others, const std::int32_t* edge, T* d_own, index nodes, index heads,
+                          float slope);
+/// y (nodes,heads,width) = the sums over the edges of share (edges,heads) * x[other] (.,heads,width).
+template <class T>
+void weighted_sums(stream, const T* share, const T* x, const std::int32_t* begin, const std::int32_t* other,
+                   const std::int32_t* edge, T* y, index nodes, index heads, index width);
+/// y (edges,heads) = the dot products of a[row] and b[column], both (.,heads,width).
+template <class T>
+void edge_products(stream, const T* a, const T* b, const std::int32_t* row, const std::int32_t* column, T* y,
+                   index edges, index heads, index width);
+
 // losses.cuh
 
 /// *loss: the mean of -log softmax(logits)[target] over targets >= 0, *count: over how many. log_sum and term are

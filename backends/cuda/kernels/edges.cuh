@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers of edges from numbers of their two nodes, and sums over the edges of each node, for several heads: what graph
+// attention needs around its softmax (edge_softmax.cuh). Every sum is made in one thread or one warp, in the order of
+// the edges: the same bits each time, and no atomics.
+// Not here: products with values that all features share (cuSPARSE's, see comp_cuda/sparse.hpp).
+#pragma once
+
+#include "support/lanes.cuh"
+#include "support/over_elements.cuh"
+
+namespace comp::cuda {
+
+namespace detail {
+
+/// The edge that is listed at place k of a node's edges.
+__device__ __forceinline__ index edge_at(pointer<const std::int32_t> edge, index k) { return edge ? edge[k] : k; }
+
+template <class T>
+struct edge_scores_functor {
+  pointer<const T> target, source;
+  pointer<const std::int32_t> row, column;
+  pointer<T> y;
+  index heads;
+  float slope;
+  template <int N>
+  __device__ void at(index i) const {
+    static_assert(N == 1);
+    const index e = i / heads, head = i % heads;
+    const float sum = widen<T>(target[row[e] * heads + head]) + widen<T>(source[column[e] * heads + head]);
+    y[i] = narrow<T>(sum > 0 ? sum : sum * slope);
+  }
+};
+
+/// A warp for each node and head.
+template <class T>
+__global__ void __launch_bounds__(block_size)
+    edge_scores_gradient(pointer<const T> dy, pointer<const T> own, pointer<const T> other,
+                         pointer<const std::int32_t> begin, pointer<const std::int32_t> others,
+                         pointer<const std::int32_t> edge, pointer<T> d_own, index nodes, index heads, float slope) {
+  const index at = static_cast<index>(blockIdx.x) * (block_size / 32) + threadIdx.x / 32;
+  const bool there = at < nodes * heads;
+  const index node = there ? at / heads : 0, head = there ? at % heads : 0, lane = threadIdx.x % 32;
+  float total = 0;
+  if (there) {
+    const float mine = widen<T>(own[at]);
+    for (index k = begin[node] + lane; k < begin[node + 1]; k += 32) {
+      const float sum = mine + widen<T>(other[others[k] * heads + head]);
+      const float d = widen<T>(dy[edge_at(edge, k) * heads + head]);
+      total += sum > 0 ? d : d * slope;
+    }
+  }
+  total = combine_warp(total, sum_of{});
+  if (there && lane == 0) d_own[at] = narrow<T>(total);
+}
+
+/// N neighbouring features of one head.
+template <class T>
+struct weighted_sums_functor {
+  pointer<const T> share, x;
+  pointer<const std::int32_t> begin, other, edge;
+  pointer<T> y;
+  index heads, width;
+  template <int N>
+  __device__ void at(index i) const {
+    const index features = heads * width, node = i / features, feature = i % features, head = feature / width;
+    float total[N] = {};
+    for (index k = begin[node]; k < begin[node + 1]; ++k) {
+      const float part = widen<T>(share[edge_at(edge, k) * heads + head]);
+      float from[N];
+      load_all<N, T>(x + (other[k] * features + feature), from);
+#pragma unroll
+      for (int j = 0; j < N; ++j) total[j] += part * from[j];
+    }
+    store_all<N, T>(y + i, total);
+  }
+};
+
+/// `lanes` threads, a power of two up to 32, for each edge and head; N features at once.
+template <int N, class T>
+__global__ void __launch_bounds__(block_size)
+    edge_products(pointer<const T> a, pointer<const T> b, pointer<const std::int32_t> row,
+                  pointer<const std::int32_t> column, pointer<T> y, index edges, index heads, index width,
+                  index lanes) {
+  const index at = (static_cast<index>(blockIdx.x) * block_size + threadIdx.x) / lanes, lane = threadIdx.x % lanes;
+  const bool there = at < edges * heads;
+  float total = 0;
+  if (there) {
+    const index e = at / heads, head = at % heads;
+    const index of_a = (row[e] * heads + head) * width, of_b = (column[e] * heads + head) * width;
+    for (index i = lane * N; i < width; i += lanes * N) {
+      float left[N], right[N];
+      load_all<N, T>(a + (of_a + i), left);
+      load_all<N, T>(b + (of_b + i), right);
+#pragma unroll
+      for (int j = 0; j < N; ++j) total += left[j] * right[j];
+    }
+  }
+  for (int bits = static_cast<int>(lanes) / 2; bits > 0; bits /= 2) total += __shfl_xor_sync(all_lanes, total, bits);
+  if (there && lane == 0) y[at] = narrow<T>(total);
+}
+
+template <int N, class T>
+void launch_edge_products(stream on, const T* a, const T* b, const std::int32_t* row, const std::int32_t* column, T* y,
+                          index edges, index heads, index width) {
+  index lanes = 1;
+  while (lanes < 32 && lanes * N < width) lanes *= 2;
+  const index threads = edges * heads * lanes;
+  launch(on, {dim3{static_cast<unsigned>((threads + block_size - 1) / block_size)}, block_size}, edge_products<N, T>, a,
+         b, row, column, y, edges, heads, width, lanes);
+}
+
+}  // namespace detail
+
+template <class T>
+void edge_scores(stream on, const T* target, const T* source, const std::int32_t* row, const std::int32_t* column, T* y,
+                 index edges, index heads, float slope) {
+  launch(on, {blocks_for(edges * heads), block_size}, over_elements<1, detail::edge_scores_functor<T>>,
+         detail::edge_scores_functor<T>{target, source, row, column, y, heads, slope}, edges * heads, index{0});
+}
+template <class T>
+void edge_scores_backward(stream on, const T* dy, const T* own, const T* other, const std::int32_t* begin,
+                          const std::int32_t* others, const std::int32_t* edge, T* d_own, index nodes, index heads,
+                          float slope) {
+  const index warps = nodes * heads;
+  launch(on, {dim3{static_cast<unsigned>((warps + block_size / 32 - 1) / (block_size / 32))}, block_size},
+         detail::edge_scores_gradient<T>, dy, own, other, begin, others, edge, d_own, nodes, heads, slope);
+}
+template <class T>
+void weighted_sums(stream on, const T* share, const T* x, const std::int32_t* begin, const std::int32_t* other,
+                   const std::int32_t* edge, T* y, index nodes, index heads, index width) {
+  constexpr int N = wide<T>;
+  const bool packs = width % N == 0 && fits<N>(x) && fits<N>(y);
+  for_elements<N>(on, nodes * heads * width, packs ? 0 : -1,
+                  detail::weighted_sums_functor<T>{share, x, begin, other, edge, y, heads, width});
+}
+template <class T>
+void edge_products(stream on, const T* a, const T* b, const std::int32_t* row, const std::int32_t* column, T* y,
+                   index edges, index heads, index width) {
+  constexpr int N = wide<T>;
+  if (width % N == 0 && fits<N>(a) && fits<N>(b)) {
+    detail::launch_edge_products<N>(on, a, b, row, column, y, edges, heads, width);
+  } else {
+    detail::launch_edge_products<1>(on, a, b, row, column, y, edges, heads, width);
+  }
+}
+
+}  // namespace comp::cuda
