@@ -187,7 +187,7 @@ TEST_CASE("batches are prefetched in order, each slot only when it is free again
     batches.put(bytes_of(batch(1)));
     batches.put(bytes_of(batch(2)));
     CHECK_THROWS_WITH_AS(batches.put(bytes_of(batch(3))),
-                         "a third batch is prefetched (2 wait already): take one first", error);
+                         "one more batch is prefetched (2 wait already): take one first", error);
     for (int i = 1; i < 8; ++i) {
       device_block got = batches.take(compute);
       batches.put(bytes_of(batch(i + 2)));

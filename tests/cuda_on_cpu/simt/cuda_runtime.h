@@ -22,7 +22,8 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sh
             const place& at, const Arguments&... arguments) {
   runtime_call([&] {
     if (device.fail_launch > 0 && --device.fail_launch == 0) return cudaErrorLaunchOutOfResources;
-    if (!known_stream(on)) return cudaErrorInvalidResourceHandle;
+    if (!known_stream(on) || (on && on->gpu != device.current)) return cudaErrorInvalidResourceHandle;
+    ++device.launches;
     const auto bound = [=](const Parameters&... p) {
       device.give(on, [=] {
         run_grid(grid, block, shared_bytes, at, [&] { kernel(p...); });

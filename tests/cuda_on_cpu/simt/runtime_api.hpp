@@ -63,6 +63,13 @@ inline cudaError_t cudaGetDeviceCount(int* count) {
     return simt::device.count ? cudaSuccess : cudaErrorNoDevice;
   });
 }
+inline cudaError_t cudaSetDevice(int device) {
+  return simt::runtime_call([=] {
+    if (device < 0 || device >= simt::device.count) return cudaErrorInvalidDevice;
+    simt::device.current = device;
+    return cudaSuccess;
+  });
+}
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* to, int device) {
   return simt::runtime_call([=] {
     if (device < 0 || device >= simt::device.count) return cudaErrorInvalidDevice;
@@ -89,6 +96,7 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned flags) {
     if (flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
     auto made = std::make_unique<simt_stream>();
     made->waits_for_default = flags == cudaStreamDefault;
+    made->gpu = simt::device.current;
     *to = made.get();
     simt::device.streams.insert(std::move(made));
     return cudaSuccess;
@@ -117,6 +125,7 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned) {
   return simt::runtime_call([=] {
     auto made = std::make_unique<simt_event>();
+    made->gpu = simt::device.current;
     *to = made.get();
     simt::device.events.insert(std::move(made));
     return cudaSuccess;
@@ -131,6 +140,7 @@ inline cudaError_t cudaEventDestroy(cudaEvent_t e) {
 inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   return simt::runtime_call([=] {
     if (!simt::known(simt::device.events, e) || !known_stream(s)) return cudaErrorInvalidResourceHandle;
+    if (s && s->gpu != e->gpu) return cudaErrorInvalidResourceHandle;
     e->on = s ? s : &simt::device.standard;
     e->at = e->on->given + 1;
     simt::device.give(s, [=] { e->passed = std::chrono::steady_clock::now(); });

@@ -51,11 +51,13 @@ struct simt_stream {
   std::deque<std::function<void()>> work;
   std::uint64_t given = 0, done = 0;
   bool waits_for_default = false;
+  int gpu = 0;
 };
 struct simt_event {
   simt_stream* on = nullptr;  // null: never recorded
   std::uint64_t at = 0;
   std::chrono::steady_clock::time_point passed;
+  int gpu = 0;
 };
 struct simt_pool {
   std::multiset<std::size_t> kept;  // sizes of blocks that were freed and not given back
@@ -64,12 +66,14 @@ struct simt_pool {
 namespace simt {
 
 struct gpu {
-  int count = 1;
+  int count = 1, current = 0;
   bool has_driver = true, has_pools = true;
   cudaDeviceProp properties;
   // Faults to order; 1 is the next one, 0 none.
   int fail_allocation = 0, fail_launch = 0, lose_device = 0;  // of allocations, of launches, of pieces of work run
   int fail_library = 0;                                       // of calls of libraries
+
+  std::uint64_t launches = 0;  // of kernels, since the start
 
   cudaError_t last = cudaSuccess, lost = cudaSuccess;
   std::exception_ptr later;  // thrown by work that nobody waited for

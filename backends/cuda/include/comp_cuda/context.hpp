@@ -39,19 +39,23 @@ inline void require_same(const char* operation, const shape& a, const shape& b) 
 
 class context {
  public:
-  /// workspace_limit: [bytes] that one library call may ask for beside its tensors.
-  context(const capability& card, std::int64_t workspace_limit)
-      : life_{std::make_shared<lifeline>(card)}, workspace_limit_{workspace_limit} {}
+  /// workspace_limit: [bytes] that one library call may ask for beside its tensors. measures: whether the algorithms of
+  /// a library are timed when a shape is first met, or taken as its heuristic orders them.
+  context(const capability& card, std::int64_t workspace_limit, bool measures = true)
+      : life_{std::make_shared<lifeline>(card)}, workspace_limit_{workspace_limit}, measures_{measures} {}
   context(const context&) = delete;
   context& operator=(const context&) = delete;
 
   const capability& card() const { return life_->card; }
+  /// Makes this GPU the one that the calling thread speaks to: the runtime launches only on that.
+  void be_current() const { check(cudaSetDevice(card().device), "choosing a GPU"); }
   const owned_stream& stream() const { return life_->stream; }
   memory_pool& pool() { return life_->pool; }
   const memory_pool& pool() const { return life_->pool; }
   void synchronize() { stream().synchronize(); }
 
   std::shared_ptr<memory> allocate(std::int64_t bytes) { return std::make_shared<memory>(life_, bytes); }
+  std::shared_ptr<memory> adopt(device_block block) { return std::make_shared<memory>(life_, std::move(block)); }
   /// Uninitialised.
   tensor make(shape extents, precision p, order places = order::row_major) {
     const std::int64_t bytes = elements(extents) * bytes_of(storage_of(p));
@@ -71,6 +75,7 @@ class context {
   /// Keeps the scratch memory of work that is run again later.
   std::shared_ptr<memory> scratch_memory() const { return scratch_; }
   std::int64_t workspace_limit() const { return workspace_limit_; }
+  bool measures_algorithms() const { return measures_; }
 
   /// Copies values of the device to the host. Waits for the work before it.
   template <class T>
@@ -99,6 +104,7 @@ class context {
  private:
   std::shared_ptr<lifeline> life_;
   std::int64_t workspace_limit_;
+  bool measures_;
   std::shared_ptr<memory> scratch_;
   std::unordered_map<std::type_index, std::shared_ptr<void>> parts_;  // gone before the stream that they work on
 };

@@ -24,10 +24,10 @@ class parameter {
 
   shape extents;
   bool trainable = true;
-  bool fresh = true;                      // the next gradient overwrites
-  tensor value, gradient, first, second;  // FP32; slots: SGD's velocity, or Adam's two moments
-  tensor low;                             // the values in the low precision that was asked for last
-  bool low_current = false;
+  bool fresh = true;                           // the next gradient overwrites
+  tensor value, gradient, first, second;       // FP32; slots: SGD's velocity, or Adam's two moments
+  tensor low;                                  // the values in the low precision that was asked for last
+  bool low_current = false, low_read = false;  // low_read: since the optimizer wrote it
   std::uint64_t version = 0;  // counts the changes of the values: for what is derived from them elsewhere (FP8)
 
   bool has_gradient() const { return trainable && !fresh; }
@@ -61,7 +61,7 @@ inline const void* weights(context& c, parameter& p, precision as) {
     p.low_current = false;
   }
   if (!p.low_current) convert(c, p.value, p.low);
-  p.low_current = true;
+  p.low_current = p.low_read = true;
   return p.low.data();
 }
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches on their way to the device while the last one trains: two slots of pinned memory and a stream of their own.
+// Batches on their way to the device while the last one trains: slots of pinned memory and a stream of their own.
 // A slot is written again only when its copy has been made, and the compute stream waits for a batch only when it reads
-// it.
+// it. What is given to the compute stream later never delays a copy.
 #pragma once
 
-#include <array>
 #include <cstring>
 #include <span>
+#include <vector>
 
 #include "memory_pool.hpp"
 
@@ -38,14 +38,16 @@ class pinned_block {
 
 class prefetcher {
  public:
-  explicit prefetcher(memory_pool& pool) : pool_{&pool} {}
+  /// depth: how many batches may be under way, one slot for each.
+  explicit prefetcher(memory_pool& pool, std::size_t depth = 2) : pool_{&pool}, slots_(depth) {}
   ~prefetcher() { (void)cudaStreamSynchronize(copies_.get()); }  // pinned memory is still being read until then
   prefetcher(const prefetcher&) = delete;
   prefetcher& operator=(const prefetcher&) = delete;
 
-  /// Starts the way of a batch; returns before it is there. At most two batches may be under way: take() one first.
+  /// Starts the way of a batch; returns before it is there. Throws: error where as many as fit are under way.
   void put(std::span<const std::byte> batch) {
-    require<error>(waiting_ < slots_.size(), "a third batch is prefetched ({} wait already): take one first", waiting_);
+    require<error>(waiting_ < slots_.size(), "one more batch is prefetched ({} wait already): take one first",
+                   waiting_);
     slot& s = slots_[next_ % slots_.size()];
     s.copied.wait();
     if (s.host.bytes() < batch.size()) s.host = pinned_block{batch.size()};
@@ -75,7 +77,7 @@ class prefetcher {
   };
   memory_pool* pool_;
   owned_stream copies_;
-  std::array<slot, 2> slots_;
+  std::vector<slot> slots_;
   std::size_t next_ = 0, waiting_ = 0;
 };
 

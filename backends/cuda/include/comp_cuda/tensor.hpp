@@ -52,13 +52,21 @@ struct lifeline {
   capability card;
   memory_pool pool;
   owned_stream stream;
-  explicit lifeline(const capability& of) : card{of}, pool{card} {}
+  explicit lifeline(const capability& of) : card{current(of)}, pool{card} {}
+
+ private:
+  /// Streams belong to the GPU that is current when they are made.
+  static const capability& current(const capability& of) {
+    check(cudaSetDevice(of.device), "choosing a GPU");
+    return of;
+  }
 };
 /// Memory of the device that keeps its pool alive.
 class memory {
  public:
   memory(std::shared_ptr<lifeline> of, std::int64_t bytes)
       : of_{std::move(of)}, block_{of_->pool.allocate(bytes, of_->stream.get())} {}
+  memory(std::shared_ptr<lifeline> of, device_block block) : of_{std::move(of)}, block_{std::move(block)} {}
   void* data() const { return block_.data(); }
   std::int64_t bytes() const { return block_.bytes(); }
 
@@ -97,18 +105,26 @@ class tensor {
   std::shared_ptr<cuda::memory> memory_;
 };
 
+/// What is known of indices where they come from, so that wrong ones are refused without asking the device.
+struct index_range {
+  std::int32_t least = 0, most = 0;
+  std::int64_t counted = 0;  // that are not negative: targets that count
+};
+
 class indices {
  public:
   indices() = default;
-  indices(cuda::shape extents, std::shared_ptr<cuda::memory> memory)
-      : extents_{std::move(extents)}, memory_{std::move(memory)} {}
+  indices(cuda::shape extents, std::shared_ptr<cuda::memory> memory, const index_range& of)
+      : extents_{std::move(extents)}, memory_{std::move(memory)}, range_{of} {}
   const cuda::shape& shape() const { return extents_; }
+  const index_range& range() const { return range_; }
   std::int64_t size() const { return elements(extents_); }
   const std::int32_t* data() const { return memory_ ? static_cast<const std::int32_t*>(memory_->data()) : nullptr; }
 
  private:
   cuda::shape extents_;
   std::shared_ptr<cuda::memory> memory_;
+  index_range range_;
 };
 
 }  // namespace comp::cuda

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Device that is an NVIDIA GPU: cuBLASLt and cuDNN for what they are good at, kernels of this backend for the rest.
+// FP32 without tensor cores; TF32, BF16 and FP16 with them, summed in FP32; FP8 for matrix products, BF16 between them.
+// What an operation means is said in comp_native/device.hpp; here is only how it is reached. Work is given to one
+// stream, and nothing waits for it but what returns values to the host. One device is for one thread at a time.
+#pragma once
+
+#include <array>
+#include <comp/core/hardware.hpp>
+#include <comp_native/device.hpp>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "context.hpp"
+#include "dropout.hpp"
+#include "elementwise.hpp"
+#include "embedding.hpp"
+#include "heads.hpp"
+#include "layer_norm.hpp"
+#include "layout.hpp"
+#include "loss.hpp"
+#include "optimizer.hpp"
+#include "parameter.hpp"
+#include "softmax.hpp"
+#include "tensor.hpp"
+#include "transfer.hpp"
+
+namespace comp::cuda {
+
+struct settings {
+  int gpu = 0;
+  /// [bytes] that one library call may ask for beside its tensors. The fastest convolutions of cuDNN trade memory for
+  /// time; what they take counts in the peak of a plan, and 256 MiB is small beside the activations of a batch that
+  /// fills a GPU.
+  std::int64_t workspace_limit = std::int64_t{256} << 20;
+  bool measure_algorithms = true;  // false: as the libraries' heuristics order them, the same from run to run
+};
+
+class device {
+ public:
+  using tensor = cuda::tensor;
+  using indices = cuda::indices;
+  using parameter = cuda::parameter;
+  using parameter_state = cuda::parameter_state;
+  using saved_tensor = cuda::saved_tensor;
+  using saved = std::vector<tensor>;
+  using parameters = std::span<parameter* const>;
+
+  /// Throws: error for a GPU that is not there, or a workspace of less than nothing.
+  explicit device(const settings& chosen = {})
+      : context_{
+            std::make_unique<context>(probe(chosen.gpu), checked(chosen).workspace_limit, chosen.measure_algorithms)} {}
+
+  comp::hardware hardware() const {
+    const capability& card = context_->card();
+    return {.name = card.name, .kind = device_kind::cuda, .compute_capability = 10 * card.major + card.minor};
+  }
+  std::vector<comp::precision> supported_precisions() const { return context_->card().supported(); }
+  /// One sentence for each precision that this GPU would not run faster.
+  std::vector<std::string> warnings() const { return context_->card().warnings(); }
+  /// What operators are given, for those that are not among the members here.
+  context& shared() { return c(); }
+
+  // Memory and transfer
+  tensor upload(std::span<const float> from, const shape& s, comp::precision p) {
+    return cuda::upload(c(), from, s, p);
+  }
+  indices upload(std::span<const std::int32_t> from, shape s) { return cuda::upload(c(), from, std::move(s)); }
+  std::vector<float> download(const tensor& t) { return cuda::download(c(), t); }
+  tensor cast(const tensor& t, comp::precision p) {
+    require_supported(c(), p);
+    return cuda::cast(c(), t, p);
+  }
+  tensor reshape(const tensor& t, const shape& s) { return cuda::reshape(c(), t, s); }
+  void synchronize() { c().synchronize(); }
+  std::int64_t live_bytes() const { return context_->pool().live_bytes(); }
+  std::int64_t peak_bytes() const { return context_->pool().peak_bytes(); }
+  void reset_peak() { context_->pool().reset_peak(); }
+
+  // Parameters
+  parameter make_parameter(std::span<const float> from, const shape& s, bool trainable = true) {
+    return cuda::make_parameter(c(), from, s, trainable);
+  }
+  const shape& shape_of(const parameter& p) const { return p.extents; }
+  std::vector<float> values(const parameter& p) { return cuda::values(c(), p); }
+  std::vector<float> gradient(const parameter& p) { return cuda::gradient(c(), p); }
+  void set_values(parameter& p, std::span<const float> from) { cuda::set_values(c(), p, from); }
+  void zero_gradient(parameter& p) { p.fresh = true; }
+  parameter_state snapshot(const parameter& p) { return cuda::snapshot(c(), p); }
+  void restore(parameter& p, const parameter_state& s) { cuda::restore(c(), p, s); }
+  std::int64_t count_not_finite(parameters all) { return cuda::count_not_finite(c(), all); }
+  double gradient_norm(parameters all) { return cuda::gradient_norm(c(), all); }
+  void scale_gradients(parameters all, double factor) { cuda::scale_gradients(c(), all, factor); }
+  void sgd_step(parameters all, const sgd_options& o) { cuda::sgd_step(c(), all, o); }
+  void adam_step(parameters all, const adam_options& o, std::int64_t step) { cuda::adam_step(c(), all, o, step); }
+
+  // Operators
+  saved_tensor layer_norm(const tensor& x, parameter& gamma, parameter& beta, double eps) {
+    return cuda::layer_norm(c(), x, gamma, beta, eps);
+  }
+  tensor layer_norm_backward(const tensor& dy, const tensor& x, const saved& s, parameter& gamma, parameter& beta,
+                             [[maybe_unused]] double eps) {
+    return cuda::layer_norm_backward(c(), dy, x, s, gamma, beta);
+  }
+  tensor activate(activation a, const tensor& x) { return cuda::activate(c(), a, x); }
+  tensor activate_backward(activation a, const tensor& dy, const tensor& x, const tensor& y) {
+    return cuda::activate_backward(c(), a, dy, x, y);
+  }
+  tensor dropout(const tensor& x, double p, const dropout_key& k) { return cuda::dropout(c(), x, p, k); }
+  tensor dropout_backward(const tensor& dy, double p, const dropout_key& k) {
+    return cuda::dropout_backward(c(), dy, p, k);
+  }
+  tensor add(const tensor& a, const tensor& b) { return cuda::add(c(), a, b); }
+  tensor mul(const tensor& a, const tensor& b) { return cuda::mul(c(), a, b); }
+  tensor sum(std::span<const tensor> terms) { return cuda::sum(c(), terms); }
+  tensor embedding(const indices& at, parameter& w, comp::precision p) {
+    require_supported(c(), p);
+    return cuda::embedding(c(), at, w, p);
+  }
+  void embedding_backward(const tensor& dy, const indices& at, parameter& w) {
+    cuda::embedding_backward(c(), dy, at, w);
+  }
+  tensor split_heads(const tensor& x, std::int64_t heads) { return cuda::split_heads(c(), x, heads); }
+  tensor merge_heads(const tensor& x) { return cuda::merge_heads(c(), x); }
+  tensor softmax(const tensor& x, bool causal = false) { return cuda::softmax(c(), x, causal); }
+  tensor softmax_backward(const tensor& dy, const tensor& y) { return cuda::softmax_backward(c(), dy, y); }
+  tensor log_softmax(const tensor& x) { return cuda::log_softmax(c(), x); }
+  tensor log_softmax_backward(const tensor& dy, const tensor& y) { return cuda::log_softmax_backward(c(), dy, y); }
+  saved_tensor cross_entropy(const tensor& logits, const indices& target, double* loss) {
+    return cuda::cross_entropy(c(), logits, target, loss);
+  }
+  tensor cross_entropy_backward(const saved& s, const indices& target, double scale) {
+    return cuda::cross_entropy_backward(c(), s, target, scale);
+  }
+  void nll_loss(const tensor& logp, const indices& target, double* loss) { cuda::nll_loss(c(), logp, target, loss); }
+  tensor nll_loss_backward(const tensor& logp, const indices& target, double scale) {
+    return cuda::nll_loss_backward(c(), logp, target, scale);
+  }
+  void mse_loss(const tensor& x, const tensor& target, double* loss) { cuda::mse_loss(c(), x, target, loss); }
+  tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) {
+    return cuda::mse_loss_backward(c(), x, target, scale);
+  }
+  std::int64_t count_correct(const tensor& logits, const indices& target) {
+    return cuda::count_correct(c(), logits, target);
+  }
+
+ private:
+  static const settings& checked(const settings& chosen) {
+    require<settings_error>(chosen.workspace_limit >= 0,
+                            "a workspace of {} bytes asked for (0 is the least): use 0 to forbid workspaces",
+                            chosen.workspace_limit);
+    return chosen;
+  }
+  context& c() {
+    context_->be_current();
+    return *context_;
+  }
+  std::unique_ptr<context> context_;
+};
+
+}  // namespace comp::cuda

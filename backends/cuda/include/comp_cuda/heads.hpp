@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The heads of attention side by side, and back: one pass that exchanges two axes, none where one of them has size 1.
+#pragma once
+
+#include "layout.hpp"
+
+namespace comp::cuda {
+
+namespace detail {
+
+/// x is (b,i,j,d) in its memory. Returns: `to`, which is (b,j,i,d) in its.
+inline tensor middle_swapped(context& c, const tensor& x, std::int64_t i, std::int64_t j, std::int64_t d,
+                             const shape& to) {
+  if (i == 1 || j == 1) return x.viewed(to);
+  const tensor y = c.make(to, x.precision());
+  with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
+    swap_middle<T>(c.stream().get(), x.as<T>(), y.as<T>(), x.size() / (i * j * d), i, j, d);
+  });
+  return y;
+}
+
+}  // namespace detail
+
+/// x is (B,T,C). Returns: (B,heads,T,C/heads).
+inline tensor split_heads(context& c, const tensor& x, std::int64_t heads) {
+  require_some("split_heads", x.shape());
+  require<error>(x.shape().size() == 3 && heads > 0 && x.shape()[2] % heads == 0,
+                 "split_heads of x {} into {} (it takes (B,T,C), C a multiple of the heads): fix the sizes",
+                 text(x.shape()), heads);
+  const std::int64_t batch = x.shape()[0], tokens = x.shape()[1], width = x.shape()[2] / heads;
+  return detail::middle_swapped(c, x, tokens, heads, width, {batch, heads, tokens, width});
+}
+/// x is (B,H,T,D). Returns: (B,T,H*D).
+inline tensor merge_heads(context& c, const tensor& x) {
+  require_some("merge_heads", x.shape());
+  const shape& s = x.shape();
+  require<error>(s.size() == 4, "merge_heads of x {} (it takes (B,H,T,D)): reshape it", text(s));
+  return detail::middle_swapped(c, row_major(c, x), s[1], s[2], s[3], {s[0], s[2], s[1] * s[3]});
+}
+
+}  // namespace comp::cuda

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Losses, their gradients and the count of right answers. A loss is a double of FP32 terms summed in a fixed order;
+// only what the caller asks for as a number of the host is waited for, in one place (detail::told). A target below 0 is
+// left out of mean and gradient; a batch with no other target is refused. What targets are is known from their upload.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "layer_norm.hpp"
+#include "layout.hpp"
+
+namespace comp::cuda {
+
+namespace detail {
+
+/// Throws: error for targets that do not fit scores of shape `s`.
+inline void require_targets(const char* operation, const shape& s, const indices& target) {
+  require_some(operation, s);
+  require<error>(s.size() == 2 && target.size() == s[0],
+                 "{} of scores {} with {} targets (scores are (N,V), one target for each row): fix the shapes",
+                 operation, text(s), target.size());
+  const index_range& t = target.range();
+  require<error>(t.most < s[1], "{} of target {} (there are {} classes): use targets below {}", operation, t.most, s[1],
+                 s[1]);
+  require<error>(t.counted > 0,
+                 "{} with {} targets, all below 0 (the mean of none is not defined): leave out such a batch", operation,
+                 target.size());
+}
+
+/// What a loss leaves on the device, in one block: over how many targets it is the mean, and the mean.
+struct loss_place {
+  tensor count;  // (1), FP32
+  double* loss;
+};
+inline loss_place make_loss(context& c) {
+  const tensor count{{1}, precision::fp32, order::row_major, c.allocate(16)};
+  return {count, reinterpret_cast<double*>(count.as<float>() + 2)};
+}
+/// Reads a loss into the host's number.
+inline void told(context& c, const double* from, double* to) { *to = c.read_one(from); }
+
+}  // namespace detail
+
+/// *loss: the mean of -log softmax(logits)[target]. saved: the logits, the log of each row's sum of exponentials, and
+/// over how many targets the mean is. The output is empty: the loss is the host's.
+inline saved_tensor cross_entropy(context& c, const tensor& logits, const indices& target, double* loss) {
+  detail::require_targets("cross_entropy", logits.shape(), target);
+  const std::int64_t rows = logits.shape()[0], width = logits.shape()[1];
+  const tensor in = row_major(c, logits), sums = c.make({rows}, precision::fp32);
+  const detail::loss_place to = detail::make_loss(c);
+  with_storage(in.precision(), [&]<class T>(std::type_identity<T>) {
+    cross_entropy<T>(c.stream().get(), in.as<T>(), target.data(), sums.as<float>(), c.scratch_of<float>(rows), to.loss,
+                     to.count.as<float>(), rows, width);
+  });
+  detail::told(c, to.loss, loss);
+  return {{}, {in, sums, to.count}};
+}
+/// Returns: scale/count * (softmax - one at the target), in the precision of the logits.
+inline tensor cross_entropy_backward(context& c, const std::vector<tensor>& saved, const indices& target,
+                                     double scale) {
+  const tensor &logits = saved[0], dx = c.make_like(logits);
+  detail::require_targets("cross_entropy_backward", logits.shape(), target);
+  with_storage(logits.precision(), [&]<class T>(std::type_identity<T>) {
+    cross_entropy_backward<T>(c.stream().get(), logits.as<T>(), target.data(), saved[1].as<float>(),
+                              saved[2].as<float>(), dx.as<T>(), logits.shape()[0], logits.shape()[1], scale);
+  });
+  return dx;
+}
+
+namespace detail {
+
+inline loss_place nll_mean(context& c, const tensor& logp, const indices& target) {
+  const loss_place to = make_loss(c);
+  with_storage(logp.precision(), [&]<class T>(std::type_identity<T>) {
+    nll_loss<T>(c.stream().get(), logp.as<T>(), target.data(), c.scratch_of<float>(logp.shape()[0]), to.loss,
+                to.count.as<float>(), logp.shape()[0], logp.shape()[1]);
+  });
+  return to;
+}
+
+}  // namespace detail
+
+/// *loss: the mean of -logp[target].
+inline void nll_loss(context& c, const tensor& logp, const indices& target, double* loss) {
+  detail::require_targets("nll_loss", logp.shape(), target);
+  detail::told(c, detail::nll_mean(c, row_major(c, logp), target).loss, loss);
+}
+/// How many targets count is asked of the device again: its memory may hold another batch than was uploaded first.
+inline tensor nll_loss_backward(context& c, const tensor& logp, const indices& target, double scale) {
+  detail::require_targets("nll_loss_backward", logp.shape(), target);
+  const tensor in = row_major(c, logp), dx = c.make_like(in);
+  const detail::loss_place of = detail::nll_mean(c, in, target);
+  with_storage(dx.precision(), [&]<class T>(std::type_identity<T>) {
+    nll_loss_backward<T>(c.stream().get(), target.data(), of.count.as<float>(), dx.as<T>(), dx.shape()[0],
+                         dx.shape()[1], scale);
+  });
+  return dx;
+}
+
+namespace detail {
+
+/// Both stored alike and in one order; in FP32 where they differ.
+inline std::pair<tensor, tensor> compared(context& c, const tensor& x, const tensor& target) {
+  const bool alike = storage_of(x.precision()) == storage_of(target.precision());
+  const tensor a = alike ? x : cast(c, x, precision::fp32);
+  return {a, in_order(c, alike ? target : cast(c, target, precision::fp32), a.order())};
+}
+
+}  // namespace detail
+
+/// *loss: the mean of (x - target)^2.
+inline void mse_loss(context& c, const tensor& x, const tensor& target, double* loss) {
+  require_some("mse_loss", x.shape());
+  require_same("mse_loss", x.shape(), target.shape());
+  const auto [a, b] = detail::compared(c, x, target);
+  const detail::loss_place to = detail::make_loss(c);
+  with_storage(a.precision(), [&]<class T>(std::type_identity<T>) {
+    mse_loss<T>(c.stream().get(), a.template as<T>(), b.template as<T>(), a.size(), to.loss,
+                c.scratch_of<float>(most_partials));
+  });
+  detail::told(c, to.loss, loss);
+}
+inline tensor mse_loss_backward(context& c, const tensor& x, const tensor& target, double scale) {
+  require_some("mse_loss_backward", x.shape());
+  require_same("mse_loss_backward", x.shape(), target.shape());
+  const auto [a, b] = detail::compared(c, x, target);
+  const tensor dx = c.make_like(a);
+  with_storage(a.precision(), [&]<class T>(std::type_identity<T>) {
+    mse_loss_backward<T>(c.stream().get(), a.template as<T>(), b.template as<T>(), dx.as<T>(), a.size(), scale);
+  });
+  return cast(c, dx, x.precision());
+}
+
+/// How many rows have their largest score, the first of equal ones, at the target.
+inline std::int64_t count_correct(context& c, const tensor& logits, const indices& target) {
+  detail::require_targets("count_correct", logits.shape(), target);
+  const tensor in = row_major(c, logits);
+  int* count = c.scratch_of<int>(1);
+  c.clear(count, sizeof *count);
+  with_storage(in.precision(), [&]<class T>(std::type_identity<T>) {
+    count_correct<T>(c.stream().get(), in.as<T>(), target.data(), count, in.shape()[0], in.shape()[1]);
+  });
+  return c.read_one(count);
+}
+
+}  // namespace comp::cuda

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Softmax and log-softmax over the last axis, and their gradients.
+#pragma once
+
+#include "layout.hpp"
+
+namespace comp::cuda {
+
+namespace detail {
+
+inline tensor softmax_forward(context& c, softmax_kind kind, const tensor& x) {
+  const tensor in = row_major(c, x), y = c.make_like(in);
+  const std::int64_t width = x.shape().back();
+  with_storage(in.precision(), [&]<class T>(std::type_identity<T>) {
+    softmax<T>(c.stream().get(), in.as<T>(), y.as<T>(), in.size() / width, width, kind);
+  });
+  return y;
+}
+inline tensor softmax_gradient(context& c, bool log, const tensor& dy, const tensor& y) {
+  require_same("softmax_backward", dy.shape(), y.shape());
+  require_some("softmax_backward", dy.shape());
+  const tensor g = row_major(c, dy), at = row_major(c, cast(c, y, dy.precision())), dx = c.make_like(g);
+  const std::int64_t width = y.shape().back();
+  with_storage(g.precision(), [&]<class T>(std::type_identity<T>) {
+    softmax_backward<T>(c.stream().get(), g.as<T>(), at.as<T>(), dx.as<T>(), g.size() / width, width, log);
+  });
+  return dx;
+}
+
+}  // namespace detail
+
+/// Over the last axis. causal: x is (...,T,T), and columns beyond the row count as minus infinity.
+inline tensor softmax(context& c, const tensor& x, bool causal) {
+  require_some("softmax", x.shape());
+  const shape& s = x.shape();
+  require<error>(!causal || (s.size() >= 2 && s[s.size() - 1] == s[s.size() - 2]),
+                 "softmax of x {}, causal (the last two sizes must be equal): leave the mask out or fix the shape",
+                 text(s));
+  return detail::softmax_forward(c, causal ? softmax_kind::causal : softmax_kind::full, x);
+}
+inline tensor softmax_backward(context& c, const tensor& dy, const tensor& y) {
+  return detail::softmax_gradient(c, false, dy, y);
+}
+inline tensor log_softmax(context& c, const tensor& x) {
+  require_some("log_softmax", x.shape());
+  return detail::softmax_forward(c, softmax_kind::log, x);
+}
+inline tensor log_softmax_backward(context& c, const tensor& dy, const tensor& y) {
+  return detail::softmax_gradient(c, true, dy, y);
+}
+
+}  // namespace comp::cuda

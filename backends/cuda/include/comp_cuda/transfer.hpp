@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors, indices and parameters in and out. What goes in takes pinned memory and a stream of its own: the call
+// returns when the values are copied from the caller, and the copy to the device runs beside the work that was given
+// before. What comes out waits for the work before it.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "layout.hpp"
+#include "parameter.hpp"
+
+namespace comp::cuda {
+
+namespace detail {
+
+/// The ways in. Eight, so that the four or five parts of a batch wait for no copy of the batch before.
+struct uploads {
+  static constexpr std::size_t slots = 8, most_pinned = std::size_t{64} << 20;  // [bytes] of one slot
+  prefetcher way;
+  explicit uploads(context& c) : way{c.pool(), slots} {}
+};
+
+/// The bytes on the device. Weights too large for pinned memory are copied by the driver, which may wait.
+inline std::shared_ptr<memory> brought(context& c, std::span<const std::byte> from) {
+  if (from.size() <= uploads::most_pinned) {
+    auto& way = c.part<uploads>().way;
+    way.put(from);
+    return c.adopt(way.take(c.stream()));
+  }
+  auto to = c.allocate(std::ssize(from));
+  check(cudaMemcpyAsync(to->data(), from.data(), from.size(), cudaMemcpyHostToDevice, c.stream().get()),
+        "copying values to the device");
+  return to;
+}
+inline index_range range_of(std::span<const std::int32_t> from) {
+  const auto [least, most] = std::ranges::minmax(from);
+  return {least, most, std::ranges::count_if(from, [](std::int32_t i) { return i >= 0; })};
+}
+inline tensor duplicate(context& c, const tensor& t) {
+  if (!t) return {};
+  const tensor to = c.make_like(t);
+  check(cudaMemcpyAsync(to.data(), t.data(), static_cast<std::size_t>(t.size() * bytes_of(storage_of(t.precision()))),
+                        cudaMemcpyDeviceToDevice, c.stream().get()),
+        "copying a tensor");
+  return to;
+}
+
+}  // namespace detail
+
+inline void require_supported(const context& c, precision p) {
+  if (c.card().has(p)) return;
+  std::string has;
+  for (const precision known : c.card().supported()) has += fmt::format("{}{}", has.empty() ? "" : ", ", name(known));
+  require<error>(false, "precision {} asked of the cuda device ({} has {}): use one of these", name(p), c.card().name,
+                 has);
+}
+
+/// Rounded on the device, to the nearest, ties to even.
+inline tensor upload(context& c, std::span<const float> from, const shape& extents, precision p) {
+  require_supported(c, p);
+  require_some("upload", extents);
+  require<error>(std::ssize(from) == elements(extents),
+                 "upload of {} values as {} (it has {} elements): give as many values", from.size(), text(extents),
+                 elements(extents));
+  const tensor whole{extents, precision::fp32, order::row_major, detail::brought(c, std::as_bytes(from))};
+  return cast(c, whole, p);
+}
+inline indices upload(context& c, std::span<const std::int32_t> from, shape extents) {
+  require_some("upload", extents);
+  require<error>(std::ssize(from) == elements(extents),
+                 "upload of {} indices as {} (it has {} elements): give as many values", from.size(), text(extents),
+                 elements(extents));
+  return {std::move(extents), detail::brought(c, std::as_bytes(from)), detail::range_of(from)};
+}
+/// Row-major, whatever the order inside.
+inline std::vector<float> download(context& c, const tensor& t) {
+  if (!t) return {};
+  const tensor whole = cast(c, row_major(c, t), precision::fp32);
+  std::vector<float> to(static_cast<std::size_t>(t.size()));
+  c.read(whole.as<const float>(), std::span{to});
+  return to;
+}
+
+inline parameter make_parameter(context& c, std::span<const float> from, const shape& extents, bool trainable) {
+  return {extents, upload(c, from, extents, precision::fp32), trainable};
+}
+inline std::vector<float> values(context& c, const parameter& p) { return download(c, p.value); }
+/// Row-major; zeros where there has been no backward since the last zero_gradient.
+inline std::vector<float> gradient(context& c, const parameter& p) {
+  if (p.fresh) return std::vector<float>(static_cast<std::size_t>(elements(p.extents)));
+  return download(c, p.gradient);
+}
+inline void set_values(context& c, parameter& p, std::span<const float> from) {
+  p.value = in_order(c, upload(c, from, p.extents, precision::fp32), p.value.order());
+  p.changed();
+}
+
+inline parameter_state snapshot(context& c, const parameter& p) {
+  return {detail::duplicate(c, p.value), detail::duplicate(c, p.first), detail::duplicate(c, p.second)};
+}
+/// Throws: error, with both sizes, for the state of another parameter.
+inline void restore(context& c, parameter& p, const parameter_state& s) {
+  require<error>(
+      s.value && s.value.size() == elements(p.extents),
+      "a state of shape {} restored into a parameter of {} (they must agree): restore what this parameter saved",
+      text(s.value.shape()), text(p.extents));
+  parameter_state again{detail::duplicate(c, s.value), detail::duplicate(c, s.first), detail::duplicate(c, s.second)};
+  if (p.value.order() != again.value.order()) {
+    p.gradient = p.low = {};
+    p.fresh = true;
+  }
+  p.value = std::move(again.value);
+  p.first = std::move(again.first);
+  p.second = std::move(again.second);
+  p.changed();
+}
+
+}  // namespace comp::cuda
