@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+# ./run gpu-check without a GPU: what it reads and renders, and whole runs in a folder of its own where nvidia-smi, nvcc,
+# Meson, ninja, compute-sanitizer and the programs are stand-ins.
+# Usage: test_gpu_check.py SOURCE_ROOT
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(sys.argv.pop(1))
+sys.path.insert(0, str(ROOT / 'tools'))
+import gpu_check  # noqa: E402
+import gpu_report  # noqa: E402
+
+CARD = 'NVIDIA H100 80GB HBM3, 580.65.06, 9.0, 81559\n'
+DOCTEST = '[doctest] test cases:   44 |   44 passed | 0 failed | 0 skipped\n[doctest] Status: SUCCESS!\n'
+
+
+def way(name, seconds, **more):
+    return {'name': name, 'seconds': seconds, 'quartiles': [seconds * .9, seconds * 1.1], 'over_fp32': .01 / seconds,
+            'over_fp32_bounds': [.009 / seconds, .011 / seconds], 'peak_bytes': 2**28, **more}
+
+
+def steps(found=.004, bounds=(.98, 1.1), captured=(1.1, 1.3)):
+    return {'jobs': [{'model': 'vgg16', 'shape': 'batch 128', 'plan': '0b1', 'search_seconds': 3.5, 'ways': [
+        way('FP32', .01), way('TF32', .008), way('rules BF16', .0041),
+        way('found plan', found, over_rules=.0041 / found, over_rules_bounds=list(bounds), captured_seconds=found / 1.2,
+            captured_over_plain=1.2, captured_over_plain_bounds=list(captured))]}]}
+
+
+def kernel(name='relu', precision='FP32', bytes=2**30, of_copy=.9):
+    return {'kernel': name, 'precision': precision, 'elements': 1, 'bytes': bytes, 'seconds': 1e-3, 'gb_per_s': of_copy * 4000,
+            'of_copy': of_copy}
+
+
+def library(own=1e-3, best=.99e-3):
+    return {'operator': 'linear', 'direction': 'forward', 'shape': '8192x1024x4096', 'precision': 'BF16', 'library': 'cuBLASLt',
+            'own_seconds': own, 'best_seconds': best, 'algorithms': 17}
+
+
+def torch(seconds=.005):
+    return {'version': '2.11.0+cu130', 'rows': [{'model': 'vgg16', 'way': 'autocast BF16', 'seconds': seconds,
+                                                 'quartiles': [seconds, seconds], 'peak_bytes': 2**29}]}
+
+
+class Reading(unittest.TestCase):
+    def test_devices_of_nvidia_smi(self):
+        self.assertEqual(gpu_report.devices_of(CARD + 'NVIDIA T4, 535.1, 7.5, [N/A]\n'), [
+            {'name': 'NVIDIA H100 80GB HBM3', 'driver': '580.65.06', 'compute_capability': '9.0', 'memory_mib': 81559},
+            {'name': 'NVIDIA T4', 'driver': '535.1', 'compute_capability': '7.5', 'memory_mib': None}])
+
+    def test_a_message_of_nvidia_smi_is_no_device(self):
+        self.assertEqual(gpu_report.devices_of('No devices were found\n'), [])
+        self.assertEqual(gpu_report.devices_of(''), [])
+
+    def test_the_release_of_nvcc(self):
+        self.assertEqual(gpu_report.release_of('Cuda compilation tools, release 13.0, V13.0.88'), '13.0')
+        self.assertIsNone(gpu_report.release_of('what?'))
+
+    def test_cases_of_doctest(self):
+        self.assertEqual(gpu_report.counts_of(DOCTEST), (44, 0))
+        self.assertEqual(gpu_report.counts_of('[doctest] test cases: 3 | 1 passed | 2 failed |'), (1, 2))
+        self.assertIsNone(gpu_report.counts_of('Segmentation fault'))
+
+    def test_memcheck(self):
+        verdict = gpu_report.sanitizer_verdict
+        self.assertIsNone(verdict('memcheck', 0, DOCTEST + '========= ERROR SUMMARY: 0 errors\n'))
+        wrong = '========= Invalid __global__ read of size 4 bytes\n=========     at over_elements+0x70\n========= ERROR SUMMARY: 3 errors\n'
+        self.assertEqual(verdict('memcheck', 86, wrong), 'memcheck reports 3: Invalid __global__ read of size 4 bytes')
+
+    def test_racecheck(self):
+        verdict = gpu_report.sanitizer_verdict
+        self.assertIsNone(verdict('racecheck', 0, DOCTEST + '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)\n'))
+        wrong = ('========= Error: Race reported between Write access at sums+0x10 and Read access\n'
+                 '========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)\n')
+        self.assertEqual(verdict('racecheck', 86, wrong),
+                         'racecheck reports 1: Error: Race reported between Write access at sums+0x10 and Read access')
+
+    def test_a_sanitizer_that_could_not_look_found_not_nothing(self):
+        verdict = gpu_report.sanitizer_verdict
+        self.assertEqual(verdict('memcheck', 0, '========= Error: Device not supported. Please refer to the documentation'),
+                         'memcheck says that it does not support this device')
+        self.assertEqual(verdict('memcheck', 139, 'Segmentation fault'), 'memcheck ended with 139 and without a summary')
+        self.assertIn('tests under it failed', verdict('memcheck', 1, '[doctest] test cases: 2 | 1 passed | 1 failed |\n'
+                                                                      '========= ERROR SUMMARY: 0 errors'))
+        self.assertIn('tests under it failed', verdict('memcheck', 0, '========= ERROR SUMMARY: 0 errors'))  # none ran
+
+
+class Goals(unittest.TestCase):
+    def missed(self, **bench):
+        return list(gpu_report.missed_goals(bench))
+
+    def test_nothing_measured_misses_nothing(self):
+        self.assertEqual(self.missed(), [])
+
+    def test_a_kernel_counts_at_its_largest_size(self):
+        small, large = kernel(bytes=2**20, of_copy=.3), kernel(of_copy=.86)
+        self.assertEqual(self.missed(kernels={'rows': [large, small]}), [])
+        self.assertEqual(self.missed(kernels={'rows': [small, kernel(of_copy=.84)]}),
+                         ['relu in FP32: 84% of the copy bandwidth at 1024 MiB (goal 85%)'])
+
+    def test_a_library_that_would_be_faster_is_named(self):
+        self.assertEqual(self.missed(libraries={'rows': [library()]}), [])
+        self.assertEqual(self.missed(libraries={'rows': [library(best=.8e-3)]}),
+                         ["linear forward 8192x1024x4096 in BF16: 80% of the speed of cuBLASLt's best (goal 95%)"])
+
+    def test_steps_count_beyond_their_interval(self):
+        self.assertEqual(self.missed(steps=steps()), [])
+        self.assertEqual(self.missed(steps=steps(bounds=(.9, 1.0))), [])
+        self.assertEqual(self.missed(steps=steps(found=.005, bounds=(.7, .9))), ["vgg16: the found plan is slower than the rules' (0.82x)"])
+        self.assertEqual(self.missed(steps=steps(captured=(.7, .9))), ['vgg16, found plan: the captured step is slower than the plain one (1.20x)'])
+
+    def test_libtorch_where_it_is_faster(self):
+        self.assertEqual(self.missed(steps=steps(), torch=torch()), [])
+        self.assertEqual(self.missed(steps=steps(), torch=torch(.002)), ["vgg16: 0.50x the speed of LibTorch's autocast BF16"])
+
+
+class Section(unittest.TestCase):
+    def result(self, **bench):
+        part = {'name': 'kernels', 'slice': 'tests', 'passed': 44, 'failed': 0, 'seconds': 2.0, 'why': ''}
+        return {'device': gpu_report.devices_of(CARD)[0] | {'cuda': '13.0'}, 'commit': 'abc1234', 'date': '2026-11-21',
+                'parts': {'tests: kernels': part}, 'bench': bench}
+
+    def test_names_device_driver_cuda_commit_and_date(self):
+        self.assertIn('NVIDIA H100 80GB HBM3 (compute capability 9.0, 81559 MiB), driver 580.65.06, CUDA 13.0, comp abc1234, 2026-11-21',
+                      gpu_report.section(self.result()))
+
+    def test_every_figure_has_its_table(self):
+        text = gpu_report.section(self.result(steps=steps(), kernels={'rows': [kernel(), kernel(precision='BF16', of_copy=.5)]},
+                                              libraries={'rows': [library()]}, torch=torch()))
+        for line in ('| FP32 | 10 ms (9 ms to 11 ms) | 1.00x (0.90 to 1.10) |  | 256 MiB |',
+                     '| found plan | 4 ms (3.6 ms to 4.4 ms) | 2.50x (2.25 to 2.75) | 3.33 ms (1.20x) | 256 MiB |',
+                     '| relu | 3600 GB/s, 90% | 2000 GB/s, **50%** |',
+                     '| linear forward | 8192x1024x4096 | BF16 | 1 ms | 990 us | 99% | 17 |',
+                     '| vgg16 | autocast BF16 | 5 ms (5 ms to 5 ms) | 512 MiB | 1.25x (found plan) |',
+                     'The search took 3.5 s; plan 0b1.',
+                     '- relu in BF16: 50% of the copy bandwidth at 1024 MiB (goal 85%)'):
+            self.assertIn(line, text.splitlines())
+
+    def test_what_was_not_run_is_said(self):
+        text = gpu_report.section(self.result(torch={'rows': [], 'why': 'no Python here has torch'}))
+        self.assertIn('compute-sanitizer over the kernels: not run.', text)
+        self.assertIn('LibTorch was not measured: no Python here has torch.', text)
+        self.assertNotIn('No goal was missed', gpu_report.section(self.result()))
+
+    def test_failures_are_named(self):
+        result = self.result()
+        result['parts']['tests: kernels'] |= {'failed': 2, 'why': 'ERROR: CHECK( a == b )'}
+        self.assertIn('Failed: kernels: ERROR: CHECK( a == b )', gpu_report.section(result))
+
+    def test_it_replaces_the_one_before_and_nothing_else(self):
+        first = gpu_report.with_section('# Benchmarks\n\ntext\n', gpu_report.section(self.result()))
+        self.assertTrue(first.startswith('# Benchmarks\n\ntext\n\n## On a GPU\n'))
+        after = first + '\n## Last\n'
+        second = gpu_report.with_section(after, gpu_report.section(self.result(steps=steps())))
+        self.assertEqual(second.count(gpu_report.BEGIN), 1)
+        self.assertTrue(second.endswith('\n## Last\n'))
+        self.assertIn('vgg16', second)
+        self.assertEqual(gpu_report.with_section(second, gpu_report.section(self.result())), after)
+
+    def test_the_page_of_this_project_has_the_markers(self):
+        page = (ROOT / 'docs/benchmarks.md').read_text()
+        self.assertEqual((page.count(gpu_report.BEGIN), page.count(gpu_report.END)), (1, 1))
+
+
+class Wheels(unittest.TestCase):
+    def test_headers_and_libraries_of_wheels_are_found_and_linked(self):
+        with tempfile.TemporaryDirectory() as folder:
+            site = pathlib.Path(folder, 'site-packages')
+            for file in ('nvidia/cudnn/include/cudnn.h', 'nvidia/cudnn/lib/libcudnn.so.9', 'nvidia/cu13/include/cublasLt.h'):
+                (site / file).parent.mkdir(parents=True, exist_ok=True)
+                (site / file).touch()
+            links = pathlib.Path(folder, 'links')
+            include, library = gpu_check.from_wheels([str(site)], links)
+            self.assertEqual((include, library), ([f'{site}/nvidia/cudnn/include'], [f'{site}/nvidia/cudnn/lib']))
+            self.assertEqual([p.name for p in links.iterdir()], ['libcudnn.so'])  # cuBLASLt has a header, but no library
+            self.assertTrue((links / 'libcudnn.so').exists())
+
+    def test_headers_that_travelled_come_behind_those_that_are_set(self):
+        with tempfile.TemporaryDirectory() as folder:
+            made = gpu_check.extended({'COMP_EXTRA_INCLUDE': '/a:/b', 'CPATH': '/c', 'PATH': ''}, pathlib.Path(folder))
+            self.assertEqual(made['CPATH'], '/c:/a:/b')
+            self.assertNotIn('LIBRARY_PATH', made)
+
+
+class Whole(unittest.TestCase):
+    """Runs of the script in a folder of its own, where every tool is a stand-in."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root, self.bin = pathlib.Path(folder.name, 'project'), pathlib.Path(folder.name, 'bin')
+        self.bin.mkdir()
+        for name in ('tools/gpu_check.py', 'tools/gpu_report.py', 'docs/benchmarks.md'):
+            (self.root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, self.root / name)
+        self.stand_in('nvidia-smi', f'echo "{CARD.strip()}"')
+        self.stand_in('nvcc', 'echo "Cuda compilation tools, release 13.0, V13.0.88"')
+        self.stand_in('compute-sanitizer', 'shift 4; "$1"; status=$?; echo "========= ERROR SUMMARY: 0 errors"; '
+                                           'echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"; exit $status')
+        self.programs = self.root / 'programs'
+        self.programs.mkdir()
+        self.program('tests', 'kernels', f'printf "{DOCTEST.strip()}"')
+        self.program('benchmarks', 'kernels', f"echo '{json.dumps({'rows': [kernel()]})}' >$1")
+        # Meson knows the programs, ninja makes them.
+        build = self.root / 'build/gpu'
+        self.stand_in('meson', f'case $1 in setup) mkdir -p {build}; touch {build}/build.ninja; echo "$@" >>{self.root}/options ;; '
+                               f'introspect) cat {self.programs}/$2.json ;; esac')
+        self.stand_in('ninja', f'shift 4; for name; do [ ! -f {self.programs}/$name ] || cp {self.programs}/$name {build}; done')
+
+    def stand_in(self, name, script):
+        (self.bin / name).write_text(f'#!/bin/bash\n{script}\n')
+        (self.bin / name).chmod(0o755)
+
+    def program(self, kind, name, script):
+        known = self.programs / f'--{kind}.json'
+        all_known = json.loads(known.read_text()) if known.exists() else []
+        all_known.append({'name': f'gpu {name}', 'cmd': [f'{self.root}/build/gpu/{kind}_{name}']})
+        known.write_text(json.dumps(all_known))
+        if script:
+            (self.programs / f'{kind}_{name}').write_text(f'#!/bin/bash\n{script}\n')
+            (self.programs / f'{kind}_{name}').chmod(0o755)
+
+    def check(self, *arguments):
+        environment = {**os.environ, 'PATH': f'{self.bin}:/usr/bin:/bin'}
+        got = subprocess.run([sys.executable, self.root / 'tools/gpu_check.py', *arguments], text=True, capture_output=True,
+                             env=environment, cwd=self.root)
+        self.assertEqual(got.stderr, '')
+        return got.returncode, got.stdout.splitlines()
+
+    def kept(self):
+        return json.loads((self.root / 'out/gpu-check.json').read_text())
+
+    def test_without_a_gpu_it_says_so_in_one_sentence(self):
+        self.stand_in('nvidia-smi', 'echo "No devices were found"; exit 6')
+        for arguments in ((), ('--find',), ('--only', 'bench')):
+            self.assertEqual(self.check(*arguments), (1, ['There is no GPU here (nvidia-smi lists none): ./run test checks the CUDA '
+                                                          'backend without one.']))
+        self.assertFalse((self.root / 'out').exists())
+
+    def test_without_nvcc_it_says_so_in_one_sentence(self):
+        self.stand_in('nvcc', 'exit 1')
+        status, said = self.check()
+        self.assertEqual((status, len(said)), (1, 1))
+        self.assertIn('install the CUDA toolkit', said[0])
+
+    def test_all_slices_pass(self):
+        status, said = self.check()
+        self.assertEqual((status, said[-1]), (0, '50 passed, 0 failed'))  # 44 cases, 2 checks, a benchmark, 3 builds
+        self.assertIn('-Dcuda_architectures=90', (self.root / 'options').read_text())
+        kept = self.kept()
+        self.assertEqual(kept['device']['cuda'], '13.0')
+        self.assertEqual(kept['bench']['kernels']['rows'][0]['kernel'], 'relu')
+        page = (self.root / 'docs/benchmarks.md').read_text()
+        self.assertIn('| relu | 3600 GB/s, 90% |', page)
+        self.assertIn('compute-sanitizer over the kernels: 3 passed, 0 failed.', page)
+
+    def test_slices_add_up(self):
+        self.check('--only', 'tests')
+        status, said = self.check('--only', 'bench')
+        self.assertEqual((status, said[-1]), (0, '2 passed, 0 failed'))
+        self.assertIn('tests: kernels', self.kept()['parts'])
+        self.stand_in('nvidia-smi', 'echo "Another, 1.2, 8.0, 1024"')
+        self.check('--only', 'bench')
+        self.assertNotIn('tests: kernels', self.kept()['parts'])  # another device: its figures stand alone
+
+    def test_a_part_that_fails_hides_no_other(self):
+        self.program('tests', 'broken', 'echo "a.cpp:3: ERROR: CHECK( 1 == 2 )"; echo "test cases: 2 | 1 passed | 1 failed |"; exit 1')
+        self.program('tests', 'crashes', 'kill -SEGV $$')
+        self.program('tests', 'missing', '')
+        self.program('tests', 'sees_none', 'exit 77')
+        self.program('benchmarks', 'steps', 'exit 3')
+        status, said = self.check()
+        self.assertEqual((status, said[-1]), (1, '51 passed, 5 failed'))
+        why = {name: part['why'] for name, part in self.kept()['parts'].items() if part['failed']}
+        self.assertEqual(why, {'tests: broken': 'a.cpp:3: ERROR: CHECK( 1 == 2 )', 'tests: crashes': 'ended with -11',
+                               'tests: missing': 'was not built', 'tests: sees_none': 'the program found no GPU',
+                               'bench: steps': 'ended with 3: '})
+
+    def test_a_build_folder_that_is_not_configured_is_a_failure_with_mesons_words(self):
+        self.stand_in('meson', 'echo "meson.build:3:0: ERROR: cuda: no cuDNN"; exit 1')
+        status, said = self.check('--only', 'tests')
+        self.assertEqual((status, said[-1]), (1, '0 passed, 1 failed'))
+        self.assertIn('configure: failed, cuda: no cuDNN', said)
+
+    def test_a_sanitizer_that_is_missing_is_named(self):
+        (self.bin / 'compute-sanitizer').unlink()
+        status, said = self.check('--only', 'sanitizer')
+        if not gpu_check.find_tool('compute-sanitizer'):
+            self.assertEqual(status, 1)
+            self.assertIn('compute-sanitizer: failed, it is not installed: it is part of the CUDA toolkit (package cuda-sanitizer)', said)
+
+    def test_what_takes_too_long_is_ended_and_named(self):
+        self.program('tests', 'hangs', 'sleep 600 & sleep 600')
+        status, said = self.check('--only', 'tests', '--part-limit', '1')
+        self.assertEqual(status, 1)
+        self.assertIn('hangs: failed, ended with a limit of 1 s', said)
+        self.assertIn('kernels: passed', said)
+
+    def test_an_earlier_figure_is_not_taken_for_a_new_one(self):
+        self.check('--only', 'bench')
+        (self.programs / 'benchmarks_kernels').write_text('#!/bin/bash\ntrue\n')
+        status, said = self.check('--only', 'bench')
+        self.assertEqual(status, 1)
+        self.assertIn('kernels: failed, ended with no figures: ', said)
+
+
+if __name__ == '__main__':
+    unittest.main()

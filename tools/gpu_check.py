@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+# ./run gpu-check: on a machine with a GPU builds for it, runs every test on it, compute-sanitizer over the kernels, then the
+# benchmarks. A part that fails does not keep the others from running. Writes out/gpu-check.json after each part, the output
+# of each to out/gpu-check/, and the section of docs/benchmarks.md.
+# Where a machine is lent by the quarter of an hour: --only does a slice at a time, the results add up as long as device,
+# driver and commit stay the same.
+# What is not where compilers look may travel: COMP_EXTRA_INCLUDE names folders of headers (fmt, nlohmann, range/v3, doctest),
+# separated by colons; cuDNN, cuBLASLt and cuSPARSE are also taken from the wheels of a Python that has them.
+import argparse
+import datetime
+import glob
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import gpu_report
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+QUERY = ['--query-gpu=name,driver_version,compute_cap,memory.total', '--format=csv,noheader,nounits']
+NO_GPU = 'There is no GPU here ({}): ./run test checks the CUDA backend without one.'
+WHEEL_LIBRARIES = {'cudnn': 'cudnn.h', 'cublasLt': 'cublasLt.h', 'cublas': 'cublas_v2.h', 'cusparse': 'cusparse.h'}
+LARGE = '*64 bits*,*32 bits*,*goes on until the end*'  # test cases too large to be watched access by access
+
+
+def said_by(command):
+    """What a short command prints; None where it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def find_device():
+    """The first GPU, or the reason that there is none, as a pair."""
+    if not shutil.which('nvidia-smi'):
+        return None, 'nvidia-smi, which comes with the driver, is not installed'
+    found = gpu_report.devices_of(said_by(['nvidia-smi', *QUERY]) or '')
+    return (found[0], None) if found else (None, 'nvidia-smi lists none')
+
+
+def find_tool(name, nvcc=None):
+    """A tool of the CUDA toolkit: in PATH, beside nvcc, or where the toolkit is mostly installed."""
+    beside = [pathlib.Path(nvcc).resolve().parent] if nvcc else []
+    folders = [*beside, *(f.parent / 'compute-sanitizer' for f in beside), pathlib.Path('/usr/local/cuda/bin'),
+               pathlib.Path('/usr/local/cuda/compute-sanitizer')]
+    return shutil.which(name) or next((str(f / name) for f in folders if os.access(f / name, os.X_OK)), None)
+
+
+def pythons(path, without):
+    """Every python3 of the path, but for those under a folder."""
+    found = [pathlib.Path(folder, 'python3') for folder in path.split(':') if folder]
+    return [str(p) for p in found if os.access(p, os.X_OK) and without not in p.parents]
+
+
+def find_torch(path, without):
+    """A Python whose torch sees a GPU, or the reason that there is none, as a pair."""
+    reason = 'no Python here has torch'
+    for python in pythons(path, without):
+        said = said_by([python, '-c', 'import torch; print(torch.cuda.is_available())'])
+        if said and said.strip() == 'True':
+            return python, None
+        if said:
+            reason = 'the torch that is here has no CUDA or sees no GPU'
+    return None, reason
+
+
+def from_wheels(sites, links):
+    """Folders of headers and libraries that NVIDIA's wheels brought; a link of the name that linkers look for beside each."""
+    include, library = [], []
+    for name, header in WHEEL_LIBRARIES.items():
+        headers = [h for s in sites for h in sorted(glob.glob(f'{s}/nvidia/*/include/{header}'))]
+        libraries = [p for s in sites for p in sorted(glob.glob(f'{s}/nvidia/*/lib/lib{name}.so.*'))]
+        if not headers or not libraries:
+            continue
+        include.append(os.path.dirname(headers[0]))
+        library.append(os.path.dirname(libraries[0]))
+        links.mkdir(parents=True, exist_ok=True)
+        link = links / f'lib{name}.so'
+        link.unlink(missing_ok=True)
+        link.symlink_to(libraries[0])
+    return list(dict.fromkeys(include)), list(dict.fromkeys(library))
+
+
+def extended(environment, links):
+    """The environment of compilers and programs, with what travelled and what wheels brought behind what is there."""
+    extra = [f for f in environment.get('COMP_EXTRA_INCLUDE', '').split(':') if f]
+    sites = []
+    for python in pythons(environment.get('PATH', ''), ROOT / '.venv'):
+        sites += (said_by([python, '-c', 'import site; print(*site.getsitepackages(), sep="\\n")']) or '').split()
+    include, library = from_wheels(list(dict.fromkeys(sites)), links)
+    made = dict(environment)
+
+    def append(variable, folders):
+        present = [f for f in made.get(variable, '').split(':') if f]
+        if present + folders:
+            made[variable] = ':'.join(dict.fromkeys(present + folders))
+    append('CPATH', extra + include)
+    append('LIBRARY_PATH', [str(links)] * bool(library))
+    append('LD_LIBRARY_PATH', library)
+    return made
+
+
+def commit_of(root):
+    short = (said_by(['git', '-C', root, 'rev-parse', '--short', 'HEAD']) or 'unknown').strip()
+    changed = said_by(['git', '-C', root, 'status', '--porcelain', '--untracked-files=no', '--', '.', ':!docs/benchmarks.md'])
+    return short + (' with changes' if changed else '')
+
+
+class Check:
+    def __init__(self, root, device, environment, part_limit=560):
+        self.root, self.build, self.out = root, root / 'build/gpu', root / 'out/gpu-check'
+        self.environment, self.part_limit = environment, part_limit
+        self.file = root / 'out/gpu-check.json'
+        self.result = {'device': device, 'commit': commit_of(root), 'parts': {}, 'bench': {}}
+        self.take_earlier()
+        self.result['date'] = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+        self.ran = []
+
+    def take_earlier(self):
+        """What an earlier run found counts on, if it is about the same device, driver and commit."""
+        try:
+            earlier = json.loads(self.file.read_text())
+        except (OSError, ValueError):
+            return
+        if all(earlier.get(key) == self.result[key] for key in ('device', 'commit')):
+            self.result |= {key: earlier[key] for key in ('parts', 'bench')}
+
+    def save(self):
+        self.file.parent.mkdir(exist_ok=True)
+        self.file.write_text(json.dumps(self.result, indent=1) + '\n')
+
+    def note(self, slice_name, name, passed, failed, seconds, why=''):
+        part = {'name': name, 'slice': slice_name, 'passed': passed, 'failed': failed, 'seconds': round(seconds, 1), 'why': why}
+        self.result['parts'][f'{slice_name}: {name}'] = part
+        self.ran.append(part)
+        print(f"{name}: {'failed' if failed else 'passed' if passed else 'left out'}{', ' if why else ''}{why}", flush=True)
+        self.save()
+
+    def run(self, name, command, **more):
+        """Status, output and seconds; the output goes to a file too. A command that takes too long is ended whole."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        log = self.out / (re.sub(r'\W+', '-', name) + '.log')
+        print(f'== {name}', flush=True)
+        started = time.monotonic()
+        with log.open('w') as to:
+            process = subprocess.Popen([str(c) for c in command], stdout=to, stderr=subprocess.STDOUT, cwd=self.root,
+                                       env=self.environment | more, start_new_session=True)
+            try:
+                status = process.wait(self.part_limit)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                status = f'a limit of {self.part_limit:.0f} s'
+        return status, log.read_text(errors='replace'), time.monotonic() - started
+
+    # Each of these notes one part or several, and returns nothing else.
+
+    def configure(self, slice_name):
+        """Returns: whether there is a build folder to go on with."""
+        again = ['--reconfigure'] if (self.build / 'build.ninja').exists() else []
+        architecture = self.result['device']['compute_capability'].replace('.', '')
+        options = ['--buildtype=release', '-Dcuda=enabled', f'-Dcuda_architectures={architecture}', '-Dtests=auto', '-Dbench=auto',
+                   '-Dexamples=disabled', '-Dlibtorch=disabled', '-Dnvcc=disabled']
+        status, text, seconds = self.run('configure', ['meson', 'setup', *again, self.build, *options])
+        if status:
+            errors = re.findall(r'ERROR: (.*)', text)
+            self.note(slice_name, 'configure', 0, 1, seconds, errors[-1] if errors else f'meson ended with {status}')
+        return not status
+
+    def programs(self, kind):
+        """What Meson knows of this suite: [(name, command)]."""
+        said = subprocess.run(['meson', 'introspect', f'--{kind}', str(self.build)], capture_output=True, text=True,
+                              env=self.environment)
+        known = json.loads(said.stdout) if said.returncode == 0 else []
+        return [(p['name'].removeprefix('gpu '), p['cmd']) for p in known if p['name'].startswith('gpu ')]
+
+    def compile(self, slice_name, programs):
+        folder = str(self.build.resolve()) + '/'
+        targets = [c[0].removeprefix(folder) for _, c in programs if c[0].startswith(folder)]
+        status, text, seconds = self.run('build', ['ninja', '-C', self.build, '-k', '0', *targets])
+        why = '' if not status else next((line for line in text.splitlines() if 'error:' in line or 'FAILED' in line), f'ninja ended with {status}')
+        self.note(slice_name, 'build', int(not status), int(bool(status)), seconds, why)
+
+    def built(self, slice_name, kind, only=None):
+        """The programs of this kind (or the one of a name), built as far as they can be; one that is missing is noted."""
+        if not self.configure(slice_name):
+            return []
+        programs = [(name, command) for name, command in self.programs(kind) if only in (None, name)]
+        if not programs:
+            self.note(slice_name, kind, 0, 1, 0, 'the build folder has none: see out/gpu-check/configure.log')
+            return []
+        self.compile(slice_name, programs)
+        there = [(name, command) for name, command in programs if shutil.which(command[0])]
+        for name, _ in programs:
+            if name not in dict(there):
+                self.note(slice_name, name, 0, 1, 0, 'was not built')
+        return there
+
+    def tests(self):
+        for name, command in self.built('tests', 'tests'):
+            status, text, seconds = self.run(f'test {name}', command)
+            passed, failed = gpu_report.counts_of(text) or (0, 0)
+            if status == 77:
+                failed, why = 1, 'the program found no GPU'
+            elif status or failed:
+                failed, why = max(failed, 1), next((line for line in text.splitlines() if 'ERROR:' in line or 'error' in line), f'ended with {status}')
+            else:
+                why = '' if passed else 'ran no test case'
+                failed = int(not passed)
+            self.note('tests', name, passed, failed, seconds, why)
+
+    def sanitizer(self):
+        tool = find_tool('compute-sanitizer', find_tool('nvcc'))
+        if not tool:
+            return self.note('sanitizer', 'compute-sanitizer', 0, 1, 0,
+                             'it is not installed: it is part of the CUDA toolkit (package cuda-sanitizer)')
+        for name, command in self.built('sanitizer', 'tests', 'kernels'):
+            for check in ('memcheck', 'racecheck'):
+                status, text, seconds = self.run(f'{check} {name}', [tool, '--tool', check, '--error-exitcode', '86', *command,
+                                                                     f'--test-case-exclude={LARGE}'], COMP_TEST_SMALL='1')
+                why = gpu_report.sanitizer_verdict(check, status, text)
+                self.note('sanitizer', f'{check} {name}', int(not why), int(bool(why)), seconds, why or '')
+
+    def bench(self):
+        for name, command in self.built('bench', 'benchmarks'):
+            self.measure(name, command)
+        python, reason = find_torch(self.environment.get('PATH', ''), self.root / '.venv')
+        if python:
+            self.measure('torch', [python, self.root / 'bench/cuda/torch_steps.py'])
+        else:
+            self.result['bench']['torch'] = {'rows': [], 'why': reason}
+            self.note('bench', 'torch', 0, 0, 0, reason)
+
+    def measure(self, name, command):
+        """Runs `command FILE`, which writes JSON."""
+        file = self.out / f'{name}.json'
+        file.unlink(missing_ok=True)
+        status, text, seconds = self.run(f'bench {name}', [*command, file])
+        last = next((line for line in reversed(text.splitlines()) if line.strip()), '')
+        try:
+            self.result['bench'][name] = json.loads(file.read_text())
+        except (OSError, ValueError):
+            status = status or 'no figures'
+        self.note('bench', name, int(not status), int(bool(status)), seconds, f'ended with {status}: {last}' if status else '')
+
+    def render(self):
+        page = self.root / 'docs/benchmarks.md'
+        page.write_text(gpu_report.with_section(page.read_text(), gpu_report.section(self.result)))
+
+
+def main():
+    asked = argparse.ArgumentParser(prog='./run gpu-check', description='Builds, tests and measures the CUDA backend on the GPU of this machine.')
+    asked.add_argument('--only', choices=gpu_report.SLICES, action='append', help='this slice only; may be given again')
+    asked.add_argument('--part-limit', type=float, default=560, metavar='SECONDS', help='a part that takes longer fails (default: %(default)s)')
+    asked.add_argument('--find', action='store_true', help='only say whether there is a GPU')
+    options = asked.parse_args()
+    device, reason = find_device()
+    if not device:
+        print(NO_GPU.format(reason))
+        return 1
+    if options.find:
+        return 0
+    nvcc = find_tool('nvcc')
+    device['cuda'] = gpu_report.release_of(said_by([nvcc, '--version']) or '') if nvcc else None
+    if not device['cuda']:
+        print(f"{device['name']} is here, but no nvcc (in PATH or /usr/local/cuda/bin): install the CUDA toolkit and run again.")
+        return 1
+    check = Check(ROOT, device, extended(os.environ, ROOT / 'build/gpu-libraries'), options.part_limit)
+    slices = [s for s in gpu_report.SLICES if s in (options.only or gpu_report.SLICES)]
+    for name in slices:
+        try:
+            getattr(check, name)()
+        except Exception as fault:  # a fault of this script in one slice leaves the others their turn
+            check.note(name, 'gpu_check.py', 0, 1, 0, f'{type(fault).__name__}: {fault}')
+    check.render()
+    print('', *gpu_report.report(check.result, slices), f'written: {check.file.relative_to(ROOT)}, docs/benchmarks.md', sep='\n')
+    print(gpu_report.summary_line(check.ran))
+    return int(any(part['failed'] for part in check.ran) or not any(part['passed'] for part in check.ran))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

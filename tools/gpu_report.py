@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+# Reads what nvidia-smi, nvcc, test programs and compute-sanitizer say, and renders what ./run gpu-check found: a table for
+# the terminal, the goals that were missed, and the section of docs/benchmarks.md. Nothing here needs a GPU.
+import re
+
+BEGIN, END = '<!-- gpu-check: begin -->', '<!-- gpu-check: end -->'
+COPY_GOAL = 0.85     # of the device's own copy bandwidth, for a kernel whose tensors do not fit the cache
+LIBRARY_GOAL = 0.95  # of the speed of the library's best algorithm
+SLICES = ('tests', 'sanitizer', 'bench')
+PRECISIONS = ('FP32', 'TF32', 'BF16', 'FP16', 'E4M3', 'E5M2')
+
+DOCTEST = re.compile(r'test cases:\s*\d+\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed(?:\s*\|\s*(\d+) skipped)?')
+MEMCHECK = re.compile(r'ERROR SUMMARY: (\d+) errors?')
+RACECHECK = re.compile(r'RACECHECK SUMMARY: (\d+) hazards? displayed \((\d+) errors?, (\d+) warnings?\)')
+
+
+# --- what the tools say
+
+def devices_of(csv):
+    """The GPUs in the answer of nvidia-smi --query-gpu=name,driver_version,compute_cap,memory.total (no header, no units)."""
+    found = []
+    for line in csv.splitlines():
+        cells = [cell.strip() for cell in line.split(',')]
+        if len(cells) == 4 and re.fullmatch(r'\d+\.\d+', cells[2]):
+            memory = int(cells[3]) if cells[3].isdigit() else None
+            found.append({'name': cells[0], 'driver': cells[1], 'compute_capability': cells[2], 'memory_mib': memory})
+    return found
+
+
+def release_of(text):
+    """13.0, of what nvcc --version prints."""
+    found = re.search(r'release ([\d.]+)', text)
+    return found[1] if found else None
+
+
+def counts_of(text):
+    """Passed and failed cases of a doctest program; None where it printed no summary."""
+    found = DOCTEST.findall(text)
+    return (sum(int(f[0]) for f in found), sum(int(f[1]) for f in found)) if found else None
+
+
+def sanitizer_verdict(tool, status, text):
+    """None where the tool found nothing, else a sentence."""
+    if 'Device not supported' in text:
+        return f'{tool} says that it does not support this device'
+    summary = (RACECHECK if tool == 'racecheck' else MEMCHECK).findall(text)
+    if not summary:
+        return f'{tool} ended with {status} and without a summary'
+    found = sum(int(s[0] if tool == 'racecheck' else s) for s in summary)
+    if found:
+        first = next((line for line in text.splitlines() if re.match(r'=+ (Invalid|Error|Race|Warning|Program hit|Misaligned)', line)), '')
+        return f'{tool} reports {found}: {first.lstrip("= ").strip()}'.rstrip(': ')
+    counts = counts_of(text)
+    if status or not counts or counts[1]:
+        return f'{tool} found nothing, but the tests under it failed (status {status})'
+    return None
+
+
+# --- goals
+
+def large_rows(bench):
+    """For each kernel and precision the row of its largest size."""
+    best = {}
+    for row in bench.get('rows', []):
+        key = row['kernel'], row['precision']
+        if key not in best or row['bytes'] > best[key]['bytes']:
+            best[key] = row
+    return best
+
+
+def faster(way, than):
+    return than['seconds'] / way['seconds'] if than and way['seconds'] else None
+
+
+def way_of(job, name):
+    return next((w for w in job['ways'] if w['name'] == name), None)
+
+
+def missed_goals(bench):
+    """A sentence for each figure that is worse than its goal."""
+    for (kernel, precision), row in sorted(large_rows(bench.get('kernels') or {}).items()):
+        if row['of_copy'] < COPY_GOAL:
+            yield (f"{kernel} in {precision}: {row['of_copy']:.0%} of the copy bandwidth at {row['bytes'] / 2**20:.0f} MiB "
+                   f'(goal {COPY_GOAL:.0%})')
+    for row in (bench.get('libraries') or {}).get('rows', []):
+        share = row['best_seconds'] / row['own_seconds']
+        if share < LIBRARY_GOAL:
+            yield (f"{row['operator']} {row['direction']} {row['shape']} in {row['precision']}: {share:.0%} of the speed of "
+                   f"{row['library']}'s best (goal {LIBRARY_GOAL:.0%})")
+    torch = {row['model']: row for row in (bench.get('torch') or {}).get('rows', []) if row['way'].startswith('autocast')}
+    for job in (bench.get('steps') or {}).get('jobs', []):
+        found = way_of(job, 'found plan')
+        if found and found['over_rules_bounds'][1] < 1:
+            yield f"{job['model']}: the found plan is slower than the rules' ({found['over_rules']:.2f}x)"
+        for way in job['ways']:
+            if way.get('captured_over_plain_bounds', [1, 1])[1] < 1:
+                yield f"{job['model']}, {way['name']}: the captured step is slower than the plain one ({way['captured_over_plain']:.2f}x)"
+        rival = torch.get(job['model'])
+        if found and rival and found['seconds'] > rival['seconds']:
+            yield f"{job['model']}: {rival['seconds'] / found['seconds']:.2f}x the speed of LibTorch's {rival['way']}"
+
+
+# --- rendering
+
+def milliseconds(seconds):
+    return f'{seconds * 1e3:.3g} ms' if seconds >= 1e-3 else f'{seconds * 1e6:.3g} us'
+
+
+def spread(way):
+    low, high = way['quartiles']
+    return f"{milliseconds(way['seconds'])} ({milliseconds(low)} to {milliseconds(high)})"
+
+
+def table(header, rows):
+    lines = ['| ' + ' | '.join(header) + ' |', '|' + '---|' * len(header)]
+    return lines + ['| ' + ' | '.join(row) + ' |' for row in rows]
+
+
+def step_rows(job):
+    for way in job['ways']:
+        captured = '' if 'captured_seconds' not in way else f"{milliseconds(way['captured_seconds'])} ({way['captured_over_plain']:.2f}x)"
+        low, high = way['over_fp32_bounds']
+        yield [way['name'], spread(way), f"{way['over_fp32']:.2f}x ({low:.2f} to {high:.2f})", captured,
+               f"{way['peak_bytes'] / 2**20:.0f} MiB"]
+
+
+def steps_section(bench):
+    for job in bench['jobs']:
+        yield ''
+        yield f"{job['model']}, {job['shape']}:"
+        yield ''
+        yield from table(['', 'step (quartiles)', 'against FP32 (95%)', 'captured', 'peak memory'], step_rows(job))
+        if job.get('search_seconds'):
+            yield ''
+            yield f"The search took {job['search_seconds']:.1f} s; plan {job['plan']}."
+
+
+def kernels_section(bench):
+    large = large_rows(bench)
+    names = sorted({kernel for kernel, _ in large})
+    present = [p for p in PRECISIONS if any(q == p for _, q in large)]
+
+    def cell(name, precision):
+        row = large.get((name, precision))
+        return '' if not row else f"{row['gb_per_s']:.0f} GB/s, {'' if row['of_copy'] >= COPY_GOAL else '**'}{row['of_copy']:.0%}{'' if row['of_copy'] >= COPY_GOAL else '**'}"
+    yield ''
+    yield ("Own kernels at their largest size: bytes of their tensors, read and written, per second, and as a part of what a copy of as "
+           f"many bytes within the device reaches (goal: {COPY_GOAL:.0%}). Smaller sizes are in out/gpu-check.json.")
+    yield ''
+    yield from table(['kernel', *present], ([name, *(cell(name, p) for p in present)] for name in names))
+
+
+def libraries_section(bench):
+    yield ''
+    yield ('Linear and convolution against the fastest of all algorithms that the library offers for the shape '
+           f'(goal: {LIBRARY_GOAL:.0%} of its speed):')
+    yield ''
+    yield from table(['operator', 'shape', 'precision', 'here', "library's best", 'of its speed', 'algorithms tried'],
+                     ([f"{r['operator']} {r['direction']}", r['shape'], r['precision'], milliseconds(r['own_seconds']),
+                       milliseconds(r['best_seconds']), f"{r['best_seconds'] / r['own_seconds']:.0%}", str(r['algorithms'])]
+                      for r in bench['rows']))
+
+
+def torch_section(bench, steps):
+    yield ''
+    if not bench.get('rows'):
+        yield f"LibTorch was not measured: {bench.get('why', 'it was not asked')}."
+        return
+    jobs = {job['model']: job for job in (steps or {}).get('jobs', [])}
+    yield f"The same models in PyTorch {bench['version']}, eager, same batch:"
+    yield ''
+
+    def against(row):
+        job = jobs.get(row['model'])
+        own = job and way_of(job, 'FP32' if row['way'] == 'FP32' else 'TF32' if row['way'] == 'TF32' else 'found plan')
+        return f"{row['seconds'] / own['seconds']:.2f}x ({own['name']})" if own else ''
+    yield from table(['model', 'way', 'step (quartiles)', 'peak memory', "comp's speed against it"],
+                     ([r['model'], r['way'], spread(r), f"{r['peak_bytes'] / 2**20:.0f} MiB", against(r)] for r in bench['rows']))
+
+
+def headline(result):
+    device = result['device']
+    memory = f", {device['memory_mib']} MiB" if device.get('memory_mib') else ''
+    return (f"{device['name']} (compute capability {device['compute_capability']}{memory}), driver {device['driver']}, "
+            f"CUDA {device['cuda']}, comp {result['commit']}, {result['date']}")
+
+
+def summary_line(parts):
+    return f"{sum(p['passed'] for p in parts)} passed, {sum(p['failed'] for p in parts)} failed"
+
+
+def verdict_of(parts, slice_name):
+    of = [p for p in parts if p['slice'] == slice_name]
+    return summary_line(of) if of else 'not run'
+
+
+def section(result):
+    """The part of docs/benchmarks.md between the markers, these included."""
+    parts, bench = list(result['parts'].values()), result['bench']
+    lines = [BEGIN, f'Machine: {headline(result)}.', '',
+             f"Tests on the device: {verdict_of(parts, 'tests')}. compute-sanitizer over the kernels: {verdict_of(parts, 'sanitizer')}."]
+    for part in parts:
+        if part['failed']:
+            lines += ['', f"Failed: {part['name']}: {part['why']}"]
+    if bench.get('steps'):
+        lines += steps_section(bench['steps'])
+    if bench.get('torch'):
+        lines += torch_section(bench['torch'], bench.get('steps'))
+    if bench.get('kernels'):
+        lines += kernels_section(bench['kernels'])
+    if bench.get('libraries'):
+        lines += libraries_section(bench['libraries'])
+    missed = list(missed_goals(bench))
+    if any(bench.values()):
+        lines += ['', 'Goals missed:' if missed else 'No goal was missed.', *([''] if missed else []), *(f'- {m}' for m in missed)]
+    return '\n'.join([*lines, END])
+
+
+def with_section(document, new):
+    """The document with the text between the markers replaced; at its end where it has none."""
+    if BEGIN in document and END in document.split(BEGIN, 1)[1]:
+        before, rest = document.split(BEGIN, 1)
+        return before + new + rest.split(END, 1)[1]
+    return document.rstrip('\n') + '\n\n## On a GPU\n\n`./run gpu-check`, on a machine with one.\n\n' + new + '\n'
+
+
+def report(result, asked):
+    """What the terminal shows at the end: a line for each part of the slices that were asked for, and the goals missed."""
+    parts = [p for p in result['parts'].values() if p['slice'] in asked]
+    yield headline(result)
+    for part in parts:
+        state = 'failed' if part['failed'] else 'passed' if part['passed'] else 'left out'
+        yield f"  {state:<9}{part['slice']:<10}{part['name']:<24}{part['seconds']:>7.1f} s  {part['why']}".rstrip()
+    if 'bench' in asked:
+        for sentence in missed_goals(result['bench']):
+            yield f'  goal missed: {sentence}'
