@@ -2,11 +2,12 @@
 # shellcheck shell=bash
 # Configures, builds and tests one build folder; sourced by ./run.
 
-# configure FOLDER OPTIONS...: makes the folder, or brings it up to date; anew where another Meson or compiler made it.
+# configure FOLDER OPTIONS...: makes the folder, or brings it up to date; anew where another Meson or compiler made it,
+# or when there were other options, which Meson would refuse.
 configure() {
   local folder=$1 made_by
   shift
-  made_by="$(meson --version) $CXX ${LD_LIBRARY_PATH:-}"
+  made_by="$(meson --version) $CXX ${LD_LIBRARY_PATH:-} $(cksum <meson.options)"
   [[ $(cat "$folder/made_by" 2>/dev/null) == "$made_by" ]] || rm -rf "$folder"
   if [[ -f $folder/build.ninja ]]; then
     meson setup --reconfigure "$folder" "$@"
@@ -40,6 +41,13 @@ stage() {
   meson test -C "$folder" --no-rebuild --print-errorlogs "${tests[@]}" || true
   [[ -f $folder/meson-logs/testlog.json ]] || broken+=("$folder was not tested")
   tested+=("$folder")
+}
+
+# require_built PART FOLDER: a backend that this machine could have but the summary says NO to is a failure, with its reason.
+require_built() {
+  local why
+  why=$(sed -nE "s/^    $1 *: NO \\((.*)\\)\$/\\1/p" "$2.log")
+  [[ ! $why ]] || broken+=("the $1 backend was not built: $why")
 }
 
 finish_tests() {

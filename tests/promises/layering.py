@@ -22,6 +22,9 @@ BACKENDS = {'comp_native': '', 'comp_host': 'comp_native', 'comp_cuda': 'comp_na
 ALSO = {'comp_native': {'comp/observe/json_reader.hpp', 'comp/scaling/settings.hpp', 'comp/scaling/grad_scaler.hpp'},
         'comp_libtorch': {'comp/observe/plan_file.hpp', 'comp/scaling/settings.hpp'}}
 
+# Kernels may include these, the core and comp_native/math.
+KERNELS_MAY = {'comp_cuda/kernels.hpp', 'comp_cuda/errors.hpp', 'comp_native/device.hpp'}
+
 # Headers that a user includes on top of <comp/comp.hpp>: files for other programs, and rules of other systems, which
 # would be half a second of everyone's compilation.
 APART = {'comp/observe/summary.hpp', 'comp/observe/t4.hpp', 'comp/policy/kind_lists.hpp', 'comp/policy/tensorflow.hpp',
@@ -56,7 +59,14 @@ def wrong_in_backend(header, backend):
     allowed = {backend, *BACKENDS[backend].split()}
     names = [i.split('/') for i in includes(header)]
     return ['/'.join(n) for n in names
-            if (n[0] == 'comp' and n[1] != 'core' and '/'.join(n) not in ALSO.get(backend, ())) or (n[0] in BACKENDS and n[0] not in allowed)]
+            if (n[0] == 'comp' and n[1] != 'core' and '/'.join(n) not in ALSO.get(backend, ()))
+            or (n[0] in BACKENDS and n[0] not in allowed) or n[-1].endswith('.cuh')]
+
+
+def wrong_in_kernel(source):
+    """Kernels know their own declarations, what both sides compute with, and comp's core; nothing that a host does."""
+    return [i for i in includes(source) if i.startswith('comp') and not i.startswith(('comp/core/', 'comp_native/math/'))
+            and i not in KERNELS_MAY]
 
 
 def not_in_umbrella(root):
@@ -79,8 +89,11 @@ def main():
         for header in sorted(root.glob(f'backends/*/include/{backend}/**/*.hpp')):
             faults += [f'{header.relative_to(root)} includes {w}' for w in wrong_in_backend(header, backend)]
             headers.append(header)
+    for source in sorted(root.glob('backends/cuda/kernels/**/*.cu*')):
+        faults += [f'{source.relative_to(root)} includes {w}' for w in wrong_in_kernel(source)]
+        headers.append(source)
     faults += [f'comp/comp.hpp does not include {h}' for h in not_in_umbrella(root)]
-    print(f'{len(headers)} headers read')
+    print(f'{len(headers)} files read')
     return '\n'.join(faults) if faults or headers else 'no header found'
 
 
