@@ -34,6 +34,13 @@ test_packages=(
 demo_packages=(
   "jargon-text        | file $jargon_text           | input of the demo: the Jargon File, public domain"
 )
+gpu_packages=( # of the above what the CUDA backend needs: a machine with a GPU may have few others
+  "g++                | compiler                    | compiles; version 12 or newer"
+  "libfmt-dev         | header fmt/format.h         | text"
+  "librange-v3-dev    | header range/v3/version.hpp | sequences"
+  "nlohmann-json3-dev | header nlohmann/json.hpp    | plan files and ledgers"
+  "doctest-dev        | header doctest/doctest.h    | tests"
+)
 not_required=" libdnnl-dev clang jargon-text " # oneDNN has a wheel, the other two a message
 
 die() {
@@ -156,8 +163,13 @@ refuse_if_required() {
   ((${#required[@]} == 0)) || die "missing: $(printf '%s; ' "${required[@]}")$1"
 }
 
-# Meson and ninja in .venv, at the versions above; the system's where that cannot be had.
 need_build_tools() {
+  need_meson
+  find_onednn
+}
+
+# Meson and ninja in .venv, at the versions above; the system's where that cannot be had. The compiler goes into CXX.
+need_meson() {
   if [[ $(.venv/bin/meson --version 2>/dev/null) != "$meson_version" ]]; then
     echo "Putting Meson $meson_version into .venv"
     { python3 -m venv .venv && .venv/bin/pip -q install "meson==$meson_version" "ninja==$ninja_version"; } ||
@@ -167,7 +179,6 @@ need_build_tools() {
   if ! command -v meson >/dev/null || ! command -v ninja >/dev/null; then
     die "no Meson here and none from PyPI (no network?): install meson (1.0 or newer) and ninja-build, and run again"
   fi
-  find_onednn
   if command -v ccache >/dev/null; then export CXX="ccache $compiler"; else export CXX=$compiler; fi
 }
 

@@ -24,11 +24,22 @@ class Commands(unittest.TestCase):
     def test_help_names_every_command(self):
         got = self.run_with('help')
         self.assertEqual(got.returncode, 0)
-        for command in ('demo', 'test', 'bench', 'clean', 'help'):
+        for command in ('demo', 'test', 'bench', 'gpu-check', 'clean', 'help'):
             self.assertIn(f'./run {command}', got.stdout)
 
     def test_no_command_is_a_call_for_help(self):
         self.assertEqual(self.run_with().stdout, self.run_with('help').stdout)
+
+    def test_gpu_check_says_in_one_sentence_where_there_is_no_gpu(self):
+        with tempfile.TemporaryDirectory() as folder:
+            stand_in = pathlib.Path(folder, 'nvidia-smi')
+            stand_in.write_text('#!/bin/sh\necho No devices were found\nexit 6\n')
+            stand_in.chmod(0o755)
+            got = subprocess.run([ROOT / 'run', 'gpu-check', '--only', 'tests'], text=True, capture_output=True,
+                                 env={**os.environ, 'PATH': f'{folder}:{os.environ["PATH"]}'})
+        self.assertEqual(got.returncode, 1)
+        self.assertEqual(got.stdout, 'There is no GPU here (nvidia-smi lists none): ./run test checks the CUDA backend '
+                                     'without one.\n')
 
     def test_an_unknown_command_is_refused_by_name(self):
         got = self.run_with('tset')
