@@ -166,7 +166,7 @@ class Check:
         """Returns: whether there is a build folder to go on with."""
         again = ['--reconfigure'] if (self.build / 'build.ninja').exists() else []
         architecture = self.result['device']['compute_capability'].replace('.', '')
-        options = ['--buildtype=release', '-Dcuda=enabled', f'-Dcuda_architectures={architecture}', '-Dtests=auto', '-Dbench=auto',
+        options = ['--buildtype=release', '-Dcuda=enabled', f'-Dgpu_architectures={architecture}', '-Dtests=auto', '-Dbench=auto',
                    '-Dexamples=disabled', '-Dlibtorch=disabled', '-Dnvcc=disabled']
         status, text, seconds = self.run('configure', ['meson', 'setup', *again, self.build, *options])
         if status:

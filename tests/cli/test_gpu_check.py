@@ -251,7 +251,7 @@ class Whole(unittest.TestCase):
     def test_all_slices_pass(self):
         status, said = self.check()
         self.assertEqual((status, said[-1]), (0, '50 passed, 0 failed'))  # 44 cases, 2 checks, a benchmark, 3 builds
-        self.assertIn('-Dcuda_architectures=90', (self.root / 'options').read_text())
+        self.assertIn('-Dgpu_architectures=90', (self.root / 'options').read_text())
         kept = self.kept()
         self.assertEqual(kept['device']['cuda'], '13.0')
         self.assertEqual(kept['bench']['kernels']['rows'][0]['kernel'], 'relu')
