@@ -301,6 +301,24 @@ TEST_CASE("global memory is watched: bounds, what nobody wrote, races, alignment
   int on_the_stack = 0;
   CHECK(contains(fault_of(all_write_one, 1, 1, 0, &on_the_stack), "not device memory"));
 }
+TEST_CASE("without a watch for races all else is still found") {
+  buffer<int> from{counting(70)}, to{70}, unwritten{70};
+  simt::watch_races = false;
+  CHECK(fault_of(all_write_one, 2, 1, 0, to.data()) == "no fault");
+  CHECK(contains(fault_of(reverse_without_barrier, 1, 64, 0, from.data()), "race: shared element"));
+  CHECK(contains(fault_of(copies, 2, 64, 0, from.data(), to.data(), 71), "out of bounds: global element 70 of 70"));
+  CHECK(contains(fault_of(copies, 2, 64, 0, unwritten.data(), to.data(), 70), "but nobody has written it"));
+  CHECK(contains(fault_of(loads_a_pair, 1, 1, 0, buffer<float>{std::vector<float>(8)}.data(), 3), "misaligned"));
+  simt::watch_races = true;
+  CHECK(contains(fault_of(all_write_one, 2, 1, 0, to.data()), "race: global element 0"));
+}
+TEST_CASE("memory is found freed by a pointer that has used it before") {
+  auto& four = simt::memory_map::common().make(4 * sizeof(int), sizeof(int));
+  const simt::pointer<int> kept{reinterpret_cast<int*>(four.data())};
+  CHECK(fault_of(all_write_one, 1, 1, 0, kept) == "no fault");
+  simt::memory_map::common().free(four.data());
+  CHECK(contains(fault_of(all_write_one, 1, 1, 0, kept), "memory is written after it was freed"));
+}
 #if !COMP_SIMT_ASAN  // which stops the program at this, with a report of its own
 TEST_CASE("a raw pointer that runs over its allocation is caught when the launch ends") {
   auto& four = simt::memory_map::common().make(4 * sizeof(int), sizeof(int));

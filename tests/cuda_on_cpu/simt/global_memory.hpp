@@ -5,12 +5,15 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "order.hpp"
@@ -20,6 +23,10 @@
 #endif
 
 namespace simt {
+
+/// False: global memory is not watched for races, which takes 48 times its size. All other checks remain. For whole
+/// models, whose kernels have their own tests.
+inline bool watch_races = true;
 
 /// Of a location in global memory only the last write and two readers are kept: inputs are read by whole grids.
 class global_history {
@@ -55,7 +62,7 @@ class allocation {
 
   /// `shift`: how far, in bytes, it lies from a 256-byte boundary.
   allocation(std::size_t bytes, std::size_t unit, std::size_t shift)
-      : bytes_{bytes}, unit_{unit}, seen_((bytes + unit - 1) / unit), written_((bytes + unit - 1) / unit) {
+      : bytes_{bytes}, unit_{unit}, written_((bytes + unit - 1) / unit) {
     memory_.reset(static_cast<unsigned char*>(::operator new (bytes + shift + 2 * guard, std::align_val_t{guard})));
     std::fill_n(memory_.get(), bytes + shift + 2 * guard, canary);
     data_ = memory_.get() + guard + shift;
@@ -68,38 +75,47 @@ class allocation {
   bool intact() const { return true; }
 #else
   bool intact() const {
-    const auto kept = [](unsigned char c) { return c == canary; };
-    return std::all_of(data_ - guard, data_, kept) && std::all_of(data_ + bytes_, data_ + bytes_ + guard, kept);
+    static const std::vector<unsigned char> untouched(guard, canary);
+    return std::memcmp(data_ - guard, untouched.data(), guard) == 0 &&
+           std::memcmp(data_ + bytes_, untouched.data(), guard) == 0;
   }
 #endif
   unsigned char* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   std::size_t unit() const { return unit_; }
-  void mark_written() { written_.assign(written_.size(), true); }
+  /// Memory of a graph is there between two of its nodes only, and holds nothing of the launch before.
+  bool lives() const { return lives_; }
+  void begin_life() {
+    lives_ = true;
+    std::fill_n(data_, bytes_, canary);
+    std::fill(written_.begin(), written_.end(), 0);
+  }
+  void end_life() { lives_ = false; }
+  void mark_written() { written_.assign(written_.size(), 1); }
   void mark_written(std::ptrdiff_t from, std::size_t bytes) {
-    const auto end = static_cast<std::size_t>(from) + bytes;
-    for (std::size_t i = static_cast<std::size_t>(from) / unit_; i * unit_ < end && i < written_.size(); ++i)
-      written_[i] = true;
+    const auto [first, count] = units(from, bytes);
+    std::fill_n(written_.begin() + first, count, 1);
   }
   bool written(std::ptrdiff_t from, std::size_t bytes) const {
-    const auto end = static_cast<std::size_t>(from) + bytes;
-    for (std::size_t i = static_cast<std::size_t>(from) / unit_; i * unit_ < end && i < written_.size(); ++i) {
-      if (!written_[i]) return false;
-    }
-    return true;
+    const auto [first, count] = units(from, bytes);
+    return count == 0 || !std::memchr(written_.data() + first, 0, static_cast<std::size_t>(count));
   }
   void read(std::ptrdiff_t from, std::size_t bytes) {
-    for_units("read", from, bytes, [&](std::size_t i) {
-      if (!written_[i]) fail(name(static_cast<std::ptrdiff_t>(i)) + " is read, but nobody has written it");
-      seen_[i].read([&] { return name(static_cast<std::ptrdiff_t>(i)); });
-    });
+    check_bounds("read", from, bytes);
+    const auto [first, count] = units(from, bytes);
+    for (std::ptrdiff_t i = first; i < first + count; ++i) {
+      if (!written_[index(i)]) fail(name(i) + " is read, but nobody has written it");
+      if (watch_races) history(i).read([&] { return name(i); });
+    }
   }
   void write(std::ptrdiff_t from, std::size_t bytes, bool atomic = false) {
-    for_units("written", from, bytes, [&](std::size_t i) {
-      if (atomic && !written_[i]) fail(name(static_cast<std::ptrdiff_t>(i)) + " is updated, but nobody has written it");
-      seen_[i].write([&] { return name(static_cast<std::ptrdiff_t>(i)); }, atomic);
-      written_[i] = true;
-    });
+    check_bounds("written", from, bytes);
+    const auto [first, count] = units(from, bytes);
+    for (std::ptrdiff_t i = first; i < first + count; ++i) {
+      if (atomic && !written_[index(i)]) fail(name(i) + " is updated, but nobody has written it");
+      if (watch_races) history(i).write([&] { return name(i); }, atomic);
+      written_[index(i)] = 1;
+    }
   }
 
  private:
@@ -113,21 +129,30 @@ class allocation {
 #endif
   }
   static std::string name(std::ptrdiff_t i) { return "global element " + std::to_string(i); }
-  template <class F>
-  void for_units(const char* what, std::ptrdiff_t from, std::size_t bytes, F f) {
+  static std::size_t index(std::ptrdiff_t i) { return static_cast<std::size_t>(i); }
+  /// The first unit of some bytes, and how many they touch.
+  std::pair<std::ptrdiff_t, std::ptrdiff_t> units(std::ptrdiff_t from, std::size_t bytes) const {
+    const auto unit = static_cast<std::ptrdiff_t>(unit_), end = from + static_cast<std::ptrdiff_t>(bytes);
+    return {from / unit, (end + unit - 1) / unit - from / unit};
+  }
+  void check_bounds(const char* what, std::ptrdiff_t from, std::size_t bytes) const {
+    if (!lives_) fail(std::string{"memory of a graph is "} + what + " where the graph has not allocated it");
     const auto unit = static_cast<std::ptrdiff_t>(unit_), size = static_cast<std::ptrdiff_t>(bytes_);
-    if (from < 0 || from + static_cast<std::ptrdiff_t>(bytes) > size) {
-      const std::ptrdiff_t first = from < 0 ? (from - unit + 1) / unit : std::max(from, size) / unit;
-      fail("out of bounds: " + name(first) + " of " + std::to_string(size / unit) + " is " + what);
-    }
-    const auto end = static_cast<std::size_t>(from) + bytes;
-    for (std::size_t i = static_cast<std::size_t>(from) / unit_; i * unit_ < end && i < seen_.size(); ++i) f(i);
+    if (from >= 0 && from + static_cast<std::ptrdiff_t>(bytes) <= size) return;
+    const std::ptrdiff_t first = from < 0 ? (from - unit + 1) / unit : std::max(from, size) / unit;
+    fail("out of bounds: " + name(first) + " of " + std::to_string(size / unit) + " is " + what);
+  }
+  /// Made when a kernel first comes here: copies and libraries race with nobody.
+  global_history& history(std::ptrdiff_t i) {
+    if (seen_.empty()) seen_.resize(written_.size());
+    return seen_[index(i)];
   }
   std::size_t bytes_, unit_;
+  bool lives_ = true;
   std::unique_ptr<unsigned char, give_back> memory_;
   unsigned char* data_ = nullptr;
+  std::vector<unsigned char> written_;
   std::vector<global_history> seen_;
-  std::vector<bool> written_;
 };
 
 /// All that is allocated now, by address.
@@ -148,6 +173,7 @@ class memory_map {
     const auto found = all_.find(static_cast<unsigned char*>(p));
     if (found == all_.end()) throw fault{"memory is freed that is not allocated"};
     const bool intact = found->second->intact();
+    asked_ = {};
     all_.erase(found);
     if (!intact) throw fault{"the guard zone of a global allocation was written over"};
   }
@@ -158,6 +184,13 @@ class memory_map {
     allocation* a = std::prev(after)->second.get();
     return at <= a->data() + a->bytes() ? a : nullptr;
   }
+  /// What starts at `p`. Null where nothing does, any longer.
+  allocation* at(const void* p) const {
+    allocation*& known = asked_[reinterpret_cast<std::uintptr_t>(p) / allocation::guard % asked_.size()];
+    if (known && known->data() == p) return known;
+    allocation* a = find(p);
+    return a && a->data() == p ? known = a : nullptr;
+  }
   void check_guards() const {
     for (const auto& [at, a] : all_) {
       if (!a->intact())
@@ -167,6 +200,7 @@ class memory_map {
 
  private:
   std::map<unsigned char*, std::unique_ptr<allocation>> all_;
+  mutable std::array<allocation*, 64> asked_{};  // what at() found since the last free()
 };
 
 /// Device memory of a test. Made from values it counts as written; made from a size it does not.

@@ -32,7 +32,7 @@ inline bool ordered(const access& earlier) {
 }
 inline std::string text(const access& a) {
   if (a.block != state.in->serial) return "a thread of another block";
-  return who(*state.in->threads[a.thread]);
+  return who(state.in->threads[a.thread]);
 }
 
 /// The history of one location. A full one keeps readers of two warps at least: a writer can be ordered with one only.

@@ -72,8 +72,8 @@ class pointer {
   std::ptrdiff_t offset() const { return reinterpret_cast<const unsigned char*>(p_) - base_; }
   allocation& in(const char* what, std::size_t alignment) const {
     if (!p_) fail(std::string{"a null pointer is "} + what);
-    allocation* a = memory_map::common().find(base_);
-    if (!a || a->data() != base_) fail(std::string{"memory is "} + what + " after it was freed");
+    allocation* a = memory_map::common().at(base_);
+    if (!a) fail(std::string{"memory is "} + what + " after it was freed");
     if (reinterpret_cast<std::uintptr_t>(p_) % alignment) {
       fail(std::string{"misaligned: an address is "} + what + " that is no multiple of " + std::to_string(alignment));
     }

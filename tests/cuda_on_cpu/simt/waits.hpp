@@ -16,7 +16,7 @@ inline unsigned wait_for_block(const char* call, bool vote, const place& at) {
   t.call = call;
   t.at = at;
   t.vote = vote;
-  t.run.wait();
+  t.wait();
   return state.in->counted;
 }
 /// The thread waits for the lanes in `mask`, giving `value` to them. Afterwards lane_value() reads theirs.
@@ -31,7 +31,7 @@ void wait_for_warp(const char* call, unsigned mask, const T& value, bool vote, c
   t.mask = mask;
   t.vote = vote;
   std::memcpy(t.given.data(), &value, sizeof(T));
-  t.run.wait();
+  t.wait();
 }
 /// What `lane` gave in the call that just ended.
 template <class T>
@@ -42,7 +42,7 @@ T lane_value(unsigned lane, const char* call, const place& at) {
     fail(std::string{call} + " at " + text(at) + " reads lane " + std::to_string(lane) + ", which takes no part");
   }
   T value;
-  std::memcpy(&value, state.in->threads[id]->taken.data(), sizeof(T));
+  std::memcpy(&value, state.in->threads[id].taken.data(), sizeof(T));
   return value;
 }
 
