@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel library as nvcc makes it, made by g++ on the SIMT shim: what comp_cuda/kernels.hpp declares.
+#include "kernels/adaptive_pooling.cu"
 #include "kernels/bias_activation.cu"
 #include "kernels/casts.cu"
 #include "kernels/dropout.cu"

@@ -59,6 +59,7 @@ struct chain_step {
   index period = 0;
   float number = 1;
   native::math::dropout_mask mask{};
+  bool rounds = false;  // v is rounded to T after the step, as if it had been stored and loaded
 };
 inline constexpr int most_steps = 8;
 /// to = the steps one after another, of n elements of `from`. Tensors may be the same, or apart; not overlap otherwise.
@@ -181,6 +182,20 @@ void sum(stream, const T* x, index n, double* to, float* scratch);
 /// to (+)= the sums of the columns of x (rows, width): the gradient of a bias. scratch: column_scratch(rows, width, 1).
 template <class T>
 void column_sums(stream, const T* x, float* to, index rows, index width, bool adds, float* scratch);
+
+// adaptive_pooling.cuh
+
+/// `planes` = images x channels of from[0] x from[1] elements, averaged over to[0] x to[1] bins.
+struct bin_sizes {
+  index planes, channels;
+  index from[2], to[2];
+  bool channels_last;  // of both sides
+};
+template <class T>
+void adaptive_pooling(stream, const T* x, T* y, const bin_sizes&);
+/// dx, the size of what was averaged, from dy.
+template <class T>
+void adaptive_pooling_backward(stream, const T* dy, T* dx, const bin_sizes&);
 
 // gradients.cuh
 

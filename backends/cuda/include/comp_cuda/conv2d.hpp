@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolution by cuDNN. BF16, FP16 and TF32 lie channels_last, as tensor cores want it (row-major for a shape that
+// cuDNN does not do so); FP32 lies row-major and is FP32: no operand is rounded. FP8 is stored, and computed, as BF16.
+// A gradient of weights in low precision is summed in FP32 by cuDNN, rounded once to that precision, and added to the
+// FP32 gradient. Biases are added in FP32 to the rounded product.
+#pragma once
+
+#include "convolutions.hpp"
+
+namespace comp::cuda {
+
+namespace detail {
+
+inline std::int64_t conv_extent(std::int64_t in, std::int64_t kernel, const conv2d_options& o, std::size_t axis) {
+  const std::int64_t span = in + 2 * o.padding[axis] - o.dilation[axis] * (kernel - 1) - 1;
+  return span < 0 ? 0 : span / o.stride[axis] + 1;
+}
+/// Returns: the shape of the result.
+inline shape convolved(const shape& s, const parameter& w, const parameter* b, const conv2d_options& o) {
+  require_some("conv2d", s);
+  const shape& k = w.extents;
+  require<error>(
+      s.size() == 4 && k.size() == 4 && o.groups > 0 && s[1] == k[1] * o.groups && k[0] % o.groups == 0,
+      "conv2d of x {} with weights {} in {} groups (they must be (B,C,H,W) and (O,C/groups,R,S)): fix the shapes",
+      text(s), text(k), o.groups);
+  require<error>(!b || b->extents == shape{k[0]},
+                 "conv2d with weights {} and a bias of {} (the first sizes must be equal): make the bias ({})", text(k),
+                 b ? text(b->extents) : "", k[0]);
+  const shape y{s[0], k[0], conv_extent(s[2], k[2], o, 0), conv_extent(s[3], k[3], o, 1)};
+  require<error>(
+      elements(y) > 0,
+      "conv2d of x {} with weights {} (the kernel is larger than the padded image): pad more or use a smaller kernel",
+      text(s), text(k));
+  return y;
+}
+
+/// Brings the weights into `places`. A gradient that the next backward overwrites is not worth bringing along.
+inline void settle_weights(context& c, parameter& w, order places) {
+  if (w.fresh && w.value.order() != places) w.gradient = {};
+  settle(c, w, places);
+}
+inline std::int64_t bytes_in(const tensor& t) { return t.size() * cuda::bytes_of(storage_of(t.precision())); }
+
+inline void add_channel_bias(context& c, const convolution& of, const tensor& y, parameter& b) {
+  if (y.order() == order::row_major) {
+    const void* values = weights(c, b, y.precision());
+    return check(
+        cudnnAddTensor(c.part<dnn>().handle(), &dnn_one, of.bias.get(), values, &dnn_one, of.y.get(), y.data()),
+        "adding a convolution's bias");
+  }
+  const std::int64_t channels = y.shape()[1];
+  with_storage(y.precision(), [&]<class T>(std::type_identity<T>) {
+    add_bias(c.stream().get(), y.as<T>(), b.value.as<float>(), y.as<T>(), y.size() / channels, channels);
+  });
+}
+/// dy lies as the convolution does.
+inline void channel_bias_gradient(context& c, const convolution& of, const tensor& dy, parameter& b) {
+  const gradient_place to = gradient_of(c, b);
+  if (dy.order() == order::channels_last || storage_of(dy.precision()) != storage::fp32)
+    return channel_sums(c, in_order(c, dy, order::channels_last), to);
+  check(cudnnConvolutionBackwardBias(c.part<dnn>().handle(), &dnn_one, of.y.get(), dy.data(),
+                                     to.adds ? &dnn_one : &dnn_zero, of.bias.get(), to.at),
+        "the gradient of a convolution's bias");
+}
+
+inline void weight_gradient(context& c, convolution& of, tensor& dy, const tensor& x, parameter& w) {
+  const bool fresh = w.fresh;
+  of.run("the gradient of weights", c.workspace_limit(), [&] {
+    w.fresh = fresh;  // also where cuDNN refused the first way
+    settle_weights(c, w, of.places());
+    dy = in_order(c, dy, of.places());
+    const tensor in = in_order(c, x, of.places());
+    pass_runner<conv_pass::weights> run{c, of};
+    if (storage_of(dy.precision()) == storage::fp32) {
+      const gradient_place to = gradient_of(c, w);
+      return run({in.data(), dy.data(), to.at, elements(w.extents) * 4, to.adds});
+    }
+    const tensor low = c.make(w.extents, dy.precision(), of.places());
+    const cudnnStatus_t s = run({in.data(), dy.data(), low.data(), bytes_in(low)});
+    if (s == CUDNN_STATUS_SUCCESS) add_to(c, gradient_of(c, w), low);
+    return s;
+  });
+}
+
+}  // namespace detail
+
+/// x is (B,C,H,W), w is (O,C/groups,R,S), b is (O) or null. Returns: (B,O,H',W').
+/// Throws: unsupported where cuDNN has no deterministic algorithm within the context's workspace limit.
+inline tensor conv2d(context& c, const tensor& x, parameter& w, parameter* b, const conv2d_options& o) {
+  const shape to = detail::convolved(x.shape(), w, b, o);
+  convolution& of = c.part<convolutions>().of(x.shape(), w.extents, to, o, x.precision());
+  tensor y;
+  of.run("conv2d", c.workspace_limit(), [&] {
+    detail::settle_weights(c, w, of.places());
+    const tensor in = in_order(c, x, of.places());
+    y = c.make(to, x.precision(), of.places());
+    const void* kernel = weights(c, w, x.precision());
+    return pass_runner<conv_pass::forward>{c, of}({in.data(), kernel, y.data(), detail::bytes_in(y)});
+  });
+  if (b) detail::add_channel_bias(c, of, y, *b);
+  return y;
+}
+
+/// Adds the gradients of w and b. Returns: the gradient of x in the precision of dy; empty unless `need_dx`.
+inline tensor conv2d_backward(context& c, const tensor& dy, const tensor& x, parameter& w, parameter* b,
+                              const conv2d_options& o, bool need_dx) {
+  const shape from = detail::convolved(x.shape(), w, b, o);
+  require_same("conv2d_backward", dy.shape(), from);
+  convolution& of = c.part<convolutions>().of(x.shape(), w.extents, from, o, dy.precision());
+  tensor g = in_order(c, dy, of.places());
+  if (w.trainable) detail::weight_gradient(c, of, g, cast(c, x, dy.precision()), w);
+  if (b && b->trainable) detail::channel_bias_gradient(c, of, g, *b);
+  if (!need_dx) return {};
+  tensor dx;
+  of.run("the gradient of x", c.workspace_limit(), [&] {
+    detail::settle_weights(c, w, of.places());
+    g = in_order(c, g, of.places());
+    dx = c.make(x.shape(), dy.precision(), of.places());
+    const void* kernel = weights(c, w, dy.precision());
+    return pass_runner<conv_pass::data>{c, of}({kernel, g.data(), dx.data(), detail::bytes_in(dx)});
+  });
+  return dx;
+}
+
+}  // namespace comp::cuda

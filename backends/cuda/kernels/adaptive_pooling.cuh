@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// Averages over bins that do not divide their image evenly, in both orders, and their gradient: each element is made by
+// one thread that reads what it depends on, in a fixed order. Bin i of n over an extent e is
+// [floor(i e / n), ceil((i + 1) e / n)); neighbours may share elements. Source: PyTorch's adaptive pooling.
+// Not here: bins that divide the image, which are windows (comp_cuda/pooling.hpp).
+#pragma once
+
+#include "support/rows.cuh"
+
+namespace comp::cuda {
+
+namespace detail {
+
+struct bin {
+  index first, last;
+};
+/// The bins that element i is in are found by the same rule with the roles exchanged: bin_of(i, extent, bins).
+COMP_HD bin bin_of(index i, index bins, index extent) {
+  return {i * extent / bins, ((i + 1) * extent + bins - 1) / bins};
+}
+
+/// Sums the elements of a bin: those of `at(row, column)`, all of which are in one image.
+template <int N, class T>
+struct bin_sum {
+  float v[N] = {};
+  __device__ __forceinline__ void add(pointer<const T> from, float share) {
+    float x[N];
+    load_all<N, T>(from, x);
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] += x[j] * share;
+  }
+};
+
+/// Element (h, v) of a result, from an image whose neighbours in a row are `stride` apart.
+/// Gather::sum(from, h, v, stride, sum): what the result is made of.
+struct mean_of_bin {
+  bin_sizes sizes;
+  template <int N, class T>
+  __device__ __forceinline__ void sum(pointer<const T> from, index h, index v, index stride, bin_sum<N, T>& to) const {
+    const bin rows = bin_of(h, sizes.to[0], sizes.from[0]), columns = bin_of(v, sizes.to[1], sizes.from[1]);
+    for (index r = rows.first; r < rows.last; ++r) {
+      for (index c = columns.first; c < columns.last; ++c) to.add(from + (r * sizes.from[1] + c) * stride, 1);
+    }
+    const float count = static_cast<float>((rows.last - rows.first) * (columns.last - columns.first));
+#pragma unroll
+    for (int j = 0; j < N; ++j) to.v[j] /= count;
+  }
+  __device__ __forceinline__ index from_pixels() const { return sizes.from[0] * sizes.from[1]; }
+  __device__ __forceinline__ index to_columns() const { return sizes.to[1]; }
+  __device__ __forceinline__ index to_pixels() const { return sizes.to[0] * sizes.to[1]; }
+};
+struct shares_of_bins {
+  bin_sizes sizes;
+  template <int N, class T>
+  __device__ __forceinline__ void sum(pointer<const T> from, index h, index v, index stride, bin_sum<N, T>& to) const {
+    const bin rows = bin_of(h, sizes.from[0], sizes.to[0]), columns = bin_of(v, sizes.from[1], sizes.to[1]);
+    for (index r = rows.first; r < rows.last; ++r) {
+      const bin high = bin_of(r, sizes.to[0], sizes.from[0]);
+      for (index c = columns.first; c < columns.last; ++c) {
+        const bin wide = bin_of(c, sizes.to[1], sizes.from[1]);
+        const float share = 1 / static_cast<float>((high.last - high.first) * (wide.last - wide.first));
+        to.add(from + (r * sizes.to[1] + c) * stride, share);
+      }
+    }
+  }
+  __device__ __forceinline__ index from_pixels() const { return sizes.to[0] * sizes.to[1]; }
+  __device__ __forceinline__ index to_columns() const { return sizes.from[1]; }
+  __device__ __forceinline__ index to_pixels() const { return sizes.from[0] * sizes.from[1]; }
+};
+
+/// A row is a plane of one channel: lanes lie side by side in it.
+template <class T, class Gather>
+struct bins_by_plane {
+  static constexpr bool one_pass = true;
+  pointer<const T> from;
+  pointer<T> to;
+  Gather gather;
+  template <int N, int Held, class Lanes>
+  __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
+    static_assert(N == 1);
+    const index columns = gather.to_columns(), pixels = gather.to_pixels();
+    for (index at = lanes.rank(); at < pixels; at += Lanes::count) {
+      bin_sum<1, T> sum;
+      gather.template sum<1, T>(from + r * gather.from_pixels(), at / columns, at % columns, 1, sum);
+      store_all<1, T>(to + (r * pixels + at), sum.v);
+    }
+  }
+};
+/// A row is a pixel: lanes are its channels.
+template <class T, class Gather>
+struct bins_by_pixel {
+  static constexpr bool one_pass = true;
+  pointer<const T> from;
+  pointer<T> to;
+  index channels;
+  Gather gather;
+  template <int N, int Held, class Lanes>
+  __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
+    const index columns = gather.to_columns(), pixels = gather.to_pixels(), at = r % pixels;
+    const pointer<const T> image = from + r / pixels * gather.from_pixels() * channels;
+    for (index c = lanes.rank() * N; c < channels; c += Lanes::count * N) {
+      bin_sum<N, T> sum;
+      gather.template sum<N, T>(image + c, at / columns, at % columns, channels, sum);
+      store_all<N, T>(to + (r * channels + c), sum.v);
+    }
+  }
+};
+
+template <class T, class Gather>
+void gather_bins(stream on, const T* from, T* to, const Gather& gather, index pixels) {
+  constexpr int N = wide<T>;
+  const bin_sizes& s = gather.sizes;
+  if (!s.channels_last) return for_rows<1>(on, s.planes, pixels, true, bins_by_plane<T, Gather>{from, to, gather});
+  if (s.channels == 0) return;
+  for_rows<N>(on, s.planes / s.channels * pixels, s.channels, fits<N>(from) && fits<N>(to),
+              bins_by_pixel<T, Gather>{from, to, s.channels, gather});
+}
+
+}  // namespace detail
+
+template <class T>
+void adaptive_pooling(stream on, const T* x, T* y, const bin_sizes& sizes) {
+  detail::gather_bins(on, x, y, detail::mean_of_bin{sizes}, sizes.to[0] * sizes.to[1]);
+}
+template <class T>
+void adaptive_pooling_backward(stream on, const T* dy, T* dx, const bin_sizes& sizes) {
+  detail::gather_bins(on, dy, dx, detail::shares_of_bins{sizes}, sizes.from[0] * sizes.from[1]);
+}
+
+}  // namespace comp::cuda
