@@ -11,7 +11,7 @@
 #define __shared__ static
 
 #include "intrinsics.hpp"
-#include "runtime_memory.hpp"
+#include "runtime_graphs.hpp"
 
 namespace simt {
 
@@ -23,6 +23,7 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sh
   runtime_call([&] {
     if (device.fail_launch > 0 && --device.fail_launch == 0) return cudaErrorLaunchOutOfResources;
     if (!known_stream(on) || (on && on->gpu != device.current)) return cudaErrorInvalidResourceHandle;
+    if (const auto code = may_give(on); code != cudaSuccess) return code;
     ++device.launches;
     const auto bound = [=](const Parameters&... p) {
       device.give(on, [=] {

@@ -11,6 +11,7 @@ namespace detail {
 inline allocation& of_library(const char* what, const void* p, std::size_t bytes) {
   allocation* a = memory_map::common().find(p);
   if (!a) throw fault{std::string{"a library "} + what + " memory that is not the device's"};
+  if (!a->lives()) throw fault{std::string{"a library "} + what + " memory of a graph that is not allocated now"};
   const auto* at = static_cast<const unsigned char*>(p);
   if (at + bytes > a->data() + a->bytes()) {
     throw fault{std::string{"a library "} + what + " " + std::to_string(bytes) + " bytes where " +

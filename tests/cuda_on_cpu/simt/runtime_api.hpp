@@ -46,6 +46,10 @@ inline const char* cudaGetErrorName(cudaError_t code) {
       return "cudaErrorInvalidValue";
     case cudaErrorNoDevice:
       return "cudaErrorNoDevice";
+    case cudaErrorStreamCaptureUnsupported:
+      return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated:
+      return "cudaErrorStreamCaptureInvalidated";
     default:
       return "another cudaError";
   }
@@ -86,6 +90,9 @@ inline cudaError_t cudaDeviceGetAttribute(int* to, cudaDeviceAttr, int device) {
 }
 inline cudaError_t cudaDeviceSynchronize() {
   return simt::runtime_call([] {
+    for (const auto& s : simt::device.streams) {
+      if (s->in) return simt::broken(*s->in, cudaErrorStreamCaptureUnsupported);
+    }
     simt::device.run_all();
     return cudaSuccess;
   });
@@ -106,6 +113,7 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned flags) {
 inline bool known_stream(cudaStream_t s) { return !s || simt::known(simt::device.streams, s); }
 inline cudaError_t cudaStreamDestroy(cudaStream_t s) {
   if (!s || !known_stream(s)) return simt::device.report(cudaErrorInvalidResourceHandle);
+  if (s->in) throw simt::fault{"a stream is destroyed while it is captured"};
   try {
     simt::device.run(*s);
   } catch (...) {  // who destroys a stream is mostly a destructor: the next call tells
@@ -117,10 +125,28 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t s) {
 inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   return simt::runtime_call([=] {
     if (!known_stream(s)) return cudaErrorInvalidResourceHandle;
-    if (s) simt::device.run(*s);
+    if (s && s->in) return simt::broken(*s->in, cudaErrorStreamCaptureUnsupported);
+    if (s) simt::device.wait_until(*s, s->given);
     return cudaSuccess;
   });
 }
+
+namespace simt {
+/// An event joins a stream to the capture that it was recorded in; one of no capture, or of another, cannot be waited
+/// for there.
+inline cudaError_t wait_in_capture(simt_stream* s, const simt_event& e) {
+  if (!s) return broken(*e.in, cudaErrorStreamCaptureImplicit);
+  if (!e.in) return broken(*s->in, cudaErrorStreamCaptureIsolation);
+  if (e.in->ends.empty()) return cudaErrorCapturedEvent;  // its capture has ended
+  if (s->in && s->in != e.in) {
+    broken(*e.in, cudaErrorStreamCaptureMerge);
+    return broken(*s->in, cudaErrorStreamCaptureMerge);
+  }
+  s->in = e.in;
+  e.in->ends[s].insert(e.captured.begin(), e.captured.end());
+  return cudaSuccess;
+}
+}  // namespace simt
 
 inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned) {
   return simt::runtime_call([=] {
@@ -141,6 +167,13 @@ inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   return simt::runtime_call([=] {
     if (!simt::known(simt::device.events, e) || !known_stream(s)) return cudaErrorInvalidResourceHandle;
     if (s && s->gpu != e->gpu) return cudaErrorInvalidResourceHandle;
+    if (const auto code = simt::may_give(s); code != cudaSuccess) return code;
+    e->in = s ? s->in : nullptr;
+    if (e->in) {
+      e->on = nullptr;
+      e->captured = e->in->ends[s];
+      return cudaSuccess;
+    }
     e->on = s ? s : &simt::device.standard;
     e->at = e->on->given + 1;
     simt::device.give(s, [=] { e->passed = std::chrono::steady_clock::now(); });
@@ -150,6 +183,8 @@ inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
 inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   return simt::runtime_call([=] {
     if (!simt::known(simt::device.events, e) || !known_stream(s)) return cudaErrorInvalidResourceHandle;
+    if (const auto code = simt::may_give(s); code != cudaSuccess) return code;
+    if (e->in || (s && s->in)) return simt::wait_in_capture(s, *e);
     if (e->on) simt::device.give(s, [on = e->on, at = e->at] { simt::device.run_until(*on, at); });
     return cudaSuccess;
   });
@@ -157,13 +192,15 @@ inline cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) 
 inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   return simt::runtime_call([=] {
     if (!simt::known(simt::device.events, e)) return cudaErrorInvalidResourceHandle;
-    if (e->on) simt::device.run_until(*e->on, e->at);
+    if (e->in) return simt::broken(*e->in, cudaErrorCapturedEvent);
+    if (e->on) simt::device.wait_until(*e->on, e->at);
     return cudaSuccess;
   });
 }
 inline cudaError_t cudaEventQuery(cudaEvent_t e) {
   return simt::runtime_call([=] {
     if (!simt::known(simt::device.events, e)) return cudaErrorInvalidResourceHandle;
+    if (e->in) return simt::broken(*e->in, cudaErrorCapturedEvent);
     if (!e->on || e->on->done >= e->at) return cudaSuccess;
     simt::device.run_until(*e->on, e->on->done + 1);  // the device goes on while the host asks
     return cudaErrorNotReady;
@@ -173,6 +210,7 @@ inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, c
   return simt::runtime_call([=] {
     if (!simt::known(simt::device.events, from) || !simt::known(simt::device.events, to))
       return cudaErrorInvalidResourceHandle;
+    if (from->in || to->in) return cudaErrorCapturedEvent;
     if (!from->on || !to->on) return cudaErrorInvalidResourceHandle;
     if (from->on->done < from->at || to->on->done < to->at) return cudaErrorNotReady;
     *milliseconds = std::chrono::duration<float, std::milli>(to->passed - from->passed).count();

@@ -23,6 +23,41 @@ inline cudaError_t allocate(void** to, std::size_t bytes, simt_pool* pool) {
   g.memory[*to] = {bytes, pool};
   return cudaSuccess;
 }
+/// A node of the graph that is being captured: the address is fixed now, and each launch finds it unwritten.
+inline cudaError_t allocate_in(simt_stream* s, void** to, std::size_t bytes) {
+  if (device.fail_allocation > 0 && --device.fail_allocation == 0) return cudaErrorMemoryAllocation;
+  graph_work& g = *s->in->graph;
+  allocation& made = memory_map::common().make(bytes, 2);
+  made.end_life();
+  *to = made.data();
+  g.memory[*to] = bytes;
+  g.unfreed.insert(*to);
+  g.live += bytes;
+  g.most = std::max(g.most, g.live);
+  s->in->add(s, [&made, &g, p = *to] {
+    made.begin_life();
+    g.alive.insert(p);
+  });
+  return cudaSuccess;
+}
+/// Only what the same capture has allocated can be freed in it.
+inline cudaError_t free_in(simt_stream* s, void* p) {
+  graph_work& g = *s->in->graph;
+  if (!g.unfreed.erase(p)) return broken(*s->in, cudaErrorInvalidValue);
+  g.live -= g.memory.at(p);
+  s->in->add(s, [&g, p] {
+    memory_map::common().find(p)->end_life();
+    g.alive.erase(p);
+  });
+  return cudaSuccess;
+}
+/// The graph whose last launch has left p allocated, or null.
+inline std::shared_ptr<graph_work> left_by_graph(void* p) {
+  for (const auto& e : device.executables) {
+    if (e->work->left.contains(p)) return e->work;
+  }
+  return nullptr;
+}
 inline void free_now(void* p) {
   const gpu::owned of = device.memory.at(p);
   device.memory.erase(p);
@@ -47,6 +82,10 @@ inline bool is_pinned(const void* p, std::size_t bytes) {
 }
 inline void copy(void* to, const void* from, std::size_t bytes) {
   if (!bytes) return;
+  for (const void* p : {static_cast<const void*>(to), from}) {
+    const allocation* a = memory_map::common().find(p);
+    if (a && !a->lives()) throw fault{"a copy touches memory of a graph that is not allocated now"};
+  }
   std::memcpy(to, from, bytes);
   if (allocation* a = memory_map::common().find(to))
     a->mark_written(static_cast<unsigned char*>(to) - a->data(), bytes);
@@ -55,11 +94,15 @@ inline void copy(void* to, const void* from, std::size_t bytes) {
 }  // namespace simt
 
 inline cudaError_t cudaMalloc(void** to, std::size_t bytes) {
-  return simt::runtime_call([=] { return simt::allocate(to, bytes, nullptr); });
+  return simt::runtime_call([=] {
+    if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
+    return simt::allocate(to, bytes, nullptr);
+  });
 }
 inline cudaError_t cudaFree(void* p) {
   return simt::runtime_call([=] {
     if (!p) return cudaSuccess;
+    if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
     if (!simt::device.memory.contains(p)) return cudaErrorInvalidValue;
     simt::device.run_all();
     simt::free_now(p);
@@ -97,13 +140,25 @@ inline cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
 inline cudaError_t cudaMallocFromPoolAsync(void** to, std::size_t bytes, cudaMemPool_t pool, cudaStream_t s) {
   return simt::runtime_call([=] {
     if (!simt::known(simt::device.pools, pool) || !known_stream(s) || bytes == 0) return cudaErrorInvalidValue;
-    return simt::allocate(to, bytes, pool);
+    if (const auto code = simt::may_give(s); code != cudaSuccess) return code;
+    return s && s->in ? simt::allocate_in(s, to, bytes) : simt::allocate(to, bytes, pool);
   });
 }
 /// The memory is gone when the stream comes there: kernels given to another stream meanwhile find it freed.
 inline cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {
   const auto call = [=] {
-    if (!simt::device.memory.contains(p) || !known_stream(s)) return cudaErrorInvalidValue;
+    if (!known_stream(s)) return cudaErrorInvalidValue;
+    if (const auto code = simt::may_give(s); code != cudaSuccess) return code;
+    if (s && s->in) return simt::free_in(s, p);
+    if (const auto graph = simt::left_by_graph(p)) {
+      graph->left.erase(p);
+      simt::device.give(s, [=] {
+        graph->alive.erase(p);
+        simt::memory_map::common().find(p)->end_life();
+      });
+      return cudaSuccess;
+    }
+    if (!simt::device.memory.contains(p)) return cudaErrorInvalidValue;
     simt::device.give(s, [=] { simt::free_now(p); });
     return cudaSuccess;
   };
@@ -114,12 +169,14 @@ inline cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {
 
 inline cudaError_t cudaMallocHost(void** to, std::size_t bytes) {
   return simt::runtime_call([=] {
+    if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
     *to = ::operator new(bytes);
     simt::device.pinned[static_cast<unsigned char*>(*to)] = bytes;
     return cudaSuccess;
   });
 }
 inline cudaError_t cudaFreeHost(void* p) {
+  if (const auto code = simt::unsafe_call(); code != cudaSuccess) return simt::device.report(code);
   if (!simt::device.pinned.erase(static_cast<unsigned char*>(p))) return simt::device.report(cudaErrorInvalidValue);
   if (simt::device.lost == cudaSuccess) simt::device.run_all();
   ::operator delete(p);
@@ -134,6 +191,10 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes
                          kind == (from_device ? (to_device ? cudaMemcpyDeviceToDevice : cudaMemcpyDeviceToHost)
                                               : (to_device ? cudaMemcpyHostToDevice : cudaMemcpyHostToHost));
     if (bytes && (!as_said || !to || !from)) return cudaErrorInvalidValue;
+    if (const auto code = simt::may_give(s); code != cudaSuccess) return code;
+    const bool pageable =
+        (!from_device && !simt::is_pinned(from, bytes)) || (!to_device && !simt::is_pinned(to, bytes));
+    if (s && s->in && pageable) return simt::broken(*s->in, cudaErrorStreamCaptureUnsupported);
     if (!from_device && !simt::is_pinned(from, bytes)) {  // pageable: staged before the call returns
       const auto* start = static_cast<const unsigned char*>(from);
       simt::device.give(
@@ -141,7 +202,7 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes
     } else {
       simt::device.give(s, [=] { simt::copy(to, from, bytes); });
     }
-    if (!to_device && !simt::is_pinned(to, bytes) && s) simt::device.run(*s);
+    if (!to_device && !simt::is_pinned(to, bytes) && s) simt::device.wait_until(*s, s->given);
     return cudaSuccess;
   });
 }
@@ -151,6 +212,7 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cud
 inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t s) {
   return simt::runtime_call([=] {
     if (!known_stream(s) || (bytes && !simt::on_device(to, bytes))) return cudaErrorInvalidValue;
+    if (const auto code = simt::may_give(s); code != cudaSuccess) return code;
     simt::device.give(s, [=] {
       const std::vector<unsigned char> filled(bytes, static_cast<unsigned char>(value));
       simt::copy(to, filled.data(), bytes);

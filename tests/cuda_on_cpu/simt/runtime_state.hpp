@@ -11,7 +11,7 @@
 #include <memory>
 #include <set>
 
-#include "global_memory.hpp"
+#include "capture_state.hpp"
 
 /// The values are CUDA's.
 enum cudaError_t {
@@ -38,6 +38,15 @@ enum cudaError_t {
   cudaErrorInvalidPc = 718,
   cudaErrorLaunchFailure = 719,
   cudaErrorNotSupported = 801,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901,
+  cudaErrorStreamCaptureMerge = 902,
+  cudaErrorStreamCaptureUnmatched = 903,
+  cudaErrorStreamCaptureUnjoined = 904,
+  cudaErrorStreamCaptureIsolation = 905,
+  cudaErrorStreamCaptureImplicit = 906,
+  cudaErrorCapturedEvent = 907,
+  cudaErrorStreamCaptureWrongThread = 908,
 };
 
 struct cudaDeviceProp {
@@ -52,10 +61,13 @@ struct simt_stream {
   std::uint64_t given = 0, done = 0;
   bool waits_for_default = false;
   int gpu = 0;
+  std::shared_ptr<simt::capture> in = nullptr;  // null: work runs
 };
 struct simt_event {
-  simt_stream* on = nullptr;  // null: never recorded
+  simt_stream* on = nullptr;  // null: never recorded, or recorded in a capture
   std::uint64_t at = 0;
+  std::shared_ptr<simt::capture> in = nullptr;  // that it was last recorded in
+  std::set<std::size_t> captured = {};          // the nodes that it stands for there
   std::chrono::steady_clock::time_point passed;
   int gpu = 0;
 };
@@ -82,6 +94,14 @@ struct gpu {
   std::set<std::unique_ptr<simt_stream>> streams;
   std::set<std::unique_ptr<simt_event>> events;
   std::set<std::unique_ptr<simt_pool>> pools;
+  std::set<std::unique_ptr<simt_graph>> graphs;
+  std::set<std::unique_ptr<simt_executable>> executables;
+  std::size_t graph_bytes = 0;  // of `used`: what backs the memory of graphs; one launch after another shares it
+  /// What tests count: kernels, copies and library work given to streams one by one, launches of graphs, and waits of
+  /// the host for work that was not done.
+  struct seen {
+    std::uint64_t given = 0, graphs = 0, waits = 0;
+  } seen;
   struct owned {
     std::size_t bytes;
     simt_pool* pool;
@@ -91,31 +111,42 @@ struct gpu {
 
   /// A new device, as at the start of a process. Throws: fault where memory is still in use.
   void reset() {
-    const bool leaks = !memory.empty() || !pinned.empty() || !streams.empty() || !events.empty() || !pools.empty();
+    const bool leaks = !memory.empty() || !pinned.empty() || !streams.empty() || !events.empty() || !pools.empty() ||
+                       !graphs.empty() || !executables.empty();
     for (const auto& [p, of] : memory) memory_map::common().free(p);
     *this = gpu{};
-    if (leaks) throw fault{"memory, streams, events or pools of the device were not given back"};
+    if (leaks) throw fault{"memory, streams, events, pools or graphs of the device were not given back"};
   }
   cudaError_t report(cudaError_t code) {
     if (code != cudaSuccess && code != cudaErrorNotReady) last = code;
     return code;
+  }
+  void run_piece(const std::function<void()>& piece) {
+    if (lose_device > 0 && --lose_device == 0) lost = cudaErrorIllegalAddress;
+    if (lost == cudaSuccess) piece();
   }
   void run_until(simt_stream& s, std::uint64_t end) {
     while (s.done < end && !s.work.empty()) {
       const auto piece = std::move(s.work.front());
       s.work.pop_front();
       ++s.done;
-      if (lose_device > 0 && --lose_device == 0) lost = cudaErrorIllegalAddress;
-      if (lost == cudaSuccess) piece();
+      run_piece(piece);
     }
+  }
+  /// As run_until, by a call that makes the host wait.
+  void wait_until(simt_stream& s, std::uint64_t end) {
+    seen.waits += s.done < end;
+    run_until(s, end);
   }
   void run(simt_stream& s) { run_until(s, s.given); }
   void run_all() {
-    for (const auto& s : streams) run(*s);
+    for (const auto& s : streams) wait_until(*s, s->given);
   }
   /// The default stream waits for those that wait for it, and its work is done at once.
   void give(simt_stream* on, std::function<void()> piece) {
     simt_stream& s = on ? *on : standard;
+    if (s.in) return s.in->add(on, std::move(piece));
+    ++seen.given;
     s.work.push_back(std::move(piece));
     ++s.given;
     if (on) return;
@@ -137,6 +168,31 @@ bool known(const std::set<std::unique_ptr<T>>& all, const T* one) {
 template <class T>
 void forget(std::set<std::unique_ptr<T>>& all, const T* one) {
   std::erase_if(all, [=](const auto& p) { return p.get() == one; });
+}
+
+/// A call that captures do not allow makes `c` invalid. Returns: `code`.
+inline cudaError_t broken(capture& c, cudaError_t code) {
+  c.invalid = true;
+  return code;
+}
+/// What a call that may wait for the device, or change what a capture has seen, finds: captures of this thread, or of
+/// any where their mode is global, do not allow it unless their mode is relaxed.
+inline cudaError_t unsafe_call() {
+  for (const auto& s : device.streams) {
+    if (!s->in || s->in->mode == cudaStreamCaptureModeRelaxed) continue;
+    if (s->in->mode == cudaStreamCaptureModeThreadLocal && s->in->thread != std::this_thread::get_id()) continue;
+    return broken(*s->in, cudaErrorStreamCaptureUnsupported);
+  }
+  return cudaSuccess;
+}
+/// What giving work to a stream finds: a capture that is invalid, or, for the default stream, one of a stream that
+/// would have to wait for it.
+inline cudaError_t may_give(const simt_stream* on) {
+  if (on) return on->in && on->in->invalid ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+  for (const auto& s : device.streams) {
+    if (s->in && s->waits_for_default) return broken(*s->in, cudaErrorStreamCaptureImplicit);
+  }
+  return cudaSuccess;
 }
 
 /// What every call of the runtime does first: a lost device stays lost, and a broken kernel is reported to somebody.

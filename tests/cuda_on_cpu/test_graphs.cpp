@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// Graphs: the rules that the stand-in enforces.
+#include <comp_cuda/errors.hpp>
+#include <comp_cuda/streams.hpp>
+
+#include "kernel_test.hpp"
+#include "kernels/elementwise.cuh"
+
+namespace comp::cuda::test {
+namespace {
+
+/// A fresh device for each test; what the test leaves behind is a failure.
+struct fresh {
+  fresh() { simt::device = {}; }
+  ~fresh() { CHECK_NOTHROW(simt::device.reset()); }
+};
+struct test_pool {
+  test_pool() {
+    const cudaMemPoolProps how{cudaMemAllocationTypePinned, {cudaMemLocationTypeDevice, 0}};
+    check(cudaMemPoolCreate(&pool, &how), "making a pool");
+  }
+  ~test_pool() { (void)cudaMemPoolDestroy(pool); }
+  float* take(const owned_stream& on, std::size_t n) const {
+    void* p = nullptr;
+    check(cudaMallocFromPoolAsync(&p, n * sizeof(float), pool, on.get()), "allocating");
+    return static_cast<float*>(p);
+  }
+  cudaMemPool_t pool = nullptr;
+};
+void scaled(const float* from, float* to, float by, const owned_stream& on, index n = 4) {
+  const chain_step<float> step{.kind = step_kind::scale, .number = by};
+  run_chain<float>(on.get(), from, to, n, {&step, 1});
+}
+void begin(const owned_stream& on, cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
+  check(cudaStreamBeginCapture(on.get(), mode), "beginning a capture");
+}
+/// Ends a capture that is meant to succeed.
+cudaGraphExec_t executable(const owned_stream& on) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamEndCapture(on.get(), &graph), "ending a capture");
+  cudaGraphExec_t made = nullptr;
+  check(cudaGraphInstantiate(&made, graph, 0), "instantiating");
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  return made;
+}
+cudaError_t end(const owned_stream& on) {
+  cudaGraph_t graph = nullptr;
+  const cudaError_t code = cudaStreamEndCapture(on.get(), &graph);
+  CHECK((graph == nullptr) == (code != cudaSuccess));
+  if (graph) (void)cudaGraphDestroy(graph);
+  (void)cudaGetLastError();
+  return code;
+}
+
+}  // namespace
+
+TEST_CASE("captured work runs when its graph is launched, as often as it is, and not before") {
+  const fresh device;
+  const owned_stream on;
+  const buffer<float> x{std::vector<float>{1, 2, 3, 4}};
+  const auto given = simt::device.seen.given;
+  begin(on);
+  scaled(x.data(), x.data(), 2, on);
+  scaled(x.data(), x.data(), 3, on);
+  const cudaGraphExec_t twice = executable(on);
+  on.synchronize();
+  CHECK(x.values() == std::vector<float>{1, 2, 3, 4});
+  CHECK(simt::device.seen.given == given);
+  for (int i = 0; i < 2; ++i) CHECK(cudaGraphLaunch(twice, on.get()) == cudaSuccess);
+  CHECK(x.values() == std::vector<float>{1, 2, 3, 4});  // in the order of the stream, like any work
+  on.synchronize();
+  CHECK(x.values() == std::vector<float>{36, 72, 108, 144});
+  CHECK(simt::device.seen.graphs == 2);
+  CHECK(cudaGraphExecDestroy(twice) == cudaSuccess);
+  CHECK_THROWS_WITH_AS((void)cudaGraphLaunch(twice, on.get()),
+                       "an executable graph is used that is not there: destroyed, or never made", simt::fault);
+  CHECK_THROWS_WITH_AS((void)cudaGraphExecDestroy(twice),
+                       "an executable graph is used that is not there: destroyed, or never made", simt::fault);
+}
+
+TEST_CASE("memory of a graph keeps its address, is unwritten in each launch, and is there between its nodes only") {
+  const fresh device;
+  const owned_stream on;
+  const test_pool pool;
+  const buffer<float> x{std::vector<float>{1, 2, 3, 4}}, y{4};
+  begin(on);
+  float* between = pool.take(on, 4);
+  scaled(x.data(), between, 2, on);
+  scaled(between, y.data(), 5, on);
+  CHECK(cudaFreeAsync(between, on.get()) == cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  CHECK(cudaStreamEndCapture(on.get(), &graph) == cudaSuccess);
+  std::size_t nodes = 0;
+  CHECK(cudaGraphGetNodes(graph, nullptr, &nodes) == cudaSuccess);
+  CHECK(nodes == 4);
+  cudaGraphExec_t work = nullptr, another = nullptr;
+  CHECK(cudaGraphInstantiate(&work, graph, 0) == cudaSuccess);
+  CHECK(cudaGraphInstantiate(&another, graph, 0) == cudaErrorNotSupported);  // it has memory: one at a time
+  (void)cudaGetLastError();
+  CHECK(simt::device.used == 0);
+  for (int i = 0; i < 2; ++i) CHECK(cudaGraphLaunch(work, on.get()) == cudaSuccess);
+  on.synchronize();
+  CHECK(y.values() == std::vector<float>{10, 20, 30, 40});
+  CHECK(simt::device.used == 16);
+  SUBCASE("used outside its graph, it is a fault") {
+    scaled(between, y.data(), 1, on);
+    CHECK_THROWS_AS(on.synchronize(), simt::fault);
+    std::vector<float> v(4);
+    CHECK_THROWS_WITH_AS((void)cudaMemcpyAsync(v.data(), between, 16, cudaMemcpyDeviceToHost, on.get()),
+                         "a copy touches memory of a graph that is not allocated now", simt::fault);
+  }
+  SUBCASE("it cannot be freed twice, nor outside") { CHECK(cudaFreeAsync(between, on.get()) == cudaErrorInvalidValue); }
+  CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  CHECK(simt::device.used == 16);  // the driver keeps it for graphs until it is told to give it back
+  CHECK(cudaDeviceGraphMemTrim(0) == cudaSuccess);
+  CHECK(simt::device.used == 0);
+}
+
+TEST_CASE("a graph that reads its memory before writing it is a fault at the second launch too") {
+  const fresh device;
+  const owned_stream on;
+  const test_pool pool;
+  const buffer<float> y{4};
+  begin(on);
+  float* unwritten = pool.take(on, 4);
+  scaled(unwritten, y.data(), 5, on);
+  scaled(y.data(), unwritten, 5, on);
+  CHECK(cudaFreeAsync(unwritten, on.get()) == cudaSuccess);
+  const cudaGraphExec_t work = executable(on);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(cudaGraphLaunch(work, on.get()) == cudaSuccess);
+    CHECK_THROWS_AS(on.synchronize(), simt::fault);
+    simt::memory_map::common().find(unwritten)->end_life();
+    simt::existing(work).work->alive.clear();
+  }
+  CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
+}
+
+TEST_CASE("what a graph leaves allocated has to be freed before its next launch") {
+  const fresh device;
+  const owned_stream on;
+  const test_pool pool;
+  const buffer<float> x{std::vector<float>{1, 2, 3, 4}}, y{4};
+  begin(on);
+  float* kept = pool.take(on, 4);
+  scaled(x.data(), kept, 2, on);
+  const cudaGraphExec_t work = executable(on);
+  CHECK(cudaGraphLaunch(work, on.get()) == cudaSuccess);
+  scaled(kept, y.data(), 1, on);
+  CHECK(cudaGraphLaunch(work, on.get()) == cudaErrorInvalidValue);
+  CHECK(cudaFreeAsync(kept, on.get()) == cudaSuccess);
+  CHECK(cudaGraphLaunch(work, on.get()) == cudaSuccess);
+  CHECK(cudaFreeAsync(kept, on.get()) == cudaSuccess);
+  on.synchronize();
+  CHECK(y.values() == std::vector<float>{2, 4, 6, 8});
+  CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
+}
+
+TEST_CASE("memory for a graph runs out when it is uploaded or launched, not before") {
+  const fresh device;
+  simt::device.properties.totalGlobalMem = 1000;
+  const owned_stream on;
+  const test_pool pool;
+  begin(on);
+  float* large = pool.take(on, 500);
+  CHECK(cudaFreeAsync(large, on.get()) == cudaSuccess);
+  const cudaGraphExec_t work = executable(on);
+  CHECK(cudaGraphUpload(work, on.get()) == cudaErrorMemoryAllocation);
+  CHECK(cudaGraphLaunch(work, on.get()) == cudaErrorMemoryAllocation);
+  CHECK(simt::device.used == 0);
+  simt::device.properties.totalGlobalMem = 4000;
+  simt::device.fail_allocation = 1;
+  CHECK(cudaGraphUpload(work, on.get()) == cudaErrorMemoryAllocation);
+  CHECK(cudaGraphUpload(work, on.get()) == cudaSuccess);
+  CHECK(simt::device.used == 2000);
+  CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
+  CHECK(cudaDeviceGraphMemTrim(1) == cudaErrorInvalidValue);
+}
+
+TEST_CASE("what waits for the device breaks a capture, and its end says so") {
+  const fresh device;
+  const owned_stream on;
+  const test_pool pool;
+  const buffer<float> x{std::vector<float>{1, 2, 3, 4}};
+  const event outside, inside;
+  on.record(outside);
+  float* before = pool.take(on, 4);
+  std::vector<float> pageable(4);
+  void* pinned = nullptr;
+  REQUIRE(cudaMallocHost(&pinned, 16) == cudaSuccess);
+  begin(on);
+  on.record(inside);
+  SUBCASE("its stream") { CHECK(cudaStreamSynchronize(on.get()) == cudaErrorStreamCaptureUnsupported); }
+  SUBCASE("the device") { CHECK(cudaDeviceSynchronize() == cudaErrorStreamCaptureUnsupported); }
+  SUBCASE("an event of it") { CHECK(cudaEventSynchronize(inside.get()) == cudaErrorCapturedEvent); }
+  SUBCASE("a question to an event of it") { CHECK(cudaEventQuery(inside.get()) == cudaErrorCapturedEvent); }
+  SUBCASE("a copy to pageable memory") {
+    CHECK(cudaMemcpyAsync(pageable.data(), x.data(), 16, cudaMemcpyDeviceToHost, on.get()) ==
+          cudaErrorStreamCaptureUnsupported);
+  }
+  SUBCASE("a copy from pageable memory") {
+    CHECK(cudaMemcpyAsync(x.data(), pageable.data(), 16, cudaMemcpyHostToDevice, on.get()) ==
+          cudaErrorStreamCaptureUnsupported);
+  }
+  SUBCASE("an allocation that is not in the order of a stream") {
+    void* p = nullptr;
+    CHECK(cudaMalloc(&p, 4) == cudaErrorStreamCaptureUnsupported);
+  }
+  SUBCASE("pinned memory") {
+    void* p = nullptr;
+    CHECK(cudaMallocHost(&p, 4) == cudaErrorStreamCaptureUnsupported);
+  }
+  SUBCASE("giving pinned memory back") { CHECK(cudaFreeHost(pinned) == cudaErrorStreamCaptureUnsupported); }
+  SUBCASE("an event from outside") {
+    CHECK(cudaStreamWaitEvent(on.get(), outside.get(), 0) == cudaErrorStreamCaptureIsolation);
+  }
+  SUBCASE("freeing what it has not allocated") { CHECK(cudaFreeAsync(before, on.get()) == cudaErrorInvalidValue); }
+  SUBCASE("beginning it again") {
+    CHECK(cudaStreamBeginCapture(on.get(), cudaStreamCaptureModeRelaxed) == cudaErrorStreamCaptureUnsupported);
+  }
+  (void)cudaGetLastError();
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CHECK(cudaStreamIsCapturing(on.get(), &status) == cudaSuccess);
+  CHECK(status == cudaStreamCaptureStatusInvalidated);
+  CHECK_THROWS_AS(scaled(x.data(), x.data(), 2, on), cuda_error);
+  CHECK(cudaMemsetAsync(x.data(), 0, 4, on.get()) == cudaErrorStreamCaptureInvalidated);
+  CHECK(end(on) == cudaErrorStreamCaptureInvalidated);
+  on.synchronize();
+  CHECK(x.values() == std::vector<float>{1, 2, 3, 4});
+  scaled(x.data(), x.data(), 2, on);  // the stream is as before
+  CHECK(cudaFreeAsync(before, on.get()) == cudaSuccess);
+  on.synchronize();
+  CHECK(x.values() == std::vector<float>{2, 4, 6, 8});
+  CHECK(cudaFreeHost(pinned) == cudaSuccess);
+}
+
+TEST_CASE("pinned memory is copied by a graph as it is at each launch") {
+  const fresh device;
+  const owned_stream on;
+  const buffer<float> x{4};
+  void* pinned = nullptr;
+  REQUIRE(cudaMallocHost(&pinned, 16) == cudaSuccess);
+  auto* host = static_cast<float*>(pinned);
+  begin(on);
+  CHECK(cudaMemcpyAsync(x.data(), pinned, 16, cudaMemcpyHostToDevice, on.get()) == cudaSuccess);
+  const cudaGraphExec_t work = executable(on);
+  for (const float v : {1.0F, 7.0F}) {
+    std::fill_n(host, 4, v);
+    CHECK(cudaGraphLaunch(work, on.get()) == cudaSuccess);
+    on.synchronize();
+    CHECK(x.values() == std::vector<float>(4, v));
+  }
+  CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
+  CHECK(cudaFreeHost(pinned) == cudaSuccess);
+}
+
+TEST_CASE("a relaxed capture lets other allocations pass, and the default stream breaks only those that wait for it") {
+  const fresh device;
+  const owned_stream on;
+  const buffer<float> x{std::vector<float>{1, 2, 3, 4}};
+  void* p = nullptr;
+  begin(on, cudaStreamCaptureModeRelaxed);
+  CHECK(cudaMalloc(&p, 4) == cudaSuccess);
+  CHECK(cudaMemsetAsync(p, 0, 4, nullptr) == cudaSuccess);
+  CHECK(end(on) == cudaSuccess);
+  CHECK(cudaFree(p) == cudaSuccess);
+  cudaStream_t blocking = nullptr;
+  CHECK(cudaStreamCreateWithFlags(&blocking, cudaStreamDefault) == cudaSuccess);
+  CHECK(cudaStreamBeginCapture(blocking, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+  CHECK(cudaMemsetAsync(x.data(), 0, 4, nullptr) == cudaErrorStreamCaptureImplicit);
+  cudaGraph_t graph = nullptr;
+  CHECK(cudaStreamEndCapture(blocking, &graph) == cudaErrorStreamCaptureInvalidated);
+  CHECK(cudaStreamDestroy(blocking) == cudaSuccess);
+  CHECK(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeRelaxed) == cudaErrorStreamCaptureUnsupported);
+  CHECK(cudaStreamEndCapture(on.get(), &graph) == cudaErrorInvalidValue);  // none was begun
+}
+
+TEST_CASE("a capture forks and joins through events") {
+  const fresh device;
+  const owned_stream on, beside;
+  const buffer<float> x{std::vector<float>{1, 2, 3, 4}}, y{4}, z{4};
+  const event forked, joined;
+  begin(on);
+  scaled(x.data(), y.data(), 2, on);
+  on.record(forked);
+  beside.wait_for(forked);
+  scaled(y.data(), z.data(), 10, beside);
+  SUBCASE("joined, all of it runs") {
+    beside.record(joined);
+    on.wait_for(joined);
+    const cudaGraphExec_t work = executable(on);
+    CHECK(cudaGraphLaunch(work, on.get()) == cudaSuccess);
+    on.synchronize();
+    CHECK(z.values() == std::vector<float>{20, 40, 60, 80});
+    CHECK(cudaStreamWaitEvent(on.get(), joined.get(), 0) == cudaErrorCapturedEvent);  // its capture has ended
+    CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
+  }
+  SUBCASE("not joined, it is refused") { CHECK(end(on) == cudaErrorStreamCaptureUnjoined); }
+  SUBCASE("it ends where it began") {
+    cudaGraph_t graph = nullptr;
+    CHECK(cudaStreamEndCapture(beside.get(), &graph) == cudaErrorStreamCaptureUnmatched);
+    CHECK(end(on) == cudaErrorStreamCaptureInvalidated);
+  }
+  SUBCASE("two captures do not meet") {
+    const owned_stream other;
+    begin(other);
+    CHECK(cudaStreamWaitEvent(other.get(), forked.get(), 0) == cudaErrorStreamCaptureMerge);
+    CHECK(end(other) == cudaErrorStreamCaptureInvalidated);
+    CHECK(end(on) == cudaErrorStreamCaptureInvalidated);
+  }
+  (void)cudaGetLastError();
+  beside.synchronize();  // it is out of the capture too
+}
+
+TEST_CASE("a device that is lost in the middle of a graph stays lost") {
+  const fresh device;
+  {
+    const owned_stream on;
+    const buffer<float> x{std::vector<float>{1, 2, 3, 4}};
+    begin(on);
+    scaled(x.data(), x.data(), 2, on);
+    scaled(x.data(), x.data(), 2, on);
+    const cudaGraphExec_t work = executable(on);
+    simt::device.lose_device = 3;  // the launch, its first node, its second
+    CHECK(cudaGraphLaunch(work, on.get()) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(on.get()) == cudaErrorIllegalAddress);
+    CHECK(x.values() == std::vector<float>{2, 4, 6, 8});
+    CHECK(cudaGraphLaunch(work, on.get()) == cudaErrorIllegalAddress);
+    CHECK(cudaGraphExecDestroy(work) == cudaSuccess);
+  }
+}
+
+}  // namespace comp::cuda::test
