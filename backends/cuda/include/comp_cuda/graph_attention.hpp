@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// What graph attention does along the edges of a graph, for several heads, with gradients: a score for each edge, their
+// softmax over the edges that enter a node, and the sums of neighbours weighted by it. FP32 sums, in the order of
+// edges. Shapes: the graph is (N,M), with E edges; what belongs to edges is (E,H), to nodes (N,H) or (N,H*D). Source:
+// Velickovic et al. 2018 (arXiv 1710.10903). Not here: products with fixed values, see sparse.hpp.
+#pragma once
+
+#include "csr.hpp"
+
+namespace comp::cuda {
+
+namespace detail {
+
+inline void require_edges(const char* operation, const csr& m, const tensor& t) {
+  require<error>(t.shape().size() == 2 && t.shape()[0] == m.elements(),
+                 "{} of {} on a graph of {} edges (there is a row for each edge): make it ({},H)", operation,
+                 text(t.shape()), m.elements(), m.elements());
+}
+inline void require_nodes(const char* operation, const char* what, const tensor& t, std::int64_t nodes) {
+  require<error>(t.shape().size() == 2 && t.shape()[0] == nodes && t.shape()[1] > 0,
+                 "{} of a {} of {} on a graph of {} nodes (there is a row for each): make it ({},K)", operation, what,
+                 text(t.shape()), nodes, nodes);
+}
+inline void require_heads(const char* operation, const tensor& share, const tensor& x) {
+  require<error>(share.shape()[1] > 0 && x.shape()[1] % share.shape()[1] == 0,
+                 "{} of x {} by shares {} (the features are divided among the heads): use a multiple of {}", operation,
+                 text(x.shape()), text(share.shape()), share.shape()[1]);
+}
+/// The sums over the edges of each line of a side.
+inline tensor sums_along(context& c, const csr_side& side, std::int64_t lines, const tensor& share, const tensor& x) {
+  const std::int64_t heads = share.shape()[1], features = x.shape()[1];
+  const tensor y = c.make({lines, features}, x.precision());
+  with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
+    weighted_sums<T>(c.stream().get(), share.as<T>(), x.as<T>(), side.begin.data(), side.other.data(), side.edge.data(),
+                     y.as<T>(), lines, heads, features / heads);
+  });
+  return y;
+}
+/// The gradient of the term of the nodes of a side.
+inline tensor score_gradient(context& c, const csr_side& side, const tensor& dy, const tensor& own, const tensor& other,
+                             double slope) {
+  const tensor d = c.make(own.shape(), dy.precision());
+  with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {
+    edge_scores_backward<T>(c.stream().get(), dy.as<T>(), own.as<T>(), other.as<T>(), side.begin.data(),
+                            side.other.data(), side.edge.data(), d.as<T>(), own.shape()[0], own.shape()[1],
+                            static_cast<float>(slope));
+  });
+  return d;
+}
+
+}  // namespace detail
+
+/// (E,H): leaky_relu(target[row] + source[column]), for target (N,H) and source (M,H).
+inline tensor edge_scores(context& c, const csr& m, const tensor& target, const tensor& source, double slope = 0.2) {
+  detail::require_nodes("edge_scores", "target", target, m.rows());
+  detail::require_nodes("edge_scores", "source", source, m.columns());
+  require<error>(target.shape()[1] == source.shape()[1],
+                 "edge_scores of {} and {} (they must have as many heads): make the second sizes equal",
+                 text(target.shape()), text(source.shape()));
+  const tensor from = cast(c, source, target.precision());
+  const tensor y = c.make({m.elements(), target.shape()[1]}, target.precision());
+  with_storage(y.precision(), [&]<class T>(std::type_identity<T>) {
+    edge_scores<T>(c.stream().get(), target.as<T>(), from.as<T>(), m.row().data(), m.column().data(), y.as<T>(),
+                   m.elements(), target.shape()[1], static_cast<float>(slope));
+  });
+  return y;
+}
+struct edge_scores_gradient {
+  tensor target, source;
+};
+inline edge_scores_gradient edge_scores_backward(context& c, const csr& m, const tensor& dy, const tensor& target,
+                                                 const tensor& source, double slope = 0.2) {
+  detail::require_edges("edge_scores_backward", m, dy);
+  detail::require_nodes("edge_scores_backward", "target", target, m.rows());
+  detail::require_nodes("edge_scores_backward", "source", source, m.columns());
+  const tensor to = cast(c, target, dy.precision()), from = cast(c, source, dy.precision());
+  return {detail::score_gradient(c, m.by_row(), dy, to, from, slope),
+          detail::score_gradient(c, m.by_column(), dy, from, to, slope)};
+}
+
+/// Over the edges that enter each node, for each head; x and y are (E,H).
+inline tensor edge_softmax(context& c, const csr& m, const tensor& x) {
+  detail::require_edges("edge_softmax", m, x);
+  const tensor y = c.make_like(x);
+  with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
+    edge_softmax<T>(c.stream().get(), x.as<T>(), m.by_row().begin.data(), y.as<T>(), m.rows(), x.shape()[1]);
+  });
+  return y;
+}
+inline tensor edge_softmax_backward(context& c, const csr& m, const tensor& dy, const tensor& y) {
+  require_same("edge_softmax_backward", dy.shape(), y.shape());
+  detail::require_edges("edge_softmax_backward", m, dy);
+  const tensor at = cast(c, y, dy.precision()), dx = c.make_like(dy);
+  with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {
+    edge_softmax_backward<T>(c.stream().get(), dy.as<T>(), at.as<T>(), m.by_row().begin.data(), dx.as<T>(), m.rows(),
+                             dy.shape()[1]);
+  });
+  return dx;
+}
+
+/// (N,H*D): for each head, the sums over the edges that enter a node of share (E,H) * x[column] (M,H*D).
+inline tensor weighted_sum(context& c, const csr& m, const tensor& share, const tensor& x) {
+  detail::require_edges("weighted_sum", m, share);
+  detail::require_nodes("weighted_sum", "x", x, m.columns());
+  detail::require_heads("weighted_sum", share, x);
+  return detail::sums_along(c, m.by_row(), m.rows(), share, cast(c, x, share.precision()));
+}
+struct weighted_sum_gradient {
+  tensor share, x;
+};
+inline weighted_sum_gradient weighted_sum_backward(context& c, const csr& m, const tensor& dy, const tensor& share,
+                                                   const tensor& x) {
+  detail::require_edges("weighted_sum_backward", m, share);
+  detail::require_nodes("weighted_sum_backward", "dy", dy, m.rows());
+  detail::require_nodes("weighted_sum_backward", "x", x, m.columns());
+  detail::require_heads("weighted_sum_backward", share, dy);
+  const tensor from = cast(c, x, dy.precision()), d_share = c.make(share.shape(), dy.precision());
+  const std::int64_t heads = share.shape()[1];
+  with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {
+    edge_products<T>(c.stream().get(), dy.as<T>(), from.as<T>(), m.row().data(), m.column().data(), d_share.as<T>(),
+                     m.elements(), heads, dy.shape()[1] / heads);
+  });
+  return {d_share, detail::sums_along(c, m.by_column(), m.columns(), cast(c, share, dy.precision()), dy)};
+}
+
+}  // namespace comp::cuda

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of sparse and dense matrices, and their gradients, by cuSPARSE: what a graph convolution does to mix the
+// features of neighbours. FP32 sums in every precision, and the same bits each time: the third algorithm for compressed
+// rows, never on a transpose (the columns are kept compressed too, see csr.hpp).
+// The first product of a matrix in a precision and width analyses the rows, which the following ones use again.
+// FP8 computes in BF16, as it is stored. Not here: values of edges that are trained, see graph_attention.hpp.
+#pragma once
+
+#include <cusparse.h>
+
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "csr.hpp"
+
+namespace comp::cuda {
+
+namespace detail {
+
+inline void check_sparse(cusparseStatus_t status, std::string_view doing,
+                         std::source_location at = std::source_location::current()) {
+  verdict means = verdict::failed;
+  switch (status) {
+    case CUSPARSE_STATUS_SUCCESS:
+      means = verdict::fine;
+      break;
+    case CUSPARSE_STATUS_ARCH_MISMATCH:
+    case CUSPARSE_STATUS_NOT_SUPPORTED:
+    case CUSPARSE_STATUS_MATRIX_TYPE_NOT_SUPPORTED:
+      means = verdict::unsupported;
+      break;
+    case CUSPARSE_STATUS_ALLOC_FAILED:
+    case CUSPARSE_STATUS_INSUFFICIENT_RESOURCES:
+      means = verdict::no_memory;
+      break;
+    default:
+      break;
+  }
+  check(library_status{"cuSPARSE", cusparseGetErrorName(status), static_cast<int>(status), means}, doing, at);
+}
+
+/// The library's handle, which works on the stream of the context.
+class sparse_library {
+ public:
+  explicit sparse_library(context& c) {
+    cusparseHandle_t made = nullptr;
+    check_sparse(cusparseCreate(&made), "starting cuSPARSE");
+    handle_.reset(made);
+    check_sparse(cusparseSetStream(made, c.stream().get()), "giving cuSPARSE a stream");
+  }
+  cusparseHandle_t handle() const { return handle_.get(); }
+
+ private:
+  struct end {
+    void operator()(cusparseHandle_t h) const { (void)cusparseDestroy(h); }
+  };
+  std::unique_ptr<std::remove_pointer_t<cusparseHandle_t>, end> handle_;
+};
+
+struct sparse_description {
+  struct end {
+    void operator()(cusparseSpMatDescr_t d) const { (void)cusparseDestroySpMat(d); }
+  };
+  std::unique_ptr<cusparseSpMatDescr, end> of;
+};
+struct dense_description {
+  struct end {
+    void operator()(cusparseDnMatDescr_t d) const { (void)cusparseDestroyDnMat(d); }
+  };
+  std::unique_ptr<cusparseDnMatDescr, end> of;
+  /// A row-major matrix without gaps.
+  dense_description(std::int64_t rows, std::int64_t columns, void* at, cudaDataType type) {
+    cusparseDnMatDescr_t made = nullptr;
+    check_sparse(cusparseCreateDnMat(&made, rows, columns, columns, at, type, CUSPARSE_ORDER_ROW),
+                 "describing a dense matrix");
+    of.reset(made);
+  }
+  void points_to(void* at) const {
+    check_sparse(cusparseDnMatSetValues(of.get(), at), "pointing cuSPARSE to a dense matrix");
+  }
+};
+
+constexpr cudaDataType sparse_type(storage s) {
+  return s == storage::fp32 ? CUDA_R_32F : s == storage::bf16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+/// One side of a matrix times dense ones of one width, in one storage. Its memory is read by the library alone.
+class sparse_product {
+ public:
+  sparse_product(context& c, const csr_side& side, const shape& extents, tensor value, const tensor& x, const tensor& y)
+      : value_{std::move(value)},
+        x_{extents[1], x.shape()[1], x.data(), sparse_type(storage_of(x.precision()))},
+        y_{extents[0], x.shape()[1], y.data(), sparse_type(storage_of(y.precision()))} {
+    cusparseSpMatDescr_t made = nullptr;
+    check_sparse(
+        cusparseCreateCsr(&made, extents[0], extents[1], value_.size(), const_cast<std::int32_t*>(side.begin.data()),
+                          const_cast<std::int32_t*>(side.other.data()), value_.data(), CUSPARSE_INDEX_32I,
+                          CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, sparse_type(storage_of(value_.precision()))),
+        "describing a sparse matrix");
+    a_.of.reset(made);
+    std::size_t bytes = 0;
+    asked([&](auto... arguments) {
+      check_sparse(cusparseSpMM_bufferSize(c.part<sparse_library>().handle(), arguments..., &bytes),
+                   "asking for the memory of a sparse product");
+    });
+    require<out_of_memory>(static_cast<std::int64_t>(bytes) <= c.workspace_limit(),
+                           "a sparse product of {} and {} asks for {} bytes of scratch memory ({} are allowed): raise "
+                           "the limit, or divide the matrix",
+                           text(extents), text(x.shape()), bytes, c.workspace_limit());
+    buffer_ = c.allocate(std::max<std::int64_t>(static_cast<std::int64_t>(bytes), 16));
+    asked([&](auto... arguments) {
+      check_sparse(cusparseSpMM_preprocess(c.part<sparse_library>().handle(), arguments..., buffer_->data()),
+                   "preparing a sparse product");
+    });
+  }
+  void run(context& c, const tensor& x, const tensor& y) const {
+    x_.points_to(x.data());
+    y_.points_to(y.data());
+    asked([&](auto... arguments) {
+      check_sparse(cusparseSpMM(c.part<sparse_library>().handle(), arguments..., buffer_->data()),
+                   "multiplying a sparse matrix");
+    });
+  }
+
+ private:
+  /// f(what all three calls are told alike).
+  template <class F>
+  void asked(F f) const {
+    constexpr auto as_is = CUSPARSE_OPERATION_NON_TRANSPOSE;
+    static constexpr float one = 1, zero = 0;
+    f(as_is, as_is, static_cast<const void*>(&one), a_.of.get(), x_.of.get(), static_cast<const void*>(&zero),
+      y_.of.get(), CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3);
+  }
+  tensor value_;
+  sparse_description a_;
+  dense_description x_, y_;
+  std::shared_ptr<memory> buffer_;
+};
+
+/// The products that a matrix has been used for: by row or not, storage, width.
+struct sparse_products {
+  std::map<std::tuple<bool, storage, std::int64_t>, sparse_product> made;
+  std::map<std::tuple<bool, storage>, tensor> values;
+};
+
+inline tensor sparse_times(context& c, const csr& m, bool by_row, const tensor& x) {
+  const shape extents = by_row ? shape{m.rows(), m.columns()} : shape{m.columns(), m.rows()};
+  const tensor y = c.make({extents[0], x.shape()[1]}, x.precision());
+  if (m.elements() == 0) {
+    c.clear(y.data(), y.size() * bytes_of(storage_of(y.precision())));
+    return y;
+  }
+  auto& [made, values] = m.part<sparse_products>();
+  const storage kept = storage_of(x.precision());
+  auto found = made.find({by_row, kept, x.shape()[1]});
+  if (found == made.end()) {
+    const csr_side& side = by_row ? m.by_row() : m.by_column();
+    tensor& value = values[{by_row, kept}];
+    if (!value) value = cast(c, side.value, x.precision());
+    found = made.try_emplace({by_row, kept, x.shape()[1]}, c, side, extents, value, x, y).first;
+  }
+  found->second.run(c, x, y);
+  return y;
+}
+
+}  // namespace detail
+
+/// y = m x for x (columns,K): (rows,K), in the precision of x.
+/// Throws: error where the sizes do not agree; `unsupported` where the device has no sparse products in that precision.
+inline tensor spmm(context& c, const csr& m, const tensor& x) {
+  require_some("spmm", x.shape());
+  require<error>(x.shape().size() == 2 && x.shape()[0] == m.columns(),
+                 "spmm of a {} x {} matrix with x {} (x has a row for each column): make x ({},K)", m.rows(),
+                 m.columns(), text(x.shape()), m.columns());
+  return detail::sparse_times(c, m, true, x);
+}
+/// dx (columns,K) from dy (rows,K): the product with the transpose.
+inline tensor spmm_backward(context& c, const csr& m, const tensor& dy) {
+  require_some("spmm_backward", dy.shape());
+  require<error>(dy.shape().size() == 2 && dy.shape()[0] == m.rows(),
+                 "spmm_backward of a {} x {} matrix with dy {} (dy has a row for each row): make dy ({},K)", m.rows(),
+                 m.columns(), text(dy.shape()), m.rows());
+  return detail::sparse_times(c, m, false, dy);
+}
+
+}  // namespace comp::cuda
