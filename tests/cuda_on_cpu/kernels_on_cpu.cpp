@@ -12,6 +12,7 @@
 #include "kernels/layer_norm.cu"
 #include "kernels/losses.cu"
 #include "kernels/optimizers.cu"
+#include "kernels/quantize.cu"
 #include "kernels/reductions.cu"
 #include "kernels/softmax.cu"
 #include "kernels/transpose.cu"

@@ -63,5 +63,6 @@ constexpr std::optional<precision> precision_of(std::string_view name) {
 
 /// True for every format that holds less than FP32.
 constexpr bool is_low(precision p) { return p != precision::fp32; }
+constexpr bool is_fp8(precision p) { return p == precision::fp8_e4m3 || p == precision::fp8_e5m2; }
 
 }  // namespace comp

@@ -8,6 +8,7 @@
 #include <comp_cuda/errors.hpp>
 #include <comp_native/device.hpp>
 #include <comp_native/math/formats.hpp>
+#include <comp_native/math/fp8.hpp>
 #include <comp_native/math/philox.hpp>
 #include <cstdint>
 #include <span>
@@ -196,6 +197,24 @@ void adaptive_pooling(stream, const T* x, T* y, const bin_sizes&);
 /// dx, the size of what was averaged, from dy.
 template <class T>
 void adaptive_pooling_backward(stream, const T* dy, T* dx, const bin_sizes&);
+
+// quantize.cuh; T is float or bf16, F is e4m3 or e5m2
+
+/// What sizes of FP8 operands are filled up to, with zeros.
+constexpr index fp8_padded(index n) { return (n + 15) / 16 * 16; }
+/// The largest magnitudes of parts of x, NaN above all. partial: most_partials floats. Returns: how many it wrote.
+template <class T>
+index largest_magnitudes(stream, const T* x, index n, float* partial);
+/// by_rows (padded rows, padded columns) = x (rows, columns) * largest value of F / largest magnitude; by_columns: the
+/// same transposed; either may be null. *inverse: what undoes the factor, in device memory. What is not finite is NaN.
+template <class F, class T>
+void quantize(stream, const T* x, index rows, index columns, const float* partial, index partials, float* inverse,
+              F* by_rows, F* by_columns);
+/// to (rows, width) (+)= relu(the first `width` columns of `from`, of rows of `leading`, + bias (width)); bias may be
+/// null. `to` is added to where `adds`.
+template <class To>
+void take_columns(stream, const float* from, index leading, To* to, index rows, index width, const float* bias,
+                  bool relu, bool adds);
 
 // gradients.cuh
 

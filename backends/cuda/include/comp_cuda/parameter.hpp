@@ -14,6 +14,8 @@
 
 namespace comp::cuda {
 
+struct fp8_weights;  // fp8.hpp
+
 class parameter {
  public:
   parameter(shape s, tensor v, bool trains) : extents{std::move(s)}, trainable{trains}, value{std::move(v)} {}
@@ -28,7 +30,8 @@ class parameter {
   tensor value, gradient, first, second;       // FP32; slots: SGD's velocity, or Adam's two moments
   tensor low;                                  // the values in the low precision that was asked for last
   bool low_current = false, low_read = false;  // low_read: since the optimizer wrote it
-  std::uint64_t version = 0;  // counts the changes of the values: for what is derived from them elsewhere (FP8)
+  std::uint64_t version = 0;            // counts the changes of the values: for what is derived from them elsewhere
+  std::shared_ptr<fp8_weights> in_fp8;  // as FP8 products take them
 
   bool has_gradient() const { return trainable && !fresh; }
   /// To be called whenever the values have changed. low_too: the copy was written with them.

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuBLASLt's handle and descriptors as values that own, and its status as the exceptions of errors.hpp.
+// Not here: what is multiplied, and by which algorithm (matmul.hpp).
+#pragma once
+
+#include <cublasLt.h>
+
+#include <utility>
+
+#include "context.hpp"
+
+namespace comp::cuda {
+
+inline library_status status_of(cublasStatus_t s) {
+  const auto stands_for = [=] {
+    switch (s) {
+      case CUBLAS_STATUS_SUCCESS:
+        return verdict::fine;
+      case CUBLAS_STATUS_NOT_SUPPORTED:
+      case CUBLAS_STATUS_ARCH_MISMATCH:
+        return verdict::unsupported;
+      case CUBLAS_STATUS_ALLOC_FAILED:
+        return verdict::no_memory;
+      default:
+        return verdict::failed;
+    }
+  };
+  return {"cuBLASLt", cublasLtGetStatusName(s), static_cast<int>(s), stands_for()};
+}
+inline void check(cublasStatus_t s, std::string_view doing, std::source_location at = std::source_location::current()) {
+  if (s != CUBLAS_STATUS_SUCCESS) check(status_of(s), doing, at);
+}
+
+/// A handle that a library made and that `Destroy` gives back.
+template <class Handle, auto Destroy>
+class blas_object {
+ public:
+  blas_object() = default;
+  explicit blas_object(Handle made) : made_{made} {}
+  blas_object(blas_object&& other) noexcept : made_{std::exchange(other.made_, nullptr)} {}
+  blas_object& operator=(blas_object&& other) noexcept {
+    std::swap(made_, other.made_);
+    return *this;
+  }
+  ~blas_object() {
+    if (made_) (void)Destroy(made_);
+  }
+  Handle get() const { return made_; }
+
+ private:
+  Handle made_ = nullptr;
+};
+
+/// The part of a context that is cuBLASLt.
+class blas {
+ public:
+  explicit blas(context&) {
+    cublasLtHandle_t made = nullptr;
+    check(cublasLtCreate(&made), "starting cuBLASLt");
+    handle_ = blas_object<cublasLtHandle_t, cublasLtDestroy>{made};
+  }
+  cublasLtHandle_t get() const { return handle_.get(); }
+
+ private:
+  blas_object<cublasLtHandle_t, cublasLtDestroy> handle_;
+};
+
+/// `batch` matrices of (rows, columns) by columns, `stride` elements apart: what cuBLASLt takes.
+class matrix_layout {
+ public:
+  matrix_layout(cudaDataType_t type, index rows, index columns, index leading, index batch, index stride) {
+    cublasLtMatrixLayout_t made = nullptr;
+    check(cublasLtMatrixLayoutCreate(&made, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns),
+                                     leading),
+          "describing a matrix");
+    layout_ = blas_object<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>{made};
+    if (batch == 1) return;
+    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(batch));
+    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, std::int64_t{stride});
+  }
+  cublasLtMatrixLayout_t get() const { return layout_.get(); }
+
+ private:
+  template <class T>
+  void set(cublasLtMatrixLayoutAttribute_t which, T value) {
+    check(cublasLtMatrixLayoutSetAttribute(get(), which, &value, sizeof(T)), "describing a batch of matrices");
+  }
+  blas_object<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> layout_;
+};
+
+/// How a product is computed; alpha, beta and scales are FP32.
+class product_description {
+ public:
+  explicit product_description(cublasComputeType_t compute) {
+    cublasLtMatmulDesc_t made = nullptr;
+    check(cublasLtMatmulDescCreate(&made, compute, CUDA_R_32F), "describing a product");
+    description_ = blas_object<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>{made};
+  }
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t which, T value) {
+    check(cublasLtMatmulDescSetAttribute(get(), which, &value, sizeof(T)), "describing a product");
+  }
+  cublasLtMatmulDesc_t get() const { return description_.get(); }
+
+ private:
+  blas_object<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> description_;
+};
+
+/// What the search for an algorithm may use.
+class search_preference {
+ public:
+  search_preference() {
+    cublasLtMatmulPreference_t made = nullptr;
+    check(cublasLtMatmulPreferenceCreate(&made), "describing a search for algorithms");
+    preference_ = blas_object<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>{made};
+  }
+  template <class T>
+  void set(cublasLtMatmulPreferenceAttributes_t which, T value) {
+    check(cublasLtMatmulPreferenceSetAttribute(get(), which, &value, sizeof(T)), "describing a search for algorithms");
+  }
+  cublasLtMatmulPreference_t get() const { return preference_.get(); }
+
+ private:
+  blas_object<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference_;
+};
+
+}  // namespace comp::cuda

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers in FP8: each operand is divided by its largest magnitude, rounded, and the product multiplied back; the
+// factors stay on the device. Which format holds what, after Transformer Engine's hybrid recipe:
+//   forward     x as the plan says (E4M3 or E5M2), w in E4M3
+//   backward    dy in E5M2, w and x in E4M3
+// Two operands of E5M2 have no product in cuBLASLt: a plan of fp8_e5m2 changes how x is rounded in the forward only.
+// Results are BF16, gradients of weights FP32. cuBLASLt's fast accumulation, which keeps fewer bits, is not used.
+// Quantised weights are kept until the values change. Not here: other operators, which have no FP8.
+#pragma once
+
+#include <memory>
+
+#include "layout.hpp"
+#include "matmul.hpp"
+#include "parameter.hpp"
+
+namespace comp::cuda {
+
+/// A matrix in FP8 with its factor, as rows and as columns (empty where that was not asked for), sizes filled up.
+class fp8_operand {
+ public:
+  enum class side : std::uint8_t { rows, columns, both };
+
+  fp8_operand(context& c, index rows, index columns, side wanted)
+      : rows_{rows},
+        columns_{columns},
+        wanted_{wanted},
+        held_{c.allocate(front + bytes() * (wanted == side::both ? 2 : 1))} {}
+
+  /// x: (rows, columns) of float or bf16. F: e4m3 or e5m2.
+  template <class F, class T>
+  void fill(context& c, const T* x) {
+    type_ = std::is_same_v<F, native::math::e4m3> ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
+    float* partial = c.scratch_of<float>(most_partials);
+    const index partials = largest_magnitudes(c.stream().get(), x, rows_ * columns_, partial);
+    quantize(c.stream().get(), x, rows_, columns_, partial, partials, static_cast<float*>(held_->data()),
+             reinterpret_cast<F*>(by_rows()), reinterpret_cast<F*>(by_columns()));
+  }
+  /// (first, padded columns): as many of the rows.
+  matrix as_rows(bool transposed = false) const {
+    return {by_rows(), type_, transposed ? fp8_padded(rows_) : rows_, fp8_padded(columns_), transposed, factor()};
+  }
+  /// (columns, padded rows): the transposed matrix.
+  matrix as_columns(bool transposed = false) const {
+    return {by_columns(), type_, transposed ? fp8_padded(columns_) : columns_, fp8_padded(rows_), transposed, factor()};
+  }
+
+ private:
+  static constexpr std::int64_t front = 256;  // [bytes] before the codes: the factor
+  std::int64_t bytes() const { return (fp8_padded(rows_) * fp8_padded(columns_) + 255) / 256 * 256; }
+  const float* factor() const { return static_cast<const float*>(held_->data()); }
+  std::byte* codes(std::int64_t at) const { return static_cast<std::byte*>(held_->data()) + front + at; }
+  std::byte* by_rows() const { return wanted_ == side::columns ? nullptr : codes(0); }
+  std::byte* by_columns() const { return wanted_ == side::rows ? nullptr : codes(wanted_ == side::both ? bytes() : 0); }
+  index rows_, columns_;
+  side wanted_;
+  cudaDataType_t type_ = CUDA_R_8F_E4M3;
+  std::shared_ptr<memory> held_;
+};
+
+struct fp8_weights {
+  fp8_operand codes;
+  std::uint64_t version;
+};
+
+namespace detail {
+
+/// The values as the forward and the backward take them. In work that is recorded to run again the forward makes them
+/// anew: the values will have changed when it runs.
+inline const fp8_operand& weights_in_fp8(context& c, parameter& w, bool forward) {
+  const bool kept = w.in_fp8 && w.in_fp8->version == w.version && !(forward && c.capturing());
+  if (kept) return w.in_fp8->codes;
+  if (!w.in_fp8) {
+    w.in_fp8 =
+        std::make_shared<fp8_weights>(fp8_weights{{c, w.extents[0], w.extents[1], fp8_operand::side::both}, w.version});
+  }
+  w.in_fp8->codes.fill<native::math::e4m3>(c, w.value.as<float>());
+  w.in_fp8->version = w.version;
+  return w.in_fp8->codes;
+}
+template <class F>
+fp8_operand in_fp8(context& c, const tensor& t, index rows, index columns, fp8_operand::side wanted) {
+  fp8_operand made{c, rows, columns, wanted};
+  made.fill<F>(c, t.as<bf16>());
+  return made;
+}
+
+/// to (rows, width) (+)= relu(a b + bias). Where `width` was filled up the product goes elsewhere first, in FP32.
+template <class To>
+void fp8_product(context& c, const matrix& a, const matrix& b, To* to, index width, parameter* bias = nullptr,
+                 bool relu = false, bool adds = false) {
+  const index rows = a.out_rows(), padded = b.out_columns();
+  constexpr bool fp32 = std::is_same_v<To, float>;
+  if (padded == width) {
+    return multiply(c, {.a = a,
+                        .b = b,
+                        .to = to,
+                        .type = fp32 ? CUDA_R_32F : CUDA_R_16BF,
+                        .beta = adds ? 1.0F : 0.0F,
+                        .bias = bias ? weights(c, *bias, precision::bf16) : nullptr,
+                        .relu = relu});
+  }
+  const tensor whole = c.make({rows, padded}, precision::fp32);
+  multiply(c, {.a = a, .b = b, .to = whole.data(), .type = CUDA_R_32F});
+  take_columns(c.stream().get(), whole.as<float>(), padded, to, rows, width, bias ? bias->value.as<float>() : nullptr,
+               relu, adds);
+}
+
+/// x (rows,K), w (N,K), y (rows,N).
+inline void fp8_linear(context& c, const tensor& x, parameter& w, parameter* b, const tensor& y, bool relu) {
+  using side = fp8_operand::side;
+  const index outputs = w.extents[0], inputs = w.extents[1], rows = x.size() / inputs;
+  const fp8_operand in = x.precision() == precision::fp8_e5m2
+                             ? in_fp8<native::math::e5m2>(c, x, rows, inputs, side::rows)
+                             : in_fp8<native::math::e4m3>(c, x, rows, inputs, side::rows);
+  fp8_product(c, in.as_rows(), weights_in_fp8(c, w, true).as_rows(true), y.as<bf16>(), outputs, b, relu);
+}
+/// dx may be empty. The gradient of w is added where w has one.
+inline void fp8_linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, const tensor& dx) {
+  using side = fp8_operand::side;
+  const index outputs = w.extents[0], inputs = w.extents[1], rows = x.size() / inputs;
+  if (!w.trainable && !dx) return;
+  const side wanted = !w.trainable ? side::rows : dx ? side::both : side::columns;
+  const fp8_operand g = in_fp8<native::math::e5m2>(c, dy, rows, outputs, wanted);
+  if (w.trainable) {
+    const fp8_operand in = in_fp8<native::math::e4m3>(c, x, rows, inputs, side::columns);
+    const auto to = gradient_of(c, w);
+    fp8_product(c, g.as_columns(), in.as_columns(true), to.at, inputs, nullptr, false, to.adds);
+  }
+  if (dx) fp8_product(c, g.as_rows(), weights_in_fp8(c, w, false).as_columns(true), dx.as<bf16>(), inputs);
+}
+
+}  // namespace detail
+
+}  // namespace comp::cuda

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// y = x W' + b by one product with the bias in it; the gradient of the weights goes into FP32 and is added there.
+// In FP8 it is fp8.hpp's.
+#pragma once
+
+#include "fp8.hpp"
+#include "layout.hpp"
+#include "matmul.hpp"
+#include "parameter.hpp"
+
+namespace comp::cuda {
+
+namespace detail {
+
+struct linear_sizes {
+  index rows, inputs, outputs;
+};
+inline linear_sizes sizes_of_linear(const tensor& x, const parameter& w, const parameter* b) {
+  require_some("linear", x.shape());
+  require<error>(w.extents.size() == 2 && !x.shape().empty() && x.shape().back() == w.extents[1],
+                 "linear of x {} with weights {} (the last sizes must be equal): make the weights (N,{})",
+                 text(x.shape()), text(w.extents), x.shape().empty() ? 0 : x.shape().back());
+  require<error>(!b || b->extents == shape{w.extents[0]},
+                 "linear with weights {} and a bias of {} (the first sizes must be equal): make the bias ({})",
+                 text(w.extents), b ? text(b->extents) : "", w.extents[0]);
+  return {x.size() / w.extents[1], w.extents[1], w.extents[0]};
+}
+
+/// An operand in `p`, which is no FP8.
+inline matrix operand(const void* at, precision p, index rows, index columns, bool transposed = false) {
+  return {at, data_type(storage_of(p)), rows, columns, transposed};
+}
+
+inline void bias_gradient(context& c, const tensor& dy, const linear_sizes& s, parameter& b) {
+  float* scratch = c.scratch_of<float>(column_scratch(s.rows, s.outputs, 1));
+  const auto to = gradient_of(c, b);
+  with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {
+    column_sums(c.stream().get(), dy.as<T>(), to.at, s.rows, s.outputs, to.adds, scratch);
+  });
+}
+inline void weight_gradient(context& c, const tensor& dy, const tensor& x, const linear_sizes& s, parameter& w) {
+  const precision p = dy.precision();
+  const auto to = gradient_of(c, w);
+  multiply(c, {.a = operand(dy.data(), p, s.rows, s.outputs, true),
+               .b = operand(x.data(), p, s.rows, s.inputs),
+               .to = to.at,
+               .type = CUDA_R_32F,
+               .tf32 = p == precision::tf32,
+               .beta = to.adds ? 1.0F : 0.0F});
+}
+
+}  // namespace detail
+
+/// x is (...,K), w is (N,K), b is (N) or null. Returns: (...,N), after ReLU where asked for.
+inline tensor linear(context& c, const tensor& x, parameter& w, parameter* b, bool relu = false) {
+  const auto s = detail::sizes_of_linear(x, w, b);
+  const precision p = x.precision();
+  shape out = x.shape();
+  out.back() = s.outputs;
+  const tensor in = row_major(c, x), y = c.make(std::move(out), p);
+  if (is_fp8(p)) return detail::fp8_linear(c, in, w, b, y, relu), y;
+  multiply(c, {.a = detail::operand(in.data(), p, s.rows, s.inputs),
+               .b = detail::operand(weights(c, w, p), p, s.outputs, s.inputs, true),
+               .to = y.data(),
+               .type = data_type(storage_of(p)),
+               .tf32 = p == precision::tf32,
+               .bias = b ? weights(c, *b, p) : nullptr,
+               .relu = relu});
+  return y;
+}
+
+/// Adds the gradients of w and b. Returns: the gradient of x in the precision of dy; empty unless `need_dx`.
+inline tensor linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx) {
+  const auto s = detail::sizes_of_linear(x, w, b);
+  shape expected = x.shape();
+  expected.back() = s.outputs;
+  require_same("linear_backward", dy.shape(), expected);
+  const precision p = dy.precision();
+  const tensor g = row_major(c, dy), in = row_major(c, x);
+  if (b && b->trainable) detail::bias_gradient(c, g, s, *b);
+  const tensor dx = need_dx ? c.make(x.shape(), p) : tensor{};
+  if (is_fp8(p)) return detail::fp8_linear_backward(c, g, cast(c, in, p), w, dx), dx;
+  if (w.trainable) detail::weight_gradient(c, g, cast(c, in, p), s, w);
+  if (!need_dx) return {};
+  multiply(c, {.a = detail::operand(g.data(), p, s.rows, s.outputs),
+               .b = detail::operand(weights(c, w, p), p, s.outputs, s.inputs),
+               .to = dx.data(),
+               .type = data_type(storage_of(p)),
+               .tf32 = p == precision::tf32});
+  return dx;
+}
+
+}  // namespace comp::cuda

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products of row-major matrices by cuBLASLt: summed in FP32 and rounded once; FP32 operands without TF32 unless asked
+// for. The algorithm of a shape is found once: of those that the heuristics propose and whose sums are made in a fixed
+// order, the one that is fastest here, by measurement on the operands at hand, with the results in other memory.
+// cuBLASLt counts by columns: a row-major matrix is its transpose there, so that C = A B is asked for as C' = B' A'.
+// Bias and ReLU are done with the product. GELU is not: cuBLASLt's is the tanh form, ours the erf form.
+#pragma once
+
+#include <array>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "blas.hpp"
+
+namespace comp::cuda {
+
+constexpr cudaDataType_t data_type(storage s) {
+  return s == storage::fp32 ? CUDA_R_32F : s == storage::bf16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+constexpr const char* name_of(cudaDataType_t type) {
+  switch (type) {
+    case CUDA_R_16F:
+      return "FP16";
+    case CUDA_R_16BF:
+      return "BF16";
+    case CUDA_R_8F_E4M3:
+      return "FP8 (E4M3)";
+    case CUDA_R_8F_E5M2:
+      return "FP8 (E5M2)";
+    default:
+      return "FP32";
+  }
+}
+
+/// `batch` dense matrices of (rows, columns), row-major, one after another.
+struct matrix {
+  const void* at;
+  cudaDataType_t type;
+  index rows, columns;
+  bool transposed = false;       // the product takes it with rows and columns exchanged
+  const float* scale = nullptr;  // FP8: in device memory, the factor of all elements
+
+  index out_rows() const { return transposed ? columns : rows; }
+  index out_columns() const { return transposed ? rows : columns; }
+};
+/// to (m,n) = relu(alpha a (m,k) b (k,n) + beta to + bias (n)), for each of the batch.
+struct matrix_product {
+  matrix a, b;
+  void* to;
+  cudaDataType_t type;  // of `to`
+  bool tf32 = false;
+  index batch = 1;
+  float alpha = 1, beta = 0;
+  const void* bias = nullptr;  // stored as `to` is; BF16 for FP8 operands
+  bool relu = false;
+
+  index m() const { return a.out_rows(); }
+  index n() const { return b.out_columns(); }
+  index k() const { return a.out_columns(); }
+};
+
+/// How algorithms are chosen.
+struct matmul_settings {
+  bool measure;          // false: the heuristics' first
+  int candidates = 8;    // how many of the heuristics' are measured
+  int repeats = 3;       // of each measurement
+  double margin = 0.02;  // by how much, of the time, another has to be faster than the heuristics' first
+};
+
+/// The part of a context that multiplies; keeps what it has found for each shape.
+class matrix_products {
+ public:
+  explicit matrix_products(context& c) : settings{.measure = c.measures_algorithms()}, library_{c.part<blas>()} {}
+
+  matmul_settings settings;
+  std::size_t shapes() const { return known_.size(); }
+  std::size_t measured() const { return measured_; }
+
+  /// Throws: unsupported where cuBLASLt has no algorithm; out_of_memory; library_error.
+  void multiply(context& c, const matrix_product& job) {
+    plan& p = planned(c, job);
+    give(c, p, p.algorithm, job, job.to);
+  }
+
+ private:
+  struct plan {
+    product_description description;
+    matrix_layout a, b, to;  // cuBLASLt's: a is the job's b
+    cublasLtMatmulHeuristicResult_t algorithm{};
+  };
+  using key = std::array<index, 16>;
+
+  static constexpr index alignment(const void* p) {
+    const auto at = reinterpret_cast<std::uintptr_t>(p);
+    return at == 0 || at % 256 == 0 ? 256 : static_cast<index>(at & -at);
+  }
+  static key keyed(const matrix_product& j) {
+    return {j.m(),
+            j.n(),
+            j.k(),
+            j.batch,
+            j.a.type,
+            j.b.type,
+            j.type,
+            j.a.transposed,
+            j.b.transposed,
+            j.tf32,
+            j.beta != 0,
+            j.relu,
+            alignment(j.a.at),
+            alignment(j.b.at),
+            alignment(j.to),
+            j.bias ? alignment(j.bias) : 0};
+  }
+  static matrix_layout laid_out(const matrix& of, index batch) {
+    return {of.type, of.columns, of.rows, of.columns, batch, of.rows * of.columns};
+  }
+  static plan described(const matrix_product& j) {
+    plan p{product_description{j.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F}, laid_out(j.b, j.batch),
+           laid_out(j.a, j.batch), matrix_layout{j.type, j.n(), j.m(), j.n(), j.batch, j.m() * j.n()}};
+    p.description.set(CUBLASLT_MATMUL_DESC_TRANSA, std::int32_t{j.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N});
+    p.description.set(CUBLASLT_MATMUL_DESC_TRANSB, std::int32_t{j.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N});
+    const int epilogue = j.bias ? (j.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
+                                : (j.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
+    p.description.set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
+    const bool fp8 = j.a.type == CUDA_R_8F_E4M3 || j.a.type == CUDA_R_8F_E5M2;
+    if (j.bias) {
+      p.description.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, std::int32_t{fp8 ? CUDA_R_16BF : j.type});
+    }
+    return p;
+  }
+  static void point(plan& p, const matrix_product& j) {
+    if (j.bias) p.description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, j.bias);
+    if (j.b.scale) p.description.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(j.b.scale));
+    if (j.a.scale) p.description.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(j.a.scale));
+  }
+
+  plan& planned(context& c, const matrix_product& j) {
+    const key of = keyed(j);
+    if (const auto found = known_.find(of); found != known_.end()) return point(found->second, j), found->second;
+    plan p = described(j);
+    point(p, j);
+    const auto proposed = proposals(c, p, j);
+    p.algorithm = proposed.front();
+    if (settings.measure && proposed.size() > 1 && !c.capturing()) p.algorithm = fastest(c, p, j, proposed);
+    return known_.emplace(of, std::move(p)).first->second;
+  }
+
+  /// Best first. Only sums that are made in a fixed order and rounded once.
+  std::vector<cublasLtMatmulHeuristicResult_t> proposals(context& c, const plan& p, const matrix_product& j) const {
+    search_preference wish;
+    wish.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(c.workspace_limit()));
+    wish.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    wish.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<std::uint32_t>(alignment(j.b.at)));
+    wish.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<std::uint32_t>(alignment(j.a.at)));
+    wish.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<std::uint32_t>(alignment(j.to)));
+    wish.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<std::uint32_t>(alignment(j.to)));
+    std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(std::max(settings.candidates, 1)));
+    int count = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(library_.get(), p.description.get(), p.a.get(), p.b.get(), p.to.get(),
+                                       p.to.get(), wish.get(), static_cast<int>(found.size()), found.data(), &count);
+    const library_status said = status_of(status);
+    if (said.verdict != verdict::unsupported) check(said, "looking for an algorithm for " + text_of(j));
+    found.resize(static_cast<std::size_t>(count));
+    std::erase_if(found, [](const auto& f) { return f.state != CUBLAS_STATUS_SUCCESS; });
+    require<unsupported>(!found.empty(),
+                         "{} on {} (cuBLASLt has no algorithm for these types, sizes and a workspace of {} bytes): use "
+                         "another precision or size",
+                         text_of(j), c.card().name, c.workspace_limit());
+    return found;
+  }
+
+  void give(context& c, plan& p, const cublasLtMatmulHeuristicResult_t& by, const matrix_product& j, void* to) const {
+    void* workspace = by.workspaceSize ? c.scratch(static_cast<std::int64_t>(by.workspaceSize)) : nullptr;
+    check(cublasLtMatmul(library_.get(), p.description.get(), &j.alpha, j.b.at, p.a.get(), j.a.at, p.b.get(), &j.beta,
+                         j.to, p.to.get(), to, p.to.get(), &by.algo, workspace, by.workspaceSize, c.stream().get()),
+          text_of(j));
+  }
+
+  /// Waits. The results go to other memory; what j.to holds is read and not changed. Where there is no memory for that,
+  /// the heuristics' first is taken.
+  cublasLtMatmulHeuristicResult_t fastest(context& c, plan& p, const matrix_product& j,
+                                          const std::vector<cublasLtMatmulHeuristicResult_t>& proposed) {
+    cublasLtMatmulHeuristicResult_t best = proposed.front();
+    try {
+      const auto elsewhere = c.allocate(j.m() * j.n() * j.batch * (j.type == CUDA_R_32F ? 4 : 2));
+      double least = seconds(c, p, best, j, elsewhere->data()) * (1 - settings.margin);
+      for (std::size_t i = 1; i < proposed.size(); ++i) {
+        const double time = seconds(c, p, proposed[i], j, elsewhere->data());
+        if (time < least) least = time, best = proposed[i];
+      }
+      ++measured_;
+    } catch (const out_of_memory&) {
+    }
+    return best;
+  }
+  /// Of one product. Infinite for an algorithm that refuses after all.
+  double seconds(context& c, plan& p, const cublasLtMatmulHeuristicResult_t& by, const matrix_product& j,
+                 void* to) const {
+    const event begin, end;
+    try {
+      give(c, p, by, j, to);
+    } catch (const unsupported&) {
+      return std::numeric_limits<double>::infinity();
+    } catch (const library_error&) {
+      return std::numeric_limits<double>::infinity();
+    }
+    c.stream().record(begin);
+    for (int i = 0; i < settings.repeats; ++i) give(c, p, by, j, to);
+    c.stream().record(end);
+    end.wait();
+    return end.seconds_since(begin) / std::max(settings.repeats, 1);
+  }
+
+  static std::string text_of(const matrix_product& j) {
+    return fmt::format("a product ({},{}) by ({},{}) of {} and {} into {}", j.m(), j.k(), j.k(), j.n(),
+                       j.tf32 ? "TF32" : name_of(j.a.type), j.tf32 ? "TF32" : name_of(j.b.type), name_of(j.type));
+  }
+
+  blas& library_;
+  std::map<key, plan> known_;
+  std::size_t measured_ = 0;
+};
+
+inline void multiply(context& c, const matrix_product& job) { c.part<matrix_products>().multiply(c, job); }
+
+}  // namespace comp::cuda

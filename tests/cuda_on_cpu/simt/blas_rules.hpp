@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// What cuBLASLt's documentation allows: which types go together, what sizes and alignments FP8 asks for, which
+// algorithms there are for a problem and what they need. The numeric values are those of its headers.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "library_memory.hpp"
+#include "library_types.h"
+
+enum cublasStatus_t {
+  CUBLAS_STATUS_SUCCESS = 0,
+  CUBLAS_STATUS_NOT_INITIALIZED = 1,
+  CUBLAS_STATUS_ALLOC_FAILED = 3,
+  CUBLAS_STATUS_INVALID_VALUE = 7,
+  CUBLAS_STATUS_ARCH_MISMATCH = 8,
+  CUBLAS_STATUS_EXECUTION_FAILED = 13,
+  CUBLAS_STATUS_INTERNAL_ERROR = 14,
+  CUBLAS_STATUS_NOT_SUPPORTED = 15,
+};
+enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 };
+enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
+enum cublasLtEpilogue_t {
+  CUBLASLT_EPILOGUE_DEFAULT = 1,
+  CUBLASLT_EPILOGUE_RELU = 2,
+  CUBLASLT_EPILOGUE_BIAS = 4,
+  CUBLASLT_EPILOGUE_RELU_BIAS = 6,
+};
+enum cublasLtReductionScheme_t {
+  CUBLASLT_REDUCTION_SCHEME_NONE = 0,
+  CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,
+  CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
+  CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE = 4,
+  CUBLASLT_REDUCTION_SCHEME_MASK = 7,
+};
+enum cublasLtMatrixLayoutAttribute_t {
+  CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,
+  CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET = 6,
+};
+enum cublasLtMatmulDescAttributes_t {
+  CUBLASLT_MATMUL_DESC_TRANSA = 3,
+  CUBLASLT_MATMUL_DESC_TRANSB = 4,
+  CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
+  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
+  CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
+  CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,
+  CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
+};
+enum cublasLtMatmulPreferenceAttributes_t {
+  CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,
+  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
+  CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
+};
+
+struct cublasLtMatrixLayoutOpaque_t {
+  cudaDataType type = CUDA_R_32F;
+  std::uint64_t rows = 0, cols = 0;
+  std::int64_t ld = 0, batch_stride = 0;
+  std::int32_t batch = 1;
+};
+using cublasLtMatrixLayout_t = cublasLtMatrixLayoutOpaque_t*;
+
+struct cublasLtMatmulDescOpaque_t {
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+  cudaDataType_t scale = CUDA_R_32F;
+  std::int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
+  std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  std::int32_t bias_type = -1;  // as D
+  const void *bias = nullptr, *scale_a = nullptr, *scale_b = nullptr;
+};
+using cublasLtMatmulDesc_t = cublasLtMatmulDescOpaque_t*;
+
+struct cublasLtMatmulPreferenceOpaque_t {
+  std::uint64_t workspace = 0;
+  std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
+  std::uint32_t alignment_a = 256, alignment_b = 256, alignment_c = 256, alignment_d = 256;
+};
+using cublasLtMatmulPreference_t = cublasLtMatmulPreferenceOpaque_t*;
+
+/// Here: 0 the problem that it is for, 1 which one it is, 2 the workspace it needs, 3 to 7 the alignments of A, B, C, D
+/// and the bias.
+struct cublasLtMatmulAlgo_t {
+  std::uint64_t data[8];
+};
+
+namespace simt::blas {
+
+/// Objects of a library by their handles. Throws: fault for a handle that was never made, or is destroyed.
+template <class T>
+class object_set {
+ public:
+  T* make() { return all_.insert(std::make_unique<T>()).first->get(); }
+  bool has(const T* one) const { return known(all_, one); }
+  T& get(T* one) const {
+    if (!has(one)) throw fault{"a library is given an object that does not exist (any more)"};
+    return *one;
+  }
+  bool destroy(const T* one) { return has(one) && (forget(all_, one), true); }
+  std::size_t size() const { return all_.size(); }
+
+ private:
+  std::set<std::unique_ptr<T>> all_;
+};
+template <class T>
+cublasStatus_t destroyed(object_set<T>& of, const T* one) {
+  return of.destroy(one) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+inline const char* name(cublasStatus_t status) {
+  switch (status) {
+    case CUBLAS_STATUS_SUCCESS:
+      return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_ALLOC_FAILED:
+      return "CUBLAS_STATUS_ALLOC_FAILED";
+    case CUBLAS_STATUS_INVALID_VALUE:
+      return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_INTERNAL_ERROR:
+      return "CUBLAS_STATUS_INTERNAL_ERROR";
+    case CUBLAS_STATUS_NOT_SUPPORTED:
+      return "CUBLAS_STATUS_NOT_SUPPORTED";
+    default:
+      return "another CUBLAS_STATUS";
+  }
+}
+
+/// What is to be computed, as values: D (m,n) = epilogue(alpha op(A) op(B) + beta C), all by columns.
+struct problem {
+  cublasLtMatmulDescOpaque_t of;
+  cublasLtMatrixLayoutOpaque_t a, b, c, d;
+
+  bool fp8() const { return is_fp8(a.type); }
+  bool has_bias() const { return (of.epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
+  std::uint64_t m() const { return d.rows; }
+  std::uint64_t n() const { return d.cols; }
+  std::uint64_t k() const { return of.transpose_a ? a.rows : a.cols; }
+  /// The documentation: as D, but BF16 for FP8 operands with FP32 results.
+  cudaDataType_t bias_type() const { return fp8() && d.type == CUDA_R_32F ? CUDA_R_16BF : d.type; }
+};
+struct operands {
+  const void *a, *b, *c;
+  void* d;
+  void* workspace;
+  std::size_t workspace_bytes;
+  float alpha, beta;
+};
+
+constexpr bool matrix_fits(const cublasLtMatrixLayoutOpaque_t& l) {
+  return l.rows > 0 && l.cols > 0 && l.ld >= static_cast<std::int64_t>(l.rows) && l.batch > 0 && l.batch_stride >= 0 &&
+         l.rows <= 0x7fffffff && l.cols <= 0x7fffffff;
+}
+inline bool sizes_fit(const problem& p) {
+  const auto& [of, a, b, c, d] = p;
+  for (const auto* l : {&a, &b, &c, &d}) {
+    if (!matrix_fits(*l) || l->batch != d.batch) return false;
+  }
+  const std::uint64_t b_rows = of.transpose_b ? b.cols : b.rows, b_cols = of.transpose_b ? b.rows : b.cols;
+  return (of.transpose_a ? a.cols : a.rows) == d.rows && b_cols == d.cols && b_rows == p.k() && c.rows == d.rows &&
+         c.cols == d.cols;
+}
+inline bool at_least(int major, int minor) {
+  const auto& has = device.properties;
+  return has.major > major || (has.major == major && has.minor >= minor);
+}
+/// FP8: operands of 16 bytes' alignment throughout, A transposed and B not, E5M2 not twice.
+inline bool fp8_fits(const problem& p) {
+  const auto& [of, a, b, c, d] = p;
+  const auto whole = [](std::int64_t elements, cudaDataType type) {
+    return static_cast<std::size_t>(elements) * bytes_of(type) % 16 == 0;
+  };
+  return !(a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) && of.transpose_a == CUBLAS_OP_T &&
+         of.transpose_b == CUBLAS_OP_N && whole(static_cast<std::int64_t>(p.k()), a.type) && whole(a.ld, a.type) &&
+         whole(b.ld, b.type) && whole(static_cast<std::int64_t>(p.m()), d.type) && whole(d.ld, d.type) &&
+         whole(c.ld, c.type);
+}
+/// The table of supported types: (compute, A, B, C, D).
+inline bool types_fit(const problem& p) {
+  const auto& [of, a, b, c, d] = p;
+  if (c.type != d.type || of.scale != CUDA_R_32F) return false;
+  if (of.compute == CUBLAS_COMPUTE_32F_FAST_TF32) {
+    return at_least(8, 0) && a.type == CUDA_R_32F && b.type == CUDA_R_32F && d.type == CUDA_R_32F;
+  }
+  if (p.fp8() || is_fp8(b.type)) {
+    return is_fp8(a.type) && is_fp8(b.type) && at_least(8, 9) && !is_fp8(d.type) && fp8_fits(p);
+  }
+  if (a.type != b.type || (a.type == CUDA_R_16BF && !at_least(8, 0))) return false;
+  return d.type == a.type || d.type == CUDA_R_32F;
+}
+/// Returns: INVALID_VALUE for a contradiction, NOT_SUPPORTED for what the documentation does not list.
+inline cublasStatus_t allowed(const problem& p) {
+  if (!sizes_fit(p)) return CUBLAS_STATUS_INVALID_VALUE;
+  const auto epilogue = p.of.epilogue;
+  if (epilogue != CUBLASLT_EPILOGUE_DEFAULT && epilogue != CUBLASLT_EPILOGUE_RELU &&
+      epilogue != CUBLASLT_EPILOGUE_BIAS && epilogue != CUBLASLT_EPILOGUE_RELU_BIAS) {
+    return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
+  if (!p.fp8() && (p.of.scale_a || p.of.scale_b)) return CUBLAS_STATUS_INVALID_VALUE;
+  if (!types_fit(p)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (p.has_bias() && !p.of.bias) return CUBLAS_STATUS_INVALID_VALUE;
+  const std::int32_t stored = p.of.bias_type < 0 ? static_cast<std::int32_t>(p.d.type) : p.of.bias_type;
+  if (p.has_bias() && stored != p.bias_type()) return CUBLAS_STATUS_NOT_SUPPORTED;
+  return CUBLAS_STATUS_SUCCESS;
+}
+
+/// The same for the same problem; pointers are no part of it.
+inline std::uint64_t fingerprint(const problem& p) {
+  std::uint64_t h = 1469598103934665603U;
+  const auto mix = [&](std::uint64_t v) { h = (h ^ v) * 1099511628211U; };
+  for (const auto* l : {&p.a, &p.b, &p.c, &p.d}) {
+    for (const std::uint64_t v :
+         {static_cast<std::uint64_t>(l->type), l->rows, l->cols, static_cast<std::uint64_t>(l->ld),
+          static_cast<std::uint64_t>(l->batch_stride), static_cast<std::uint64_t>(l->batch)}) {
+      mix(v);
+    }
+  }
+  for (const std::uint64_t v :
+       {static_cast<std::uint64_t>(p.of.compute), std::uint64_t{p.of.epilogue},
+        static_cast<std::uint64_t>(p.of.transpose_a), static_cast<std::uint64_t>(p.of.transpose_b)}) {
+    mix(v);
+  }
+  return h;
+}
+inline std::uint64_t alignment_of(const void* p, std::uint64_t most) {
+  const auto at = reinterpret_cast<std::uint64_t>(p);
+  return at == 0 ? most : std::min(most, at & -at);
+}
+
+enum algorithm : std::uint64_t { vectors, elements, split, split_in_place };
+
+/// Those that a preference allows, the best first. What the mask lets through and is not the same in every run comes
+/// first, so that who forgets the mask finds it.
+inline std::vector<std::pair<cublasLtMatmulAlgo_t, std::size_t>> algorithms(
+    const problem& p, const cublasLtMatmulPreferenceOpaque_t& wish) {
+  std::vector<std::pair<cublasLtMatmulAlgo_t, std::size_t>> found;
+  const std::uint64_t aligned = std::min({wish.alignment_a, wish.alignment_b, wish.alignment_c, wish.alignment_d});
+  const auto rows_aligned = [](const cublasLtMatrixLayoutOpaque_t& l) {
+    return static_cast<std::size_t>(l.ld) * bytes_of(l.type) % 16 == 0 &&
+           static_cast<std::size_t>(l.batch_stride) * bytes_of(l.type) % 16 == 0;
+  };
+  const bool by_vectors = aligned >= 16 && rows_aligned(p.a) && rows_aligned(p.b) && rows_aligned(p.d);
+  const std::uint64_t bias = p.has_bias() ? alignment_of(p.of.bias, 16) : 1;
+  const auto offer = [&](algorithm id, std::size_t workspace, std::uint64_t alignment) {
+    if (workspace > wish.workspace) return;
+    const auto at_least_one = [&](const cublasLtMatrixLayoutOpaque_t& l) {
+      return std::max<std::uint64_t>(alignment, bytes_of(l.type));
+    };
+    found.push_back({{{fingerprint(p), id, workspace, at_least_one(p.a), at_least_one(p.b), at_least_one(p.c),
+                       at_least_one(p.d), bias}},
+                     workspace});
+  };
+  const std::size_t partials = 2 * p.m() * p.n() * static_cast<std::size_t>(p.d.batch) * sizeof(float);
+  if (p.k() >= 2 && !p.fp8() && (wish.reductions & CUBLASLT_REDUCTION_SCHEME_INPLACE)) offer(split_in_place, 0, 1);
+  if (by_vectors) offer(vectors, 0, 16);
+  if (by_vectors && p.k() >= 32 && (wish.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE))
+    offer(split, partials, 16);
+  if (!p.fp8()) offer(elements, 0, 1);
+  return found;
+}
+
+/// True when `algo` was found for this problem, and its workspace and alignments are there.
+inline bool fits(const cublasLtMatmulAlgo_t& algo, const problem& p, const operands& at) {
+  if (algo.data[0] != fingerprint(p) || at.workspace_bytes < algo.data[2]) return false;
+  if (algo.data[2] && (!at.workspace || alignment_of(at.workspace, 16) < 16)) return false;
+  const void* pointers[] = {at.a, at.b, at.beta != 0 ? at.c : at.d, at.d, p.has_bias() ? p.of.bias : nullptr};
+  for (std::size_t i = 0; i < 5; ++i) {
+    if (alignment_of(pointers[i], algo.data[3 + i]) < algo.data[3 + i]) return false;
+  }
+  return at.beta == 0 || at.c;
+}
+
+}  // namespace simt::blas

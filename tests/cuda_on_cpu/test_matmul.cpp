@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products by cuBLASLt against FP64, over sizes, transposes, precisions and alignments; linear and bmm, forward and
+// backward; how an algorithm is chosen; and that the stand-in refuses what the documentation does not list.
+#include <comp_cuda/bmm.hpp>
+#include <comp_cuda/linear.hpp>
+#include <comp_cuda/transfer.hpp>
+#include <cstdlib>
+#include <random>
+
+#include "kernel_test.hpp"
+
+namespace comp::cuda::test {
+namespace {
+
+/// A fresh device for each test; what the test leaves behind is a failure.
+struct fresh {
+  fresh() { simt::device = {}; }
+  ~fresh() {
+    CHECK(simt::blas::live() == 0);
+    CHECK_NOTHROW(simt::device.reset());
+  }
+};
+struct rig {
+  fresh clean;
+  context c{probe(), std::int64_t{1} << 20};
+};
+
+const bool small = std::getenv("COMP_TEST_SMALL") != nullptr;
+
+/// The relative size of one rounding of an operand.
+double rounding(precision p) { return traits(p).half_ulp; }
+/// What `p` keeps of a value.
+double kept(float v, precision p) {
+  if (p == precision::tf32) return static_cast<double>(simt::blas::as_tf32(v));
+  return with_storage(p, [&]<class T>(std::type_identity<T>) {
+    T to;
+    native::math::store(to, v);
+    return static_cast<double>(native::math::load(to));
+  });
+}
+
+/// a (m,k) by b (k,n), as they lie in memory, in FP64; and the sum of the magnitudes, which bounds the error.
+struct reference {
+  std::vector<double> value, magnitude;
+  reference(const std::vector<double>& a, bool ta, const std::vector<double>& b, bool tb, index m, index n, index k)
+      : value(static_cast<std::size_t>(m * n)), magnitude(value.size()) {
+    for (index i = 0; i < m; ++i) {
+      for (index j = 0; j < n; ++j) {
+        const auto at = static_cast<std::size_t>(i * n + j);
+        for (index x = 0; x < k; ++x) {
+          const double term = a[static_cast<std::size_t>(ta ? x * m + i : i * k + x)] *
+                              b[static_cast<std::size_t>(tb ? j * k + x : x * n + j)];
+          value[at] += term;
+          magnitude[at] += std::abs(term);
+        }
+      }
+    }
+  }
+};
+/// Each value is off by one rounding of the result, and by the roundings of an FP32 sum of k terms.
+void check_within(const std::vector<float>& got, const reference& want, index k, double result, double alpha = 1) {
+  REQUIRE(got.size() == want.value.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const double exact = alpha * want.value[i];
+    const double allowed = std::abs(exact) * result * 1.01 +
+                           std::abs(alpha) * want.magnitude[i] * 0x1p-24 * (static_cast<double>(k) + 4) + 1e-30;
+    worst = std::max(worst, std::abs(static_cast<double>(got[i]) - exact) / allowed);
+  }
+  CHECK(worst <= 1);
+}
+std::vector<double> all_kept(const std::vector<float>& v, precision p) {
+  std::vector<double> to(v.size());
+  std::transform(v.begin(), v.end(), to.begin(), [=](float x) { return kept(x, p); });
+  return to;
+}
+std::size_t count(index a, index b) { return static_cast<std::size_t>(a * b); }
+
+constexpr precision computed[] = {precision::fp32, precision::tf32, precision::bf16, precision::fp16};
+std::vector<std::array<index, 3>> grid() {
+  if (small) return {{1, 1, 1}, {3, 5, 7}, {8, 16, 32}, {33, 17, 65}};
+  return {{1, 1, 1},    {1, 7, 3},    {7, 1, 3},     {3, 5, 1},    {2, 2, 2},    {3, 5, 7},     {8, 8, 8},
+          {16, 32, 64}, {31, 33, 35}, {64, 16, 128}, {65, 64, 63}, {5, 100, 33}, {100, 10, 84}, {1, 300, 257}};
+}
+
+}  // namespace
+
+TEST_CASE("products in each precision and transposition are those of FP64 within their rounding") {
+  rig r;
+  for (const precision p : computed) {
+    for (const auto [m, n, k] : grid()) {
+      for (const int transposes : {0, 1, 2, 3}) {
+        const bool ta = transposes & 1, tb = transposes & 2;
+        INFO(std::string{name(p)}, " ", m, "x", n, "x", k, " transposes ", transposes);
+        const auto a = normal(count(m, k), 1), b = normal(count(k, n), 2);
+        const tensor x = upload(r.c, a, ta ? shape{k, m} : shape{m, k}, p);
+        const tensor w = upload(r.c, b, tb ? shape{n, k} : shape{k, n}, p);
+        const reference want{all_kept(a, p), ta, all_kept(b, p), tb, m, n, k};
+        const tensor y = bmm(r.c, x, w, ta, tb, 0.5);
+        CHECK(y.precision() == p);
+        check_within(download(r.c, y), want, k, p == precision::tf32 ? 0x1p-24 : rounding(p), 0.5);
+      }
+    }
+  }
+}
+
+TEST_CASE("FP32 products keep what TF32 loses") {
+  rig r;
+  const float fine = 1 + 0x1p-12F;  // TF32 keeps 10 bits of fraction
+  const auto product_in = [&](precision p) {
+    const tensor a = upload(r.c, std::vector<float>(16, fine), {4, 4}, p);
+    const tensor b = upload(r.c, std::vector<float>{1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1}, {4, 4}, p);
+    return download(r.c, bmm(r.c, a, b, false, false)).front();
+  };
+  CHECK(product_in(precision::fp32) == fine);
+  CHECK(product_in(precision::tf32) == 1.0F);
+}
+
+TEST_CASE("batches lie one after another, whatever the number of leading axes") {
+  rig r;
+  for (const precision p : computed) {
+    INFO(std::string{name(p)});
+    const index m = 5, n = 6, k = 7, batch = 6;
+    const auto a = normal(count(batch * m, k), 3), b = normal(count(batch * k, n), 4);
+    const tensor y = bmm(r.c, upload(r.c, a, {2, 3, k, m}, p), upload(r.c, b, {2, 3, n, k}, p), true, true);
+    CHECK(y.shape() == shape{2, 3, m, n});
+    const auto got = download(r.c, y), rounded_a = a;
+    for (index i = 0; i < batch; ++i) {
+      const auto part = [&](const auto& of, index size) {
+        return std::vector(of.begin() + i * size, of.begin() + (i + 1) * size);
+      };
+      const reference want{all_kept(part(a, m * k), p), true, all_kept(part(b, k * n), p), true, m, n, k};
+      check_within(part(got, m * n), want, k, p == precision::tf32 ? 0x1p-24 : rounding(p));
+    }
+  }
+}
+
+TEST_CASE("operands that lie at odd addresses are multiplied by an algorithm that can") {
+  rig r;
+  const index m = 16, n = 16, k = 16;
+  const auto a = normal(count(m, k), 5), b = normal(count(k, n), 6);
+  for (const precision p : computed) {
+    for (const index shift : {0, 1, 3, 8}) {
+      INFO(std::string{name(p)}, " shifted by ", shift);
+      const auto shifted = [&](const std::vector<float>& v) {
+        std::vector<float> all(static_cast<std::size_t>(shift));
+        all.insert(all.end(), v.begin(), v.end());
+        return upload(r.c, all, {static_cast<index>(all.size())}, p);
+      };
+      const tensor x = shifted(a), w = shifted(b), y = upload(r.c, std::vector<float>(count(m, n) + 8), {m * n + 8}, p);
+      const auto at = [&](const tensor& t) {
+        return static_cast<std::byte*>(t.data()) + shift * bytes_of(storage_of(p));
+      };
+      const cudaDataType_t type = data_type(storage_of(p));
+      multiply(r.c, {.a = {at(x), type, m, k},
+                     .b = {at(w), type, k, n},
+                     .to = at(y),
+                     .type = type,
+                     .tf32 = p == precision::tf32});
+      auto got = download(r.c, y);
+      got.erase(got.begin(), got.begin() + shift);
+      got.resize(count(m, n));
+      check_within(got, {all_kept(a, p), false, all_kept(b, p), false, m, n, k}, k,
+                   p == precision::tf32 ? 0x1p-24 : rounding(p));
+    }
+  }
+}
+
+TEST_CASE("linear adds its bias and clips with the product, and one rounding is all") {
+  rig r;
+  r.c.part<matrix_products>().settings.measure = false;  // with and without ReLU by the same algorithm
+  for (const precision p : computed) {
+    for (const auto [rows, outputs, inputs] : grid()) {
+      INFO(std::string{name(p)}, " ", rows, "x", outputs, "x", inputs);
+      const auto x = normal(count(rows, inputs), 7), w = normal(count(outputs, inputs), 8),
+                 b = normal(count(outputs, 1), 9);
+      parameter weight = make_parameter(r.c, w, {outputs, inputs}, true),
+                bias = make_parameter(r.c, b, {outputs}, true);
+      const tensor in = upload(r.c, x, {rows, 1, inputs}, p);
+      reference want{all_kept(x, p), false, all_kept(w, p), true, rows, outputs, inputs};
+      for (std::size_t i = 0; i < want.value.size(); ++i) {
+        const double add = p == precision::tf32 ? static_cast<double>(b[i % b.size()]) : kept(b[i % b.size()], p);
+        want.value[i] += add;
+        want.magnitude[i] += std::abs(add);
+      }
+      const tensor y = linear(r.c, in, weight, &bias);
+      CHECK(y.shape() == shape{rows, 1, outputs});
+      check_within(download(r.c, y), want, inputs, p == precision::tf32 ? 0x1p-24 : rounding(p));
+      const auto clipped = download(r.c, linear(r.c, in, weight, &bias, true)), plain = download(r.c, y);
+      bool as_relu = true;
+      for (std::size_t i = 0; i < plain.size(); ++i) as_relu = as_relu && clipped[i] == std::max(plain[i], 0.0F);
+      CHECK(as_relu);
+    }
+  }
+}
+
+TEST_CASE("the backward of linear adds gradients in FP32 and returns the input's in the precision of dy") {
+  rig r;
+  for (const precision p : computed) {
+    for (const auto [rows, outputs, inputs] : grid()) {
+      INFO(std::string{name(p)}, " ", rows, "x", outputs, "x", inputs);
+      const auto x = normal(count(rows, inputs), 10), w = normal(count(outputs, inputs), 11),
+                 dy = normal(count(rows, outputs), 12);
+      parameter weight = make_parameter(r.c, w, {outputs, inputs}, true);
+      parameter bias = make_parameter(r.c, std::vector<float>(static_cast<std::size_t>(outputs)), {outputs}, true);
+      const tensor in = upload(r.c, x, {rows, inputs}, precision::fp32), g = upload(r.c, dy, {rows, outputs}, p);
+      const tensor dx = linear_backward(r.c, g, in, weight, &bias, true);
+      CHECK(dx.precision() == p);
+      const double one = p == precision::tf32 ? 0x1p-24 : rounding(p);
+      check_within(download(r.c, dx), {all_kept(dy, p), false, all_kept(w, p), false, rows, inputs, outputs}, outputs,
+                   one);
+      reference dw{all_kept(dy, p), true, all_kept(x, p), false, outputs, inputs, rows};
+      check_within(gradient(r.c, weight), dw, rows, 0x1p-24);
+      // TF32 tensors keep FP32's bits: only the product rounds them
+      const precision stored = p == precision::tf32 ? precision::fp32 : p;
+      const std::vector<double> ones(static_cast<std::size_t>(rows), 1.0);
+      check_within(gradient(r.c, bias), {ones, false, all_kept(dy, stored), false, 1, outputs, rows}, rows, 0x1p-24);
+      CHECK_FALSE(linear_backward(r.c, g, in, weight, nullptr, false));  // a second time: added
+      for (double& v : dw.value) v *= 2;
+      for (double& v : dw.magnitude) v *= 2;
+      check_within(gradient(r.c, weight), dw, rows + 1, 0x1p-24);
+    }
+  }
+}
+
+TEST_CASE("parameters that do not train get no gradient") {
+  rig r;
+  parameter w = make_parameter(r.c, normal(6, 1), {2, 3}, false), b = make_parameter(r.c, normal(2, 2), {2}, false);
+  const tensor x = upload(r.c, normal(12, 3), {4, 3}, precision::bf16),
+               dy = upload(r.c, normal(8, 4), {4, 2}, precision::bf16);
+  CHECK(linear_backward(r.c, dy, x, w, &b, true).shape() == shape{4, 3});
+  CHECK_FALSE(w.has_gradient());
+  CHECK_FALSE(b.has_gradient());
+}
+
+TEST_CASE("linear and bmm refuse shapes that do not fit, with the shapes in the sentence") {
+  rig r;
+  parameter w = make_parameter(r.c, normal(6, 1), {2, 3}, true), b = make_parameter(r.c, normal(3, 2), {3}, true);
+  const tensor x = upload(r.c, normal(12, 3), {3, 4}, precision::fp32);
+  CHECK_THROWS_WITH_AS(linear(r.c, x, w, nullptr),
+                       "linear of x (3,4) with weights (2,3) (the last sizes must be equal): make the weights (N,4)",
+                       error);
+  const tensor y = upload(r.c, normal(12, 3), {4, 3}, precision::fp32);
+  CHECK_THROWS_WITH_AS(linear(r.c, y, w, &b),
+                       "linear with weights (2,3) and a bias of (3) (the first sizes must be equal): make the bias (2)",
+                       error);
+  CHECK_THROWS_WITH_AS(linear_backward(r.c, y, y, w, nullptr, true),
+                       "linear_backward of (4,3) and (4,2) (the shapes must be equal): reshape one of them", error);
+  CHECK_THROWS_WITH_AS(bmm(r.c, x, y, true, false),
+                       "bmm of (3,4)' and (4,3) (the inner sizes and the batches must be equal): fix the shapes",
+                       error);
+  CHECK_THROWS_WITH_AS(bmm(r.c, x, upload(r.c, normal(12, 3), {1, 4, 3}, precision::fp32), false, false),
+                       "bmm of (3,4) and (1,4,3) (they need as many axes): reshape one of them", error);
+  CHECK_THROWS_WITH_AS(bmm(r.c, y.viewed(precision::fp8_e4m3), x, false, false),
+                       "bmm in fp8_e4m3 (of matrix products only linear has FP8): use bf16", unsupported);
+}
+
+TEST_CASE("an algorithm is measured once for a shape, elsewhere than in the results") {
+  rig r;
+  auto& products = r.c.part<matrix_products>();
+  const index n = 64;
+  const tensor a = upload(r.c, normal(count(n, n), 1), {n, n}, precision::bf16);
+  const auto multiply_into = [&](const tensor& to, float beta) {
+    multiply(r.c, {.a = {a.data(), CUDA_R_16BF, n, n},
+                   .b = {a.data(), CUDA_R_16BF, n, n},
+                   .to = to.data(),
+                   .type = CUDA_R_32F,
+                   .beta = beta});
+  };
+  const tensor to = upload(r.c, std::vector<float>(count(n, n), 1.0F), {n, n}, precision::fp32);
+  multiply_into(to, 1);
+  CHECK(products.measured() == 1);
+  const auto once = download(r.c, to);
+  multiply_into(to, 1);
+  CHECK(products.measured() == 1);
+  CHECK(products.shapes() == 1);
+  SUBCASE("what is added to is added to once") {
+    const auto rows = all_kept(download(r.c, a), precision::bf16);
+    reference want{rows, false, rows, false, n, n, n};
+    for (double& v : want.value) v += 1;
+    check_within(once, want, n, 0x1p-24);
+  }
+  SUBCASE("another alignment is another shape") {
+    const tensor more = upload(r.c, std::vector<float>(count(n, n) + 1), {n * n + 1}, precision::fp32);
+    multiply(r.c, {.a = {a.data(), CUDA_R_16BF, n, n},
+                   .b = {a.data(), CUDA_R_16BF, n, n},
+                   .to = more.as<float>() + 1,
+                   .type = CUDA_R_32F,
+                   .beta = 1});
+    CHECK(products.shapes() == 2);
+    CHECK(products.measured() == 1);  // one algorithm can do it
+  }
+  SUBCASE("not where it is switched off") {
+    products.settings.measure = false;
+    multiply_into(to, 0);
+    CHECK(products.shapes() == 2);
+    CHECK(products.measured() == 1);
+  }
+  SUBCASE("not where there is no memory for other results") {
+    simt::device.fail_allocation = 1;
+    simt::device.properties.totalGlobalMem = 0;  // nor when the pool asks again
+    multiply_into(to, 0);
+    CHECK(products.shapes() == 2);
+    CHECK(products.measured() == 1);
+    CHECK(download(r.c, to).size() == count(n, n));
+  }
+}
+
+TEST_CASE("only algorithms whose sums are rounded once are taken") {
+  rig r;
+  r.c.part<matrix_products>().settings.measure = false;
+  const index k = 4096;  // the stand-in offers sums in place, rounded to BF16 in between, to who does not exclude them
+  std::vector<float> a(static_cast<std::size_t>(k), 1.0F), b(static_cast<std::size_t>(k), 1.0F);
+  a[0] = 257 - static_cast<float>(k / 2 - 1);  // halves: 257, which BF16 does not have, and 2048
+  const tensor y =
+      bmm(r.c, upload(r.c, a, {1, k}, precision::fp32), upload(r.c, b, {k, 1}, precision::fp32), false, false);
+  const tensor low =
+      bmm(r.c, upload(r.c, a, {1, k}, precision::bf16), upload(r.c, b, {k, 1}, precision::bf16), false, false);
+  const double exact = kept(a[0], precision::bf16) + static_cast<double>(k - 1);
+  CHECK(download(r.c, y).front() == 257 + 2048);
+  CHECK(static_cast<double>(download(r.c, low).front()) == kept(static_cast<float>(exact), precision::bf16));
+}
+
+TEST_CASE("a product that the device cannot do is unsupported, in a sentence") {
+  fresh clean;
+  simt::device.properties.major = 7;
+  context c{probe(), 0};
+  const tensor a = c.make({4, 4}, precision::bf16);
+  CHECK_THROWS_WITH_AS(
+      bmm(c, a, a, false, false),
+      "a product (4,4) by (4,4) of BF16 and BF16 into BF16 on stand-in (cuBLASLt has no algorithm for these "
+      "types, sizes and a workspace of 0 bytes): use another precision or size",
+      unsupported);
+}
+
+TEST_CASE("a call of cuBLASLt that fails says which, and the next one runs") {
+  rig r;
+  const tensor a = upload(r.c, normal(16, 1), {4, 4}, precision::fp32);
+  bool ran = false;
+  for (int call = 1; !ran && call < 64; ++call) {
+    simt::device.fail_library = call;
+    try {
+      (void)bmm(r.c, a, a, false, false);
+      ran = true;
+    } catch (const library_error& e) {
+      CHECK(e.status == CUBLAS_STATUS_INTERNAL_ERROR);
+      CHECK(std::string{e.what()}.find("cuBLASLt says CUBLAS_STATUS_INTERNAL_ERROR") != std::string::npos);
+    }
+  }
+  CHECK(ran);
+  simt::device.fail_library = 0;
+  const auto rows = all_kept(download(r.c, a), precision::fp32);
+  check_within(download(r.c, bmm(r.c, a, a, false, false)), {rows, false, rows, false, 4, 4, 4}, 4, 0x1p-24);
+}
+
+TEST_CASE("statuses of cuBLASLt are the errors that a search can tell apart") {
+  rig r;
+  CHECK_NOTHROW(check(CUBLAS_STATUS_SUCCESS, "x"));
+  CHECK_THROWS_AS(check(CUBLAS_STATUS_NOT_SUPPORTED, "x"), unsupported);
+  CHECK_THROWS_AS(check(CUBLAS_STATUS_ARCH_MISMATCH, "x"), unsupported);
+  CHECK_THROWS_AS(check(CUBLAS_STATUS_ALLOC_FAILED, "x"), comp::out_of_memory);
+  CHECK_THROWS_AS(check(CUBLAS_STATUS_EXECUTION_FAILED, "x"), library_error);
+  simt::device.lost = cudaErrorIllegalAddress;
+  CHECK_THROWS_AS(check(CUBLAS_STATUS_EXECUTION_FAILED, "x"), device_lost);
+  simt::device.lost = cudaSuccess;
+}
+
+// The stand-in itself: what is wrong must be seen.
+
+namespace {
+
+/// D (m,n) = A (m,k) B (k,n), by columns, FP32, with all that the library wants to be told.
+struct raw {
+  explicit raw(rig& of) : r{of} {}
+  rig& r;
+  index m = 32, n = 32, k = 32;
+  cudaDataType_t a = CUDA_R_32F, b = CUDA_R_32F, d = CUDA_R_32F;
+  bool transpose_a = false, transpose_b = false;
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+  std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  const void* bias = nullptr;
+  std::int32_t bias_type = -1;
+  index lead = 0;
+  std::uint32_t alignment = 256;
+  std::uint64_t workspace = 1 << 20;
+
+  product_description described() const {
+    product_description p{compute};
+    p.set(CUBLASLT_MATMUL_DESC_TRANSA, std::int32_t{transpose_a});
+    p.set(CUBLASLT_MATMUL_DESC_TRANSB, std::int32_t{transpose_b});
+    p.set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
+    if (bias) p.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    p.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, bias_type);
+    return p;
+  }
+  matrix_layout of_a() const {
+    return transpose_a ? matrix_layout{a, k, m, k + lead, 1, 0} : matrix_layout{a, m, k, m + lead, 1, 0};
+  }
+  matrix_layout of_b() const { return transpose_b ? matrix_layout{b, n, k, n, 1, 0} : matrix_layout{b, k, n, k, 1, 0}; }
+  matrix_layout of_d() const { return {d, m, n, m, 1, 0}; }
+  std::vector<cublasLtMatmulHeuristicResult_t> found() const { return std::get<1>(search()); }
+  cublasStatus_t status() const { return std::get<0>(search()); }
+  std::pair<cublasStatus_t, std::vector<cublasLtMatmulHeuristicResult_t>> search() const {
+    const auto p = described();
+    const auto la = of_a(), lb = of_b(), ld = of_d();
+    search_preference wish;
+    wish.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
+    wish.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+    wish.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment);
+    std::vector<cublasLtMatmulHeuristicResult_t> results(8);
+    int count = 0;
+    const auto status = cublasLtMatmulAlgoGetHeuristic(r.c.part<blas>().get(), p.get(), la.get(), lb.get(), ld.get(),
+                                                       ld.get(), wish.get(), 8, results.data(), &count);
+    results.resize(static_cast<std::size_t>(count));
+    return {status, results};
+  }
+  cublasStatus_t multiply(const cublasLtMatmulHeuristicResult_t& by, const void* at_a, const void* at_b, void* at_d,
+                          void* work, std::size_t bytes, float beta = 0) const {
+    const auto p = described();
+    const auto la = of_a(), lb = of_b(), ld = of_d();
+    const float alpha = 1;
+    return cublasLtMatmul(r.c.part<blas>().get(), p.get(), &alpha, at_a, la.get(), at_b, lb.get(), &beta, at_d,
+                          ld.get(), at_d, ld.get(), &by.algo, work, bytes, r.c.stream().get());
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the stand-in has algorithms only for what is documented") {
+  rig r;
+  raw p{r};
+  CHECK(p.found().size() == 3);
+  SUBCASE("types") {
+    const auto is = [&](cudaDataType_t a, cudaDataType_t b, cudaDataType_t d) {
+      p.a = a, p.b = b, p.d = d;
+      return p.status();
+    };
+    CHECK(is(CUDA_R_16F, CUDA_R_16F, CUDA_R_16F) == CUBLAS_STATUS_SUCCESS);
+    CHECK(is(CUDA_R_16F, CUDA_R_16F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS);
+    CHECK(is(CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS);
+    CHECK(is(CUDA_R_16F, CUDA_R_16BF, CUDA_R_32F) == CUBLAS_STATUS_NOT_SUPPORTED);
+    CHECK(is(CUDA_R_16F, CUDA_R_16F, CUDA_R_16BF) == CUBLAS_STATUS_NOT_SUPPORTED);
+    CHECK(is(CUDA_R_32F, CUDA_R_32F, CUDA_R_16BF) == CUBLAS_STATUS_NOT_SUPPORTED);
+    p.compute = CUBLAS_COMPUTE_32F_FAST_TF32;
+    CHECK(is(CUDA_R_32F, CUDA_R_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS);
+    CHECK(is(CUDA_R_16BF, CUDA_R_16BF, CUDA_R_16BF) == CUBLAS_STATUS_NOT_SUPPORTED);
+  }
+  SUBCASE("FP8: transposed by untransposed, whole 16 bytes, not E5M2 twice, from 8.9") {
+    p.a = p.b = CUDA_R_8F_E4M3, p.d = CUDA_R_16BF, p.transpose_a = true;
+    CHECK(p.status() == CUBLAS_STATUS_SUCCESS);
+    p.a = CUDA_R_8F_E5M2;
+    CHECK(p.status() == CUBLAS_STATUS_SUCCESS);
+    SUBCASE("E5M2 twice") { p.b = CUDA_R_8F_E5M2; }
+    SUBCASE("A as it is") { p.transpose_a = false; }
+    SUBCASE("B transposed") { p.transpose_b = true; }
+    SUBCASE("an inner size of 24") { p.k = 24; }
+    SUBCASE("12 rows of BF16") { p.m = 12; }
+    SUBCASE("with BF16") { p.b = CUDA_R_16BF; }
+    SUBCASE("an older device") { simt::device.properties.major = 8; }
+    CHECK(p.status() == CUBLAS_STATUS_NOT_SUPPORTED);
+  }
+  SUBCASE("epilogues, and the type of their bias") {
+    p.epilogue = CUBLASLT_EPILOGUE_BIAS;
+    CHECK(p.status() == CUBLAS_STATUS_INVALID_VALUE);  // no pointer
+    const tensor bias = upload(r.c, normal(32, 1), {32}, precision::fp32);
+    p.bias = bias.data();
+    CHECK(p.status() == CUBLAS_STATUS_SUCCESS);
+    p.bias_type = CUDA_R_16BF;
+    CHECK(p.status() == CUBLAS_STATUS_NOT_SUPPORTED);
+    p.bias_type = -1, p.epilogue = 32;  // GELU
+    CHECK(p.status() == CUBLAS_STATUS_NOT_SUPPORTED);
+  }
+  SUBCASE("less alignment and less workspace leave fewer") {
+    p.workspace = 0;
+    CHECK(p.found().size() == 2);
+    p.alignment = 4;
+    CHECK(p.found().size() == 1);
+  }
+  SUBCASE("a leading dimension smaller than the rows") {
+    p.lead = -1;
+    CHECK(p.status() == CUBLAS_STATUS_INVALID_VALUE);
+  }
+}
+
+TEST_CASE("the stand-in runs an algorithm only for what it was found for") {
+  rig r;
+  raw p{r};
+  const tensor a = upload(r.c, normal(32 * 33, 1), {32 * 33}, precision::fp32),
+               d = r.c.make({32 * 33}, precision::fp32);
+  const tensor work = r.c.make({1 << 18}, precision::fp32);
+  const auto found = p.found();
+  const auto& split = found[1];
+  REQUIRE(split.workspaceSize > 0);
+  CHECK(p.multiply(split, a.data(), a.data(), d.data(), work.data(), split.workspaceSize) == CUBLAS_STATUS_SUCCESS);
+  SUBCASE("less workspace") {
+    CHECK(p.multiply(split, a.data(), a.data(), d.data(), work.data(), split.workspaceSize - 1) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+  }
+  SUBCASE("workspace at an odd address") {
+    CHECK(p.multiply(split, a.data(), a.data(), d.data(), work.as<float>() + 1, split.workspaceSize) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+  }
+  SUBCASE("an operand at an odd address") {
+    CHECK(p.multiply(found[0], a.as<float>() + 1, a.data(), d.data(), nullptr, 0) == CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(p.multiply(found[2], a.as<float>() + 1, a.data(), d.data(), nullptr, 0) == CUBLAS_STATUS_SUCCESS);
+  }
+  SUBCASE("other sizes") {
+    p.k = 16;
+    CHECK(p.multiply(found[0], a.data(), a.data(), d.data(), nullptr, 0) == CUBLAS_STATUS_INVALID_VALUE);
+  }
+  SUBCASE("another leading dimension") {
+    p.lead = 1;
+    CHECK(p.multiply(found[0], a.data(), a.data(), d.data(), nullptr, 0) == CUBLAS_STATUS_INVALID_VALUE);
+  }
+  r.c.synchronize();
+}
+
+TEST_CASE("what would read or write elsewhere is a fault of the stand-in") {
+  rig r;
+  raw p{r};
+  const tensor a = upload(r.c, normal(32 * 32, 1), {32 * 32}, precision::fp32),
+               d = r.c.make({32 * 32}, precision::fp32);
+  const auto by = p.found().back();
+  const auto run = [&](const void* x, void* to, float beta = 0) {
+    (void)p.multiply(by, x, a.data(), to, nullptr, 0, beta);
+    r.c.synchronize();
+  };
+  CHECK_NOTHROW(run(a.data(), d.data()));
+  CHECK_THROWS_WITH_AS(run(a.as<float>() + 16, d.data()), doctest::Contains("of an allocation"), simt::fault);
+  CHECK_THROWS_WITH_AS(run(a.data(), d.as<float>() + 16), doctest::Contains("of an allocation"), simt::fault);
+  CHECK_THROWS_WITH_AS(run(a.data(), a.data()), "a product is written over its own operands or workspace", simt::fault);
+  const tensor unwritten = r.c.make({32 * 32}, precision::fp32);
+  CHECK_THROWS_WITH_AS(run(unwritten.data(), d.data()), "a library reads memory that nobody has written", simt::fault);
+  CHECK_THROWS_WITH_AS(run(a.data(), unwritten.data(), 1), "a library reads memory that nobody has written",
+                       simt::fault);
+  const std::vector<float> of_host(32 * 32);
+  CHECK_THROWS_WITH_AS(run(of_host.data(), d.data()), "a library reads memory that is not the device's", simt::fault);
+  cublasLtMatrixLayout_t gone = nullptr;
+  CHECK(cublasLtMatrixLayoutCreate(&gone, CUDA_R_32F, 1, 1, 1) == CUBLAS_STATUS_SUCCESS);
+  CHECK(cublasLtMatrixLayoutDestroy(gone) == CUBLAS_STATUS_SUCCESS);
+  CHECK(cublasLtMatrixLayoutDestroy(gone) == CUBLAS_STATUS_INVALID_VALUE);
+  const std::int32_t two = 2;
+  CHECK_THROWS_AS(cublasLtMatrixLayoutSetAttribute(gone, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &two, sizeof(two)),
+                  simt::fault);
+  product_description described{CUBLAS_COMPUTE_32F};
+  CHECK_THROWS_AS(described.set(CUBLASLT_MATMUL_DESC_TRANSA, std::int64_t{1}), library_error);  // 8 bytes, not 4
+}
+
+}  // namespace comp::cuda::test
