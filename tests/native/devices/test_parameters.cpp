@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <comp_host/optimizer.hpp>
 #include <cstring>
 
 #include "agree.hpp"
 
-namespace comp::host::test {
+namespace comp::native::contract {
 namespace {
 
-/// Three steps on a linear layer and a grouped convolution, so that values lie as oneDNN likes them.
+/// Three steps on a linear layer and a grouped convolution, so that values lie as the libraries like them.
 template <class D, class Step>
 void train(D& d, results& r, Step step) {
   auto w = parameter_of(d, {17, 33}, 1, precision::fp32), b = parameter_of(d, {17}, 2, precision::fp32),
@@ -28,9 +27,8 @@ void train(D& d, results& r, Step step) {
 }
 
 TEST_CASE("SGD in all its forms agrees with FP64") {
-  for (const auto& o :
-       {native::sgd_options{}, native::sgd_options{.momentum = 0.9}, native::sgd_options{.weight_decay = 0.1},
-        native::sgd_options{.momentum = 0.9, .weight_decay = 0.01, .nesterov = true}}) {
+  for (const auto& o : {sgd_options{}, sgd_options{.momentum = 0.9}, sgd_options{.weight_decay = 0.1},
+                        sgd_options{.momentum = 0.9, .weight_decay = 0.01, .nesterov = true}}) {
     CAPTURE(o.momentum);
     CAPTURE(o.weight_decay);
     agree([&](auto& d, results& r) {
@@ -40,9 +38,8 @@ TEST_CASE("SGD in all its forms agrees with FP64") {
 }
 
 TEST_CASE("Adam and AdamW agree with FP64") {
-  for (const auto& o :
-       {native::adam_options{.learning_rate = 0.01}, native::adam_options{.learning_rate = 0.01, .weight_decay = 0.1},
-        native::adam_options{.learning_rate = 0.01, .weight_decay = 0.1, .decoupled = true}}) {
+  for (const auto& o : {adam_options{.learning_rate = 0.01}, adam_options{.learning_rate = 0.01, .weight_decay = 0.1},
+                        adam_options{.learning_rate = 0.01, .weight_decay = 0.1, .decoupled = true}}) {
     CAPTURE(o.weight_decay);
     CAPTURE(o.decoupled);
     agree([&](auto& d, results& r) {
@@ -89,7 +86,7 @@ TEST_CASE("a parameter without a gradient, or not trainable, is left alone") {
 }
 
 TEST_CASE("a restored parameter goes on with the same bits") {
-  for (const precision p : tested) {
+  for (const precision p : tested::precisions) {
     CAPTURE(name(p));
     device d;
     auto w = parameter_of(d, {6, 3, 3, 3}, 1, precision::fp32);
@@ -136,5 +133,45 @@ TEST_CASE("a state from before the first step takes the optimizer back to its be
   CHECK(step() == first);
 }
 
+TEST_CASE("a step gives the same bits twice, on one device and on two") {
+  for (const precision p : tested::precisions) {
+    CAPTURE(name(p));
+    device d = tested::reproducible(), other = tested::reproducible();
+    const auto first = one_step(d, p), again = one_step(d, p), elsewhere = one_step(other, p);
+    CHECK(std::memcmp(first.data(), again.data(), first.size() * sizeof(float)) == 0);
+    CHECK(std::memcmp(first.data(), elsewhere.data(), first.size() * sizeof(float)) == 0);
+  }
+}
+
+TEST_CASE("a step leaves behind only what the next one uses again") {
+  for (const precision p : tested::precisions) {
+    CAPTURE(name(p));
+    device d;
+    (void)one_step(d, p);
+    const auto live = d.live_bytes();
+    d.reset_peak();
+    (void)one_step(d, p);
+    CHECK(d.live_bytes() == live);
+    CHECK(d.peak_bytes() > live + 4 * 3 * 64 * 2);
+  }
+}
+
+TEST_CASE("tensors may outlive the device that made them") {
+  device::tensor kept;
+  {
+    device d;
+    kept = d.upload(std::vector{1.0F, 2.0F}, {2}, precision::fp32);
+  }
+  CHECK(kept.shape() == shape{2});
+}
+
+TEST_CASE("reshape keeps the row-major meaning and refuses another number of elements") {
+  device d;
+  const auto x = tensor_of(d, {2, 6}, 1, precision::fp32);
+  CHECK(d.download(d.reshape(x, {3, 4})) == d.download(x));
+  CHECK_THROWS_WITH_AS(d.reshape(x, {5}),
+                       "reshape of (2,6) to (5) (it has 12 elements, not 5): keep the number of elements", error);
+}
+
 }  // namespace
-}  // namespace comp::host::test
+}  // namespace comp::native::contract

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <comp_host/elementwise.hpp>
 #include <limits>
 
 #include "agree.hpp"
 
-namespace comp::host::test {
+namespace comp::native::contract {
 namespace {
 
-using native::activation;
 constexpr std::array activations{activation::relu, activation::gelu, activation::tanh, activation::sigmoid};
 
 TEST_CASE("activations and their gradients agree with FP64") {
-  for (const native::shape& s : {native::shape{1}, {3, 17}, {2, 3, 5, 7}, {64, 1024}}) {
-    for (const precision p : tested) {
+  for (const shape& s : {shape{1}, {3, 17}, {2, 3, 5, 7}, {64, 1024}}) {
+    for (const precision p : tested::precisions) {
       for (const activation a : activations) {
         CAPTURE(text(s));
         CAPTURE(name(p));
@@ -29,7 +27,7 @@ TEST_CASE("activations and their gradients agree with FP64") {
 
 TEST_CASE("NaN and infinity pass through an activation and its gradient") {
   constexpr float infinity = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
-  for (const precision p : tested) {
+  for (const precision p : tested::precisions) {
     for (const activation a : activations) {
       CAPTURE(name(p));
       CAPTURE(static_cast<int>(a));
@@ -47,8 +45,8 @@ TEST_CASE("NaN and infinity pass through an activation and its gradient") {
 }
 
 TEST_CASE("sums and products of tensors agree with FP64") {
-  for (const native::shape& s : {native::shape{1}, {3, 17}, {2, 3, 5, 7}, {50, 999}}) {
-    for (const precision p : tested) {
+  for (const shape& s : {shape{1}, {3, 17}, {2, 3, 5, 7}, {50, 999}}) {
+    for (const precision p : tested::precisions) {
       CAPTURE(text(s));
       CAPTURE(name(p));
       agree([&](auto& d, results& r) {
@@ -85,5 +83,56 @@ TEST_CASE("element-wise operators refuse different shapes, naming both") {
   CHECK_THROWS_WITH_AS(d.sum({}), "sum of 0 tensors (there is nothing to add): give at least one", error);
 }
 
+TEST_CASE("a dropout zeroes the same elements as FP64 for any size, and its gradient as well") {
+  for (const shape& s : {shape{1}, {3}, {17}, {33, 999}}) {
+    for (const precision p : tested::precisions) {
+      for (const double rate : {0.0, 0.1, 0.5, 0.999}) {
+        CAPTURE(text(s));
+        CAPTURE(name(p));
+        CAPTURE(rate);
+        agree([&](auto& d, results& r) {
+          auto x = tensor_of(d, s, 1, p, 0.5F, 1);
+          const dropout_key key{.seed = 0x123456789abcdefULL, .draw = 0x100000007ULL};
+          r.keep(d, "y", d.dropout(x, rate, key), 2);
+          r.keep(d, "dx", d.dropout_backward(x, rate, key), 2);
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("a dropout keeps about 1-p, differs from draw to draw, and drops all at p = 1") {
+  device d;
+  const auto x = d.upload(std::vector<float>(100000, 1.0F), {100000}, precision::fp32);
+  const auto a = d.download(d.dropout(x, 0.25, {.seed = 1, .draw = 0})),
+             b = d.download(d.dropout(x, 0.25, {.seed = 1, .draw = 1}));
+  const auto kept = static_cast<double>(std::ranges::count_if(a, [](float v) { return v != 0; }));
+  CHECK(std::abs(kept - 75000) < 5 * std::sqrt(100000 * 0.25 * 0.75));
+  CHECK(a != b);
+  CHECK(d.download(d.dropout(x, 1, {})) == std::vector<float>(100000));
+  CHECK_THROWS_WITH_AS(d.dropout(x, 1.5, {}), "dropout with p = 1.5 (it is a probability): use 0 to 1", error);
+}
+
+TEST_CASE("uploads and casts overflow FP16 to infinity and keep NaN") {
+  for (const std::int64_t n : {std::int64_t{1}, std::int64_t{3}, std::int64_t{17}, std::int64_t{100000}}) {
+    device d;
+    std::vector<float> from(static_cast<std::size_t>(n), 65504.0F);
+    from.back() = 65536.0F;
+    const auto x = d.upload(from, {n}, precision::fp16);
+    CHECK(d.download(x).back() == INFINITY);
+    CHECK(d.download(d.add(x, x))[0] == INFINITY);
+    CHECK(d.download(d.cast(d.upload(from, {n}, precision::fp32), precision::fp16)).back() == INFINITY);
+    CHECK(d.download(d.cast(x, precision::bf16))[0] == (n == 1 ? INFINITY : 65536.0F));
+    from.back() = NAN;
+    for (const precision p : tested::precisions) CHECK(std::isnan(d.download(d.upload(from, {n}, p)).back()));
+  }
+}
+
+TEST_CASE("a precision that the device lacks is refused by name") {
+  device d;
+  CHECK_THROWS_WITH_AS(d.upload(std::vector{1.0F}, {1}, tested::lacking), tested::lacking_refused, error);
+  CHECK_THROWS_AS(d.cast(d.upload(std::vector{1.0F}, {1}, precision::fp32), tested::lacking), error);
+}
+
 }  // namespace
-}  // namespace comp::host::test
+}  // namespace comp::native::contract

@@ -1,26 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the same calls on the host device and on the FP64 reference device and compares all that they give.
+// What any Device must do: runs the same calls on the tested device and on the FP64 reference device and compares all
+// that they give. Which device that is, its variants and what it may do otherwise is said by the tested_device.hpp that
+// is found first; these files are compiled once for each.
 // Inputs and parameters are rounded to the tested precision beforehand, so both start from equal numbers: what may
 // differ is one rounding of each result and the FP32 accumulation behind it.
 #pragma once
 
 #include <doctest/doctest.h>
 
+#include <array>
+#include <bit>
 #include <cmath>
+#include <comp/core/error.hpp>
 #include <comp/core/precision.hpp>
-#include <comp_host/device.hpp>
+#include <comp_native/device.hpp>
+#include <comp_native/math/formats.hpp>
 #include <cstdint>
 #include <random>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "../native/reference_device.hpp"
+#include "../reference_device.hpp"
+#include "tested_device.hpp"
 
-namespace comp::host::test {
+namespace comp::native::contract {
 
-namespace reference = native::reference;
-inline constexpr std::array tested{precision::fp32, precision::bf16, precision::fp16};
+using tested::device;
+
+/// "(2,3)".
+inline std::string text(const shape& s) {
+  std::string all = "(";
+  for (std::size_t i = 0; i < s.size(); ++i) all += fmt::format("{}{}", i ? "," : "", s[i]);
+  return all + ")";
+}
 
 /// The one table of tolerances: |got - wanted| <= rounding |wanted| + accumulation * terms * (largest |wanted|) +
 /// smallest.
@@ -39,23 +52,24 @@ constexpr allowance allowed(precision p) {
 struct results {
   struct one {
     std::string name;
-    native::shape extents;
+    shape extents;
     std::vector<double> values;
     comp::precision precision;
     double terms;
   };
   std::vector<one> all;
 
-  /// `terms`: how many numbers were added up for each element.
+  /// `terms`: how many numbers were added up for each element; `rounded`: what a gradient was rounded to before FP32.
   template <class D>
   void keep(D& d, const std::string& name, const typename D::tensor& t, double terms = 1) {
     const auto v = d.download(t);
     all.push_back({name, t.shape(), {v.begin(), v.end()}, t.precision(), terms});
   }
   template <class D>
-  void keep_gradient(D& d, const std::string& name, typename D::parameter& p, double terms) {
+  void keep_gradient(D& d, const std::string& name, typename D::parameter& p, double terms,
+                     comp::precision rounded = comp::precision::fp32) {
     const auto v = d.gradient(p);
-    all.push_back({name, d.shape_of(p), {v.begin(), v.end()}, comp::precision::fp32, terms});
+    all.push_back({name, d.shape_of(p), {v.begin(), v.end()}, rounded, terms});
   }
   template <class D>
   void keep_values(D& d, const std::string& name, typename D::parameter& p, double terms = 1) {
@@ -92,21 +106,31 @@ inline void check_equal_results(const results& got, const results& wanted) {
   }
 }
 
-/// Runs `program(device, results&)` on both devices, the host's with BF16 primitives and without, and with 1 and 2
-/// threads.
+/// Runs `program(device, results&)` on the reference and on each variant of the tested device.
 template <class Program>
 void agree(Program program) {
   reference::device oracle;
   results wanted;
   program(oracle, wanted);
-  for (const settings& chosen : {settings{.threads = 2}, settings{.threads = 1, .native_bf16 = false}}) {
-    CAPTURE(chosen.threads);
-    CAPTURE(chosen.native_bf16);
-    device host{chosen};
+  tested::each_variant([&](device& d) {
     results got;
-    program(host, got);
+    program(d, got);
     check_equal_results(got, wanted);
+  });
+}
+
+/// To the nearest number of `p`, ties to even.
+inline float rounded(float v, precision p) {
+  if (p == precision::tf32) {
+    const auto bits = std::bit_cast<std::uint32_t>(v);
+    return std::bit_cast<float>((bits + 0xfff + (bits >> 13 & 1)) & ~0x1fffU);
   }
+  if (p == precision::fp32) return v;
+  const auto through = [v](auto to) {
+    math::store(to, v);
+    return math::load(to);
+  };
+  return p == precision::bf16 ? through(math::bf16{}) : through(math::fp16{});
 }
 
 /// Reproducible numbers in [low, high), rounded to `p`.
@@ -115,18 +139,16 @@ inline std::vector<float> numbers(std::int64_t n, unsigned seed, precision p = p
   std::mt19937 random{seed};
   std::uniform_real_distribution<float> draw{low, high};
   std::vector<float> v(static_cast<std::size_t>(n));
-  for (float& x : v) x = draw(random);
-  round_all(v.data(), p, v.size());
+  for (float& x : v) x = rounded(draw(random), p);
   return v;
 }
 template <class D>
-typename D::tensor tensor_of(D& d, const native::shape& s, unsigned seed, precision p, float low = -1, float high = 1) {
-  return d.upload(numbers(native::elements(s), seed, p, low, high), s, p);
+typename D::tensor tensor_of(D& d, const shape& s, unsigned seed, precision p, float low = -1, float high = 1) {
+  return d.upload(numbers(elements(s), seed, p, low, high), s, p);
 }
 template <class D>
-typename D::parameter parameter_of(D& d, const native::shape& s, unsigned seed, precision p, float low = -1,
-                                   float high = 1) {
-  return d.make_parameter(numbers(native::elements(s), seed, p, low, high), s);
+typename D::parameter parameter_of(D& d, const shape& s, unsigned seed, precision p, float low = -1, float high = 1) {
+  return d.make_parameter(numbers(elements(s), seed, p, low, high), s);
 }
 /// Zeroes the gradients, as the trainer does at the start of a step.
 template <class D, class... Parameters>
@@ -134,4 +156,32 @@ void fresh(D& d, Parameters&... all) {
   (d.zero_gradient(all), ...);
 }
 
-}  // namespace comp::host::test
+/// One forward and backward of a small net; all that it gave, as bytes.
+inline std::vector<float> one_step(device& d, precision p) {
+  auto k = parameter_of(d, {17, 3, 3, 3}, 1, p), w = parameter_of(d, {10, 17 * 16}, 2, p),
+       gamma = parameter_of(d, {17}, 3, p), beta = parameter_of(d, {17}, 4, p), mean = parameter_of(d, {17}, 5, p),
+       variance = parameter_of(d, {17}, 6, p, 0.5F, 1);
+  const auto x = tensor_of(d, {4, 3, 8, 8}, 7, p);
+  const auto target = d.upload(std::vector<std::int32_t>{1, 2, 3, 4}, {4});
+  double loss = 0;
+  const auto y = d.conv2d(x, k, nullptr, {.padding = {1, 1}});
+  const auto n = d.batch_norm(y, gamma, beta, mean, variance, {});
+  const auto a = d.activate(activation::relu, n.output);
+  const auto m = d.max_pool2d(a, {});
+  const auto flat = d.reshape(m.output, {4, 17 * 16});
+  const auto e = d.cross_entropy(d.linear(flat, w, nullptr), target, &loss);
+  const auto back = d.linear_backward(d.cross_entropy_backward(e.saved, target, 1), flat, w, nullptr, true);
+  const auto dn = d.activate_backward(
+      activation::relu, d.max_pool2d_backward(d.reshape(back, m.output.shape()), a, m.saved, {}), n.output, a);
+  const auto dx = d.conv2d_backward(d.batch_norm_backward(dn, y, n.saved, gamma, beta, {}), x, k, nullptr,
+                                    {.padding = {1, 1}}, true);
+  auto all = d.download(dx);
+  for (auto* q : {&k, &w, &gamma, &beta}) {
+    const auto g = d.gradient(*q);
+    all.insert(all.end(), g.begin(), g.end());
+  }
+  all.push_back(static_cast<float>(loss));
+  return all;
+}
+
+}  // namespace comp::native::contract

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host device under the tests of tests/native/devices.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <comp/core/precision.hpp>
+#include <comp_host/device.hpp>
+
+namespace comp::tested {
+
+using host::device;
+inline constexpr std::array precisions{precision::fp32, precision::bf16, precision::fp16};
+
+/// With BF16 primitives and without, and with 1 and 2 threads.
+template <class F>
+void each_variant(F f) {
+  for (const host::settings& chosen :
+       {host::settings{.threads = 2}, host::settings{.threads = 1, .native_bf16 = false}}) {
+    CAPTURE(chosen.threads);
+    CAPTURE(chosen.native_bf16);
+    device d{chosen};
+    f(d);
+  }
+}
+/// Two of these give the same bits.
+inline device reproducible() { return device{}; }
+/// For whole networks: they are small, and machines that test are busy.
+inline device of_networks() { return device{{.threads = 1}}; }
+
+/// What the gradient of a convolution's weights is rounded to before it is added up in FP32.
+constexpr precision of_convolution_gradients(precision) { return precision::fp32; }
+
+inline constexpr precision lacking = precision::fp8_e4m3;
+inline constexpr auto* lacking_refused =
+    "precision fp8_e4m3 asked of the host device (it has fp32, bf16 and fp16): use one of these";
+
+}  // namespace comp::tested

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <limits>
+
+#include "agree.hpp"
+
+namespace comp::native::contract {
+namespace {
+
+TEST_CASE("softmax, log-softmax and their gradients agree with FP64") {
+  for (const shape& s : {shape{1, 1}, {3, 17}, {2, 3, 33, 33}, {5, 1000}}) {
+    for (const precision p : tested::precisions) {
+      CAPTURE(text(s));
+      CAPTURE(name(p));
+      agree([&](auto& d, results& r) {
+        const auto width = static_cast<double>(s.back());
+        auto x = tensor_of(d, s, 1, p, -8, 8), dy = tensor_of(d, s, 2, p), y = tensor_of(d, s, 3, p, 0, 1),
+             logs = tensor_of(d, s, 3, p, -5, 0);
+        r.keep(d, "softmax", d.softmax(x, false), width);
+        r.keep(d, "log-softmax", d.log_softmax(x), width);
+        if (s.size() == 4) r.keep(d, "causal", d.softmax(x, true), width);
+        r.keep(d, "softmax dx", d.softmax_backward(dy, y), 2 * width);
+        r.keep(d, "log-softmax dx", d.log_softmax_backward(dy, logs), 2 * width);
+      });
+    }
+  }
+}
+
+TEST_CASE("the causal softmax ignores what lies above the diagonal, and lets NaN below it through") {
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  for (const precision p : tested::precisions) {
+    device d;
+    const auto y = d.download(
+        d.softmax(d.upload(std::vector{0.0F, nan, infinity, 1.0F, 1.0F, nan, nan, 0.0F, 0.0F}, {1, 3, 3}, p), true));
+    CHECK(std::vector(y.begin(), y.begin() + 6) == std::vector{1.0F, 0.0F, 0.0F, 0.5F, 0.5F, 0.0F});
+    CHECK(std::isnan(y[6]));
+  }
+}
+
+TEST_CASE("an embedding and its gradient agree with FP64, repeated indices included") {
+  for (const precision p : tested::precisions) {
+    CAPTURE(name(p));
+    agree([&](auto& d, results& r) {
+      auto w = parameter_of(d, {11, 17}, 1, p);
+      auto at = d.upload(std::vector<std::int32_t>{0, 10, 3, 3, 3, 7}, {2, 3});
+      r.keep(d, "y", d.embedding(at, w, p));
+      auto dy = tensor_of(d, {2, 3, 17}, 2, p);
+      fresh(d, w);
+      d.embedding_backward(dy, at, w);
+      r.keep_gradient(d, "dw", w, 3);
+      d.embedding_backward(dy, at, w);
+      r.keep_gradient(d, "dw twice", w, 6);
+      // tied to a linear layer, whose gradient lies otherwise
+      auto x = tensor_of(d, {5, 17}, 3, p), dz = tensor_of(d, {5, 11}, 4, p);
+      fresh(d, w);
+      (void)d.linear_backward(dz, x, w, nullptr, false);
+      d.embedding_backward(dy, at, w);
+      r.keep_gradient(d, "dw tied", w, 8);
+      r.keep(d, "y after", d.embedding(at, w, p));
+    });
+  }
+}
+
+TEST_CASE("batch norm, its running statistics and its gradients agree with FP64") {
+  for (const shape& s : {shape{4, 3, 5, 5}, {2, 17, 3, 3}, {5, 16}, {7, 1}, {3, 33, 1, 1}}) {
+    for (const precision p : tested::precisions) {
+      for (const bool training : {true, false}) {
+        CAPTURE(text(s));
+        CAPTURE(name(p));
+        CAPTURE(training);
+        agree([&](auto& d, results& r) {
+          const shape vector{s[1]};
+          const double count = static_cast<double>(elements(s) / s[1]);
+          auto gamma = parameter_of(d, vector, 1, p), beta = parameter_of(d, vector, 2, p),
+               mean = parameter_of(d, vector, 3, p), variance = parameter_of(d, vector, 4, p, 0.5F, 1.5F);
+          const batch_norm_options o{.training = training};
+          auto x = tensor_of(d, s, 5, p), dy = tensor_of(d, s, 6, p);
+          auto y = d.batch_norm(x, gamma, beta, mean, variance, o);
+          r.keep(d, "y", y.output, count);
+          r.keep_values(d, "mean", mean, count);
+          r.keep_values(d, "variance", variance, count);
+          fresh(d, gamma, beta);
+          r.keep(d, "dx", d.batch_norm_backward(dy, x, y.saved, gamma, beta, o), 4 * count);
+          r.keep_gradient(d, "dgamma", gamma, 2 * count);
+          r.keep_gradient(d, "dbeta", beta, count);
+          (void)d.batch_norm_backward(dy, x, y.saved, gamma, beta, o);
+          r.keep_gradient(d, "dgamma twice", gamma, 4 * count);
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("layer norm and its gradients agree with FP64") {
+  for (const shape& s : {shape{1, 3}, {3, 17}, {2, 5, 64}, {17, 256}}) {
+    for (const precision p : tested::precisions) {
+      CAPTURE(text(s));
+      CAPTURE(name(p));
+      agree([&](auto& d, results& r) {
+        const shape vector{s.back()};
+        const auto width = static_cast<double>(s.back());
+        auto gamma = parameter_of(d, vector, 1, p), beta = parameter_of(d, vector, 2, p);
+        auto x = tensor_of(d, s, 3, p), dy = tensor_of(d, s, 4, p);
+        auto y = d.layer_norm(x, gamma, beta, 1e-5);
+        r.keep(d, "y", y.output, width);
+        fresh(d, gamma, beta);
+        r.keep(d, "dx", d.layer_norm_backward(dy, x, y.saved, gamma, beta, 1e-5), 4 * width);
+        r.keep_gradient(d, "dgamma", gamma, 2 * static_cast<double>(elements(s)) / width + width);
+        r.keep_gradient(d, "dbeta", beta, static_cast<double>(elements(s)) / width);
+      });
+    }
+  }
+}
+
+TEST_CASE("a norm refuses parameters of another size") {
+  device d;
+  auto three = parameter_of(d, {3}, 1, precision::fp32), four = parameter_of(d, {4}, 1, precision::fp32);
+  CHECK_THROWS_WITH_AS(d.layer_norm(tensor_of(d, {2, 4}, 2, precision::fp32), three, four, 1e-5),
+                       "layer_norm of x (2,4) with a parameter of (3) (it needs one value for each of 4): make it (4)",
+                       error);
+  CHECK_THROWS_WITH_AS(d.batch_norm(tensor_of(d, {2, 4}, 2, precision::fp32), four, four, four, three, {}),
+                       "batch_norm of x (2,4) with a parameter of (3) (it needs one value for each of 4): make it (4)",
+                       error);
+}
+
+struct window {
+  shape x;
+  pool2d_options options;
+};
+
+TEST_CASE("max and average pooling and their gradients agree with FP64") {
+  for (const auto& s :
+       {window{{2, 3, 8, 8}, {}}, window{{1, 17, 7, 5}, {.kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 1}}},
+        window{{1, 1, 3, 3}, {.kernel = {3, 3}, .stride = {1, 1}}},
+        window{{2, 16, 9, 9}, {.kernel = {3, 3}, .stride = {2, 2}}}}) {
+    for (const precision p : tested::precisions) {
+      CAPTURE(text(s.x));
+      CAPTURE(name(p));
+      agree([&](auto& d, results& r) {
+        // all different in every precision, so that each window has one largest element
+        std::vector<float> v(static_cast<std::size_t>(elements(s.x)));
+        for (std::size_t i = 0; i < v.size(); ++i) v[i] = static_cast<float>(i * 37 % 251) - 100.0F;
+        auto x = d.upload(v, s.x, p);
+        auto y = d.max_pool2d(x, s.options);
+        r.keep(d, "max", y.output);
+        auto dy = tensor_of(d, y.output.shape(), 2, p);
+        r.keep(d, "max dx", d.max_pool2d_backward(dy, x, y.saved, s.options), 9);
+        r.keep(d, "average", d.avg_pool2d(x, s.options), 9);
+        r.keep(d, "average dx", d.avg_pool2d_backward(dy, s.x, s.options), 9);
+      });
+    }
+  }
+}
+
+TEST_CASE("adaptive pooling and its gradient agree with FP64, for even and uneven bins") {
+  for (const std::array<std::int64_t, 2> size : {std::array<std::int64_t, 2>{1, 1}, {3, 3}, {7, 5}, {2, 6}, {9, 7}}) {
+    for (const precision p : tested::precisions) {
+      CAPTURE(size[0]);
+      CAPTURE(name(p));
+      agree([&](auto& d, results& r) {
+        auto x = tensor_of(d, {2, 3, 6, 6}, 1, p);
+        auto y = d.adaptive_avg_pool2d(x, size);
+        r.keep(d, "y", y, 36);
+        r.keep(d, "dx", d.adaptive_avg_pool2d_backward(tensor_of(d, y.shape(), 2, p), {2, 3, 6, 6}), 36);
+      });
+    }
+  }
+}
+
+TEST_CASE("NaN and infinity pass through pooling") {
+  for (const precision p : tested::precisions) {
+    CAPTURE(name(p));
+    device d;
+    std::vector<float> v(32, -1.0F);
+    v[0] = NAN;
+    v[3] = INFINITY;
+    const auto x = d.upload(v, {1, 2, 4, 4}, p);
+    const auto average = d.download(d.avg_pool2d(x, {})), largest = d.download(d.max_pool2d(x, {}).output);
+    CHECK(std::isnan(average[0]));
+    CHECK(average[1] == INFINITY);
+    CHECK(std::isnan(largest[0]));
+    CHECK(largest[1] == INFINITY);
+  }
+}
+
+TEST_CASE("pooling refuses windows that do not fit") {
+  device d;
+  const auto x = tensor_of(d, {1, 1, 2, 2}, 1, precision::fp32);
+  CHECK_THROWS_WITH_AS(
+      d.max_pool2d(x, {.kernel = {3, 3}}),
+      "max_pool2d of x (1,1,2,2) with a kernel of 3 (it is larger than the padded image): use a smaller kernel", error);
+  CHECK_THROWS_AS(d.avg_pool2d(x, {.padding = {2, 2}}), error);
+  CHECK_THROWS_AS(d.adaptive_avg_pool2d(x, {0, 1}), error);
+  CHECK_THROWS_AS(d.max_pool2d(tensor_of(d, {2, 2}, 1, precision::fp32), {}), error);
+}
+
+TEST_CASE("the losses and their gradients agree with FP64") {
+  for (const shape& s : {shape{1, 1}, {3, 17}, {65, 100}}) {
+    for (const precision p : tested::precisions) {
+      CAPTURE(text(s));
+      CAPTURE(name(p));
+      agree([&](auto& d, results& r) {
+        const auto width = static_cast<double>(s[1]);
+        std::vector<std::int32_t> labels(static_cast<std::size_t>(s[0]));
+        for (std::size_t i = 0; i < labels.size(); ++i)
+          labels[i] = static_cast<std::int32_t>(i * 7 % static_cast<std::size_t>(s[1]));
+        if (labels.size() > 2) labels[1] = -1;  // left out
+        auto target = d.upload(labels, {s[0]});
+        auto logits = tensor_of(d, s, 1, p, -5, 5), logp = tensor_of(d, s, 2, p, -5, 0), goal = tensor_of(d, s, 3, p);
+        double loss = 0;
+        auto e = d.cross_entropy(logits, target, &loss);
+        r.keep_number("cross-entropy", loss, width);
+        r.keep(d, "cross-entropy dx", d.cross_entropy_backward(e.saved, target, 128.0), width);
+        d.nll_loss(logp, target, &loss);
+        r.keep_number("nll", loss, static_cast<double>(s[0]));
+        r.keep(d, "nll dx", d.nll_loss_backward(logp, target, 128.0));
+        d.mse_loss(logits, goal, &loss);
+        r.keep_number("mse", loss, width);
+        r.keep(d, "mse dx", d.mse_loss_backward(logits, goal, 128.0), 2);
+        r.keep_number("right", static_cast<double>(d.count_correct(logits, target)));
+      });
+    }
+  }
+}
+
+TEST_CASE("a loss that is not finite is seen") {
+  for (const precision p : tested::precisions) {
+    device d;
+    double loss = 0;
+    const auto target = d.upload(std::vector<std::int32_t>{0}, {1});
+    (void)d.cross_entropy(d.upload(std::vector{NAN, 0.0F}, {1, 2}, p), target, &loss);
+    CHECK(std::isnan(loss));
+    (void)d.cross_entropy(d.upload(std::vector{0.0F, 1e30F}, {1, 2}, precision::fp16), target, &loss);
+    CHECK_FALSE(std::isfinite(loss));
+    d.mse_loss(d.upload(std::vector{NAN, 0.0F}, {1, 2}, p), d.upload(std::vector{0.0F, 0.0F}, {1, 2}, p), &loss);
+    CHECK(std::isnan(loss));
+  }
+}
+
+TEST_CASE("a loss refuses targets that do not fit") {
+  device d;
+  double loss = 0;
+  const auto logits = tensor_of(d, {2, 3}, 1, precision::fp32);
+  const auto with = [&](std::vector<std::int32_t> t) { return d.upload(t, {std::ssize(t)}); };
+  CHECK_THROWS_WITH_AS(d.cross_entropy(logits, with({0, 3}), &loss),
+                       "cross_entropy of target 3 (there are 3 classes): use targets below 3", error);
+  CHECK_THROWS_WITH_AS(d.nll_loss(logits, with({-1, -1}), &loss),
+                       "nll_loss with 2 targets, all below 0 (the mean of none is not defined): leave out such a batch",
+                       error);
+  CHECK_THROWS_AS(d.cross_entropy(logits, with({0}), &loss), error);
+  CHECK_THROWS_AS(d.mse_loss(logits, tensor_of(d, {3, 2}, 1, precision::fp32), &loss), error);
+}
+
+}  // namespace
+}  // namespace comp::native::contract
