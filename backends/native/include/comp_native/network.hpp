@@ -36,6 +36,7 @@ class network {
     for (std::size_t i = 0; i < model_.parameters.size(); ++i) {
       const parameter_info& info = model_.parameters[i];
       parameters_.push_back(device_.make_parameter(initial_values(info, seed, i), info.shape, info.trainable));
+      all_.push_back(&parameters_.back());
       if (info.trainable) trainable_.push_back(&parameters_.back());
     }
     for (const node& n : model_.nodes) prepare(n);
@@ -48,6 +49,7 @@ class network {
   const op_graph& graph() const { return graph_; }
   const native::model& model() const { return model_; }
   std::span<parameter* const> trainable() const { return trainable_; }
+  std::span<parameter* const> all() const { return all_; }
   std::span<parameter> parameters() { return parameters_; }
   std::span<const parameter> parameters() const { return parameters_; }
 
@@ -65,7 +67,13 @@ class network {
   const plan& precisions() const { return plan_; }
 
   /// Trains: batch statistics, dropout, everything kept that backward() reads. Returns: the mean loss of the batch.
-  double forward(const device_batch<D>& batch) { return run(batch, true); }
+  double forward(const device_batch<D>& batch) {
+    double loss = 0;
+    run(batch, true, loss);
+    return loss;
+  }
+  /// The same; the Device writes the loss, at once or, where losses are deferred, when the step ends.
+  void forward(const device_batch<D>& batch, double& loss) { run(batch, true, loss); }
 
   /// Adds d(scale * loss)/d(parameter) to every parameter; follows a forward of the same batch.
   void backward(const device_batch<D>& batch, double scale = 1) {
@@ -86,7 +94,8 @@ class network {
   };
   /// Without dropout, by the running statistics, keeping nothing.
   evaluation evaluate(const device_batch<D>& batch) {
-    evaluation result{.loss = run(batch, false)};
+    evaluation result;
+    run(batch, false, result.loss);
     if (!model_.predicts_values()) result.correct = device_.count_correct(as_rows(output_), batch.labels);
     output_ = {};
     return result;
@@ -131,12 +140,10 @@ class network {
     return copies.back();
   }
 
-  double run(const device_batch<D>& batch, bool training) {
+  void run(const device_batch<D>& batch, bool training, double& loss) {
     forget();
-    double loss = 0;
     if (model_.input == input_kind::values) values_[slot(model_input)] = {batch.values};
     for (std::size_t i = 0; i < model_.nodes.size(); ++i) forward_of(i, batch, training, loss);
-    return loss;
   }
 
   void forward_of(std::size_t i, const device_batch<D>& batch, bool training, double& loss) {
@@ -217,7 +224,7 @@ class network {
   plan plan_;
   precision_flow flow_;
   std::vector<parameter> parameters_;
-  std::vector<parameter*> trainable_;
+  std::vector<parameter*> trainable_, all_;
   std::vector<std::vector<parameter*>> operands_;  // of each node
   std::vector<bool> needs_gradient_{false};        // of each value
   std::vector<std::vector<tensor>> values_;        // copies of each value, one for each precision it is read in

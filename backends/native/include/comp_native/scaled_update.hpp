@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <comp/scaling/grad_scaler.hpp>
+#include <comp_native/deferral.hpp>
 #include <comp_native/gradients.hpp>
 #include <comp_native/network.hpp>
 #include <comp_native/optimizer.hpp>
@@ -31,6 +32,17 @@ struct update_report {
   bool skipped = false;         // an FP16 gradient overflowed: no update, a smaller scale
 };
 
+/// The gradients of an update that the Device was given already, as a scaler asks for them: nothing is left to do.
+template <Device D>
+struct seen_gradients {
+  gradients<D> inside;
+  step_seen seen;
+  bool unscale(double) const { return seen.finite; }
+  double norm() const { return seen.norm; }
+  void multiply(double) const {}
+  std::vector<std::string> not_finite() { return inside.not_finite(); }
+};
+
 template <Device D>
 class scaled_update {
  public:
@@ -51,8 +63,27 @@ class scaled_update {
   update_report operator()(D& device, network<D>& network, const training& chosen, std::int64_t& taken) {
     auto step = now().unscale(gradients<D>{device, network, chosen.clip_norm > 0});
     if (chosen.clip_norm > 0) step.clip_norm(chosen.clip_norm);
-    const auto report =
-        std::move(step).apply([&] { update(device, network.trainable(), chosen.optimizer, chosen.schedule, taken++); });
+    return told(
+        std::move(step).apply([&] { update(device, network.trainable(), chosen.optimizer, chosen.schedule, taken++); }),
+        taken);
+  }
+
+  /// The same in two halves, on a Device that defers. First the update is given, unseen, and waited for.
+  step_seen give(D& device, network<D>& network, const training& chosen, std::int64_t taken) requires Defers<D> {
+    device.guard_update(network.trainable(), {1 / now().scale(), chosen.clip_norm});
+    update(device, network.trainable(), chosen.optimizer, chosen.schedule, taken);
+    return device.end_step();
+  }
+  /// Then the scaler is told of what the Device did. Requires: every loss was finite.
+  update_report judge(const step_seen& seen, D& device, network<D>& network, const training& chosen,
+                      std::int64_t& taken) {
+    auto step = now().unscale(seen_gradients<D>{{device, network, false}, seen});
+    if (chosen.clip_norm > 0) step.clip_norm(chosen.clip_norm);
+    return told(std::move(step).apply([&] { ++taken; }), taken);
+  }
+
+ private:
+  update_report told(const scaling::step_report& report, std::int64_t taken) const {
     if (!report.skipped) return {};
     if (scaled_ && (report.diagnosis.empty() || !dynamic_)) return {.skipped = true};
     return {.not_finite = fmt::format(
@@ -60,8 +91,6 @@ class scaled_update {
                 first_names(report.not_finite), taken,
                 scaled_ ? fmt::format(" at the lowest loss scale, {}", report.scale) : "")};
   }
-
- private:
   static scaling::settings unscaled(const scaling::settings& like) {
     auto off = scaling::off();
     off.micro_batches = like.micro_batches;

@@ -15,8 +15,8 @@
 #include <comp_native/loader.hpp>
 #include <comp_native/network.hpp>
 #include <comp_native/optimizer.hpp>
-#include <comp_native/scaled_update.hpp>
 #include <comp_native/training.hpp>
+#include <comp_native/training_step.hpp>
 #include <concepts>
 #include <cstdint>
 #include <range/v3/range/conversion.hpp>
@@ -50,7 +50,7 @@ class trainer {
                {network_.model().batch(), mix_seed(settings_.seed, 1), settings_.shuffle, settings_.keep_last,
                 settings_.prefetch}},
         validation_{validation, {within(validation, network_.model().batch()), 0, false, true, settings_.prefetch}},
-        update_{settings_} {
+        step_{device, network_, train_, settings_} {
     require_usable(settings_);
     require_fit(network_.model(), train_.source().layout());
     require_fit(network_.model(), validation_.source().layout());
@@ -63,6 +63,8 @@ class trainer {
   const op_graph& graph() const { return network_.graph(); }
   const native::model& model() const { return network_.model(); }
   native::network<D>& network() { return network_; }
+  /// Why the steps of this plan are not captured, where they were to be; empty: they are, or nobody asked.
+  std::string capture_refused() const { return step_.refused(); }
   /// Of as many micro-batches as `training::scaling` says; those that do not fill the last one are left out.
   std::uint64_t batches_per_epoch() const { return train_.batches_per_epoch() / micro_batches(); }
 
@@ -74,8 +76,9 @@ class trainer {
                           "plan gives operator {} {} (this device computes in {}): choose one of those", i, name(p[i]),
                           names(known));
     }
+    if (p != network_.precisions()) step_.forget();
     network_.set_precision(p);
-    update_.scale(std::ranges::find(p, precision::fp16) != p.end());
+    step_.update().scale(std::ranges::find(p, precision::fp16) != p.end());
   }
 
   /// Trains the whole data set once, from the beginning of an epoch: one that run_batch() began is left.
@@ -93,8 +96,8 @@ class trainer {
 
   state save() {
     const auto snapshot = [this](auto& parameter) { return device_.snapshot(parameter); };
-    return {network_.parameters() | ranges::views::transform(snapshot) | ranges::to<std::vector>(), step_,
-            network_.draws(), train_.at(), update_.state()};
+    return {network_.parameters() | ranges::views::transform(snapshot) | ranges::to<std::vector>(), step_.taken(),
+            network_.draws(), train_.at(), step_.update().state()};
   }
   void restore(const state& from) {
     require<error>(from.parameters.size() == network_.parameters().size(),
@@ -103,10 +106,10 @@ class trainer {
     for (auto&& [parameter, saved] : ranges::views::zip(network_.parameters(), from.parameters)) {
       device_.restore(parameter, saved);
     }
-    step_ = from.step;
+    step_.forget(from.step);
     network_.set_draws(from.draws);
     train_.seek(from.position);
-    update_.load(from.scale);
+    step_.update().load(from.scale);
     network_.forget();
   }
 
@@ -150,7 +153,7 @@ class trainer {
     std::vector<std::vector<double>> forward(graph().size()), backward(graph().size());
     network_.measure(true);
     for (int i = 0; i <= settings_.profile_steps; ++i) {
-      step();
+      step_();
       for (std::size_t op = 0; i > 0 && op < graph().size(); ++op) {
         const auto times = static_cast<double>(micro_batches());
         forward[op].push_back(times * network_.times()[op].forward);
@@ -171,33 +174,7 @@ class trainer {
     return std::clamp<std::int64_t>(static_cast<std::int64_t>(source.size()), 1, batch);
   }
 
-  struct step_result {
-    double loss = 0;
-    update_report update = {};
-  };
-
   std::uint64_t micro_batches() const { return static_cast<std::uint64_t>(settings_.scaling.micro_batches); }
-  /// The gradients of all micro-batches, and what the optimizer makes of them.
-  step_result step() {
-    if (train_.at().batch + micro_batches() > train_.batches_per_epoch()) train_.seek({train_.at().epoch + 1, 0});
-    comp::scaling::grad_scaler& scaler = update_.begin();
-    network_.zero_gradients();
-    step_result result;
-    do {
-      const auto batch = uploaded(device_, network_.model(), train_.next());
-      const double loss = network_.forward(batch);
-      result.loss += loss / static_cast<double>(micro_batches());
-      if (!std::isfinite(loss)) {
-        network_.forget();
-        result.update.not_finite =
-            fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", loss, step_);
-        return result;
-      }
-      network_.backward(batch, scaler.loss_factor());
-    } while (!scaler.count_micro_batch());
-    result.update = update_(device_, network_, settings_, step_);
-    return result;
-  }
 
   sample run(std::uint64_t batches, const stop_predicate& stop) {
     sample so_far;
@@ -207,7 +184,7 @@ class trainer {
     const auto start = clock::now();
     for (std::uint64_t i = 0; i < batches; ++i) {
       const auto batch_start = clock::now();
-      const step_result result = step();
+      const step_result result = step_(settings_.captured && batches > 1);
       device_.synchronize();
       so_far.batch_seconds.push_back(since(batch_start));
       so_far.curve.push_back(result.loss);
@@ -226,8 +203,8 @@ class trainer {
       }
     }
     if (skipped > 0) {
-      so_far.message =
-          fmt::format("{} steps skipped: FP16 gradients overflowed, loss scale now {}", skipped, update_.state().scale);
+      so_far.message = fmt::format("{} steps skipped: FP16 gradients overflowed, loss scale now {}", skipped,
+                                   step_.update().state().scale);
     }
     return so_far;
   }
@@ -237,8 +214,7 @@ class trainer {
   native::network<D> network_;
   loader train_;
   loader validation_;
-  scaled_update<D> update_;
-  std::int64_t step_ = 0;
+  training_step<D> step_;
 };
 
 }  // namespace comp::native

@@ -25,6 +25,8 @@ struct training {
   bool prefetch = true;
   /// Scales while the plan has FP16; `micro_batches` are accumulated in every plan. One by name: comp::scaling::preset.
   comp::scaling::settings scaling = {};
+  /// Forward and backward of an epoch's steps are captured and given to the Device as one; see training_step.hpp.
+  bool captured = false;
   int profile_steps = 5;
 };
 
@@ -50,11 +52,11 @@ inline std::string text(const comp::scaling::settings& s) {
                      s.micro_batches > 1 ? fmt::format(", of {} micro-batches", s.micro_batches) : "");
 }
 
-/// Everything that changes the course of a training, for signatures.
+/// Everything that changes the course of a training or how it is timed, for signatures.
 inline std::string text(const training& t) {
-  return fmt::format("{} | warm-up {} of {} to {} | clip {} | scale {} | seed {}{}{}", text(t.optimizer),
+  return fmt::format("{} | warm-up {} of {} to {} | clip {} | scale {} | seed {}{}{}{}", text(t.optimizer),
                      t.schedule.warmup, t.schedule.total, t.schedule.floor, t.clip_norm, text(t.scaling), t.seed,
-                     t.shuffle ? "" : " in order", t.keep_last ? " with last" : "");
+                     t.shuffle ? "" : " in order", t.keep_last ? " with last" : "", t.captured ? " captured" : "");
 }
 
 inline std::string names(std::span<const precision> all) {

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// One step of a training: the gradients of its micro-batches, and what the optimizer makes of them.
+// On a Device that defers (deferral.hpp) all of it is given before the host looks once at what came out; on others each
+// loss is looked at before its backward. Losses, weights and the state after a step are the same bit for bit, but for
+// one thing: where a loss is not finite, the micro-batches after it have moved running statistics.
+// Captured steps (training::captured, on a Device that captures: passes.hpp) give the same bits too. Which steps are:
+// those of runs over an epoch, from a plan's second on. So the epochs that a search times and those of the training
+// after it are captured alike, FP32's and the plan's. Steps that run_batch() makes one by one are not: a race sets
+// another plan before each of them, and capturing each time would be what it times; it compares plain steps with plain
+// ones. It is off by default: it gains where the host gives work more slowly than the Device does it, which small
+// models show and large ones do not, and an epoch of a few steps does not pay for the capture.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <comp/core/error.hpp>
+#include <comp_native/loader.hpp>
+#include <comp_native/network.hpp>
+#include <comp_native/passes.hpp>
+#include <comp_native/scaled_update.hpp>
+#include <comp_native/training.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace comp::native {
+
+struct step_result {
+  double loss = 0;
+  update_report update = {};
+};
+
+namespace detail {
+
+template <class D>
+struct passes_of {
+  using type = passes<D>;
+};
+template <Captures D>
+struct passes_of<D> {
+  using type = captured_passes<D>;
+};
+
+}  // namespace detail
+
+template <Device D>
+class training_step {
+ public:
+  /// Throws: `settings_error` where captured steps are asked of a Device that has none.
+  training_step(D& device, network<D>& network, loader& train, const training& chosen)
+      : device_{device}, network_{network}, train_{train}, chosen_{chosen}, update_{chosen}, passes_{device, network} {
+    require<settings_error>(!chosen.captured || Captures<D>,
+                            "captured = {} (this device gives work call by call only): leave it out", chosen.captured);
+  }
+
+  /// The next step. captured: it may be.
+  step_result operator()(bool captured = false) {
+    if (train_.at().batch + micro_batches() > train_.batches_per_epoch()) train_.seek({train_.at().epoch + 1, 0});
+    comp::scaling::grad_scaler& scaler = update_.begin();
+    network_.zero_gradients();
+    if constexpr (Defers<D>) {
+      return deferred(scaler, captured);
+    } else {
+      return looked_at(scaler);
+    }
+  }
+
+  scaled_update<D>& update() { return update_; }
+  const scaled_update<D>& update() const { return update_; }
+  std::int64_t taken() const { return taken_; }
+  /// To be called when plan or parameters change.
+  void forget() {
+    if constexpr (Captures<D>) passes_.forget();
+  }
+  void forget(std::int64_t taken) {
+    taken_ = taken;
+    forget();
+  }
+  std::string refused() const {
+    if constexpr (Captures<D>) return passes_.refused();
+    return {};
+  }
+
+ private:
+  std::uint64_t micro_batches() const { return static_cast<std::uint64_t>(chosen_.scaling.micro_batches); }
+  double share(double loss) const { return loss / static_cast<double>(micro_batches()); }
+  std::string words(double loss) const {
+    return fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", loss, taken_);
+  }
+
+  step_result looked_at(comp::scaling::grad_scaler& scaler) {
+    step_result result;
+    do {
+      const auto batch = uploaded(device_, network_.model(), train_.next());
+      const double loss = network_.forward(batch);
+      result.loss += share(loss);
+      if (!std::isfinite(loss)) {
+        network_.forget();
+        result.update.not_finite = words(loss);
+        return result;
+      }
+      network_.backward(batch, scaler.loss_factor());
+    } while (!scaler.count_micro_batch());
+    result.update = update_(device_, network_, chosen_, taken_);
+    return result;
+  }
+
+  /// A micro-batch whose loss is deferred, and where the step would end if that is not finite.
+  struct given {
+    double loss = 0;
+    loader_position position = {};
+    std::uint64_t draws = 0;
+  };
+  step_result deferred(comp::scaling::grad_scaler& scaler, bool captured) {
+    const deferring<D> until_the_end{device_};
+    std::vector<given> all(micro_batches());
+    for (given& one : all) {
+      const host_batch& batch = train_.next();
+      pass(batch, &one == all.data() ? micro_batch::first : micro_batch::further, scaler.loss_factor(), one.loss,
+           captured);
+      one.position = train_.at();
+      one.draws = network_.draws();
+    }
+    const step_seen seen = update_.give(device_, network_, chosen_, taken_);
+    step_result result;
+    for (const given& one : all) {
+      result.loss += share(one.loss);
+      if (!std::isfinite(one.loss)) {
+        train_.seek(one.position);
+        network_.set_draws(one.draws);
+        result.update.not_finite = words(one.loss);
+        return result;
+      }
+      (void)scaler.count_micro_batch();
+    }
+    result.update = update_.judge(seen, device_, network_, chosen_, taken_);
+    return result;
+  }
+  void pass(const host_batch& batch, [[maybe_unused]] micro_batch which, double scale, double& loss,
+            [[maybe_unused]] bool captured) {
+    if constexpr (Captures<D>) {
+      if (captured) return passes_.run(batch, which, scale, loss);
+    }
+    passes_.plain(batch, scale, loss);
+  }
+
+  D& device_;
+  network<D>& network_;
+  loader& train_;
+  const training& chosen_;
+  scaled_update<D> update_;
+  typename detail::passes_of<D>::type passes_;
+  std::int64_t taken_ = 0;
+};
+
+}  // namespace comp::native
