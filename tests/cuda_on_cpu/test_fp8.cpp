@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0
+// FP8: the formats against tables made from their definition, the kernels that quantise, linear layers against FP64
+// with the error that the formats allow, and a network that learns with them.
+#include <comp_cuda/elementwise.hpp>
+#include <comp_cuda/linear.hpp>
+#include <comp_cuda/loss.hpp>
+#include <comp_cuda/optimizer.hpp>
+#include <comp_cuda/transfer.hpp>
+#include <cstdlib>
+
+#include "kernel_test.hpp"
+
+namespace comp::cuda::test {
+namespace {
+
+using native::math::e4m3;
+using native::math::e5m2;
+
+struct fresh {
+  fresh() { simt::device = {}; }
+  ~fresh() {
+    CHECK(simt::blas::live() == 0);
+    CHECK_NOTHROW(simt::device.reset());
+  }
+};
+struct rig {
+  fresh clean;
+  context c{probe(), std::int64_t{1} << 20};
+};
+
+const bool small = std::getenv("COMP_TEST_SMALL") != nullptr;
+
+template <class F>
+constexpr bool is_e4m3 = std::is_same_v<F, e4m3>;
+template <class F>
+constexpr double largest_of_format = is_e4m3<F> ? 448 : 57344;
+
+/// The value of a code from the definition of its format: (-1)^s 2^(e - bias) 1.f, or 0.f where e is 0.
+template <class F>
+double defined(int code) {
+  const int fraction_bits = is_e4m3<F> ? 3 : 2, bias = is_e4m3<F> ? 7 : 15, magnitude = code & 127;
+  const int e = magnitude >> fraction_bits, f = magnitude & ((1 << fraction_bits) - 1);
+  const double sign = code & 128 ? -1 : 1;
+  if (is_e4m3<F> && magnitude == 127) return std::nan("");
+  if (!is_e4m3<F> && e == 31) return f ? std::nan("") : sign * HUGE_VAL;
+  const double digits = static_cast<double>(f) / (1 << fraction_bits) + (e ? 1 : 0);
+  return sign * std::ldexp(digits, (e ? e : 1) - bias);
+}
+/// The nearest value of the format, that of the even code where two are as near; the largest where there is none.
+template <class F>
+double nearest(double x) {
+  static const std::vector<double> table = [] {
+    std::vector<double> all;
+    for (int code = 0; code < 128; ++code) {
+      if (std::isfinite(defined<F>(code))) all.push_back(defined<F>(code));
+    }
+    return all;
+  }();
+  const double m = std::abs(x);
+  const auto above = std::lower_bound(table.begin(), table.end(), m);
+  if (above == table.end()) return std::copysign(table.back(), x);
+  auto at = above - table.begin();
+  if (*above != m) {
+    const double down = m - table[static_cast<std::size_t>(at - 1)], up = *above - m;
+    if (down < up || (down == up && at % 2 == 1)) --at;
+  }
+  return std::copysign(table[static_cast<std::size_t>(at)], x);
+}
+
+template <class F>
+F stored(float x) {
+  F to;
+  native::math::store(to, x);
+  return to;
+}
+
+/// What quantising makes of a tensor, multiplied back.
+template <class F>
+std::vector<double> quantised(const std::vector<float>& v) {
+  float most = 0;
+  for (const float x : v) most = std::max(most, std::abs(x));
+  const float factor = most > 0 ? static_cast<float>(largest_of_format<F>) / most : 1;
+  std::vector<double> to;
+  for (const float x : v) {
+    const float scaled = x * factor, inverse = 1 / factor;
+    to.push_back(nearest<F>(static_cast<double>(scaled)) * static_cast<double>(inverse));
+  }
+  return to;
+}
+/// By how much quantising may change a value of a tensor.
+template <class F>
+double error_of(double x, double most) {
+  const double half = is_e4m3<F> ? 0x1p-4 : 0x1p-3, least = is_e4m3<F> ? 0x1p-10 : 0x1p-17;
+  return 1.0001 * std::max(half * std::abs(x), least * most / largest_of_format<F>);
+}
+
+std::vector<float> in_bf16(std::vector<float> v) {
+  for (float& x : v) x = native::math::load(stored<bf16>(x));
+  return v;
+}
+std::vector<double> wide_of(const std::vector<float>& v) { return {v.begin(), v.end()}; }
+double most_of(const std::vector<float>& v) {
+  double most = 0;
+  for (const float x : v) most = std::max(most, std::abs(static_cast<double>(x)));
+  return most;
+}
+
+/// sum over k of a(i,k) b(j,k), each operand given by a function.
+template <class A, class B>
+std::vector<double> product(index m, index n, index k, A a, B b) {
+  std::vector<double> to;
+  for (index i = 0; i < m; ++i) {
+    for (index j = 0; j < n; ++j) {
+      double sum = 0;
+      for (index x = 0; x < k; ++x) sum += a(i, x) * b(j, x);
+      to.push_back(sum);
+    }
+  }
+  return to;
+}
+std::size_t at(index row, index width, index column) { return static_cast<std::size_t>(row * width + column); }
+
+/// got is within `allowed` of want, element by element.
+void check_all(const std::vector<float>& got, const std::vector<double>& want, const std::vector<double>& allowed) {
+  REQUIRE(got.size() == want.size());
+  double worst = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    worst = std::max(worst, std::abs(static_cast<double>(got[i]) - want[i]) / (allowed[i] + 1e-30));
+  }
+  CHECK(worst <= 1);
+}
+
+/// One operand: values, what quantising makes of them, and by how much that may be off.
+struct quantity {
+  std::vector<double> exact, low, off;
+  template <class F>
+  static quantity of(const std::vector<float>& v) {
+    quantity q{wide_of(v), quantised<F>(v), {}};
+    const double most = most_of(v);
+    for (const double x : q.exact) q.off.push_back(error_of<F>(x, most));
+    return q;
+  }
+};
+/// Compares a product of two operands, places given by functions of (row, k): with the quantised values up to the
+/// roundings of an FP32 sum and of the result, and with the exact ones up to what the formats allow.
+template <class A, class B>
+void check_product(const std::vector<float>& got, index m, index n, index k, const quantity& a, A place_a,
+                   const quantity& b, B place_b, double result) {
+  const auto of = [&](const std::vector<double>& x, const std::vector<double>& y) {
+    return product(
+        m, n, k, [&](index i, index j) { return x[place_a(i, j)]; },
+        [&](index i, index j) { return y[place_b(i, j)]; });
+  };
+  const auto magnitudes = [](std::vector<double> v) {
+    for (double& x : v) x = std::abs(x);
+    return v;
+  };
+  const auto low_a = magnitudes(a.low), low_b = magnitudes(b.low);
+  const auto want = of(a.low, b.low), sum = of(low_a, low_b);
+  std::vector<double> rounding, allowed = of(a.off, magnitudes(b.exact));
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    rounding.push_back(1.01 * std::abs(want[i]) * result + sum[i] * 0x1p-24 * (static_cast<double>(k) + 6));
+  }
+  check_all(got, want, rounding);
+  const auto other = of(magnitudes(a.exact), b.off), both = of(a.off, b.off), exact = of(a.exact, b.exact);
+  for (std::size_t i = 0; i < allowed.size(); ++i) allowed[i] += other[i] + both[i] + rounding[i];
+  check_all(got, exact, allowed);
+}
+
+std::vector<std::array<index, 3>> grid() {
+  if (small) return {{1, 1, 1}, {5, 17, 33}, {16, 32, 48}};
+  return {{1, 1, 1},    {2, 3, 5},    {16, 16, 16}, {5, 17, 33},  {33, 10, 84},
+          {64, 32, 48}, {70, 80, 65}, {1, 128, 7},  {129, 16, 96}};
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("every code of an FP8 format has the value that its definition says", F, e4m3, e5m2) {
+  for (int code = 0; code < 256; ++code) {
+    CAPTURE(code);
+    const double want = defined<F>(code),
+                 got = static_cast<double>(native::math::load(F{static_cast<std::uint8_t>(code)}));
+    CHECK((std::isnan(want) ? std::isnan(got) : got == want && std::signbit(got) == std::signbit(want)));
+    if (std::isfinite(want)) CHECK(stored<F>(static_cast<float>(want)).bits == code);
+  }
+}
+
+TEST_CASE_TEMPLATE("rounding to FP8 is to the nearest, ties to even, and saturates", F, e4m3, e5m2) {
+  const auto check_one = [](float x) {
+    const double got = static_cast<double>(native::math::load(stored<F>(x)));
+    if (got != nearest<F>(static_cast<double>(x)) || std::signbit(got) != std::signbit(x)) {
+      FAIL_CHECK(x << " became " << got << ", not " << nearest<F>(static_cast<double>(x)));
+    }
+  };
+  for (int code = 0; code < 127; ++code) {  // each value, each middle between two, and what is next to them
+    const double low = defined<F>(code), high = defined<F>(code + 1);
+    if (!std::isfinite(low) || !std::isfinite(high)) continue;
+    for (const double x : {low, (low + high) / 2}) {
+      const auto v = static_cast<float>(x);
+      for (const float near : {v, std::nextafter(v, HUGE_VALF), std::nextafter(v, -HUGE_VALF)}) {
+        check_one(near);
+        check_one(-near);
+      }
+    }
+  }
+  for (unsigned i = 0; i < 1U << 16; ++i) {  // one float in 65536
+    const auto x = __builtin_bit_cast(float, i << 16 | (i * 2654435761U & 0xffffU));
+    if (std::isfinite(x)) check_one(x);
+  }
+  for (const float x : {HUGE_VALF, -HUGE_VALF, std::nanf("")}) CHECK(std::isnan(native::math::load(stored<F>(x))));
+}
+
+TEST_CASE_TEMPLATE("a tensor is quantised to fill its format, as rows and transposed, with zeros around", F, e4m3,
+                   e5m2) {
+  const auto run = [&]<class T>(std::type_identity<T>) {
+    for (const auto [rows, columns, shift] : std::vector<std::array<index, 3>>{
+             {1, 1, 0}, {3, 5, 1}, {16, 16, 0}, {63, 65, 0}, {65, 64, 0}, {64, 72, 1}, {130, 8, 0}, {7, 200, 3}}) {
+      INFO(rows, "x", columns, " shifted by ", shift);
+      const input<T> x{values<T>(static_cast<std::size_t>(rows * columns), 5, 3), static_cast<std::size_t>(shift)};
+      const index R = fp8_padded(rows), C = fp8_padded(columns);
+      const buffer<float> partial{most_partials}, inverse{1};
+      const buffer<std::uint8_t> by_rows{static_cast<std::size_t>(R * C)}, by_columns{static_cast<std::size_t>(R * C)};
+      const index partials = largest_magnitudes<T>(nullptr, x.data(), rows * columns, partial.data());
+      quantize(nullptr, static_cast<const T*>(x.data()), rows, columns, partial.data(), partials, inverse.data(),
+               reinterpret_cast<F*>(by_rows.data()), reinterpret_cast<F*>(by_columns.data()));
+      std::vector<float> v;
+      for (const T e : x.host) v.push_back(native::math::load(e));
+      const auto want = quantised<F>(v);
+      const auto a = by_rows.values(), b = by_columns.values();
+      const auto undo = static_cast<double>(inverse.values().front());
+      CHECK(undo == doctest::Approx(most_of(v) / largest_of_format<F>).epsilon(1e-6));
+      bool same = true;
+      for (index r = 0; r < R; ++r) {
+        for (index c = 0; c < C; ++c) {
+          const bool inside = r < rows && c < columns;
+          const double expected = inside ? want[at(r, columns, c)] : 0.0;
+          const std::uint8_t code = a[at(r, C, c)];
+          same = same && code == b[at(c, R, r)] && static_cast<double>(native::math::load(F{code})) * undo == expected;
+        }
+      }
+      CHECK(same);
+    }
+  };
+  run(std::type_identity<float>{});
+  run(std::type_identity<bf16>{});
+}
+
+TEST_CASE("quantising zeros, tiny values and what is not finite gives numbers that tell") {
+  const auto quantise = [](std::vector<float> v) {
+    const input<float> x{std::move(v)};
+    const buffer<float> partial{most_partials}, inverse{1};
+    const buffer<std::uint8_t> codes{16 * 16};
+    const index n = static_cast<index>(x.host.size());
+    const index partials = largest_magnitudes<float>(nullptr, x.data(), n, partial.data());
+    quantize<e4m3, float>(nullptr, x.data(), 1, n, partial.data(), partials, inverse.data(),
+                          reinterpret_cast<e4m3*>(codes.data()), nullptr);
+    std::vector<double> got;
+    for (index i = 0; i < n; ++i)
+      got.push_back(static_cast<double>(native::math::load(e4m3{codes.values()[static_cast<std::size_t>(i)]})) *
+                    static_cast<double>(inverse.values().front()));
+    return got;
+  };
+  CHECK(quantise({0, -0.0F, 0}) == std::vector<double>{0, 0, 0});
+  const auto tiny = quantise({0x1p-140F, -0x1p-149F});  // their factor is bounded: they vanish, nothing becomes NaN
+  CHECK(std::abs(tiny[0]) <= 0x1p-109);
+  CHECK(std::isfinite(tiny[1]));
+  const auto large = quantise({3e38F, 1e38F});
+  CHECK(large[0] == doctest::Approx(3e38));
+  CHECK(large[1] == doctest::Approx(1e38).epsilon(0.0626));
+  const auto infinite = quantise({1, HUGE_VALF, -2});
+  CHECK(infinite[0] == 1);
+  CHECK(std::isnan(infinite[1]));
+  CHECK(std::isnan(quantise({std::nanf(""), 1})[0]));
+}
+
+TEST_CASE("the columns that are wanted are taken out of a wider product") {
+  for (const auto [rows, width, leading] :
+       std::vector<std::array<index, 3>>{{1, 1, 16}, {5, 10, 16}, {3, 24, 32}, {9, 1100, 1104}}) {
+    INFO(rows, "x", width);
+    const input<float> from{normal(static_cast<std::size_t>(rows * leading), 1)},
+        bias{normal(static_cast<std::size_t>(width), 2)};
+    const auto run = [&, rows = rows, width = width, leading = leading]<class T>(std::type_identity<T>, bool biased,
+                                                                                 bool relu, bool adds) {
+      const input<T> old{values<T>(static_cast<std::size_t>(rows * width), 3)};
+      take_columns(nullptr, static_cast<const float*>(from.data()), leading, old.data(), rows, width,
+                   biased ? bias.data() : nullptr, relu, adds);
+      std::vector<double> want;
+      for (index r = 0; r < rows; ++r) {
+        for (index c = 0; c < width; ++c) {
+          const double v = from.value[at(r, leading, c)] + (biased ? bias.value[at(0, 0, c)] : 0);
+          want.push_back((relu && v < 0 ? 0 : v) + (adds ? old.value[at(r, width, c)] : 0));
+        }
+      }
+      check_close(old.device.values(), want, 2, 1e-6);
+    };
+    run(std::type_identity<bf16>{}, true, true, false);
+    run(std::type_identity<bf16>{}, false, false, false);
+    run(std::type_identity<float>{}, false, false, true);
+    run(std::type_identity<float>{}, true, false, false);
+  }
+}
+
+TEST_CASE("FP8 linear is the product of the quantised operands, and near that of the exact ones") {
+  rig r;
+  for (const precision p : {precision::fp8_e4m3, precision::fp8_e5m2}) {
+    for (const auto [rows, outputs, inputs] : grid()) {
+      INFO(std::string{name(p)}, " ", rows, "x", outputs, "x", inputs);
+      const auto x = in_bf16(normal(static_cast<std::size_t>(rows * inputs), 1, 2));
+      const auto w = normal(static_cast<std::size_t>(outputs * inputs), 2, 0.1F);
+      const auto dy = in_bf16(normal(static_cast<std::size_t>(rows * outputs), 3, 1e-3F));
+      parameter weight = make_parameter(r.c, w, {outputs, inputs}, true);
+      const tensor in = upload(r.c, x, {rows, inputs}, p), g = upload(r.c, dy, {rows, outputs}, p);
+      const tensor y = linear(r.c, in, weight, nullptr);
+      CHECK(y.precision() == p);
+      const auto row = [](index width) { return [=](index i, index k) { return at(i, width, k); }; };
+      const auto column = [](index width) { return [=](index i, index k) { return at(k, width, i); }; };
+      const auto x_forward = p == precision::fp8_e4m3 ? quantity::of<e4m3>(x) : quantity::of<e5m2>(x);
+      const auto x_backward = quantity::of<e4m3>(x), of_w = quantity::of<e4m3>(w), of_dy = quantity::of<e5m2>(dy);
+      check_product(download(r.c, y), rows, outputs, inputs, x_forward, row(inputs), of_w, row(inputs), 0x1p-8);
+      const tensor dx = linear_backward(r.c, g, in, weight, nullptr, true);
+      CHECK(dx.precision() == p);
+      check_product(download(r.c, dx), rows, inputs, outputs, of_dy, row(outputs), of_w, column(inputs), 0x1p-8);
+      check_product(gradient(r.c, weight), outputs, inputs, rows, of_dy, column(outputs), x_backward, column(inputs),
+                    0x1p-24);
+    }
+  }
+}
+
+TEST_CASE("FP8 linear has a bias and ReLU, gradients that add up, and bias gradients in FP32") {
+  rig r;
+  for (const index outputs : {10, 32}) {  // filled up, and as it is
+    CAPTURE(outputs);
+    const index rows = 9, inputs = 48;
+    const auto x = normal(static_cast<std::size_t>(rows * inputs), 1),
+               dy = in_bf16(normal(static_cast<std::size_t>(rows * outputs), 4));
+    const auto b = in_bf16(normal(static_cast<std::size_t>(outputs), 3, 5));
+    parameter weight =
+        make_parameter(r.c, normal(static_cast<std::size_t>(outputs * inputs), 2), {outputs, inputs}, true);
+    parameter bias = make_parameter(r.c, b, {outputs}, true);
+    const tensor in = upload(r.c, x, {3, 3, inputs}, precision::fp8_e4m3),
+                 g = upload(r.c, dy, {3, 3, outputs}, precision::fp8_e4m3);
+    const auto bare = download(r.c, linear(r.c, in, weight, nullptr)),
+               with = download(r.c, linear(r.c, in, weight, &bias)),
+               clipped = download(r.c, linear(r.c, in, weight, &bias, true));
+    for (std::size_t i = 0; i < bare.size(); ++i) {
+      const double sum = static_cast<double>(bare[i]) + static_cast<double>(b[i % b.size()]);
+      CHECK(std::abs(static_cast<double>(with[i]) - sum) <=
+            0x1p-8 * (std::abs(sum) + std::abs(static_cast<double>(bare[i]))) * 1.02);
+      CHECK(clipped[i] == std::max(with[i], 0.0F));
+    }
+    CHECK_FALSE(linear_backward(r.c, g, in, weight, &bias, false));
+    const auto once = gradient(r.c, weight);
+    CHECK(linear_backward(r.c, g, in, weight, &bias, true).shape() == in.shape());
+    const auto twice = gradient(r.c, weight);
+    for (std::size_t i = 0; i < once.size(); ++i)
+      CHECK(twice[i] == doctest::Approx(2 * static_cast<double>(once[i])).epsilon(1e-5));
+    const auto db = gradient(r.c, bias);
+    for (index n = 0; n < outputs; ++n) {
+      double sum = 0;
+      for (index i = 0; i < rows; ++i) sum += static_cast<double>(dy[at(i, outputs, n)]);
+      CHECK(std::abs(static_cast<double>(db[at(0, 0, n)]) - 2 * sum) <= 1e-5);
+    }
+  }
+}
+
+TEST_CASE("quantised weights are kept until the values change") {
+  rig r;
+  parameter w = make_parameter(r.c, normal(32 * 32, 1), {32, 32}, true);
+  const tensor x = upload(r.c, normal(32 * 32, 2), {32, 32}, precision::fp8_e4m3);
+  const auto launched = [&] {
+    const auto before = r.c.stream().get()->given;
+    const tensor y = linear(r.c, x, w, nullptr);
+    return r.c.stream().get()->given - before;
+  };
+  (void)launched();
+  const auto kept = launched();
+  CHECK(launched() == kept);
+  const auto old = download(r.c, linear(r.c, x, w, nullptr));
+  set_values(r.c, w, normal(32 * 32, 3));
+  CHECK(launched() == kept + 2);  // magnitudes and codes again
+  CHECK(download(r.c, linear(r.c, x, w, nullptr)) != old);
+}
+
+TEST_CASE("an overflow before FP8 is seen after it") {
+  rig r;
+  parameter w = make_parameter(r.c, normal(16 * 16, 1), {16, 16}, true);
+  auto dy = normal(16 * 16, 2);
+  dy[7] = HUGE_VALF;
+  const tensor x = upload(r.c, normal(16 * 16, 3), {16, 16}, precision::fp8_e4m3);
+  (void)linear_backward(r.c, upload(r.c, dy, {16, 16}, precision::fp8_e4m3), x, w, nullptr, false);
+  parameter* const all[] = {&w};
+  CHECK(count_not_finite(r.c, all) > 0);
+}
+
+TEST_CASE("devices before 8.9 have no FP8 products") {
+  fresh clean;
+  simt::device.properties.minor = 6;
+  simt::device.properties.major = 8;
+  context c{probe(), std::int64_t{1} << 20};
+  CHECK_FALSE(c.card().has(precision::fp8_e4m3));
+  parameter w = make_parameter(c, normal(16 * 16, 1), {16, 16}, true);
+  const tensor x = upload(c, normal(16 * 16, 3), {16, 16}, precision::bf16).viewed(precision::fp8_e4m3);
+  CHECK_THROWS_AS(linear(c, x, w, nullptr), unsupported);
+}
+
+namespace {
+
+/// The losses of a network of two linear layers, which learns the sign of the product of two inputs.
+std::vector<double> losses_with(precision p, int steps) {
+  rig r;
+  const index n = 128, hidden = 40;
+  const auto x = normal(static_cast<std::size_t>(n * 2), 21);
+  std::vector<std::int32_t> classes;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) classes.push_back(x[2 * i] * x[2 * i + 1] > 0);
+  parameter w1 = make_parameter(r.c, normal(static_cast<std::size_t>(hidden * 2), 22, 0.7F), {hidden, 2}, true);
+  parameter b1 = make_parameter(r.c, normal(static_cast<std::size_t>(hidden), 23, 0.1F), {hidden}, true);
+  parameter w2 = make_parameter(r.c, normal(static_cast<std::size_t>(2 * hidden), 24, 0.2F), {2, hidden}, true);
+  parameter b2 = make_parameter(r.c, std::vector<float>(2), {2}, true);
+  parameter* const all[] = {&w1, &b1, &w2, &b2};
+  const tensor in = upload(r.c, x, {n, 2}, p);
+  const indices target = upload(r.c, classes, {n});
+  std::vector<double> losses;
+  const precision between = is_fp8(p) ? precision::bf16 : p;
+  for (int step = 0; step < steps; ++step) {
+    for (parameter* one : all) one->fresh = true;
+    const tensor h = cast(r.c, linear(r.c, in, w1, &b1), between), a = activate(r.c, native::activation::relu, h);
+    const tensor logits = cast(r.c, linear(r.c, cast(r.c, a, p), w2, &b2), precision::fp32);
+    double loss = 0;
+    const auto found = cross_entropy(r.c, logits, target, &loss);
+    losses.push_back(loss);
+    const tensor d = cross_entropy_backward(r.c, found.saved, target, 1);
+    const tensor da = linear_backward(r.c, cast(r.c, d, p), cast(r.c, a, p), w2, &b2, true);
+    const tensor dh = activate_backward(r.c, native::activation::relu, cast(r.c, da, between), h, a);
+    (void)linear_backward(r.c, cast(r.c, dh, p), in, w1, &b1, false);
+    sgd_step(r.c, all, {.learning_rate = 0.2, .momentum = 0.9});
+  }
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("a network learns with its linear layers in FP8 as it does in FP32") {
+  const int steps = small ? 40 : 120;
+  const auto fp32 = losses_with(precision::fp32, steps);
+  MESSAGE("FP32: from ", fp32.front(), " to ", fp32.back());
+  CHECK(fp32.back() < 0.5 * fp32.front());
+  for (const precision p : {precision::fp8_e4m3, precision::fp8_e5m2}) {
+    const auto fp8 = losses_with(p, steps);
+    MESSAGE(std::string{name(p)}, ": from ", fp8.front(), " to ", fp8.back());
+    CHECK(std::abs(fp8.front() - fp32.front()) < 0.05 * fp32.front());
+    CHECK(fp8.back() < fp32.back() + 0.1 * fp32.front());
+    CHECK(fp8 != fp32);
+  }
+}
+
+}  // namespace comp::cuda::test
