@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the benchmarks of the CUDA backend share: memory with noise in it, times by events, medians with quartiles.
+// Where there is no GPU a program says so and ends with 77, which Meson counts as skipped.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <comp/core/statistics.hpp>
+#include <comp_cuda/capability.hpp>
+#include <comp_cuda/kernels.hpp>
+#include <cstddef>
+#include <exception>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::cuda::bench {
+
+template <class T>
+inline constexpr const char* precision_name = "FP32";
+template <>
+inline constexpr const char* precision_name<bf16> = "BF16";
+template <>
+inline constexpr const char* precision_name<fp16> = "FP16";
+
+/// Device memory of n elements.
+template <class T>
+class array {
+ public:
+  explicit array(std::size_t n) : n_{n} {
+    void* p = nullptr;
+    check(cudaMalloc(&p, std::max<std::size_t>(n, 1) * sizeof(T)), "allocating a benchmark's memory");
+    p_ = static_cast<T*>(p);
+  }
+  array(array&& other) noexcept : n_{other.n_}, p_{std::exchange(other.p_, nullptr)} {}
+  array& operator=(array&&) = delete;
+  ~array() { (void)cudaFree(p_); }
+  T* data() const { return p_; }
+  std::size_t size() const { return n_; }
+  void fill(std::span<const T> values) {  // again and again
+    for (std::size_t at = 0; at < n_; at += values.size()) {
+      check(cudaMemcpy(p_ + at, values.data(), std::min(values.size(), n_ - at) * sizeof(T), cudaMemcpyHostToDevice),
+            "filling a benchmark's memory");
+    }
+  }
+
+ private:
+  std::size_t n_;
+  T* p_ = nullptr;
+};
+
+/// Normal noise: arithmetic on zeros takes less power, and a GPU then clocks higher.
+template <class T>
+array<T> noise(std::size_t n, unsigned seed, float scale = 1) {
+  std::mt19937 engine{seed};
+  std::normal_distribution<float> draw{0, scale};
+  std::vector<T> values(std::min<std::size_t>(std::max<std::size_t>(n, 1), std::size_t{1} << 20));
+  for (T& v : values) native::math::store(v, draw(engine));
+  array<T> made{n};
+  made.fill(values);
+  return made;
+}
+inline array<std::int32_t> numbers(const std::vector<std::int32_t>& values) {
+  array<std::int32_t> made{values.size()};
+  made.fill(values);
+  return made;
+}
+
+/// Time of the default stream between two points.
+class stopwatch {
+ public:
+  stopwatch() {
+    check(cudaEventCreateWithFlags(&from_, cudaEventDefault), "making an event");
+    check(cudaEventCreateWithFlags(&to_, cudaEventDefault), "making an event");
+  }
+  stopwatch(const stopwatch&) = delete;
+  stopwatch& operator=(const stopwatch&) = delete;
+  ~stopwatch() {
+    (void)cudaEventDestroy(from_);
+    (void)cudaEventDestroy(to_);
+  }
+  /// Seconds of one run, over `repeats` in a row.
+  template <class F>
+  double seconds(int repeats, F&& run, cudaStream_t on = nullptr) const {
+    check(cudaEventRecord(from_, on), "starting a clock");
+    for (int i = 0; i < repeats; ++i) run();
+    check(cudaEventRecord(to_, on), "stopping a clock");
+    check(cudaEventSynchronize(to_), "running what is measured");
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, from_, to_), "reading a clock");
+    return static_cast<double>(milliseconds) / 1e3 / repeats;
+  }
+  /// How many runs take about 2 ms, warmed up.
+  template <class F>
+  int repeats_for(F&& run, cudaStream_t on = nullptr) const {
+    (void)seconds(2, run, on);
+    return std::clamp(static_cast<int>(2e-3 / seconds(3, run, on)), 1, 200);
+  }
+
+ private:
+  cudaEvent_t from_ = nullptr, to_ = nullptr;
+};
+
+inline double quantile(std::vector<double> values, double q) {
+  std::ranges::sort(values);
+  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
+}
+inline nlohmann::json quartiles(const std::vector<double>& values) {
+  return {quantile(values, 0.25), quantile(values, 0.75)};
+}
+
+/// What a benchmark's main does: measure(small) returns the figures, which go to the file that is named, if one is.
+/// --small: tiny sizes, once, to see that everything runs; no figures to keep.
+template <class F>
+int run_main(int argc, char** argv, const char* name, F measure) {
+  try {
+    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    const auto file = std::ranges::find_if(arguments, [](const std::string& a) { return !a.starts_with("--"); });
+    if (devices() == 0) {
+      fmt::print("There is no GPU here (the CUDA driver found none): {} measures nothing without one.\n", name);
+      return 77;
+    }
+    nlohmann::json figures = measure(std::ranges::find(arguments, "--small") != arguments.end());
+    figures["bench"] = name;
+    figures["device"] = probe().name;
+    if (file != arguments.end()) std::ofstream{*file} << figures.dump(1) << '\n';
+    return 0;
+  } catch (const std::exception& failed) {
+    fmt::print(stderr, "{}: {}\n", name, failed.what());
+    return 1;
+  }
+}
+
+}  // namespace comp::cuda::bench
