@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chains of element-wise operators that share a precision, in one launch: read once, computed in FP32, rounded once at
-// the end (and at each value that is kept for a backward). Bias, activations and their gradients, sums, products,
+// the end (and at each value that is kept for a backward, or where a step says so: then the result is that of as many
+// launches, bit for bit). Bias, activations and their gradients, sums, products,
 // dropout. The steps are data, not types: which neighbours fuse is known when a model runs. A step is the same branch
 // for all.
 #pragma once
@@ -19,6 +20,7 @@ namespace detail {
 template <class T>
 struct device_step {
   step_kind kind;
+  bool rounds;
   pointer<const T> other;
   pointer<T> kept;
   pointer<const float> vector;
@@ -99,7 +101,10 @@ struct chain {
   __device__ __forceinline__ void at(index i) const {
     float v[N];
     load_all<N, T>(from + i, v);
-    for (int s = 0; s < count; ++s) step(steps[s], v, i);
+    for (int s = 0; s < count; ++s) {
+      step(steps[s], v, i);
+      if (sizeof(T) < sizeof(float) && steps[s].rounds) map(v, [](float x) { return widen<T>(narrow<T>(x)); });
+    }
     store_all<N, T>(to + i, v);
   }
 };
@@ -115,7 +120,8 @@ void run_chain(stream on, const T* from, T* to, index n, std::span<const chain_s
   index head = common_head<N>(from, to);
   for (std::size_t s = 0; s < steps.size(); ++s) {
     const chain_step<T>& given = steps[s];
-    c.steps[s] = {given.kind, given.other, given.kept, given.vector, given.period, given.number, given.mask};
+    c.steps[s] = {given.kind,   given.rounds, given.other,  given.kept,
+                  given.vector, given.period, given.number, given.mask};
     if (common_head<N>(from, to, given.other, static_cast<const T*>(given.kept)) != head) head = -1;
   }
   for_elements<N>(on, n, head, c);

@@ -130,11 +130,6 @@ inline tensor normalised(context& c, const tensor& x, const float* scale, const 
   });
   return cast(c, y, x.precision());
 }
-inline tensor duplicate(context& c, const tensor& t) {
-  const tensor copy = c.make_like(t);
-  add_to(c, {copy.as<float>(), false}, t);
-  return copy;
-}
 
 }  // namespace detail
 
@@ -145,7 +140,7 @@ inline saved_tensor batch_norm(context& c, const tensor& x, parameter& gamma, pa
                                parameter& variance, const batch_norm_options& o) {
   detail::require_norm(x, {&gamma, &beta, &mean, &variance});
   if (o.training) return detail::train_norm(c, x, gamma, beta, mean, variance, o);
-  std::vector<tensor> saved{detail::duplicate(c, mean.value), detail::duplicate(c, variance.value)};
+  std::vector<tensor> saved{duplicate(c, mean.value), duplicate(c, variance.value)};
   tensor y = detail::normalised(c, x, gamma.value.as<float>(), beta.value.as<float>(), saved[0].as<float>(),
                                 saved[1].as<float>(), o.eps);
   return {std::move(y), std::move(saved)};

@@ -37,12 +37,23 @@ inline void require_same(const char* operation, const shape& a, const shape& b) 
                  text(b));
 }
 
+struct settings {
+  int gpu = 0;
+  /// [bytes] that one library call may ask for beside its tensors. The fastest convolutions of cuDNN trade memory for
+  /// time; what they take counts in the peak of a plan, and 256 MiB is small beside the activations of a batch that
+  /// fills a GPU.
+  std::int64_t workspace_limit = std::int64_t{256} << 20;
+  bool measure_algorithms = true;  // false: as the libraries' heuristics order them, the same from run to run
+  bool fuse = true;                // neighbouring element-wise operators in one launch; the same bits either way
+  /// [bytes] of one of eight blocks of pinned memory for uploads; the driver copies what is larger, and may wait.
+  std::int64_t pinned_limit = std::int64_t{64} << 20;
+};
+
 class context {
  public:
-  /// workspace_limit: [bytes] that one library call may ask for beside its tensors. measures: whether the algorithms of
-  /// a library are timed when a shape is first met, or taken as its heuristic orders them.
-  context(const capability& card, std::int64_t workspace_limit, bool measures = true)
-      : life_{std::make_shared<lifeline>(card)}, workspace_limit_{workspace_limit}, measures_{measures} {}
+  context(const capability& card, const settings& chosen) : life_{std::make_shared<lifeline>(card)}, chosen_{chosen} {}
+  context(const capability& card, std::int64_t workspace_limit)
+      : context{card, settings{.gpu = card.device, .workspace_limit = workspace_limit}} {}
   context(const context&) = delete;
   context& operator=(const context&) = delete;
 
@@ -52,10 +63,29 @@ class context {
   const owned_stream& stream() const { return life_->stream; }
   memory_pool& pool() { return life_->pool; }
   const memory_pool& pool() const { return life_->pool; }
-  void synchronize() { stream().synchronize(); }
+  /// Gives the stream all work that waits for somebody to ask for its result.
+  void flush() {
+    while (!life_->waiting.empty()) life_->waiting.rbegin()->second->data();
+  }
+  void synchronize() {
+    flush();
+    stream().synchronize();
+  }
+
+  /// True while the work that is given becomes a graph, and nothing may wait for it.
+  bool capturing() const {
+    cudaStreamCaptureStatus status{};
+    check(cudaStreamIsCapturing(stream().get(), &status), "asking whether a graph is captured");
+    return status != cudaStreamCaptureStatusNone;
+  }
 
   std::shared_ptr<memory> allocate(std::int64_t bytes) { return std::make_shared<memory>(life_, bytes); }
   std::shared_ptr<memory> adopt(device_block block) { return std::make_shared<memory>(life_, std::move(block)); }
+  /// Memory that `fill` gives a place and contents, when it is first asked for.
+  std::shared_ptr<memory> promise(std::int64_t bytes, std::unique_ptr<deferred> fill) {
+    return std::make_shared<memory>(life_, bytes, std::move(fill));
+  }
+  const fusion_counts& fused() const { return life_->fused; }
   /// Uninitialised.
   tensor make(shape extents, precision p, order places = order::row_major) {
     const std::int64_t bytes = elements(extents) * bytes_of(storage_of(p));
@@ -74,14 +104,15 @@ class context {
   }
   /// Keeps the scratch memory of work that is run again later.
   std::shared_ptr<memory> scratch_memory() const { return scratch_; }
-  std::int64_t workspace_limit() const { return workspace_limit_; }
-  bool measures_algorithms() const { return measures_; }
+  const settings& chosen() const { return chosen_; }
+  std::int64_t workspace_limit() const { return chosen_.workspace_limit; }
+  bool measures_algorithms() const { return chosen_.measure_algorithms; }
 
   /// Copies values of the device to the host. Waits for the work before it.
   template <class T>
   void read(const T* from, std::span<T> to) {
     check(cudaMemcpyAsync(to.data(), from, to.size_bytes(), cudaMemcpyDeviceToHost, stream().get()), "fetching values");
-    synchronize();
+    stream().synchronize();
   }
   template <class T>
   T read_one(const T* from) {
@@ -103,8 +134,7 @@ class context {
 
  private:
   std::shared_ptr<lifeline> life_;
-  std::int64_t workspace_limit_;
-  bool measures_;
+  settings chosen_;
   std::shared_ptr<memory> scratch_;
   std::unordered_map<std::type_index, std::shared_ptr<void>> parts_;  // gone before the stream that they work on
 };

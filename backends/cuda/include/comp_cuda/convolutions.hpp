@@ -155,7 +155,7 @@ class pass_runner {
 
   /// Returns: cuDNN's status; CUDNN_STATUS_NOT_SUPPORTED where no algorithm is good enough.
   cudnnStatus_t operator()(const pass_memory& m) {
-    const bool may_measure = library_.measures && !capturing();
+    const bool may_measure = library_.measures && !c_.capturing();
     auto& choice = of_.choice(Pass);
     if (!choice || (may_measure && !choice->measured)) {
       choice = pick(may_measure ? measured(m) : guessed(), may_measure);
@@ -173,11 +173,6 @@ class pass_runner {
   using result = typename functions::result;
   static auto algorithm(int number) { return static_cast<decltype(result::algo)>(number); }
 
-  bool capturing() const {
-    cudaStreamCaptureStatus status{};
-    check(cudaStreamIsCapturing(c_.stream().get(), &status), "asking whether a graph is captured");
-    return status != cudaStreamCaptureStatusNone;
-  }
   void use_wanted() const { of_.use(of_.exact() ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH); }
   /// What an algorithm wants beside its tensors; nothing where it does not run.
   std::optional<std::int64_t> workspace(int number) const {

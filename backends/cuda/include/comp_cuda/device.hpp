@@ -15,30 +15,26 @@
 #include <utility>
 #include <vector>
 
+#include "batch_norm.hpp"
+#include "bmm.hpp"
 #include "context.hpp"
+#include "conv2d.hpp"
 #include "dropout.hpp"
 #include "elementwise.hpp"
 #include "embedding.hpp"
 #include "heads.hpp"
 #include "layer_norm.hpp"
 #include "layout.hpp"
+#include "linear.hpp"
 #include "loss.hpp"
 #include "optimizer.hpp"
 #include "parameter.hpp"
+#include "pooling.hpp"
 #include "softmax.hpp"
 #include "tensor.hpp"
 #include "transfer.hpp"
 
 namespace comp::cuda {
-
-struct settings {
-  int gpu = 0;
-  /// [bytes] that one library call may ask for beside its tensors. The fastest convolutions of cuDNN trade memory for
-  /// time; what they take counts in the peak of a plan, and 256 MiB is small beside the activations of a batch that
-  /// fills a GPU.
-  std::int64_t workspace_limit = std::int64_t{256} << 20;
-  bool measure_algorithms = true;  // false: as the libraries' heuristics order them, the same from run to run
-};
 
 class device {
  public:
@@ -52,8 +48,7 @@ class device {
 
   /// Throws: error for a GPU that is not there, or a workspace of less than nothing.
   explicit device(const settings& chosen = {})
-      : context_{
-            std::make_unique<context>(probe(chosen.gpu), checked(chosen).workspace_limit, chosen.measure_algorithms)} {}
+      : context_{std::make_unique<context>(probe(chosen.gpu), checked(chosen))} {}
 
   comp::hardware hardware() const {
     const capability& card = context_->card();
@@ -64,6 +59,9 @@ class device {
   std::vector<std::string> warnings() const { return context_->card().warnings(); }
   /// What operators are given, for those that are not among the members here.
   context& shared() { return c(); }
+
+  /// Element-wise operators so far, the launches they took, and what was not moved through memory.
+  const fusion_counts& fused() const { return context_->fused(); }
 
   // Memory and transfer
   tensor upload(std::span<const float> from, const shape& s, comp::precision p) {
@@ -99,6 +97,25 @@ class device {
   void adam_step(parameters all, const adam_options& o, std::int64_t step) { cuda::adam_step(c(), all, o, step); }
 
   // Operators
+  tensor linear(const tensor& x, parameter& w, parameter* b) { return cuda::linear(c(), x, w, b); }
+  tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx) {
+    return cuda::linear_backward(c(), dy, x, w, b, need_dx);
+  }
+  tensor conv2d(const tensor& x, parameter& w, parameter* b, const conv2d_options& o) {
+    return cuda::conv2d(c(), x, w, b, o);
+  }
+  tensor conv2d_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, const conv2d_options& o,
+                         bool need_dx) {
+    return cuda::conv2d_backward(c(), dy, x, w, b, o, need_dx);
+  }
+  saved_tensor batch_norm(const tensor& x, parameter& gamma, parameter& beta, parameter& mean, parameter& variance,
+                          const batch_norm_options& o) {
+    return cuda::batch_norm(c(), x, gamma, beta, mean, variance, o);
+  }
+  tensor batch_norm_backward(const tensor& dy, const tensor& x, const saved& s, parameter& gamma, parameter& beta,
+                             const batch_norm_options& o) {
+    return cuda::batch_norm_backward(c(), dy, x, s, gamma, beta, o);
+  }
   saved_tensor layer_norm(const tensor& x, parameter& gamma, parameter& beta, double eps) {
     return cuda::layer_norm(c(), x, gamma, beta, eps);
   }
@@ -114,6 +131,20 @@ class device {
   tensor dropout_backward(const tensor& dy, double p, const dropout_key& k) {
     return cuda::dropout_backward(c(), dy, p, k);
   }
+  saved_tensor max_pool2d(const tensor& x, const pool2d_options& o) { return cuda::max_pool2d(c(), x, o); }
+  tensor max_pool2d_backward(const tensor& dy, const tensor& x, const saved& s, const pool2d_options& o) {
+    return cuda::max_pool2d_backward(c(), dy, x, s, o);
+  }
+  tensor avg_pool2d(const tensor& x, const pool2d_options& o) { return cuda::avg_pool2d(c(), x, o); }
+  tensor avg_pool2d_backward(const tensor& dy, const shape& x, const pool2d_options& o) {
+    return cuda::avg_pool2d_backward(c(), dy, x, o);
+  }
+  tensor adaptive_avg_pool2d(const tensor& x, const std::array<std::int64_t, 2>& size) {
+    return cuda::adaptive_avg_pool2d(c(), x, size);
+  }
+  tensor adaptive_avg_pool2d_backward(const tensor& dy, const shape& x) {
+    return cuda::adaptive_avg_pool2d_backward(c(), dy, x);
+  }
   tensor add(const tensor& a, const tensor& b) { return cuda::add(c(), a, b); }
   tensor mul(const tensor& a, const tensor& b) { return cuda::mul(c(), a, b); }
   tensor sum(std::span<const tensor> terms) { return cuda::sum(c(), terms); }
@@ -126,6 +157,9 @@ class device {
   }
   tensor split_heads(const tensor& x, std::int64_t heads) { return cuda::split_heads(c(), x, heads); }
   tensor merge_heads(const tensor& x) { return cuda::merge_heads(c(), x); }
+  tensor bmm(const tensor& a, const tensor& b, bool transpose_a = false, bool transpose_b = false, double alpha = 1) {
+    return cuda::bmm(c(), a, b, transpose_a, transpose_b, alpha);
+  }
   tensor softmax(const tensor& x, bool causal = false) { return cuda::softmax(c(), x, causal); }
   tensor softmax_backward(const tensor& dy, const tensor& y) { return cuda::softmax_backward(c(), dy, y); }
   tensor log_softmax(const tensor& x) { return cuda::log_softmax(c(), x); }
@@ -153,6 +187,9 @@ class device {
     require<settings_error>(chosen.workspace_limit >= 0,
                             "a workspace of {} bytes asked for (0 is the least): use 0 to forbid workspaces",
                             chosen.workspace_limit);
+    require<settings_error>(chosen.pinned_limit >= 0,
+                            "{} bytes of pinned memory asked for (0 is the least): use 0 for none",
+                            chosen.pinned_limit);
     return chosen;
   }
   context& c() {
@@ -161,5 +198,7 @@ class device {
   }
   std::unique_ptr<context> context_;
 };
+
+static_assert(native::Device<device>);
 
 }  // namespace comp::cuda

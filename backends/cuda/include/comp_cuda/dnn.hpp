@@ -108,11 +108,13 @@ inline dnn_case case_of(std::int64_t what, const tensor& t, std::initializer_lis
 /// The part of a context that is cuDNN's.
 class dnn {
  public:
-  explicit dnn(context& c) { check(cudnnSetStream(handle_.get(), c.stream().get()), "giving cuDNN a stream"); }
+  explicit dnn(context& c) : measures{c.measures_algorithms()} {
+    check(cudnnSetStream(handle_.get(), c.stream().get()), "giving cuDNN a stream");
+  }
   cudnnHandle_t handle() const { return handle_.get(); }
 
   /// True: algorithms of convolutions are chosen by measurement. False: by cuDNN's heuristics, the same in each run.
-  bool measures = true;
+  bool measures;
 
   /// f(route) gives work to cuDNN and returns the status. Runs the first route that cuDNN supports, from the one that
   /// was found for `of` earlier. Throws: as check() does, unsupported when there is none.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "layout.hpp"
+#include "pending.hpp"
 
 namespace comp::cuda {
 
@@ -13,11 +14,7 @@ inline tensor dropout(context& c, const tensor& x, double p, const dropout_key& 
   require_some("dropout", x.shape());
   require<error>(p >= 0 && p <= 1, "dropout with p = {} (it is a probability): use 0 to 1", p);
   if (p == 0) return x;
-  const tensor in = row_major(c, x), y = c.make_like(in);
-  with_storage(in.precision(), [&]<class T>(std::type_identity<T>) {
-    dropout<T>(c.stream().get(), in.as<T>(), y.as<T>(), in.size(), p, key);
-  });
-  return y;
+  return apply(c, row_major(c, x), {{.kind = step_kind::dropout, .mask = {p, key}}});
 }
 inline tensor dropout_backward(context& c, const tensor& dy, double p, const dropout_key& key) {
   return dropout(c, dy, p, key);

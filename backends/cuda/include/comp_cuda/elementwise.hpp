@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "layout.hpp"
+#include "pending.hpp"
 
 namespace comp::cuda {
 
@@ -31,55 +32,48 @@ constexpr step_kind backward_step_of(activation a) {
          : a == activation::tanh ? step_kind::tanh_backward
                                  : step_kind::sigmoid_backward;
 }
-/// One step over all elements of x; `other` lies as x does.
-inline tensor one_step(context& c, const tensor& x, step_kind kind, const tensor& other = {}) {
-  const tensor y = c.make_like(x);
-  with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
-    const chain_step<T> step{.kind = kind, .other = other.as<T>()};
-    run_chain<T>(c.stream().get(), x.as<T>(), y.as<T>(), x.size(), {&step, 1});
-  });
-  return y;
+/// a and b, which lie alike, combined by a step that does not tell them apart: the one that is not there yet goes on.
+inline tensor combined(context& c, step_kind kind, const tensor& a, const tensor& b) {
+  if (is_pending(b) && !is_pending(a)) return apply(c, b, {{kind, a}}).viewed(a.precision());
+  return apply(c, a, {{kind, b}});
 }
 
 }  // namespace detail
 
 inline tensor activate(context& c, activation a, const tensor& x) {
   require_some("activate", x.shape());
-  return detail::one_step(c, x, detail::step_of(a));
+  return apply(c, x, {{detail::step_of(a)}});
 }
 /// x and y: what activate took and gave. Returns: the gradient of x.
 inline tensor activate_backward(context& c, activation a, const tensor& dy, const tensor& x, const tensor& y) {
   const tensor& known = a == activation::gelu ? x : y;
   require_same("activate_backward", dy.shape(), known.shape());
   const tensor at = cast(c, known, dy.precision());
-  return detail::one_step(c, in_order(c, dy, at.order()), detail::backward_step_of(a), at);
+  return apply(c, in_order(c, dy, at.order()), {{detail::backward_step_of(a), at}});
 }
 
 /// Element by element; b is taken in the precision of a.
 inline tensor add(context& c, const tensor& a, const tensor& b) {
   require_same("add", a.shape(), b.shape());
   require_some("add", a.shape());
-  return detail::one_step(c, a, step_kind::add, detail::beside(c, b, a));
+  return detail::combined(c, step_kind::add, a, detail::beside(c, b, a));
 }
 inline tensor mul(context& c, const tensor& a, const tensor& b) {
   require_same("mul", a.shape(), b.shape());
   require_some("mul", a.shape());
-  return detail::one_step(c, a, step_kind::mul, detail::beside(c, b, a));
+  return detail::combined(c, step_kind::mul, a, detail::beside(c, b, a));
 }
 
 namespace detail {
 
-/// The sum of tensors that are stored alike, in one order, rounded at the end of each launch: one for most_steps + 1.
-template <class T>
-tensor sum_alike(context& c, std::span<const tensor> terms) {
+/// The sum of tensors that are stored alike, in one order, rounded once for most_steps of them.
+inline tensor sum_alike(context& c, std::span<const tensor> terms) {
   tensor total = terms[0];
   for (std::span<const tensor> rest = terms.subspan(1); !rest.empty();) {
     const auto some = rest.first(std::min(rest.size(), static_cast<std::size_t>(most_steps)));
-    std::vector<chain_step<T>> steps;
-    for (const tensor& t : some) steps.push_back({.kind = step_kind::add, .other = t.as<T>()});
-    const tensor next = c.make_like(total);
-    run_chain<T>(c.stream().get(), total.as<T>(), next.as<T>(), total.size(), steps);
-    total = next;
+    std::vector<pending_step> steps;
+    for (const tensor& t : some) steps.push_back({step_kind::add, t});
+    total = apply(c, total, std::move(steps));
     rest = rest.subspan(some.size());
   }
   return total;
@@ -99,8 +93,8 @@ inline tensor sum(context& c, std::span<const tensor> terms) {
                       });
   std::vector<tensor> alike{in_one ? terms[0] : cast(c, terms[0], precision::fp32)};
   for (const tensor& t : terms.subspan(1)) alike.push_back(detail::beside(c, t, alike[0]));
-  const tensor total = with_storage(alike[0].precision(),
-                                    [&]<class T>(std::type_identity<T>) { return detail::sum_alike<T>(c, alike); });
+  const tensor total =
+      alike.size() == 2 ? detail::combined(c, step_kind::add, alike[0], alike[1]) : detail::sum_alike(c, alike);
   return cast(c, total, to);
 }
 

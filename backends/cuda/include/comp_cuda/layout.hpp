@@ -28,6 +28,16 @@ inline tensor cast(context& c, const tensor& t, precision p) {
   return to;
 }
 
+/// The same bits in memory of its own; empty for an empty one.
+inline tensor duplicate(context& c, const tensor& t) {
+  if (!t) return {};
+  const tensor to = c.make_like(t);
+  check(cudaMemcpyAsync(to.data(), t.data(), static_cast<std::size_t>(t.size() * bytes_of(storage_of(t.precision()))),
+                        cudaMemcpyDeviceToDevice, c.stream().get()),
+        "copying a tensor");
+  return to;
+}
+
 /// (B,C,H,W) in the order that is asked for; other shapes are row-major already.
 inline tensor in_order(context& c, const tensor& t, order places) {
   if (t.order() == places || t.shape().size() != 4) return t;

@@ -10,6 +10,7 @@
 #include <comp_native/math/formats.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -47,11 +48,28 @@ decltype(auto) with_storage(precision p, F&& f) {
   return with_storage(storage_of(p), std::forward<F>(f));
 }
 
+class memory;
+/// What fills memory when somebody asks where it is; see pending.hpp.
+class deferred {
+ public:
+  virtual ~deferred() = default;
+  /// Gives `into` its place and the stream the work that fills it.
+  virtual void run(memory& into) = 0;
+};
+/// What deferring has saved so far.
+struct fusion_counts {
+  std::int64_t operators = 0, launches = 0;  // element-wise ones, and what they took
+  std::int64_t bytes_saved = 0;              // neither written nor read again
+};
+
 /// What memory of the device needs to live: the pool it is from and the stream it is freed on.
 struct lifeline {
   capability card;
   memory_pool pool;
   owned_stream stream;
+  std::map<std::uint64_t, memory*> waiting;  // to be filled, in the order they were made
+  std::uint64_t made = 0;
+  fusion_counts fused;
   explicit lifeline(const capability& of) : card{current(of)}, pool{card} {}
 
  private:
@@ -61,18 +79,47 @@ struct lifeline {
     return of;
   }
 };
-/// Memory of the device that keeps its pool alive.
+/// Memory of the device that keeps its pool alive. Its place may come to be only when it is asked for.
 class memory {
  public:
-  memory(std::shared_ptr<lifeline> of, std::int64_t bytes)
-      : of_{std::move(of)}, block_{of_->pool.allocate(bytes, of_->stream.get())} {}
+  memory(std::shared_ptr<lifeline> of, std::int64_t bytes) : of_{std::move(of)}, asked_{bytes} { take_place(); }
   memory(std::shared_ptr<lifeline> of, device_block block) : of_{std::move(of)}, block_{std::move(block)} {}
-  void* data() const { return block_.data(); }
+  memory(std::shared_ptr<lifeline> of, std::int64_t bytes, std::unique_ptr<deferred> fill)
+      : of_{std::move(of)}, asked_{bytes}, fill_{std::move(fill)}, serial_{of_->made++} {
+    of_->waiting.emplace(serial_, this);
+  }
+  memory(const memory&) = delete;
+  memory& operator=(const memory&) = delete;
+  ~memory() {
+    if (fill_) of_->waiting.erase(serial_);
+  }
+
+  /// Throws: what allocating and launching throw, where it has been waiting to be filled.
+  void* data() {
+    if (fill_) fill_->run(*this);
+    return block_.data();
+  }
   std::int64_t bytes() const { return block_.bytes(); }
+  lifeline& life() const { return *of_; }
+
+  // For what fills it
+  deferred* fill() const { return fill_.get(); }
+  void* take_place() {
+    if (!block_.data()) block_ = of_->pool.allocate(asked_, of_->stream.get());
+    return block_.data();
+  }
+  /// Returns: what filled it, which may hold the memory that it read.
+  std::unique_ptr<deferred> filled() {
+    of_->waiting.erase(serial_);
+    return std::move(fill_);
+  }
 
  private:
   std::shared_ptr<lifeline> of_;
   device_block block_;  // given back before its pool
+  std::int64_t asked_ = 0;
+  std::unique_ptr<deferred> fill_;
+  std::uint64_t serial_ = 0;
 };
 
 /// Cheap to copy. An empty one holds nothing and is false.
@@ -94,6 +141,7 @@ class tensor {
   T* as() const {
     return static_cast<T*>(data());
   }
+  const std::shared_ptr<cuda::memory>& held() const { return memory_; }
   /// The same memory, read as another shape, or as another precision that is stored alike.
   tensor viewed(cuda::shape extents) const { return {std::move(extents), precision_, order_, memory_}; }
   tensor viewed(comp::precision p) const { return {extents_, p, order_, memory_}; }

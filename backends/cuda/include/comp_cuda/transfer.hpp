@@ -21,14 +21,14 @@ namespace detail {
 
 /// The ways in. Eight, so that the four or five parts of a batch wait for no copy of the batch before.
 struct uploads {
-  static constexpr std::size_t slots = 8, most_pinned = std::size_t{64} << 20;  // [bytes] of one slot
+  static constexpr std::size_t slots = 8;
   prefetcher way;
   explicit uploads(context& c) : way{c.pool(), slots} {}
 };
 
 /// The bytes on the device. Weights too large for pinned memory are copied by the driver, which may wait.
 inline std::shared_ptr<memory> brought(context& c, std::span<const std::byte> from) {
-  if (from.size() <= uploads::most_pinned) {
+  if (std::ssize(from) <= c.chosen().pinned_limit) {
     auto& way = c.part<uploads>().way;
     way.put(from);
     return c.adopt(way.take(c.stream()));
@@ -41,14 +41,6 @@ inline std::shared_ptr<memory> brought(context& c, std::span<const std::byte> fr
 inline index_range range_of(std::span<const std::int32_t> from) {
   const auto [least, most] = std::ranges::minmax(from);
   return {least, most, std::ranges::count_if(from, [](std::int32_t i) { return i >= 0; })};
-}
-inline tensor duplicate(context& c, const tensor& t) {
-  if (!t) return {};
-  const tensor to = c.make_like(t);
-  check(cudaMemcpyAsync(to.data(), t.data(), static_cast<std::size_t>(t.size() * bytes_of(storage_of(t.precision()))),
-                        cudaMemcpyDeviceToDevice, c.stream().get()),
-        "copying a tensor");
-  return to;
 }
 
 }  // namespace detail
@@ -102,7 +94,7 @@ inline void set_values(context& c, parameter& p, std::span<const float> from) {
 }
 
 inline parameter_state snapshot(context& c, const parameter& p) {
-  return {detail::duplicate(c, p.value), detail::duplicate(c, p.first), detail::duplicate(c, p.second)};
+  return {duplicate(c, p.value), duplicate(c, p.first), duplicate(c, p.second)};
 }
 /// Throws: error, with both sizes, for the state of another parameter.
 inline void restore(context& c, parameter& p, const parameter_state& s) {
@@ -110,7 +102,7 @@ inline void restore(context& c, parameter& p, const parameter_state& s) {
       s.value && s.value.size() == elements(p.extents),
       "a state of shape {} restored into a parameter of {} (they must agree): restore what this parameter saved",
       text(s.value.shape()), text(p.extents));
-  parameter_state again{detail::duplicate(c, s.value), detail::duplicate(c, s.first), detail::duplicate(c, s.second)};
+  parameter_state again{duplicate(c, s.value), duplicate(c, s.first), duplicate(c, s.second)};
   if (p.value.order() != again.value.order()) {
     p.gradient = p.low = {};
     p.fresh = true;

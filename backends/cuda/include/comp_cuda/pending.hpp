@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element-wise operators that run when somebody asks for their result: by then it is known which neighbours share a
+// launch, and which of the tensors between them nobody holds any more. Those are not written at all; the others are
+// written by the same launch. Each step is rounded as if it had been stored: results do not depend on what was fused.
+// Inert where nothing element-wise follows: one operator is one launch. With settings::fuse off each runs at once.
+// Not here: sums within an operator, which round once (elementwise.hpp); a change of precision or order ends a chain.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "context.hpp"
+
+namespace comp::cuda {
+
+/// One step of an operator; `other` lies as what it is applied to.
+struct pending_step {
+  step_kind kind;
+  tensor other = {};
+  native::math::dropout_mask mask = {};
+};
+
+namespace detail {
+
+/// One operator that has been asked for. Its steps are rounded together, at its end.
+class pending_operator final : public deferred {
+ public:
+  pending_operator(tensor from, std::vector<pending_step> steps)
+      : from_{std::move(from)}, steps_{std::move(steps)}, all_steps_{steps_.size()} {
+    if (const pending_operator* b = before()) all_steps_ += b->all_steps_;
+  }
+  /// Its own, and those of the operators that it waits for.
+  std::size_t all_steps() const { return all_steps_; }
+
+  void run(memory& into) override {
+    const std::vector<link> path = fused_with(into);
+    with_storage(from_.precision(), [&]<class T>(std::type_identity<T>) { launch<T>(path); });
+    count(into.life().fused, path);
+    std::vector<std::unique_ptr<deferred>> done;  // what they read is given back after the last of them was looked at
+    for (const link& l : path) {
+      if (l.written) done.push_back(l.to->filled());
+    }
+  }
+
+  /// The operator that fills `m`, where there is one.
+  static pending_operator* of(const memory* m) { return m ? static_cast<pending_operator*>(m->fill()) : nullptr; }
+
+ private:
+  struct link {
+    memory* to;
+    pending_operator* by;
+    bool written;
+  };
+  pending_operator* before() const { return of(from_.held().get()); }
+
+  /// The operators of one launch, the last one first: as many of those before as fit.
+  std::vector<link> fused_with(memory& into) {
+    std::vector<link> path{{&into, this, true}};
+    std::size_t steps = steps_.size();
+    for (pending_operator* first = this; pending_operator* b = first->before(); first = b) {
+      const std::shared_ptr<memory>& between = first->from_.held();
+      const bool held = between.use_count() > 1;  // by more than the operator that reads it
+      steps += b->steps_.size() + (held ? 1 : 0);
+      if (steps > static_cast<std::size_t>(most_steps)) break;
+      path.push_back({between.get(), b, held});
+    }
+    return path;
+  }
+  template <class T>
+  static void launch(const std::vector<link>& path) {
+    const tensor& from = path.back().by->from_;
+    const T* start = from.as<T>();
+    std::vector<chain_step<T>> steps;
+    for (std::size_t i = path.size(); i-- > 0;) {
+      for (const pending_step& s : path[i].by->steps_)
+        steps.push_back({.kind = s.kind, .other = s.other.as<T>(), .mask = s.mask});
+      steps.back().rounds = i > 0;
+      if (i > 0 && path[i].written)
+        steps.push_back({.kind = step_kind::keep, .kept = static_cast<T*>(path[i].to->take_place())});
+    }
+    lifeline& life = path[0].to->life();
+    check(cudaSetDevice(life.card.device), "choosing a GPU");
+    run_chain<T>(life.stream.get(), start, static_cast<T*>(path[0].to->take_place()), from.size(), steps);
+  }
+  void count(fusion_counts& all, const std::vector<link>& path) const {
+    const std::int64_t bytes = from_.size() * bytes_of(storage_of(from_.precision()));
+    all.operators += std::ssize(path);
+    ++all.launches;
+    for (const link& l : path) {
+      if (&l != &path[0]) all.bytes_saved += l.written ? bytes : 2 * bytes;  // not read; not written either
+    }
+  }
+
+  tensor from_;
+  std::vector<pending_step> steps_;
+  std::size_t all_steps_;
+};
+
+}  // namespace detail
+
+inline bool is_pending(const tensor& t) { return t && t.held()->fill(); }
+
+/// The steps one after another, rounded at the end: at most most_steps. Returns: a tensor like x, filled when asked
+/// for.
+inline tensor apply(context& c, const tensor& x, std::vector<pending_step> steps) {
+  for (const pending_step& s : steps) (void)s.other.data();
+  const auto* before = detail::pending_operator::of(x.held().get());
+  if (before && before->all_steps() + steps.size() > static_cast<std::size_t>(most_steps)) (void)x.data();
+  const std::int64_t bytes = x.size() * bytes_of(storage_of(x.precision()));
+  auto work = std::make_unique<detail::pending_operator>(x, std::move(steps));
+  const tensor y{x.shape(), x.precision(), x.order(), c.promise(bytes, std::move(work))};
+  if (!c.chosen().fuse) (void)y.data();
+  return y;
+}
+
+}  // namespace comp::cuda

@@ -1,0 +1,471 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is particular to the cuda Device: nothing waits that need not, precisions that are stored alike are views, low
+// copies come from the optimizer's pass, memory is counted, and what is refused is refused in a sentence.
+#include <comp_cuda/comp_cuda.hpp>
+#include <cstring>
+#include <optional>
+
+#include "kernel_test.hpp"
+
+namespace comp::cuda::test {
+namespace {
+
+using native::activation;
+using parameters = device::parameters;
+
+/// A fresh machine for each test; what the test leaves behind is a failure.
+struct fresh {
+  fresh() { simt::device = {}; }
+  ~fresh() { CHECK_NOTHROW(simt::device.reset()); }
+};
+/// How many pieces of work have run, on all streams.
+std::uint64_t work_run() {
+  std::uint64_t done = 0;
+  for (const auto& s : simt::device.streams) done += s->done;
+  return done;
+}
+std::vector<float> some(const shape& s, unsigned seed, float scale = 1) {
+  return normal(static_cast<std::size_t>(elements(s)), seed, scale);
+}
+tensor made(device& d, const shape& s, unsigned seed, precision p = precision::fp32) {
+  return d.upload(some(s, seed), s, p);
+}
+std::vector<std::int32_t> labels_of(std::int64_t n, std::int64_t classes) {
+  std::vector<std::int32_t> labels;
+  for (std::int64_t i = 0; i < n; ++i) labels.push_back(static_cast<std::int32_t>(i % 3 == 2 ? -1 : i * 7 % classes));
+  return labels;
+}
+indices targets(device& d, std::int64_t n, std::int64_t classes) { return d.upload(labels_of(n, classes), {n}); }
+/// Equal in bits, NaN included.
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+template <class F>
+std::uint64_t launches_of(F f) {
+  const std::uint64_t before = simt::device.launches;
+  f();
+  return simt::device.launches - before;
+}
+
+}  // namespace
+
+TEST_CASE("no operator waits: everything is given to the stream before anything has run") {
+  const fresh machine;
+  device d{{.measure_algorithms = false}};  // a measurement waits, once for a shape
+  auto gamma = d.make_parameter(some({6}, 1), {6}), beta = d.make_parameter(some({6}, 2), {6});
+  auto table = d.make_parameter(some({9, 6}, 3), {9, 6}), w = d.make_parameter(some({5, 6}, 4), {5, 6});
+  const tensor x = made(d, {2, 4, 6}, 5, precision::bf16);
+  const indices tokens = d.upload(std::vector<std::int32_t>{0, 8, 3, 3, 1, 2, 7, 5}, {2, 4});
+  const tensor e = d.add(x, d.embedding(tokens, table, precision::bf16));
+  const auto norm = d.layer_norm(e, gamma, beta, 1e-5);
+  const tensor a = d.activate(activation::gelu, d.dropout(norm.output, 0.3, {1, 2}));
+  const tensor heads = d.split_heads(a, 2),
+               joined = d.merge_heads(d.softmax(d.bmm(heads, heads, false, true, 0.5), true));
+  const tensor y = d.linear(d.cast(norm.output, precision::fp16), w, nullptr);
+  const tensor dx = d.linear_backward(y, d.cast(norm.output, precision::fp16), w, nullptr, true);
+  (void)d.layer_norm_backward(d.cast(dx, precision::bf16), e, norm.saved, gamma, beta, 1e-5);
+  d.embedding_backward(d.cast(dx, precision::bf16), tokens, table);
+  parameter* all[] = {&gamma, &beta, &table, &w};
+  d.scale_gradients(all, 0.5);
+  d.adam_step(all, {}, 1);
+  d.sgd_step(all, {.momentum = 0.9});
+  CHECK(work_run() == 0);
+  d.synchronize();
+  CHECK(work_run() > 50);
+  CHECK(std::isfinite(d.values(w)[0]));
+}
+
+TEST_CASE("uploads run beside what was given before, and the caller's memory is free when they return") {
+  const fresh machine;
+  device d;
+  const tensor x = made(d, {300}, 1);
+  const tensor y = d.activate(activation::tanh, x);
+  std::vector<float> batch(300);
+  std::vector<tensor> all;
+  for (int i = 0; i < 30; ++i) {  // more than there are slots
+    std::ranges::fill(batch, static_cast<float>(i));
+    all.push_back(d.upload(batch, {300}, i % 2 ? precision::fp32 : precision::fp16));
+  }
+  std::ranges::fill(batch, -1.0F);
+  const auto computed =
+      std::ranges::find_if(simt::device.streams, [&](const auto& s) { return s.get() == d.shared().stream().get(); });
+  CHECK((*computed)->done == 0);  // a full ring waits for copies, never for operators
+  for (std::size_t i = 0; i < all.size(); ++i)
+    CHECK(d.download(all[i]) == std::vector<float>(300, static_cast<float>(i)));
+}
+
+TEST_CASE("what is larger than a block of pinned memory goes another way, with the same values") {
+  const fresh machine;
+  device small{{.pinned_limit = 64}}, none{{.pinned_limit = 0}};
+  for (device* d : {&small, &none}) {
+    for (const std::int64_t n : {15, 16, 17, 100}) {
+      const auto v = some({n}, 1);
+      CHECK(d->download(d->upload(v, {n}, precision::fp32)) == v);
+    }
+  }
+  std::size_t pinned = 0;
+  for (const auto& [at, bytes] : simt::device.pinned) pinned += bytes;
+  CHECK(pinned == 60 + 64);
+}
+
+TEST_CASE("precisions that are stored alike are views of the same memory") {
+  const fresh machine;
+  device d;
+  const tensor x = made(d, {5, 7}, 1), low = d.cast(x, precision::bf16);
+  d.synchronize();
+  const std::int64_t live = d.live_bytes();
+  const auto launches = launches_of([&] {
+    CHECK(d.cast(x, precision::tf32).data() == x.data());
+    CHECK(d.cast(x, precision::tf32).precision() == precision::tf32);
+    CHECK(d.cast(low, precision::fp8_e4m3).data() == low.data());
+    CHECK(d.cast(d.cast(low, precision::fp8_e5m2), precision::bf16).data() == low.data());
+    CHECK(d.reshape(x, {7, 5}).data() == x.data());
+    CHECK(d.live_bytes() == live);
+  });
+  CHECK(launches == 0);
+  CHECK(d.cast(x, precision::fp16).data() != x.data());
+  CHECK(d.activate(activation::relu, d.cast(low, precision::fp8_e4m3)).precision() == precision::fp8_e4m3);
+  CHECK(d.upload(some({3}, 2), {3}, precision::fp8_e5m2).precision() == precision::fp8_e5m2);
+}
+
+TEST_CASE("the optimizer writes the low copies in its pass, and drops those that nobody reads") {
+  const fresh machine;
+  device d;
+  context& c = d.shared();
+  std::vector<parameter> owned;
+  for (unsigned i = 0; i < 60; ++i) owned.push_back(d.make_parameter(some({37}, i), {37}));
+  std::vector<parameter*> all;
+  const auto backward = [&] {
+    for (parameter& p : owned) {
+      const auto to = gradient_of(c, p);
+      check(cudaMemcpyAsync(to.at, p.value.data(), 37 * sizeof(float), cudaMemcpyDeviceToDevice, c.stream().get()),
+            "copying");
+    }
+  };
+  for (parameter& p : owned) all.push_back(&p);
+  for (std::size_t i = 0; i < owned.size(); ++i) (void)weights(c, owned[i], i % 2 ? precision::fp16 : precision::bf16);
+  backward();
+  const sgd_options o{.learning_rate = 0.25};
+  CHECK(launches_of([&] { d.sgd_step(all, o); }) == 2);  // 30 of each type: one launch takes 48
+  const auto read_again = launches_of([&] {
+    for (std::size_t i = 0; i < owned.size(); ++i) {
+      parameter& p = owned[i];
+      const precision as = i % 2 ? precision::fp16 : precision::bf16;
+      CHECK(weights(c, p, as) == p.low.data());
+    }
+  });
+  CHECK(read_again == 0);
+  for (std::size_t i = 0; i < 2; ++i)
+    CHECK(d.download(owned[i].low) == d.download(d.cast(owned[i].value, owned[i].low.precision())));
+  CHECK(d.values(owned[5])[3] == some({37}, 5)[3] * 0.75F);
+
+  SUBCASE("what was not read since the last step is dropped at the next, and its memory with it") {
+    d.sgd_step(all, o);  // everything was read above
+    CHECK(owned[0].low);
+    const std::int64_t live = d.live_bytes();
+    CHECK(launches_of([&] { d.sgd_step(all, o); }) == 2);  // 60 without copies in one table after another
+    CHECK_FALSE(owned[0].low);
+    CHECK(d.live_bytes() == live - 60 * 512);
+  }
+  SUBCASE("new values make the copy stale") {
+    d.set_values(owned[0], some({37}, 99));
+    CHECK(launches_of([&] { (void)weights(c, owned[0], precision::bf16); }) == 1);
+    CHECK(d.download(owned[0].low) == d.download(d.cast(owned[0].value, precision::bf16)));
+  }
+  SUBCASE("a parameter without a gradient keeps values and copy") {
+    d.zero_gradient(owned[0]);
+    const auto before = d.values(owned[0]);
+    d.sgd_step(all, o);
+    CHECK(d.values(owned[0]) == before);
+    CHECK(launches_of([&] { (void)weights(c, owned[0], precision::bf16); }) == 0);
+    CHECK(d.gradient(owned[0]) == std::vector<float>(37));
+  }
+}
+
+TEST_CASE("live and peak memory count tensors, slots and scratch, rounded to 512 bytes") {
+  const fresh machine;
+  device d;
+  CHECK(d.live_bytes() == 0);
+  {
+    const tensor x = made(d, {1000}, 1);
+    CHECK(d.live_bytes() == 4096);
+    const tensor low = d.cast(x, precision::fp16);
+    CHECK(d.live_bytes() == 4096 + 2048);
+    double loss = 0;
+    d.mse_loss(x, x, &loss);  // most_partials floats of scratch stay
+    CHECK(loss == 0);
+    CHECK(d.live_bytes() == 2 * 4096 + 2048);
+    CHECK(d.peak_bytes() == 2 * 4096 + 2048 + 512);
+  }
+  CHECK(d.live_bytes() == 4096);
+  d.reset_peak();
+  CHECK(d.peak_bytes() == 4096);
+  auto p = d.make_parameter(some({100}, 1), {100});
+  (void)gradient_of(d.shared(), p);
+  d.shared().clear(p.gradient.data(), 400);
+  parameter* all[] = {&p};
+  d.adam_step(all, {}, 1);
+  CHECK(d.live_bytes() == 4096 + 4 * 512);
+}
+
+TEST_CASE("two devices work side by side, on one GPU and on two") {
+  const fresh machine;
+  simt::device.count = 2;
+  device one, same, other{{.gpu = 1}};
+  const std::vector<float> v = some({64}, 1);
+  std::vector<tensor> x, y;
+  device* all[] = {&one, &other, &same};
+  for (device* d : all) x.push_back(d->upload(v, {64}, precision::fp16));
+  for (std::size_t i = 0; i < 3; ++i) y.push_back(all[i]->softmax(all[i]->activate(activation::tanh, x[i])));
+  const std::vector<float> want = one.download(y[0]);
+  CHECK(other.download(y[1]) == want);
+  CHECK(same.download(y[2]) == want);
+  CHECK(one.live_bytes() == other.live_bytes());
+}
+
+TEST_CASE("tensors and parameters may outlive the device") {
+  const fresh machine;
+  std::optional<device> d{std::in_place};
+  const tensor x = made(*d, {9}, 1), y = d->activate(activation::relu, x);  // y waits to be asked for
+  const indices i = targets(*d, 9, 4);
+  auto p = d->make_parameter(some({9}, 2), {9});
+  d.reset();
+  CHECK(x.size() + y.size() + i.size() == 27);
+}
+
+TEST_CASE("what a device does not have is refused in a sentence") {
+  const fresh machine;
+  CHECK_THROWS_WITH_AS((device{{.gpu = 1}}),
+                       "GPU 1 asked for (1 found by the CUDA driver): use one that is there, or the host device",
+                       error);
+  CHECK_THROWS_AS((device{{.gpu = -1}}), error);
+  CHECK_THROWS_WITH_AS((device{{.workspace_limit = -1}}),
+                       "a workspace of -1 bytes asked for (0 is the least): use 0 to forbid workspaces",
+                       settings_error);
+  CHECK_THROWS_WITH_AS((device{{.pinned_limit = -1}}),
+                       "-1 bytes of pinned memory asked for (0 is the least): use 0 for none", settings_error);
+  simt::device.properties.major = 7;
+  device volta;
+  CHECK(volta.supported_precisions() == std::vector{precision::fp32, precision::fp16});
+  CHECK(volta.warnings().size() == 2);
+  CHECK(volta.hardware().compute_capability == 70);
+  CHECK(volta.hardware().kind == device_kind::cuda);
+  CHECK(volta.hardware().name == "stand-in");
+  const tensor x = made(volta, {4}, 1);
+  const char* sentence = "precision bf16 asked of the cuda device (stand-in has fp32, fp16): use one of these";
+  CHECK_THROWS_WITH_AS((void)volta.cast(x, precision::bf16), sentence, error);
+  CHECK_THROWS_WITH_AS(made(volta, {4}, 1, precision::bf16), sentence, error);
+  auto table = volta.make_parameter(some({3, 2}, 1), {3, 2});
+  CHECK_THROWS_WITH_AS((void)volta.embedding(volta.upload(std::vector<std::int32_t>{1}, {1}), table, precision::bf16),
+                       sentence, error);
+}
+
+TEST_CASE("operands that do not fit are refused before anything is launched") {
+  const fresh machine;
+  device d;
+  const tensor x = made(d, {2, 3}, 1), other = made(d, {3, 2}, 2);
+  auto table = d.make_parameter(some({4, 2}, 3), {4, 2}), gamma = d.make_parameter(some({2}, 4), {2});
+  double loss = 0;
+  const auto with = [&](std::vector<std::int32_t> v) { return d.upload(v, {std::ssize(v)}); };
+  const std::vector<float> five(5);
+  const auto launches = launches_of([&] {
+    CHECK_THROWS_WITH_AS((void)d.upload(five, {2, 3}, precision::fp32),
+                         "upload of 5 values as (2,3) (it has 6 elements): give as many values", error);
+    CHECK_THROWS_WITH_AS((void)d.upload(std::span<const float>{}, {0, 3}, precision::fp32),
+                         "upload of a tensor of shape (0,3) (it has no elements): leave out empty batches", error);
+    CHECK_THROWS_WITH_AS((void)d.add(x, other),
+                         "add of (2,3) and (3,2) (the shapes must be equal): reshape one of them", error);
+    CHECK_THROWS_WITH_AS((void)d.sum({}), "sum of 0 tensors (there is nothing to add): give at least one", error);
+    CHECK_THROWS_WITH_AS((void)d.reshape(x, {4}),
+                         "reshape of (2,3) to (4) (it has 6 elements, not 4): keep the number of elements", error);
+    CHECK_THROWS_WITH_AS((void)d.dropout(x, 1.5, {}), "dropout with p = 1.5 (it is a probability): use 0 to 1", error);
+    CHECK_THROWS_WITH_AS((void)d.softmax(x, true),
+                         "softmax of x (2,3), causal (the last two sizes must be equal): leave the mask out or fix the "
+                         "shape",
+                         error);
+    CHECK_THROWS_WITH_AS(
+        (void)d.layer_norm(x, gamma, gamma, 1e-5),
+        "layer_norm of x (2,3) with a parameter of (2) (it needs one value for each of 3): make it (3)", error);
+    CHECK_THROWS_WITH_AS((void)d.split_heads(x, 2),
+                         "split_heads of x (2,3) into 2 (it takes (B,T,C), C a multiple of the heads): fix the sizes",
+                         error);
+    CHECK_THROWS_WITH_AS((void)d.embedding(with({0, 4}), table, precision::fp32),
+                         "embedding of index 4 (the table has 4 rows): use indices from 0 to 3", error);
+    CHECK_THROWS_WITH_AS((void)d.embedding(with({-1, 3}), table, precision::fp32),
+                         "embedding of index -1 (the table has 4 rows): use indices from 0 to 3", error);
+    CHECK_THROWS_WITH_AS((void)d.cross_entropy(x, with({0, 3}), &loss),
+                         "cross_entropy of target 3 (there are 3 classes): use targets below 3", error);
+    CHECK_THROWS_WITH_AS(d.nll_loss(x, with({-1, -5}), &loss),
+                         "nll_loss with 2 targets, all below 0 (the mean of none is not defined): leave out such a "
+                         "batch",
+                         error);
+    CHECK_THROWS_WITH_AS(
+        (void)d.count_correct(x, with({0})),
+        "count_correct of scores (2,3) with 1 targets (scores are (N,V), one target for each row): fix "
+        "the shapes",
+        error);
+    CHECK_THROWS_WITH_AS(d.adam_step({}, {}, 0), "adam_step number 0 (steps count from 1): start at 1", error);
+    auto p = d.make_parameter(some({5}, 1), {5});
+    CHECK_THROWS_WITH_AS(d.restore(p, d.snapshot(gamma)),
+                         "a state of shape (2) restored into a parameter of (5) (they must agree): restore what this "
+                         "parameter saved",
+                         error);
+  });
+  CHECK(launches == 0);
+}
+
+TEST_CASE("element-wise operators keep the order of channels, and the others give row-major meaning") {
+  const fresh machine;
+  device d;
+  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
+    CAPTURE(p);
+    const shape s{3, 5, 7, 7};
+    const tensor x = made(d, s, 1, p), y = made(d, s, 2, p);
+    const tensor last = in_order(d.shared(), x, order::channels_last);
+    REQUIRE(last.order() == order::channels_last);
+    CHECK(d.download(last) == d.download(x));
+    const tensor sum = d.add(last, y);
+    CHECK(sum.order() == order::channels_last);
+    CHECK(d.download(sum) == d.download(d.add(x, y)));
+    const tensor back = d.activate_backward(activation::relu, y, last, last);
+    CHECK(back.order() == order::channels_last);
+    CHECK(d.download(back) == d.download(d.activate_backward(activation::relu, y, x, x)));
+    const tensor three[] = {x, last, sum}, plain[] = {x, x, d.add(x, y)};
+    CHECK(d.download(d.sum(three)) == d.download(d.sum(plain)));
+    CHECK(d.download(d.dropout(last, 0.5, {3, 4})) == d.download(d.dropout(x, 0.5, {3, 4})));
+    CHECK(d.download(d.softmax(last)) == d.download(d.softmax(x)));
+    CHECK(d.download(d.log_softmax_backward(last, sum)) == d.download(d.log_softmax_backward(x, plain[2])));
+    CHECK(d.download(d.merge_heads(last)) == d.download(d.merge_heads(x)));
+    CHECK(d.download(d.reshape(last, {15, 49})) == d.download(x));
+    double of_last = 0, of_x = 0;
+    d.mse_loss(last, y, &of_last);
+    d.mse_loss(x, y, &of_x);
+    CHECK(of_last == doctest::Approx(of_x).epsilon(1e-6));
+    CHECK(d.download(d.mse_loss_backward(last, y, 3)) == d.download(d.mse_loss_backward(x, y, 3)));
+  }
+}
+
+TEST_CASE("sums round once, whatever the number and precisions of the terms") {
+  const fresh machine;
+  device d;
+  for (const std::size_t n : {1U, 2U, 3U, 9U, 10U, 20U}) {
+    for (const bool mixed : {false, true}) {
+      CAPTURE(n);
+      CAPTURE(mixed);
+      std::vector<tensor> terms;
+      std::vector<double> want(33);
+      for (std::size_t i = 0; i < n; ++i) {
+        terms.push_back(made(d, {33}, static_cast<unsigned>(i), mixed && i % 2 ? precision::fp32 : precision::bf16));
+        const auto v = d.download(terms.back());
+        for (std::size_t k = 0; k < 33; ++k) want[k] += static_cast<double>(v[k]);
+      }
+      const tensor total = d.sum(terms);
+      CHECK(total.precision() == precision::bf16);
+      check_close(rounded<bf16>(d.download(total)), want, 1.01, static_cast<double>(n) * 0x1p-23);
+    }
+  }
+}
+
+TEST_CASE("a snapshot restores values, slots and order, bit for bit") {
+  const fresh machine;
+  device d;
+  const shape s{4, 3, 3, 3};
+  auto p = d.make_parameter(some(s, 1), s);
+  parameter* all[] = {&p};
+  const auto step = [&](std::int64_t n) {
+    d.zero_gradient(p);
+    const auto to = gradient_of(d.shared(), p);
+    check(cudaMemcpyAsync(to.at, p.value.data(), 432, cudaMemcpyDeviceToDevice, d.shared().stream().get()), "copying");
+    d.adam_step(all, {.learning_rate = 0.1}, n);
+  };
+  step(1);
+  const auto plain = d.snapshot(p);
+  const auto at_plain = d.values(p);
+  settle(d.shared(), p, order::channels_last);
+  CHECK(d.values(p) == at_plain);
+  step(2);
+  const auto last = d.snapshot(p);
+  const auto at_last = d.values(p);
+  step(3);
+  const auto after = d.values(p);
+  d.restore(p, last);
+  CHECK(p.value.order() == order::channels_last);
+  CHECK(d.values(p) == at_last);
+  step(3);
+  CHECK(same_bits(d.values(p), after));
+  d.restore(p, plain);
+  CHECK(p.value.order() == order::row_major);
+  CHECK(d.values(p) == at_plain);
+  CHECK(d.gradient(p) == std::vector<float>(108));  // that of the other order is gone
+  step(2);
+  step(3);
+  CHECK(d.values(p) == after);
+}
+
+TEST_CASE("two parameters of one kernel get their gradients whether they learn, begin or go on") {
+  const fresh machine;
+  device d;
+  const shape s{5, 6};
+  const tensor x = made(d, s, 1), dy = made(d, s, 2);
+  const auto gradients = [&](bool gamma_learns, bool beta_learns, bool gamma_goes_on, bool beta_goes_on) {
+    auto gamma = d.make_parameter(some({6}, 3), {6}, gamma_learns);
+    auto beta = d.make_parameter(some({6}, 4), {6}, beta_learns);
+    const auto norm = d.layer_norm(x, gamma, beta, 1e-5);
+    (void)d.layer_norm_backward(dy, x, norm.saved, gamma, beta, 1e-5);
+    if (!gamma_goes_on) d.zero_gradient(gamma);
+    if (!beta_goes_on) d.zero_gradient(beta);
+    (void)d.layer_norm_backward(dy, x, norm.saved, gamma, beta, 1e-5);
+    return std::pair{d.gradient(gamma), d.gradient(beta)};
+  };
+  const auto once = gradients(true, true, false, false), twice = gradients(true, true, true, true);
+  for (std::size_t i = 0; i < 6; ++i) {
+    CHECK(twice.first[i] == 2 * once.first[i]);
+    CHECK(twice.second[i] == 2 * once.second[i]);
+  }
+  CHECK(gradients(true, true, true, false) == std::pair{twice.first, once.second});
+  CHECK(gradients(true, true, false, true) == std::pair{once.first, twice.second});
+  CHECK(gradients(false, true, false, true) == std::pair{std::vector<float>(6), twice.second});
+  CHECK(gradients(true, false, true, false) == std::pair{twice.first, std::vector<float>(6)});
+  CHECK(gradients(false, false, true, true) == std::pair{std::vector<float>(6), std::vector<float>(6)});
+}
+
+TEST_CASE("losses in any precision, and rows of odd sizes, agree with FP64") {
+  const fresh machine;
+  device d;
+  for (const precision p : {precision::fp32, precision::tf32, precision::bf16, precision::fp16, precision::fp8_e4m3}) {
+    for (const shape& s : {shape{1, 1}, shape{3, 5}, shape{7, 33}}) {
+      CAPTURE(p);
+      CAPTURE(s[1]);
+      const tensor x = made(d, s, 1, p);
+      const indices target = targets(d, s[0], s[1]);
+      const auto labels = labels_of(s[0], s[1]);
+      const auto v = d.download(x);
+      double want = 0, counted = 0;
+      std::int64_t right = 0;
+      for (std::int64_t r = 0; r < s[0]; ++r) {
+        const float* row = v.data() + r * s[1];
+        const std::int32_t label = labels[static_cast<std::size_t>(r)];
+        right += std::max_element(row, row + s[1]) - row == label;
+        if (label < 0) continue;
+        double sum = 0;
+        for (std::int64_t i = 0; i < s[1]; ++i) sum += std::exp(static_cast<double>(row[i]));
+        want += std::log(sum) - static_cast<double>(row[label]);
+        ++counted;
+      }
+      double loss = 0, again = 0;
+      const auto made_loss = d.cross_entropy(x, target, &loss);
+      CHECK(std::abs(loss - want / counted) < 1e-5);
+      const tensor wide = d.cast(x, precision::fp32), logp = d.log_softmax(wide);
+      d.nll_loss(logp, target, &again);
+      CHECK(std::abs(again - want / counted) < 1e-5);
+      CHECK(d.count_correct(x, target) == right);
+      const tensor dx = d.cross_entropy_backward(made_loss.saved, target, 8);
+      CHECK(dx.precision() == p);
+      const auto through = d.download(d.log_softmax_backward(d.nll_loss_backward(logp, target, 8), logp));
+      const auto direct = d.download(dx);
+      for (std::size_t i = 0; i < through.size(); ++i) CHECK(std::abs(direct[i] - through[i]) < 0.07F);
+    }
+  }
+}
+
+}  // namespace comp::cuda::test
