@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: Apache-2.0
+// Convolution, pooling and batch norm of the cuda Device against FP64, in every precision and both orders, and where
+// cuDNN refuses an order or a type; how algorithms are chosen. Values are few bits long, so that operands are exact in
+// every precision and only results are rounded.
+#include <comp_cuda/device.hpp>
+#include <tuple>
+
+#include "../native/reference_device.hpp"
+#include "dnn_test.hpp"
+
+namespace comp::cuda::test {
+namespace {
+
+namespace reference = native::reference;
+
+struct conv_case {
+  shape x, w;
+  conv2d_options options{};
+};
+const std::vector<conv_case> conv_cases{
+    {{2, 3, 7, 7}, {4, 3, 3, 3}, {.padding = {1, 1}}},
+    {{3, 1, 12, 12}, {6, 1, 5, 5}},
+    {{1, 5, 6, 9}, {7, 5, 1, 1}},
+    {{2, 4, 9, 8}, {6, 2, 3, 2}, {.stride = {2, 1}, .padding = {1, 0}, .groups = 2}},
+    {{2, 6, 8, 8}, {6, 1, 3, 3}, {.stride = {2, 2}, .padding = {1, 1}, .groups = 6}},
+    {{2, 3, 11, 10}, {2, 3, 3, 3}, {.padding = {2, 1}, .dilation = {2, 3}}},
+    {{2, 8, 3, 3}, {5, 8, 3, 3}},
+    {{2, 3, 5, 7}, {4, 3, 3, 3}, {.stride = {3, 4}, .padding = {2, 2}}},
+};
+
+/// One convolution with its backward, twice, on both devices: gradients are overwritten first and then added to.
+void check_convolution(device& d, const conv_case& k, precision p, order places, bool bias = true) {
+  CAPTURE(text(k.x));
+  CAPTURE(text(k.w));
+  CAPTURE(name(p));
+  CAPTURE(static_cast<int>(places));
+  reference::device exact;
+  const auto weights = coarse(elements(k.w), 2), biases = coarse(k.w[0], 3);
+  auto w = d.make_parameter(weights, k.w), b = d.make_parameter(biases, {k.w[0]});
+  auto exact_w = exact.make_parameter(weights, k.w), exact_b = exact.make_parameter(biases, {k.w[0]});
+  for (int step = 0; step < 2; ++step) {
+    const auto values = coarse(elements(k.x), 4 + step);
+    const tensor x = in_order(d.shared(), d.upload(values, k.x, p), places);
+    const auto exact_x = exact.upload(values, k.x, p);
+    const tensor y = d.conv2d(x, w, bias ? &b : nullptr, k.options);
+    const auto exact_y = exact.conv2d(exact_x, exact_w, bias ? &exact_b : nullptr, k.options);
+    CHECK(y.precision() == p);
+    CHECK(y.shape() == exact_y.shape());
+    check_near(d.download(y), exact_y.values(), p, bias ? 1 : 0);
+    const auto gradients = coarse(y.size(), 8 + step);
+    const tensor dy = in_order(d.shared(), d.upload(gradients, y.shape(), p), places);
+    const tensor dx = d.conv2d_backward(dy, x, w, bias ? &b : nullptr, k.options, true);
+    const auto exact_dx = exact.conv2d_backward(exact.upload(gradients, y.shape(), p), exact_x, exact_w,
+                                                bias ? &exact_b : nullptr, k.options, true);
+    CHECK(dx.precision() == p);
+    check_near(d.download(dx), exact_dx.values(), p);
+    check_near(d.gradient(w), exact_w.gradient, p, step);
+    if (bias) check_near(d.gradient(b), exact_b.gradient, precision::fp32);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("convolutions agree with FP64 in every precision and order, with strides, padding, dilation and groups") {
+  const fresh_dnn machine;
+  device d;
+  for (const conv_case& k : conv_cases) {
+    for (const precision p : precisions) {
+      for (const order places : {order::row_major, order::channels_last}) check_convolution(d, k, p, places);
+    }
+    check_convolution(d, k, precision::fp32, order::row_major, false);
+  }
+  for (const auto& run : simt::dnn.runs) {
+    CHECK(simt::algorithms_of(run.pass)[static_cast<std::size_t>(run.algorithm)].deterministic);
+    CHECK(static_cast<std::int64_t>(run.workspace) <= d.shared().workspace_limit());
+  }
+}
+
+TEST_CASE("low precision and TF32 run channels_last on tensor cores, FP32 row-major and without") {
+  const fresh_dnn machine;
+  device d;
+  const conv_case& k = conv_cases[0];
+  for (const precision p : precisions) {
+    CAPTURE(name(p));
+    simt::dnn.runs.clear();
+    check_convolution(d, k, p, order::row_major);
+    REQUIRE(simt::dnn.runs.size() == 6);
+    for (const auto& run : simt::dnn.runs) {
+      CHECK(run.nhwc == (p != precision::fp32));
+      CHECK((run.math == CUDNN_FMA_MATH) == (p == precision::fp32));
+    }
+  }
+  // 1 + 2^-12 is 1 in TF32, and itself in FP32.
+  auto w = d.make_parameter(std::vector<float>{1}, {1, 1, 1, 1});
+  const tensor x = d.upload(std::vector<float>{1.000244140625F, 2}, {1, 1, 1, 2}, precision::fp32);
+  CHECK(d.download(d.conv2d(x, w, nullptr, {})) == std::vector<float>{1.000244140625F, 2});
+  CHECK(d.download(d.conv2d(d.cast(x, precision::tf32), w, nullptr, {})) == std::vector<float>{1, 2});
+}
+
+TEST_CASE("what a backward is not asked for is not computed") {
+  const fresh_dnn machine;
+  device d;
+  const conv_case& k = conv_cases[0];
+  auto w = d.make_parameter(coarse(elements(k.w), 2), k.w, false), b = d.make_parameter(coarse(4, 3), {4}, false);
+  const tensor x = d.upload(coarse(elements(k.x), 4), k.x, precision::bf16);
+  const tensor y = d.conv2d(x, w, &b, k.options);
+  simt::dnn.runs.clear();
+  CHECK_FALSE(d.conv2d_backward(y, x, w, &b, k.options, false));
+  CHECK(simt::dnn.runs.empty());
+  CHECK_FALSE(w.gradient);
+  CHECK_FALSE(b.gradient);
+  CHECK(d.conv2d_backward(y, x, w, &b, k.options, true).shape() == k.x);
+  REQUIRE(simt::dnn.runs.size() == 1);
+  CHECK(simt::dnn.runs[0].pass == 1);
+}
+
+TEST_CASE("an algorithm is measured once for a shape and a precision") {
+  const fresh_dnn machine;
+  device d;
+  conv_case k = conv_cases[0];
+  check_convolution(d, k, precision::bf16, order::row_major);
+  CHECK(simt::dnn.measured == 3);
+  check_convolution(d, k, precision::bf16, order::channels_last);
+  CHECK(simt::dnn.measured == 3);
+  check_convolution(d, k, precision::fp16, order::row_major);
+  CHECK(simt::dnn.measured == 6);
+  k.x[0] = 5;
+  check_convolution(d, k, precision::fp16, order::row_major);
+  CHECK(simt::dnn.measured == 9);
+  k.options.padding = {0, 0};
+  check_convolution(d, k, precision::fp16, order::row_major);
+  CHECK(simt::dnn.measured == 12);
+  CHECK(simt::dnn.guessed == 0);
+}
+
+TEST_CASE("the fastest deterministic algorithm within the workspace is taken") {
+  const conv_case& k = conv_cases[0];
+  const auto taken = [&](std::int64_t limit) {
+    const fresh_dnn machine;
+    device d{{.workspace_limit = limit}};
+    check_convolution(d, k, precision::fp32, order::row_major);
+    for (const auto& run : simt::dnn.runs) CHECK(static_cast<std::int64_t>(run.workspace) <= limit);
+    CHECK(static_cast<std::int64_t>(simt::dnn.measured_in) <= limit);
+    return std::array{simt::dnn.runs[0].algorithm, simt::dnn.runs[2].algorithm, simt::dnn.runs[1].algorithm};
+  };
+  // y and dx are 7x7, x has 3 channels: im2col is 2 * 27 * 49 * 4 bytes, the spectra four times that.
+  const std::array much{5, 3, 5}, some{6, 4, 5}, little{6, 4, 1}, none{6, 4, 1};
+  CHECK(taken(1 << 20) == much);
+  CHECK(taken(2 * 27 * 49 * 4) == some);
+  CHECK(taken(49 * 4) == little);
+  CHECK(taken(0) == none);
+}
+
+TEST_CASE("heuristics choose where measuring is switched off, and FP32 stays FP32") {
+  const fresh_dnn machine;
+  device d{{.measure_algorithms = false}};
+  for (const conv_case& k : conv_cases) {
+    for (const precision p : precisions) check_convolution(d, k, p, order::row_major);
+  }
+  CHECK(simt::dnn.measured == 0);
+  CHECK(simt::dnn.guessed == 3 * 4 * static_cast<int>(conv_cases.size()));
+  for (const auto& run : simt::dnn.runs) {
+    CHECK(simt::algorithms_of(run.pass)[static_cast<std::size_t>(run.algorithm)].deterministic);
+    if (!run.nhwc) CHECK(run.math == CUDNN_FMA_MATH);
+  }
+}
+
+TEST_CASE("a convolution that is first met in a capture is guessed, and measured when it comes outside") {
+  const fresh_dnn machine;
+  device d;
+  context& c = d.shared();
+  const conv_case& k = conv_cases[1];
+  auto w = d.make_parameter(coarse(elements(k.w), 2), k.w);
+  const tensor x = d.upload(coarse(elements(k.x), 4), k.x, precision::fp32);
+  (void)c.part<dnn>();
+  (void)c.scratch(1 << 20);  // memory that is freed in a capture would have to be made in it
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamBeginCapture(c.stream().get(), cudaStreamCaptureModeThreadLocal), "beginning");
+  { const tensor y = d.conv2d(x, w, nullptr, k.options); }
+  check(cudaStreamEndCapture(c.stream().get(), &graph), "ending");
+  CHECK(simt::dnn.guessed == 1);
+  CHECK(simt::dnn.measured == 0);
+  const tensor y = d.conv2d(x, w, nullptr, k.options);
+  CHECK(simt::dnn.measured == 1);
+  (void)d.conv2d(x, w, nullptr, k.options);
+  CHECK(simt::dnn.measured == 1);
+  check(cudaGraphDestroy(graph), "destroying");
+}
+
+TEST_CASE("where cuDNN refuses channels_last a convolution runs row-major from then on") {
+  for (const std::size_t refused : {0U, 1U, 2U}) {  // of the passes
+    CAPTURE(refused);
+    const fresh_dnn machine;
+    simt::dnn.nhwc_convolution[refused] = false;
+    device d;
+    for (const conv_case& k : conv_cases) {
+      for (const precision p : precisions) {
+        for (const order places : {order::row_major, order::channels_last}) {
+          check_convolution(d, k, p, places);
+          simt::dnn.runs.clear();
+          check_convolution(d, k, p, places);
+          for (const auto& run : simt::dnn.runs) CHECK_FALSE(run.nhwc);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("weights follow the precision that they are used in, with their gradient and without losing a bit") {
+  const fresh_dnn machine;
+  device d;
+  const conv_case& k = conv_cases[0];
+  const auto values = normal(static_cast<std::size_t>(elements(k.w)), 1);
+  auto w = d.make_parameter(values, k.w);
+  const auto x = coarse(elements(k.x), 2);
+  const tensor low = d.upload(x, k.x, precision::bf16), whole = d.upload(x, k.x, precision::fp32);
+  const tensor y = d.conv2d(low, w, nullptr, k.options);
+  CHECK(w.value.order() == order::channels_last);
+  (void)d.conv2d_backward(y, low, w, nullptr, k.options, false);
+  const auto gradient = d.gradient(w);
+  (void)d.conv2d(whole, w, nullptr, k.options);
+  CHECK(w.value.order() == order::row_major);
+  CHECK(d.values(w) == values);
+  CHECK(d.gradient(w) == gradient);
+}
+
+TEST_CASE("a convolution that cuDNN does not do says what it was and how much workspace it had") {
+  const fresh_dnn machine;
+  device d;
+  auto w = d.make_parameter(coarse(4, 1), {1, 4, 1, 1});
+  const tensor x = d.upload(coarse(16, 1), {1, 4, 2, 2}, precision::bf16);
+  simt::device.properties.major = 7;
+  CHECK(refused_with<unsupported>([&] { (void)d.conv2d(x, w, nullptr, {}); }) ==
+        "conv2d of x (1,4,2,2) with weights (1,4,1,1), by a deterministic algorithm in 268435456 bytes of workspace, "
+        "failed (cuDNN says CUDNN_STATUS_NOT_SUPPORTED): use another precision or size");
+}
+
+TEST_CASE("shapes that do not fit are refused in a sentence") {
+  const fresh_dnn machine;
+  device d;
+  const auto w = [&](const shape& s) { return d.make_parameter(coarse(elements(s), 1), s); };
+  const auto x = [&](const shape& s) { return d.upload(coarse(elements(s), 1), s, precision::fp32); };
+  auto kernel = w({4, 3, 3, 3}), bias = w({3});
+  const auto says = [](auto f) { return refused_with<error>(f); };
+  CHECK(says([&] {
+          (void)d.conv2d(x({1, 2, 4, 4}), kernel, nullptr, {});
+        }) ==
+        "conv2d of x (1,2,4,4) with weights (4,3,3,3) in 1 groups (they must be (B,C,H,W) and (O,C/groups,R,S)): fix "
+        "the shapes");
+  CHECK(says([&] {
+          (void)d.conv2d(x({1, 3, 4, 4}), kernel, &bias, {});
+        }) == "conv2d with weights (4,3,3,3) and a bias of (3) (the first sizes must be equal): make the bias (4)");
+  CHECK(says([&] {
+          (void)d.conv2d(x({1, 3, 2, 4}), kernel, nullptr, {});
+        }) ==
+        "conv2d of x (1,3,2,4) with weights (4,3,3,3) (the kernel is larger than the padded image): pad more or use a "
+        "smaller kernel");
+  CHECK(says([&] {
+          (void)d.conv2d_backward(x({1, 4, 3, 3}), x({1, 3, 4, 4}), kernel, nullptr, {}, true);
+        }) == "conv2d_backward of (1,4,3,3) and (1,4,2,2) (the shapes must be equal): reshape one of them");
+  CHECK(says([&] { (void)d.max_pool2d(x({2, 3}), {}); }) == "max_pool2d of x (2,3) (it takes (B,C,H,W)): reshape it");
+  CHECK(says([&] {
+          (void)d.avg_pool2d(x({1, 1, 4, 4}), {.padding = {2, 0}});
+        }) ==
+        "avg_pool2d with kernel 2, stride 2 and padding 2 (a window may not lie in the padding alone): pad by at most "
+        "half the kernel");
+  CHECK(says([&] {
+          (void)d.max_pool2d(x({1, 1, 4, 1}), {});
+        }) ==
+        "max_pool2d of x (1,1,4,1) with a kernel of 2 (it is larger than the padded image): use a smaller kernel");
+  CHECK(says([&] {
+          (void)d.adaptive_avg_pool2d(x({1, 1, 4, 4}), {2, 0});
+        }) == "adaptive_avg_pool2d of x (1,1,4,4) to 2x0 (it takes (B,C,H,W) and a positive size): fix the sizes");
+  CHECK(says([&] {
+          (void)d.adaptive_avg_pool2d_backward(x({1, 2, 2, 2}), {1, 1, 4, 4});
+        }) ==
+        "adaptive_avg_pool2d_backward of dy (1,2,2,2) for x (1,1,4,4) (images and channels must be equal): fix the "
+        "shapes");
+  auto right = w({4}), wrong = w({3}), mean = w({4}), variance = w({4});
+  CHECK(says([&] {
+          (void)d.batch_norm(x({2, 4, 3}), right, right, mean, variance, {});
+        }) == "batch_norm of x (2,4,3) (it takes (B,C,H,W) or (B,C)): reshape it");
+  CHECK(says([&] {
+          (void)d.batch_norm(x({2, 4}), wrong, right, mean, variance, {});
+        }) == "batch_norm of x (2,4) with a parameter of (3) (it needs one value for each of 4): make it (4)");
+}
+
+TEST_CASE("a failing call of cuDNN is an error, whichever it is, and leaves nothing behind") {
+  int calls = 0;
+  for (int failing = 1; failing < 400; ++failing) {
+    const fresh_dnn machine;
+    bool failed = false;
+    {
+      std::unique_ptr<device> d;
+      try {
+        d = std::make_unique<device>();
+        auto w = d->make_parameter(coarse(4 * 3, 1), {4, 3, 1, 1}), b = d->make_parameter(coarse(4, 1), {4});
+        auto mean = d->make_parameter(coarse(4, 1), {4}, false), variance = d->make_parameter(coarse(4, 1), {4}, false);
+        const tensor x = d->upload(coarse(2 * 3 * 4, 1), {2, 3, 2, 2}, precision::bf16);
+        simt::device.fail_library = failing;
+        const tensor y = d->conv2d(x, w, &b, {});
+        const auto n = d->batch_norm(y, b, b, mean, variance, {});
+        const auto m = d->max_pool2d(n.output, {});
+        const tensor g = d->max_pool2d_backward(m.output, n.output, m.saved, {});
+        (void)d->conv2d_backward(d->batch_norm_backward(g, y, n.saved, b, b, {}), x, w, &b, {}, true);
+        d->synchronize();
+      } catch (const library_error& e) {
+        failed = true;
+        CHECK(e.status == CUDNN_STATUS_INTERNAL_ERROR);
+      }
+    }
+    if (!failed) {
+      calls = failing - 1;
+      break;
+    }
+  }
+  CHECK(calls > 40);
+}
+
+TEST_CASE("a device that is lost is told from a library that failed") {
+  const fresh_dnn machine;
+  {
+    device d;
+    auto w = d.make_parameter(coarse(4, 1), {1, 4, 1, 1});
+    const tensor x = d.upload(coarse(16, 1), {1, 4, 2, 2}, precision::bf16);
+    d.synchronize();
+    (void)d.shared().part<dnn>();
+    simt::device.lost = cudaErrorIllegalAddress;
+    CHECK_THROWS_AS((void)d.conv2d(x, w, nullptr, {}), device_lost);
+  }
+}
+
+}  // namespace comp::cuda::test
