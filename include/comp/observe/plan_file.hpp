@@ -71,7 +71,7 @@ std::string plan_text(const Json& document) {
       continue;
     }
     const char* between = "[";
-    for (const Json& op : field.value()) text += std::exchange(between, ",") + std::string{"\n    "} + json_text(op);
+    for (const Json& op : field.value()) text += fmt::format("{}\n    {}", std::exchange(between, ","), json_text(op));
     text += field.value().empty() ? "[]" : "\n  ]";
   }
   return text + "\n}\n";

@@ -16,11 +16,11 @@
 namespace simt {
 
 /// What kernel<<<grid, block, shared, stream>>>(args...) does: given to the stream, run when somebody waits for it. On
-/// the default stream: run at once, on this thread. A launch that fails is told by cudaGetLastError.
+/// the default stream: run at once, on this thread. A launch that fails is told by cudaGetLastError too.
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t on,
-            const place& at, const Arguments&... arguments) {
-  runtime_call([&] {
+cudaError_t launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes, cudaStream_t on,
+                   const place& at, const Arguments&... arguments) {
+  return runtime_call([&] {
     if (device.fail_launch > 0 && --device.fail_launch == 0) return cudaErrorLaunchOutOfResources;
     if (!known_stream(on) || (on && on->gpu != device.current)) return cudaErrorInvalidResourceHandle;
     if (const auto code = may_give(on); code != cudaSuccess) return code;
@@ -37,3 +37,19 @@ void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t sh
 }
 
 }  // namespace simt
+
+struct cudaLaunchAttribute;
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  std::size_t dynamicSmemBytes;
+  cudaStream_t stream;
+  cudaLaunchAttribute* attrs;
+  unsigned numAttrs;
+};
+/// Attributes (clusters and their like) are not here.
+template <class... Parameters, class... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* how, void (*kernel)(Parameters...), Arguments&&... arguments) {
+  if (!how || !kernel || how->numAttrs != 0) return simt::device.report(cudaErrorInvalidValue);
+  return simt::launch(kernel, how->gridDim, how->blockDim, how->dynamicSmemBytes, how->stream, simt::place::current(),
+                      arguments...);
+}
