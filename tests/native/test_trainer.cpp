@@ -399,3 +399,26 @@ TEST_CASE("model and data that do not fit are refused with both") {
   CHECK(refusal(regression(), regression_data{}, plan{3}) ==
         "plan has 3 operators, the model 4 (they must agree): use a plan that was made for this model");
 }
+
+TEST_CASE("a plan is refused that gives an operator a precision which the Device runs others in") {
+  struct fp8_for_linear : reference::device {
+    static std::vector<precision> supported_precisions() {
+      return {precision::fp32, precision::bf16, precision::fp8_e4m3};
+    }
+    static bool supports(const comp::op_info& op, precision p) {
+      return p != precision::fp8_e4m3 || op.kind == "linear";
+    }
+  } device;
+  trainer<fp8_for_linear> t{device, regression(), regression_data{}, regression_data{}};
+  static_assert(comp::detail::supports_some<trainer<fp8_for_linear>>);
+  plan p{t.graph().size()};
+  p[0] = precision::fp8_e4m3;
+  CHECK_NOTHROW(t.set_precision(p));
+  CHECK(t.supports(t.graph()[0], precision::fp8_e4m3));
+  p[1] = precision::fp8_e4m3;
+  CHECK_THROWS_WITH_AS(t.set_precision(p),
+                       ("plan gives operator 1 (\"" + t.graph()[1].name +
+                        "\") fp8_e4m3 (this device does not run relu in it): choose another")
+                           .c_str(),
+                       comp::plan_error);
+}

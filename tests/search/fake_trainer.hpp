@@ -98,6 +98,7 @@ struct world {
   bool times_batches = true;
   bool stops_on_nan = false;  // itself, whatever the search says
   std::vector<precision> precisions = {precision::fp32, precision::bf16};
+  std::function<bool(const comp::op_info&, precision)> runs = [](const comp::op_info&, precision) { return true; };
 };
 
 /// What happened to a trainer.
@@ -190,6 +191,7 @@ class trainer : public minimal_trainer {
     weights_ = s;
   }
   std::vector<precision> supported_precisions() const { return world_.precisions; }
+  bool supports(const comp::op_info& op, precision p) const { return world_.runs(op, p); }
 };
 
 static_assert(comp::Backend<minimal_trainer> && !comp::detail::saves<minimal_trainer>);

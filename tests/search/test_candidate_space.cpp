@@ -107,3 +107,77 @@ TEST_CASE("without losses every operator that a list denies, or that no list nam
   CHECK(space.conservative().str() == "1111b");
   CHECK(space_without_losses(space_of(graph), graph, only_bf16, tie::none).conservative().str() == "b111b");
 }
+
+namespace {
+
+/// FP8 for operators whose kind ends in "8".
+struct partly {
+  comp::op_graph operators;
+  const comp::op_graph& graph() const { return operators; }
+  void set_precision(const comp::plan&) {}
+  comp::sample run_epoch() { return {}; }
+  comp::sample run_batch() { return {}; }
+  bool supports(const comp::op_info& op, precision p) const {
+    return p != precision::fp8_e4m3 || op.kind.ends_with("8");
+  }
+};
+constexpr std::array bf16_and_fp8{precision::bf16, precision::fp8_e4m3};
+constexpr std::array only_fp8{precision::fp8_e4m3};
+
+}  // namespace
+
+TEST_CASE("operators are searched in the precisions that the backend runs them in, and in no other") {
+  const partly some{fake::sized_chain({"deny", "deny8", "allow", "allow8", "relu", "relu8"})};
+  const auto levels = [&](const comp::search_space& space) {
+    std::vector<std::string> all(some.operators.size(), "-");
+    for (const auto& group : space.groups()) {
+      for (const auto op : group.operators) {
+        all[op].clear();
+        for (const precision p : group.levels) all[op] += letter(p);
+      }
+    }
+    return all;
+  };
+  using list = std::vector<std::string>;
+  const auto made = [&](std::span<const precision> lows) {
+    const comp::op_support runs{some, some.operators, lows};
+    return comp::make_candidate_space(fake::lists{}, some.operators,
+                                      {.kind = comp::device_kind::cuda, .compute_capability = 90}, lows, tie::none,
+                                      runs);
+  };
+  const comp::op_support runs{some, some.operators, bf16_and_fp8};
+  const auto both = made(bf16_and_fp8);
+  CHECK(levels(both.space) == list{"1b", "1be", "-", "be", "-", "-"});
+  CHECK(both.space.conservative().str() == "11bb11");
+  CHECK(levels(space_without_losses(both, some.operators, bf16_and_fp8, tie::none, runs)) ==
+        list{"1b", "1be", "-", "1be", "1b", "1be"});
+  const auto alone = made(only_fp8);
+  CHECK(levels(alone.space) == list{"-", "1e", "-", "-", "-", "-"});
+  CHECK(alone.space.conservative().str() == "111e11");
+  using enum op_role;
+  CHECK(alone.roles == std::vector{pinned, searched, pinned, lowered, undecided, undecided});
+}
+
+TEST_CASE("what stands in for a precision that an operator lacks is the first searched one that it has") {
+  const partly some{fake::chain({"a", "a8"})};
+  const comp::op_support with_bf16{some, some.operators, bf16_and_fp8}, without{some, some.operators, only_fp8}, all;
+  const comp::plan fp8{{precision::fp8_e4m3, precision::fp8_e4m3}};
+  CHECK(with_bf16.applied_to(fp8).str() == "be");
+  CHECK(without.applied_to(fp8).str() == "1e");
+  CHECK(all.applied_to(fp8).str() == "ee");
+  CHECK(with_bf16(0, precision::fp32));
+  CHECK_FALSE(with_bf16(0, precision::fp8_e4m3));
+}
+
+TEST_CASE("a policy that pins an operator where the backend does not run it is refused") {
+  const auto graph = fake::sized_chain({"fix.conv"});
+  struct never : partly {
+    bool supports(const comp::op_info&, precision p) const { return p != precision::bf16; }
+  } const none{{graph}};
+  const comp::op_support runs{none, graph, only_bf16};
+  const auto made = comp::make_candidate_space(fake::lists{}, graph, {}, only_bf16, tie::none, runs);
+  CHECK_THROWS_WITH_AS(
+      require_supported(made, graph, std::array{precision::fp32, precision::bf16}, runs),
+      "policy fixes operator 0 (\"0\") at bf16 (the backend does not run fix.conv in it): change the rule",
+      comp::settings_error);
+}

@@ -104,8 +104,9 @@ TEST_CASE("rivals cost a bounded number of batches, and hopeless ones two") {
 }
 
 TEST_CASE("a rival that cannot run is refused by its label, before anything is trained") {
-  const auto refusal = [](rival r) -> std::string {
-    fake::trainer trainer{fake::typical()};
+  fake::world world = fake::typical();
+  const auto refusal = [&](rival r) -> std::string {
+    fake::trainer trainer{world};
     try {
       search_with(trainer, against({std::move(r)}));
     } catch (const comp::error& e) {
@@ -123,6 +124,10 @@ TEST_CASE("a rival that cannot run is refused by its label, before anything is t
         "rival labelled \"comp\" (a label tells it apart from fp32 and comp): give it another");
   CHECK(refusal({"", parse_plan("b111")}) ==
         "rival labelled \"\" (a label tells it apart from fp32 and comp): give it another");
+  world.runs = [](const comp::op_info& op, precision p) { return p != precision::bf16 || op.name != "1"; };
+  CHECK(refusal({"half", parse_plan("1b11")}) ==
+        "rival \"half\" has operator 1 (\"1\") in bf16 (the backend does not run " + world.graph[1].kind +
+            " in it): change it");
 }
 
 TEST_CASE("the systems' rules are rivals by name, for each searched precision that they have") {

@@ -7,6 +7,7 @@
 #include "fake_search.hpp"
 
 using comp::plan;
+using comp::precision;
 using comp::stage;
 using comp::trial;
 using fake::search_with;
@@ -242,4 +243,27 @@ TEST_CASE("on random models the outcome is accepted, and never slower than FP32 
     }
   }
   CHECK(faster > 75);  // of 300, and it does find something: 95 when this was written
+}
+
+TEST_CASE("no plan asks an operator for a precision that the backend does not run it in") {
+  fake::world world = fake::typical();
+  world.precisions = {precision::fp32, precision::bf16, precision::fp8_e4m3};
+  world.runs = [](const comp::op_info& op, precision p) {
+    return p != precision::fp8_e4m3 || op.kind.starts_with("allow");
+  };
+  std::size_t in_fp8 = 0;
+  world.seconds = [](const plan& p) { return 2.0 - 0.01 * static_cast<double>(p.count_low()); };
+  world.before_batch = {};
+  fake::trainer trainer{world};
+  const comp::outcome found = search_with(trainer);
+  const auto check_plan = [&](const plan& p) {
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      in_fp8 += p[i] == precision::fp8_e4m3;
+      CHECK(world.runs(world.graph[i], p[i]));
+    }
+  };
+  for (const trial& t : found.trials) check_plan(t.plan);
+  for (const comp::contestant& c : found.contest) check_plan(c.plan);
+  check_plan(found.plan);
+  CHECK(in_fp8 > 0);  // or it shows nothing
 }

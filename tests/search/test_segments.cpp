@@ -165,3 +165,25 @@ TEST_CASE("a plan of the segments' space keeps every decided operator") {
     for (const auto op : group.operators) CHECK(std::string_view{"duduudu"}[op] == 'u');
   }
 }
+
+TEST_CASE("a segment follows its neighbours only in what its operators run in") {
+  struct only_decided_in_fp8 {
+    comp::op_graph operators;
+    const comp::op_graph& graph() const { return operators; }
+    void set_precision(const comp::plan&) {}
+    comp::sample run_epoch() { return {}; }
+    comp::sample run_batch() { return {}; }
+    bool supports(const comp::op_info& op, comp::precision p) const {
+      return p != comp::precision::fp8_e4m3 || op.kind == "linear";
+    }
+  } const some{fake::chain({"linear", "relu", "linear", "relu", "linear", "linear"})};
+  const std::vector lows{comp::precision::bf16, comp::precision::fp8_e4m3};
+  const comp::op_support runs{some, some.operators, lows};
+  const auto made =
+      comp::make_segment_space(some.operators, roles("dududu"), comp::parse_plan("e1e111"), tie::none, runs);
+  CHECK(made.kinds[1] == segment_kind::follows);  // between FP8: BF16
+  CHECK(made.space.conservative().str() == "ebe111");
+  REQUIRE(made.space.groups().size() == 1);  // between FP8 and FP32
+  CHECK(made.space.groups().front().levels == std::vector{comp::precision::fp32, comp::precision::bf16});
+  CHECK(made.kinds[5] == segment_kind::follows);
+}

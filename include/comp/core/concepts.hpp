@@ -31,6 +31,7 @@ COMP_DETAIL_NAMES(restore)
 COMP_DETAIL_NAMES(profile)
 COMP_DETAIL_NAMES(validate)
 COMP_DETAIL_NAMES(supported_precisions)
+COMP_DETAIL_NAMES(supports)
 COMP_DETAIL_NAMES(hardware)
 COMP_DETAIL_NAMES(signature)
 
@@ -59,6 +60,10 @@ concept knows_precisions = requires(const B& b) {
   { b.supported_precisions() } -> std::same_as<std::vector<precision>>;
 };
 template <class B>
+concept supports_some = requires(const B& b, const op_info& op) {
+  { b.supports(op, precision::fp32) } -> std::same_as<bool>;
+};
+template <class B>
 concept knows_hardware = requires(const B& b) {
   { b.hardware() } -> std::same_as<comp::hardware>;
 };
@@ -80,6 +85,8 @@ concept signs = requires(const B& b) {
 ///   profile()                   seconds per operator under the current plan; the state must be as before
 ///   validate()                  a score, higher is better
 ///   supported_precisions()      default: fp32, bf16, fp16
+///   supports(op, precision)     false: this operator does not run in this precision, although others may. Default: all
+///                               run in all that supported_precisions() lists, and FP32 always does
 ///   hardware()                  default: unknown, sizes alone decide tensor-core use
 ///   signature()                 everything that makes two searches comparable: data, batch size, optimiser, seed
 template <class B>
@@ -100,6 +107,8 @@ concept Backend =
      || unmet<"a Backend's validate needs the form: double validate()">()) &&
     (!detail::names_supported_precisions<B> || detail::knows_precisions<B>
      || unmet<"a Backend's supported_precisions needs the form: std::vector<comp::precision> supported_precisions() const">()) &&
+    (!detail::names_supports<B> || detail::supports_some<B>
+     || unmet<"a Backend's supports needs the form: bool supports(const comp::op_info&, comp::precision) const">()) &&
     (!detail::names_hardware<B> || detail::knows_hardware<B>
      || unmet<"a Backend's hardware needs the form: comp::hardware hardware() const">()) &&
     (!detail::names_signature<B> || detail::signs<B>

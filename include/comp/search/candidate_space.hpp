@@ -9,6 +9,7 @@
 #include <comp/core/concepts.hpp>
 #include <comp/core/search_space.hpp>
 #include <comp/policy/tensor_core.hpp>
+#include <comp/search/op_support.hpp>
 #include <comp/search/settings.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -100,11 +101,18 @@ class group_builder {
   std::vector<weighed> groups_;
 };
 
-/// `lows`: the low precisions to search, in order of preference.
+/// FP32, and what operator `op` runs in of `lows`.
+inline void add_levels(std::vector<precision>& levels, std::size_t op, std::span<const precision> lows,
+                       const op_support& runs) {
+  levels.push_back(precision::fp32);
+  std::copy_if(lows.begin(), lows.end(), std::back_inserter(levels), [&](precision low) { return runs(op, low); });
+}
+
+/// `lows`: the low precisions to search, in order of preference; each operator has those that it runs in.
 /// Throws: what the policy throws.
 template <OperatorPolicy P>
 candidate_space make_candidate_space(const P& policy, const op_graph& graph, const hardware& machine,
-                                     std::span<const precision> lows, tie how) {
+                                     std::span<const precision> lows, tie how, const op_support& runs = {}) {
   candidate_space made;
   made.decisions.reserve(graph.size());
   made.roles.reserve(graph.size());
@@ -125,12 +133,11 @@ candidate_space make_candidate_space(const P& policy, const op_graph& graph, con
       role = op_role::searched;
       if (said.category == category::allow) {
         for (const precision low : lows) {
-          if (policy::suits_tensor_cores(op, low, machine)) levels.push_back(low);
+          if (runs(i, low) && policy::suits_tensor_cores(op, low, machine)) levels.push_back(low);
         }
       }
       if (levels.empty()) {
-        levels.push_back(precision::fp32);
-        levels.insert(levels.end(), lows.begin(), lows.end());
+        add_levels(levels, i, lows, runs);
       } else if (levels.size() == 1) {
         role = op_role::lowered;
         base[i] = levels.front();
@@ -146,26 +153,33 @@ candidate_space make_candidate_space(const P& policy, const op_graph& graph, con
 
 /// The space of the paper's ablation without epochs: what these would decide, and what no list names, by time alone.
 inline search_space space_without_losses(const candidate_space& made, const op_graph& graph,
-                                         std::span<const precision> lows, tie how) {
+                                         std::span<const precision> lows, tie how, const op_support& runs = {}) {
   group_builder groups{graph, how};
-  std::vector<precision> levels{precision::fp32};
-  levels.insert(levels.end(), lows.begin(), lows.end());
+  std::vector<precision> levels;
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const op_role role = made.roles[i];
-    if (!lows.empty() && (role == op_role::searched || role == op_role::undecided)) groups.add(i, levels);
+    if (role != op_role::searched && role != op_role::undecided) continue;
+    levels.clear();
+    add_levels(levels, i, lows, runs);
+    if (levels.size() > 1) groups.add(i, levels);
   }
   return search_space{made.space.base(), groups.take()};
 }
 
-/// Throws: `settings_error`, naming the operator, when the policy pins one to a precision that `supported` lacks.
-inline void require_supported(const candidate_space& made, const op_graph& graph,
-                              std::span<const precision> supported) {
+/// Throws: `settings_error`, naming the operator, when the policy pins one to a precision that `supported` lacks, or in
+/// which the backend does not run it.
+inline void require_supported(const candidate_space& made, const op_graph& graph, std::span<const precision> supported,
+                              const op_support& runs = {}) {
   for (std::size_t i = 0; i < graph.size(); ++i) {
     if (made.roles[i] != op_role::pinned) continue;
     const precision pinned = made.space.base()[i];
     require<settings_error>(std::find(supported.begin(), supported.end(), pinned) != supported.end(),
                             "policy fixes operator {} (\"{}\") at {} (the backend supports {}): change the rule", i,
                             graph[i].name, name(pinned), names_of(supported));
+    require<settings_error>(runs(i, pinned),
+                            "policy fixes operator {} (\"{}\") at {} (the backend does not run {} in it): change the "
+                            "rule",
+                            i, graph[i].name, name(pinned), graph[i].kind);
   }
 }
 

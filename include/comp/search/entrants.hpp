@@ -15,9 +15,10 @@
 namespace comp {
 
 /// Throws: `settings_error` for a rival without a label or with one of the search's own; `plan_error`, naming the
-/// rival, for a plan that does not fit or needs a precision that is not among `supported`.
+/// rival, for a plan that does not fit or needs a precision that is not among `supported`, or in which an operator does
+/// not run.
 inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& graph, std::span<const precision> lows,
-                                    std::span<const precision> supported) {
+                                    std::span<const precision> supported, const op_support& runs = {}) {
   if (!source) return {};
   std::vector<rival> all = source(graph, lows);
   for (const rival& r : all) {
@@ -33,6 +34,11 @@ inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& 
       require<plan_error>(std::find(supported.begin(), supported.end(), p) != supported.end(),
                           "rival \"{}\" has {} (the backend supports {}): leave it out", r.label, name(p),
                           names_of(supported));
+    }
+    for (std::size_t i = 0; i < r.plan.size(); ++i) {
+      require<plan_error>(runs(i, r.plan[i]),
+                          "rival \"{}\" has operator {} (\"{}\") in {} (the backend does not run {} in it): change it",
+                          r.label, i, graph[i].name, name(r.plan[i]), graph[i].kind);
     }
   }
   return all;

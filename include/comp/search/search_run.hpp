@@ -78,12 +78,13 @@ class search_run {
     fp32_ = plan{log_.graph.size()};
     require<graph_error>(!log_.graph.empty(),
                          "the model has no operators (there is nothing to plan): record a forward first");
-    candidates_ = make_candidate_space(policy_, log_.graph, log_.hardware, lows_, settings_.epochs_tie);
-    require_supported(candidates_, log_.graph, supported_precisions(trainer_));
-    rivals_ = rivals_of(settings_.rivals, log_.graph, lows_, supported_precisions(trainer_));
+    runs_ = op_support{std::as_const(trainer_), log_.graph, lows_};
+    candidates_ = make_candidate_space(policy_, log_.graph, log_.hardware, lows_, settings_.epochs_tie, runs_);
+    require_supported(candidates_, log_.graph, supported_precisions(trainer_), runs_);
+    rivals_ = rivals_of(settings_.rivals, log_.graph, lows_, supported_precisions(trainer_), runs_);
     std::size_t epochs = 0;
     if (settings_.stages == stages::batches_only) {
-      (void)stage2_.start(space_without_losses(candidates_, log_.graph, lows_, settings_.batches_tie));
+      (void)stage2_.start(space_without_losses(candidates_, log_.graph, lows_, settings_.batches_tie, runs_));
     } else {
       epochs = most_plans(stage1_.start(candidates_.space));
     }
@@ -117,11 +118,11 @@ class search_run {
     if (settings_.stages == stages::epochs_only || lows_.empty()) return best ? best->result.plan : fp32_;
     search_space space;
     if (settings_.stages == stages::batches_only) {
-      space = space_without_losses(candidates_, log_.graph, lows_, settings_.batches_tie);
+      space = space_without_losses(candidates_, log_.graph, lows_, settings_.batches_tie, runs_);
     } else {
       const bool pays = best && best->result.seconds < settings_.cut.slower_than_fp32 * baseline_.result.seconds;
-      auto made =
-          make_segment_space(log_.graph, candidates_.roles, pays ? best->result.plan : fp32_, settings_.batches_tie);
+      auto made = make_segment_space(log_.graph, candidates_.roles, pays ? best->result.plan : fp32_,
+                                     settings_.batches_tie, runs_);
       segments_ = std::move(made.kinds);
       space = std::move(made.space);
     }
@@ -146,7 +147,8 @@ class search_run {
     std::vector<racer> entrants;
     enter(entrants, fp32_, "fp32");
     for (const precision low : lows_) {
-      enter(entrants, autocast::rule_plan(policy_, log_.graph, low), fmt::format("rule-based {}", name(low)));
+      enter(entrants, runs_.applied_to(autocast::rule_plan(policy_, log_.graph, low)),
+            fmt::format("rule-based {}", name(low)));
     }
     for (const rival& r : rivals_) enter(entrants, r.plan, r.label);
     stage_two_plan_ = found;
@@ -230,6 +232,7 @@ class search_run {
   outcome log_ = {};
   plan fp32_ = {};
   std::vector<precision> lows_ = {};
+  op_support runs_ = {};
   candidate_space candidates_ = {};
   std::vector<rival> rivals_ = {};
   plan stage_one_plan_ = {}, stage_two_plan_ = {};

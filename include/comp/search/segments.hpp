@@ -75,12 +75,20 @@ inline std::vector<precision_set> neighbours_of_segments(const op_graph& graph, 
   return around;
 }
 
+inline precision_set as_it_runs(const precision_set& near, std::size_t op, const op_support& runs) {
+  precision_set can;
+  for (const precision p : all_precisions) {
+    if (near.test(static_cast<std::size_t>(p))) can.set(static_cast<std::size_t>(runs.instead_of(op, p)));
+  }
+  return can;
+}
+
 }  // namespace detail
 
 /// `chosen`: stage 1's plan, right for the operators whose role is decided. Groups are tied by `how` across segments
-/// that have the same precisions around them.
+/// that have the same precisions around them. An operator that does not run in one of these has what stands in for it.
 inline segment_space make_segment_space(const op_graph& graph, std::span<const op_role> roles, const plan& chosen,
-                                        tie how) {
+                                        tie how, const op_support& runs = {}) {
   std::vector<bool> decided(graph.size());
   for (std::size_t i = 0; i < graph.size(); ++i) {
     decided[i] = roles[i] != op_role::undecided && roles[i] != op_role::view;
@@ -95,7 +103,7 @@ inline segment_space make_segment_space(const op_graph& graph, std::span<const o
   std::vector<precision> levels;
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
     if (decided[i]) continue;
-    const auto& near = around[sets.root(i)];
+    const auto near = detail::as_it_runs(around[sets.root(i)], i, runs);
     made.kinds[i] = near.none()         ? segment_kind::alone
                     : near.count() == 1 ? segment_kind::follows
                                         : segment_kind::enumerated;

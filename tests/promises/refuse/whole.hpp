@@ -25,6 +25,7 @@ struct capable_backend : backend {
   std::vector<comp::op_time> profile() { return {}; }
   double validate() { return 0; }
   std::vector<comp::precision> supported_precisions() const { return {}; }
+  bool supports(const comp::op_info&, comp::precision) const { return true; }
   comp::hardware hardware() const { return {}; }
   std::string signature() const { return {}; }
 };

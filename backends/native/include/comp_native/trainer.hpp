@@ -68,13 +68,20 @@ class trainer {
   /// Of as many micro-batches as `training::scaling` says; those that do not fill the last one are left out.
   std::uint64_t batches_per_epoch() const { return train_.batches_per_epoch() / micro_batches(); }
 
-  /// Throws: `plan_error` for a plan that does not fit the model or has a precision that the Device lacks.
+  /// Throws: `plan_error` for a plan that does not fit the model or has a precision that the Device lacks, or in which
+  /// it does not run the operator.
   void set_precision(const plan& p) {
     const auto known = supported_precisions();
     for (std::size_t i = 0; i < p.size(); ++i) {
       require<plan_error>(std::ranges::find(known, p[i]) != known.end(),
                           "plan gives operator {} {} (this device computes in {}): choose one of those", i, name(p[i]),
                           names(known));
+    }
+    for (std::size_t i = 0; i < std::min(p.size(), graph().size()); ++i) {
+      const op_info& op = graph()[i];
+      require<plan_error>(!op.choosable || supports(op, p[i]),
+                          "plan gives operator {} (\"{}\") {} (this device does not run {} in it): choose another", i,
+                          op.name, name(p[i]), op.kind);
     }
     if (p != network_.precisions()) step_.forget();
     network_.set_precision(p);
@@ -132,6 +139,14 @@ class trainer {
   std::vector<precision> supported_precisions() const {
     if constexpr (requires(const D& d) { d.supported_precisions(); }) return device_.supported_precisions();
     return {precision::fp32, precision::bf16, precision::fp16};
+  }
+  /// True for everything that supported_precisions() lists, where the Device does not say otherwise.
+  bool supports(const op_info& op, precision p) const {
+    if constexpr (requires(const D& d) {
+                    { d.supports(op, p) } -> std::same_as<bool>;
+                  })
+      return device_.supports(op, p);
+    return true;
   }
   comp::hardware hardware() const {
     if constexpr (requires(const D& d) {

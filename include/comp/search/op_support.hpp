@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which operators a backend runs in which precision, where it can say: FP8 may exist for matrix products only.
+// What is not there is not searched, and plans that would ask for it (a rule's, a segment's that follows its
+// neighbours) take the first searched precision that is. Inert for a backend without `supports`.
+#pragma once
+
+#include <bitset>
+#include <comp/core/concepts.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/plan.hpp>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace comp {
+
+class op_support {
+ public:
+  op_support() = default;  // every operator in every precision
+  /// `lows`: the searched low precisions, in order of preference.
+  template <Backend B>
+  op_support(const B& trainer, const op_graph& graph, std::span<const precision> lows) {
+    if constexpr (detail::supports_some<B>) {
+      lows_.assign(lows.begin(), lows.end());
+      for (const op_info& op : graph) {
+        auto& lacks = lacks_.emplace_back();
+        for (const precision p : all_precisions) lacks.set(static_cast<std::size_t>(p), !trainer.supports(op, p));
+      }
+    }
+  }
+  /// FP32 is always there.
+  bool operator()(std::size_t op, precision p) const {
+    return p == precision::fp32 || lacks_.empty() || !lacks_[op].test(static_cast<std::size_t>(p));
+  }
+  /// `p`, or what stands in for it.
+  precision instead_of(std::size_t op, precision p) const {
+    if ((*this)(op, p)) return p;
+    for (const precision low : lows_) {
+      if ((*this)(op, low)) return low;
+    }
+    return precision::fp32;
+  }
+  plan applied_to(plan p) const {
+    for (std::size_t i = 0; i < p.size(); ++i) p[i] = instead_of(i, p[i]);
+    return p;
+  }
+
+ private:
+  std::vector<std::bitset<all_precisions.size()>> lacks_ = {};  // per operator; empty: nothing is lacking
+  std::vector<precision> lows_ = {};
+};
+
+}  // namespace comp
