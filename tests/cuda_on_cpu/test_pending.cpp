@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// Element-wise operators that wait to be asked for: the bits of one launch for each, in fewer launches and with fewer
+// bytes moved; whatever is held, dropped, asked for early or never.
+#include <comp_cuda/comp_cuda.hpp>
+#include <cstring>
+#include <random>
+
+#include "kernel_test.hpp"
+
+namespace comp::cuda::test {
+namespace {
+
+using native::activation;
+
+template <class T>
+constexpr precision format = precision::fp32;
+template <>
+constexpr precision format<bf16> = precision::bf16;
+template <>
+constexpr precision format<fp16> = precision::fp16;
+
+struct fresh {
+  fresh() { simt::device = {}; }
+  ~fresh() { CHECK_NOTHROW(simt::device.reset()); }
+};
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+template <class F>
+std::uint64_t launches_of(F f) {
+  const std::uint64_t before = simt::device.launches;
+  f();
+  return simt::device.launches - before;
+}
+tensor made(device& d, const shape& s, unsigned seed, precision p, float scale = 1) {
+  return d.upload(normal(static_cast<std::size_t>(elements(s)), seed, scale), s, p);
+}
+
+/// A program of random operators on tensors of one shape, some of which are dropped or asked for on the way. The same
+/// seed gives the same program.
+std::vector<std::vector<float>> run_program(device& d, unsigned seed, int length, std::size_t most_held) {
+  std::mt19937 draw{seed};
+  const auto below = [&](std::size_t n) { return static_cast<std::size_t>(draw() % n); };
+  const shape s = seed % 3 == 0 ? shape{2, 5, 3, 3} : seed % 3 == 1 ? shape{41} : shape{7, 37};
+  constexpr precision kinds[] = {precision::bf16, precision::fp16, precision::fp32};
+  const precision p = kinds[seed % 7 % 3];
+  std::vector<tensor> held;
+  for (unsigned i = 0; i < 4; ++i) held.push_back(made(d, s, seed + i, i == 3 ? kinds[draw() % 3] : p));
+  if (s.size() == 4) held[1] = in_order(d.shared(), held[1], order::channels_last);
+  for (int i = 0; i < length; ++i) {
+    const tensor a = held[below(held.size())], b = held[below(held.size())], e = held.back();
+    const auto kind = static_cast<activation>(below(4));
+    switch (below(14)) {
+      case 0:
+      case 1:
+        held.push_back(d.activate(kind, e));
+        break;
+      case 2:
+        held.push_back(d.activate_backward(kind, e, a, b));
+        break;
+      case 3:
+      case 4:
+        held.push_back(d.add(e, a));
+        break;
+      case 5:
+        held.push_back(d.add(a, e));
+        break;
+      case 6:
+        held.push_back(d.mul(e, a));
+        break;
+      case 7:
+        held.push_back(d.dropout(e, 0.25, {seed, static_cast<std::uint64_t>(i)}));
+        break;
+      case 8: {
+        const tensor terms[] = {e, a, b};
+        held.push_back(d.sum(terms));
+        break;
+      }
+      case 9:
+        held.push_back(d.cast(e, kinds[below(3)]));
+        break;
+      case 10:
+        held.push_back(d.softmax(e));  // asks for it
+        break;
+      case 11:
+        held.push_back(d.reshape(d.reshape(e, {e.size()}), s));
+        break;
+      case 12:
+        if (below(4) == 0) d.synchronize();
+        break;
+      default:
+        held.erase(held.begin() + static_cast<std::ptrdiff_t>(below(held.size() - 1)));
+    }
+    while (held.size() > most_held) held.erase(held.begin() + static_cast<std::ptrdiff_t>(below(held.size() - 1)));
+    if (held.size() == 1) held.push_back(made(d, s, static_cast<unsigned>(i), p));
+  }
+  std::vector<std::vector<float>> values;
+  for (const tensor& t : held) values.push_back(d.download(t));
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("whatever is fused, dropped or asked for early, the bits are those of one launch for each operator") {
+  const fresh machine;
+  device fused, plain{{.fuse = false}};
+  const unsigned programs = std::getenv("COMP_TEST_SMALL") ? 40 : 200;
+  for (unsigned seed = 0; seed < programs; ++seed) {
+    CAPTURE(seed);
+    const std::size_t most_held = seed % 5 == 0 ? 3 : 9;
+    const auto got = run_program(fused, seed, 40, most_held), want = run_program(plain, seed, 40, most_held);
+    REQUIRE(got.size() == want.size());
+    for (std::size_t i = 0; i < got.size(); ++i) CHECK(same_bits(got[i], want[i]));
+  }
+  CHECK(plain.fused().launches == plain.fused().operators);
+  CHECK(plain.fused().bytes_saved == 0);
+  CHECK(fused.fused().operators <= plain.fused().operators);  // what nobody asks for is not computed
+  CHECK(fused.fused().launches * 4 < fused.fused().operators * 3);
+  CHECK(fused.fused().bytes_saved > 0);
+}
+
+TEST_CASE_TEMPLATE("a chain is one launch, and what nobody holds is never written", T, float, bf16, fp16) {
+  const fresh machine;
+  constexpr precision p = format<T>;
+  device d;
+  (void)d.dropout(made(d, {1}, 1, p), 0.5, {}).data();  // what dropouts share is made with the first
+  const shape s{3, 100};
+  const std::int64_t bytes = 300 * bytes_of(storage_of(p)), block = (bytes + 511) / 512 * 512;
+  const tensor x = made(d, s, 1, p), r = made(d, s, 2, p);
+  d.synchronize();
+  d.reset_peak();
+  const std::int64_t live = d.live_bytes();
+  const std::int64_t before = d.fused().operators;
+  tensor y;
+  SUBCASE("five operators, none held") {
+    CHECK(launches_of([&] {
+            y = d.add(d.mul(d.dropout(d.activate(activation::gelu, d.add(x, r)), 0.5, {1, 1}), x), r);
+            CHECK(d.live_bytes() == live);
+            (void)y.data();
+          }) == 1);
+    CHECK(d.fused().operators == before + 5);
+    CHECK(d.fused().bytes_saved == 4 * 2 * bytes);
+    CHECK(d.peak_bytes() == live + block);
+  }
+  SUBCASE("one between is held, and written by the same launch") {
+    tensor kept;
+    CHECK(launches_of([&] {
+            kept = d.add(x, r);
+            y = d.mul(d.activate(activation::relu, kept), r);
+            (void)y.data();
+            (void)kept.data();
+          }) == 1);
+    CHECK(d.live_bytes() == live + 2 * block);
+    CHECK(d.fused().bytes_saved == 3 * bytes);
+    CHECK(d.download(kept) == d.download(device::tensor{d.add(x, r)}));
+  }
+  SUBCASE("two that read the same one") {
+    tensor other;
+    CHECK(launches_of([&] {
+            const tensor both = d.add(x, r);
+            y = d.activate(activation::tanh, both);
+            other = d.activate(activation::sigmoid, both);
+            d.synchronize();
+          }) == 2);
+    CHECK(d.fused().operators == before + 3);
+  }
+  SUBCASE("more than fit into one launch") {
+    CHECK(launches_of([&] {
+            y = x;
+            for (int i = 0; i < 20; ++i) y = d.add(y, r);
+            d.synchronize();
+          }) == 3);  // 8, 8 and 4
+  }
+  SUBCASE("more than fit, all held") {
+    std::vector<tensor> all{x};
+    const auto launches = launches_of([&] {
+      for (int i = 0; i < 8; ++i) all.push_back(d.activate(activation::tanh, d.add(all.back(), r)));
+      d.synchronize();
+    });
+    CHECK(launches >= 3);
+    CHECK(launches <= 6);
+    device plain{{.fuse = false}};
+    const tensor at = made(plain, s, 1, p), step = made(plain, s, 2, p);
+    tensor want = at;
+    for (std::size_t i = 1; i < all.size(); ++i) {
+      want = plain.activate(activation::tanh, plain.add(want, step));
+      CHECK(same_bits(d.download(all[i]), plain.download(want)));
+    }
+  }
+  SUBCASE("the one that waits goes on, as the second operand too") {
+    CHECK(launches_of([&] {
+            y = d.add(r, d.activate(activation::relu, x));
+            (void)y.data();
+          }) == 1);
+  }
+  SUBCASE("nobody asks, and nothing is done") {
+    CHECK(launches_of([&] { y = d.activate(activation::gelu, d.add(x, r)); }) == 0);
+    y = {};
+    CHECK(launches_of([&] { d.synchronize(); }) == 0);
+  }
+  SUBCASE("a cast, another order and rows ask for what they read") {
+    CHECK(launches_of([&] {
+            const tensor a = d.activate(activation::gelu, d.add(x, r));
+            (void)d.softmax(a);
+            (void)d.cast(a, p == precision::fp32 ? precision::bf16 : precision::fp32);
+          }) == 3);
+  }
+}
+
+TEST_CASE("out of memory, what waits can be asked for again") {
+  const fresh machine;
+  device d;
+  const tensor x = made(d, {100}, 1, precision::fp32), r = made(d, {100}, 2, precision::fp32);
+  d.synchronize();
+  const tensor kept = d.add(x, r), y = d.activate(activation::relu, kept);
+  for (const int nth : {1, 2}) {
+    simt::device.fail_allocation = nth;
+    const std::size_t limit = simt::device.properties.totalGlobalMem;
+    simt::device.properties.totalGlobalMem = 0;  // nor is there more when the pool has given back
+    CHECK_THROWS_AS((void)y.data(), out_of_memory);
+    simt::device.fail_allocation = 0;
+    simt::device.properties.totalGlobalMem = limit;
+  }
+  simt::device.fail_launch = 1;
+  CHECK_THROWS_AS((void)y.data(), unsupported);
+  const auto sum = d.download(kept), got = d.download(y);
+  for (std::size_t i = 0; i < 100; ++i) CHECK(got[i] == (sum[i] > 0 ? sum[i] : 0));
+}
+
+namespace {
+
+/// Forward and backward of a transformer's block, each value held as long as a network holds it.
+struct block {
+  device& d;
+  precision p;
+  static constexpr std::int64_t batch = 2, tokens = 6, width = 16, heads = 2;
+  std::vector<parameter> weights = {};
+
+  parameter& make(unsigned seed, const shape& s) {
+    weights.push_back(d.make_parameter(normal(static_cast<std::size_t>(elements(s)), seed, 0.2F), s));
+    return weights.back();
+  }
+  std::vector<std::vector<float>> run() {
+    weights.reserve(16);
+    parameter &g1 = make(1, {width}), &b1 = make(2, {width}), &wq = make(3, {width, width}), &bq = make(4, {width});
+    parameter &wo = make(5, {width, width}), &bo = make(6, {width}), &g2 = make(7, {width}), &b2 = make(8, {width});
+    parameter &w1 = make(9, {4 * width, width}), &c1 = make(10, {4 * width}), &w2 = make(11, {width, 4 * width});
+    parameter& c2 = make(12, {width});
+    const tensor x = made(d, {batch, tokens, width}, 20, p);
+    const auto n1 = d.layer_norm(x, g1, b1, 1e-5);
+    const tensor q = d.split_heads(d.linear(n1.output, wq, &bq), heads);
+    const tensor a = d.softmax(d.bmm(q, q, false, true, 0.35), true);
+    const tensor o = d.merge_heads(d.bmm(a, q));
+    const tensor r1 = d.add(x, d.dropout(d.linear(o, wo, &bo), 0.1, {7, 0}));
+    const auto n2 = d.layer_norm(r1, g2, b2, 1e-5);
+    const tensor h = d.linear(n2.output, w1, &c1), f = d.activate(activation::gelu, h);
+    tensor y = d.add(r1, d.dropout(d.linear(f, w2, &c2), 0.1, {7, 1}));
+    std::vector<std::vector<float>> all{d.download(y)};
+    y = {};
+
+    const tensor dy = made(d, {batch, tokens, width}, 21, p);
+    const tensor df = d.linear_backward(d.dropout_backward(dy, 0.1, {7, 1}), f, w2, &c2, true);
+    const tensor dn2 = d.linear_backward(d.activate_backward(activation::gelu, df, h, h), n2.output, w1, &c1, true);
+    const tensor two[] = {dy, d.layer_norm_backward(dn2, r1, n2.saved, g2, b2, 1e-5)};
+    const tensor dr1 = d.sum(two);
+    const tensor g = d.linear_backward(d.dropout_backward(dr1, 0.1, {7, 0}), o, wo, &bo, true);
+    const tensor dv = d.split_heads(g, heads);
+    const tensor ds = d.softmax_backward(d.bmm(dv, q, false, true), a);
+    const tensor parts[] = {d.bmm(ds, q, false, false, 0.35), d.bmm(ds, q, true, false, 0.35),
+                            d.bmm(a, dv, true, false)};
+    const tensor dq = d.merge_heads(d.sum(parts));
+    const tensor dn1 = d.linear_backward(dq, n1.output, wq, &bq, true);
+    const tensor last[] = {dr1, d.layer_norm_backward(dn1, x, n1.saved, g1, b1, 1e-5)};
+    all.push_back(d.download(d.sum(last)));
+    for (const parameter& w : weights) all.push_back(d.gradient(w));
+    return all;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a transformer's block takes fewer launches and moves fewer bytes, with the same bits in every gradient") {
+  const fresh machine;
+  for (const precision p : {precision::fp32, precision::tf32, precision::bf16, precision::fp16}) {
+    CAPTURE(p);
+    device fused{{.measure_algorithms = false}}, plain{{.measure_algorithms = false, .fuse = false}};
+    std::vector<std::vector<float>> got, want;
+    const auto launches = launches_of([&] { got = block{fused, p}.run(); });
+    const auto launches_plain = launches_of([&] { want = block{plain, p}.run(); });
+    REQUIRE(got.size() == want.size());
+    for (std::size_t i = 0; i < got.size(); ++i) CHECK(same_bits(got[i], want[i]));
+    const std::int64_t tensor_bytes = 2 * 6 * 16 * bytes_of(storage_of(p));
+    CHECK(plain.fused().operators == 11);
+    CHECK(fused.fused().operators == 11);
+    CHECK(launches_plain - launches == 3);  // two of dropout and sum forward; sum and dropout backward
+    CHECK(fused.fused().bytes_saved == 2 * 2 * tensor_bytes + tensor_bytes);
+  }
+}
+
+}  // namespace comp::cuda::test
