@@ -298,11 +298,12 @@ void measure_size(index n, int rounds, nlohmann::json& rows) {
 
 int main(int argc, char** argv) {
   using namespace comp::cuda::bench;
-  return run_main(argc, argv, "bench_cuda_kernels", [](bool small) {
+  return run_main(argc, argv, "bench_cuda_kernels", [](bool small, const auto& keep) {
     nlohmann::json figures;
     figures["rows"] = nlohmann::json::array();
-    for (const int bits : small ? std::vector{13} : std::vector{18, 22, 26})
+    for (const int bits : small ? std::vector{13} : std::vector{18, 22, 26}) {
       measure_size(comp::cuda::index{1} << bits, small ? 1 : 11, figures["rows"]);
-    return figures;
+      keep(figures);
+    }
   });
 }

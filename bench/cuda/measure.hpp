@@ -114,8 +114,8 @@ inline nlohmann::json quartiles(const std::vector<double>& values) {
   return {quantile(values, 0.25), quantile(values, 0.75)};
 }
 
-/// What a benchmark's main does: measure(small) returns the figures, which go to the file that is named, if one is.
-/// --small: tiny sizes, once, to see that everything runs; no figures to keep.
+/// What a benchmark's main does: measure(small, keep) gives figures to `keep` whenever there are more of them; they go
+/// to the file that is named, if one is. --small: tiny sizes, once, to see that everything runs; no figures to publish.
 template <class F>
 int run_main(int argc, char** argv, const char* name, F measure) {
   try {
@@ -125,10 +125,11 @@ int run_main(int argc, char** argv, const char* name, F measure) {
       fmt::print("There is no GPU here (the CUDA driver found none): {} measures nothing without one.\n", name);
       return 77;
     }
-    nlohmann::json figures = measure(std::ranges::find(arguments, "--small") != arguments.end());
-    figures["bench"] = name;
-    figures["device"] = probe().name;
-    if (file != arguments.end()) std::ofstream{*file} << figures.dump(1) << '\n';
+    const std::string device = probe().name;
+    measure(std::ranges::find(arguments, "--small") != arguments.end(), [&](nlohmann::json figures) {
+      figures["device"] = device;
+      if (file != arguments.end()) std::ofstream{*file} << figures.dump(1) << '\n';
+    });
     return 0;
   } catch (const std::exception& failed) {
     fmt::print(stderr, "{}: {}\n", name, failed.what());

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training step of each native model: FP32, TF32, the plan of PyTorch's rules for CUDA, and the found one; step by
+// step and captured, with peak memory. Each way has a device of its own; all of a model take turns, a round being a few
+// plain steps and an epoch of captured ones of each. A model that does not fit the memory is halved until it does.
+//   bench_cuda_steps [--small] [file.json]
+#include <comp/autocast/rule_plan.hpp>
+#include <comp/comp.hpp>
+#include <comp_cuda/device.hpp>
+#include <comp_native/datasets.hpp>
+#include <comp_native/models.hpp>
+#include <comp_native/trainer.hpp>
+#include <memory>
+
+#include "measure.hpp"
+
+namespace comp::cuda::bench {
+namespace {
+
+using namespace comp::native;
+using cuda_trainer = trainer<cuda::device>;
+
+constexpr std::int64_t epoch = 12;  // batches
+constexpr std::size_t warm = 4;     // of an epoch, until its steps are captured ones
+
+struct task {
+  std::string shape;
+  native::model model;
+  data_source data;
+  native::optimizer optimizer;
+};
+
+data_source images(std::int64_t batch, const native::shape& image, std::uint64_t classes) {
+  random_stream draws{1, 1};
+  const auto count = static_cast<std::size_t>(epoch * batch);
+  std::vector<std::uint8_t> pixels(count * static_cast<std::size_t>(elements(image)));
+  std::vector<std::int32_t> labels(count);
+  for (auto& pixel : pixels) pixel = static_cast<std::uint8_t>(draws.below(256));
+  for (auto& label : labels) label = static_cast<std::int32_t>(draws.below(classes));
+  return image_data{image, std::move(pixels), std::move(labels), {0.5F}, {0.25F}};
+}
+data_source tokens(std::int64_t batch, std::int64_t context, std::int64_t vocabulary) {
+  random_stream draws{1, 2};
+  std::vector<std::int32_t> all(static_cast<std::size_t>(epoch * batch * context + 1));
+  for (auto& token : all) token = static_cast<std::int32_t>(draws.below(static_cast<std::uint64_t>(vocabulary)));
+  return token_data{std::move(all), context};
+}
+
+/// How large a model is: its batch is divided where it did not fit the memory; everything is tiny where nothing is
+/// measured.
+struct scale {
+  std::int64_t divisor = 1;
+  bool tiny = false;
+  std::int64_t batch(std::int64_t n) const { return tiny ? 4 : std::max<std::int64_t>(n / divisor, 1); }
+  std::int64_t wide(std::int64_t n) const { return tiny ? 16 : n; }
+  std::int64_t deep(std::int64_t n) const { return tiny ? 1 : n; }
+};
+task mlp(const scale& of) {
+  const std::int64_t batch = of.batch(4096), width = of.wide(4096);
+  return {fmt::format("784, 3 x {}, 10, batch {}", width, batch),
+          models::mlp({.batch = batch, .input = {1, 28, 28}, .hidden = {width, width, width}}),
+          images(batch, {1, 28, 28}, 10), sgd(0.01, 0.9)};
+}
+task lenet5(const scale& of) {
+  const std::int64_t batch = of.batch(1024);
+  return {fmt::format("28 x 28, batch {}", batch), models::lenet5({.batch = batch}), images(batch, {1, 28, 28}, 10),
+          sgd(0.01, 0.9)};
+}
+task alexnet(const scale& of) {
+  const std::int64_t batch = of.batch(1024);
+  return {fmt::format("32 x 32, 100 classes, batch {}", batch), models::alexnet({.batch = batch, .classes = 100}),
+          images(batch, {3, 32, 32}, 100), sgd(0.01, 0.9)};
+}
+task vgg16(const scale& of) {
+  const std::int64_t batch = of.batch(64);
+  return {fmt::format("224 x 224, batch norm, 1000 classes, batch {}", batch),
+          models::vgg16({.form = models::image_form::imagenet, .batch = batch, .classes = 1000}),
+          images(batch, {3, 224, 224}, 1000), sgd(0.01, 0.9, 5e-4)};
+}
+task transformer(const scale& of) {
+  const std::int64_t batch = of.batch(16), context = of.wide(512), vocabulary = of.wide(50304);
+  const std::int64_t layers = of.deep(12), width = of.wide(768), heads = of.deep(12);
+  return {fmt::format("{} layers, width {}, {} tokens of {}, batch {}", layers, width, context, vocabulary, batch),
+          models::gpt({.batch = batch,
+                       .vocabulary = vocabulary,
+                       .context = context,
+                       .layers = layers,
+                       .width = width,
+                       .heads = heads}),
+          tokens(batch, context, vocabulary), adamw(1e-4)};
+}
+
+/// One plan of one model, on a device of its own.
+struct way {
+  std::string name;
+  std::unique_ptr<cuda::device> device = std::make_unique<cuda::device>();
+  std::unique_ptr<cuda_trainer> trained = {};
+  std::vector<double> plain = {}, captured = {};                // seconds of steps
+  std::vector<double> plain_rounds = {}, captured_rounds = {};  // their medians, for each round
+  std::int64_t peak_bytes = 0;
+
+  way(std::string named, const task& t, const comp::plan& p) : name{std::move(named)} {
+    trained = std::make_unique<cuda_trainer>(*device, t.model, t.data, t.data,
+                                             training{.optimizer = t.optimizer, .captured = true});
+    if (!p.empty()) trained->set_precision(p);
+  }
+  void take(const sample& from, std::size_t first, std::vector<double>& steps, std::vector<double>& rounds) {
+    require<error>(from.ok(), "{} ended with: {}", name, from.message);
+    const std::vector<double> counted(from.batch_seconds.begin() + static_cast<std::ptrdiff_t>(first),
+                                      from.batch_seconds.end());
+    steps.insert(steps.end(), counted.begin(), counted.end());
+    rounds.push_back(median(counted));
+    peak_bytes = std::max(peak_bytes, from.peak_bytes);
+  }
+  void round() {
+    sample some;
+    for (int i = 0; i < 4; ++i) {
+      const sample one = trained->run_batch();
+      require<error>(one.ok(), "{} ended with: {}", name, one.message);
+      some.batch_seconds.push_back(one.seconds);
+      some.peak_bytes = std::max(some.peak_bytes, one.peak_bytes);
+    }
+    take(some, 1, plain, plain_rounds);  // the first of them waits for its batch
+    if (trained->capture_refused().empty()) take(trained->run_epoch(), warm, captured, captured_rounds);
+  }
+};
+
+comp::plan everywhere(const op_graph& graph, precision p) {
+  comp::plan all{graph.size()};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (graph[i].choosable) all[i] = p;
+  }
+  return all;
+}
+precision low_of(const capability& card) { return card.has(precision::bf16) ? precision::bf16 : precision::fp16; }
+
+comp::outcome search(const task& t, precision low) {
+  const way searched{"search", t, {}};
+  search_settings settings;
+  settings.precisions = {low};
+  const policy::pytorch rules{.list = policy::pytorch_list::cuda, .low = low};
+  return two_stage{rules, strategy::greedy{}, strategy::greedy{}, settings}.run(*searched.trained);
+}
+
+nlohmann::json row_of(const way& w, const way& fp32, const way& rules) {
+  const auto over = compare_paired(fp32.plain, w.plain);
+  nlohmann::json row{{"name", w.name},
+                     {"seconds", median(w.plain)},
+                     {"quartiles", quartiles(w.plain)},
+                     {"over_fp32", over.ratio},
+                     {"over_fp32_bounds", {over.bounds.low, over.bounds.high}},
+                     {"plan", w.trained->network().precisions().str()},
+                     {"peak_bytes", w.peak_bytes}};
+  if (w.captured.empty()) {
+    row["capture_refused"] = w.trained->capture_refused();
+  } else {
+    const auto gain = compare_paired(w.plain_rounds, w.captured_rounds);
+    row["captured_seconds"] = median(w.captured);
+    row["captured_quartiles"] = quartiles(w.captured);
+    row["captured_over_plain"] = gain.ratio;
+    row["captured_over_plain_bounds"] = {gain.bounds.low, gain.bounds.high};
+  }
+  if (w.name == "found plan") {
+    const auto faster = compare_paired(rules.plain, w.plain);
+    row["over_rules"] = faster.ratio;
+    row["over_rules_bounds"] = {faster.bounds.low, faster.bounds.high};
+  }
+  return row;
+}
+
+nlohmann::json measured(const task& t, int rounds) {
+  const capability card = probe();
+  const precision low = low_of(card);
+  const comp::outcome found = search(t, low);
+  std::vector<way> ways;
+  ways.reserve(4);
+  ways.emplace_back("FP32", t, comp::plan{});
+  if (card.has(precision::tf32)) ways.emplace_back("TF32", t, everywhere(found.graph, precision::tf32));
+  const policy::pytorch policy{.list = policy::pytorch_list::cuda, .low = low};
+  const std::size_t rules = ways.size();
+  ways.emplace_back(low == precision::bf16 ? "rules BF16" : "rules FP16", t,
+                    autocast::rule_plan(policy, found.graph, low));
+  ways.emplace_back("found plan", t, found.plan);
+  for (way& w : ways) {
+    w.round();
+    w.plain = w.captured = w.plain_rounds = w.captured_rounds = {};
+  }
+  for (int i = 0; i < rounds; ++i) {
+    for (way& w : ways) w.round();
+  }
+  nlohmann::json job{{"model", t.model.name},
+                     {"shape", t.shape},
+                     {"plan", found.plan.str()},
+                     {"search_seconds", found.overhead_seconds()},
+                     {"search_share_of_100_epochs", found.overhead_share()},
+                     {"ways", nlohmann::json::array()}};
+  for (const way& w : ways) job["ways"].push_back(row_of(w, ways[0], ways[rules]));
+  return job;
+}
+
+/// As large as the device's memory takes.
+nlohmann::json measured(task (*make)(const scale&), bool small) {
+  for (std::int64_t divisor = 1;; divisor *= 2) {
+    try {
+      return measured(make({divisor, small}), small ? 1 : 12);
+    } catch (const out_of_memory&) {
+      if (divisor == 16) throw;
+    }
+  }
+}
+
+void print(const nlohmann::json& job) {
+  for (const auto& w : job["ways"]) {
+    fmt::print(
+        "{:<14} {:<11} {:>9.3f} ms, {:.2f}x FP32, captured {}, peak {:.0f} MiB\n", job["model"].get<std::string>(),
+        w["name"].get<std::string>(), w["seconds"].get<double>() * 1e3, w["over_fp32"].get<double>(),
+        w.contains("captured_seconds") ? fmt::format("{:.3f} ms", w["captured_seconds"].get<double>() * 1e3) : "not",
+        w["peak_bytes"].get<double>() / 0x1p20);
+  }
+}
+
+}  // namespace
+}  // namespace comp::cuda::bench
+
+int main(int argc, char** argv) {
+  using namespace comp::cuda::bench;
+  return run_main(argc, argv, "bench_cuda_steps", [](bool small, const auto& keep) {
+    nlohmann::json figures;
+    for (const auto make :
+         small ? std::vector{mlp, transformer} : std::vector{mlp, lenet5, alexnet, vgg16, transformer}) {
+      figures["jobs"].push_back(measured(make, small));
+      if (!small) print(figures["jobs"].back());
+      keep(figures);
+    }
+  });
+}
