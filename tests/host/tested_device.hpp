@@ -28,12 +28,21 @@ void each_variant(F f) {
 inline device reproducible() { return device{}; }
 /// For whole networks: they are small, and machines that test are busy.
 inline device of_networks() { return device{{.threads = 1}}; }
+inline device with_memory(std::size_t bytes) { return device{{.threads = 1, .memory_limit = bytes}}; }
+/// How many times as small batches of trainings are made.
+inline constexpr std::int64_t thrift = 1;
 
 /// What the gradient of a convolution's weights is rounded to before it is added up in FP32.
 constexpr precision of_convolution_gradients(precision) { return precision::fp32; }
+inline constexpr bool convolutions_round_before_bias = false;
 
+inline constexpr device_kind kind = device_kind::cpu;
+/// A device that lacks a precision, which one, and how it refuses it.
+inline device without_a_precision() { return device{}; }
 inline constexpr precision lacking = precision::fp8_e4m3;
-inline constexpr auto* lacking_refused =
+inline constexpr auto* refusal =
     "precision fp8_e4m3 asked of the host device (it has fp32, bf16 and fp16): use one of these";
+inline constexpr auto* refusal_of_plan =
+    "plan gives operator 0 fp8_e4m3 (this device computes in fp32, bf16, fp16): choose one of those";
 
 }  // namespace comp::tested

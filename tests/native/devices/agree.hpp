@@ -56,14 +56,16 @@ struct results {
     std::vector<double> values;
     comp::precision precision;
     double terms;
+    double addend = 0;
   };
   std::vector<one> all;
 
   /// `terms`: how many numbers were added up for each element; `rounded`: what a gradient was rounded to before FP32.
+  /// `addend`: the largest that was added after a first rounding; 0: there was one only.
   template <class D>
-  void keep(D& d, const std::string& name, const typename D::tensor& t, double terms = 1) {
+  void keep(D& d, const std::string& name, const typename D::tensor& t, double terms = 1, double addend = 0) {
     const auto v = d.download(t);
-    all.push_back({name, t.shape(), {v.begin(), v.end()}, t.precision(), terms});
+    all.push_back({name, t.shape(), {v.begin(), v.end()}, t.precision(), terms, addend});
   }
   template <class D>
   void keep_gradient(D& d, const std::string& name, typename D::parameter& p, double terms,
@@ -89,8 +91,9 @@ inline double worst_share(const results::one& got, const results::one& wanted) {
   for (std::size_t i = 0; i < wanted.values.size(); ++i) {
     const double w = wanted.values[i], g = got.values[i];
     if (w == g || (std::isnan(w) && std::isnan(g))) continue;
+    const double before = got.addend > 0 ? std::abs(w) + got.addend : 0;  // what was rounded before the addition
     const double share =
-        std::abs(g - w) / (a.rounding * std::abs(w) + a.accumulation * got.terms * largest + a.smallest);
+        std::abs(g - w) / (a.rounding * (std::abs(w) + before) + a.accumulation * got.terms * largest + a.smallest);
     worst = std::isnan(share) ? INFINITY : std::max(worst, share);
   }
   return worst;

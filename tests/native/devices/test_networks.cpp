@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
+// Networks and their training on the device that tested_device.hpp names.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <comp_host/device.hpp>
 #include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
 #include <functional>
 #include <string>
 
-#include "reference_device.hpp"
-#include "support.hpp"
+#include "../reference_device.hpp"
+#include "../support.hpp"
+#include "tested_device.hpp"
 
 using namespace comp::native;
 using namespace comp::native::testing;
 using comp::plan;
 using comp::precision;
 using comp::sample;
-using host_trainer = trainer<comp::host::device>;
+using device_trainer = trainer<comp::tested::device>;
 
-static_assert(comp::Backend<host_trainer>);
+static_assert(comp::Backend<device_trainer>);
 
 namespace {
 
-/// These networks are small, and machines that test are busy.
-constexpr comp::host::settings one_thread{.threads = 1};
+namespace tested = comp::tested;
 
 struct step_of_network {
   double loss = 0;
@@ -145,24 +145,24 @@ std::vector<std::pair<std::string, model>> whole_models() {
 }  // namespace
 
 TEST_CASE("each operator in FP32 agrees with the FP64 reference") {
-  comp::host::device host{one_thread};
+  tested::device on = tested::of_networks();
   reference::device exact;
   for (const auto& [name, m] : each_operator()) {
     CAPTURE(name);
-    const auto got = step(host, m, {}), want = step(exact, m, {});
+    const auto got = step(on, m, {}), want = step(exact, m, {});
     CHECK(std::abs(got.loss - want.loss) <= tolerance::fp32 * std::abs(want.loss));
     CHECK(distance(got, want) < tolerance::fp32);
   }
 }
 
 TEST_CASE("each operator in low precision stays by its FP32 twin, forward and backward") {
-  comp::host::device host{one_thread};
+  tested::device on = tested::of_networks();
   for (const auto& [name, m] : each_operator()) {
-    const auto fp32 = step(host, m, {});
+    const auto fp32 = step(on, m, {});
     for (const precision p : {precision::bf16, precision::fp16}) {
       CAPTURE(name);
       CAPTURE(comp::name(p));
-      const auto low = step(host, m, everywhere(m, p, true));
+      const auto low = step(on, m, everywhere(m, p, true));
       CHECK(std::abs(low.loss - fp32.loss) <= tolerance::one_operator(p) * std::abs(fp32.loss));
       CHECK(distance(low, fp32) < tolerance::one_operator(p));
       if (name != "flatten") CHECK(distance(low, fp32) > 0);  // it did run in another precision
@@ -171,24 +171,24 @@ TEST_CASE("each operator in low precision stays by its FP32 twin, forward and ba
 }
 
 TEST_CASE("whole networks in FP32 agree with the FP64 reference") {
-  comp::host::device host{one_thread};
+  tested::device on = tested::of_networks();
   reference::device exact;
   for (const auto& [name, m] : whole_models()) {
     if (name == "AlexNet for CIFAR") continue;  // minutes in naive loops
     CAPTURE(name);
-    const auto got = step(host, m, {}), want = step(exact, m, {});
+    const auto got = step(on, m, {}), want = step(exact, m, {});
     CHECK(std::abs(got.loss - want.loss) <= tolerance::fp32 * std::abs(want.loss));
     CHECK(distance(got, want) < tolerance::fp32);
   }
 }
 
 TEST_CASE("any mixed plan trains close to FP32") {
-  comp::host::device host{one_thread};
+  tested::device on = tested::of_networks();
   random_stream draws{1, 1};
   constexpr precision levels[] = {precision::fp32, precision::bf16, precision::fp16};
   for (const auto& [name, m] : whole_models()) {
     const auto graph = graph_of(m);
-    const auto fp32 = step(host, m, {});
+    const auto fp32 = step(on, m, {});
     for (int i = 0; i < 4; ++i) {
       plan p{graph.size()};
       for (std::size_t k = 0; k < p.size(); ++k) {
@@ -196,7 +196,7 @@ TEST_CASE("any mixed plan trains close to FP32") {
       }
       CAPTURE(name);
       CAPTURE(p.str());
-      const auto got = step(host, m, p);
+      const auto got = step(on, m, p);
       CHECK(std::abs(got.loss - fp32.loss) <= tolerance::network(precision::bf16) * std::abs(fp32.loss));
       CHECK(distance(got, fp32) < tolerance::network(precision::bf16));
     }
@@ -204,11 +204,11 @@ TEST_CASE("any mixed plan trains close to FP32") {
 }
 
 TEST_CASE("the same state, seed and plan give the same losses, bit for bit, under every plan") {
-  comp::host::device host{one_thread};
+  tested::device on = tested::of_networks();
   const auto tokens = counting_tokens(11, 500, 16);
   const model m =
       models::gpt({.batch = 4, .vocabulary = 11, .context = 16, .layers = 1, .width = 32, .heads = 2, .dropout = 0.1});
-  host_trainer t{host, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
+  device_trainer t{on, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
   for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
     CAPTURE(comp::name(p));
     t.set_precision(everywhere(m, p));
@@ -221,17 +221,17 @@ TEST_CASE("the same state, seed and plan give the same losses, bit for bit, unde
     t.restore(saved);
     CHECK(t.run_epoch().curve == first.curve);
   }
-  host_trainer again{host, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
-  host_trainer once_more{host, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
+  device_trainer again{on, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
+  device_trainer once_more{on, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
   CHECK(again.run_epoch().curve == once_more.run_epoch().curve);
 }
 
 TEST_CASE("LeNet-5 learns in every precision") {
-  comp::host::device host{one_thread};
+  tested::device on = tested::of_networks();
   for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
     CAPTURE(comp::name(p));
     const auto images = bars({1, 28, 28}, 4, 256, 1), others = bars({1, 28, 28}, 4, 64, 2);
-    host_trainer t{host, models::lenet5({.batch = 32, .classes = 4}), images, others, {.optimizer = sgd(0.05, 0.9)}};
+    device_trainer t{on, models::lenet5({.batch = 32, .classes = 4}), images, others, {.optimizer = sgd(0.05, 0.9)}};
     t.set_precision(everywhere(t.model(), p));
     CHECK(t.validate() < 0.6);
     for (int i = 0; i < 8; ++i) CHECK(t.run_epoch().ok());
@@ -240,7 +240,7 @@ TEST_CASE("LeNet-5 learns in every precision") {
 }
 
 TEST_CASE("a convolutional net with batch norm learns in every precision") {
-  comp::host::device host{one_thread};
+  tested::device on = tested::of_networks();
   for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
     CAPTURE(comp::name(p));
     const auto images = bars({3, 16, 16}, 4, 96, 1);
@@ -254,7 +254,7 @@ TEST_CASE("a convolutional net with batch norm learns in every precision") {
               .max_pool2d(name("pool"));
     }
     x.flatten("flatten").linear("head", 4).cross_entropy_loss("loss");
-    host_trainer t{host, net.finish(), images, images, {.optimizer = sgd(0.02, 0.9)}};
+    device_trainer t{on, net.finish(), images, images, {.optimizer = sgd(0.02, 0.9)}};
     t.set_precision(everywhere(t.model(), p));
     const double first = t.run_batch().loss;
     sample last;
@@ -266,15 +266,15 @@ TEST_CASE("a convolutional net with batch norm learns in every precision") {
 }
 
 TEST_CASE("a transformer learns in every precision") {
-  comp::host::device host{one_thread};
+  tested::device on = tested::of_networks();
   for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
     CAPTURE(comp::name(p));
     const auto tokens = counting_tokens(11, 2100, 16);
-    host_trainer t{host,
-                   models::gpt({.batch = 8, .vocabulary = 11, .context = 16, .layers = 2, .width = 32, .heads = 2}),
-                   tokens,
-                   tokens,
-                   {.optimizer = adamw(5e-3), .schedule = {.warmup = 5}, .clip_norm = 1}};
+    device_trainer t{on,
+                     models::gpt({.batch = 8, .vocabulary = 11, .context = 16, .layers = 2, .width = 32, .heads = 2}),
+                     tokens,
+                     tokens,
+                     {.optimizer = adamw(5e-3), .schedule = {.warmup = 5}, .clip_norm = 1}};
     t.set_precision(everywhere(t.model(), p));
     const double before = t.run_epoch().loss;
     for (int i = 0; i < 5; ++i) t.run_epoch();
@@ -284,7 +284,7 @@ TEST_CASE("a transformer learns in every precision") {
 }
 
 TEST_CASE("a BF16 plan needs less memory than FP32, and an epoch leaves nothing behind") {
-  comp::host::device host{one_thread};
+  tested::device on = tested::of_networks();
   const auto images = bars({3, 32, 32}, 10, 16, 1);
   const auto peak = [&](precision p) {
     model_builder net{"thin", input_kind::values, {16, 3, 32, 32}};
@@ -295,28 +295,28 @@ TEST_CASE("a BF16 plan needs less memory than FP32, and an epoch leaves nothing 
               .relu(fmt::format("relu{}", i));
     }
     x.flatten("flatten").linear("head", 10).cross_entropy_loss("loss");
-    host_trainer t{host, net.finish(), images, images, {.optimizer = sgd(0.01, 0.9)}};
+    device_trainer t{on, net.finish(), images, images, {.optimizer = sgd(0.01, 0.9)}};
     t.set_precision(everywhere(t.model(), p));
     for (int i = 0; i < 3; ++i) t.run_batch();  // until weights and their copies lie as the primitives want them
-    const auto live = host.live_bytes();
+    const auto live = on.live_bytes();
     const sample got = t.run_batch();
-    CHECK(host.live_bytes() == live);
+    CHECK(on.live_bytes() == live);
     CHECK(got.peak_bytes > live);
     return got.peak_bytes - live;
   };
   const auto fp32 = peak(precision::fp32), bf16 = peak(precision::bf16);
   CHECK(static_cast<double>(bf16) < 0.7 * static_cast<double>(fp32));
-  CHECK(host.live_bytes() == 0);
+  CHECK(on.live_bytes() == 0);
 }
 
 TEST_CASE("FP16 really overflows, and the loss scale finds its way back") {
-  comp::host::device host{one_thread};
+  tested::device on = tested::of_networks();
   const auto images = bars({1, 28, 28}, 4, 64, 1);
-  host_trainer t{host,
-                 models::lenet5({.batch = 32, .classes = 4}),
-                 images,
-                 images,
-                 {.optimizer = sgd(0.05), .scaling = {.initial = 0x1p30}}};
+  device_trainer t{on,
+                   models::lenet5({.batch = 32, .classes = 4}),
+                   images,
+                   images,
+                   {.optimizer = sgd(0.05), .scaling = {.initial = 0x1p30}}};
   t.set_precision(everywhere(t.model(), precision::fp16));
   CHECK(t.run_batch().message.find("1 steps skipped: FP16 gradients overflowed, loss scale now 536870912") == 0);
   sample got;
@@ -348,7 +348,7 @@ struct in_small_units {
 }  // namespace
 
 TEST_CASE("an autoencoder in FP16 stalls where its gradients underflow, and learns as in FP32 with its loss scaled") {
-  comp::host::device host{one_thread};
+  tested::device on = tested::of_networks();
   const std::int64_t batch = 256, steps = 200;
   const in_small_units pictures{bars({1, 28, 28}, 4, batch, 1), 0x1p-10F};
   const auto coder = models::mlp({.batch = batch,
@@ -358,8 +358,8 @@ TEST_CASE("an autoencoder in FP16 stalls where its gradients underflow, and lear
                                   .activation = activation::tanh,
                                   .regression = true});
   const auto last_loss = [&](precision p, const comp::scaling::settings& scaling) {
-    host_trainer t{
-        host, coder, pictures, pictures, {.optimizer = adam(0.01), .schedule = {.total = steps}, .scaling = scaling}};
+    device_trainer t{
+        on, coder, pictures, pictures, {.optimizer = adam(0.01), .schedule = {.total = steps}, .scaling = scaling}};
     t.set_precision(everywhere(t.model(), p));
     sample epoch;
     for (int i = 0; i < steps; ++i) {
@@ -393,19 +393,17 @@ TEST_CASE("an autoencoder in FP16 stalls where its gradients underflow, and lear
 }
 
 TEST_CASE("the trainer knows its machine and refuses precisions that it lacks") {
-  comp::host::device host{one_thread};
-  host_trainer t{host, models::lenet5({.batch = 8}), bars({1, 28, 28}, 4, 16, 1), bars({1, 28, 28}, 4, 16, 1)};
-  CHECK(t.hardware().kind == comp::device_kind::cpu);
-  CHECK(t.supported_precisions() == std::vector<precision>{precision::fp32, precision::bf16, precision::fp16});
+  tested::device on = tested::without_a_precision();
+  device_trainer t{on, models::lenet5({.batch = 8}), bars({1, 28, 28}, 4, 16, 1), bars({1, 28, 28}, 4, 16, 1)};
+  CHECK(t.hardware().kind == tested::kind);
+  CHECK(t.supported_precisions() == std::vector(tested::precisions.begin(), tested::precisions.end()));
   plan p{t.graph().size()};
-  p[0] = precision::tf32;
-  CHECK_THROWS_WITH_AS(t.set_precision(p),
-                       "plan gives operator 0 tf32 (this device computes in fp32, bf16, fp16): choose one of those",
-                       comp::plan_error);
+  p[0] = tested::lacking;
+  CHECK_THROWS_WITH_AS(t.set_precision(p), tested::refusal_of_plan, comp::plan_error);
 }
 
 TEST_CASE("a plan that does not fit into memory is out of memory, and the trainer goes on") {
-  comp::host::device host{{.threads = 1, .memory_limit = std::size_t{24} << 20}};
+  tested::device on = tested::with_memory(std::size_t{24} << 20);
   const auto images = bars({3, 32, 32}, 10, 64, 1);
   model_builder net{"wide", input_kind::values, {32, 3, 32, 32}};
   net.input()
@@ -416,9 +414,9 @@ TEST_CASE("a plan that does not fit into memory is out of memory, and the traine
       .flatten("flatten")
       .linear("head", 10)
       .cross_entropy_loss("loss");
-  host_trainer t{host, net.finish(), images, images};
+  device_trainer t{on, net.finish(), images, images};
   const auto saved = t.save();
   CHECK_THROWS_AS(t.run_batch(), comp::out_of_memory);
   t.restore(saved);
-  CHECK(host.live_bytes() < std::int64_t{16} << 20);
+  CHECK(on.live_bytes() < std::int64_t{16} << 20);
 }

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cuda device under the tests of tests/native/devices: over the stand-in of the SIMT shim, or on a GPU.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <comp/core/precision.hpp>
+#include <comp_cuda/device.hpp>
+
+namespace comp::tested {
+
+using cuda::device;
+inline constexpr std::array precisions{precision::fp32, precision::tf32, precision::bf16, precision::fp16};
+
+/// Fused, with algorithms that were measured and all the workspace that they like; and without any of it, on the
+/// stand-in for an older GPU, which has other algorithms.
+template <class F>
+void each_variant(F f) {
+  for (const cuda::settings& chosen :
+       {cuda::settings{}, cuda::settings{.workspace_limit = 0, .measure_algorithms = false, .fuse = false}}) {
+    CAPTURE(chosen.measure_algorithms);
+    CAPTURE(chosen.fuse);
+#ifdef COMP_SIMT
+    simt::device.properties.major = chosen.fuse ? 9 : 8;
+#endif
+    device d{chosen};
+    f(d);
+  }
+#ifdef COMP_SIMT
+  simt::device.reset();
+#endif
+}
+/// Two of these give the same bits: their algorithms depend on no measurement.
+inline device reproducible() { return device{{.measure_algorithms = false}}; }
+/// For whole networks. Their kernels are watched for races elsewhere.
+inline device of_networks() {
+#ifdef COMP_SIMT
+  simt::watch_races = false;
+#endif
+  return device{};
+}
+#ifdef COMP_SIMT
+inline device with_memory(std::size_t bytes) {
+  simt::device.properties.totalGlobalMem = bytes;
+  return of_networks();
+}
+#endif
+/// How many times as small batches of trainings are made.
+inline constexpr std::int64_t thrift = 4;
+
+/// What the gradient of a convolution's weights is rounded to before it is added up in FP32: cuDNN gives it in the
+/// precision of its operands.
+constexpr precision of_convolution_gradients(precision p) { return p; }
+/// cuDNN adds a bias to the rounded products of a convolution, as all frameworks that call it do.
+inline constexpr bool convolutions_round_before_bias = true;
+
+inline constexpr device_kind kind = device_kind::cuda;
+#ifdef COMP_SIMT
+/// A device that lacks a precision, which one, and how it refuses it.
+inline device without_a_precision() {
+  simt::device.properties.major = 8;
+  return device{};
+}
+inline constexpr precision lacking = precision::fp8_e4m3;
+inline constexpr auto* refusal =
+    "precision fp8_e4m3 asked of the cuda device (stand-in has fp32, tf32, bf16, fp16): use one of these";
+inline constexpr auto* refusal_of_plan =
+    "plan gives operator 0 fp8_e4m3 (this device computes in fp32, tf32, bf16, fp16): choose one of those";
+#endif
+
+}  // namespace comp::tested
