@@ -296,6 +296,17 @@ TEST_CASE("an algorithm is measured once for a shape, elsewhere than in the resu
     CHECK(products.shapes() == 2);
     CHECK(products.measured() == 1);
   }
+  SUBCASE("not while work is recorded for a graph") {
+    const auto twice = download(r.c, to);
+    CHECK(cudaStreamBeginCapture(r.c.stream().get(), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
+    multiply_into(to, 0);
+    cudaGraph_t graph = nullptr;
+    REQUIRE(cudaStreamEndCapture(r.c.stream().get(), &graph) == cudaSuccess);
+    CHECK(products.shapes() == 2);
+    CHECK(products.measured() == 1);
+    CHECK(download(r.c, to) == twice);  // recorded, not run
+    CHECK(cudaGraphDestroy(graph) == cudaSuccess);
+  }
   SUBCASE("not where there is no memory for other results") {
     simt::device.fail_allocation = 1;
     simt::device.properties.totalGlobalMem = 0;  // nor when the pool asks again
