@@ -9,6 +9,12 @@
 
 namespace comp::cuda {
 
+/// The mask of a step whose draw is counted on the device.
+__device__ __forceinline__ native::math::dropout_mask mask_of(const native::math::dropout_mask& mask,
+                                                              pointer<const std::uint64_t> draws) {
+  return draws ? mask.later(*draws) : mask;
+}
+
 /// Zeroes or scales v, which are elements i to i + N.
 template <int N>
 __device__ __forceinline__ void drop(float (&v)[N], const native::math::dropout_mask& mask, index i) {
@@ -41,11 +47,12 @@ struct dropped {
   pointer<const T> from;
   pointer<T> to;
   native::math::dropout_mask mask;
+  pointer<const std::uint64_t> draws;
   template <int N>
   __device__ __forceinline__ void at(index i) const {
     float v[N];
     load_all<N, T>(from + i, v);
-    drop(v, mask, i);
+    drop(v, mask_of(mask, draws), i);
     store_all<N, T>(to + i, v);
   }
 };
@@ -53,9 +60,10 @@ struct dropped {
 }  // namespace detail
 
 template <class T>
-void dropout(stream on, const T* from, T* to, index n, double p, const native::dropout_key& key) {
+void dropout(stream on, const T* from, T* to, index n, double p, const native::dropout_key& key,
+             const std::uint64_t* draws) {
   constexpr int N = wide<T>;
-  for_elements<N>(on, n, common_head<N>(from, to), detail::dropped<T>{from, to, {p, key}});
+  for_elements<N>(on, n, common_head<N>(from, to), detail::dropped<T>{from, to, {p, key}, draws});
 }
 
 }  // namespace comp::cuda

@@ -27,6 +27,7 @@ struct device_step {
   index period;
   float number;
   native::math::dropout_mask mask;
+  pointer<const std::uint64_t> draws;
 };
 
 template <int N, class F>
@@ -92,7 +93,7 @@ struct chain {
       case step_kind::scale:
         return map(v, [&](float x) { return x * s.number; });
       case step_kind::dropout:
-        return drop(v, s.mask, i);
+        return drop(v, mask_of(s.mask, s.draws), i);
       case step_kind::keep:
         return store_all<N, T>(s.kept + i, v);
     }
@@ -120,8 +121,8 @@ void run_chain(stream on, const T* from, T* to, index n, std::span<const chain_s
   index head = common_head<N>(from, to);
   for (std::size_t s = 0; s < steps.size(); ++s) {
     const chain_step<T>& given = steps[s];
-    c.steps[s] = {given.kind,   given.rounds, given.other,  given.kept,
-                  given.vector, given.period, given.number, given.mask};
+    c.steps[s] = {given.kind,   given.rounds, given.other, given.kept, given.vector,
+                  given.period, given.number, given.mask,  given.draws};
     if (common_head<N>(from, to, given.other, static_cast<const T*>(given.kept)) != head) head = -1;
   }
   for_elements<N>(on, n, head, c);

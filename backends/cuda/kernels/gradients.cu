@@ -16,10 +16,10 @@ void gradient_norm(stream on, std::span<const gradient_job> jobs, double* norm, 
   });
   launch(on, {1, block_size}, detail::sum_of_partials<double>, scratch, blocks, 1.0, true, norm);
 }
-void count_not_finite(stream on, std::span<const gradient_job> jobs, unsigned long long* count) {
+void count_not_finite(stream on, std::span<const gradient_job> jobs, unsigned long long* count, const double* norm) {
   const auto entries = detail::gradient_entries(jobs);
   for_tables<detail::gradient_entry>(entries, [&](const auto& table, unsigned some, index) {
-    launch(on, {dim3{some}, block_size}, detail::gradients_not_finite<4>, table, count);
+    launch(on, {dim3{some}, block_size}, detail::gradients_not_finite<4>, table, count, norm);
   });
 }
 void scale_gradients(stream on, std::span<const gradient_job> jobs, double factor) {
@@ -27,6 +27,10 @@ void scale_gradients(stream on, std::span<const gradient_job> jobs, double facto
   for_tables<detail::gradient_entry>(entries, [&](const auto& table, unsigned some, index) {
     launch(on, {dim3{some}, block_size}, detail::gradients_scaled<4>, table, static_cast<float>(factor));
   });
+}
+void judge_step(stream on, const step_judgement& j) {
+  launch(on, {1, 1}, detail::judge,
+         detail::judgement{j.losses, j.count, j.not_finite, j.bad_losses, j.norm, j.unscale, j.largest, j.clip});
 }
 
 }  // namespace comp::cuda

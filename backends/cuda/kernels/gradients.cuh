@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a loss scaler and clipping ask of all gradients, over many tensors in one launch: how many elements are not
-// finite, their 2-norm, and scaling.
+// finite, their 2-norm, and scaling; and the judgement of a step that nobody on the host has seen.
 #pragma once
 
 #include "reductions.cuh"
@@ -53,6 +53,8 @@ struct scaled_piece {
   }
 };
 
+__device__ __forceinline__ bool finite(double x) { return x - x == 0; }
+
 template <int N>
 __global__ void __launch_bounds__(block_size)
     gradient_squares(const tensor_table<gradient_entry> table, pointer<float> partial) {
@@ -65,7 +67,9 @@ __global__ void __launch_bounds__(block_size)
 }
 template <int N>
 __global__ void __launch_bounds__(block_size)
-    gradients_not_finite(const tensor_table<gradient_entry> table, pointer<unsigned long long> count) {
+    gradients_not_finite(const tensor_table<gradient_entry> table, pointer<unsigned long long> count,
+                         pointer<const double> norm) {
+  if (norm && finite(*norm)) return;
   __shared__ shared_array<unsigned, 32> slots;
   const table_place at = place_in(table);
   unsigned part = 0;
@@ -77,6 +81,28 @@ template <int N>
 __global__ void __launch_bounds__(block_size) gradients_scaled(const tensor_table<gradient_entry> table, float factor) {
   const table_place at = place_in(table);
   for_piece<N>(table.entry[at.tensor], at, scaled_piece{factor});
+}
+
+struct judgement {
+  pointer<const double> losses;
+  index count;
+  pointer<unsigned long long> not_finite, bad_losses;
+  pointer<double> norm;
+  double unscale, largest;
+  pointer<float> clip;
+};
+/// One thread: there are as many losses as micro-batches.
+__global__ void judge(const judgement of) {
+  unsigned long long bad = 0;
+  for (index i = 0; i < of.count; ++i) {
+    bad += !finite(of.losses[i]);
+  }
+  *of.bad_losses = bad;
+  if (bad != 0) *of.not_finite += bad;
+  if (!of.norm) return;
+  const double norm = *of.norm * of.unscale;
+  *of.norm = norm;
+  *of.clip = norm > of.largest ? static_cast<float>(of.largest / norm) : 1.0F;
 }
 
 }  // namespace detail

@@ -21,17 +21,23 @@ struct update_entry {
   bool packed;
 };
 
+/// What a gradient is multiplied by, one after the other: rounded twice, as two passes over the gradients would.
+struct two_factors {
+  float first, second;
+  __device__ __forceinline__ float operator()(float g) const { return __fmul_rn(__fmul_rn(g, first), second); }
+};
+
 template <class Low>
 struct plain_sgd {
   native::math::sgd_update rule;
-  float factor;
+  two_factors scaled;
   template <int N>
   __device__ __forceinline__ void at(const update_entry<Low>& e, index i) const {
     float w[N], g[N];
     load_all<N, float>(e.value + i, w);
     load_all<N, float>(e.gradient + i, g);
 #pragma unroll
-    for (int j = 0; j < N; ++j) w[j] = rule(w[j], g[j] * factor);
+    for (int j = 0; j < N; ++j) w[j] = rule(w[j], scaled(g[j]));
     store_all<N, float>(e.value + i, w);
     if (e.copy) store_all<N, Low>(e.copy + i, w);
   }
@@ -39,7 +45,7 @@ struct plain_sgd {
 template <class Low>
 struct momentum_sgd {
   native::math::momentum_update rule;
-  float factor;
+  two_factors scaled;
   template <int N>
   __device__ __forceinline__ void at(const update_entry<Low>& e, index i) const {
     float w[N], g[N], v[N];
@@ -47,7 +53,7 @@ struct momentum_sgd {
     load_all<N, float>(e.gradient + i, g);
     load_all<N, float>(e.first + i, v);
 #pragma unroll
-    for (int j = 0; j < N; ++j) rule(w[j], g[j] * factor, v[j]);
+    for (int j = 0; j < N; ++j) rule(w[j], scaled(g[j]), v[j]);
     store_all<N, float>(e.value + i, w);
     store_all<N, float>(e.first + i, v);
     if (e.copy) store_all<N, Low>(e.copy + i, w);
@@ -56,7 +62,7 @@ struct momentum_sgd {
 template <class Low>
 struct adam {
   native::math::adam_update rule;
-  float factor;
+  two_factors scaled;
   template <int N>
   __device__ __forceinline__ void at(const update_entry<Low>& e, index i) const {
     float w[N], g[N], m[N], v[N];
@@ -65,7 +71,7 @@ struct adam {
     load_all<N, float>(e.first + i, m);
     load_all<N, float>(e.second + i, v);
 #pragma unroll
-    for (int j = 0; j < N; ++j) rule(w[j], g[j] * factor, m[j], v[j]);
+    for (int j = 0; j < N; ++j) rule(w[j], scaled(g[j]), m[j], v[j]);
     store_all<N, float>(e.value + i, w);
     store_all<N, float>(e.first + i, m);
     store_all<N, float>(e.second + i, v);
@@ -76,10 +82,12 @@ struct adam {
 template <class Low, class Rule>
 __global__ void __launch_bounds__(block_size)
     update_tensors(const tensor_table<update_entry<Low>> table, const Rule rule,
-                   pointer<const unsigned long long> not_finite) {
+                   pointer<const unsigned long long> not_finite, pointer<const float> clip) {
   if (not_finite && *not_finite != 0) return;
+  Rule clipped = rule;
+  if (clip) clipped.scaled.second = *clip;
   const table_place at = place_in(table);
-  for_piece<4>(table.entry[at.tensor], at, rule);
+  for_piece<4>(table.entry[at.tensor], at, clipped);
 }
 template <class Low, class Rule>
 void update(stream on, std::span<const update_job<Low>> jobs, const Rule& rule, const step_control& control) {
@@ -90,7 +98,7 @@ void update(stream on, std::span<const update_job<Low>> jobs, const Rule& rule, 
     entries.push_back({j.value, j.gradient, j.first, j.second, j.copy, j.n, packed});
   }
   for_tables<update_entry<Low>>(entries, [&](const auto& table, unsigned blocks, index) {
-    launch(on, {dim3{blocks}, block_size}, update_tensors<Low, Rule>, table, rule, control.not_finite);
+    launch(on, {dim3{blocks}, block_size}, update_tensors<Low, Rule>, table, rule, control.not_finite, control.clip);
   });
 }
 
@@ -100,15 +108,15 @@ template <class Low>
 void sgd_step(stream on, std::span<const update_job<Low>> jobs, const native::sgd_options& o,
               const step_control& control) {
   if (o.momentum == 0) {
-    detail::update(on, jobs, detail::plain_sgd<Low>{native::math::sgd_update{o}, control.factor}, control);
+    detail::update(on, jobs, detail::plain_sgd<Low>{native::math::sgd_update{o}, {control.factor, 1}}, control);
   } else {
-    detail::update(on, jobs, detail::momentum_sgd<Low>{native::math::momentum_update{o}, control.factor}, control);
+    detail::update(on, jobs, detail::momentum_sgd<Low>{native::math::momentum_update{o}, {control.factor, 1}}, control);
   }
 }
 template <class Low>
 void adam_step(stream on, std::span<const update_job<Low>> jobs, const native::adam_options& o, std::int64_t step,
                const step_control& control) {
-  detail::update(on, jobs, detail::adam<Low>{native::math::adam_update{o, step}, control.factor}, control);
+  detail::update(on, jobs, detail::adam<Low>{native::math::adam_update{o, step}, {control.factor, 1}}, control);
 }
 
 }  // namespace comp::cuda

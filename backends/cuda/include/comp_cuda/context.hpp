@@ -104,6 +104,7 @@ class context {
   }
   /// Keeps the scratch memory of work that is run again later.
   std::shared_ptr<memory> scratch_memory() const { return scratch_; }
+  void drop_scratch() { scratch_ = nullptr; }
   const settings& chosen() const { return chosen_; }
   std::int64_t workspace_limit() const { return chosen_.workspace_limit; }
   bool measures_algorithms() const { return chosen_.measure_algorithms; }

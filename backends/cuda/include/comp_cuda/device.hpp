@@ -7,6 +7,7 @@
 
 #include <array>
 #include <comp/core/hardware.hpp>
+#include <comp/core/op_info.hpp>
 #include <comp_native/device.hpp>
 #include <cstdint>
 #include <memory>
@@ -17,6 +18,7 @@
 
 #include "batch_norm.hpp"
 #include "bmm.hpp"
+#include "captured_step.hpp"
 #include "context.hpp"
 #include "conv2d.hpp"
 #include "dropout.hpp"
@@ -55,6 +57,10 @@ class device {
     return {.name = card.name, .kind = device_kind::cuda, .compute_capability = 10 * card.major + card.minor};
   }
   std::vector<comp::precision> supported_precisions() const { return context_->card().supported(); }
+  /// FP8 is for linear layers.
+  bool supports(const op_info& op, comp::precision p) const {
+    return context_->card().has(p) && (!is_fp8(p) || op.kind == "linear");
+  }
   /// One sentence for each precision that this GPU would not run faster.
   std::vector<std::string> warnings() const { return context_->card().warnings(); }
   /// What operators are given, for those that are not among the members here.
@@ -93,8 +99,24 @@ class device {
   std::int64_t count_not_finite(parameters all) { return cuda::count_not_finite(c(), all); }
   double gradient_norm(parameters all) { return cuda::gradient_norm(c(), all); }
   void scale_gradients(parameters all, double factor) { cuda::scale_gradients(c(), all, factor); }
-  void sgd_step(parameters all, const sgd_options& o) { cuda::sgd_step(c(), all, o); }
-  void adam_step(parameters all, const adam_options& o, std::int64_t step) { cuda::adam_step(c(), all, o, step); }
+  void sgd_step(parameters all, const sgd_options& o) { cuda::sgd_step(c(), all, o, report().control()); }
+  void adam_step(parameters all, const adam_options& o, std::int64_t step) {
+    cuda::adam_step(c(), all, o, step, report().control());
+  }
+
+  // Steps that are looked at once, and captured ones: comp_native/deferral.hpp, passes.hpp
+  using captured_work = captured_step;
+  void defer_losses(bool on) { report().defer(on); }
+  void guard_update(parameters all, const native::update_guard& by) { c().part<step_report>().guard(all, by); }
+  native::step_seen end_step() { return c().part<step_report>().end(); }
+  template <class F>
+  captured_work capture(parameters all, std::uint64_t draws, F&& work) {
+    return cuda::capture(c(), all, draws, std::forward<F>(work));
+  }
+  bool usable(const captured_work& work) { return cuda::usable(c(), work); }
+  void replay(captured_work& work, std::uint64_t draws, double* loss) { cuda::replay(c(), work, draws, loss); }
+  void refill(tensor& t, std::span<const float> from) { cuda::refill(c(), t, from); }
+  void refill(indices& t, std::span<const std::int32_t> from) { cuda::refill(c(), t, from); }
 
   // Operators
   tensor linear(const tensor& x, parameter& w, parameter* b) { return cuda::linear(c(), x, w, b); }
@@ -196,9 +218,10 @@ class device {
     context_->be_current();
     return *context_;
   }
+  step_report& report() { return context_->part<step_report>(); }
   std::unique_ptr<context> context_;
 };
 
-static_assert(native::Device<device>);
+static_assert(native::Device<device> && native::Captures<device>);
 
 }  // namespace comp::cuda

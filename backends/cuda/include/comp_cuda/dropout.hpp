@@ -2,6 +2,7 @@
 // Dropout by the host's masks: a function of key and row-major position, made again for the backward.
 #pragma once
 
+#include "draw_counter.hpp"
 #include "layout.hpp"
 #include "pending.hpp"
 
@@ -14,7 +15,8 @@ inline tensor dropout(context& c, const tensor& x, double p, const dropout_key& 
   require_some("dropout", x.shape());
   require<error>(p >= 0 && p <= 1, "dropout with p = {} (it is a probability): use 0 to 1", p);
   if (p == 0) return x;
-  return apply(c, row_major(c, x), {{.kind = step_kind::dropout, .mask = {p, key}}});
+  const auto [counted, draws] = c.part<draw_counter>()(key);
+  return apply(c, row_major(c, x), {{.kind = step_kind::dropout, .mask = {p, counted}, .draws = draws}});
 }
 inline tensor dropout_backward(context& c, const tensor& dy, double p, const dropout_key& key) {
   return dropout(c, dy, p, key);

@@ -60,16 +60,18 @@ struct chain_step {
   index period = 0;
   float number = 1;
   native::math::dropout_mask mask{};
-  bool rounds = false;  // v is rounded to T after the step, as if it had been stored and loaded
+  const std::uint64_t* draws = nullptr;  // on the device: added to the mask's draw, where it is not null
+  bool rounds = false;                   // v is rounded to T after the step, as if it had been stored and loaded
 };
 inline constexpr int most_steps = 8;
 /// to = the steps one after another, of n elements of `from`. Tensors may be the same, or apart; not overlap otherwise.
 /// Throws: error for more than 8 steps.
 template <class T>
 void run_chain(stream, const T* from, T* to, index n, std::span<const chain_step<T>>);
-/// to[i] = from[i] / (1 - p) where kept, 0 elsewhere, whatever from[i] is.
+/// to[i] = from[i] / (1 - p) where kept, 0 elsewhere, whatever from[i] is. draws: as in a step of a chain.
 template <class T>
-void dropout(stream, const T* from, T* to, index n, double p, const native::dropout_key&);
+void dropout(stream, const T* from, T* to, index n, double p, const native::dropout_key&,
+             const std::uint64_t* draws = nullptr);
 /// y = f(x + bias): x and y are (rows, width), bias is (width) in FP32, or null. x and y may be the same.
 template <class T>
 void bias_activation(stream, const T* x, const float* bias, T* y, index rows, index width, native::activation);
@@ -226,9 +228,20 @@ struct gradient_job {
 index norm_scratch(std::span<const gradient_job>);
 /// *norm: the 2-norm over all of them.
 void gradient_norm(stream, std::span<const gradient_job>, double* norm, float* scratch);
-/// *count += the elements that are NaN or infinite.
-void count_not_finite(stream, std::span<const gradient_job>, unsigned long long* count);
+/// *count += the elements that are NaN or infinite. norm: of all of them, where it is known: if finite, none is looked
+/// at.
+void count_not_finite(stream, std::span<const gradient_job>, unsigned long long* count, const double* norm = nullptr);
 void scale_gradients(stream, std::span<const gradient_job>, double factor);
+/// What an update asks of a step whose losses and gradients nobody on the host has seen.
+struct step_judgement {
+  const double* losses;  // `count` of them
+  index count;
+  unsigned long long *not_finite, *bad_losses;  // the first is of gradients, and the other is added to it
+  double* norm = nullptr;  // of the gradients; then of what `unscale` makes of them. Null: no clipping
+  double unscale = 1, largest = 0;
+  float* clip = nullptr;  // what brings the norm to `largest` where it is larger, else 1
+};
+void judge_step(stream, const step_judgement&);
 
 // optimizers.cuh
 
@@ -243,10 +256,11 @@ struct update_job {
   index n;
 };
 /// not_finite: where it is not null and *not_finite > 0 the step is left out; nothing waits on the host for it.
-/// factor: of each gradient before the step, the inverse of a loss scale.
+/// factor: of each gradient before the step, the inverse of a loss scale. clip: on the device, another, after it.
 struct step_control {
   const unsigned long long* not_finite = nullptr;
   float factor = 1;
+  const float* clip = nullptr;
 };
 /// One step of SGD. Slots start at zero; a parameter without a gradient is left out by the caller.
 template <class Low>

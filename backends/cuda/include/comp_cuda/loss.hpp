@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Losses, their gradients and the count of right answers. A loss is a double of FP32 terms summed in a fixed order;
-// only what the caller asks for as a number of the host is waited for, in one place (detail::told). A target below 0 is
+// only what the caller asks for as a number of the host is waited for, in one place (step_report.hpp), and there only
+// where losses are not deferred. A target below 0 is
 // left out of mean and gradient; a batch with no other target is refused. What targets are is known from their upload.
 #pragma once
 
@@ -9,6 +10,7 @@
 
 #include "layer_norm.hpp"
 #include "layout.hpp"
+#include "step_report.hpp"
 
 namespace comp::cuda {
 
@@ -37,8 +39,13 @@ inline loss_place make_loss(context& c) {
   const tensor count{{1}, precision::fp32, order::row_major, c.allocate(16)};
   return {count, reinterpret_cast<double*>(count.as<float>() + 2)};
 }
-/// Reads a loss into the host's number.
-inline void told(context& c, const double* from, double* to) { *to = c.read_one(from); }
+/// For a loss that the host is told, now or when the step ends.
+inline loss_place make_told_loss(context& c) {
+  loss_place to = make_loss(c);
+  to.loss = c.part<step_report>().place(to.loss);
+  return to;
+}
+inline void told(context& c, const double* from, double* to) { c.part<step_report>().told(from, to); }
 
 }  // namespace detail
 
@@ -48,7 +55,7 @@ inline saved_tensor cross_entropy(context& c, const tensor& logits, const indice
   detail::require_targets("cross_entropy", logits.shape(), target);
   const std::int64_t rows = logits.shape()[0], width = logits.shape()[1];
   const tensor in = row_major(c, logits), sums = c.make({rows}, precision::fp32);
-  const detail::loss_place to = detail::make_loss(c);
+  const detail::loss_place to = detail::make_told_loss(c);
   with_storage(in.precision(), [&]<class T>(std::type_identity<T>) {
     cross_entropy<T>(c.stream().get(), in.as<T>(), target.data(), sums.as<float>(), c.scratch_of<float>(rows), to.loss,
                      to.count.as<float>(), rows, width);
@@ -70,8 +77,7 @@ inline tensor cross_entropy_backward(context& c, const std::vector<tensor>& save
 
 namespace detail {
 
-inline loss_place nll_mean(context& c, const tensor& logp, const indices& target) {
-  const loss_place to = make_loss(c);
+inline loss_place nll_mean(context& c, const tensor& logp, const indices& target, const loss_place& to) {
   with_storage(logp.precision(), [&]<class T>(std::type_identity<T>) {
     nll_loss<T>(c.stream().get(), logp.as<T>(), target.data(), c.scratch_of<float>(logp.shape()[0]), to.loss,
                 to.count.as<float>(), logp.shape()[0], logp.shape()[1]);
@@ -84,13 +90,13 @@ inline loss_place nll_mean(context& c, const tensor& logp, const indices& target
 /// *loss: the mean of -logp[target].
 inline void nll_loss(context& c, const tensor& logp, const indices& target, double* loss) {
   detail::require_targets("nll_loss", logp.shape(), target);
-  detail::told(c, detail::nll_mean(c, row_major(c, logp), target).loss, loss);
+  detail::told(c, detail::nll_mean(c, row_major(c, logp), target, detail::make_told_loss(c)).loss, loss);
 }
 /// How many targets count is asked of the device again: its memory may hold another batch than was uploaded first.
 inline tensor nll_loss_backward(context& c, const tensor& logp, const indices& target, double scale) {
   detail::require_targets("nll_loss_backward", logp.shape(), target);
   const tensor in = row_major(c, logp), dx = c.make_like(in);
-  const detail::loss_place of = detail::nll_mean(c, in, target);
+  const detail::loss_place of = detail::nll_mean(c, in, target, detail::make_loss(c));
   with_storage(dx.precision(), [&]<class T>(std::type_identity<T>) {
     nll_loss_backward<T>(c.stream().get(), target.data(), of.count.as<float>(), dx.as<T>(), dx.shape()[0],
                          dx.shape()[1], scale);
@@ -114,7 +120,7 @@ inline void mse_loss(context& c, const tensor& x, const tensor& target, double* 
   require_some("mse_loss", x.shape());
   require_same("mse_loss", x.shape(), target.shape());
   const auto [a, b] = detail::compared(c, x, target);
-  const detail::loss_place to = detail::make_loss(c);
+  const detail::loss_place to = detail::make_told_loss(c);
   with_storage(a.precision(), [&]<class T>(std::type_identity<T>) {
     mse_loss<T>(c.stream().get(), a.template as<T>(), b.template as<T>(), a.size(), to.loss,
                 c.scratch_of<float>(most_partials));

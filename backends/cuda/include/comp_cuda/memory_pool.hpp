@@ -2,11 +2,15 @@
 // Device memory in the order of a stream: freed blocks are used again without waiting, and the driver keeps what it
 // has. Live and peak bytes are counted here, as asked for and rounded to 512: what a plan needs, not what the driver
 // holds. Where memory runs out, what is kept is given back and the allocation tried once more.
+// While a stream is captured, what is allocated belongs to the graph, and is counted where the graph runs.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "capability.hpp"
 #include "streams.hpp"
@@ -70,17 +74,39 @@ class memory_pool {
     if (rounded == 0) return {};
     void* data = nullptr;
     cudaError_t code = cudaMallocFromPoolAsync(&data, static_cast<std::size_t>(rounded), pool_, on);
-    if (code == cudaErrorMemoryAllocation) {
+    if (code == cudaErrorMemoryAllocation && !in_graph_) {
       (void)cudaGetLastError();
       check(cudaDeviceSynchronize(), "waiting for memory to be freed");
       check(cudaMemPoolTrimTo(pool_, 0), "giving back memory");
+      check(cudaDeviceGraphMemTrim(device_.device), "giving back memory of graphs");
       code = cudaMallocFromPoolAsync(&data, static_cast<std::size_t>(rounded), pool_, on);
     }
     check(code, fmt::format("allocating {} bytes with {} of {} in use", rounded, live_, device_.memory_bytes));
     live_ += rounded;
     peak_ = peak_ < live_ ? live_ : peak_;
+    if (in_graph_) of_graph_.insert(data);
     return {this, data, rounded, on};
   }
+
+  /// To be called around a capture. Memory from before that is given back meanwhile is freed after it.
+  void begin_graph() {
+    in_graph_ = true;
+    live_before_ = live_;
+    peak_before_ = std::exchange(peak_, live_);
+  }
+  /// Returns: the most bytes that the work of the graph has in use beside what was there.
+  std::int64_t end_graph() {
+    in_graph_ = false;
+    const std::int64_t most = peak_ - live_before_;
+    peak_ = peak_before_;
+    for (const auto& [data, on] : std::exchange(later_, {})) (void)cudaFreeAsync(data, on);
+    return most;
+  }
+  /// How many blocks of graphs are in use although their capture has ended: nothing is behind them.
+  std::size_t left_of_graphs() const { return of_graph_.size(); }
+  /// Work runs that has `bytes` more in use in its middle.
+  void count_run(std::int64_t bytes) { peak_ = peak_ < live_ + bytes ? live_ + bytes : peak_; }
+
   std::int64_t live_bytes() const { return live_; }
   std::int64_t peak_bytes() const { return peak_; }
   void reset_peak() { peak_ = live_; }
@@ -89,12 +115,19 @@ class memory_pool {
   friend class device_block;
   static constexpr std::int64_t granule = 512;
   void free(void* data, std::int64_t bytes, cudaStream_t on) {
-    (void)cudaFreeAsync(data, on);  // after a lost device there is nothing to free
     live_ -= bytes;
+    const bool of_graph = of_graph_.erase(data) > 0;
+    if (in_graph_ && !of_graph) return later_.emplace_back(data, on), void();
+    if (of_graph && !in_graph_) return;  // it went with its graph
+    (void)cudaFreeAsync(data, on);       // after a lost device there is nothing to free
   }
   capability device_;
   cudaMemPool_t pool_ = nullptr;
   std::int64_t live_ = 0, peak_ = 0;
+  bool in_graph_ = false;
+  std::int64_t live_before_ = 0, peak_before_ = 0;
+  std::set<void*> of_graph_;                           // allocated by a capture and not given back
+  std::vector<std::pair<void*, cudaStream_t>> later_;  // given back during a capture that has not allocated them
 };
 
 inline device_block::~device_block() {

@@ -20,6 +20,7 @@ struct pending_step {
   step_kind kind;
   tensor other = {};
   native::math::dropout_mask mask = {};
+  const std::uint64_t* draws = nullptr;  // added to the mask's draw, on the device
 };
 
 namespace detail {
@@ -75,7 +76,7 @@ class pending_operator final : public deferred {
     std::vector<chain_step<T>> steps;
     for (std::size_t i = path.size(); i-- > 0;) {
       for (const pending_step& s : path[i].by->steps_)
-        steps.push_back({.kind = s.kind, .other = s.other.as<T>(), .mask = s.mask});
+        steps.push_back({.kind = s.kind, .other = s.other.as<T>(), .mask = s.mask, .draws = s.draws});
       steps.back().rounds = i > 0;
       if (i > 0 && path[i].written)
         steps.push_back({.kind = step_kind::keep, .kept = static_cast<T*>(path[i].to->take_place())});

@@ -168,6 +168,7 @@ class indices {
   const index_range& range() const { return range_; }
   std::int64_t size() const { return elements(extents_); }
   const std::int32_t* data() const { return memory_ ? static_cast<const std::int32_t*>(memory_->data()) : nullptr; }
+  const std::shared_ptr<cuda::memory>& held() const { return memory_; }
 
  private:
   cuda::shape extents_;

@@ -47,6 +47,14 @@ struct dropout_mask {
         draw{static_cast<std::uint32_t>(k.draw), static_cast<std::uint32_t>(k.draw >> 32)},
         key{static_cast<std::uint32_t>(k.seed), static_cast<std::uint32_t>(k.seed >> 32)} {}
 
+  /// The mask of the draw that comes `more` after this one.
+  COMP_HD dropout_mask later(std::uint64_t more) const {
+    const std::uint64_t then = (std::uint64_t{draw[1]} << 32 | draw[0]) + more;
+    dropout_mask moved = *this;
+    moved.draw[0] = static_cast<std::uint32_t>(then);
+    moved.draw[1] = static_cast<std::uint32_t>(then >> 32);
+    return moved;
+  }
   /// factor[4 * i + j]: of element 4 * (group + i) + j.
   template <std::size_t Groups>
   COMP_HD void factors(std::uint64_t group, float (&factor)[4 * Groups]) const {

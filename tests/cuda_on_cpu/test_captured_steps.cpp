@@ -1,0 +1,449 @@
+// SPDX-License-Identifier: Apache-2.0
+// Steps that are looked at once, and captured ones, beside steps that wait for each loss: the same bits, fewer calls.
+#include <doctest/doctest.h>
+
+#include <comp_cuda/comp_cuda.hpp>
+#include <comp_native/models.hpp>
+#include <comp_native/trainer.hpp>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "../native/support.hpp"
+
+namespace comp::cuda::test {
+namespace {
+
+using namespace comp::native;
+using namespace comp::native::testing;
+using comp::plan;
+using comp::precision;
+using comp::sample;
+
+/// A fresh GPU for each test; what the test leaves behind is a failure. Races of kernels have tests of their own.
+struct fresh {
+  fresh() {
+    simt::device = {};
+    simt::watch_races = false;
+  }
+  ~fresh() {
+    simt::watch_races = true;
+    CHECK_NOTHROW(simt::device.reset());
+  }
+};
+
+/// Waits for each loss, and looks at gradients on the host.
+struct waiting_device : cuda::device {
+  using cuda::device::device;
+  void defer_losses(bool) = delete;
+};
+static_assert(!Defers<waiting_device> && Captures<cuda::device>);
+
+struct counts {
+  std::uint64_t given, graphs, waits;
+};
+counts counted() { return {simt::device.seen.given, simt::device.seen.graphs, simt::device.seen.waits}; }
+
+model mlp() { return models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}); }
+model convolutional() {
+  model_builder net{"small", input_kind::values, {4, 1, 8, 8}};
+  net.input()
+      .conv2d("conv", 6, {.padding = 1})
+      .batch_norm("norm")
+      .relu("relu")
+      .max_pool2d("pool")
+      .flatten("flatten")
+      .dropout("dropout", 0.2)
+      .linear("head", 4)
+      .log_softmax("logp")
+      .nll_loss("loss");
+  return net.finish();
+}
+model lenet() { return models::lenet5({.batch = 2}); }
+model gpt() {
+  return models::gpt({.batch = 2, .vocabulary = 7, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = 0.1});
+}
+data_source data_of(const model& m, std::size_t batches) {
+  const auto n = batches * static_cast<std::size_t>(m.batch());
+  if (m.predicts_values()) return regression_data{n};
+  if (m.input == input_kind::tokens) return counting_tokens(7, n * 8 + 1, 8);
+  return bars({m.input_shape[1], m.input_shape[2], m.input_shape[3]},
+              static_cast<std::int32_t>(m.shape_of(m.output()).back()), n, 1);
+}
+template <class D>
+trainer<D> trainer_on(D& device, const model& m, const training& settings, std::size_t batches = 6) {
+  return {device, m, data_of(m, batches), data_of(m, 1), settings};
+}
+
+template <class D>
+std::vector<std::vector<float>> values(D& device, trainer<D>& t) {
+  std::vector<std::vector<float>> all;
+  for (const auto& p : t.network().parameters()) all.push_back(device.values(p));
+  return all;
+}
+/// What a training leaves: everything that has to be the same.
+struct course {
+  std::vector<std::vector<double>> curves;
+  std::vector<std::string> messages;
+  std::vector<std::vector<float>> values;
+  comp::scaling::state scale;
+  std::uint64_t draws = 0;
+  std::int64_t steps = 0;
+  double score = 0;
+  friend bool operator==(const course&, const course&) = default;
+};
+/// `plans` one after the other, two epochs each, a validation between them and a batch in the end.
+template <class D>
+course trained(D& device, trainer<D>& t, const std::vector<plan>& plans) {
+  course got;
+  const auto note = [&](const sample& s) {
+    got.curves.push_back(s.curve);
+    got.messages.push_back(s.message);
+  };
+  for (const plan& p : plans) {
+    t.set_precision(p);
+    note(t.run_epoch());
+    got.score += t.validate();
+    note(t.run_epoch());
+  }
+  note(t.run_batch());
+  const auto state = t.save();
+  got.values = values(device, t);
+  got.scale = state.scale;
+  got.draws = state.draws;
+  got.steps = state.step;
+  return got;
+}
+/// Every operator whose precision can be chosen.
+plan all(const model& m, precision p) {
+  const op_graph graph = graph_of(m);
+  plan of{graph.size()};
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (graph[i].choosable) of[i] = p;
+  }
+  return of;
+}
+/// Products in FP8, everything else in BF16.
+plan with_fp8(const model& m) {
+  const op_graph graph = graph_of(m);
+  plan p = all(m, precision::bf16);
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (graph[i].kind == "linear") p[i] = precision::fp8_e4m3;
+  }
+  return p;
+}
+
+/// The three ways, and what they have in common.
+course same(const model& m, const training& settings, const std::vector<plan>& plans) {
+  course looked_at, deferred, captured;
+  {
+    waiting_device device;
+    auto t = trainer_on(device, m, settings);
+    looked_at = trained(device, t, plans);
+  }
+  {
+    cuda::device device;
+    auto t = trainer_on(device, m, settings);
+    deferred = trained(device, t, plans);
+    CHECK(simt::device.seen.graphs == 0);
+  }
+  {
+    cuda::device device;
+    training as = settings;
+    as.captured = true;
+    auto t = trainer_on(device, m, as);
+    captured = trained(device, t, plans);
+    CHECK(t.capture_refused() == "");
+    CHECK(simt::device.seen.graphs > 0);
+  }
+  CHECK(looked_at.curves == deferred.curves);
+  CHECK(looked_at == deferred);
+  CHECK(deferred.curves == captured.curves);
+  CHECK(deferred.messages == captured.messages);
+  CHECK(deferred == captured);
+  return captured;
+}
+
+}  // namespace
+
+TEST_CASE("deferred and captured steps give the bits of steps that wait") {
+  const fresh gpu;
+  const comp::scaling::settings moving{.initial = 65536, .growth_interval = 3};
+  SUBCASE("an MLP in FP32, then in BF16") {
+    same(mlp(), {.optimizer = sgd(0.05, 0.9, 1e-4)}, {all(mlp(), precision::fp32), all(mlp(), precision::bf16)});
+  }
+  SUBCASE("an MLP in TF32 and FP8 with clipping") {
+    same(mlp(), {.optimizer = adamw(0.01), .clip_norm = 0.3}, {all(mlp(), precision::tf32), with_fp8(mlp())});
+  }
+  SUBCASE("a convolutional net with batch norm and dropout, in FP32 and BF16") {
+    same(convolutional(), {.optimizer = sgd(0.05, 0.9)},
+         {all(convolutional(), precision::fp32), all(convolutional(), precision::bf16)});
+  }
+  SUBCASE("LeNet in FP16 with a scale that moves") {
+    const course got = same(lenet(), {.optimizer = sgd(0.02, 0.9), .clip_norm = 1, .scaling = moving},
+                            {all(lenet(), precision::fp16)});
+    CHECK(got.scale.skipped < got.scale.steps);
+  }
+  SUBCASE("a transformer with dropout, clipping and micro-batches") {
+    same(gpt(), {.optimizer = adam(0.01), .clip_norm = 0.5, .scaling = {.micro_batches = 3}},
+         {all(gpt(), precision::fp32), all(gpt(), precision::bf16)});
+  }
+  SUBCASE("an overflow in FP16") {
+    const course got = same(mlp(), {.optimizer = adam(0.01), .scaling = {.initial = 0x1p30, .growth_interval = 2}},
+                            {all(mlp(), precision::fp16), all(mlp(), precision::fp32)});
+    CHECK(got.scale.skipped > 0);
+    CHECK(got.messages[0].find("steps skipped") != std::string::npos);
+  }
+  SUBCASE("more micro-batches than there was room for, in FP16") {
+    training settings{.optimizer = sgd(0.01), .scaling = {.initial = 256, .micro_batches = 70}};
+    waiting_device waiting;
+    cuda::device device;
+    auto a = trainer_on(waiting, mlp(), settings, 140);
+    settings.captured = true;
+    auto b = trainer_on(device, mlp(), settings, 140);
+    CHECK(trained(waiting, a, {all(mlp(), precision::fp16)}) == trained(device, b, {all(mlp(), precision::fp16)}));
+    CHECK(b.capture_refused() == "");
+  }
+}
+
+TEST_CASE("a step that is looked at once waits once, and a captured one is few calls") {
+  const fresh gpu;
+  const training settings{.optimizer = sgd(0.05), .clip_norm = 1};
+  const auto calls = [](auto& t, int epochs) {
+    for (int i = 0; i < epochs; ++i) t.run_epoch();
+    const counts before = counted();
+    t.run_epoch();
+    const counts after = counted();
+    return counts{after.given - before.given, after.graphs - before.graphs, after.waits - before.waits};
+  };
+  counts waiting{}, deferred{}, captured{};
+  {
+    waiting_device device;
+    auto t = trainer_on(device, lenet(), settings);
+    waiting = calls(t, 1);
+  }
+  {
+    cuda::device device;
+    auto t = trainer_on(device, lenet(), settings);
+    deferred = calls(t, 1);
+  }
+  {
+    cuda::device device;
+    training as = settings;
+    as.captured = true;
+    auto t = trainer_on(device, lenet(), as);
+    captured = calls(t, 1);
+  }
+  CHECK(waiting.waits >= 3 * 6);  // loss, norm, end
+  CHECK(deferred.waits == 6);
+  CHECK(captured.waits == 6);
+  CHECK(deferred.graphs == 0);
+  CHECK(captured.graphs == 6);
+  CHECK(captured.given < 20 * 6);
+  CHECK(captured.given < deferred.given / 3);
+  MESSAGE("calls in 6 steps of LeNet: ", waiting.given, " and ", waiting.waits, " waits; deferred ", deferred.given,
+          " and ", deferred.waits, "; captured ", captured.given, ", ", captured.graphs, " graphs, ", captured.waits);
+}
+
+TEST_CASE("captured steps count the memory of their graph, and leave as much in use") {
+  const fresh gpu;
+  const auto peak = [](bool captures) {
+    cuda::device device;
+    auto t = trainer_on(device, gpt(), {.optimizer = sgd(0.05), .captured = captures});
+    t.run_epoch();
+    const sample second = t.run_epoch();
+    return std::pair{second.peak_bytes, device.live_bytes()};
+  };
+  const auto plain = peak(false), captured = peak(true);
+  CHECK(plain.first > plain.second);
+  CHECK(captured.first >= plain.first);  // a batch's place stays
+  CHECK(captured.first < plain.first + 4 * 1024);
+}
+
+TEST_CASE("a graph is dropped where plan, state or place change, and the training goes on as without") {
+  const fresh gpu;
+  const training settings{.optimizer = adam(0.01)};
+  const auto course_of = [&](auto& device, bool captures) {
+    training as = settings;
+    as.captured = captures;
+    auto t = trainer_on(device, gpt(), as);
+    const auto saved = t.save();
+    std::vector<double> curve;
+    const auto add = [&](const sample& s) { curve.insert(curve.end(), s.curve.begin(), s.curve.end()); };
+    add(t.run_epoch());
+    t.restore(saved);
+    add(t.run_epoch());
+    auto& w = t.network().parameters()[3];
+    device.set_values(w, device.values(w));  // elsewhere from now on
+    add(t.run_epoch());
+    t.set_precision(all(gpt(), precision::bf16));
+    add(t.run_epoch());
+    device.set_values(w, std::vector<float>(device.values(w).size(), 0.01F));  // its low copy has to follow
+    add(t.run_epoch());
+    t.profile();
+    add(t.run_epoch());
+    CHECK(t.capture_refused() == "");
+    return curve;
+  };
+  waiting_device waiting;
+  cuda::device device;
+  CHECK(course_of(waiting, false) == course_of(device, true));
+}
+
+TEST_CASE("a batch that is not full is given call by call") {
+  const fresh gpu;
+  training settings{.optimizer = sgd(0.05), .keep_last = true};
+  const auto curve = [&](auto& device) {
+    trainer<std::remove_reference_t<decltype(device)>> t{device, mlp(), regression_data{21}, regression_data{8},
+                                                         settings};
+    auto all = t.run_epoch().curve;
+    for (const double loss : t.run_epoch().curve) all.push_back(loss);
+    return all;
+  };
+  waiting_device waiting;
+  cuda::device device;
+  const auto expected = curve(waiting);
+  settings.captured = true;
+  CHECK(curve(device) == expected);
+  CHECK(simt::device.seen.graphs == 3);  // of six steps: not the first, nor the last of either epoch
+}
+
+TEST_CASE("where memory runs out for a capture, or anything else refuses it, the training goes on call by call") {
+  const fresh gpu;
+  training settings{.optimizer = sgd(0.05)};
+  std::vector<double> expected;
+  {
+    waiting_device device;
+    auto t = trainer_on(device, gpt(), settings);
+    for (int i = 0; i < 2; ++i) {
+      for (const double loss : t.run_epoch().curve) expected.push_back(loss);
+    }
+  }
+  settings.captured = true;
+  cuda::device device;
+  auto t = trainer_on(device, gpt(), settings);
+  const auto curve = [&](std::size_t at, auto order) {
+    const auto saved = t.save();
+    std::vector<double> curve;
+    for (int i = 0; i < 2; ++i) {
+      const sample s = t.run_epoch([&](const sample& so_far) {
+        if (i == 0 && so_far.curve.size() == at) order();
+        return false;
+      });
+      curve.insert(curve.end(), s.curve.begin(), s.curve.end());
+    }
+    const std::string why = t.capture_refused();
+    t.restore(saved);
+    CHECK(curve == expected);
+    return why;
+  };
+  CHECK(curve(1, [] {}) == "");
+  const auto out_of_memory_at = [&](int n) { return curve(1, [=] { simt::device.fail_allocation = n; }); };
+  const std::string refused = out_of_memory_at(5);
+  CHECK(refused.find("a step as a CUDA graph (allocating ") == 0);
+  CHECK(refused.find("its work is given call by call instead") != std::string::npos);
+  CHECK(curve(1, [] { simt::device.fail_launch = 20; }).find("a step as a CUDA graph (launching a kernel failed") == 0);
+  CHECK(curve(1, [] { simt::device.fail_library = 3; }).find("a step as a CUDA graph (") == 0);
+  // Any allocation: of the batch's place, where the second try succeeds; in the capture; of the graph's memory; later.
+  int refusals = 0;
+  const int stride = std::getenv("COMP_TEST_SMALL") ? 29 : 5;
+  for (int n = 1; n < 200; n += stride) {
+    CAPTURE(n);
+    refusals += !out_of_memory_at(n).empty();
+    simt::device.fail_allocation = 0;
+  }
+  CHECK(refusals >= 60 / stride);
+}
+
+TEST_CASE("a capture that waits for the device, or keeps what it allocates, is refused and changes nothing") {
+  const fresh gpu;
+  cuda::device device;
+  const std::vector<float> ones(8, 1);
+  parameter w = device.make_parameter(ones, {2, 4});
+  const tensor x = device.upload(ones, {2, 4}, precision::fp32);
+  std::vector<parameter*> all{&w};
+  const auto refused = [&](auto work) {
+    std::string why;
+    try {
+      device.capture(all, 0, work);
+    } catch (const capture_refused& e) {
+      why = e.what();
+    }
+    CHECK(device.download(device.linear(x, w, nullptr)) == std::vector<float>(4, 4));
+    CHECK(w.fresh);
+    return why;
+  };
+  CHECK(refused([&] { device.synchronize(); }).find("a step as a CUDA graph (waiting for a stream failed") == 0);
+  CHECK(refused([&] { (void)device.download(x); }).find("a step as a CUDA graph (fetching values failed") == 0);
+  tensor kept;
+  CHECK(refused([&] { kept = device.linear(x, w, nullptr); }) ==
+        "a step as a CUDA graph (1 blocks of memory that it allocates are in use after it): its work is given call by "
+        "call instead");
+  kept = {};
+  const tensor dy = device.upload(std::vector<float>(4, 1), {2, 2}, precision::fp32);
+  CHECK(refused([&] { (void)device.linear_backward(dy, x, w, nullptr, false); }).find("blocks of memory") !=
+        std::string::npos);  // its gradient
+  CHECK(refused([&] { (void)device.upload(ones, {8}, precision::bf16); }) != "");
+}
+
+TEST_CASE("an update that is guarded is left out for each thing that is not finite, and scaled as two passes scale") {
+  const fresh gpu;
+  cuda::device device;
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {0.0F, infinity, std::nanf("")}) {
+    CAPTURE(bad);
+    parameter w = device.make_parameter(std::vector<float>{1, 2}, {1, 2});
+    std::vector<parameter*> all{&w};
+    const tensor x = device.upload(std::vector<float>{3 + bad, 4}, {1, 2}, precision::fp32);
+    const tensor dy = device.upload(std::vector<float>{1}, {1, 1}, precision::fp32);
+    (void)device.linear_backward(dy, x, w, nullptr, false);
+    device.defer_losses(true);
+    device.guard_update(all, {.unscale = 0.5, .clip_norm = 1});
+    device.sgd_step(all, {.learning_rate = 1});
+    const step_seen seen = device.end_step();
+    device.defer_losses(false);
+    CHECK(seen.finite == (bad == 0));
+    CHECK(device.gradient(w)[1] == 4);  // in memory it stays
+    if (bad == 0) {
+      CHECK(seen.norm == 2.5);
+      CHECK(device.values(w) == std::vector<float>{1 - 1.5F * 0.4F, 2 - 2 * 0.4F});
+    } else {
+      CHECK(device.values(w) == std::vector<float>{1, 2});
+    }
+    device.sgd_step(all, {.learning_rate = 0});  // the guard was for one update
+  }
+}
+
+TEST_CASE("a loss that is not finite is told as without deferring, captured or not") {
+  const fresh gpu;
+  for (const bool captures : {false, true}) {
+    waiting_device waiting;
+    cuda::device device;
+    training settings{.optimizer = sgd(1e18)};
+    auto a = trainer_on(waiting, mlp(), settings, 12);
+    settings.captured = captures;
+    auto b = trainer_on(device, mlp(), settings, 12);
+    const sample x = a.run_epoch(), y = b.run_epoch();
+    CHECK(x.status == comp::status::not_finite);
+    CHECK(y.status == comp::status::not_finite);
+    CHECK(x.message == y.message);
+    CHECK(x.curve.size() == y.curve.size());
+    for (std::size_t i = 0; i + 1 < x.curve.size(); ++i) CHECK(x.curve[i] == y.curve[i]);
+    CHECK(values(waiting, a) == values(device, b));
+  }
+}
+
+TEST_CASE("a device that is lost in a captured step is told as lost") {
+  const fresh gpu;
+  {
+    cuda::device device;
+    auto t = trainer_on(device, mlp(), {.optimizer = sgd(0.05), .captured = true});
+    t.run_epoch();
+    simt::device.lose_device = 12;
+    CHECK_THROWS_AS(t.run_epoch(), device_lost);
+    CHECK_THROWS_AS(t.run_epoch(), device_lost);
+  }
+}
+
+}  // namespace comp::cuda::test
