@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What nvcc makes of the kernels, without a GPU: registers, spills and shared memory from ptxas, instructions per element
-# and the widest access from the PTX. A regression shows as a failing check.
+# and the bytes of a load and of a store (the widest of each) from the PTX. A regression shows as a failing check.
 # Usage: kernels.py compile OUT.o OUT.json DEPFILE NVCC... SOURCE.cu
 #        kernels.py check EXPECTED.json NVCC FAMILY.json...
 #        kernels.py record EXPECTED.json NVCC FAMILY.json...
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-ACCESS = re.compile(r'\b(ld|st)\.(?:volatile\.|weak\.)?(global|local)(?:\.\w+)*?(?:\.v(\d))?\.[bfsu](\d+)')
+ACCESS = re.compile(r'\b(ld|st)\.(?:volatile\.|weak\.)?(global|local)(?:\.[\w:]+)*?(?:\.v(\d))?\.[bfsu](\d+)')
 
 PACKS = {'update_tensors': 4, 'cast_tensors': 8}  # elements of one turn of a loop, where the kernel's name does not say it
 
@@ -56,9 +56,14 @@ def instructions(body):
             yield None, line
 
 
-def bytes_of(text):
+def bytes_of(text, kinds=('ld', 'st')):
+    """Of an access to global memory; 0 for any other instruction, or one that is not of these kinds."""
     found = ACCESS.search(text)
-    return int(found[3] or 1) * int(found[4]) // 8 if found and found[2] == 'global' else 0
+    return int(found[3] or 1) * int(found[4]) // 8 if found and found[1] in kinds and found[2] == 'global' else 0
+
+
+def widest_of(lines, kind):
+    return max((bytes_of(text, (kind,)) for _, text in lines), default=0)
 
 
 def loops_of(lines):
@@ -85,8 +90,8 @@ def per_element(name, lines):
         if not held and max((bytes_of(t) for t in inside), default=0) == widest:
             hot += [inside]
     if hot:
-        return sum(map(len, hot)) / n, widest
-    return len(texts) / (n * max(held, 1)), widest
+        return sum(map(len, hot)) / n
+    return len(texts) / (n * max(held, 1))
 
 
 def of_ptx(text):
@@ -102,10 +107,10 @@ def compile_family(out, report, depfile, *command):
         ptx = of_ptx(max(pathlib.Path(kept).glob('*.ptx')).read_text())
     rows = of_ptxas(log)
     names = dict(zip(ptx, demangled(list(ptx))))
-    measured = {name: per_element(names[name], lines) for name, lines in ptx.items()}
     for row in rows:
-        count, widest = measured[row['name']]
-        row |= {'name': names[row['name']], 'instructions_per_element': round(count, 2), 'widest_access': widest}
+        lines = ptx[row['name']]
+        row |= {'instructions_per_element': round(per_element(names[row['name']], lines), 2), 'load_bytes': widest_of(lines, 'ld'),
+                'store_bytes': widest_of(lines, 'st'), 'name': names[row['name']]}
     pathlib.Path(report).write_text(json.dumps(rows, indent=1))
 
 
@@ -113,8 +118,8 @@ def gathered(files):
     rows = [row for f in files for row in json.loads(pathlib.Path(f).read_text())]
     table = {}
     for row in rows:
-        entry = table.setdefault(row['name'], {'registers': {}, 'instructions_per_element': row['instructions_per_element'],
-                                               'widest_access': row['widest_access'], 'shared': row['shared']})
+        kept = ('instructions_per_element', 'load_bytes', 'store_bytes', 'shared')
+        entry = table.setdefault(row['name'], {'registers': {}} | {key: row[key] for key in kept})
         entry['registers'][row['arch']] = row['registers']
     return rows, dict(sorted(table.items()))
 
@@ -136,8 +141,9 @@ def regressions(table, expected):
         now, then = table[name], expected[name]
         if now['instructions_per_element'] > 1.1 * then['instructions_per_element'] + 0.5:
             yield f"{name}: {now['instructions_per_element']} instructions per element, recorded {then['instructions_per_element']}"
-        if now['widest_access'] < then['widest_access']:
-            yield f"{name}: accesses of {now['widest_access']} bytes, recorded {then['widest_access']}"
+        for key, kind in (('load_bytes', 'loads'), ('store_bytes', 'stores')):
+            if now[key] < then[key]:
+                yield f'{name}: {kind} of {now[key]} bytes, recorded {then[key]}'
         for arch, registers in now['registers'].items():
             if registers > 1.1 * then['registers'].get(arch, 255) + 2:
                 yield f"{name} ({arch}): {registers} registers, recorded {then['registers'][arch]}"
@@ -162,4 +168,5 @@ def main(task, *arguments):
     return '\n'.join(wrong) if wrong or not table else 0
 
 
-sys.exit(main(*sys.argv[1:]))
+if __name__ == '__main__':
+    sys.exit(main(*sys.argv[1:]))
