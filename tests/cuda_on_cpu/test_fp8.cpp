@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // FP8: the formats against tables made from their definition, the kernels that quantise, linear layers against FP64
 // with the error that the formats allow, and a network that learns with them.
+#include <comp_cuda/device.hpp>
 #include <comp_cuda/elementwise.hpp>
 #include <comp_cuda/linear.hpp>
 #include <comp_cuda/loss.hpp>
 #include <comp_cuda/optimizer.hpp>
 #include <comp_cuda/transfer.hpp>
+#include <comp_native/models.hpp>
+#include <comp_native/trainer.hpp>
 #include <cstdlib>
 
 #include "kernel_test.hpp"
+#include "native/support.hpp"
 
 namespace comp::cuda::test {
 namespace {
@@ -451,6 +455,41 @@ TEST_CASE("a network learns with its linear layers in FP8 as it does in FP32") {
     CHECK(fp8.back() < fp32.back() + 0.1 * fp32.front());
     CHECK(fp8 != fp32);
   }
+}
+
+TEST_CASE("plans give FP8 to linear layers, and a network trains by them; other operators refuse it") {
+  fresh clean;
+  cuda::device device{{.measure_algorithms = false}};
+  CHECK(device.supports({.kind = "linear"}, precision::fp8_e5m2));
+  CHECK_FALSE(device.supports({.kind = "conv2d"}, precision::fp8_e4m3));
+  CHECK(device.supports({.kind = "conv2d"}, precision::bf16));
+  native::trainer<cuda::device> t{
+      device,
+      native::models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
+      native::testing::regression_data{128},
+      native::testing::regression_data{64},
+      {.optimizer = native::adam(0.01)}};
+  const auto start = t.save();
+  const auto learned = [&](const plan& p) {
+    t.restore(start);
+    t.set_precision(p);
+    for (int i = 0; i < (small ? 4 : 8); ++i) t.run_epoch();
+    return t.validate();  // minus the loss
+  };
+  plan fp8{t.graph().size()};
+  for (std::size_t i = 0; i < fp8.size(); ++i) {
+    const op_info& op = t.graph()[i];
+    if (op.kind == "linear") fp8[i] = precision::fp8_e4m3;
+    if (op.kind == "relu") fp8[i] = precision::bf16;
+  }
+  const double before = t.validate(), in_fp32 = learned(plan{t.graph().size()}), in_fp8 = learned(fp8);
+  MESSAGE("scores: ", before, " before, ", in_fp32, " in FP32, ", in_fp8, " by ", fp8.str());
+  CHECK(in_fp32 > 0.7 * before);
+  CHECK(in_fp8 > in_fp32 + 0.15 * before);
+  CHECK(in_fp8 != in_fp32);
+  fp8[1] = precision::fp8_e4m3;
+  CHECK_THROWS_WITH_AS(t.set_precision(fp8), doctest::Contains("(this device does not run relu in it): choose another"),
+                       plan_error);
 }
 
 }  // namespace comp::cuda::test
