@@ -3,7 +3,8 @@
 // features of neighbours. FP32 sums in every precision, and the same bits each time: the third algorithm for compressed
 // rows, never on a transpose (the columns are kept compressed too, see csr.hpp).
 // The first product of a matrix in a precision and width analyses the rows, which the following ones use again.
-// FP8 computes in BF16, as it is stored. Not here: values of edges that are trained, see graph_attention.hpp.
+// FP8 computes in BF16, as it is stored. With a `device` d: spmm(d.shared(), matrix, x).
+// Not here: values of edges that are trained (graph_attention.hpp).
 #pragma once
 
 #include <cusparse.h>
