@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The main job: trains a model on this CPU and finds, while doing so, its precision plan. `train --help` says the rest.
-// With --backend libtorch the program train_libtorch beside this one does it, which is built where LibTorch is.
-#include <unistd.h>
-
+// With --backend cuda or libtorch the program train_cuda or train_libtorch beside this one does it, which is built
+// where CUDA or LibTorch is.
 #include <comp_host/device.hpp>
 #include <comp_native/trainer.hpp>
-#include <filesystem>
-#include <string>
 #include <vector>
 
 #include "train/jobs.hpp"
@@ -25,7 +22,7 @@ std::vector<comp::precision> sped_up(const comp::host::device& device) {
 }
 
 int run(const train::options& chosen) {
-  train::require_model_of(chosen, train::host_models);
+  train::require_model_of(chosen, train::native_models);
   train::require_data(chosen);
   train::job job = train::load_job(chosen);
   comp::host::device device{{.threads = chosen.threads}};
@@ -34,20 +31,19 @@ int run(const train::options& chosen) {
   return train::run_session(chosen, trainer, job.description, sped_up(device));
 }
 
-/// Becomes train_libtorch with the same command line. Returns only when that is not there.
-void become_train_libtorch(char** argv) {
-  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "train_libtorch";
-  execv(program.c_str(), argv);
-  comp::require<comp::error>(false,
-                             "backend libtorch asked for (this build has no LibTorch): ./run demo --backend libtorch "
-                             "fetches it and builds with it, or configure with -Dlibtorch=enabled -Dlibtorch_path=DIR");
-}
+constexpr auto no_libtorch =
+    "backend libtorch asked for (this build has no LibTorch): ./run demo --backend libtorch fetches it and builds with it, "
+    "or configure with -Dlibtorch=enabled -Dlibtorch_path=DIR";
+constexpr auto no_cuda =
+    "backend cuda asked for (this build has no CUDA): configure with -Dcuda=enabled, which needs the CUDA toolkit and "
+    "cuDNN, or use --backend host";
 
 }  // namespace
 
 int main(int argc, char** argv) {
   return train::run_main(argc, argv, [&](const train::options& chosen) {
-    if (chosen.backend == "libtorch") become_train_libtorch(argv);
+    if (chosen.backend == "libtorch") train::become("train_libtorch", argv, no_libtorch);
+    if (chosen.backend == "cuda") train::become("train_cuda", argv, no_cuda);
     return run(chosen);
   });
 }

@@ -11,6 +11,7 @@ import sys
 DOCTEST = re.compile(r'test cases:\s*\d+\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed')
 UNITTEST = re.compile(r'^Ran (\d+) tests? in', re.MULTILINE)
 UNITTEST_FAULTS = re.compile(r'(?:failures|errors)=(\d+)')
+UNITTEST_SKIPPED = re.compile(r'skipped=(\d+)')
 
 
 def cases_of(test):
@@ -19,7 +20,8 @@ def cases_of(test):
     pairs = [(int(passed), int(failed)) for passed, failed in DOCTEST.findall(said)]
     for ran in UNITTEST.findall(complained):
         failed = sum(int(number) for number in UNITTEST_FAULTS.findall(complained))
-        pairs.append((int(ran) - failed, failed))
+        skipped = sum(int(number) for number in UNITTEST_SKIPPED.findall(complained))
+        pairs.append((int(ran) - failed - skipped, failed))
     return pairs
 
 

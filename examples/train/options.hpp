@@ -23,7 +23,7 @@ struct options {
   std::string model = "transformer";
   std::filesystem::path data = {};
   std::string backend = "host";
-  std::string policy = "pytorch-cpu";
+  std::string policy = "auto";
   std::string rules = "none";  // systems joined by commas, whose plans are held against the found one
   std::string stage1 = "greedy", stage2 = "greedy";
   std::string tie = "kind";
@@ -32,8 +32,8 @@ struct options {
   std::size_t batch = 0;            // 0: the model's own default
   std::size_t limit = 0;            // training examples per epoch; 0: all
   double learning_rate = 0;         // 0: the model's own default
-  std::string scaling = "pytorch";  // of FP16's losses, in the host backend
-  std::size_t accumulate = 1;       // micro-batches of a step, in the host backend
+  std::string scaling = "pytorch";  // of FP16's losses, in the host and cuda backends
+  std::size_t accumulate = 1;       // micro-batches of a step, in the host and cuda backends
   double tolerance = 0.01;
   std::filesystem::path out = "out";
   bool resume = false;
@@ -42,14 +42,17 @@ struct options {
   std::string size = {};  // of libtorch's bert and gan; empty: the model's own default
   std::uint64_t seed = 1;
   int threads = 0;                                        // 0: all cores
+  int gpu = 0;                                            // of the cuda backend
+  bool captured = false;                                  // in the cuda backend: steps as CUDA graphs
   int layers = 2, width = 256, heads = 4, context = 128;  // of the transformer
 };
 
-inline const std::vector<std::string> host_models{"mlp", "lenet5", "alexnet", "vgg16", "transformer"};
+/// Of the native trainer: the backends host and cuda.
+inline const std::vector<std::string> native_models{"mlp", "lenet5", "alexnet", "vgg16", "transformer"};
 inline const std::vector<std::string> libtorch_models{"alexnet", "vgg16", "gan", "gcn", "gat", "bert", "simplenet"};
 
 inline std::vector<std::string> all_models() {
-  std::vector<std::string> all = host_models;
+  std::vector<std::string> all = native_models;
   for (const std::string& name : libtorch_models) {
     if (std::ranges::find(all, name) == all.end()) all.push_back(name);
   }
@@ -66,9 +69,14 @@ inline void require_model_of(const options& chosen, const std::vector<std::strin
 
 /// Throws: `error` for an option that another backend would leave unheard.
 inline void require_heard(const options& chosen) {
-  comp::require<comp::error>(chosen.backend == "host" || (chosen.scaling == "pytorch" && chosen.accumulate == 1),
-                             "--scaling {} --accumulate {} with backend {} (only host has them): leave them out",
+  comp::require<comp::error>(chosen.backend != "libtorch" || (chosen.scaling == "pytorch" && chosen.accumulate == 1),
+                             "--scaling {} --accumulate {} with backend {} (only host and cuda have them): leave them "
+                             "out",
                              chosen.scaling, chosen.accumulate, chosen.backend);
+  comp::require<comp::error>(chosen.backend == "cuda" || chosen.gpu == 0,
+                             "--gpu {} with backend {} (only cuda has it): leave it out", chosen.gpu, chosen.backend);
+  comp::require<comp::error>(chosen.backend == "cuda" || !chosen.captured,
+                             "--captured with backend {} (only cuda has it): leave it out", chosen.backend);
 }
 
 /// Throws: `error` without data, which only libtorch's jobs can make up.
@@ -112,7 +120,9 @@ inline std::string check_precisions(const std::string& text) {
   if (text.empty()) return "no precision is named: name them joined by commas, as in bf16,fp16";
   for (const std::string& part : split(text)) {
     if (!comp::precision_of(std::string_view{part})) {
-      return "\"" + part + "\" is no precision (fp32, bf16 or fp16 here): name them joined by commas, as in bf16,fp16";
+      return "\"" + part +
+             "\" is no precision (tf32, bf16, fp16, fp8_e4m3 and fp8_e5m2 are): name them joined by commas, as in "
+             "bf16,fp16";
     }
   }
   return {};
@@ -139,8 +149,9 @@ inline void describe(CLI::App& app, options& chosen) {
       "What to train on: a text file (transformer), a folder in MNIST's or CIFAR's standard layout, a CIFAR "
       ".bin file, the digits' .csv.gz; with libtorch also folders of graphs (gcn, gat), of SQuAD (bert) and of "
       "JPEG pictures by class, and without it made-up data of the same shapes");
-  job->add_option("--backend", chosen.backend, "What trains it: host is this CPU through oneDNN, libtorch is LibTorch")
-      ->check(CLI::IsMember({"host", "libtorch"}))
+  job->add_option("--backend", chosen.backend,
+                  "What trains it: host is this CPU through oneDNN, cuda an NVIDIA GPU, libtorch is LibTorch")
+      ->check(CLI::IsMember({"host", "cuda", "libtorch"}))
       ->capture_default_str();
   job->add_option("--epochs", chosen.epochs, "Epochs to train in all; the search's winner brings its first with it")
       ->check(CLI::Range(1, 1000000))
@@ -152,16 +163,23 @@ inline void describe(CLI::App& app, options& chosen) {
       ->check(CLI::PositiveNumber);
   job->add_option(
          "--scaling", chosen.scaling,
-         "Loss scaling of the host backend while a plan has FP16: pytorch, paddle, paddle-guide, keras, off, or "
+         "Loss scaling of the host and cuda backends while a plan has FP16: pytorch, paddle, paddle-guide, keras, off, or "
          "a number, which is a static scale")
       ->check(CLI::Validator{[](std::string& text) { return check_scaling(text); }, "NAME|NUMBER"})
       ->capture_default_str();
-  job->add_option("--accumulate", chosen.accumulate,
-                  "Batches of the host backend whose gradients make a step; each is as large as --batch says")
+  job->add_option(
+         "--accumulate", chosen.accumulate,
+         "Batches whose gradients make a step, of the host and cuda backends; each is as large as --batch says")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
   job->add_option("--seed", chosen.seed, "Of weights, shuffling, dropout and random search")->capture_default_str();
   job->add_option("--threads", chosen.threads, "Threads that compute (default: all cores)")->check(CLI::Range(1, 1024));
+  job->add_option("--gpu", chosen.gpu, "Which GPU the cuda backend trains on")
+      ->check(CLI::Range(0, 1023))
+      ->capture_default_str();
+  job->add_flag(
+      "--captured", chosen.captured,
+      "Forward and backward of the cuda backend's epochs as one CUDA graph: for small models with many batches");
   job->add_option("--size", chosen.size, "Of bert: base, small or tiny; of gan: connected or convolutional")
       ->check(CLI::IsMember({"base", "small", "tiny", "connected", "convolutional"}));
   job->add_option("--layers", chosen.layers, "Blocks of the transformer")
@@ -178,8 +196,10 @@ inline void describe(CLI::App& app, options& chosen) {
       ->capture_default_str();
 
   auto* search = group("The search");
-  search->add_option("--policy", chosen.policy, "Which operators may change precision")
-      ->check(CLI::IsMember({"pytorch-cpu", "pytorch-cuda", "fp32"}))
+  search
+      ->add_option("--policy", chosen.policy,
+                   "Which operators may change precision; auto is pytorch-cuda on a GPU, else pytorch-cpu")
+      ->check(CLI::IsMember({"auto", "pytorch-cpu", "pytorch-cuda", "fp32"}))
       ->capture_default_str();
   search
       ->add_option(

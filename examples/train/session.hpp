@@ -3,6 +3,8 @@
 // files.
 #pragma once
 
+#include <unistd.h>
+
 #include <comp/comp.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/observe/t4.hpp>
@@ -30,6 +32,13 @@ inline std::vector<comp::precision> precisions_for(const options& chosen, const 
     }
   }
   return searched;
+}
+
+/// Which operators may change precision. What "auto" stands for: the lists of PyTorch's autocast for that kind of
+/// device.
+inline any_policy policy_for(const options& chosen, const comp::hardware& on, comp::precision low) {
+  if (chosen.policy != "auto") return {chosen.policy, low};
+  return {on.kind == comp::device_kind::cuda ? "pytorch-cuda" : "pytorch-cpu", low};
 }
 
 inline comp::search_settings settings_for(const options& chosen, std::vector<comp::precision> precisions) {
@@ -76,7 +85,7 @@ template <class Trainer>
 comp::outcome search(const options& chosen, Trainer& trainer, comp::search_settings settings,
                      const comp::stop_on_signal& signals) {
   const comp::precision low = settings.precisions[1];
-  const comp::two_stage search{any_policy{chosen.policy, low}, any_strategy{chosen.stage1, chosen.seed},
+  const comp::two_stage search{policy_for(chosen, trainer.hardware(), low), any_strategy{chosen.stage1, chosen.seed},
                                any_strategy{chosen.stage2, chosen.seed}, std::move(settings)};
   const auto start = trainer.save();
   comp::ledger ledger{ledger_path(chosen)};
@@ -100,7 +109,8 @@ comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low)
   for (const std::string& warning : loaded.warnings) fmt::print(stderr, "Note: {}\n", warning);
   found.plan = loaded.plan;
   std::vector<comp::decision> decisions;
-  for (const comp::op_info& op : found.graph) decisions.push_back(any_policy{chosen.policy, low}.classify(op));
+  const any_policy policy = policy_for(chosen, found.hardware, low);
+  for (const comp::op_info& op : found.graph) decisions.push_back(policy.classify(op));
   found.fallbacks = comp::conservative_ladder(found.plan, decisions);
   trainer.set_precision(found.plan);
   return found;
@@ -142,6 +152,14 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
   fmt::print("written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/report.html (open it)\n",
              chosen.out.string());
   return 0;
+}
+
+/// Becomes the program `name` beside this one, with the same command line. Throws: `error`, saying `otherwise`, where
+/// it is not there.
+inline void become(const char* name, char** argv, const char* otherwise) {
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+  execv(program.c_str(), argv);
+  comp::require<comp::error>(false, "{}", otherwise);
 }
 
 /// What a program's main does: reads the command line, runs, and says what went wrong in a sentence.

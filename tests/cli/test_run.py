@@ -271,6 +271,10 @@ class Count(unittest.TestCase):
     def test_a_skipped_program_is_neither(self):
         self.assertEqual(self.count([{'result': 'OK'}, {'result': 'SKIP'}]), ('1 passed, 0 failed', 0))
 
+    def test_a_skipped_case_is_neither(self):
+        self.assertEqual(self.count([{'result': 'OK', 'stderr': 'Ran 9 tests in 1s\n\nOK (skipped=2)'}]),
+                         ('7 passed, 0 failed', 0))
+
     def test_what_went_wrong_outside_the_tests_counts(self):
         self.assertEqual(self.count([{'result': 'OK'}], 'build/x did not build whole'), ('1 passed, 1 failed', 1))
 

@@ -56,7 +56,7 @@ class Train(unittest.TestCase):
         self.assertEqual(got.returncode, 0)
         for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
                        'precisions', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
-                       't4'):
+                       't4', 'gpu', 'captured'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
         self.assertIn('Examples:', got.stdout)
 
@@ -110,6 +110,12 @@ class Train(unittest.TestCase):
         got = subprocess.run([alone, *self.command('--backend', 'libtorch')[1:]], text=True, capture_output=True)
         self.refused(got, 'this build has no LibTorch', './run demo --backend libtorch')
 
+    def test_without_cuda_its_backend_is_refused_with_what_it_needs_and_the_alternative(self):
+        alone = self.folder / 'train'  # no train_cuda beside it
+        shutil.copy(TRAIN, alone)
+        got = subprocess.run([alone, *self.command('--backend', 'cuda')[1:]], text=True, capture_output=True)
+        self.refused(got, 'this build has no CUDA', '-Dcuda=enabled', 'use --backend host')
+
     def test_an_unknown_precision_is_refused_by_name(self):
         got = self.train('--precisions', 'bf16,fp33')
         self.assertNotEqual(got.returncode, 0)
@@ -134,7 +140,9 @@ class Train(unittest.TestCase):
         got = self.train('--rules', 'apex')
         self.assertIn('"apex" is no system whose rules are known (they are pytorch, ', got.stderr)
         self.refused(self.train('--accumulate', '2', '--backend', 'libtorch'),
-                     '--scaling pytorch --accumulate 2 with backend libtorch (only host has them): leave them out')
+                     '--scaling pytorch --accumulate 2 with backend libtorch (only host and cuda have them): leave them out')
+        self.refused(self.train('--captured'), '--captured with backend host (only cuda has it): leave it out')
+        self.refused(self.train('--gpu', '1'), '--gpu 1 with backend host (only cuda has it): leave it out')
         got = self.train('--scaling', 'apex')
         self.assertIn('loss scaling "apex" (it is pytorch, ', got.stderr)
 
@@ -176,6 +184,39 @@ class Train(unittest.TestCase):
     def test_a_killed_search_goes_on(self):
         code, _ = self.end_and_go_on(signal.SIGKILL)
         self.assertEqual(code, -signal.SIGKILL)
+
+
+@unittest.skipUnless(pathlib.Path(TRAIN).with_name('train_cuda').exists(), 'this build has no CUDA')
+class TrainCuda(unittest.TestCase):
+    """--backend cuda: linked with CUDA's own libraries; what it does without a GPU, and on one where there is one."""
+
+    def train(self, *more):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.out = pathlib.Path(folder.name, 'out')
+        job = ['--backend', 'cuda', '--epochs', '1', '--limit', '256', '--batch', '64', '--out', str(self.out)]
+        return subprocess.run([TRAIN, *job, *more], text=True, capture_output=True, timeout=SECONDS)
+
+    def test_without_a_gpu_one_sentence_names_the_alternative(self):
+        got = self.train('--model', 'mlp', '--data', str(DIGITS))
+        if got.returncode == 0:
+            self.skipTest('there is a GPU')
+        self.assertEqual((got.returncode, got.stdout), (1, ''), got.stderr)
+        self.assertEqual(got.stderr, 'train: GPU 0 asked for (0 found by the CUDA driver): use one that is there, or the host '
+                                     'device\n')
+        self.assertFalse(self.out.exists())
+
+    @unittest.skipUnless(pathlib.Path('/dev/nvidia0').exists(), 'there is no GPU')
+    def test_on_a_gpu_a_search_writes_what_it_promises(self):
+        got = self.train('--model', 'mlp', '--data', str(DIGITS))
+        self.assertEqual(got.returncode, 0, got.stderr)
+        json.loads((self.out / 'plan.json').read_text())
+        self.assertEqual(json.loads((self.out / 'summary.json').read_text())['hardware']['kind'], 'cuda')
+
+    def test_a_model_that_it_lacks_is_refused_with_those_it_has(self):
+        got = self.train('--model', 'gcn')
+        self.assertEqual(got.returncode, 1)
+        self.assertIn('gcn is no model of backend cuda (it trains mlp, lenet5,', got.stderr)
 
 
 @unittest.skipUnless(pathlib.Path(TRAIN).with_name('train_libtorch').exists(), 'this build has no LibTorch')

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// train --backend cuda: the jobs and models of --backend host on an NVIDIA GPU. `train` becomes this program; its
+// options are the same.
+#include <algorithm>
+#include <comp_cuda/comp_cuda.hpp>
+#include <comp_native/trainer.hpp>
+#include <utility>
+#include <vector>
+
+#include "train/jobs.hpp"
+#include "train/options.hpp"
+#include "train/session.hpp"
+
+namespace {
+
+/// What the GPU's tensor cores compute in, the formats first that most models converge in.
+std::vector<comp::precision> sped_up(const comp::cuda::capability& card) {
+  using enum comp::precision;
+  std::vector<comp::precision> found{bf16, fp16, tf32, fp8_e4m3, fp8_e5m2};
+  std::erase_if(found, [&](comp::precision p) { return !card.has(p); });
+  return found;
+}
+
+int run(const train::options& chosen) {
+  train::require_model_of(chosen, train::native_models);
+  const comp::cuda::capability card = comp::cuda::probe(chosen.gpu);
+  for (const std::string& warning : card.warnings()) fmt::print(stderr, "Note: {}\n", warning);
+  train::require_data(chosen);
+  train::job job = train::load_job(chosen);
+  job.settings.captured = chosen.captured;
+  comp::cuda::device device{{.gpu = chosen.gpu}};
+  comp::native::trainer<comp::cuda::device> trainer{device, std::move(job.model), std::move(job.train), job.validation,
+                                                    job.settings};
+  return train::run_session(chosen, trainer, job.description, sped_up(card));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return train::run_main(argc, argv, run); }
