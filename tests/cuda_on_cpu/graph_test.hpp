@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of graphs share: graphs with every peculiarity, their products in FP64, and the comparison with them.
+// What tests of graphs share: graphs with every peculiarity, and the comparison with matrices in FP64. On the SIMT shim
+// and on a GPU.
 #pragma once
 
 #include <comp_cuda/graph_attention.hpp>
@@ -81,14 +82,17 @@ inline double rounded_to(precision p, double v) {
   });
 }
 
-/// A device with its context, which is new and has to be left empty.
+/// A context. On the stand-in its device is new, and has to be left empty.
 struct graph_device {
+#ifdef COMP_SIMT
   graph_device() { simt::device = {}; }
   ~graph_device() {
     made.reset();
     CHECK_NOTHROW(simt::device.reset());
     CHECK(simt::sparse::live.empty());
   }
+#endif
+  bool has(precision p) { return c().card().has(p); }
   context& c() {
     if (!made) made = std::make_unique<context>(probe(), std::int64_t{1} << 20);
     return *made;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What graph attention does along the edges of a graph, for several heads, with gradients: a score for each edge, their
-// softmax over the edges that enter a node, and the sums of neighbours weighted by it. FP32 sums, in the order of
-// edges. The graph is (N,M) with E edges; what belongs to edges is (E,H), what belongs to nodes (N,H) or (N,H*D). With
-// a `device` d: edge_scores(d.shared(), graph, target, source). Source: Velickovic et al. 2018 (arXiv 1710.10903). Not
-// here: products with fixed values (sparse.hpp).
+// softmax over the edges that enter a node, and the sums of neighbours weighted by it. FP32 sums, in one fixed order.
+// The graph is (N,M) with E edges; what belongs to edges is (E,H), what belongs to nodes (N,H) or (N,H*D).
+// With a `device` d: edge_scores(d.shared(), graph, target, source). Source: Velickovic et al. 2018 (arXiv 1710.10903)
+// Not here: products with fixed values (sparse.hpp).
 #pragma once
 
 #include "csr.hpp"
