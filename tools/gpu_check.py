@@ -5,7 +5,7 @@
 # Where a machine is lent by the quarter of an hour: --only does a slice at a time, the results add up as long as device,
 # driver and commit stay the same.
 # What is not where compilers look may travel: COMP_EXTRA_INCLUDE names folders of headers (fmt, nlohmann, range/v3, doctest),
-# separated by colons; cuDNN, cuBLASLt and cuSPARSE are also taken from the wheels of a Python that has them.
+# separated by colons; of cuDNN, cuBLASLt and cuSPARSE those that the toolkit is without come from the wheels of a Python.
 import argparse
 import datetime
 import glob
@@ -24,7 +24,7 @@ import gpu_report
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 QUERY = ['--query-gpu=name,driver_version,compute_cap,memory.total', '--format=csv,noheader,nounits']
 NO_GPU = 'There is no GPU here ({}): ./run test checks the CUDA backend without one.'
-WHEEL_LIBRARIES = {'cudnn': 'cudnn.h', 'cublasLt': 'cublasLt.h', 'cublas': 'cublas_v2.h', 'cusparse': 'cusparse.h'}
+WHEEL_LIBRARIES = {'cudnn': 'cudnn.h', 'cublasLt': 'cublasLt.h', 'cusparse': 'cusparse.h'}
 LARGE = '*64 bits*,*32 bits*,*goes on until the end*'  # test cases too large to be watched access by access
 
 
@@ -71,10 +71,16 @@ def find_torch(path, without):
     return None, reason
 
 
-def from_wheels(sites, links):
+def lacking(folders):
+    """The libraries whose headers are in none of these folders."""
+    return [name for name, header in WHEEL_LIBRARIES.items() if not any(pathlib.Path(f, header).exists() for f in folders)]
+
+
+def from_wheels(wanted, sites, links):
     """Folders of headers and libraries that NVIDIA's wheels brought; a link of the name that linkers look for beside each."""
     include, library = [], []
-    for name, header in WHEEL_LIBRARIES.items():
+    for name in wanted:
+        header = WHEEL_LIBRARIES[name]
         headers = [h for s in sites for h in sorted(glob.glob(f'{s}/nvidia/*/include/{header}'))]
         libraries = [p for s in sites for p in sorted(glob.glob(f'{s}/nvidia/*/lib/lib{name}.so.*'))]
         if not headers or not libraries:
@@ -88,13 +94,14 @@ def from_wheels(sites, links):
     return list(dict.fromkeys(include)), list(dict.fromkeys(library))
 
 
-def extended(environment, links):
+def extended(environment, links, toolkit):
     """The environment of compilers and programs, with what travelled and what wheels brought behind what is there."""
+    known = [toolkit / 'include', '/usr/include', f'/usr/include/{os.uname().machine}-linux-gnu']
     extra = [f for f in environment.get('COMP_EXTRA_INCLUDE', '').split(':') if f]
     sites = []
     for python in pythons(environment.get('PATH', ''), ROOT / '.venv'):
         sites += (said_by([python, '-c', 'import site; print(*site.getsitepackages(), sep="\\n")']) or '').split()
-    include, library = from_wheels(list(dict.fromkeys(sites)), links)
+    include, library = from_wheels(lacking([*known, *extra]), list(dict.fromkeys(sites)), links)
     made = dict(environment)
 
     def append(variable, folders):
@@ -272,7 +279,7 @@ def main():
     if not device['cuda']:
         print(f"{device['name']} is here, but no nvcc (in PATH or /usr/local/cuda/bin): install the CUDA toolkit and run again.")
         return 1
-    check = Check(ROOT, device, extended(os.environ, ROOT / 'build/gpu-libraries'), options.part_limit)
+    check = Check(ROOT, device, extended(os.environ, ROOT / 'build/gpu-libraries', pathlib.Path(nvcc).resolve().parent.parent), options.part_limit)
     slices = [s for s in gpu_report.SLICES if s in (options.only or gpu_report.SLICES)]
     for name in slices:
         try:

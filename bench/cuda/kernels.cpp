@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bandwidth of each own kernel: the bytes of its tensors, each read or written once, over its time, beside a copy
 // within the device of as many bytes (half of them read, half written), in turns. Sizes from what a cache holds to what
-// none does.
+// none does. What a node's neighbours have is counted at each edge. Not here: kernels that read a value of a row, or
+// less (nll_loss, judge_step).
 //   bench_cuda_kernels [--small] [file.json]
 #include <functional>
 #include <memory>
@@ -34,6 +35,9 @@ struct tensors {
                per_row = noise<float>(count(rows), 6), inverse = noise<float>(count(rows), 7), one = noise<float>(1, 8),
                table = noise<float>(count(entries * width), 9),
                scratch{count(std::max(column_scratch(rows, width, 2), most_partials))};
+  array<float> partial{count(most_partials)}, product = noise<float>(count(rows * (width + 16)), 10);
+  array<std::uint8_t> codes{count(fp8_padded(rows) * width)}, codes_across{count(fp8_padded(rows) * width)};
+  array<T> out{count(nodes * heads)};
   array<double> number{1};
   array<int> tally = numbers({0});
   array<std::int32_t> label = drawn(rows, width, 1), token = drawn(rows, entries, 2), begin = starts(),
@@ -69,6 +73,8 @@ class jobs_of {
     losses();
     graphs();
     sums();
+    pooling();
+    if constexpr (!std::is_same_v<T, fp16>) fp8();
   }
 
  private:
@@ -158,6 +164,10 @@ class jobs_of {
     add("edge_scores", 1 + 2.0 / degree, of_edges, [&t] {
       edge_scores<T>(on, t.x.data(), t.z.data(), t.target.data(), t.source.data(), t.y.data(), t.edges, heads, 0.2F);
     });
+    add("edge_scores_backward", 2 + 2.0 / degree, of_edges / 2 + lists, [&t] {
+      edge_scores_backward<T>(on, t.y.data(), t.x.data(), t.z.data(), t.begin.data(), t.source.data(), nullptr,
+                              t.out.data(), t.nodes, heads, 0.2F);
+    });
     const index few_nodes = t.few_edges / degree;
     const double few = 4.0 * static_cast<double>(t.few_edges), share = 1.0 / head_width;
     add("weighted_sums", 1 + share + 1.0 / degree, few + 4.0 * static_cast<double>(few_nodes), [&t, few_nodes] {
@@ -174,6 +184,35 @@ class jobs_of {
     add("sum", 1, 0, [&t] { sum<T>(on, t.x.data(), t.n, t.number.data(), t.scratch.data()); });
     add("column_sums", 1, 0,
         [&t] { column_sums<T>(on, t.x.data(), t.d_vector.data(), t.rows, width, false, t.scratch.data()); });
+  }
+
+  void pooling() {
+    const tensors_type& t = t_;
+    for (const bool last : {false, true}) {
+      const bin_sizes bins{t.n / 64, 64, {8, 8}, {4, 4}, last};
+      const std::string order = last ? ", channels last" : "";
+      add("adaptive_pooling" + order, 1.25, 0, [&t, bins] { adaptive_pooling<T>(on, t.x.data(), t.y.data(), bins); });
+      add("adaptive_pooling_backward" + order, 1.25, 0,
+          [&t, bins] { adaptive_pooling_backward<T>(on, t.x.data(), t.y.data(), bins); });
+    }
+  }
+  void fp8() {
+    using native::math::e4m3;
+    const tensors_type& t = t_;
+    add("largest_magnitudes", 1, 0, [&t] { (void)largest_magnitudes<T>(on, t.x.data(), t.n, t.partial.data()); });
+    const index partials = largest_magnitudes<T>(on, t.x.data(), t.n, t.partial.data());
+    const auto bytes = static_cast<double>(t.n);
+    auto* by_rows = reinterpret_cast<e4m3*>(t.codes.data());
+    auto* by_columns = reinterpret_cast<e4m3*>(t.codes_across.data());
+    add("quantize by rows", 1, bytes, [&t, partials, by_rows] {
+      quantize<e4m3, T>(on, t.x.data(), t.rows, width, t.partial.data(), partials, t.one.data(), by_rows, nullptr);
+    });
+    add("quantize by rows and columns", 1, 2 * bytes, [&t, partials, by_rows, by_columns] {
+      quantize<e4m3, T>(on, t.x.data(), t.rows, width, t.partial.data(), partials, t.one.data(), by_rows, by_columns);
+    });
+    add("take_columns", 1, 4 * bytes, [&t] {
+      take_columns<T>(on, t.product.data(), width + 16, t.y.data(), t.rows, width, t.vector.data(), true, false);
+    });
   }
 
   using tensors_type = tensors<T>;

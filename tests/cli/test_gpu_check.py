@@ -175,14 +175,19 @@ class Wheels(unittest.TestCase):
                 (site / file).parent.mkdir(parents=True, exist_ok=True)
                 (site / file).touch()
             links = pathlib.Path(folder, 'links')
-            include, library = gpu_check.from_wheels([str(site)], links)
+            include, library = gpu_check.from_wheels(['cudnn', 'cublasLt'], [str(site)], links)
             self.assertEqual((include, library), ([f'{site}/nvidia/cudnn/include'], [f'{site}/nvidia/cudnn/lib']))
             self.assertEqual([p.name for p in links.iterdir()], ['libcudnn.so'])  # cuBLASLt has a header, but no library
             self.assertTrue((links / 'libcudnn.so').exists())
 
+    def test_what_the_toolkit_has_is_not_taken_from_wheels(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pathlib.Path(folder, 'cublasLt.h').touch()
+            self.assertEqual(gpu_check.lacking(['/nowhere', folder]), ['cudnn', 'cusparse'])
+
     def test_headers_that_travelled_come_behind_those_that_are_set(self):
         with tempfile.TemporaryDirectory() as folder:
-            made = gpu_check.extended({'COMP_EXTRA_INCLUDE': '/a:/b', 'CPATH': '/c', 'PATH': ''}, pathlib.Path(folder))
+            made = gpu_check.extended({'COMP_EXTRA_INCLUDE': '/a:/b', 'CPATH': '/c', 'PATH': ''}, pathlib.Path(folder), pathlib.Path('/nowhere'))
             self.assertEqual(made['CPATH'], '/c:/a:/b')
             self.assertNotIn('LIBRARY_PATH', made)
 
