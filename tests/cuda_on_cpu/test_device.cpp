@@ -429,6 +429,46 @@ TEST_CASE("two parameters of one kernel get their gradients whether they learn, 
   CHECK(gradients(false, false, true, true) == std::pair{std::vector<float>(6), std::vector<float>(6)});
 }
 
+TEST_CASE("the same steps twice give the same bits") {
+  const fresh machine;
+  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
+    CAPTURE(p);
+    const auto trained = [&] {
+      device d{{.measure_algorithms = false}};
+      auto table = d.make_parameter(some({11, 6}, 1), {11, 6}), gamma = d.make_parameter(some({6}, 2), {6});
+      auto beta = d.make_parameter(some({6}, 3), {6}), w = d.make_parameter(some({5, 6}, 4), {5, 6});
+      auto b = d.make_parameter(some({5}, 5), {5});
+      parameter* all[] = {&table, &gamma, &beta, &w, &b};
+      const indices tokens = d.upload(std::vector<std::int32_t>{0, 10, 3, 3, 1, 3, 7, 5, 9}, {9});
+      const indices target = targets(d, 9, 5);
+      std::vector<std::vector<float>> seen;
+      for (std::int64_t step = 1; step <= 3; ++step) {
+        for (parameter* each : all) d.zero_gradient(*each);
+        const tensor e = d.embedding(tokens, table, p);
+        const auto n = d.layer_norm(e, gamma, beta, 1e-5);
+        const dropout_key key{9, static_cast<std::uint64_t>(step)};
+        const tensor h = d.dropout(d.activate(activation::gelu, n.output), 0.2, key);
+        double loss = 0;
+        const auto made_loss = d.cross_entropy(d.linear(h, w, &b), target, &loss);
+        const tensor dh = d.linear_backward(d.cross_entropy_backward(made_loss.saved, target, 64), h, w, &b, true);
+        const tensor dn = d.activate_backward(activation::gelu, d.dropout_backward(dh, 0.2, key), n.output, n.output);
+        d.embedding_backward(d.layer_norm_backward(dn, e, n.saved, gamma, beta, 1e-5), tokens, table);
+        d.scale_gradients(all, 1.0 / 64);
+        seen.push_back({static_cast<float>(loss), static_cast<float>(d.gradient_norm(all)),
+                        static_cast<float>(d.count_not_finite(all))});
+        d.adam_step(all, {.learning_rate = 0.01, .weight_decay = 0.1, .decoupled = true}, step);
+      }
+      for (parameter* each : all) seen.push_back(d.values(*each));
+      return seen;
+    };
+    const auto once = trained(), again = trained();
+    REQUIRE(once.size() == again.size());
+    for (std::size_t i = 0; i < once.size(); ++i) CHECK(same_bits(once[i], again[i]));
+    CHECK(once[2][0] < once[0][0]);  // it learns
+    CHECK(once[2][2] == 0);
+  }
+}
+
 TEST_CASE("losses in any precision, and rows of odd sizes, agree with FP64") {
   const fresh machine;
   device d;
