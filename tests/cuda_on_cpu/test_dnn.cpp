@@ -187,6 +187,25 @@ TEST_CASE("a convolution that is first met in a capture is guessed, and measured
   check(cudaGraphDestroy(graph), "destroying");
 }
 
+TEST_CASE("where there is no memory to measure in, what needs none is measured") {
+  const fresh_dnn machine;
+  device d;
+  const conv_case& k = conv_cases[0];
+  auto w = d.make_parameter(coarse(elements(k.w), 2), k.w);
+  const tensor x = d.upload(coarse(elements(k.x), 4), k.x, precision::fp32);
+  d.synchronize();
+  simt::device.properties.totalGlobalMem = simt::device.used + 8192;  // enough for y
+  const tensor y = d.conv2d(x, w, nullptr, k.options);
+  CHECK(simt::dnn.measured == 1);
+  CHECK(simt::dnn.measured_in == 0);
+  CHECK(simt::dnn.runs.back().workspace == 0);
+  reference::device exact;
+  auto exact_w = exact.make_parameter(coarse(elements(k.w), 2), k.w);
+  const auto want =
+      exact.conv2d(exact.upload(coarse(elements(k.x), 4), k.x, precision::fp32), exact_w, nullptr, k.options);
+  check_near(d.download(y), want.values(), precision::fp32);
+}
+
 TEST_CASE("where cuDNN refuses channels_last a convolution runs row-major from then on") {
   for (const std::size_t refused : {0U, 1U, 2U}) {  // of the passes
     CAPTURE(refused);

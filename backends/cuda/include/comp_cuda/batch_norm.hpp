@@ -8,41 +8,13 @@
 #include <cstdint>
 #include <vector>
 
-#include "dnn.hpp"
+#include "fixed_norm.hpp"
 
 namespace comp::cuda {
 
-using native::batch_norm_options;
 using saved_tensor = native::with_saved<tensor>;
 
 namespace detail {
-
-inline void require_norm(const tensor& x, std::initializer_list<const parameter*> all) {
-  require_some("batch_norm", x.shape());
-  require<error>(x.shape().size() == 4 || x.shape().size() == 2,
-                 "batch_norm of x {} (it takes (B,C,H,W) or (B,C)): reshape it", text(x.shape()));
-  const std::int64_t channels = x.shape()[1];
-  for (const parameter* p : all) {
-    require<error>(elements(p->extents) == channels,
-                   "batch_norm of x {} with a parameter of {} (it needs one value for each of {}): make it ({})",
-                   text(x.shape()), text(p->extents), channels, channels);
-  }
-}
-
-/// What cuDNN is told of a tensor to normalise.
-struct norm_plan {
-  cudnnBatchNormMode_t mode;
-  tensor_descriptor x, vectors;
-  norm_plan(const tensor& t, bool training)
-      : mode{t.shape().size() == 2                           ? CUDNN_BATCHNORM_PER_ACTIVATION
-             : training && t.order() == order::channels_last ? CUDNN_BATCHNORM_SPATIAL_PERSISTENT
-                                                             : CUDNN_BATCHNORM_SPATIAL},
-        x{describe(t)} {
-    check(cudnnDeriveBNTensorDescriptor(vectors.get(), x.get(), mode), "describing statistics to cuDNN");
-  }
-  bool persistent() const { return mode == CUDNN_BATCHNORM_SPATIAL_PERSISTENT; }
-};
-inline constexpr auto norm_alone = CUDNN_BATCHNORM_OPS_BN;
 
 /// The statistics of a batch: what the backward needs, and where the running ones are.
 struct norm_statistics {
@@ -113,22 +85,6 @@ inline saved_tensor train_norm(context& c, const tensor& x, parameter& gamma, pa
   std::vector<tensor> saved{s.mean, s.inverse_deviation};
   if (s.reserve) saved.push_back(s.reserve);
   return {cast(c, y, x.precision()), std::move(saved)};
-}
-
-/// scale * (x - mean) / sqrt(variance + eps) + shift, each vector with a value for each channel.
-inline tensor normalised(context& c, const tensor& x, const float* scale, const float* shift, const float* mean,
-                         const float* variance, double eps) {
-  auto& library = c.part<dnn>();
-  tensor y;
-  library.by_route(case_of('i', x), "batch norm by running statistics", [&](route by) {
-    const tensor in = routed(c, x, by);
-    const norm_plan plan{in, false};
-    y = c.make_like(in);
-    return cudnnBatchNormalizationForwardInference(library.handle(), plan.mode, &dnn_one, &dnn_zero, plan.x.get(),
-                                                   in.data(), plan.x.get(), y.data(), plan.vectors.get(), scale, shift,
-                                                   mean, variance, eps);
-  });
-  return cast(c, y, x.precision());
 }
 
 }  // namespace detail
@@ -218,29 +174,6 @@ inline tensor train_norm_backward(context& c, const tensor& dy, const tensor& x,
   });
   to.finish();
   return cast(c, dx, dy.precision());
-}
-
-/// For fixed statistics, which cuDNN's backward has not: dx = dy * gamma / deviation is a norm around 0, and the
-/// gradient of gamma the sum of dy * x normalised with scale 1.
-inline tensor fixed_norm_backward(context& c, const tensor& dy, const tensor& x, const std::vector<tensor>& saved,
-                                  parameter& gamma, parameter& beta, double eps) {
-  const auto *mean = saved[0].as<float>(), *variance = saved[1].as<float>();
-  const tensor zeros = c.make_like(saved[0]), ones = c.make_like(saved[0]);
-  c.clear(zeros.data(), zeros.size() * 4);
-  const chain_step<float> to_one[] = {{.kind = step_kind::sigmoid}, {.kind = step_kind::scale, .number = 2}};
-  run_chain<float>(c.stream().get(), zeros.as<float>(), ones.as<float>(), ones.size(), to_one);
-  const auto* zero = zeros.as<float>();
-  tensor dx = normalised(c, dy, gamma.value.as<float>(), zero, zero, variance, eps);
-  const tensor g = in_order(c, cast(c, dy, precision::fp32), order::channels_last);
-  if (gamma.trainable) {
-    const tensor wide = in_order(c, cast(c, x, precision::fp32), order::channels_last);
-    const tensor product = in_order(c, normalised(c, wide, ones.as<float>(), zero, mean, variance, eps), g.order());
-    const chain_step<float> by{.kind = step_kind::mul, .other = g.as<float>()};
-    run_chain<float>(c.stream().get(), product.as<float>(), product.as<float>(), product.size(), {&by, 1});
-    channel_sums(c, product, gradient_of(c, gamma));
-  }
-  if (beta.trainable) channel_sums(c, g, gradient_of(c, beta));
-  return dx;
 }
 
 }  // namespace detail

@@ -5,7 +5,7 @@
 // FP32 gradient. Biases are added in FP32 to the rounded product.
 #pragma once
 
-#include "convolutions.hpp"
+#include "convolution_passes.hpp"
 
 namespace comp::cuda {
 

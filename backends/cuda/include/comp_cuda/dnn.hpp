@@ -150,15 +150,22 @@ inline void channel_sums(context& c, const tensor& t, const gradient_place& to) 
 }
 /// The gradient (+)= `from`, which is in its order.
 inline void add_to(context& c, const gradient_place& to, const tensor& from) {
-  const tensor wide = cast(c, from, precision::fp32);
+  const cudaStream_t on = c.stream().get();
   if (to.adds) {
+    const tensor wide = cast(c, from, precision::fp32);
     const chain_step<float> add{.kind = step_kind::add, .other = wide.as<float>()};
-    run_chain<float>(c.stream().get(), to.at, to.at, from.size(), {&add, 1});
-  } else {
-    check(cudaMemcpyAsync(to.at, wide.data(), static_cast<std::size_t>(from.size()) * sizeof(float),
-                          cudaMemcpyDeviceToDevice, c.stream().get()),
-          "copying a gradient");
+    return run_chain<float>(on, to.at, to.at, from.size(), {&add, 1});
   }
+  with_storage(from.precision(), [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_same_v<T, float>) {
+      check(cudaMemcpyAsync(to.at, from.data(), static_cast<std::size_t>(from.size()) * sizeof(float),
+                            cudaMemcpyDeviceToDevice, on),
+            "copying a gradient");
+    } else {
+      const cast_job<T, float> job{from.as<T>(), to.at, from.size()};
+      cast(on, std::span<const cast_job<T, float>>{&job, 1});
+    }
+  });
 }
 
 }  // namespace comp::cuda
