@@ -8,10 +8,22 @@
 #include <comp/core/precision.hpp>
 #include <comp_cuda/device.hpp>
 
+#ifndef COMP_SIMT
+#define COMP_TESTED_ON_GPU 1  // cases that order what a GPU has, or lacks, are left out
+#endif
+
 namespace comp::tested {
 
 using cuda::device;
 inline constexpr std::array precisions{precision::fp32, precision::tf32, precision::bf16, precision::fp16};
+
+/// The stand-in as a process finds it. Whole networks are not watched for races: their kernels are elsewhere.
+inline void start_again([[maybe_unused]] bool watch_races) {
+#ifdef COMP_SIMT
+  simt::watch_races = watch_races;
+  simt::device.properties = {};
+#endif
+}
 
 /// Fused, with algorithms that were measured and all the workspace that they like; and without any of it, on the
 /// stand-in for an older GPU, which has other algorithms.
@@ -21,6 +33,7 @@ void each_variant(F f) {
        {cuda::settings{}, cuda::settings{.workspace_limit = 0, .measure_algorithms = false, .fuse = false}}) {
     CAPTURE(chosen.measure_algorithms);
     CAPTURE(chosen.fuse);
+    start_again(true);
 #ifdef COMP_SIMT
     simt::device.properties.major = chosen.fuse ? 9 : 8;
 #endif
@@ -32,22 +45,29 @@ void each_variant(F f) {
 #endif
 }
 /// Two of these give the same bits: their algorithms depend on no measurement.
-inline device reproducible() { return device{{.measure_algorithms = false}}; }
-/// For whole networks. Their kernels are watched for races elsewhere.
+inline device reproducible() {
+  start_again(true);
+  return device{{.measure_algorithms = false}};
+}
 inline device of_networks() {
-#ifdef COMP_SIMT
-  simt::watch_races = false;
-#endif
+  start_again(false);
   return device{};
 }
 #ifdef COMP_SIMT
 inline device with_memory(std::size_t bytes) {
+  start_again(false);
   simt::device.properties.totalGlobalMem = bytes;
-  return of_networks();
+  return device{};
 }
 #endif
+/// Live bytes count what operators keep for the next ones.
+inline constexpr bool keeps_scratch = true;
 /// How many times as small batches of trainings are made.
+#ifdef COMP_SIMT
 inline constexpr std::int64_t thrift = 4;
+#else
+inline constexpr std::int64_t thrift = 1;
+#endif
 
 /// What the gradient of a convolution's weights is rounded to before it is added up in FP32: cuDNN gives it in the
 /// precision of its operands.
@@ -59,6 +79,7 @@ inline constexpr device_kind kind = device_kind::cuda;
 #ifdef COMP_SIMT
 /// A device that lacks a precision, which one, and how it refuses it.
 inline device without_a_precision() {
+  start_again(true);
   simt::device.properties.major = 8;
   return device{};
 }

@@ -29,6 +29,8 @@ inline device reproducible() { return device{}; }
 /// For whole networks: they are small, and machines that test are busy.
 inline device of_networks() { return device{{.threads = 1}}; }
 inline device with_memory(std::size_t bytes) { return device{{.threads = 1, .memory_limit = bytes}}; }
+/// Live bytes count what operators keep for the next ones.
+inline constexpr bool keeps_scratch = false;
 /// How many times as small batches of trainings are made.
 inline constexpr std::int64_t thrift = 1;
 

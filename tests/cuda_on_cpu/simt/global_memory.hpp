@@ -27,6 +27,8 @@ namespace simt {
 /// False: global memory is not watched for races, which takes 48 times its size. All other checks remain. For whole
 /// models, whose kernels have their own tests.
 inline bool watch_races = true;
+/// Bytes that kernels and libraries have read and written: what a clock that has to give the same twice can count.
+inline std::uint64_t traffic = 0;
 
 /// Of a location in global memory only the last write and two readers are kept: inputs are read by whole grids.
 class global_history {
@@ -102,6 +104,7 @@ class allocation {
   }
   void read(std::ptrdiff_t from, std::size_t bytes) {
     check_bounds("read", from, bytes);
+    traffic += bytes;
     const auto [first, count] = units(from, bytes);
     for (std::ptrdiff_t i = first; i < first + count; ++i) {
       if (!written_[index(i)]) fail(name(i) + " is read, but nobody has written it");
@@ -110,6 +113,7 @@ class allocation {
   }
   void write(std::ptrdiff_t from, std::size_t bytes, bool atomic = false) {
     check_bounds("written", from, bytes);
+    traffic += bytes;
     const auto [first, count] = units(from, bytes);
     for (std::ptrdiff_t i = first; i < first + count; ++i) {
       if (atomic && !written_[index(i)]) fail(name(i) + " is updated, but nobody has written it");

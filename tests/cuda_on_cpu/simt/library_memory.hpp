@@ -29,6 +29,7 @@ const T* library_reads(const void* p, std::size_t count) {
   if (!a.written(static_cast<const unsigned char*>(p) - a.data(), count * sizeof(T))) {
     throw fault{"a library reads memory that nobody has written"};
   }
+  traffic += count * sizeof(T);
   return static_cast<const T*>(p);
 }
 /// `count` neighbours that a library writes; they count as written from now on. Throws: fault.
@@ -37,6 +38,7 @@ T* library_writes(void* p, std::size_t count) {
   if (count == 0) return static_cast<T*>(p);
   allocation& a = detail::of_library("writes", p, count * sizeof(T));
   a.mark_written(static_cast<unsigned char*>(p) - a.data(), count * sizeof(T));
+  traffic += count * sizeof(T);
   return static_cast<T*>(p);
 }
 

@@ -230,8 +230,12 @@ TEST_CASE("LeNet-5 learns in every precision") {
   tested::device on = tested::of_networks();
   for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
     CAPTURE(comp::name(p));
-    const auto images = bars({1, 28, 28}, 4, 256, 1), others = bars({1, 28, 28}, 4, 64, 2);
-    device_trainer t{on, models::lenet5({.batch = 32, .classes = 4}), images, others, {.optimizer = sgd(0.05, 0.9)}};
+    const auto images = bars({1, 28, 28}, 4, 256 / tested::thrift, 1), others = bars({1, 28, 28}, 4, 64, 2);
+    device_trainer t{on,
+                     models::lenet5({.batch = 32 / tested::thrift, .classes = 4}),
+                     images,
+                     others,
+                     {.optimizer = sgd(0.05, 0.9)}};
     t.set_precision(everywhere(t.model(), p));
     CHECK(t.validate() < 0.6);
     for (int i = 0; i < 8; ++i) CHECK(t.run_epoch().ok());
@@ -306,14 +310,17 @@ TEST_CASE("a BF16 plan needs less memory than FP32, and an epoch leaves nothing 
   };
   const auto fp32 = peak(precision::fp32), bf16 = peak(precision::bf16);
   CHECK(static_cast<double>(bf16) < 0.7 * static_cast<double>(fp32));
-  CHECK(on.live_bytes() == 0);
+  const auto kept = on.live_bytes();
+  CHECK((tested::keeps_scratch || kept == 0));
+  (void)peak(precision::fp32);
+  CHECK(on.live_bytes() == kept);
 }
 
 TEST_CASE("FP16 really overflows, and the loss scale finds its way back") {
   tested::device on = tested::of_networks();
   const auto images = bars({1, 28, 28}, 4, 64, 1);
   device_trainer t{on,
-                   models::lenet5({.batch = 32, .classes = 4}),
+                   models::lenet5({.batch = 32 / tested::thrift, .classes = 4}),
                    images,
                    images,
                    {.optimizer = sgd(0.05), .scaling = {.initial = 0x1p30}}};
@@ -347,7 +354,9 @@ struct in_small_units {
 };
 }  // namespace
 
-TEST_CASE("an autoencoder in FP16 stalls where its gradients underflow, and learns as in FP32 with its loss scaled") {
+// Thousands of steps, about the scaler: on a quick device.
+TEST_CASE("an autoencoder in FP16 stalls where its gradients underflow, and learns as in FP32 with its loss scaled" *
+          doctest::skip(tested::thrift > 1)) {
   tested::device on = tested::of_networks();
   const std::int64_t batch = 256, steps = 200;
   const in_small_units pictures{bars({1, 28, 28}, 4, batch, 1), 0x1p-10F};
@@ -392,6 +401,7 @@ TEST_CASE("an autoencoder in FP16 stalls where its gradients underflow, and lear
   }
 }
 
+#ifndef COMP_TESTED_ON_GPU  // which may have every precision, and whose memory is as large as it is
 TEST_CASE("the trainer knows its machine and refuses precisions that it lacks") {
   tested::device on = tested::without_a_precision();
   device_trainer t{on, models::lenet5({.batch = 8}), bars({1, 28, 28}, 4, 16, 1), bars({1, 28, 28}, 4, 16, 1)};
@@ -420,3 +430,4 @@ TEST_CASE("a plan that does not fit into memory is out of memory, and the traine
   t.restore(saved);
   CHECK(on.live_bytes() < std::int64_t{16} << 20);
 }
+#endif

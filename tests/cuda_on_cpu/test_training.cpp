@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole trainings and searches on the cuda Device over the stand-in, beside the same on the host Device.
+// The stand-in's wall clock is that of a simulation and says nothing of a GPU. Searches here are timed by the bytes
+// that kernels and libraries moved: the same each time, so a plan can be expected, but no measurement of anything.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <comp/comp.hpp>
+#include <comp_cuda/device.hpp>
+#include <comp_host/device.hpp>
+#include <comp_native/models.hpp>
+#include <comp_native/trainer.hpp>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "../native/support.hpp"
+
+namespace comp::cuda::test {
+namespace {
+
+using namespace native::testing;
+using cuda_trainer = native::trainer<device>;
+static_assert(native::Device<device>);
+static_assert(Backend<cuda_trainer>);
+
+/// What is trained, on whichever device.
+struct job {
+  native::model model;
+  native::data_source train, validation;
+  native::training settings;
+
+  template <class D>
+  native::trainer<D> on(D& d) const {
+    return {d, model, train, validation, settings};
+  }
+};
+job lenet() {
+  return {native::models::lenet5({.batch = 4, .classes = 4}),
+          bars({1, 28, 28}, 4, 24, 1),
+          bars({1, 28, 28}, 4, 8, 2),
+          {.optimizer = native::sgd(0.02, 0.9)}};
+}
+job transformer() {
+  const auto tokens = counting_tokens(11, 200, 8);
+  return {native::models::gpt(
+              {.batch = 4, .vocabulary = 11, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = 0.1}),
+          tokens,
+          tokens,
+          {.optimizer = native::adamw(3e-3), .clip_norm = 1}};
+}
+
+template <class D>
+std::vector<double> losses(D& d, const job& of, int steps) {
+  auto t = of.on(d);
+  std::vector<double> all;
+  for (int i = 0; i < steps; ++i) all.push_back(t.run_batch().loss);
+  return all;
+}
+/// A device whose algorithms depend on no measurement, not watched for races.
+device quiet() {
+  simt::watch_races = false;
+  return device{{.measure_algorithms = false}};
+}
+
+/// A trainer whose seconds are the gigabytes that were moved.
+class timed_by_traffic {
+ public:
+  explicit timed_by_traffic(cuda_trainer& t) : trains_{t} {}
+  const op_graph& graph() const { return trains_.graph(); }
+  void set_precision(const plan& p) { trains_.set_precision(p); }
+  sample run_epoch() {
+    return run_epoch([](const sample&) { return false; });
+  }
+  sample run_epoch(const stop_predicate& stop) {
+    return timed([&](const stop_predicate& after) { return trains_.run_epoch(after); }, stop);
+  }
+  sample run_batch() {
+    return timed(
+        [&](const stop_predicate& after) {
+          sample s = trains_.run_batch();
+          (void)after(s);
+          return s;
+        },
+        [](const sample&) { return false; });
+  }
+  cuda_trainer::state save() { return trains_.save(); }
+  void restore(const cuda_trainer::state& from) { trains_.restore(from); }
+  double validate() { return trains_.validate(); }
+  std::vector<precision> supported_precisions() const { return trains_.supported_precisions(); }
+  comp::hardware hardware() const { return trains_.hardware(); }
+  std::string signature() const { return trains_.signature(); }
+
+ private:
+  template <class Run>
+  sample timed(Run run, const stop_predicate& stop) {
+    std::vector<double> seconds;
+    double sum = 0;
+    std::uint64_t before = simt::traffic;
+    const auto with_times = [&](sample s) {
+      s.batch_seconds = seconds;
+      s.seconds = sum;
+      return s;
+    };
+    const sample ran = run([&](const sample& so_far) {
+      seconds.push_back(1e-9 * static_cast<double>(simt::traffic - std::exchange(before, simt::traffic)));
+      sum += seconds.back();
+      return stop(with_times(so_far));
+    });
+    return with_times(ran);
+  }
+  cuda_trainer& trains_;
+};
+static_assert(Backend<timed_by_traffic>);
+
+search_settings quick() {
+  return {.tolerance = 0.05,
+          .precisions = {precision::fp32, precision::bf16},
+          .race = {.min_rounds = 6, .max_rounds = 6, .contest_rounds = 6}};
+}
+const two_stage search{policy::pytorch{}, strategy::greedy{}, strategy::greedy{}, quick()};
+
+/// Asks to stop after so many runs.
+struct stop_after {
+  std::size_t runs;
+  bool trial_done(const trial&) { return --runs == 0; }
+};
+
+void check_complete(const outcome& found) {
+  CHECK(found.plan.size() == found.graph.size());
+  CHECK(found.fallbacks.back() == plan{found.graph.size()});
+  CHECK(found.contest.size() > 1);
+  CHECK(found.contest.front().plan == plan{found.graph.size()});
+  for (const contestant& c : found.contest) CHECK(c.status == status::ok);
+  for (const trial& t : found.trials) {
+    CAPTURE(t.plan.str());
+    if (t.sample.ok()) CHECK(std::isfinite(t.sample.loss));
+    CHECK(t.sample.status != status::failed);
+  }
+  if (found.first_epoch) CHECK(found.first_epoch->loss <= found.baseline.loss * 1.05);
+}
+
+/// A folder that is gone in the end.
+struct folder {
+  std::filesystem::path path =
+      std::filesystem::temp_directory_path() / fmt::format("comp_training_{}", static_cast<int>(::getpid()));
+  folder() { std::filesystem::create_directories(path); }
+  ~folder() { std::filesystem::remove_all(path); }
+  std::string operator/(const char* name) const { return (path / name).string(); }
+};
+
+}  // namespace
+
+TEST_CASE("in FP32 LeNet-5 and the transformer have the host's losses, step by step") {
+  // Both add the same products in FP32, in another order: a loss is off by a rounding or two, 2^-24 of it each, and a
+  // step passes on to the next what it was off by. Three roundings for each step so far are allowed; seen on the CPU
+  // that this was written on: a third of one.
+  constexpr double bound = 3 * 0x1p-24;
+  for (const job& of : {lenet(), transformer()}) {
+    CAPTURE(of.model.name);
+    host::device there{{.threads = 1}};
+    const auto want = losses(there, of, 12);
+    {
+      device here = quiet();
+      const auto got = losses(here, of, 12);
+      double worst = 0;
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        CAPTURE(i);
+        const double off = std::abs(got[i] - want[i]) / std::abs(want[i]);
+        worst = std::max(worst, off / (bound * static_cast<double>(i + 1)));
+        CHECK(off <= bound * static_cast<double>(i + 1));
+      }
+      MESSAGE(of.model.name << ": " << worst << " of the bound, from " << want.front() << " to " << want.back());
+    }
+    CHECK(want.back() < want.front());
+    simt::device.reset();
+  }
+}
+
+TEST_CASE("the two-stage search finds a plan for LeNet-5 and the transformer, which another run loads and trains") {
+  for (const job& of : {lenet(), transformer()}) {
+    CAPTURE(of.model.name);
+    const folder files;
+    outcome found;
+    {
+      device d = quiet();
+      auto t = of.on(d);
+      timed_by_traffic timed{t};
+      ledger kept{files / "search.jsonl"};
+      found = search.run(timed, kept);
+      check_complete(found);
+      CHECK(found.speedup >= 1);
+      CHECK(found.plan.count_low() > 0);  // half the bytes where activations are larger than what is cast for them
+      MESSAGE(of.model.name << ": " << found.plan.str() << ", " << found.speedup << " times fewer bytes, "
+                            << found.trials.size() << " runs");
+      save(found, files / "plan.json");
+    }
+    simt::device.reset();
+    {  // the ledger knows every run: nothing is trained but the contest's winner
+      device d = quiet();
+      auto t = of.on(d);
+      timed_by_traffic timed{t};
+      ledger kept{files / "search.jsonl"};
+      CHECK(search.run(timed, kept).plan == found.plan);
+    }
+    simt::device.reset();
+    {
+      device d = quiet();
+      auto t = of.on(d);
+      outcome loaded{.plan = load_plan(files / "plan.json", t.graph()).plan, .graph = t.graph()};
+      CHECK(loaded.plan == found.plan);
+      loaded.fallbacks = {loaded.plan, plan{loaded.plan.size()}};
+      t.set_precision(loaded.plan);
+      const auto result = post_training{.epochs = 3}.run(t, loaded);
+      CHECK(result.epochs.size() == 3);
+      CHECK(result.fallbacks.empty());
+      CHECK(result.epochs.back().loss < result.epochs.front().loss);
+    }
+    simt::device.reset();
+  }
+}
+
+TEST_CASE("a search that was stopped goes on from its ledger to the plan of an undisturbed one") {
+  const job of = lenet();
+  const folder files;
+  const auto searched = [&](auto&&... observers) {
+    device d = quiet();
+    auto t = of.on(d);
+    timed_by_traffic timed{t};
+    return search.run(timed, observers...);
+  };
+  const outcome whole = searched();
+  for (const std::size_t runs : {5, 1}) {
+    ledger kept{files / "search.jsonl"};
+    CHECK_THROWS_AS(searched(kept, stop_after{runs}), interrupted);
+  }
+  ledger again{files / "search.jsonl"};
+  const outcome resumed = searched(again);
+  CHECK(resumed.plan == whole.plan);
+  CHECK(resumed.trials.size() == whole.trials.size());
+  simt::device.reset();
+}
+
+}  // namespace comp::cuda::test
