@@ -280,6 +280,14 @@ TEST_CASE("an algorithm is measured once for a shape, elsewhere than in the resu
     for (double& v : want.value) v += 1;
     check_within(once, want, n, 0x1p-24);
   }
+  SUBCASE("what measuring takes is no part of the peak") {
+    const auto live = r.c.pool().live_bytes();
+    r.c.pool().reset_peak();
+    multiply_into(to, 0);
+    CHECK(products.measured() == 2);
+    CHECK(r.c.pool().live_bytes() <= live + (std::int64_t{1} << 20));  // a workspace at most
+    CHECK(r.c.pool().peak_bytes() == r.c.pool().live_bytes());
+  }
   SUBCASE("another alignment is another shape") {
     const tensor more = upload(r.c, std::vector<float>(count(n, n) + 1), {n * n + 1}, precision::fp32);
     multiply(r.c, {.a = {a.data(), CUDA_R_16BF, n, n},

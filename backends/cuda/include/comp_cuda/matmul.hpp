@@ -81,8 +81,9 @@ class matrix_products {
 
   /// Throws: unsupported where cuBLASLt has no algorithm; out_of_memory; library_error.
   void multiply(context& c, const matrix_product& job) {
-    plan& p = planned(c, job);
-    give(c, p, p.algorithm, job, job.to);
+    const plan& p = planned(c, job);
+    const std::size_t bytes = p.algorithm.workspaceSize;
+    give(c, p, p.algorithm, job, job.to, bytes ? c.scratch(static_cast<std::int64_t>(bytes)) : nullptr);
   }
 
  private:
@@ -138,7 +139,7 @@ class matrix_products {
     if (j.a.scale) p.description.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(j.a.scale));
   }
 
-  plan& planned(context& c, const matrix_product& j) {
+  const plan& planned(context& c, const matrix_product& j) {
     const key of = keyed(j);
     if (const auto found = known_.find(of); found != known_.end()) return point(found->second, j), found->second;
     plan p = described(j);
@@ -174,43 +175,54 @@ class matrix_products {
     return found;
   }
 
-  void give(context& c, plan& p, const cublasLtMatmulHeuristicResult_t& by, const matrix_product& j, void* to) const {
-    void* workspace = by.workspaceSize ? c.scratch(static_cast<std::int64_t>(by.workspaceSize)) : nullptr;
+  /// workspace: as much as `by` asks for.
+  void give(context& c, const plan& p, const cublasLtMatmulHeuristicResult_t& by, const matrix_product& j, void* to,
+            void* workspace) const {
     check(cublasLtMatmul(library_.get(), p.description.get(), &j.alpha, j.b.at, p.a.get(), j.a.at, p.b.get(), &j.beta,
                          j.to, p.to.get(), to, p.to.get(), &by.algo, workspace, by.workspaceSize, c.stream().get()),
           text_of(j));
   }
 
-  /// Waits. The results go to other memory; what j.to holds is read and not changed. Where there is no memory for that,
-  /// the heuristics' first is taken.
-  cublasLtMatmulHeuristicResult_t fastest(context& c, plan& p, const matrix_product& j,
+  /// Memory of a measurement: for results that nobody wants, and for workspaces.
+  struct elsewhere {
+    std::shared_ptr<memory> results, workspace;
+  };
+  /// Waits. The results go to other memory, which does not count in the peak; what j.to holds is read and not changed.
+  /// Where there is no memory for that, the heuristics' first is taken.
+  cublasLtMatmulHeuristicResult_t fastest(context& c, const plan& p, const matrix_product& j,
                                           const std::vector<cublasLtMatmulHeuristicResult_t>& proposed) {
     cublasLtMatmulHeuristicResult_t best = proposed.front();
+    const std::int64_t peak = c.pool().peak_bytes();
     try {
-      const auto elsewhere = c.allocate(j.m() * j.n() * j.batch * (j.type == CUDA_R_32F ? 4 : 2));
-      double least = seconds(c, p, best, j, elsewhere->data()) * (1 - settings.margin);
+      std::size_t most = 0;
+      for (const auto& one : proposed) most = std::max(most, one.workspaceSize);
+      const elsewhere use{c.allocate(j.m() * j.n() * j.batch * (j.type == CUDA_R_32F ? 4 : 2)),
+                          c.allocate(static_cast<std::int64_t>(most))};
+      double least = seconds(c, p, best, j, use) * (1 - settings.margin);
       for (std::size_t i = 1; i < proposed.size(); ++i) {
-        const double time = seconds(c, p, proposed[i], j, elsewhere->data());
+        const double time = seconds(c, p, proposed[i], j, use);
         if (time < least) least = time, best = proposed[i];
       }
       ++measured_;
     } catch (const out_of_memory&) {
     }
+    c.pool().forget_peak_since(peak);
     return best;
   }
   /// Of one product. Infinite for an algorithm that refuses after all.
-  double seconds(context& c, plan& p, const cublasLtMatmulHeuristicResult_t& by, const matrix_product& j,
-                 void* to) const {
-    const event begin, end;
+  double seconds(context& c, const plan& p, const cublasLtMatmulHeuristicResult_t& by, const matrix_product& j,
+                 const elsewhere& use) const {
+    const auto run = [&] { give(c, p, by, j, use.results->data(), use.workspace->data()); };
     try {
-      give(c, p, by, j, to);
+      run();
     } catch (const unsupported&) {
       return std::numeric_limits<double>::infinity();
     } catch (const library_error&) {
       return std::numeric_limits<double>::infinity();
     }
+    const event begin, end;
     c.stream().record(begin);
-    for (int i = 0; i < settings.repeats; ++i) give(c, p, by, j, to);
+    for (int i = 0; i < settings.repeats; ++i) run();
     c.stream().record(end);
     end.wait();
     return end.seconds_since(begin) / std::max(settings.repeats, 1);

@@ -76,9 +76,7 @@ class memory_pool {
     cudaError_t code = cudaMallocFromPoolAsync(&data, static_cast<std::size_t>(rounded), pool_, on);
     if (code == cudaErrorMemoryAllocation && !in_graph_) {
       (void)cudaGetLastError();
-      check(cudaDeviceSynchronize(), "waiting for memory to be freed");
-      check(cudaMemPoolTrimTo(pool_, 0), "giving back memory");
-      check(cudaDeviceGraphMemTrim(device_.device), "giving back memory of graphs");
+      give_back();
       code = cudaMallocFromPoolAsync(&data, static_cast<std::size_t>(rounded), pool_, on);
     }
     check(code, fmt::format("allocating {} bytes with {} of {} in use", rounded, live_, device_.memory_bytes));
@@ -107,9 +105,17 @@ class memory_pool {
   /// Work runs that has `bytes` more in use in its middle.
   void count_run(std::int64_t bytes) { peak_ = peak_ < live_ + bytes ? live_ + bytes : peak_; }
 
+  /// What is kept for later and not in use, here and by graphs. Waits for the device.
+  void give_back() {
+    check(cudaDeviceSynchronize(), "waiting for memory to be freed");
+    check(cudaMemPoolTrimTo(pool_, 0), "giving back memory");
+    check(cudaDeviceGraphMemTrim(device_.device), "giving back memory of graphs");
+  }
   std::int64_t live_bytes() const { return live_; }
   std::int64_t peak_bytes() const { return peak_; }
   void reset_peak() { peak_ = live_; }
+  /// After work that is no part of a plan, such as a measurement: its memory does not count. `before`: the peak then.
+  void forget_peak_since(std::int64_t before) { peak_ = before < live_ ? live_ : before; }
 
  private:
   friend class device_block;
