@@ -192,6 +192,18 @@ class Wheels(unittest.TestCase):
             self.assertNotIn('LIBRARY_PATH', made)
 
 
+class Torch(unittest.TestCase):
+    def test_without_torch_or_a_gpu_it_says_why_and_is_no_failure(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, 'torch.json')
+            got = subprocess.run([sys.executable, '-B', ROOT / 'bench/cuda/torch_steps.py', file], text=True, capture_output=True,
+                                 env={**os.environ, 'CUDA_VISIBLE_DEVICES': ''})
+            figures = json.loads(file.read_text())
+        self.assertEqual((got.returncode, figures['rows'], got.stderr), (0, [], ''))
+        self.assertEqual(got.stdout, f"PyTorch measures nothing here: {figures['why']}.\n")
+        self.assertIn('torch', figures['why'])
+
+
 class Whole(unittest.TestCase):
     """Runs of the script in a folder of its own, where every tool is a stand-in."""
 
