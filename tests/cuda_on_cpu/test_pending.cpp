@@ -2,6 +2,7 @@
 // Element-wise operators that wait to be asked for: the bits of one launch for each, in fewer launches and with fewer
 // bytes moved; whatever is held, dropped, asked for early or never.
 #include <comp_cuda/comp_cuda.hpp>
+#include <comp_cuda/refills.hpp>
 #include <cstdlib>
 #include <cstring>
 #include <random>
@@ -215,6 +216,21 @@ TEST_CASE_TEMPLATE("a chain is one launch, and what nobody holds is never writte
     CHECK(d.fused().launches == launched + 1);
     (void)d.cast(a, p == precision::fp32 ? precision::bf16 : precision::fp32);
     CHECK(d.fused().launches == launched + 1);
+  }
+}
+
+TEST_CASE("what waits reads the values of before a refill") {
+  [[maybe_unused]] const fresh machine;
+  device d;
+  tensor x = made(d, {50}, 1, precision::fp32);
+  const std::vector<float> before = d.download(x), after = normal(50, 2);
+  const tensor y = d.activate(activation::relu, x);
+  refill(d.shared(), x, after);
+  const tensor z = d.activate(activation::relu, x);
+  const auto of_before = d.download(y), of_after = d.download(z);
+  for (std::size_t i = 0; i < 50; ++i) {
+    CHECK(of_before[i] == std::max(before[i], 0.0F));
+    CHECK(of_after[i] == std::max(after[i], 0.0F));
   }
 }
 

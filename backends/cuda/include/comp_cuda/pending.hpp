@@ -46,7 +46,7 @@ class pending_operator final : public deferred {
   }
 
   /// The operator that fills `m`, where there is one.
-  static pending_operator* of(const memory* m) { return m ? static_cast<pending_operator*>(m->fill()) : nullptr; }
+  static pending_operator* of(const memory* m) { return m ? dynamic_cast<pending_operator*>(m->fill()) : nullptr; }
 
  private:
   struct link {

@@ -47,6 +47,7 @@ inline void refill(context& c, tensor& t, std::span<const float> from) {
   require<error>(std::ssize(from) == t.size() && t.precision() == precision::fp32 && t.order() == order::row_major,
                  "refill of {} in {} with {} values (they go where they lie, as FP32): upload them", text(t.shape()),
                  name(t.precision()), from.size());
+  c.flush();  // what waits to read the values of before
   c.part<refills>().put(t.data(), std::as_bytes(from));
 }
 inline void refill(context& c, indices& t, std::span<const std::int32_t> from) {
