@@ -300,6 +300,7 @@ int main(int argc, char** argv) {
     context c{probe(), settings{}};
     nlohmann::json figures;
     auto& rows = figures["rows"] = nlohmann::json::array();
+    failures failed;
     const int rounds = small ? 1 : 9;
     const std::vector<linear_shape> products = small ? std::vector<linear_shape>{{16, 8, 24}} : linears;
     const std::vector<conv_shape> images =
@@ -307,10 +308,17 @@ int main(int argc, char** argv) {
     for (const comp::precision p : c.card().supported()) {
       if (comp::is_fp8(p)) continue;
       const std::size_t before = rows.size();
-      for (const auto& s : products) measure_linear(c, s, p, rounds, rows);
-      for (const auto& s : images) measure_conv(c, s, p, rounds, rows);
+      for (const auto& s : products) {
+        failed.hold(fmt::format("linear of {} x {} to {} in {}", s.rows, s.inputs, s.outputs, name(p)),
+                    [&] { measure_linear(c, s, p, rounds, rows); });
+      }
+      for (const auto& s : images) {
+        failed.hold(fmt::format("conv2d of {} by {} in {}", text(s.x), text(s.w), name(p)),
+                    [&] { measure_conv(c, s, p, rounds, rows); });
+      }
       if (!small) print(rows, before);
       keep(figures);
     }
+    failed.tell();
   });
 }

@@ -47,6 +47,7 @@ class array {
       check(cudaMemcpy(p_ + at, values.data(), std::min(values.size(), n_ - at) * sizeof(T), cudaMemcpyHostToDevice),
             "filling a benchmark's memory");
     }
+    check(cudaStreamSynchronize(nullptr), "filling a benchmark's memory");  // other streams do not wait for this one
   }
 
  private:
@@ -113,6 +114,31 @@ inline double quantile(std::vector<double> values, double q) {
 inline nlohmann::json quartiles(const std::vector<double>& values) {
   return {quantile(values, 0.25), quantile(values, 0.75)};
 }
+
+/// What failed, so that the rest is measured all the same.
+class failures {
+ public:
+  template <class F>
+  void hold(const std::string& what, F&& f) {
+    try {
+      f();
+    } catch (const device_lost&) {
+      throw;
+    } catch (const std::exception& failed) {
+      fmt::print("{} failed: {}\n", what, failed.what());
+      ++count_;
+      first_ = first_.empty() ? fmt::format("{}: {}", what, failed.what()) : first_;
+    }
+  }
+  /// Throws: error where something failed.
+  void tell() const {
+    require<error>(count_ == 0, "{} measurements failed (the first is {}): look why", count_, first_);
+  }
+
+ private:
+  int count_ = 0;
+  std::string first_;
+};
 
 /// What a benchmark's main does: measure(small, keep) gives figures to `keep` whenever there are more of them; they go
 /// to the file that is named, if one is. --small: tiny sizes, once, to see that everything runs; no figures to publish.

@@ -10,6 +10,7 @@
 #include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
 #include <memory>
+#include <utility>
 
 #include "measure.hpp"
 
@@ -218,6 +219,10 @@ void print(const nlohmann::json& job) {
   }
 }
 
+using named_task = std::pair<const char*, task (*)(const scale&)>;
+const std::vector<named_task> tiny{{"mlp", mlp}, {"transformer", transformer}},
+    all_models{{"mlp", mlp}, {"lenet5", lenet5}, {"alexnet", alexnet}, {"vgg16", vgg16}, {"transformer", transformer}};
+
 }  // namespace
 }  // namespace comp::cuda::bench
 
@@ -225,11 +230,15 @@ int main(int argc, char** argv) {
   using namespace comp::cuda::bench;
   return run_main(argc, argv, "bench_cuda_steps", [](bool small, const auto& keep) {
     nlohmann::json figures;
-    for (const auto make :
-         small ? std::vector{mlp, transformer} : std::vector{mlp, lenet5, alexnet, vgg16, transformer}) {
-      figures["jobs"].push_back(measured(make, small));
-      if (!small) print(figures["jobs"].back());
+    figures["jobs"] = nlohmann::json::array();
+    failures failed;
+    for (const auto& [name, make] : small ? tiny : all_models) {
+      failed.hold(name, [&, make = make] {
+        figures["jobs"].push_back(measured(make, small));
+        if (!small) print(figures["jobs"].back());
+      });
       keep(figures);
     }
+    failed.tell();
   });
 }

@@ -31,9 +31,9 @@ class buffer {
 
   T* data() const { return first_; }
   std::size_t size() const { return n_; }
-  /// Waits for the work of the default stream, and throws what went wrong in it.
+  /// Waits for all work, and throws what went wrong in it.
   std::vector<T> values() const {
-    check(cudaStreamSynchronize(nullptr), "running a kernel");
+    check(cudaDeviceSynchronize(), "running a kernel");
     std::vector<T> all(n_);
     if (n_) check(cudaMemcpy(all.data(), first_, n_ * sizeof(T), cudaMemcpyDeviceToHost), "reading memory");
     return all;
