@@ -3,10 +3,13 @@
 // bytes moved; whatever is held, dropped, asked for early or never.
 #include <comp_cuda/comp_cuda.hpp>
 #include <comp_cuda/refills.hpp>
+#include <comp_native/models.hpp>
+#include <comp_native/network.hpp>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 
+#include "../native/support.hpp"
 #include "kernel_test.hpp"
 
 namespace comp::cuda::test {
@@ -324,6 +327,35 @@ TEST_CASE("a transformer's block takes fewer launches and moves fewer bytes, wit
     CHECK(plain.fused().launches == 11);
     CHECK(fused.fused().launches == 8);  // two of dropout and sum forward; sum and dropout backward
     CHECK(fused.fused().bytes_saved == 2 * 2 * tensor_bytes + tensor_bytes);
+  }
+}
+
+TEST_CASE("a transformer that the native trainer runs fuses dropouts with sums, forward and backward, bit for bit") {
+  [[maybe_unused]] const fresh machine;
+  const auto m = native::models::gpt(
+      {.batch = 2, .vocabulary = 13, .context = 5, .layers = 2, .width = 8, .heads = 2, .dropout = 0.1});
+  for (const precision p : {precision::fp32, precision::bf16}) {
+    CAPTURE(p);
+    const auto trained = [&](device& d) {
+      native::network<device> net{d, m, 1};
+      plan everywhere{net.graph().size()};
+      for (std::size_t i = 0; i < net.graph().size(); ++i) {
+        if (net.graph()[i].choosable) everywhere[i] = p;
+      }
+      net.set_precision(everywhere);
+      const auto batch = native::uploaded(d, net.model(), native::testing::random_batch(m, 3));
+      std::vector<std::vector<float>> seen{{static_cast<float>(net.forward(batch))}};
+      net.backward(batch, 16);
+      for (const parameter* each : net.trainable()) seen.push_back(d.gradient(*each));
+      return seen;
+    };
+    device fused{{.measure_algorithms = false}}, plain{{.measure_algorithms = false, .fuse = false}};
+    const auto got = trained(fused), want = trained(plain);
+    REQUIRE(got.size() == want.size());
+    for (std::size_t i = 0; i < got.size(); ++i) CHECK(same_bits(got[i], want[i]));
+    CHECK(plain.fused().launches == 29);  // forward 2 and 6 of a block, backward 1 and 7
+    CHECK(fused.fused().operators == 29);
+    CHECK(fused.fused().launches == 20);  // 1 and 2 of a block less, and 2 of a block
   }
 }
 
