@@ -9,36 +9,15 @@
 #include <comp_cuda/transfer.hpp>
 #include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
-#include <cstdlib>
 
-#include "kernel_test.hpp"
 #include "native/support.hpp"
+#include "product_test.hpp"
 
 namespace comp::cuda::test {
 namespace {
 
 using native::math::e4m3;
 using native::math::e5m2;
-
-#ifdef COMP_SIMT
-struct fresh {
-  fresh() { simt::device = {}; }
-  ~fresh() {
-    CHECK(simt::blas::live() == 0);
-    CHECK_NOTHROW(simt::device.reset());
-  }
-};
-#else
-struct fresh {
-  ~fresh() {}
-};
-#endif
-struct rig {
-  fresh clean;
-  context c{probe(), std::int64_t{1} << 20};
-};
-
-const bool small = std::getenv("COMP_TEST_SMALL") != nullptr;
 
 template <class F>
 constexpr bool is_e4m3 = std::is_same_v<F, e4m3>;
@@ -169,7 +148,8 @@ void check_product(const std::vector<float>& got, index m, index n, index k, con
   const auto want = of(a.low, b.low), sum = of(low_a, low_b);
   std::vector<double> rounding, allowed = of(a.off, magnitudes(b.exact));
   for (std::size_t i = 0; i < want.size(); ++i) {
-    rounding.push_back(1.01 * std::abs(want[i]) * result + sum[i] * 0x1p-24 * (static_cast<double>(k) + 6));
+    rounding.push_back(1.01 * std::abs(want[i]) * result +
+                       sum[i] * one_term(precision::fp8_e4m3) * (static_cast<double>(k) + 6));
   }
   check_all(got, want, rounding);
   const auto other = of(magnitudes(a.exact), b.off), both = of(a.off, b.off), exact = of(a.exact, b.exact);

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tests of products share: a device for each test, and how far a sum may be off.
+#pragma once
+
+#include <comp_cuda/matmul.hpp>
+#include <cstdint>
+#include <cstdlib>
+
+#include "kernel_test.hpp"
+
+namespace comp::cuda::test {
+
+#ifdef COMP_SIMT
+/// A fresh device for each test; what the test leaves behind is a failure.
+struct fresh {
+  fresh() { simt::device = {}; }
+  ~fresh() {
+    CHECK(simt::blas::live() == 0);
+    CHECK_NOTHROW(simt::device.reset());
+  }
+};
+/// By how much one term of a sum may be off: sums are FP32.
+constexpr double one_term(precision) { return 0x1p-24; }
+/// By how much an operand may be off that the product rounds: the stand-in rounds as the reference does.
+constexpr double one_operand(precision) { return 0; }
+#else
+struct fresh {
+  ~fresh() {}
+};
+/// Tensor cores cut the terms of a few products, with fewer bits for FP8, before they are added in FP32.
+constexpr double one_term(precision p) { return is_fp8(p) ? 0x1p-13 : p == precision::fp32 ? 0x1p-24 : 0x1p-22; }
+/// Some cut what TF32 does not keep, some round it.
+constexpr double one_operand(precision p) { return p == precision::tf32 ? 0x1p-10 : 0; }
+#endif
+struct rig {
+  fresh clean;
+  context c{probe(), std::int64_t{1} << 20};
+};
+
+inline const bool small = std::getenv("COMP_TEST_SMALL") != nullptr;
+
+}  // namespace comp::cuda::test
