@@ -219,6 +219,14 @@ TEST_CASE("the persistent kernels' workspace is bounded: without it batch norm r
   for (const int mode : simt::dnn.norms) CHECK(mode != CUDNN_BATCHNORM_SPATIAL_PERSISTENT);
 }
 
+TEST_CASE("more rows than cuDNN normalises per activation are images of one pixel to it") {
+  const fresh_dnn machine;
+  device d;
+  norm_pair n{d, 2};
+  for (const precision p : {precision::fp32, precision::bf16}) n.step({131071, 2}, p, order::row_major, true, 5);
+  CHECK(simt::dnn.norms == std::vector<int>(2, CUDNN_BATCHNORM_SPATIAL));
+}
+
 TEST_CASE("gradients of scale and shift are kept apart where only one is trained or only one is fresh") {
   const fresh_dnn machine;
   device d;

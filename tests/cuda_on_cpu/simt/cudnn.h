@@ -4,7 +4,7 @@
 // rounded to TF32 where the arithmetic that was set allows it.
 #pragma once
 
-#include "cudnn_norm.hpp"
+#include "cudnn_norm_extended.hpp"
 #include "cudnn_passes.hpp"
 #include "cudnn_pooling.hpp"
 

@@ -69,7 +69,7 @@ inline saved_tensor train_norm(context& c, const tensor& x, parameter& gamma, pa
   tensor y;
   library.by_route(case_of('n', x), "batch norm", [&](route by) {
     const tensor in = routed(c, x, by);
-    const norm_plan plan{in, true};
+    const norm_plan plan{in, true, by};
     s.reserve = {};
     y = c.make_like(in);
     const auto *scale = gamma.value.as<float>(), *shift = beta.value.as<float>();
@@ -164,7 +164,7 @@ inline tensor train_norm_backward(context& c, const tensor& dy, const tensor& x,
   tensor dx;
   library.by_route(case_of('g', x, {reserve}), "the backward of batch norm", [&](route by) {
     const tensor in = routed(c, x, by), g = routed(c, dy, by);
-    const norm_plan plan{in, true};
+    const norm_plan plan{in, true, by};
     dx = c.make_like(in);
     if (plan.persistent()) return train_persistent_backward(c, plan, g, in, dx, saved, gamma, to, o.eps);
     return cudnnBatchNormalizationBackward(library.handle(), plan.mode, &dnn_one, &dnn_zero, &dnn_one, to.keeps(),

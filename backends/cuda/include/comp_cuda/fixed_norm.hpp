@@ -27,12 +27,13 @@ inline void require_norm(const tensor& x, std::initializer_list<const parameter*
   }
 }
 
-/// What cuDNN is told of a tensor to normalise.
+/// What cuDNN is told of a tensor to normalise. (B,C) goes per activation, and as images of one pixel by the plain
+/// route: cuDNN's kernels per activation have a limit on B.
 struct norm_plan {
   cudnnBatchNormMode_t mode;
   tensor_descriptor x, vectors;
-  norm_plan(const tensor& t, bool training)
-      : mode{t.shape().size() == 2                           ? CUDNN_BATCHNORM_PER_ACTIVATION
+  norm_plan(const tensor& t, bool training, route by)
+      : mode{t.shape().size() == 2 && by != route::plain     ? CUDNN_BATCHNORM_PER_ACTIVATION
              : training && t.order() == order::channels_last ? CUDNN_BATCHNORM_SPATIAL_PERSISTENT
                                                              : CUDNN_BATCHNORM_SPATIAL},
         x{describe(t)} {
@@ -49,7 +50,7 @@ inline tensor normalised(context& c, const tensor& x, const float* scale, const 
   tensor y;
   library.by_route(case_of('i', x), "batch norm by running statistics", [&](route by) {
     const tensor in = routed(c, x, by);
-    const norm_plan plan{in, false};
+    const norm_plan plan{in, false, by};
     y = c.make_like(in);
     return cudnnBatchNormalizationForwardInference(library.handle(), plan.mode, &dnn_one, &dnn_zero, plan.x.get(),
                                                    in.data(), plan.x.get(), y.data(), plan.vectors.get(), scale, shift,
