@@ -32,10 +32,11 @@ inline matrix operand(const void* at, precision p, index rows, index columns, bo
 }
 
 inline void bias_gradient(context& c, const tensor& dy, const linear_sizes& s, parameter& b) {
-  float* scratch = c.scratch_of<float>(column_scratch(s.rows, s.outputs, 1));
-  const auto to = gradient_of(c, b);
   with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {
-    column_sums(c.stream().get(), dy.as<T>(), to.at, s.rows, s.outputs, to.adds, scratch);
+    const T* from = dy.as<T>();  // what fills dy comes before what uses the scratch memory
+    const auto to = gradient_of(c, b);
+    float* scratch = c.scratch_of<float>(column_scratch(s.rows, s.outputs, 1));
+    column_sums(c.stream().get(), from, to.at, s.rows, s.outputs, to.adds, scratch);
   });
 }
 inline void weight_gradient(context& c, const tensor& dy, const tensor& x, const linear_sizes& s, parameter& w) {
