@@ -10,7 +10,10 @@ namespace simt {
 
 inline cudaError_t allocate(void** to, std::size_t bytes, simt_pool* pool) {
   gpu& g = device;
-  if (g.fail_allocation > 0 && --g.fail_allocation == 0) return cudaErrorMemoryAllocation;
+  if (g.fail_allocation > 0 && --g.fail_allocation == 0) {
+    g.fail_allocation = --g.allocations_failing > 0 ? 1 : 0;
+    return cudaErrorMemoryAllocation;
+  }
   const bool again = pool && pool->kept.contains(bytes);
   if (again) {
     pool->kept.erase(pool->kept.find(bytes));
@@ -158,7 +161,9 @@ inline cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {
       });
       return cudaSuccess;
     }
-    if (!simt::device.memory.contains(p)) return cudaErrorInvalidValue;
+    const auto found = simt::device.memory.find(p);
+    if (found == simt::device.memory.end() || std::exchange(found->second.given_back, true))
+      return cudaErrorInvalidValue;
     simt::device.give(s, [=] { simt::free_now(p); });
     return cudaSuccess;
   };

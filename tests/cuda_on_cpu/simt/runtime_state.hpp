@@ -3,6 +3,7 @@
 // wait shows as old data; memory with a limit; and faults to order, as a test of error handling needs them.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <exception>
@@ -84,6 +85,7 @@ struct gpu {
   // Faults to order; 1 is the next one, 0 none.
   int fail_allocation = 0, fail_launch = 0, lose_device = 0;  // of allocations, of launches, of pieces of work run
   int fail_library = 0;                                       // of calls of libraries
+  int allocations_failing = 1;                                // how many in a row: the pool asks twice
 
   std::uint64_t launches = 0;  // of kernels, since the start
 
@@ -105,14 +107,16 @@ struct gpu {
   struct owned {
     std::size_t bytes;
     simt_pool* pool;
+    bool given_back = false;  // to be freed when its stream comes there, which of a lost device is never
   };
   std::map<void*, owned> memory;
   std::map<const unsigned char*, std::size_t> pinned;
 
   /// A new device, as at the start of a process. Throws: fault where memory is still in use.
   void reset() {
-    const bool leaks = !memory.empty() || !pinned.empty() || !streams.empty() || !events.empty() || !pools.empty() ||
-                       !graphs.empty() || !executables.empty();
+    const auto owed = [](const auto& one) { return !one.second.given_back; };
+    const bool leaks = std::ranges::any_of(memory, owed) || !pinned.empty() || !streams.empty() || !events.empty() ||
+                       !pools.empty() || !graphs.empty() || !executables.empty();
     for (const auto& [p, of] : memory) memory_map::common().free(p);
     *this = gpu{};
     if (leaks) throw fault{"memory, streams, events, pools or graphs of the device were not given back"};

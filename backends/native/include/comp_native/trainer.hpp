@@ -110,14 +110,14 @@ class trainer {
     require<error>(from.parameters.size() == network_.parameters().size(),
                    "state of {} parameters for a model of {} (it is another model's): save and restore one trainer",
                    from.parameters.size(), network_.parameters().size());
+    network_.forget();  // first: after a step that ran out of memory there is none for what is restored
+    step_.forget(from.step);
     for (auto&& [parameter, saved] : ranges::views::zip(network_.parameters(), from.parameters)) {
       device_.restore(parameter, saved);
     }
-    step_.forget(from.step);
     network_.set_draws(from.draws);
     train_.seek(from.position);
     step_.update().load(from.scale);
-    network_.forget();
   }
 
   /// Higher is better. Returns: the share of validation examples that are classified right or, for token models and
