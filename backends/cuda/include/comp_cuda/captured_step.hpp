@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Forward and backward of a step as a CUDA graph: given with one launch, where the host would make hundreds of calls.
-// Captured are the operators' own calls, in their order, on one stream, so the bits are those of the calls.
-// A graph fixes addresses: of parameters, gradients and low copies (looked at before each launch), of scratch memory
-// and the places of losses (kept by it), and of what is allocated inside, which belongs to it and is gone between
-// launches. Refused, in a sentence, is work that waits for the device, that keeps memory which it has allocated, or
-// that does not fit; parameters are then as before, and the work can be given call by call. Not here: what is captured,
-// and when (comp_native/passes.hpp). The optimizer's update is no part of it: its learning rate and step number change.
+// Captured are the operators' own calls, in their order, on one stream and with the algorithms that the calls before
+// have chosen, so the bits are those of the calls. A graph fixes addresses: of parameters, gradients and low copies
+// (looked at before each launch), of scratch memory and the places of losses (kept by it), and of what is allocated
+// inside, which belongs to it and is gone between launches. Refused, in a sentence, is work that waits for the device,
+// that keeps memory which it has allocated, or that does not fit; parameters are then as before, and the work can be
+// given call by call. Not here: what is captured, and when (comp_native/passes.hpp). The optimizer's update is no part
+// of it: its learning rate and step number change.
 #pragma once
 
 #include <fmt/format.h>
@@ -28,12 +29,18 @@ namespace comp::cuda {
 class executable_graph {
  public:
   executable_graph() = default;
-  /// Backs the graph's memory too. Throws: as check() does.
-  executable_graph(cudaGraph_t graph, const owned_stream& on) {
+  /// Backs the graph's memory too: with what the pool keeps, where there is no other. Throws: as check() does.
+  executable_graph(cudaGraph_t graph, context& c) {
     check(cudaGraphInstantiate(&graph_, graph, 0), "making a graph executable");
-    const cudaError_t code = cudaGraphUpload(graph_, on.get());
-    if (code != cudaSuccess) (void)cudaGraphExecDestroy(std::exchange(graph_, nullptr));
-    check(code, "giving memory to a graph");
+    try {
+      if (cudaGraphUpload(graph_, c.stream().get()) == cudaSuccess) return;
+      (void)cudaGetLastError();
+      c.pool().give_back();
+      check(cudaGraphUpload(graph_, c.stream().get()), "giving memory to a graph");
+    } catch (...) {
+      (void)cudaGraphExecDestroy(graph_);
+      throw;
+    }
   }
   executable_graph(executable_graph&& other) noexcept : graph_{std::exchange(other.graph_, nullptr)} {}
   executable_graph& operator=(executable_graph&& other) noexcept {
@@ -142,7 +149,7 @@ class recording {
     check(end(), "ending a capture");
     const std::size_t left = c_.pool().left_of_graphs() - left_before_;
     require<error>(left == 0, "{} blocks of memory that it allocates are in use after it", left);
-    return {graph_, c_.stream()};
+    return {graph_, c_};
   }
   std::int64_t bytes() const { return bytes_; }
   bool draws() const { return draws_; }

@@ -3,7 +3,8 @@
 // A Device decides layouts, library calls and fusion; the trainer decides precisions, casts and the order of calls.
 // Every operator computes in the precision of its first tensor argument, accumulates in FP32 or better, and returns that
 // precision; parameters are FP32 masters of which the Device keeps low-precision copies, refreshed after an update.
-// Models of this concept: comp::host::device (oneDNN) and the FP64 reference of the tests.
+// What a Device may offer beside it, so that a step needs no wait in its middle or one call: deferral.hpp, passes.hpp.
+// Models of this concept: comp::host::device (oneDNN), comp::cuda::device and the FP64 reference of the tests.
 #pragma once
 
 #include <comp/core/precision.hpp>
