@@ -94,7 +94,7 @@ class matrix_products {
   };
   using key = std::array<index, 16>;
 
-  static constexpr index alignment(const void* p) {
+  static index alignment(const void* p) {
     const auto at = reinterpret_cast<std::uintptr_t>(p);
     return at == 0 || at % 256 == 0 ? 256 : static_cast<index>(at & -at);
   }
