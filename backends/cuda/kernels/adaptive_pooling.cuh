@@ -12,11 +12,29 @@ namespace comp::cuda {
 namespace detail {
 
 struct bin {
-  index first, last;
+  std::uint32_t first, last;
 };
+inline constexpr index longest_side = 65535;  // what bin_of can count
+/// In 32 bits, with the whole part of extent / bins taken out: division of 64 bits is a call.
 /// The bins that element i is in are found by the same rule with the roles exchanged: bin_of(i, extent, bins).
 COMP_HD bin bin_of(index i, index bins, index extent) {
-  return {i * extent / bins, ((i + 1) * extent + bins - 1) / bins};
+  const auto n = static_cast<std::uint32_t>(bins), e = static_cast<std::uint32_t>(extent);
+  const auto at = static_cast<std::uint32_t>(i), each = e / n, rest = e % n;
+  return {at * each + at * rest / n, (at + 1) * each + ((at + 1) * rest + n - 1) / n};
+}
+
+/// Of a count, within a unit in the last place: a division has a call for numbers that a count never is.
+__device__ __forceinline__ float inverse(float count) {
+#ifdef __CUDA_ARCH__
+  const float near = __fdividef(1.0F, count);
+  return fmaf(near, fmaf(-count, near, 1.0F), near);
+#else
+  return 1 / count;
+#endif
+}
+__device__ __forceinline__ index quotient(index a, index b) {
+  if ((a | b) >> 32 == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
+  return a / b;
 }
 
 /// Sums the elements of a bin: those of `at(row, column)`, all of which are in one image.
@@ -38,8 +56,8 @@ struct mean_of_bin {
   template <int N, class T>
   __device__ __forceinline__ void sum(pointer<const T> from, index h, index v, index stride, bin_sum<N, T>& to) const {
     const bin rows = bin_of(h, sizes.to[0], sizes.from[0]), columns = bin_of(v, sizes.to[1], sizes.from[1]);
-    for (index r = rows.first; r < rows.last; ++r) {
-      for (index c = columns.first; c < columns.last; ++c) to.add(from + (r * sizes.from[1] + c) * stride, 1);
+    for (std::uint32_t r = rows.first; r < rows.last; ++r) {
+      for (std::uint32_t c = columns.first; c < columns.last; ++c) to.add(from + (r * sizes.from[1] + c) * stride, 1);
     }
     const float count = static_cast<float>((rows.last - rows.first) * (columns.last - columns.first));
 #pragma unroll
@@ -54,11 +72,11 @@ struct shares_of_bins {
   template <int N, class T>
   __device__ __forceinline__ void sum(pointer<const T> from, index h, index v, index stride, bin_sum<N, T>& to) const {
     const bin rows = bin_of(h, sizes.from[0], sizes.to[0]), columns = bin_of(v, sizes.from[1], sizes.to[1]);
-    for (index r = rows.first; r < rows.last; ++r) {
+    for (std::uint32_t r = rows.first; r < rows.last; ++r) {
       const bin high = bin_of(r, sizes.to[0], sizes.from[0]);
-      for (index c = columns.first; c < columns.last; ++c) {
+      for (std::uint32_t c = columns.first; c < columns.last; ++c) {
         const bin wide = bin_of(c, sizes.to[1], sizes.from[1]);
-        const float share = 1 / static_cast<float>((high.last - high.first) * (wide.last - wide.first));
+        const float share = inverse(static_cast<float>((high.last - high.first) * (wide.last - wide.first)));
         to.add(from + (r * sizes.to[1] + c) * stride, share);
       }
     }
@@ -81,7 +99,8 @@ struct bins_by_plane {
     const index columns = gather.to_columns(), pixels = gather.to_pixels();
     for (index at = lanes.rank(); at < pixels; at += Lanes::count) {
       bin_sum<1, T> sum;
-      gather.template sum<1, T>(from + r * gather.from_pixels(), at / columns, at % columns, 1, sum);
+      const auto pixel = static_cast<std::uint32_t>(at), across = static_cast<std::uint32_t>(columns);
+      gather.template sum<1, T>(from + r * gather.from_pixels(), pixel / across, pixel % across, 1, sum);
       store_all<1, T>(to + (r * pixels + at), sum.v);
     }
   }
@@ -96,11 +115,13 @@ struct bins_by_pixel {
   Gather gather;
   template <int N, int Held, class Lanes>
   __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
-    const index columns = gather.to_columns(), pixels = gather.to_pixels(), at = r % pixels;
-    const pointer<const T> image = from + r / pixels * gather.from_pixels() * channels;
+    const index image = quotient(r, gather.to_pixels());
+    const auto columns = static_cast<std::uint32_t>(gather.to_columns());
+    const auto at = static_cast<std::uint32_t>(r - image * gather.to_pixels());
+    const pointer<const T> pixels = from + image * gather.from_pixels() * channels;
     for (index c = lanes.rank() * N; c < channels; c += Lanes::count * N) {
       bin_sum<N, T> sum;
-      gather.template sum<N, T>(image + c, at / columns, at % columns, channels, sum);
+      gather.template sum<N, T>(pixels + c, at / columns, at % columns, channels, sum);
       store_all<N, T>(to + (r * channels + c), sum.v);
     }
   }
@@ -110,6 +131,10 @@ template <class T, class Gather>
 void gather_bins(stream on, const T* from, T* to, const Gather& gather, index pixels) {
   constexpr int N = wide<T>;
   const bin_sizes& s = gather.sizes;
+  for (const index side : {s.from[0], s.from[1], s.to[0], s.to[1]}) {
+    require<error>(side <= longest_side, "adaptive pooling with a side of {} (at most {}): pool in two steps", side,
+                   longest_side);
+  }
   if (!s.channels_last) return for_rows<1>(on, s.planes, pixels, true, bins_by_plane<T, Gather>{from, to, gather});
   if (s.channels == 0) return;
   for_rows<N>(on, s.planes / s.channels * pixels, s.channels, fits<N>(from) && fits<N>(to),
