@@ -181,7 +181,7 @@ TEST_CASE("a grid with fewer threads than packs goes on until the end") {
     for (const index head : {0, 3}) {
       const input<float> x{values<float>(n, 1), static_cast<std::size_t>(4 - head) % 4};
       buffer<float> y{n, static_cast<std::size_t>(4 - head) % 4};
-      const detail::dropped<float> keep_all{x.data(), y.data(), {0, {1, 2}}};
+      const detail::dropped<float> keep_all{x.data(), y.data(), {0, {1, 2}}, nullptr};
       launch(on, {dim3{2}, block_size}, over_elements<4, detail::dropped<float>>, keep_all, static_cast<index>(n),
              head);
       check_close(y.values(), x.value);
