@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <comp/core/error.hpp>
+#include <comp_native/arguments.hpp>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -21,21 +22,9 @@
 
 namespace comp::cuda {
 
-/// "(2,3)".
-inline std::string text(const shape& s) {
-  std::string all = "(";
-  for (std::size_t i = 0; i < s.size(); ++i) all += fmt::format("{}{}", i ? "," : "", s[i]);
-  return all + ")";
-}
-inline void require_some(const char* operation, const shape& s) {
-  bool some = true;
-  for (const auto extent : s) some = some && extent > 0;
-  require<error>(some, "{} of a tensor of shape {} (it has no elements): leave out empty batches", operation, text(s));
-}
-inline void require_same(const char* operation, const shape& a, const shape& b) {
-  require<error>(a == b, "{} of {} and {} (the shapes must be equal): reshape one of them", operation, text(a),
-                 text(b));
-}
+using native::require_same;
+using native::require_some;
+using native::text;
 
 struct settings {
   int gpu = 0;

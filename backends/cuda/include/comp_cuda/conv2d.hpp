@@ -11,27 +11,8 @@ namespace comp::cuda {
 
 namespace detail {
 
-inline std::int64_t conv_extent(std::int64_t in, std::int64_t kernel, const conv2d_options& o, std::size_t axis) {
-  const std::int64_t span = in + 2 * o.padding[axis] - o.dilation[axis] * (kernel - 1) - 1;
-  return span < 0 ? 0 : span / o.stride[axis] + 1;
-}
-/// Returns: the shape of the result.
-inline shape convolved(const shape& s, const parameter& w, const parameter* b, const conv2d_options& o) {
-  require_some("conv2d", s);
-  const shape& k = w.extents;
-  require<error>(
-      s.size() == 4 && k.size() == 4 && o.groups > 0 && s[1] == k[1] * o.groups && k[0] % o.groups == 0,
-      "conv2d of x {} with weights {} in {} groups (they must be (B,C,H,W) and (O,C/groups,R,S)): fix the shapes",
-      text(s), text(k), o.groups);
-  require<error>(!b || b->extents == shape{k[0]},
-                 "conv2d with weights {} and a bias of {} (the first sizes must be equal): make the bias ({})", text(k),
-                 b ? text(b->extents) : "", k[0]);
-  const shape y{s[0], k[0], conv_extent(s[2], k[2], o, 0), conv_extent(s[3], k[3], o, 1)};
-  require<error>(
-      elements(y) > 0,
-      "conv2d of x {} with weights {} (the kernel is larger than the padded image): pad more or use a smaller kernel",
-      text(s), text(k));
-  return y;
+inline shape convolved(const shape& x, const parameter& w, const parameter* b, const conv2d_options& o) {
+  return native::convolved(x, w.extents, b ? &b->extents : nullptr, o);
 }
 
 /// Brings the weights into `places`. A gradient that the next backward overwrites is not worth bringing along.

@@ -16,15 +16,8 @@ using native::batch_norm_options;
 namespace detail {
 
 inline void require_norm(const tensor& x, std::initializer_list<const parameter*> all) {
-  require_some("batch_norm", x.shape());
-  require<error>(x.shape().size() == 4 || x.shape().size() == 2,
-                 "batch_norm of x {} (it takes (B,C,H,W) or (B,C)): reshape it", text(x.shape()));
-  const std::int64_t channels = x.shape()[1];
-  for (const parameter* p : all) {
-    require<error>(elements(p->extents) == channels,
-                   "batch_norm of x {} with a parameter of {} (it needs one value for each of {}): make it ({})",
-                   text(x.shape()), text(p->extents), channels, channels);
-  }
+  const std::int64_t channels = native::channels("batch_norm", x.shape());
+  for (const parameter* p : all) native::require_vector("batch_norm", p->extents, x.shape(), channels);
 }
 
 /// What cuDNN is told of a tensor to normalise. (B,C) goes per activation, and as images of one pixel by the plain

@@ -23,19 +23,13 @@ inline tensor middle_swapped(context& c, const tensor& x, std::int64_t i, std::i
 
 /// x is (B,T,C). Returns: (B,heads,T,C/heads).
 inline tensor split_heads(context& c, const tensor& x, std::int64_t heads) {
-  require_some("split_heads", x.shape());
-  require<error>(x.shape().size() == 3 && heads > 0 && x.shape()[2] % heads == 0,
-                 "split_heads of x {} into {} (it takes (B,T,C), C a multiple of the heads): fix the sizes",
-                 text(x.shape()), heads);
-  const std::int64_t batch = x.shape()[0], tokens = x.shape()[1], width = x.shape()[2] / heads;
-  return detail::middle_swapped(c, x, tokens, heads, width, {batch, heads, tokens, width});
+  const shape to = native::split(x.shape(), heads);
+  return detail::middle_swapped(c, x, to[2], heads, to[3], to);
 }
 /// x is (B,H,T,D). Returns: (B,T,H*D).
 inline tensor merge_heads(context& c, const tensor& x) {
-  require_some("merge_heads", x.shape());
-  const shape& s = x.shape();
-  require<error>(s.size() == 4, "merge_heads of x {} (it takes (B,H,T,D)): reshape it", text(s));
-  return detail::middle_swapped(c, row_major(c, x), s[1], s[2], s[3], {s[0], s[2], s[1] * s[3]});
+  const shape &s = x.shape(), to = native::merged(s);
+  return detail::middle_swapped(c, row_major(c, x), s[1], s[2], s[3], to);
 }
 
 }  // namespace comp::cuda

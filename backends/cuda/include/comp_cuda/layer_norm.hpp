@@ -30,17 +30,11 @@ inline gradient_pair gradients_of(context& c, parameter& first, parameter& secon
 
 }  // namespace detail
 
-inline void require_vector(const char* operation, const parameter& p, const shape& x, std::int64_t extent) {
-  require<error>(elements(p.extents) == extent,
-                 "{} of x {} with a parameter of {} (it needs one value for each of {}): make it ({})", operation,
-                 text(x), text(p.extents), extent, extent);
-}
-
 /// x is (...,C), gamma and beta are (C). saved: each row's mean and inverse deviation, FP32.
 inline saved_tensor layer_norm(context& c, const tensor& x, parameter& gamma, parameter& beta, double eps) {
   require_some("layer_norm", x.shape());
   const std::int64_t width = x.shape().back(), rows = x.size() / width;
-  for (const parameter* p : {&gamma, &beta}) require_vector("layer_norm", *p, x.shape(), width);
+  for (const parameter* p : {&gamma, &beta}) native::require_vector("layer_norm", p->extents, x.shape(), width);
   const tensor in = row_major(c, x), y = c.make_like(in);
   tensor mean = c.make({rows}, precision::fp32), inverse_deviation = c.make({rows}, precision::fp32);
   with_storage(in.precision(), [&]<class T>(std::type_identity<T>) {

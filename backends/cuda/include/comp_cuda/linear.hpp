@@ -16,13 +16,7 @@ struct linear_sizes {
   index rows, inputs, outputs;
 };
 inline linear_sizes sizes_of_linear(const tensor& x, const parameter& w, const parameter* b) {
-  require_some("linear", x.shape());
-  require<error>(w.extents.size() == 2 && !x.shape().empty() && x.shape().back() == w.extents[1],
-                 "linear of x {} with weights {} (the last sizes must be equal): make the weights (N,{})",
-                 text(x.shape()), text(w.extents), x.shape().empty() ? 0 : x.shape().back());
-  require<error>(!b || b->extents == shape{w.extents[0]},
-                 "linear with weights {} and a bias of {} (the first sizes must be equal): make the bias ({})",
-                 text(w.extents), b ? text(b->extents) : "", w.extents[0]);
+  native::require_linear(x.shape(), w.extents, b ? &b->extents : nullptr);
   return {x.size() / w.extents[1], w.extents[1], w.extents[0]};
 }
 

@@ -17,23 +17,6 @@ using saved_tensor = native::with_saved<tensor>;
 
 namespace detail {
 
-/// Returns: the shape of the result.
-inline shape pooled(const char* operation, const shape& s, const pool2d_options& o) {
-  require_some(operation, s);
-  require<error>(s.size() == 4, "{} of x {} (it takes (B,C,H,W)): reshape it", operation, text(s));
-  for (std::size_t i = 0; i < 2; ++i) {
-    require<error>(
-        o.stride[i] > 0 && 2 * o.padding[i] <= o.kernel[i],
-        "{} with kernel {}, stride {} and padding {} (a window may not lie in the padding alone): pad by at most half the kernel",
-        operation, o.kernel[i], o.stride[i], o.padding[i]);
-    require<error>(s[i + 2] + 2 * o.padding[i] >= o.kernel[i],
-                   "{} of x {} with a kernel of {} (it is larger than the padded image): use a smaller kernel",
-                   operation, text(s), o.kernel[i]);
-  }
-  const auto extent = [&](std::size_t i) { return (s[i + 2] + 2 * o.padding[i] - o.kernel[i]) / o.stride[i] + 1; };
-  return {s[0], s[1], extent(0), extent(1)};
-}
-
 inline pooling_descriptor describe_windows(cudnnPoolingMode_t mode, const pool2d_options& o) {
   pooling_descriptor d;
   check(cudnnSetPooling2dDescriptor(d.get(), mode, CUDNN_PROPAGATE_NAN, dnn_size(o.kernel[0]), dnn_size(o.kernel[1]),
@@ -80,13 +63,13 @@ inline tensor pool_backward(context& c, const tensor& dy, const tensor& x, const
 
 /// saved: y, in which the backward finds what won.
 inline saved_tensor max_pool2d(context& c, const tensor& x, const pool2d_options& o) {
-  const shape to = detail::pooled("max_pool2d", x.shape(), o);
+  const shape to = native::pooled("max_pool2d", x.shape(), o);
   tensor y = detail::pool_forward(c, x, to, o, CUDNN_POOLING_MAX_DETERMINISTIC);
   return {y, {y}};
 }
 inline tensor max_pool2d_backward(context& c, const tensor& dy, const tensor& x, const std::vector<tensor>& saved,
                                   const pool2d_options& o) {
-  require_same("max_pool2d_backward", dy.shape(), detail::pooled("max_pool2d_backward", x.shape(), o));
+  require_same("max_pool2d_backward", dy.shape(), native::pooled("max_pool2d_backward", x.shape(), o));
   const tensor in = cast(c, x, dy.precision());
   const tensor out = in_order(c, cast(c, saved[0], dy.precision()), in.order());
   return detail::pool_backward(c, in_order(c, dy, in.order()), in, out, x.shape(), o, CUDNN_POOLING_MAX_DETERMINISTIC);
@@ -94,29 +77,16 @@ inline tensor max_pool2d_backward(context& c, const tensor& dy, const tensor& x,
 
 /// The padding counts as zeros, as PyTorch's default does.
 inline tensor avg_pool2d(context& c, const tensor& x, const pool2d_options& o) {
-  const shape to = detail::pooled("avg_pool2d", x.shape(), o);
+  const shape to = native::pooled("avg_pool2d", x.shape(), o);
   return detail::pool_forward(c, x, to, o, CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING);
 }
 inline tensor avg_pool2d_backward(context& c, const tensor& dy, const shape& of_x, const pool2d_options& o) {
-  require_same("avg_pool2d_backward", dy.shape(), detail::pooled("avg_pool2d_backward", of_x, o));
+  require_same("avg_pool2d_backward", dy.shape(), native::pooled("avg_pool2d_backward", of_x, o));
   return detail::pool_backward(c, dy, {}, {}, of_x, o, CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING);
 }
 
 namespace detail {
 
-inline bool even_bins(const shape& s, const std::array<std::int64_t, 2>& size) {
-  return s[2] % size[0] == 0 && s[3] % size[1] == 0;
-}
-inline pool2d_options as_windows(const shape& s, const std::array<std::int64_t, 2>& size) {
-  const std::array<std::int64_t, 2> window{s[2] / size[0], s[3] / size[1]};
-  return {.kernel = window, .stride = window};
-}
-inline void require_bins(const shape& s, const std::array<std::int64_t, 2>& size) {
-  require_some("adaptive_avg_pool2d", s);
-  require<error>(s.size() == 4 && size[0] > 0 && size[1] > 0,
-                 "adaptive_avg_pool2d of x {} to {}x{} (it takes (B,C,H,W) and a positive size): fix the sizes",
-                 text(s), size[0], size[1]);
-}
 inline bin_sizes bins_of(const shape& s, const std::array<std::int64_t, 2>& size, order places) {
   return {s[0] * s[1], s[1], {s[2], s[3]}, {size[0], size[1]}, places == order::channels_last};
 }
@@ -125,9 +95,9 @@ inline bin_sizes bins_of(const shape& s, const std::array<std::int64_t, 2>& size
 
 /// The averages of size[0] x size[1] bins, by PyTorch's rule for their borders: neighbours may share elements.
 inline tensor adaptive_avg_pool2d(context& c, const tensor& x, const std::array<std::int64_t, 2>& size) {
-  detail::require_bins(x.shape(), size);
+  native::require_bins(x.shape(), size);
   const shape& s = x.shape();
-  if (detail::even_bins(s, size)) return avg_pool2d(c, x, detail::as_windows(s, size));
+  if (native::even_bins(s, size)) return avg_pool2d(c, x, native::bin_windows(s, size));
   const tensor y = c.make({s[0], s[1], size[0], size[1]}, x.precision(), x.order());
   with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
     adaptive_pooling(c.stream().get(), x.as<T>(), y.as<T>(), detail::bins_of(s, size, x.order()));
@@ -139,8 +109,8 @@ inline tensor adaptive_avg_pool2d_backward(context& c, const tensor& dy, const s
                  "adaptive_avg_pool2d_backward of dy {} for x {} (images and channels must be equal): fix the shapes",
                  text(dy.shape()), text(s));
   const std::array<std::int64_t, 2> size{dy.shape()[2], dy.shape()[3]};
-  detail::require_bins(s, size);
-  if (detail::even_bins(s, size)) return avg_pool2d_backward(c, dy, s, detail::as_windows(s, size));
+  native::require_bins(s, size);
+  if (native::even_bins(s, size)) return avg_pool2d_backward(c, dy, s, native::bin_windows(s, size));
   const tensor dx = c.make(s, dy.precision(), dy.order());
   with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {
     adaptive_pooling_backward(c.stream().get(), dy.as<T>(), dx.as<T>(), detail::bins_of(s, size, dy.order()));

@@ -24,19 +24,6 @@ struct bin {
 inline bin bin_of(std::int64_t i, std::int64_t bins, std::int64_t extent) {
   return {i * extent / bins, ((i + 1) * extent + bins - 1) / bins};
 }
-inline bool even_bins(const shape& s, const std::array<std::int64_t, 2>& size) {
-  return s[2] % size[0] == 0 && s[3] % size[1] == 0;
-}
-inline pool2d_options as_windows(const shape& s, const std::array<std::int64_t, 2>& size) {
-  const std::array<std::int64_t, 2> window{s[2] / size[0], s[3] / size[1]};
-  return {.kernel = window, .stride = window};
-}
-inline void require_bins(const shape& s, const std::array<std::int64_t, 2>& size) {
-  require_some("adaptive_avg_pool2d", s);
-  require<error>(s.size() == 4 && size[0] > 0 && size[1] > 0,
-                 "adaptive_avg_pool2d of x {} to {}x{} (it takes (B,C,H,W) and a positive size): fix the sizes",
-                 text(s), size[0], size[1]);
-}
 /// Calls f(image, output index in its plane, rows, columns) for every bin of every plane.
 template <class F>
 void for_each_bin(std::int64_t planes, const shape& s, const std::array<std::int64_t, 2>& size, F f) {
@@ -55,9 +42,9 @@ void for_each_bin(std::int64_t planes, const shape& s, const std::array<std::int
 
 /// The averages of size[0] x size[1] bins, by PyTorch's rule for their borders.
 inline tensor adaptive_avg_pool2d(context& c, const tensor& x, const std::array<std::int64_t, 2>& size) {
-  detail::require_bins(x.shape(), size);
+  native::require_bins(x.shape(), size);
   const shape& s = x.shape();
-  if (detail::even_bins(s, size)) return avg_pool2d(c, x, detail::as_windows(s, size));
+  if (native::even_bins(s, size)) return avg_pool2d(c, x, native::bin_windows(s, size));
   const tensor in = row_major(c, cast(c, x, precision::fp32)), y = c.make_plain({s[0], s[1], size[0], size[1]});
   const float* from = in.as<float>();
   float* to = y.as<float>();
@@ -76,8 +63,8 @@ inline tensor adaptive_avg_pool2d(context& c, const tensor& x, const std::array<
 }
 inline tensor adaptive_avg_pool2d_backward(context& c, const tensor& dy, const shape& s) {
   const std::array<std::int64_t, 2> size{dy.shape()[2], dy.shape()[3]};
-  detail::require_bins(s, size);
-  if (detail::even_bins(s, size)) return avg_pool2d_backward(c, dy, s, detail::as_windows(s, size));
+  native::require_bins(s, size);
+  if (native::even_bins(s, size)) return avg_pool2d_backward(c, dy, s, native::bin_windows(s, size));
   const tensor g = row_major(c, cast(c, dy, precision::fp32)), dx = c.make_plain(s);
   const float* from = g.as<float>();
   float* to = dx.as<float>();

@@ -39,21 +39,14 @@ inline tensor multipliable(context& c, const tensor& t) {
 
 /// x is (B,T,C). Returns: (B,heads,T,C/heads), a view of x where x is row-major.
 inline tensor split_heads(context& c, const tensor& x, std::int64_t heads) {
-  require_some("split_heads", x.shape());
-  require<error>(x.shape().size() == 3 && heads > 0 && x.shape()[2] % heads == 0,
-                 "split_heads of x {} into {} (it takes (B,T,C), C a multiple of the heads): fix the sizes",
-                 text(x.shape()), heads);
+  const shape s = native::split(x.shape(), heads);
   const tensor rows = row_major(c, x);
-  const shape s{x.shape()[0], heads, x.shape()[1], x.shape()[2] / heads};
   return rows.viewed(s, detail::heads_layout(c, s, x.precision()));
 }
 /// x is (B,H,T,D). Returns: (B,T,H*D), a view of x where x is a view of heads.
 inline tensor merge_heads(context& c, const tensor& x) {
-  require_some("merge_heads", x.shape());
-  const shape& s = x.shape();
-  require<error>(s.size() == 4, "merge_heads of x {} (it takes (B,H,T,D)): reshape it", text(s));
-  const tensor rows = placed(c, x, detail::heads_layout(c, s, x.precision()));
-  const shape merged{s[0], s[2], s[1] * s[3]};
+  const shape merged = native::merged(x.shape());
+  const tensor rows = placed(c, x, detail::heads_layout(c, x.shape(), x.precision()));
   return rows.viewed(merged, c.layouts.plain(merged, x.precision()));
 }
 

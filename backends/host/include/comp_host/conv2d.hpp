@@ -60,27 +60,10 @@ struct conv2d_plan {
   }
 };
 
-inline std::int64_t conv_extent(std::int64_t in, std::int64_t kernel, const conv2d_options& o, std::size_t axis) {
-  const std::int64_t span = in + 2 * o.padding[axis] - o.dilation[axis] * (kernel - 1) - 1;
-  return span < 0 ? 0 : span / o.stride[axis] + 1;
-}
-
 inline conv2d_plan plan_conv2d(context& c, const tensor& x, const parameter& w, const parameter* b,
                                const conv2d_options& o) {
-  require_some("conv2d", x.shape());
   const shape &s = x.shape(), &k = w.extents;
-  require<error>(
-      s.size() == 4 && k.size() == 4 && o.groups > 0 && s[1] == k[1] * o.groups && k[0] % o.groups == 0,
-      "conv2d of x {} with weights {} in {} groups (they must be (B,C,H,W) and (O,C/groups,R,S)): fix the shapes",
-      text(s), text(k), o.groups);
-  require<error>(!b || b->extents == shape{k[0]},
-                 "conv2d with weights {} and a bias of {} (the first sizes must be equal): make the bias ({})", text(k),
-                 b ? text(b->extents) : "", k[0]);
-  const shape y{s[0], k[0], conv_extent(s[2], k[2], o, 0), conv_extent(s[3], k[3], o, 1)};
-  require<error>(
-      elements(y) > 0,
-      "conv2d of x {} with weights {} (the kernel is larger than the padded image): pad more or use a smaller kernel",
-      text(s), text(k));
+  const shape y = native::convolved(s, k, b ? &b->extents : nullptr, o);
   return {c,           s, o.groups == 1 ? k : shape{o.groups, k[0] / o.groups, k[1], k[2], k[3]},
           y,           o, c.type_of(x.precision()),
           b != nullptr};

@@ -9,6 +9,7 @@
 #include <array>
 #include <comp/core/error.hpp>
 #include <comp/core/precision.hpp>
+#include <comp_native/arguments.hpp>
 #include <comp_native/device.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -24,11 +25,7 @@ namespace comp::host {
 using native::elements;
 using native::shape;
 
-inline std::string text(const shape& s) {
-  std::string all;
-  for (const auto extent : s) all += fmt::format("{}{}", all.empty() ? "" : ",", extent);
-  return "(" + all + ")";
-}
+using native::text;
 
 /// What a cached object was made for: the operation and every number that it depends on.
 struct key {

@@ -46,13 +46,7 @@ struct linear_plan {
 };
 
 inline linear_plan plan_linear(context& c, const tensor& x, const parameter& w, const parameter* b) {
-  require_some("linear", x.shape());
-  require<error>(w.extents.size() == 2 && x.shape().back() == w.extents[1],
-                 "linear of x {} with weights {} (the last sizes must be equal): make the weights (N,{})",
-                 text(x.shape()), text(w.extents), x.shape().back());
-  require<error>(!b || b->extents == shape{w.extents[0]},
-                 "linear with weights {} and a bias of {} (the first sizes must be equal): make the bias ({})",
-                 text(w.extents), b ? text(b->extents) : "", w.extents[0]);
+  native::require_linear(x.shape(), w.extents, b ? &b->extents : nullptr);
   return {c, elements(x.shape()) / w.extents[1], w.extents[1], w.extents[0], c.type_of(x.precision()), b != nullptr};
 }
 

@@ -21,11 +21,6 @@ namespace detail {
 
 using norm_flags = dnnl::normalization_flags;
 
-inline void require_vector(const char* operation, const parameter& p, const shape& x, std::int64_t extent) {
-  require<error>(elements(p.extents) == extent,
-                 "{} of x {} with a parameter of {} (it needs one value for each of {}): make it ({})", operation,
-                 text(x), text(p.extents), extent, extent);
-}
 /// x as the four axes that oneDNN asks for.
 inline tensor as_images(context& c, const tensor& x) {
   if (x.shape().size() == 4) return x;
@@ -57,12 +52,9 @@ inline key norm_key(operation o, const layout* x, double eps, bool training) {
 /// mean and variance. saved: x's mean and variance, FP32.
 inline saved_tensor batch_norm(context& c, const tensor& x, parameter& gamma, parameter& beta, parameter& mean,
                                parameter& variance, const batch_norm_options& o) {
-  require_some("batch_norm", x.shape());
-  require<error>(x.shape().size() == 4 || x.shape().size() == 2,
-                 "batch_norm of x {} (it takes (B,C,H,W) or (B,C)): reshape it", text(x.shape()));
-  const std::int64_t channels = x.shape()[1];
+  const std::int64_t channels = native::channels("batch_norm", x.shape());
   for (const parameter* p : {&gamma, &beta, &mean, &variance})
-    detail::require_vector("batch_norm", *p, x.shape(), channels);
+    native::require_vector("batch_norm", p->extents, x.shape(), channels);
   const tensor in = detail::as_images(c, computable(c, x));
   auto& run = c.cached(detail::norm_key(operation::batch_norm, in.layout(), o.eps, o.training), [&] {
     const auto made = detail::batch_norm_forward(c, in.layout(), o);
@@ -163,7 +155,7 @@ inline dnnl::layer_normalization_forward::primitive_desc layer_norm_forward(cont
 inline saved_tensor layer_norm(context& c, const tensor& x, parameter& gamma, parameter& beta, double eps) {
   require_some("layer_norm", x.shape());
   const std::int64_t width = x.shape().back();
-  for (const parameter* p : {&gamma, &beta}) detail::require_vector("layer_norm", *p, x.shape(), width);
+  for (const parameter* p : {&gamma, &beta}) native::require_vector("layer_norm", p->extents, x.shape(), width);
   const tensor in = as_matrix(c, computable(c, x));
   auto& run = c.cached(detail::norm_key(operation::layer_norm, in.layout(), eps, true), [&] {
     const auto made = detail::layer_norm_forward(c, in.layout(), eps);

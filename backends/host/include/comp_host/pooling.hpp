@@ -50,19 +50,7 @@ struct pool_plan {
 
 inline pool_plan plan_pool(context& c, const char* operation, const shape& s, const layout* x, const pool2d_options& o,
                            dnnl::algorithm a) {
-  require_some(operation, s);
-  require<error>(s.size() == 4, "{} of x {} (it takes (B,C,H,W)): reshape it", operation, text(s));
-  for (std::size_t i = 0; i < 2; ++i) {
-    require<error>(
-        o.stride[i] > 0 && 2 * o.padding[i] <= o.kernel[i],
-        "{} with kernel {}, stride {} and padding {} (a window may not lie in the padding alone): pad by at most half the kernel",
-        operation, o.kernel[i], o.stride[i], o.padding[i]);
-    require<error>(s[i + 2] + 2 * o.padding[i] >= o.kernel[i],
-                   "{} of x {} with a kernel of {} (it is larger than the padded image): use a smaller kernel",
-                   operation, text(s), o.kernel[i]);
-  }
-  const auto extent = [&](std::size_t i) { return (s[i + 2] + 2 * o.padding[i] - o.kernel[i]) / o.stride[i] + 1; };
-  return {c, x, {s[0], s[1], extent(0), extent(1)}, o, a};
+  return {c, x, native::pooled(operation, s, o), o, a};
 }
 inline tensor without_memory(const tensor& t) { return {t.shape(), t.layout(), nullptr}; }
 

@@ -136,10 +136,7 @@ inline tensor softmax_gradient(context& c, bool log, const tensor& dy, const ten
 /// Over the last axis. causal: x is (...,T,T), and columns beyond the row count as minus infinity.
 inline tensor softmax(context& c, const tensor& x, bool causal) {
   require_some("softmax", x.shape());
-  const shape& s = x.shape();
-  require<error>(!causal || (s.size() >= 2 && s[s.size() - 1] == s[s.size() - 2]),
-                 "softmax of x {}, causal (the last two sizes must be equal): leave the mask out or fix the shape",
-                 text(s));
+  if (causal) native::require_causal(x.shape());
   return detail::softmax_forward(c, causal ? detail::softmax_kind::causal : detail::softmax_kind::full, x);
 }
 inline tensor softmax_backward(context& c, const tensor& dy, const tensor& y) {

@@ -35,14 +35,9 @@ enum class operation : std::uint8_t {
   bmm
 };
 
-inline void require_some(const char* operation, const shape& s) {
-  require<error>(elements(s) > 0 && std::ranges::all_of(s, [](auto extent) { return extent > 0; }),
-                 "{} of a tensor of shape {} (it has no elements): leave out empty batches", operation, text(s));
-}
-inline void require_same(const char* operation, const shape& a, const shape& b) {
-  require<error>(a == b, "{} of {} and {} (the shapes must be equal): reshape one of them", operation, text(a),
-                 text(b));
-}
+using native::require_same;
+using native::require_some;
+
 inline void require_supported(precision p) {
   require<error>(p == precision::fp32 || p == precision::bf16 || p == precision::fp16,
                  "precision {} asked of the host device (it has fp32, bf16 and fp16): use one of these", name(p));

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <comp/core/error.hpp>
+#include <comp_native/arguments.hpp>
 #include <comp_native/operation.hpp>
 #include <cstdint>
 #include <span>
@@ -18,13 +19,6 @@ namespace comp::native {
 struct model_error : error {
   using error::error;
 };
-
-/// "(64,3,32,32)".
-inline std::string text(const shape& extents) {
-  std::string all;
-  for (const auto extent : extents) all += fmt::format("{}{}", all.empty() ? "" : ",", extent);
-  return "(" + all + ")";
-}
 
 /// The inputs of the operator `name`, with the checks that several operators share.
 struct shape_rule {
