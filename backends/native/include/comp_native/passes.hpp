@@ -91,7 +91,7 @@ class captured_passes : public passes<D> {
     } catch (const capture_refused& e) {
       refused_ = e.what();
       works_ = {};
-      batch_ = {};
+      batch_.reset();
       plain(batch, scale, loss);
     }
   }
@@ -99,7 +99,7 @@ class captured_passes : public passes<D> {
   void forget() {
     works_ = {};
     warm_ = {};
-    batch_ = {};
+    batch_.reset();
     refused_.clear();
   }
   /// Why nothing is captured since forget(); empty: it is.
