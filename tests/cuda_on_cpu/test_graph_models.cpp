@@ -165,20 +165,6 @@ void check_gradient(const matrix& got, const matrix& want, double part = 1e-4) {
   CHECK(largest > 0);
   CHECK(worst <= part * largest);
 }
-matrix by_differences(const matrix& at, const matrix& dy, const std::function<matrix(const matrix&)>& f) {
-  matrix d{at.rows, at.columns}, moved = at;
-  constexpr double step = 1e-6;
-  const auto objective = [&](std::size_t i, double to) {
-    moved.v[i] = to;
-    const matrix y = f(moved);
-    return std::inner_product(y.v.begin(), y.v.end(), dy.v.begin(), 0.0);
-  };
-  for (std::size_t i = 0; i < at.v.size(); ++i) {
-    d.v[i] = (objective(i, at.v[i] + step) - objective(i, at.v[i] - step)) / (2 * step);
-    moved.v[i] = at.v[i];
-  }
-  return d;
-}
 
 /// Nodes of four classes: most edges stay within a class, and features say little of it.
 struct community {
@@ -253,10 +239,11 @@ TEST_CASE("a layer of a graph convolution and its gradients are those of FP64") 
   const tensor y = layer.forward(on_device(d.shared(), x, fp32));
   check_gradient(of_values(d.download(y), y.shape()), exact(x, w), 1e-6);
   const tensor dx = layer.backward(on_device(d.shared(), dy, fp32));
-  check_gradient(of_values(d.download(dx), dx.shape()),
-                 by_differences(x, dy, [&](const matrix& v) { return exact(v, w); }));
+  check_gradient(of_values(d.download(dx), dx.shape()), by_differences(
+                                                            x, dy, [&](const matrix& v) { return exact(v, w); }, 1e-6));
   check_gradient(of_values(d.gradient(*layer.parameters()[0]), {7, 5}),
-                 by_differences(w, dy, [&](const matrix& v) { return exact(x, v); }));
+                 by_differences(
+                     w, dy, [&](const matrix& v) { return exact(x, v); }, 1e-6));
 }
 
 TEST_CASE("a layer of graph attention and all its gradients are those of differences in FP64") {
@@ -275,11 +262,14 @@ TEST_CASE("a layer of graph attention and all its gradients are those of differe
     return of_values(d.gradient(*parameters[i]), {like.rows, like.columns});
   };
   check_gradient(of_values(d.download(dx), dx.shape()),
-                 by_differences(x, dy, [&](const matrix& v) { return attended(m, v, w, to, from); }));
-  check_gradient(gradient(0, w), by_differences(w, dy, [&](const matrix& v) { return attended(m, x, v, to, from); }));
-  check_gradient(gradient(1, to), by_differences(to, dy, [&](const matrix& v) { return attended(m, x, w, v, from); }));
-  check_gradient(gradient(2, from),
-                 by_differences(from, dy, [&](const matrix& v) { return attended(m, x, w, to, v); }));
+                 by_differences(
+                     x, dy, [&](const matrix& v) { return attended(m, v, w, to, from); }, 1e-6));
+  check_gradient(gradient(0, w), by_differences(
+                                     w, dy, [&](const matrix& v) { return attended(m, x, v, to, from); }, 1e-6));
+  check_gradient(gradient(1, to), by_differences(
+                                      to, dy, [&](const matrix& v) { return attended(m, x, w, v, from); }, 1e-6));
+  check_gradient(gradient(2, from), by_differences(
+                                        from, dy, [&](const matrix& v) { return attended(m, x, w, to, v); }, 1e-6));
 }
 
 TEST_CASE(

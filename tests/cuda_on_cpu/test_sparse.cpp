@@ -52,21 +52,6 @@ struct attention {
     return y;
   }
 };
-/// The gradient of <f(at), dy> by central differences.
-matrix by_differences(const matrix& at, const matrix& dy, const std::function<matrix(const matrix&)>& f) {
-  matrix d{at.rows, at.columns}, moved = at;
-  constexpr double step = 1e-5;
-  const auto objective = [&](std::size_t i, double to) {
-    moved.v[i] = to;
-    const matrix y = f(moved);
-    return std::inner_product(y.v.begin(), y.v.end(), dy.v.begin(), 0.0);
-  };
-  for (std::size_t i = 0; i < at.v.size(); ++i) {
-    d.v[i] = (objective(i, at.v[i] + step) - objective(i, at.v[i] - step)) / (2 * step);
-    moved.v[i] = at.v[i];
-  }
-  return d;
-}
 /// Sizes for check_near where a chain of roundings has been: a multiple of the largest value.
 matrix all_of(const matrix& like, double size) {
   matrix m = like;
@@ -225,7 +210,7 @@ TEST_CASE("graph attention is that of FP64, and its gradients those of differenc
       const auto [d_target, d_source] = edge_scores_backward(c, on, edge_softmax_backward(c, on, d_share, share), t, s);
       if (m.columns * heads * width > 200) continue;  // differences take their square
       const auto against = [&](const tensor& got, const matrix& at, const std::function<matrix(const matrix&)>& y) {
-        const matrix d = by_differences(at, dy, y);
+        const matrix d = by_differences(at, dy, y, 1e-5);
         check_near(c, got, d, all_of(d, 40));
       };
       against(d_x, x, [&](const matrix& v) { return exact.sums(want_share, v); });
