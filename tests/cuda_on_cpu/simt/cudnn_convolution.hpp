@@ -3,6 +3,8 @@
 // the result and needs its workspace, or by heuristics, whose first answer is seldom the fastest.
 #pragma once
 
+#include <functional>
+
 #include "cudnn_algorithms.hpp"
 
 template <class Algorithm>
@@ -99,6 +101,11 @@ struct dnn_pass {
             math,
             {}};
   }
+  /// Behind those that are equal. (std's stable_sort is deprecated under clang.)
+  template <class Perf, class Key>
+  static void put_in_order(std::vector<Perf>& all, const Perf& one, Key key) {
+    all.insert(std::ranges::upper_bound(all, std::invoke(key, one), {}, key), one);
+  }
   template <class Perf>
   static void give_answers(std::vector<Perf> all, int requested, int* count, Perf* results) {
     *count = std::min(requested, static_cast<int>(all.size()));
@@ -118,10 +125,11 @@ struct dnn_pass {
     dnn.measured_in = std::max(dnn.measured_in, bytes);
     std::vector<Perf> all;
     for (int i = 0; i < static_cast<int>(algorithms_of(Pass).size()); ++i) {
-      all.push_back(answer<Perf>(c, i, c.how.math, bytes));
-      if (c.how.math != CUDNN_DEFAULT_MATH) all.push_back(answer<Perf>(c, i, CUDNN_DEFAULT_MATH, bytes));
+      const auto by_time = [](const Perf& p) { return p.time < 0 ? 1e30F : p.time; };
+      put_in_order(all, answer<Perf>(c, i, c.how.math, bytes), by_time);
+      if (c.how.math != CUDNN_DEFAULT_MATH)
+        put_in_order(all, answer<Perf>(c, i, CUDNN_DEFAULT_MATH, bytes), by_time);
     }
-    std::ranges::stable_sort(all, {}, [](const Perf& p) { return p.time < 0 ? 1e30F : p.time; });
     give_answers(std::move(all), requested, count, results);
     COMP_DNN_REQUIRE(give_dnn(handle, [=, from = c] {
       (void)gather(first(from), a);
@@ -141,9 +149,8 @@ struct dnn_pass {
     std::vector<Perf> all;
     for (int i = 0; i < static_cast<int>(algorithms_of(Pass).size()); ++i) {
       const Perf p = answer<Perf>(c, i, CUDNN_DEFAULT_MATH, std::nullopt);
-      if (p.status == CUDNN_STATUS_SUCCESS) all.push_back(p);
+      if (p.status == CUDNN_STATUS_SUCCESS) put_in_order(all, p, &Perf::memory);
     }
-    std::ranges::stable_sort(all, {}, [](const Perf& p) { return p.memory; });
     give_answers(std::move(all), requested, count, results);
     return CUDNN_STATUS_SUCCESS;
   }
