@@ -13,7 +13,7 @@ namespace {
 struct raw {
   explicit raw(rig& of) : r{of} {}
   rig& r;
-  index m = 32, n = 32, k = 32;
+  index m = 32, n = 32, k = 32, batch = 1;
   cudaDataType_t a = CUDA_R_32F, b = CUDA_R_32F, d = CUDA_R_32F;
   bool transpose_a = false, transpose_b = false;
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
@@ -34,10 +34,13 @@ struct raw {
     return p;
   }
   matrix_layout of_a() const {
-    return transpose_a ? matrix_layout{a, k, m, k + lead, 1, 0} : matrix_layout{a, m, k, m + lead, 1, 0};
+    return transpose_a ? matrix_layout{a, k, m, k + lead, batch, m * k}
+                       : matrix_layout{a, m, k, m + lead, batch, m * k};
   }
-  matrix_layout of_b() const { return transpose_b ? matrix_layout{b, n, k, n, 1, 0} : matrix_layout{b, k, n, k, 1, 0}; }
-  matrix_layout of_d() const { return {d, m, n, m, 1, 0}; }
+  matrix_layout of_b() const {
+    return transpose_b ? matrix_layout{b, n, k, n, batch, k * n} : matrix_layout{b, k, n, k, batch, k * n};
+  }
+  matrix_layout of_d() const { return {d, m, n, m, batch, m * n}; }
   std::vector<cublasLtMatmulHeuristicResult_t> found() const { return std::get<1>(search()); }
   cublasStatus_t status() const { return std::get<0>(search()); }
   std::pair<cublasStatus_t, std::vector<cublasLtMatmulHeuristicResult_t>> search() const {
@@ -94,7 +97,7 @@ TEST_CASE("the stand-in has algorithms only for what is documented") {
     SUBCASE("A as it is") { p.transpose_a = false; }
     SUBCASE("B transposed") { p.transpose_b = true; }
     SUBCASE("an inner size of 24") { p.k = 24; }
-    SUBCASE("12 rows of BF16") { p.m = 12; }
+    SUBCASE("8 rows, although they are 16 bytes of BF16") { p.m = 8; }
     SUBCASE("with BF16") { p.b = CUDA_R_16BF; }
     SUBCASE("an older device") { simt::device.properties.major = 8; }
     CHECK(p.status() == CUBLAS_STATUS_NOT_SUPPORTED);
@@ -116,6 +119,12 @@ TEST_CASE("the stand-in has algorithms only for what is documented") {
     p.alignment = 4;
     CHECK(p.found().size() == 1);
   }
+  SUBCASE("as many matrices in a batch as 16 bits count, and more") {
+    p.batch = 65535;
+    CHECK(p.status() == CUBLAS_STATUS_SUCCESS);
+    p.batch = 65536;
+    CHECK(p.status() == CUBLAS_STATUS_NOT_SUPPORTED);
+  }
   SUBCASE("a leading dimension smaller than the rows") {
     p.lead = -1;
     CHECK(p.status() == CUBLAS_STATUS_INVALID_VALUE);
@@ -136,9 +145,11 @@ TEST_CASE("the stand-in runs an algorithm only for what it was found for") {
     CHECK(p.multiply(split, a.data(), a.data(), d.data(), work.data(), split.workspaceSize - 1) ==
           CUBLAS_STATUS_INVALID_VALUE);
   }
-  SUBCASE("workspace at an odd address") {
-    CHECK(p.multiply(split, a.data(), a.data(), d.data(), work.as<float>() + 1, split.workspaceSize) ==
-          CUBLAS_STATUS_INVALID_VALUE);
+  SUBCASE("workspace at another address than a multiple of 256") {
+    for (const int shift : {1, 4, 32}) {
+      CHECK(p.multiply(split, a.data(), a.data(), d.data(), work.as<float>() + shift, split.workspaceSize) ==
+            CUBLAS_STATUS_INVALID_VALUE);
+    }
   }
   SUBCASE("an operand at an odd address") {
     CHECK(p.multiply(found[0], a.as<float>() + 1, a.data(), d.data(), nullptr, 0) == CUBLAS_STATUS_INVALID_VALUE);

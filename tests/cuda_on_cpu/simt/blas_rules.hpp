@@ -33,8 +33,11 @@ struct operands {
 };
 
 constexpr bool matrix_fits(const cublasLtMatrixLayoutOpaque_t& l) {
-  return l.rows > 0 && l.cols > 0 && l.ld >= static_cast<std::int64_t>(l.rows) && l.batch > 0 && l.batch_stride >= 0 &&
-         l.rows <= 0x7fffffff && l.cols <= 0x7fffffff;
+  return l.rows > 0 && l.cols > 0 && l.ld >= static_cast<std::int64_t>(l.rows) && l.batch > 0 && l.batch_stride >= 0;
+}
+/// The header: usually sizes of 32 bits. Not documented: larger batches are refused by some releases.
+constexpr bool matrix_is_small(const cublasLtMatrixLayoutOpaque_t& l) {
+  return l.rows <= 0x7fffffff && l.cols <= 0x7fffffff && l.batch <= 65535;
 }
 inline bool sizes_fit(const problem& p) {
   const auto& [of, a, b, c, d] = p;
@@ -49,7 +52,7 @@ inline bool at_least(int major, int minor) {
   const auto& has = device.properties;
   return has.major > major || (has.major == major && has.minor >= minor);
 }
-/// FP8: operands of 16 bytes' alignment throughout, A transposed and B not, E5M2 not twice.
+/// FP8: 16 bytes' alignment throughout, M a multiple of 16 whatever D is, A transposed and B not, E5M2 not twice.
 inline bool fp8_fits(const problem& p) {
   const auto& [of, a, b, c, d] = p;
   const auto whole = [](std::int64_t elements, cudaDataType type) {
@@ -57,8 +60,7 @@ inline bool fp8_fits(const problem& p) {
   };
   return !(a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) && of.transpose_a == CUBLAS_OP_T &&
          of.transpose_b == CUBLAS_OP_N && whole(static_cast<std::int64_t>(p.k()), a.type) && whole(a.ld, a.type) &&
-         whole(b.ld, b.type) && whole(static_cast<std::int64_t>(p.m()), d.type) && whole(d.ld, d.type) &&
-         whole(c.ld, c.type);
+         whole(b.ld, b.type) && p.m() % 16 == 0 && whole(d.ld, d.type) && whole(c.ld, c.type);
 }
 /// The table of supported types: (compute, A, B, C, D).
 inline bool types_fit(const problem& p) {
@@ -76,6 +78,9 @@ inline bool types_fit(const problem& p) {
 /// Returns: INVALID_VALUE for a contradiction, NOT_SUPPORTED for what the documentation does not list.
 inline cublasStatus_t allowed(const problem& p) {
   if (!sizes_fit(p)) return CUBLAS_STATUS_INVALID_VALUE;
+  for (const auto* l : {&p.a, &p.b, &p.d}) {
+    if (!matrix_is_small(*l)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  }
   const auto epilogue = p.of.epilogue;
   if (epilogue != CUBLASLT_EPILOGUE_DEFAULT && epilogue != CUBLASLT_EPILOGUE_RELU &&
       epilogue != CUBLASLT_EPILOGUE_BIAS && epilogue != CUBLASLT_EPILOGUE_RELU_BIAS) {
@@ -147,7 +152,7 @@ inline std::vector<std::pair<cublasLtMatmulAlgo_t, std::size_t>> algorithms(
 /// True when `algo` was found for this problem, and its workspace and alignments are there.
 inline bool fits(const cublasLtMatmulAlgo_t& algo, const problem& p, const operands& at) {
   if (algo.data[0] != fingerprint(p) || at.workspace_bytes < algo.data[2]) return false;
-  if (algo.data[2] && (!at.workspace || alignment_of(at.workspace, 16) < 16)) return false;
+  if (algo.data[2] && (!at.workspace || alignment_of(at.workspace, 256) < 256)) return false;
   const void* pointers[] = {at.a, at.b, at.beta != 0 ? at.c : at.d, at.d, p.has_bias() ? p.of.bias : nullptr};
   for (std::size_t i = 0; i < 5; ++i) {
     if (alignment_of(pointers[i], algo.data[3 + i]) < algo.data[3 + i]) return false;

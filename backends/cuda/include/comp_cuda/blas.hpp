@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuBLASLt's handle and descriptors as values that own, and its status as the exceptions of errors.hpp.
+// cuBLASLt's handle and descriptors as values that own, its types of elements, and its status as the exceptions of
+// errors.hpp.
 // Not here: what is multiplied, and by which algorithm (matmul.hpp).
 #pragma once
 
@@ -29,6 +30,27 @@ inline library_status status_of(cublasStatus_t s) {
 }
 inline void check(cublasStatus_t s, std::string_view doing, std::source_location at = std::source_location::current()) {
   if (s != CUBLAS_STATUS_SUCCESS) check(status_of(s), doing, at);
+}
+
+constexpr cudaDataType_t data_type(storage s) {
+  return s == storage::fp32 ? CUDA_R_32F : s == storage::bf16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+constexpr const char* name_of(cudaDataType_t type) {
+  switch (type) {
+    case CUDA_R_16F:
+      return "FP16";
+    case CUDA_R_16BF:
+      return "BF16";
+    case CUDA_R_8F_E4M3:
+      return "FP8 (E4M3)";
+    case CUDA_R_8F_E5M2:
+      return "FP8 (E5M2)";
+    default:
+      return "FP32";
+  }
+}
+constexpr index bytes_of(cudaDataType_t type) {
+  return type == CUDA_R_32F ? 4 : type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2 ? 1 : 2;
 }
 
 /// A handle that a library made and that `Destroy` gives back.

@@ -22,7 +22,7 @@ inline matrix last_two(const tensor& t, bool transposed) {
 /// alpha op(a) op(b), where op transposes the last two axes if asked. a is (...,M,K), b is (...,K,N). Returns:
 /// (...,M,N) in the precision of a.
 inline tensor bmm(context& c, const tensor& a, const tensor& b, bool transpose_a, bool transpose_b, double alpha = 1) {
-  require_some("bmm", a.shape());
+  for (const tensor* t : {&a, &b}) require_some("bmm", t->shape());
   require<error>(a.shape().size() >= 2 && a.shape().size() == b.shape().size(),
                  "bmm of {} and {} (they need as many axes): reshape one of them", text(a.shape()), text(b.shape()));
   const precision p = a.precision();

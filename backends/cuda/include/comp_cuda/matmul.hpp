@@ -6,7 +6,9 @@
 // Bias and ReLU are done with the product. GELU is not: cuBLASLt's is the tanh form, ours the erf form.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <limits>
 #include <map>
 #include <optional>
@@ -16,24 +18,6 @@
 #include "blas.hpp"
 
 namespace comp::cuda {
-
-constexpr cudaDataType_t data_type(storage s) {
-  return s == storage::fp32 ? CUDA_R_32F : s == storage::bf16 ? CUDA_R_16BF : CUDA_R_16F;
-}
-constexpr const char* name_of(cudaDataType_t type) {
-  switch (type) {
-    case CUDA_R_16F:
-      return "FP16";
-    case CUDA_R_16BF:
-      return "BF16";
-    case CUDA_R_8F_E4M3:
-      return "FP8 (E4M3)";
-    case CUDA_R_8F_E5M2:
-      return "FP8 (E5M2)";
-    default:
-      return "FP32";
-  }
-}
 
 /// `batch` dense matrices of (rows, columns), row-major, one after another.
 struct matrix {
@@ -45,6 +29,12 @@ struct matrix {
 
   index out_rows() const { return transposed ? columns : rows; }
   index out_columns() const { return transposed ? rows : columns; }
+  /// Without the first of the batch.
+  matrix after(index first) const {
+    matrix rest = *this;
+    rest.at = static_cast<const std::byte*>(at) + first * rows * columns * bytes_of(type);
+    return rest;
+  }
 };
 /// to (m,n) = relu(alpha a (m,k) b (k,n) + beta to + bias (n)), for each of the batch.
 struct matrix_product {
@@ -60,6 +50,12 @@ struct matrix_product {
   index m() const { return a.out_rows(); }
   index n() const { return b.out_columns(); }
   index k() const { return a.out_columns(); }
+  matrix_product part(index first, index count) const {
+    matrix_product some = *this;
+    some.a = a.after(first), some.b = b.after(first), some.batch = count;
+    some.to = static_cast<std::byte*>(to) + first * m() * n() * bytes_of(type);
+    return some;
+  }
 };
 
 /// How algorithms are chosen.
@@ -81,18 +77,26 @@ class matrix_products {
 
   /// Throws: unsupported where cuBLASLt has no algorithm; out_of_memory; library_error.
   void multiply(context& c, const matrix_product& job) {
-    const plan& p = planned(c, job);
-    const std::size_t bytes = p.algorithm.workspaceSize;
-    give(c, p, p.algorithm, job, job.to, bytes ? c.scratch(static_cast<std::int64_t>(bytes)) : nullptr);
+    if (job.batch <= most_at_once) return multiply_at_once(c, job);
+    for (index first = 0; first < job.batch; first += most_at_once) {
+      multiply_at_once(c, job.part(first, std::min(most_at_once, job.batch - first)));
+    }
   }
 
  private:
+  static constexpr index most_at_once = 65535;  // matrices of a batch: cuBLASLt does not always take more
   struct plan {
     product_description description;
     matrix_layout a, b, to;  // cuBLASLt's: a is the job's b
     cublasLtMatmulHeuristicResult_t algorithm{};
   };
   using key = std::array<index, 16>;
+
+  void multiply_at_once(context& c, const matrix_product& job) {
+    const plan& p = planned(c, job);
+    const std::size_t bytes = p.algorithm.workspaceSize;
+    give(c, p, p.algorithm, job, job.to, bytes ? c.scratch(static_cast<std::int64_t>(bytes)) : nullptr);
+  }
 
   static index alignment(const void* p) {
     const auto at = reinterpret_cast<std::uintptr_t>(p);
@@ -178,9 +182,10 @@ class matrix_products {
   /// workspace: as much as `by` asks for.
   void give(context& c, const plan& p, const cublasLtMatmulHeuristicResult_t& by, const matrix_product& j, void* to,
             void* workspace) const {
-    check(cublasLtMatmul(library_.get(), p.description.get(), &j.alpha, j.b.at, p.a.get(), j.a.at, p.b.get(), &j.beta,
-                         j.to, p.to.get(), to, p.to.get(), &by.algo, workspace, by.workspaceSize, c.stream().get()),
-          text_of(j));
+    const cublasStatus_t status =
+        cublasLtMatmul(library_.get(), p.description.get(), &j.alpha, j.b.at, p.a.get(), j.a.at, p.b.get(), &j.beta,
+                       j.to, p.to.get(), to, p.to.get(), &by.algo, workspace, by.workspaceSize, c.stream().get());
+    if (status != CUBLAS_STATUS_SUCCESS) check(status, text_of(j));  // the text takes longer than the call
   }
 
   /// Memory of a measurement: for results that nobody wants, and for workspaces.
@@ -196,7 +201,7 @@ class matrix_products {
     try {
       std::size_t most = 0;
       for (const auto& one : proposed) most = std::max(most, one.workspaceSize);
-      const elsewhere use{c.allocate(j.m() * j.n() * j.batch * (j.type == CUDA_R_32F ? 4 : 2)),
+      const elsewhere use{c.allocate(j.m() * j.n() * j.batch * bytes_of(j.type)),
                           c.allocate(static_cast<std::int64_t>(most))};
       double least = seconds(c, p, best, j, use) * (1 - settings.margin);
       for (std::size_t i = 1; i < proposed.size(); ++i) {
