@@ -2,14 +2,17 @@
 # ./run gpu-check: on a machine with a GPU builds for it, runs every test on it, compute-sanitizer over the kernels, then the
 # benchmarks. A part that fails does not keep the others from running. Writes out/gpu-check.json after each part, the output
 # of each to out/gpu-check/, and the section of docs/benchmarks.md.
-# Where a machine is lent by the quarter of an hour: --only does a slice at a time, the results add up as long as device,
-# driver and commit stay the same.
+# Where a machine is lent by the quarter of an hour: --only does a slice or a part of one at a time, --limit ends in time,
+# --rest goes on where that stopped; the results add up as long as device, driver and sources stay the same. --render writes
+# the section anew from out/gpu-check.json, which may come from another machine.
 # What is not where compilers look may travel: COMP_EXTRA_INCLUDE names folders of headers (fmt, nlohmann, range/v3, doctest),
 # separated by colons; of cuDNN, cuBLASLt and cuSPARSE those that the toolkit is without come from the wheels of a Python.
 import argparse
 import datetime
 import glob
+import hashlib
 import json
+import math
 import os
 import pathlib
 import re
@@ -25,13 +28,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 QUERY = ['--query-gpu=name,driver_version,compute_cap,memory.total', '--format=csv,noheader,nounits']
 NO_GPU = 'There is no GPU here ({}): ./run test checks the CUDA backend without one.'
 WHEEL_LIBRARIES = {'cudnn': 'cudnn.h', 'cublasLt': 'cublasLt.h', 'cusparse': 'cusparse.h'}
+SOURCES = ('backends', 'bench', 'include', 'tests', 'tools', 'meson.build', 'meson.options')
 LARGE = '*64 bits*,*32 bits*,*goes on until the end*'  # test cases too large to be watched access by access
 
 
-def said_by(command):
+def said_by(command, **more):
     """What a short command prints; None where it is not there or fails."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, **more)  # torch from a cold disk takes minutes
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
@@ -97,7 +101,7 @@ def from_wheels(wanted, sites, links):
 def extended(environment, links, toolkit):
     """The environment of compilers and programs, with what travelled and what wheels brought behind what is there."""
     known = [toolkit / 'include', '/usr/include', f'/usr/include/{os.uname().machine}-linux-gnu']
-    extra = [f for f in environment.get('COMP_EXTRA_INCLUDE', '').split(':') if f]
+    extra = [os.path.abspath(f) for f in environment.get('COMP_EXTRA_INCLUDE', '').split(':') if f]
     sites = []
     for python in pythons(environment.get('PATH', ''), ROOT / '.venv'):
         sites += (said_by([python, '-c', 'import site; print(*site.getsitepackages(), sep="\\n")']) or '').split()
@@ -114,21 +118,43 @@ def extended(environment, links, toolkit):
     return made
 
 
+def digest_of(root):
+    """Of the sources' names and bytes."""
+    hashed = hashlib.sha256()
+    named = [root / name for name in SOURCES]
+    for file in sorted([f for f in named if f.is_file()] + [f for folder in named for f in folder.rglob('*') if f.is_file()]):
+        if '__pycache__' not in file.parts:
+            hashed.update(f'{file.relative_to(root)}\n'.encode() + file.read_bytes())
+    return hashed.hexdigest()[:10]
+
+
 def commit_of(root):
-    short = (said_by(['git', '-C', root, 'rev-parse', '--short', 'HEAD']) or 'unknown').strip()
+    """What is measured; of sources that no commit names, or that git is not there to ask about, their digest."""
+    commit = said_by(['git', '-C', root, 'rev-parse', '--short', 'HEAD'])
+    if not commit:
+        return f'sources {digest_of(root)}'
     changed = said_by(['git', '-C', root, 'status', '--porcelain', '--untracked-files=no', '--', '.', ':!docs/benchmarks.md'])
-    return short + (' with changes' if changed else '')
+    return commit.strip() + (f' with changes (sources {digest_of(root)})' if changed else '')
+
+
+def wanted_of(only):
+    """{slice: its parts that are wanted, none for all}, of words like bench and bench:torch; all slices where none is given."""
+    wanted = {}
+    for slice_name, _, part in (word.partition(':') for word in only or gpu_report.SLICES):
+        wanted.setdefault(slice_name, set()).add(part)
+    return {name: set() if '' in parts else parts for name, parts in wanted.items()}
 
 
 class Check:
-    def __init__(self, root, device, environment, part_limit=560):
+    def __init__(self, root, device, environment, wanted, part_limit=560, limit=math.inf, rest=False):
         self.root, self.build, self.out = root, root / 'build/gpu', root / 'out/gpu-check'
-        self.environment, self.part_limit = environment, part_limit
+        self.environment, self.wanted, self.rest = environment, wanted, rest
+        self.part_limit, self.ends = part_limit, time.monotonic() + limit
         self.file = root / 'out/gpu-check.json'
         self.result = {'device': device, 'commit': commit_of(root), 'parts': {}, 'bench': {}}
         self.take_earlier()
         self.result['date'] = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-        self.ran = []
+        self.ran, self.left = [], []
 
     def take_earlier(self):
         """What an earlier run found counts on, if it is about the same device, driver and commit."""
@@ -143,6 +169,21 @@ class Check:
         self.file.parent.mkdir(exist_ok=True)
         self.file.write_text(json.dumps(self.result, indent=1) + '\n')
 
+    def takes(self, slice_name, name):
+        """Whether this part is asked for. One named "steps" takes "steps mlp" too."""
+        earlier = self.result['parts'].get(f'{slice_name}: {name}', {})
+        if self.rest and earlier.get('passed') and not earlier['failed']:
+            return False
+        parts = self.wanted[slice_name]
+        return not parts or name in parts or name.split(' ')[0] in parts
+
+    def has_time(self, slice_name, name):
+        """A part that would not begin in time is left for the next run."""
+        if self.ends - time.monotonic() >= 10:
+            return True
+        self.left.append(f'{slice_name}: {name}')
+        return False
+
     def note(self, slice_name, name, passed, failed, seconds, why=''):
         part = {'name': name, 'slice': slice_name, 'passed': passed, 'failed': failed, 'seconds': round(seconds, 1), 'why': why}
         self.result['parts'][f'{slice_name}: {name}'] = part
@@ -150,32 +191,46 @@ class Check:
         print(f"{name}: {'failed' if failed else 'passed' if passed else 'left out'}{', ' if why else ''}{why}", flush=True)
         self.save()
 
+    def forget(self, slice_name):
+        """What stood in the way of a slice when it ran before is looked for again."""
+        for name in ('configure', 'programs', 'compute-sanitizer', 'gpu_check.py'):
+            self.result['parts'].pop(f'{slice_name}: {name}', None)
+
     def run(self, name, command, **more):
         """Status, output and seconds; the output goes to a file too. A command that takes too long is ended whole."""
         self.out.mkdir(parents=True, exist_ok=True)
         log = self.out / (re.sub(r'\W+', '-', name) + '.log')
         print(f'== {name}', flush=True)
         started = time.monotonic()
+        limit = max(min(self.part_limit, self.ends - started), 1)
         with log.open('w') as to:
             process = subprocess.Popen([str(c) for c in command], stdout=to, stderr=subprocess.STDOUT, cwd=self.root,
                                        env=self.environment | more, start_new_session=True)
             try:
-                status = process.wait(self.part_limit)
+                status = process.wait(limit)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-                status = f'a limit of {self.part_limit:.0f} s'
+                status = f'a limit of {limit:.0f} s'
         return status, log.read_text(errors='replace'), time.monotonic() - started
 
     # Each of these notes one part or several, and returns nothing else.
 
     def configure(self, slice_name):
-        """Returns: whether there is a build folder to go on with."""
-        again = ['--reconfigure'] if (self.build / 'build.ninja').exists() else []
+        """Returns: whether there is a build folder to go on with. One that was made elsewhere, or with other headers at hand, is
+        made anew: Meson remembers what it found."""
         architecture = self.result['device']['compute_capability'].replace('.', '')
         options = ['--buildtype=release', '-Dcuda=enabled', f'-Dgpu_architectures={architecture}', '-Dtests=auto', '-Dbench=auto',
                    '-Dexamples=disabled', '-Dlibtorch=disabled', '-Dnvcc=disabled']
-        status, text, seconds = self.run('configure', ['meson', 'setup', *again, self.build, *options])
+        surroundings = json.dumps([self.environment.get(key) for key in ('CXX', 'CPATH', 'LIBRARY_PATH', 'PATH')] + options)
+        made_by, status = self.build / 'made_by', 'untried'
+        if made_by.exists() and made_by.read_text() == surroundings:
+            status, text, seconds = self.run('configure', ['meson', 'setup', '--reconfigure', self.build, *options])
+        if status:
+            shutil.rmtree(self.build, ignore_errors=True)
+            status, text, seconds = self.run('configure', ['meson', 'setup', self.build, *options])
+            self.build.mkdir(parents=True, exist_ok=True)
+            made_by.write_text(surroundings if not status else '')
         if status:
             errors = re.findall(r'ERROR: (.*)', text)
             self.note(slice_name, 'configure', 0, 1, seconds, errors[-1] if errors else f'meson ended with {status}')
@@ -183,91 +238,147 @@ class Check:
 
     def programs(self, kind):
         """What Meson knows of this suite: [(name, command)]."""
-        said = subprocess.run(['meson', 'introspect', f'--{kind}', str(self.build)], capture_output=True, text=True,
-                              env=self.environment)
-        known = json.loads(said.stdout) if said.returncode == 0 else []
+        known = json.loads(said_by(['meson', 'introspect', f'--{kind}', str(self.build)], env=self.environment) or '[]')
         return [(p['name'].removeprefix('gpu '), p['cmd']) for p in known if p['name'].startswith('gpu ')]
 
     def compile(self, slice_name, programs):
         folder = str(self.build.resolve()) + '/'
         targets = [c[0].removeprefix(folder) for _, c in programs if c[0].startswith(folder)]
-        status, text, seconds = self.run('build', ['ninja', '-C', self.build, '-k', '0', *targets])
+        jobs = ['-j', os.environ['JOBS']] if os.environ.get('JOBS') else []
+        status, text, seconds = self.run('build', ['ninja', '-C', self.build, '-k', '0', *jobs, *targets])
         why = '' if not status else next((line for line in text.splitlines() if 'error:' in line or 'FAILED' in line), f'ninja ended with {status}')
         self.note(slice_name, 'build', int(not status), int(bool(status)), seconds, why)
 
-    def built(self, slice_name, kind, only=None):
-        """The programs of this kind (or the one of a name), built as far as they can be; one that is missing is noted."""
-        if not self.configure(slice_name):
+    def built(self, slice_name, kinds, wants):
+        """The programs of these kinds whose names are wanted, built as far as they can be; one that is missing is noted."""
+        if not self.has_time(slice_name, 'build') or not self.configure(slice_name):
             return []
-        programs = [(name, command) for name, command in self.programs(kind) if only in (None, name)]
+        known = [program for kind in kinds for program in self.programs(kind)]
+        if not known:
+            self.note(slice_name, 'programs', 0, 1, 0, 'the build folder has none: see out/gpu-check/configure.log')
+        programs = [(name, command) for name, command in known if wants(name)]
         if not programs:
-            self.note(slice_name, kind, 0, 1, 0, 'the build folder has none: see out/gpu-check/configure.log')
             return []
         self.compile(slice_name, programs)
         there = [(name, command) for name, command in programs if shutil.which(command[0])]
-        for name, _ in programs:
-            if name not in dict(there):
+        for name, command in programs:
+            if slice_name != 'build' and (name, command) not in there:
                 self.note(slice_name, name, 0, 1, 0, 'was not built')
         return there
 
+    def build_all(self):
+        self.built('build', ['tests', 'benchmarks'], lambda name: True)
+
     def tests(self):
-        for name, command in self.built('tests', 'tests'):
+        for name, command in self.built('tests', ['tests'], lambda name: self.takes('tests', name)):
+            if not self.has_time('tests', name):
+                continue
             status, text, seconds = self.run(f'test {name}', command)
             passed, failed = gpu_report.counts_of(text) or (0, 0)
             if status == 77:
                 failed, why = 1, 'the program found no GPU'
             elif status or failed:
-                failed, why = max(failed, 1), next((line for line in text.splitlines() if 'ERROR:' in line or 'error' in line), f'ended with {status}')
+                said = [line for line in text.splitlines() if line.strip()]
+                first = next((line for line in said if 'ERROR:' in line or 'error' in line), None)
+                failed, why = max(failed, 1), first or ': '.join([f'ended with {status}', *said[-1:]])
             else:
                 why = '' if passed else 'ran no test case'
                 failed = int(not passed)
             self.note('tests', name, passed, failed, seconds, why)
+        if (self.build / 'build.ninja').exists() and self.takes('tests', 'training') and 'training' not in dict(self.programs('tests')):
+            self.note('tests', 'training', 0, 0, 0, 'trainings beside the host device, which needs oneDNN 2.6 or 2.7 (dnnl): not here')
 
     def sanitizer(self):
         tool = find_tool('compute-sanitizer', find_tool('nvcc'))
         if not tool:
             return self.note('sanitizer', 'compute-sanitizer', 0, 1, 0,
                              'it is not installed: it is part of the CUDA toolkit (package cuda-sanitizer)')
-        for name, command in self.built('sanitizer', 'tests', 'kernels'):
-            for check in ('memcheck', 'racecheck'):
+        checks = [check for check in ('memcheck', 'racecheck') if self.takes('sanitizer', f'{check} kernels')]
+        for name, command in self.built('sanitizer', ['tests'], lambda name: name == 'kernels') if checks else []:
+            for check in checks:
+                if not self.has_time('sanitizer', f'{check} {name}'):
+                    continue
                 status, text, seconds = self.run(f'{check} {name}', [tool, '--tool', check, '--error-exitcode', '86', *command,
                                                                      f'--test-case-exclude={LARGE}'], COMP_TEST_SMALL='1')
                 why = gpu_report.sanitizer_verdict(check, status, text)
                 self.note('sanitizer', f'{check} {name}', int(not why), int(bool(why)), seconds, why or '')
 
     def bench(self):
-        for name, command in self.built('bench', 'benchmarks'):
-            self.measure(name, command)
+        programs = {part.split(' ')[0] for part in self.wanted['bench']}  # none where all are wanted
+        if programs != {'torch'}:
+            for name, command in self.built('bench', ['benchmarks'], lambda name: not programs or name in programs):
+                self.bench_of(name, command)
+        if not self.takes('bench', 'torch') or not self.has_time('bench', 'torch'):
+            return
         python, reason = find_torch(self.environment.get('PATH', ''), self.root / '.venv')
-        if python:
-            self.measure('torch', [python, self.root / 'bench/cuda/torch_steps.py'])
+        if python:  # with its own libraries, not those that were found for the backend
+            self.measure('torch', [python, self.root / 'bench/cuda/torch_steps.py'], LD_LIBRARY_PATH=os.environ.get('LD_LIBRARY_PATH', ''))
         else:
             self.result['bench']['torch'] = {'rows': [], 'why': reason}
             self.note('bench', 'torch', 0, 0, 0, reason)
 
-    def measure(self, name, command):
+    def bench_of(self, name, command):
+        """A benchmark; one that lists models by the model, so that none takes another's time or device along."""
+        models = (said_by([*command, '--models'], env=self.environment) or '').split() if name == 'steps' else []
+        parts = {f'{name} {model}': [*command, f'--model={model}'] for model in models} or {name: command}
+        for part, line in parts.items():
+            if self.takes('bench', part) and self.has_time('bench', part):
+                self.measure(part, line)
+
+    def measure(self, name, command, **more):
         """Runs `command FILE`, which writes JSON."""
-        file = self.out / f'{name}.json'
+        file = self.out / (name.replace(' ', '-') + '.json')
         file.unlink(missing_ok=True)
-        status, text, seconds = self.run(f'bench {name}', [*command, file])
+        status, text, seconds = self.run(f'bench {name}', [*command, file], **more)
         last = next((line for line in reversed(text.splitlines()) if line.strip()), '')
+        bench, figures_of = self.result['bench'], name.split(' ')[0]
         try:
-            self.result['bench'][name] = json.loads(file.read_text())
+            bench[figures_of] = gpu_report.merged(bench.get(figures_of), json.loads(file.read_text()))
         except (OSError, ValueError):
             status = status or 'no figures'
         self.note('bench', name, int(not status), int(bool(status)), seconds, f'ended with {status}: {last}' if status else '')
 
-    def render(self):
-        page = self.root / 'docs/benchmarks.md'
-        page.write_text(gpu_report.with_section(page.read_text(), gpu_report.section(self.result)))
+
+def render(root, result):
+    page = root / 'docs/benchmarks.md'
+    page.write_text(gpu_report.with_section(page.read_text(), gpu_report.section(result)))
+
+
+def render_again(root):
+    file = root / 'out/gpu-check.json'
+    try:
+        render(root, json.loads(file.read_text()))
+    except (OSError, ValueError, KeyError) as fault:
+        print(f'{file.relative_to(root)} could not be rendered ({type(fault).__name__}: {fault}): run ./run gpu-check on a machine with '
+              'a GPU, or bring the file from one.')
+        return 1
+    print('written: docs/benchmarks.md')
+    return 0
+
+
+def slice_or_part(word):
+    if word.partition(':')[0] not in gpu_report.SLICES:
+        raise argparse.ArgumentTypeError(f'{word!r} (slices are {", ".join(gpu_report.SLICES)}): name one, or a part of it as bench:torch')
+    return word
+
+
+def arguments():
+    asked = argparse.ArgumentParser(prog='./run gpu-check', description='Builds, tests and measures the CUDA backend on the GPU of this machine.')
+    asked.add_argument('--only', type=slice_or_part, action='append', metavar='SLICE[:PART]',
+                       help='this slice (build, tests, sanitizer, bench) or part (tests:kernels, sanitizer:racecheck, bench:steps, '
+                            '"bench:steps mlp", bench:torch); may be given again')
+    asked.add_argument('--rest', action='store_true', help='only the parts that have not passed yet')
+    asked.add_argument('--limit', type=float, default=math.inf, metavar='SECONDS', help='ends by then; what did not begin is left for --rest')
+    asked.add_argument('--part-limit', type=float, default=560, metavar='SECONDS', help='a part that takes longer fails (default: %(default)s)')
+    asked.add_argument('--find', action='store_true', help='only say whether there is a GPU')
+    asked.add_argument('--render', action='store_true', help='only write the section of docs/benchmarks.md, from out/gpu-check.json; needs no GPU')
+    return asked.parse_args()
 
 
 def main():
-    asked = argparse.ArgumentParser(prog='./run gpu-check', description='Builds, tests and measures the CUDA backend on the GPU of this machine.')
-    asked.add_argument('--only', choices=gpu_report.SLICES, action='append', help='this slice only; may be given again')
-    asked.add_argument('--part-limit', type=float, default=560, metavar='SECONDS', help='a part that takes longer fails (default: %(default)s)')
-    asked.add_argument('--find', action='store_true', help='only say whether there is a GPU')
-    options = asked.parse_args()
+    options = arguments()
+    if options.render:
+        return render_again(ROOT)
     device, reason = find_device()
     if not device:
         print(NO_GPU.format(reason))
@@ -279,17 +390,21 @@ def main():
     if not device['cuda']:
         print(f"{device['name']} is here, but no nvcc (in PATH or /usr/local/cuda/bin): install the CUDA toolkit and run again.")
         return 1
-    check = Check(ROOT, device, extended(os.environ, ROOT / 'build/gpu-libraries', pathlib.Path(nvcc).resolve().parent.parent), options.part_limit)
-    slices = [s for s in gpu_report.SLICES if s in (options.only or gpu_report.SLICES)]
+    environment = extended(os.environ, ROOT / 'build/gpu-libraries', pathlib.Path(nvcc).resolve().parent.parent)
+    check = Check(ROOT, device, environment, wanted_of(options.only), options.part_limit, options.limit, options.rest)
+    slices = [s for s in gpu_report.SLICES if s in check.wanted]
     for name in slices:
+        check.forget(name)
         try:
-            getattr(check, name)()
+            {'build': check.build_all, 'tests': check.tests, 'sanitizer': check.sanitizer, 'bench': check.bench}[name]()
         except Exception as fault:  # a fault of this script in one slice leaves the others their turn
             check.note(name, 'gpu_check.py', 0, 1, 0, f'{type(fault).__name__}: {fault}')
-    check.render()
+    render(ROOT, check.result)
     print('', *gpu_report.report(check.result, slices), f'written: {check.file.relative_to(ROOT)}, docs/benchmarks.md', sep='\n')
+    if check.left:
+        print(f"left for want of time, to be done by --rest: {', '.join(check.left)}")
     print(gpu_report.summary_line(check.ran))
-    return int(any(part['failed'] for part in check.ran) or not any(part['passed'] for part in check.ran))
+    return int(any(part['failed'] for part in check.ran) or not (options.rest or any(part['passed'] for part in check.ran)))
 
 
 if __name__ == '__main__':

@@ -6,7 +6,7 @@ import re
 BEGIN, END = '<!-- gpu-check: begin -->', '<!-- gpu-check: end -->'
 COPY_GOAL = 0.85     # of the device's own copy bandwidth, for a kernel whose tensors do not fit the cache
 LIBRARY_GOAL = 0.95  # of the speed of the library's best algorithm
-SLICES = ('tests', 'sanitizer', 'bench')
+SLICES = ('build', 'tests', 'sanitizer', 'bench')
 PRECISIONS = ('FP32', 'TF32', 'BF16', 'FP16', 'E4M3', 'E5M2')
 
 DOCTEST = re.compile(r'test cases:\s*\d+\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed(?:\s*\|\s*(\d+) skipped)?')
@@ -54,6 +54,14 @@ def sanitizer_verdict(tool, status, text):
     if status or not counts or counts[1]:
         return f'{tool} found nothing, but the tests under it failed (status {status})'
     return None
+
+
+def merged(earlier, figures):
+    """Figures of one model, say, beside those of the others that were there before."""
+    if not earlier or 'jobs' not in figures:
+        return figures
+    jobs = {job['model']: job for job in [*earlier['jobs'], *figures['jobs']]}
+    return earlier | figures | {'jobs': list(jobs.values())}
 
 
 # --- goals

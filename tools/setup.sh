@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# shellcheck shell=bash disable=SC2034 # ./run reads the variables
+# shellcheck shell=bash disable=SC2034,SC2119,SC2120 # ./run reads the variables
 # Makes a bare Debian 12+ or Ubuntu 22.04+ machine able to build; sourced by ./run, installs only what is missing.
 # A row is `package | probe | why`. The probe decides, so what came from elsewhere (or another distribution) counts.
 # Not here: CUDA (used where it is found), and anything that changes a setting of the machine.
@@ -168,18 +168,48 @@ need_build_tools() {
   find_onednn
 }
 
-# Meson and ninja in .venv, at the versions above; the system's where that cannot be had. The compiler goes into CXX.
+# True where a Meson that is new enough and ninja are there; a Meson that is only a folder on PYTHONPATH gets a command.
+have_meson() {
+  if ! command -v meson >/dev/null && python3 -c 'import mesonbuild' 2>/dev/null; then
+    mkdir -p build/bin
+    printf '#!/bin/sh\nexec python3 -m mesonbuild.mesonmain "$@"\n' >build/bin/meson
+    chmod +x build/bin/meson
+    PATH=$PWD/build/bin:$PATH
+  fi
+  [[ $(meson --version 2>/dev/null) == [1-9]* ]] && command -v ninja >/dev/null
+}
+
+# Meson and ninja in .venv, at the versions above; the system's where that cannot be had, or, for need_meson any, where it
+# is there: PyPI is not asked then. The compiler goes into CXX.
 need_meson() {
+  if [[ ${1:-} != any ]] || ! have_meson; then
+    own_meson
+    have_meson ||
+      die "no Meson here and none from PyPI (no network?): install meson (1.0 or newer) and ninja-build, and run again"
+  fi
+  if command -v ccache >/dev/null; then export CXX="ccache $compiler"; else export CXX=$compiler; fi
+}
+
+own_meson() {
   if [[ $(.venv/bin/meson --version 2>/dev/null) != "$meson_version" ]]; then
     echo "Putting Meson $meson_version into .venv"
     { python3 -m venv .venv && .venv/bin/pip -q install "meson==$meson_version" "ninja==$ninja_version"; } ||
       echo "run: no Meson from PyPI; trying the system's" >&2
   fi
-  [[ ! -x .venv/bin/meson ]] || PATH=$PWD/.venv/bin:$PATH
-  if ! command -v meson >/dev/null || ! command -v ninja >/dev/null; then
-    die "no Meson here and none from PyPI (no network?): install meson (1.0 or newer) and ninja-build, and run again"
-  fi
-  if command -v ccache >/dev/null; then export CXX="ccache $compiler"; else export CXX=$compiler; fi
+  # One that came from another machine may be there and not run.
+  ! .venv/bin/meson --version &>/dev/null || PATH=$PWD/.venv/bin:$PATH
+}
+
+# Headers that travelled count as installed: COMP_EXTRA_INCLUDE names their folders, separated by colons.
+take_extra_headers() {
+  local folder
+  local -a folders
+  IFS=: read -ra folders <<<"${COMP_EXTRA_INCLUDE:-}"
+  for folder in "${folders[@]}"; do
+    [[ -d $folder ]] || die "COMP_EXTRA_INCLUDE names \"$folder\" (there is no such folder here): bring it, or leave it out"
+    CPATH=${CPATH:+$CPATH:}$(realpath "$folder") # absolute: compilers run in the build folder
+    export CPATH
+  done
 }
 
 # The system's oneDNN where its version is right, else the wheel.

@@ -2,8 +2,9 @@
 # The models of steps.cpp in PyTorch, eager, as its tutorials write them: FP32, TF32, and torch.autocast (BF16, or FP16 with a
 # GradScaler where the GPU has no BF16), in turns; each step copies its batch from pinned memory, as a loader's would come; fused
 # optimizers and measured convolutions, as PyTorch advises.
-# Writes JSON; without torch or a GPU that it sees the file says why, and the status is 0.
-#   torch_steps.py [--small] [FILE.json]
+# Writes JSON after each model; one that fails is named and leaves the others their turn, and the status is 1. Without torch or a
+# GPU that it sees the file says why, and the status is 0. --device=cpu runs all of it without a GPU, to see that it runs.
+#   torch_steps.py [--small] [--device=cpu] [FILE.json]
 import json
 import statistics
 import sys
@@ -14,6 +15,8 @@ try:
     from torch import nn
 except ImportError as missing:
     torch, why = None, f'no torch in this Python ({missing})'
+
+DEVICE = 'cpu' if '--device=cpu' in sys.argv else 'cuda'
 
 
 def mlp(small):
@@ -101,6 +104,18 @@ def adamw(parameters):
 MODELS = {'mlp': mlp, 'lenet5': lenet5, 'alexnet-cifar': alexnet, 'vgg16-bn': vgg16, 'gpt': transformer}
 
 
+def finished():
+    if DEVICE == 'cuda':
+        torch.cuda.synchronize()
+
+
+def allocated(peak=False):
+    """Bytes on the GPU; none are counted on a CPU."""
+    if DEVICE != 'cuda':
+        return 0
+    return torch.cuda.max_memory_allocated() if peak else torch.cuda.memory_allocated()
+
+
 class Way:
     """One precision of one model."""
 
@@ -108,36 +123,37 @@ class Way:
         torch.manual_seed(1)
         self.name, self.tf32, self.low, self.seconds = name, tf32, low, []
         net, shape, classes, optimizer = make(small)
-        self.net = net.cuda()
+        self.net = net.to(DEVICE)
         if len(shape) == 2:
-            self.input = torch.randint(classes, shape, device='cuda')
-            self.target = torch.randint(classes, (shape[0] * shape[1],), device='cuda')
+            self.input = torch.randint(classes, shape, device=DEVICE)
+            self.target = torch.randint(classes, (shape[0] * shape[1],), device=DEVICE)
         else:
-            self.input, self.target = torch.randn(shape, device='cuda'), torch.randint(classes, shape[:1], device='cuda')
+            self.input, self.target = torch.randn(shape, device=DEVICE), torch.randint(classes, shape[:1], device=DEVICE)
             if low:
                 self.net, self.input = (t.to(memory_format=torch.channels_last) for t in (self.net, self.input))
-        self.batch = self.input.cpu().pin_memory()
+        self.batch = self.input.cpu().pin_memory() if DEVICE == 'cuda' else self.input.clone()
         self.optimizer = optimizer(self.net.parameters())
-        self.scaler = torch.amp.GradScaler('cuda', enabled=low == torch.float16)
+        self.scaler = torch.amp.GradScaler(DEVICE, enabled=low == torch.float16)
         self.peak = 0
 
     def step(self):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = self.tf32
-        held = torch.cuda.memory_allocated()  # also by the other ways, which wait
-        torch.cuda.reset_peak_memory_stats()
-        torch.cuda.synchronize()
+        held = allocated()  # also by the other ways, which wait
+        if DEVICE == 'cuda':
+            torch.cuda.reset_peak_memory_stats()
+        finished()
         start = time.perf_counter()
         self.input.copy_(self.batch, non_blocking=True)
         self.optimizer.zero_grad(set_to_none=True)
-        with torch.autocast('cuda', dtype=self.low, enabled=self.low is not None):
+        with torch.autocast(DEVICE, dtype=self.low, enabled=self.low is not None):
             loss = nn.functional.cross_entropy(self.net(self.input), self.target)
         self.scaler.scale(loss).backward()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         loss.item()
-        torch.cuda.synchronize()
+        finished()
         self.seconds.append(time.perf_counter() - start)
-        self.peak = max(self.peak, torch.cuda.max_memory_allocated() - held)
+        self.peak = max(self.peak, allocated(peak=True) - held)
 
     def own_bytes(self):
         """Of what stays between steps: parameters, gradients, optimizer, batch."""
@@ -148,7 +164,7 @@ class Way:
 
 
 def measured(model, make, small):
-    bf16 = torch.cuda.is_bf16_supported()
+    bf16 = DEVICE == 'cpu' or torch.cuda.is_bf16_supported(including_emulation=False)
     low, low_name = (torch.bfloat16, 'BF16') if bf16 else (torch.float16, 'FP16')
     ways = [Way('FP32', make, small), *([Way('TF32', make, small, tf32=True)] if bf16 else []),
             Way(f'autocast {low_name}', make, small, tf32=bf16, low=low)]
@@ -160,13 +176,29 @@ def measured(model, make, small):
         for way in ways:
             way.step()
     for way in ways:
-        quartiles = statistics.quantiles(way.seconds, n=4)
+        quartiles = statistics.quantiles(way.seconds, n=4, method='inclusive')
         yield {'model': model, 'way': way.name, 'seconds': statistics.median(way.seconds), 'quartiles': [quartiles[0], quartiles[2]],
                'peak_bytes': way.own_bytes() + way.peak}
 
 
+def measure_all(figures, small, keep):
+    """Returns: how many models failed."""
+    failed = 0
+    torch.backends.cudnn.benchmark = True  # algorithms by measurement, as here
+    figures |= {'version': torch.__version__, 'device': torch.cuda.get_device_name() if DEVICE == 'cuda' else 'CPU'}
+    for model, make in MODELS.items():
+        try:
+            figures['rows'] += list(measured(model, make, small))
+            if DEVICE == 'cuda':
+                torch.cuda.empty_cache()
+        except Exception as fault:  # no memory, or anything else of this model
+            failed += 1
+            print(f'{model} failed: {type(fault).__name__}: {fault}', flush=True)
+        keep()
+    return failed
+
+
 def main():
-    small = '--small' in sys.argv
     file = next((a for a in sys.argv[1:] if not a.startswith('--')), None)
     figures = {'rows': []}
 
@@ -174,25 +206,21 @@ def main():
         if file:
             with open(file, 'w') as to:
                 json.dump(figures, to, indent=1)
+    failed = 0
     if not torch:
         figures['why'] = why
-    elif not torch.cuda.is_available():
+    elif DEVICE == 'cuda' and not torch.cuda.is_available():
         figures['why'] = 'the torch that is here has no CUDA or sees no GPU'
     else:
-        torch.backends.cudnn.benchmark = True  # algorithms by measurement, as here
-        figures |= {'version': torch.__version__, 'device': torch.cuda.get_device_name()}
-        for model, make in MODELS.items():
-            try:
-                figures['rows'] += measured(model, make, small)
-            except torch.cuda.OutOfMemoryError as failed:
-                print(f'{model}: {failed}')
-            torch.cuda.empty_cache()
-            keep()
+        failed = measure_all(figures, '--small' in sys.argv, keep)
     keep()
     if figures.get('why'):
         print(f"PyTorch measures nothing here: {figures['why']}.")
     for row in figures['rows']:
         print(f"{row['model']:<14} {row['way']:<14} {row['seconds'] * 1e3:9.3f} ms, peak {row['peak_bytes'] / 2**20:.0f} MiB")
+    if failed:
+        print(f'{failed} of {len(MODELS)} models failed (see above)')
+    return int(failed > 0)
 
 
-main()
+sys.exit(main())

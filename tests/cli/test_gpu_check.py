@@ -187,8 +187,8 @@ class Wheels(unittest.TestCase):
 
     def test_headers_that_travelled_come_behind_those_that_are_set(self):
         with tempfile.TemporaryDirectory() as folder:
-            made = gpu_check.extended({'COMP_EXTRA_INCLUDE': '/a:/b', 'CPATH': '/c', 'PATH': ''}, pathlib.Path(folder), pathlib.Path('/nowhere'))
-            self.assertEqual(made['CPATH'], '/c:/a:/b')
+            made = gpu_check.extended({'COMP_EXTRA_INCLUDE': '/a:b', 'CPATH': '/c', 'PATH': ''}, pathlib.Path(folder), pathlib.Path('/nowhere'))
+            self.assertEqual(made['CPATH'], f'/c:/a:{os.getcwd()}/b')  # compilers run in the build folder
             self.assertNotIn('LIBRARY_PATH', made)
 
 
@@ -267,7 +267,7 @@ class Whole(unittest.TestCase):
 
     def test_all_slices_pass(self):
         status, said = self.check()
-        self.assertEqual((status, said[-1]), (0, '50 passed, 0 failed'))  # 44 cases, 2 checks, a benchmark, 3 builds
+        self.assertEqual((status, said[-1]), (0, '51 passed, 0 failed'))  # 44 cases, 2 checks, a benchmark, 4 builds
         self.assertIn('-Dgpu_architectures=90', (self.root / 'options').read_text())
         kept = self.kept()
         self.assertEqual(kept['device']['cuda'], '13.0')
@@ -292,7 +292,7 @@ class Whole(unittest.TestCase):
         self.program('tests', 'sees_none', 'exit 77')
         self.program('benchmarks', 'steps', 'exit 3')
         status, said = self.check()
-        self.assertEqual((status, said[-1]), (1, '51 passed, 5 failed'))
+        self.assertEqual((status, said[-1]), (1, '52 passed, 5 failed'))
         why = {name: part['why'] for name, part in self.kept()['parts'].items() if part['failed']}
         self.assertEqual(why, {'tests: broken': 'a.cpp:3: ERROR: CHECK( 1 == 2 )', 'tests: crashes': 'ended with -11',
                                'tests: missing': 'was not built', 'tests: sees_none': 'the program found no GPU',
@@ -310,6 +310,88 @@ class Whole(unittest.TestCase):
         if not gpu_check.find_tool('compute-sanitizer'):
             self.assertEqual(status, 1)
             self.assertIn('compute-sanitizer: failed, it is not installed: it is part of the CUDA toolkit (package cuda-sanitizer)', said)
+
+    def test_a_part_of_a_slice_is_run_alone(self):
+        self.program('tests', 'operators', f'printf "{DOCTEST.strip()}"')
+        self.check('--only', 'tests:operators', '--only', 'sanitizer:racecheck')
+        self.assertEqual([*self.kept()['parts']], ['tests: build', 'tests: operators', 'sanitizer: build', 'sanitizer: racecheck kernels'])
+        got = subprocess.run([sys.executable, self.root / 'tools/gpu_check.py', '--only', 'test'], text=True, capture_output=True)
+        self.assertIn("'test' (slices are build, tests, sanitizer, bench): name one", got.stderr)
+
+    def test_a_run_ends_in_time_and_the_rest_goes_on(self):
+        status, said = self.check('--limit', '1')
+        self.assertEqual((status, said[-2:]), (1, ['left for want of time, to be done by --rest: build: build, tests: build, sanitizer: build, '
+                                                   'bench: build, bench: torch', '0 passed, 0 failed']))
+        self.check('--only', 'tests')
+        status, said = self.check('--rest')
+        self.assertEqual((status, said[-1]), (0, '6 passed, 0 failed'))  # all but the 44 cases, for which nothing is built
+        self.assertNotIn('== test kernels', said)
+
+    def test_what_is_mended_no_longer_counts_as_failed(self):
+        good = (self.bin / 'meson').read_text()
+        self.stand_in('meson', 'echo "ERROR: cuda: no cuDNN"; exit 1')
+        self.check('--only', 'tests')
+        (self.bin / 'meson').write_text(good)
+        self.assertEqual(self.check('--only', 'tests')[0], 0)
+        self.assertEqual([name for name, part in self.kept()['parts'].items() if part['failed']], [])
+
+    def test_a_build_folder_that_another_meson_made_is_made_anew(self):
+        self.check('--only', 'tests')
+        (self.root / 'build/gpu/left').touch()
+        good = (self.bin / 'meson').read_text().replace('setup)', 'setup) [ "$2" != --reconfigure ] || exit 1; ')
+        (self.bin / 'meson').write_text(good)
+        self.assertEqual(self.check('--only', 'tests')[0], 0)
+        self.assertFalse((self.root / 'build/gpu/left').exists())
+
+    def test_a_build_folder_made_with_other_headers_at_hand_is_made_anew(self):
+        self.check('--only', 'tests')
+        (self.root / 'build/gpu/left').touch()
+        self.check('--only', 'tests')
+        self.assertTrue((self.root / 'build/gpu/left').exists())
+        os.environ['COMP_EXTRA_INCLUDE'] = 'headers'
+        self.addCleanup(os.environ.pop, 'COMP_EXTRA_INCLUDE')
+        self.check('--only', 'tests')
+        self.assertFalse((self.root / 'build/gpu/left').exists())
+
+    def test_steps_run_by_the_model_and_their_figures_stand_together(self):
+        def job(model):
+            return json.dumps({'jobs': [steps()['jobs'][0] | {'model': model}]})
+        self.program('benchmarks', 'steps', f"case $1 in --models) echo mlp; echo gpt ;; --model=mlp) echo '{job('mlp')}' >$2 ;; *) exit 3 ;; esac")
+        status, said = self.check('--only', 'bench:steps')
+        self.assertEqual((status, said[-1]), (1, '2 passed, 1 failed'))
+        self.assertEqual([j['model'] for j in self.kept()['bench']['steps']['jobs']], ['mlp'])
+        (self.programs / 'benchmarks_steps').write_text(f"#!/bin/bash\ncase $1 in --models) echo mlp; echo gpt ;; *) echo '{job('gpt')}' >$2 ;; esac\n")
+        status, said = self.check('--only', 'bench:steps gpt')
+        self.assertEqual((status, said[-1]), (0, '2 passed, 0 failed'))
+        self.assertEqual([j['model'] for j in self.kept()['bench']['steps']['jobs']], ['mlp', 'gpt'])
+
+    def test_trainings_that_could_not_be_built_are_named(self):
+        self.check('--only', 'tests')
+        self.assertIn('needs oneDNN', self.kept()['parts']['tests: training']['why'])
+        self.program('tests', 'training', f'printf "{DOCTEST.strip()}"')
+        self.check('--only', 'tests')
+        self.assertEqual(self.kept()['parts']['tests: training']['passed'], 44)
+
+    def test_without_git_results_add_up_as_long_as_the_sources_stay(self):
+        self.stand_in('git', 'exit 128')
+        self.check('--only', 'tests')
+        self.check('--only', 'bench')
+        self.assertIn('tests: kernels', self.kept()['parts'])
+        self.assertRegex(self.kept()['commit'], '^sources [0-9a-f]{10}$')
+        (self.root / 'meson.build').write_text('changed')
+        self.check('--only', 'bench')
+        self.assertNotIn('tests: kernels', self.kept()['parts'])
+
+    def test_the_section_is_written_from_another_machines_file(self):
+        self.check('--only', 'bench')
+        shutil.copy(ROOT / 'docs/benchmarks.md', self.root / 'docs/benchmarks.md')
+        self.stand_in('nvidia-smi', 'exit 6')
+        self.assertEqual(self.check('--render'), (0, ['written: docs/benchmarks.md']))
+        self.assertIn('| relu | 3600 GB/s, 90% |', (self.root / 'docs/benchmarks.md').read_text())
+        (self.root / 'out/gpu-check.json').unlink()
+        status, said = self.check('--render')
+        self.assertEqual((status, len(said)), (1, 1))
+        self.assertIn('bring the file from one', said[0])
 
     def test_what_takes_too_long_is_ended_and_named(self):
         self.program('tests', 'hangs', 'sleep 600 & sleep 600')
