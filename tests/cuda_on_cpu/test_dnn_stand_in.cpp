@@ -99,7 +99,8 @@ TEST_CASE("a convolution is refused without its workspace, at odd addresses and 
   CHECK(c.run(2, needed) == CUDNN_STATUS_SUCCESS);
   CHECK(c.run(2, needed - 1) == CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT);
   CHECK(c.run(2, 0) == CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT);
-  CHECK(is_unsupported(c.run(3)));
+  CHECK(c.run(3) == CUDNN_STATUS_BAD_PARAM);  // it is listed, and not implemented
+  CHECK(is_unsupported(c.run(7)));
   CHECK(c.run(8) == CUDNN_STATUS_BAD_PARAM);
   CHECK(c.run(0, 0, c.x_at.data() + 1) == CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER);
   c.describe(CUDNN_TENSOR_NHWC);
@@ -166,6 +167,25 @@ TEST_CASE("a measurement sorts by time, tells what is deterministic, and overwri
   CHECK(cudnnGetConvolutionBackwardDataAlgorithm_v7(c.handle.get(), c.w.get(), c.y.get(), c.how.get(), c.x.get(), 1,
                                                     &count, all.data()) == CUDNN_STATUS_SUCCESS);
   CHECK(count == 1);
+}
+
+TEST_CASE("a measurement does not wait for what the handle's stream has still to do") {
+  const fresh_dnn machine;
+  small_convolution c;
+  const owned_stream on;
+  CHECK(cudnnSetStream(c.handle.get(), on.get()) == CUDNN_STATUS_SUCCESS);
+  const buffer<float> x{std::size_t{144}};
+  check(cudaMemcpyAsync(x.data(), c.x_at.data(), 144 * sizeof(float), cudaMemcpyDeviceToDevice, on.get()), "copying");
+  std::vector<cudnnConvolutionFwdAlgoPerf_t> all(16);
+  int count = 0;
+  const auto measure = [&] {
+    return cudnnFindConvolutionForwardAlgorithmEx(c.handle.get(), c.x.get(), x.data(), c.w.get(), c.w_at.data(),
+                                                  c.how.get(), c.y.get(), c.y_at.data(), 16, &count, all.data(),
+                                                  nullptr, 0);
+  };
+  CHECK_THROWS_AS((void)measure(), simt::fault);
+  on.synchronize();
+  CHECK(measure() == CUDNN_STATUS_SUCCESS);
 }
 
 TEST_CASE("batch norm is refused where its parts do not fit, and a backward that finds another reserve is a fault") {
@@ -247,6 +267,10 @@ TEST_CASE("the codes of cuDNN become errors that a search can tell apart") {
   CHECK_THROWS_AS(check(CUDNN_STATUS_EXECUTION_FAILED, "pooling"), library_error);
   CHECK(refused_with<library_error>([] { check(CUDNN_STATUS_BAD_PARAM, "pooling"); }) ==
         "pooling failed (cuDNN says CUDNN_STATUS_BAD_PARAM): look up the status in the library's documentation");
+  simt::dnn.said = "(n <= 0) || (c <= 0)\nfor more";
+  CHECK(refused_with<library_error>([] { check(CUDNN_STATUS_BAD_PARAM, "pooling"); }) ==
+        "pooling failed (cuDNN says CUDNN_STATUS_BAD_PARAM for (n <= 0) || (c <= 0)): look up the status in the "
+        "library's documentation");
   CHECK(refused_with<unsupported>([] { (void)dnn_size(std::int64_t{1} << 31); }) ==
         "a size of 2147483648 (cuDNN counts in 31 bits): use a smaller batch or image");
 }

@@ -24,6 +24,11 @@ inline const char* cudnnGetErrorString(cudnnStatus_t s) {
       return "another cudnnStatus";
   }
 }
+/// Cut to the room there is, with a 0 at the end; the next call tells nothing.
+inline void cudnnGetLastErrorString(char* to, std::size_t room) {
+  const std::string all = std::exchange(simt::dnn.said, {});
+  if (room > 0) to[all.copy(to, room - 1)] = 0;
+}
 inline cudnnStatus_t cudnnCreate(cudnnHandle_t* to) {
   return simt::dnn_call([=] { return simt::make_dnn_object(to); });
 }

@@ -113,10 +113,11 @@ struct dnn_pass {
   }
   static int most() { return 2 * static_cast<int>(algorithms_of(Pass).size()); }
 
-  /// With the arithmetic that is set and with the default one, sorted by time, what failed last.
+  /// With the arithmetic that is set and with the default one, sorted by time, what failed last. On a stream of its
+  /// own: nothing says that what the handle's stream has still to do is waited for.
   template <class Perf>
-  static cudnnStatus_t measure(cudnnHandle_t handle, const dnn_convolution& c, const void* a, const void* b, void* to,
-                               int requested, int* count, Perf* results, void* workspace, std::size_t bytes) {
+  static cudnnStatus_t measure(const dnn_convolution& c, const void* a, const void* b, void* to, int requested,
+                               int* count, Perf* results, void* workspace, std::size_t bytes) {
     COMP_DNN_REQUIRE(convolvable(c, Pass));
     COMP_DNN_REQUIRE(addressed(a, b, to));
     if (requested <= 0 || !count || !results || (bytes > 0 && !workspace)) return CUDNN_STATUS_BAD_PARAM;
@@ -127,20 +128,17 @@ struct dnn_pass {
     for (int i = 0; i < static_cast<int>(algorithms_of(Pass).size()); ++i) {
       const auto by_time = [](const Perf& p) { return p.time < 0 ? 1e30F : p.time; };
       put_in_order(all, answer<Perf>(c, i, c.how.math, bytes), by_time);
-      if (c.how.math != CUDNN_DEFAULT_MATH)
-        put_in_order(all, answer<Perf>(c, i, CUDNN_DEFAULT_MATH, bytes), by_time);
+      if (c.how.math != CUDNN_DEFAULT_MATH) put_in_order(all, answer<Perf>(c, i, CUDNN_DEFAULT_MATH, bytes), by_time);
     }
     give_answers(std::move(all), requested, count, results);
-    COMP_DNN_REQUIRE(give_dnn(handle, [=, from = c] {
-      (void)gather(first(from), a);
-      (void)gather(second(from), b);
-      (void)library_writes<unsigned char>(workspace, bytes);
-      scatter(result(from), to, std::vector<float>(result(from).count(), 12345), 1, 0);
-    }));
-    if (handle->stream) device.wait_until(*handle->stream, handle->stream->given);
+    (void)gather(first(c), a);
+    (void)gather(second(c), b);
+    (void)library_writes<unsigned char>(workspace, bytes);
+    scatter(result(c), to, std::vector<float>(result(c).count(), 12345), 1, 0);
     return CUDNN_STATUS_SUCCESS;
   }
-  /// The least workspace first. The arithmetic that is named is the default one, whatever is set.
+  /// The least workspace first, after what wants more than memory has. The arithmetic that is named is the default one,
+  /// whatever is set.
   template <class Perf>
   static cudnnStatus_t guess(const dnn_convolution& c, int requested, int* count, Perf* results) {
     COMP_DNN_REQUIRE(convolvable(c, Pass));
@@ -148,8 +146,9 @@ struct dnn_pass {
     ++dnn.guessed;
     std::vector<Perf> all;
     for (int i = 0; i < static_cast<int>(algorithms_of(Pass).size()); ++i) {
+      const auto by_memory = [](const Perf& one) { return static_cast<std::int64_t>(one.memory); };
       const Perf p = answer<Perf>(c, i, CUDNN_DEFAULT_MATH, std::nullopt);
-      if (p.status == CUDNN_STATUS_SUCCESS) put_in_order(all, p, &Perf::memory);
+      if (p.status == CUDNN_STATUS_SUCCESS) put_in_order(all, p, by_memory);
     }
     give_answers(std::move(all), requested, count, results);
     return CUDNN_STATUS_SUCCESS;
@@ -157,6 +156,7 @@ struct dnn_pass {
   static cudnnStatus_t need(const dnn_convolution& c, int number, std::size_t* bytes) {
     COMP_DNN_REQUIRE(convolvable(c, Pass));
     if (!bytes || number < 0 || number >= static_cast<int>(algorithms_of(Pass).size())) return CUDNN_STATUS_BAD_PARAM;
+    if (unimplemented(Pass, number)) return CUDNN_STATUS_BAD_PARAM;
     const auto needed = workspace_of(c, algorithms_of(Pass)[static_cast<std::size_t>(number)]);
     if (!needed) return CUDNN_STATUS_NOT_SUPPORTED;
     *bytes = *needed;

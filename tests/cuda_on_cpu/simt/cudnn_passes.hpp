@@ -20,8 +20,7 @@ inline cudnnStatus_t cudnnFindConvolutionForwardAlgorithmEx(
   return simt::dnn_call([=] {
     COMP_DNN_REQUIRE(simt::usable(handle, x_desc, w_desc, y_desc, how));
     using pass = simt::dnn_pass<0>;
-    return pass::measure(handle, pass::of(x_desc, w_desc, y_desc, how), x, w, y, requested, count, results, workspace,
-                         bytes);
+    return pass::measure(pass::of(x_desc, w_desc, y_desc, how), x, w, y, requested, count, results, workspace, bytes);
   });
 }
 inline cudnnStatus_t cudnnGetConvolutionForwardAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x_desc,
@@ -72,8 +71,8 @@ inline cudnnStatus_t cudnnFindConvolutionBackwardDataAlgorithmEx(
   return simt::dnn_call([=] {
     COMP_DNN_REQUIRE(simt::usable(handle, w_desc, dy_desc, dx_desc, how));
     using pass = simt::dnn_pass<1>;
-    return pass::measure(handle, pass::of(dx_desc, w_desc, dy_desc, how), w, dy, dx, requested, count, results,
-                         workspace, bytes);
+    return pass::measure(pass::of(dx_desc, w_desc, dy_desc, how), w, dy, dx, requested, count, results, workspace,
+                         bytes);
   });
 }
 inline cudnnStatus_t cudnnGetConvolutionBackwardDataAlgorithm_v7(cudnnHandle_t handle, cudnnFilterDescriptor_t w_desc,
@@ -129,8 +128,8 @@ inline cudnnStatus_t cudnnFindConvolutionBackwardFilterAlgorithmEx(
   return simt::dnn_call([=] {
     COMP_DNN_REQUIRE(simt::usable(handle, x_desc, dy_desc, dw_desc, how));
     using pass = simt::dnn_pass<2>;
-    return pass::measure(handle, pass::of(x_desc, dw_desc, dy_desc, how), x, dy, dw, requested, count, results,
-                         workspace, bytes);
+    return pass::measure(pass::of(x_desc, dw_desc, dy_desc, how), x, dy, dw, requested, count, results, workspace,
+                         bytes);
   });
 }
 inline cudnnStatus_t cudnnGetConvolutionBackwardFilterAlgorithm_v7(cudnnHandle_t handle, cudnnTensorDescriptor_t x_desc,

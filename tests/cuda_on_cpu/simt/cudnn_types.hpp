@@ -91,6 +91,7 @@ struct dnn_rules {
   std::size_t measured_in = 0;    // the largest workspace for that
   std::vector<run> runs;          // convolutions since the start
   std::vector<int> norms, pools;  // the modes of batch norms and pools since the start
+  std::string said;               // what cuDNN tells of the last error, once
 };
 inline dnn_rules dnn;
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "fixed_norm.hpp"
@@ -34,7 +35,7 @@ inline cudnnStatus_t train_persistent(context& c, const norm_plan& plan, const t
                                                                   &kept);
   }
   if (status != CUDNN_STATUS_SUCCESS) return status;
-  if (static_cast<std::int64_t>(work) > c.workspace_limit()) return CUDNN_STATUS_NOT_SUPPORTED;
+  if (std::cmp_greater(work, c.workspace_limit())) return CUDNN_STATUS_NOT_SUPPORTED;
   if (kept > 0) s.reserve = c.make({static_cast<std::int64_t>((kept + 3) / 4)}, precision::fp32);
   return cudnnBatchNormalizationForwardTrainingEx(
       handle, plan.mode, norm_alone, &dnn_one, &dnn_zero, plan.x.get(), x.data(), nullptr, nullptr, plan.x.get(),
@@ -147,7 +148,7 @@ inline cudnnStatus_t train_persistent_backward(context& c, const norm_plan& plan
     status = cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle, plan.mode, norm_alone, nullptr, d, &kept);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   const std::int64_t there = saved.size() > 2 ? saved[2].size() : 0;  // another route's reserve is none of this one
-  if (there != static_cast<std::int64_t>((kept + 3) / 4) || static_cast<std::int64_t>(work) > c.workspace_limit())
+  if (there != static_cast<std::int64_t>((kept + 3) / 4) || std::cmp_greater(work, c.workspace_limit()))
     return CUDNN_STATUS_NOT_SUPPORTED;
   return cudnnBatchNormalizationBackwardEx(
       handle, plan.mode, norm_alone, &dnn_one, &dnn_zero, &dnn_one, to.keeps(), d, x.data(), nullptr, nullptr, d,

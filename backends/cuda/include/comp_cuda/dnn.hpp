@@ -13,6 +13,7 @@
 #include <limits>
 #include <map>
 #include <source_location>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -27,13 +28,21 @@ constexpr bool is_unsupported(cudnnStatus_t s) {
   return s >= CUDNN_STATUS_NOT_SUPPORTED && s < CUDNN_STATUS_INTERNAL_ERROR;
 }
 
+/// The status and, where cuDNN tells it, which of its conditions was not met.
+inline std::string words_of(cudnnStatus_t s) {
+  char said[512] = "";
+  cudnnGetLastErrorString(said, sizeof said);
+  const std::string_view all{said}, condition = all.substr(0, all.find('\n'));
+  return condition.empty() ? cudnnGetErrorString(s) : fmt::format("{} for {}", cudnnGetErrorString(s), condition);
+}
+
 /// Throws: what the status stands for; nothing for success.
 inline void check(cudnnStatus_t s, std::string_view doing, std::source_location at = std::source_location::current()) {
   if (s == CUDNN_STATUS_SUCCESS) return;
   const bool memory = s == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
                       s == CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED;
   const verdict means = is_unsupported(s) ? verdict::unsupported : memory ? verdict::no_memory : verdict::failed;
-  check(library_status{"cuDNN", cudnnGetErrorString(s), static_cast<int>(s), means}, doing, at);
+  check(library_status{"cuDNN", words_of(s).c_str(), static_cast<int>(s), means}, doing, at);
 }
 
 /// A handle or descriptor of cuDNN.
