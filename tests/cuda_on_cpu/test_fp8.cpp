@@ -386,6 +386,23 @@ TEST_CASE("quantised weights are kept until the values change") {
 }
 #endif
 
+TEST_CASE("quantised weights that were only recorded for a graph are not taken for made") {
+  rig r;
+  if (!r.has(precision::fp8_e4m3)) return;
+  r.c.part<matrix_products>().settings.measure = false;
+  const auto values = normal(32 * 32, 3);
+  parameter w = make_parameter(r.c, normal(32 * 32, 1), {32, 32}, true),
+            same = make_parameter(r.c, values, {32, 32}, true);
+  const tensor x = upload(r.c, normal(32 * 32, 2), {32, 32}, precision::fp8_e4m3);
+  (void)linear(r.c, x, w, nullptr);
+  set_values(r.c, w, values);
+  parameter* const all[] = {&w};
+  {
+    const captured_step never_given = capture(r.c, all, 0, [&] { (void)linear(r.c, x, w, nullptr); });
+  }
+  CHECK(download(r.c, linear(r.c, x, w, nullptr)) == download(r.c, linear(r.c, x, same, nullptr)));
+}
+
 TEST_CASE("an overflow before FP8 is seen after it") {
   rig r;
   if (!r.has(precision::fp8_e4m3)) return;

@@ -133,7 +133,7 @@ class recording {
  public:
   recording(context& c, std::uint64_t draws) : c_{c}, left_before_{c.pool().left_of_graphs()} {
     check(cudaStreamBeginCapture(c.stream().get(), cudaStreamCaptureModeThreadLocal), "beginning a capture");
-    c.pool().begin_graph();
+    c.pool().begin_graph(c.stream().get());
     c.part<step_report>().capture(true);
     c.part<draw_counter>().begin(draws);
   }
@@ -187,6 +187,7 @@ captured_step recorded(context& c, std::span<parameter* const> all, std::uint64_
     before.put_back();
     throw;
   }
+  for (parameter* p : all) ++p->version;  // what was derived from the values is made when the graph runs, if it does
   made.scratch = c.scratch_memory();
   made.losses = c.part<step_report>().place_of_graphs();
   return made;
