@@ -19,10 +19,12 @@ class buffer {
     const std::size_t bytes = (n + shift) * sizeof(T);
     if (bytes) check(cudaMalloc(&start_, bytes), "allocating a test's memory");
     if (bytes) check(cudaMemset(start_, 0xA5, bytes), "filling a test's memory");
+    settle();
     first_ = static_cast<T*>(start_) + shift;
   }
   explicit buffer(std::span<const T> values, std::size_t shift = 0) : buffer(values.size(), shift) {
     if (n_) check(cudaMemcpy(first_, values.data(), values.size_bytes(), cudaMemcpyHostToDevice), "filling memory");
+    settle();
   }
   explicit buffer(const std::vector<T>& values, std::size_t shift = 0) : buffer(std::span<const T>{values}, shift) {}
   buffer(buffer&& other) noexcept : n_{other.n_}, start_{std::exchange(other.start_, nullptr)}, first_{other.first_} {}
@@ -40,6 +42,9 @@ class buffer {
   }
 
  private:
+  /// Filling returns before it is done, and the streams of a device do not wait for the default one.
+  static void settle() { check(cudaStreamSynchronize(nullptr), "filling a test's memory"); }
+
   std::size_t n_;
   void* start_ = nullptr;
   T* first_ = nullptr;

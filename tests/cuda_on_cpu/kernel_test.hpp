@@ -30,6 +30,7 @@ using simt::buffer;
 template <class T>
 void put(const buffer<T>& to, std::size_t at, T value) {
   check(cudaMemcpy(to.data() + at, &value, sizeof(T), cudaMemcpyHostToDevice), "writing an element");
+  check(cudaStreamSynchronize(nullptr), "writing an element");  // the copy returns when the value is taken, not there
 }
 
 template <class T>

@@ -59,6 +59,14 @@ TEST_CASE("without a GPU or a driver the probe says so and names the alternative
       probe(), "GPU 0 asked for (0 found by the CUDA driver): use one that is there, or the host device", error);
   simt::device.has_driver = false;
   CHECK(devices() == 0);
+  CHECK_THROWS_WITH_AS(
+      probe(), "GPU 0 asked for (0 found by the CUDA driver): use one that is there, or the host device", error);
+  simt::device.old_driver = 11040;
+  CHECK(devices() == 0);
+  CHECK_THROWS_WITH_AS(probe(),
+                       "GPU 0 asked for (the driver knows CUDA 11.4, and this program is of CUDA 13): update the "
+                       "driver, or use the host device",
+                       error);
   simt::device = {};
   CHECK_THROWS_WITH_AS(
       probe(1), "GPU 1 asked for (1 found by the CUDA driver): use one that is there, or the host device", error);
@@ -105,6 +113,55 @@ TEST_CASE("memory that a pool keeps is given back before it runs out") {
   }
   CHECK(pool.live_bytes() == 900 << 10);
   CHECK(pool.allocate(100 << 10, on.get()).bytes() == 100 << 10);  // it goes on
+}
+
+TEST_CASE("what work that did not fit has left behind is given back before the next, for the code of libraries") {
+  const fresh device;
+  simt::device.properties.totalGlobalMem = 1 << 20;
+  memory_pool pool{probe()};
+  const owned_stream on;
+  {
+    const device_block most = pool.allocate(900 << 10, on.get());
+    CHECK_THROWS_AS(pool.allocate(200 << 10, on.get()), out_of_memory);
+  }
+  const device_block next = pool.allocate(512, on.get());
+  CHECK(simt::device.used == 512);
+  const std::uint64_t waits = simt::device.seen.waits;
+  pool.allocate(512, on.get());
+  pool.allocate(512, on.get());
+  CHECK(simt::device.seen.waits == waits);  // once
+}
+
+TEST_CASE("memory of a capture that has ended goes with its graph, in another capture too") {
+  const fresh device;
+  memory_pool pool{probe()};
+  const owned_stream on;
+  const auto begin = [&] {
+    check(cudaStreamBeginCapture(on.get(), cudaStreamCaptureModeThreadLocal), "beginning a capture");
+    pool.begin_graph(on.get());
+  };
+  const auto end = [&] {
+    cudaGraph_t graph = nullptr;
+    const cudaError_t code = cudaStreamEndCapture(on.get(), &graph);
+    pool.end_graph();
+    if (graph) check(cudaGraphDestroy(graph), "destroying a graph");
+    return code;
+  };
+  device_block before = pool.allocate(512, on.get());
+  begin();
+  device_block left = pool.allocate(512, on.get()), after = pool.allocate(512, on.get());
+  REQUIRE(end() == cudaSuccess);
+  CHECK(pool.left_of_graphs() == 2);
+  begin();
+  const device_block inside = pool.allocate(512, on.get());
+  left = {};
+  before = {};
+  CHECK(end() == cudaSuccess);
+  after = {};
+  CHECK(pool.left_of_graphs() == 1);
+  CHECK(pool.live_bytes() == 512);
+  on.synchronize();
+  CHECK(simt::device.memory.empty());
 }
 
 TEST_CASE("a single failed allocation is tried again, two are not") {
@@ -164,6 +221,31 @@ TEST_CASE("what the stand-in is for: a forgotten wait is seen") {
     first.synchronize();
     CHECK_THROWS_AS(second.synchronize(), simt::fault);
   }
+  SUBCASE("pinned memory is freed before it was sent") {
+    device_block x = pool.allocate(400, first.get());
+    {
+      const pinned_block pinned{400};
+      check(cudaMemcpyAsync(x.data(), pinned.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
+    }
+    CHECK_THROWS_AS(first.synchronize(), simt::fault);
+  }
+  SUBCASE("memory that is not pinned is written before it was sent, or read before it was fetched") {
+    device_block x = pool.allocate(400, first.get());
+    std::vector<float> given = values, got(100);
+    check(cudaMemcpyAsync(x.data(), given.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");
+    check(cudaMemcpyAsync(got.data(), x.data(), 400, cudaMemcpyDeviceToHost, first.get()), "fetching");
+    given[5] = 9;
+    CHECK(got == std::vector<float>(100));
+    first.synchronize();
+    CHECK(got[5] == 9);
+  }
+  SUBCASE("an event that keeps no time is asked for it") {
+    const event early{cudaEventDisableTiming}, late;
+    first.record(early);
+    first.record(late);
+    first.synchronize();
+    CHECK_THROWS_AS((void)late.seconds_since(early), cuda_error);
+  }
   SUBCASE("pinned memory is written before it was sent") {
     device_block x = pool.allocate(400, first.get());
     const pinned_block pinned{400};
@@ -217,6 +299,50 @@ TEST_CASE("a launch that fails is told where it was made, and the next one runs"
   doubled(x, 100, on.get());
   on.synchronize();
   CHECK(fetched(x, 100) == std::vector<float>(100));
+}
+
+TEST_CASE("errors after which CUDA asks for a new process are a lost device, those of code for others unsupported") {
+  for (const int code : {46, 214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721, 810}) {
+    CAPTURE(code);
+    CHECK(loses_device(static_cast<cudaError_t>(code)));
+    CHECK_THROWS_AS(check(static_cast<cudaError_t>(code), "x"), device_lost);
+  }
+  for (const auto code : {cudaErrorMemoryAllocation, cudaErrorInvalidValue, cudaErrorNotReady, cudaErrorNotSupported})
+    CHECK_FALSE(loses_device(code));
+  for (const auto code : {cudaErrorNoKernelImageForDevice, cudaErrorInvalidDeviceFunction,
+                          cudaErrorUnsupportedPtxVersion, cudaErrorLaunchOutOfResources})
+    CHECK_THROWS_AS(check(code, "x"), unsupported);
+}
+
+TEST_CASE("a library that failed since the device is lost says so, although its errors are not the runtime's last") {
+  const fresh device;
+  const owned_stream on;
+  const auto told = [](verdict means) { check(library_status{"a library", "FAILED", 1, means}, "x"); };
+  CHECK_THROWS_AS(told(verdict::failed), library_error);
+  simt::device.lost = cudaErrorIllegalAddress;
+  CHECK(cudaGetLastError() == cudaSuccess);  // nobody has met it yet
+  CHECK_THROWS_AS(told(verdict::unsupported), unsupported);
+  SUBCASE("it has failed") { CHECK_THROWS_AS(told(verdict::failed), device_lost); }
+  SUBCASE("it got no memory") { CHECK_THROWS_AS(told(verdict::no_memory), device_lost); }
+  CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
+  CHECK(cudaGetLastError() == cudaErrorIllegalAddress);
+}
+
+TEST_CASE("a stream is asked whether its work is done") {
+  const fresh device;
+  memory_pool pool{probe()};
+  const owned_stream on;
+  CHECK(cudaStreamQuery(on.get()) == cudaSuccess);
+  const device_block x = pool.allocate(400, on.get());
+  check(cudaMemsetAsync(x.data(), 0, 400, on.get()), "clearing");
+  CHECK(cudaStreamQuery(nullptr) == cudaSuccess);  // the other waits for nothing there
+  CHECK(cudaStreamQuery(on.get()) == cudaErrorNotReady);
+  CHECK(cudaStreamQuery(on.get()) == cudaSuccess);
+  check(cudaStreamBeginCapture(on.get(), cudaStreamCaptureModeThreadLocal), "beginning a capture");
+  CHECK(cudaStreamQuery(nullptr) == cudaErrorStreamCaptureUnsupported);
+  cudaGraph_t graph = nullptr;
+  CHECK(cudaStreamEndCapture(on.get(), &graph) == cudaErrorStreamCaptureInvalidated);
+  (void)cudaGetLastError();
 }
 
 TEST_CASE("a lost device is told at the next wait, at every call after it, and destructors stay quiet") {

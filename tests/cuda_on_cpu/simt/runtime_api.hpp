@@ -55,10 +55,18 @@ inline const char* cudaGetErrorName(cudaError_t code) {
   }
 }
 inline const char* cudaGetErrorString(cudaError_t) { return "from the stand-in"; }
+/// Of calls of this runtime: it asks no device, and what libraries have met is theirs. A lost device, once a call has
+/// met it, is not forgotten.
 inline cudaError_t cudaGetLastError() {
-  const cudaError_t code = simt::device.lost != cudaSuccess ? simt::device.lost : simt::device.last;
-  simt::device.last = cudaSuccess;
-  return code;
+  const bool stays = simt::device.last == simt::device.lost;
+  return stays ? simt::device.last : std::exchange(simt::device.last, cudaSuccess);
+}
+
+#define CUDART_VERSION 13000
+/// 0 where no driver is installed.
+inline cudaError_t cudaDriverGetVersion(int* version) {
+  *version = simt::device.has_driver ? CUDART_VERSION : simt::device.old_driver;
+  return cudaSuccess;
 }
 
 inline cudaError_t cudaGetDeviceCount(int* count) {
@@ -130,6 +138,17 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     return cudaSuccess;
   });
 }
+/// The device goes on while the host asks.
+inline cudaError_t cudaStreamQuery(cudaStream_t s) {
+  return simt::runtime_call([=] {
+    if (!known_stream(s)) return cudaErrorInvalidResourceHandle;
+    if (s && s->in) return simt::broken(*s->in, cudaErrorStreamCaptureUnsupported);
+    if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
+    if (!s || s->done == s->given) return cudaSuccess;
+    simt::device.run_until(*s, s->done + 1);
+    return cudaErrorNotReady;
+  });
+}
 
 namespace simt {
 /// An event joins a stream to the capture that it was recorded in; one of no capture, or of another, cannot be waited
@@ -148,9 +167,11 @@ inline cudaError_t wait_in_capture(simt_stream* s, const simt_event& e) {
 }
 }  // namespace simt
 
-inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned) {
+inline cudaError_t cudaEventCreateWithFlags(cudaEvent_t* to, unsigned flags) {
   return simt::runtime_call([=] {
+    if (flags != cudaEventDefault && flags != cudaEventDisableTiming) return cudaErrorInvalidValue;
     auto made = std::make_unique<simt_event>();
+    made->timed = flags == cudaEventDefault;
     made->gpu = simt::device.current;
     *to = made.get();
     simt::device.events.insert(std::move(made));
@@ -211,7 +232,7 @@ inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, c
     if (!simt::known(simt::device.events, from) || !simt::known(simt::device.events, to))
       return cudaErrorInvalidResourceHandle;
     if (from->in || to->in) return cudaErrorCapturedEvent;
-    if (!from->on || !to->on) return cudaErrorInvalidResourceHandle;
+    if (!from->on || !to->on || !from->timed || !to->timed) return cudaErrorInvalidResourceHandle;
     if (from->on->done < from->at || to->on->done < to->at) return cudaErrorNotReady;
     *milliseconds = std::chrono::duration<float, std::milli>(to->passed - from->passed).count();
     return cudaSuccess;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory of the stand-in: allocations with a limit, pools that keep what is freed, pinned memory, copies in stream
-// order. A copy from pinned memory reads it when it runs, as a device does: memory that is reused too early gives wrong
-// data.
+// order. A copy reads memory of the host when it runs, as a device does, and from memory that is not pinned it may, as
+// systems differ: what is reused too early gives wrong data. What is not pinned may be written as late too.
 #pragma once
 
 #include "runtime_api.hpp"
@@ -76,12 +76,13 @@ inline bool on_device(const void* p, std::size_t bytes) {
   const allocation* a = memory_map::common().find(p);
   return a && static_cast<const unsigned char*>(p) + bytes <= a->data() + a->bytes();
 }
-inline bool is_pinned(const void* p, std::size_t bytes) {
+/// Null for memory that is not pinned.
+inline std::shared_ptr<char> use_of_pinned(const void* p, std::size_t bytes) {
   const auto* at = static_cast<const unsigned char*>(p);
   const auto after = device.pinned.upper_bound(at);
-  if (after == device.pinned.begin()) return false;
-  const auto& [start, size] = *std::prev(after);
-  return at + bytes <= start + size;
+  if (after == device.pinned.begin()) return nullptr;
+  const auto& [start, block] = *std::prev(after);
+  return at + bytes <= start + block.bytes ? block.use : nullptr;
 }
 inline void copy(void* to, const void* from, std::size_t bytes) {
   if (!bytes) return;
@@ -176,14 +177,25 @@ inline cudaError_t cudaMallocHost(void** to, std::size_t bytes) {
   return simt::runtime_call([=] {
     if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
     *to = ::operator new(bytes);
-    simt::device.pinned[static_cast<unsigned char*>(*to)] = bytes;
+    simt::device.pinned[static_cast<unsigned char*>(*to)] = {.bytes = bytes};
     return cudaSuccess;
   });
 }
+/// That it waits for the device is documented nowhere. Who frees is mostly a destructor: the next call tells of a
+/// fault.
 inline cudaError_t cudaFreeHost(void* p) {
   if (const auto code = simt::unsafe_call(); code != cudaSuccess) return simt::device.report(code);
-  if (!simt::device.pinned.erase(static_cast<unsigned char*>(p))) return simt::device.report(cudaErrorInvalidValue);
-  if (simt::device.lost == cudaSuccess) simt::device.run_all();
+  const auto found = simt::device.pinned.find(static_cast<unsigned char*>(p));
+  if (found == simt::device.pinned.end()) return simt::device.report(cudaErrorInvalidValue);
+  if (found->second.use.use_count() > 1 && simt::device.lost == cudaSuccess) {
+    try {
+      simt::device.run_all();
+    } catch (...) {  // one fault is enough
+    }
+    simt::device.later =
+        std::make_exception_ptr(simt::fault{"pinned memory is freed while a copy has still to use it"});
+  }
+  simt::device.pinned.erase(found);
   ::operator delete(p);
   return cudaSuccess;
 }
@@ -197,17 +209,13 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes
                                               : (to_device ? cudaMemcpyHostToDevice : cudaMemcpyHostToHost));
     if (bytes && (!as_said || !to || !from)) return cudaErrorInvalidValue;
     if (const auto code = simt::may_give(s); code != cudaSuccess) return code;
-    const bool pageable =
-        (!from_device && !simt::is_pinned(from, bytes)) || (!to_device && !simt::is_pinned(to, bytes));
+    const auto read = simt::use_of_pinned(from, bytes), written = simt::use_of_pinned(to, bytes);
+    const bool pageable = (!from_device && !read) || (!to_device && !written);
     if (s && s->in && pageable) return simt::broken(*s->in, cudaErrorStreamCaptureUnsupported);
-    if (!from_device && !simt::is_pinned(from, bytes)) {  // pageable: staged before the call returns
-      const auto* start = static_cast<const unsigned char*>(from);
-      simt::device.give(
-          s, [=, staged = std::vector<unsigned char>(start, start + bytes)] { simt::copy(to, staged.data(), bytes); });
-    } else {
-      simt::device.give(s, [=] { simt::copy(to, from, bytes); });
-    }
-    if (!to_device && !simt::is_pinned(to, bytes) && s) simt::device.wait_until(*s, s->given);
+    simt::device.give(s, [to, from, bytes, uses = std::pair{read, written}] {
+      (void)uses;  // until the copy is made
+      simt::copy(to, from, bytes);
+    });
     return cudaSuccess;
   });
 }

@@ -20,12 +20,16 @@ enum cudaError_t {
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
+  cudaErrorStubLibrary = 34,
   cudaErrorInsufficientDriver = 35,
   cudaErrorDevicesUnavailable = 46,
+  cudaErrorInvalidDeviceFunction = 98,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
   cudaErrorNoKernelImageForDevice = 209,
   cudaErrorECCUncorrectable = 214,
+  cudaErrorNvlinkUncorrectable = 220,
+  cudaErrorUnsupportedPtxVersion = 222,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
   cudaErrorIllegalAddress = 700,
@@ -39,6 +43,7 @@ enum cudaError_t {
   cudaErrorInvalidPc = 718,
   cudaErrorLaunchFailure = 719,
   cudaErrorNotSupported = 801,
+  cudaErrorMpsClientTerminated = 810,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901,
   cudaErrorStreamCaptureMerge = 902,
@@ -65,6 +70,7 @@ struct simt_stream {
   std::shared_ptr<simt::capture> in = nullptr;  // null: work runs
 };
 struct simt_event {
+  bool timed = true;
   simt_stream* on = nullptr;  // null: never recorded, or recorded in a capture
   std::uint64_t at = 0;
   std::shared_ptr<simt::capture> in = nullptr;  // that it was last recorded in
@@ -81,6 +87,7 @@ namespace simt {
 struct gpu {
   int count = 1, current = 0;
   bool has_driver = true, has_pools = true;
+  int old_driver = 0;  // where has_driver is false: the CUDA of one that is too old; 0: none is installed
   cudaDeviceProp properties;
   // Faults to order; 1 is the next one, 0 none.
   int fail_allocation = 0, fail_launch = 0, lose_device = 0;  // of allocations, of launches, of pieces of work run
@@ -110,7 +117,11 @@ struct gpu {
     bool given_back = false;  // to be freed when its stream comes there, which of a lost device is never
   };
   std::map<void*, owned> memory;
-  std::map<const unsigned char*, std::size_t> pinned;
+  struct pinned_block {
+    std::size_t bytes;
+    std::shared_ptr<char> use = std::make_shared<char>();  // held by each copy that is still to be made
+  };
+  std::map<const unsigned char*, pinned_block> pinned;
 
   /// A new device, as at the start of a process. Throws: fault where memory is still in use.
   void reset() {
@@ -205,7 +216,7 @@ template <class F>
 cudaError_t runtime_call(F call) {
   if (device.later) std::rethrow_exception(std::exchange(device.later, nullptr));
   if (!device.has_driver) return device.report(cudaErrorInsufficientDriver);
-  if (device.lost != cudaSuccess) return device.lost;
+  if (device.lost != cudaSuccess) return device.report(device.lost);
   const cudaError_t code = call();
   return device.report(device.lost != cudaSuccess ? device.lost : code);
 }

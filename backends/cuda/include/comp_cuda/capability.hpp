@@ -61,7 +61,7 @@ struct capability {
 inline int devices() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
-  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
+  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver || code == cudaErrorStubLibrary) {
     (void)cudaGetLastError();
     return 0;
   }
@@ -69,9 +69,21 @@ inline int devices() {
   return count;
 }
 
+/// Throws: error for a driver of an earlier CUDA than this program's, to which no GPU can be seen.
+inline void require_driver_for(int device) {
+  int known = 0;  // stays where there is no driver
+  (void)cudaDriverGetVersion(&known);
+  require<error>(
+      known == 0 || known / 1000 >= CUDART_VERSION / 1000,
+      "GPU {} asked for (the driver knows CUDA {}.{}, and this program is of CUDA {}): update the driver, or "
+      "use the host device",
+      device, known / 1000, known % 1000 / 10, CUDART_VERSION / 1000);
+}
+
 /// Throws: error for a GPU that is not there, naming the alternative.
 inline capability probe(int device = 0) {
   const int count = devices();
+  if (count == 0) require_driver_for(device);
   require<error>(device >= 0 && device < count,
                  "GPU {} asked for ({} found by the CUDA driver): use one that is there, or the host device", device,
                  count);

@@ -33,7 +33,11 @@ struct library_error : error {
 
 /// True for the errors after which CUDA's documentation says that the process has to be started again.
 constexpr bool loses_device(cudaError_t code) {
-  switch (code) {
+  switch (static_cast<int>(code)) {
+    case cudaErrorDevicesUnavailable:
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case 226:  // cudaErrorContained, which headers have from 12.8 on
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchTimeout:
     case cudaErrorAssert:
@@ -43,15 +47,17 @@ constexpr bool loses_device(cudaError_t code) {
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
     case cudaErrorLaunchFailure:
-    case cudaErrorECCUncorrectable:
-    case cudaErrorDevicesUnavailable:
+    case 721:  // cudaErrorTensorMemoryLeak, from 12.8 on
+    case cudaErrorMpsClientTerminated:
       return true;
     default:
       return false;
   }
 }
+/// Of sizes, of what a device cannot do, and of code that was built for others or by a toolkit too new for its driver.
 constexpr bool is_unsupported(cudaError_t code) {
   return code == cudaErrorNotSupported || code == cudaErrorNoKernelImageForDevice ||
+         code == cudaErrorInvalidDeviceFunction || code == cudaErrorUnsupportedPtxVersion ||
          code == cudaErrorInvalidConfiguration || code == cudaErrorLaunchOutOfResources;
 }
 
@@ -78,13 +84,23 @@ struct library_status {
   cuda::verdict verdict;
 };
 
+/// What the current device says when it is asked: libraries have runtimes of their own, and what went wrong there is no
+/// last error here. Ends a capture of this thread, as the failure that is asked about does. Never not ready.
+inline cudaError_t state_of_device() {
+  const cudaError_t last = cudaGetLastError(), now = loses_device(last) ? last : cudaStreamQuery(nullptr);
+  (void)cudaGetLastError();
+  return now == cudaErrorNotReady ? cudaSuccess : now;
+}
+
 /// Throws: what the status stands for, as check() of a CUDA code does; device_lost where that is why the library
 /// failed.
 inline void check(const library_status& s, std::string_view doing,
                   std::source_location at = std::source_location::current()) {
   if (s.verdict == verdict::fine) return;
-  const cudaError_t code = cudaGetLastError();  // a lost device says so to every call
-  if (loses_device(code)) check(code, doing, at);
+  if (s.verdict != verdict::unsupported) {
+    const cudaError_t code = state_of_device();
+    if (loses_device(code)) check(code, doing, at);
+  }
   const auto text = [&](std::string_view advice) {
     return fmt::format("{} failed at {}:{} ({} says {}): {}", doing, at.file_name(), at.line(), s.library, s.name,
                        advice);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device memory in the order of a stream: freed blocks are used again without waiting, and the driver keeps what it
 // has. Live and peak bytes are counted here, as asked for and rounded to 512: what a plan needs, not what the driver
-// holds. Where memory runs out, what is kept is given back and the allocation tried once more.
+// holds. Where memory runs out, what is kept is given back and the allocation tried once more; after one that failed,
+// what the work left behind is given back too, since libraries load their code beside the pool.
 // While a stream is captured, what is allocated belongs to the graph, and is counted where the graph runs.
 #pragma once
 
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -27,12 +27,14 @@ class device_block {
       : pool_{std::exchange(other.pool_, nullptr)},
         data_{std::exchange(other.data_, nullptr)},
         bytes_{other.bytes_},
-        on_{other.on_} {}
+        on_{other.on_},
+        graph_{other.graph_} {}
   device_block& operator=(device_block&& other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
     std::swap(on_, other.on_);
+    std::swap(graph_, other.graph_);
     return *this;
   }
   inline ~device_block();
@@ -43,12 +45,13 @@ class device_block {
 
  private:
   friend class memory_pool;
-  device_block(memory_pool* pool, void* data, std::int64_t bytes, cudaStream_t on)
-      : pool_{pool}, data_{data}, bytes_{bytes}, on_{on} {}
+  device_block(memory_pool* pool, void* data, std::int64_t bytes, cudaStream_t on, std::uint64_t graph)
+      : pool_{pool}, data_{data}, bytes_{bytes}, on_{on}, graph_{graph} {}
   memory_pool* pool_ = nullptr;
   void* data_ = nullptr;
   std::int64_t bytes_ = 0;
   cudaStream_t on_ = nullptr;
+  std::uint64_t graph_ = 0;  // the number of the capture that has allocated it; 0: none
 };
 
 /// Outlives its blocks. Not for several threads at once.
@@ -72,36 +75,40 @@ class memory_pool {
   device_block allocate(std::int64_t bytes, cudaStream_t on) {
     const std::int64_t rounded = (bytes + granule - 1) / granule * granule;
     if (rounded == 0) return {};
+    if (graph_ == 0 && std::exchange(ran_out_, false)) give_back();
     void* data = nullptr;
     cudaError_t code = cudaMallocFromPoolAsync(&data, static_cast<std::size_t>(rounded), pool_, on);
-    if (code == cudaErrorMemoryAllocation && !in_graph_) {
+    if (code == cudaErrorMemoryAllocation && graph_ == 0) {
       (void)cudaGetLastError();
       give_back();
       code = cudaMallocFromPoolAsync(&data, static_cast<std::size_t>(rounded), pool_, on);
     }
+    ran_out_ = ran_out_ || code == cudaErrorMemoryAllocation;
     check(code, fmt::format("allocating {} bytes with {} of {} in use", rounded, live_, device_.memory_bytes));
     live_ += rounded;
     peak_ = peak_ < live_ ? live_ : peak_;
-    if (in_graph_) of_graph_.insert(data);
-    return {this, data, rounded, on};
+    const std::uint64_t of = on == captured_ ? graph_ : 0;
+    left_of_graphs_ += of != 0;
+    return {this, data, rounded, on, of};
   }
 
   /// To be called around a capture. Memory from before that is given back meanwhile is freed after it.
-  void begin_graph() {
-    in_graph_ = true;
+  void begin_graph(cudaStream_t captured) {
+    captured_ = captured;
+    graph_ = ++graphs_;
     live_before_ = live_;
     peak_before_ = std::exchange(peak_, live_);
   }
   /// Returns: the most bytes that the work of the graph has in use beside what was there.
   std::int64_t end_graph() {
-    in_graph_ = false;
+    graph_ = 0;
     const std::int64_t most = peak_ - live_before_;
     peak_ = peak_before_;
     for (const auto& [data, on] : std::exchange(later_, {})) (void)cudaFreeAsync(data, on);
     return most;
   }
   /// How many blocks of graphs are in use although their capture has ended: nothing is behind them.
-  std::size_t left_of_graphs() const { return of_graph_.size(); }
+  std::size_t left_of_graphs() const { return left_of_graphs_; }
   /// Work runs that has `bytes` more in use in its middle.
   void count_run(std::int64_t bytes) { peak_ = peak_ < live_ + bytes ? live_ + bytes : peak_; }
 
@@ -120,24 +127,26 @@ class memory_pool {
  private:
   friend class device_block;
   static constexpr std::int64_t granule = 512;
-  void free(void* data, std::int64_t bytes, cudaStream_t on) {
-    live_ -= bytes;
-    const bool of_graph = of_graph_.erase(data) > 0;
-    if (in_graph_ && !of_graph) return later_.emplace_back(data, on), void();
-    if (of_graph && !in_graph_) return;  // it went with its graph
-    (void)cudaFreeAsync(data, on);       // after a lost device there is nothing to free
+  void free(const device_block& b) {
+    live_ -= b.bytes_;
+    left_of_graphs_ -= b.graph_ != 0;
+    if (b.graph_ != 0 && b.graph_ != graph_) return;  // it went with its graph
+    if (b.graph_ == 0 && graph_ != 0 && b.on_ == captured_) return later_.emplace_back(b.data_, b.on_), void();
+    (void)cudaFreeAsync(b.data_, b.on_);  // after a lost device there is nothing to free
   }
   capability device_;
   cudaMemPool_t pool_ = nullptr;
   std::int64_t live_ = 0, peak_ = 0;
-  bool in_graph_ = false;
+  bool ran_out_ = false;                  // since memory was given back
+  std::uint64_t graph_ = 0, graphs_ = 0;  // the capture that goes on, 0 for none, and how many there were
+  cudaStream_t captured_ = nullptr;
   std::int64_t live_before_ = 0, peak_before_ = 0;
-  std::set<void*> of_graph_;                           // allocated by a capture and not given back
+  std::size_t left_of_graphs_ = 0;
   std::vector<std::pair<void*, cudaStream_t>> later_;  // given back during a capture that has not allocated them
 };
 
 inline device_block::~device_block() {
-  if (pool_) pool_->free(data_, bytes_, on_);
+  if (pool_) pool_->free(*this);
 }
 
 }  // namespace comp::cuda

@@ -59,21 +59,22 @@ class prefetcher {
     ++next_;
     ++waiting_;
   }
-  /// The oldest batch, which `compute` waits for and in whose order it is freed.
+  /// The oldest batch, which `compute` waits for and in whose order it is freed. It is gone where that fails.
   device_block take(const owned_stream& compute) {
     require<error>(waiting_ > 0, "a batch is taken ({} wait): put one first", waiting_);
     slot& s = slots_[(next_ - waiting_) % slots_.size()];
-    compute.wait_for(s.copied);
     --waiting_;
-    s.device.hand_to(compute.get());
-    return std::move(s.device);
+    device_block taken = std::move(s.device);
+    compute.wait_for(s.copied);
+    taken.hand_to(compute.get());
+    return taken;
   }
 
  private:
   struct slot {
     pinned_block host;
     device_block device;
-    event copied;
+    event copied{cudaEventDisableTiming};
   };
   memory_pool* pool_;
   owned_stream copies_;

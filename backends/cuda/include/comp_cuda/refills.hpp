@@ -35,7 +35,7 @@ class refills {
  private:
   struct slot {
     pinned_block host;
-    event copied;
+    event copied{cudaEventDisableTiming};
   };
   context* c_;
   std::array<slot, 8> slots_;

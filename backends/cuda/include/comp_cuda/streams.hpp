@@ -11,7 +11,10 @@ namespace comp::cuda {
 
 class event {
  public:
-  event() { check(cudaEventCreateWithFlags(&event_, cudaEventDefault), "making an event"); }
+  /// cudaEventDisableTiming: one that is only waited for, which is cheaper.
+  explicit event(unsigned flags = cudaEventDefault) {
+    check(cudaEventCreateWithFlags(&event_, flags), "making an event");
+  }
   event(event&& other) noexcept : event_{std::exchange(other.event_, nullptr)} {}
   event& operator=(event&& other) noexcept {
     std::swap(event_, other.event_);

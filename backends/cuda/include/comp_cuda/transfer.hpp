@@ -26,7 +26,8 @@ struct uploads {
   explicit uploads(context& c) : way{c.pool(), slots} {}
 };
 
-/// The bytes on the device. Weights too large for pinned memory are copied by the driver, which may wait.
+/// The bytes on the device. What is too large for pinned memory is copied by the driver, and waited for: whether it has
+/// read memory that is not pinned when its call returns depends on the system.
 inline std::shared_ptr<memory> brought(context& c, std::span<const std::byte> from) {
   if (std::ssize(from) <= c.chosen().pinned_limit) {
     auto& way = c.part<uploads>().way;
@@ -36,6 +37,7 @@ inline std::shared_ptr<memory> brought(context& c, std::span<const std::byte> fr
   auto to = c.allocate(std::ssize(from));
   check(cudaMemcpyAsync(to->data(), from.data(), from.size(), cudaMemcpyHostToDevice, c.stream().get()),
         "copying values to the device");
+  c.stream().synchronize();
   return to;
 }
 inline index_range range_of(std::span<const std::int32_t> from) {
