@@ -34,7 +34,8 @@ struct tensors {
   array<float> vector = noise<float>(count(width), 4), d_vector = noise<float>(count(width), 5),
                per_row = noise<float>(count(rows), 6), inverse = noise<float>(count(rows), 7), one = noise<float>(1, 8),
                table = noise<float>(count(entries * width), 9),
-               scratch{count(std::max(column_scratch(rows, width, 2), most_partials))};
+               scratch{count(
+                   std::max({column_scratch(rows, width, 2), most_partials, embedding_scratch(rows, width, entries)}))};
   array<float> partial{count(most_partials)}, product = noise<float>(count(rows * (width + 16)), 10);
   array<std::uint8_t> codes{count(fp8_padded(rows) * width)}, codes_across{count(fp8_padded(rows) * width)};
   array<T> out{count(nodes * heads)};
@@ -150,8 +151,9 @@ class jobs_of {
     const double in_table = 4.0 * static_cast<double>(t.n);
     add("embedding", 1, in_table + labels,
         [&t] { embedding<T>(on, t.table.data(), t.token.data(), t.y.data(), t.rows, width, t.entries); });
-    add("embedding_backward", 1, 2 * in_table + labels,
-        [&t] { embedding_backward<T>(on, t.x.data(), t.token.data(), t.table.data(), t.rows, width, t.entries); });
+    add("embedding_backward", 1, 2 * in_table + labels, [&t] {
+      embedding_backward<T>(on, t.x.data(), t.token.data(), t.table.data(), t.rows, width, t.entries, t.scratch.data());
+    });
   }
   void graphs() {
     const tensors_type& t = t_;

@@ -127,7 +127,8 @@ TEST_CASE("an embedding's gradient has the host's bits, and steps of the optimiz
   const buffer<std::int32_t> indices{at};
   const buffer<float> gradient{std::vector<float>(table.size())};
   buffer<bf16> copy{table.size()};
-  embedding_backward<float>(on, dy.data(), indices.data(), gradient.data(), tokens, wide_row, entries);
+  const buffer<float> scratch{static_cast<std::size_t>(embedding_scratch(tokens, wide_row, entries))};
+  embedding_backward<float>(on, dy.data(), indices.data(), gradient.data(), tokens, wide_row, entries, scratch.data());
   auto w = d.make_parameter(table, {entries, wide_row});
   d.zero_gradient(w);
   d.embedding_backward(d.upload(g, {tokens, wide_row}, precision::fp32), d.upload(at, {tokens}), w);

@@ -95,6 +95,19 @@ struct parameters {
   }
 };
 
+/// What embedding_backward makes of a gradient of rows of `width`.
+template <class T>
+std::vector<float> table_gradient(const input<T>& dy, const std::vector<std::int32_t>& at, std::size_t width,
+                                  const std::vector<float>& before) {
+  const buffer<std::int32_t> indices{at};
+  const buffer<float> gradient{before};
+  const auto n = static_cast<index>(at.size()), w = static_cast<index>(width);
+  const auto entries = static_cast<index>(before.size()) / w;
+  const buffer<float> scratch{static_cast<std::size_t>(embedding_scratch(n, w, entries))};
+  embedding_backward<T>(on, dy.data(), indices.data(), gradient.data(), n, w, entries, scratch.data());
+  return gradient.values();
+}
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("sums over all elements and over rows agree with FP64", T, float, bf16, fp16) {
@@ -123,7 +136,20 @@ TEST_CASE_TEMPLATE("sums over all elements and over rows agree with FP64", T, fl
       check_close(to.values(), want, 4, 1e-5);
     }
   }
-  CHECK_THROWS_AS(column_sums<T>(on, nullptr, nullptr, index{1} << 40, 1, true, nullptr), error);
+}
+
+TEST_CASE("sums over more rows than 1024 chunks of 256 make longer chunks") {
+  CHECK(column_chunks(0) == 0);
+  CHECK(column_chunks(256 * 1024) == 1024);
+  CHECK(column_chunks(index{1} << 40) == 1024);
+  const index rows = 256 * 1024 + 3;
+  CHECK(rows_of_chunk(rows) == 257);
+  const buffer<bf16> x{values<bf16>(static_cast<std::size_t>(rows), 1)};
+  buffer<float> to{1}, scratch{static_cast<std::size_t>(column_scratch(rows, 1, 1))};
+  column_sums<bf16>(on, x.data(), to.data(), rows, 1, false, scratch.data());
+  double want = 0;
+  for (const double v : exact(x.values())) want += v;
+  CHECK(to.values()[0] == doctest::Approx(want).epsilon(1e-5));
 }
 
 TEST_CASE_TEMPLATE("an embedding's rows, and a gradient that adds equal indices in order", T, float, bf16, fp16) {
@@ -133,13 +159,10 @@ TEST_CASE_TEMPLATE("an embedding's rows, and a gradient that adds equal indices 
     const input<float> table{values<float>(entries * width, 1)};
     const input<T> dy{values<T>(n * width, 2)};
     std::vector<std::int32_t> at;
-    for (std::size_t i = 0; i < n; ++i) at.push_back(static_cast<std::int32_t>(i % 7 == 0 ? 3 : i * i % entries));
+    for (std::size_t i = 0; i < n; ++i) at.push_back(static_cast<std::int32_t>(i % 10 == 0 ? 3 : i * i % entries));
     const buffer<std::int32_t> indices{at};
     buffer<T> y{n * width};
-    buffer<float> gradient{std::vector<float>(entries * width)};
-    const auto w = static_cast<index>(width);
-    embedding<T>(on, table.data(), indices.data(), y.data(), n, w, entries);
-    embedding_backward<T>(on, dy.data(), indices.data(), gradient.data(), n, w, entries);
+    embedding<T>(on, table.data(), indices.data(), y.data(), n, static_cast<index>(width), entries);
     std::vector<double> want;
     std::vector<float> sums(entries * width);  // FP32, in order: the same bits
     for (std::size_t i = 0; i < n; ++i) {
@@ -149,18 +172,54 @@ TEST_CASE_TEMPLATE("an embedding's rows, and a gradient that adds equal indices 
       }
     }
     check_close(y.values(), want);
-    CHECK(gradient.values() == sums);
+    CHECK(table_gradient(dy, at, width, std::vector<float>(entries * width)) == sums);
   }
   const input<float> table{values<float>(6, 1)};
-  const buffer<std::int32_t> wrong{std::vector<std::int32_t>{-1, 3, 2}};
+  const std::vector<std::int32_t> wrong{-1, 3, 2};
+  const buffer<std::int32_t> indices{wrong};
   const input<T> dy{values<T>(6, 2)};
   buffer<T> y{6};
-  buffer<float> gradient{std::vector<float>(6)};
-  embedding<T>(on, table.data(), wrong.data(), y.data(), 3, 2, 3);
-  embedding_backward<T>(on, dy.data(), wrong.data(), gradient.data(), 3, 2, 3);
+  embedding<T>(on, table.data(), indices.data(), y.data(), 3, 2, 3);
   CHECK(std::isnan(exact(y.values())[3]));
-  CHECK(exact(gradient.values())[4] == dy.value[4]);
-  CHECK(gradient.values()[0] == 0);
+  const auto gradient = table_gradient(dy, wrong, 2, std::vector<float>(6));
+  CHECK(static_cast<double>(gradient[4]) == dy.value[4]);
+  CHECK(gradient[0] == 0);
+  embedding_backward<T>(on, nullptr, nullptr, nullptr, 0, 2, 3, nullptr);
+}
+
+TEST_CASE_TEMPLATE("an embedding's gradient adds each 64 of many equal indices first, wherever their row lies", T,
+                   float, bf16, fp16) {
+  const std::vector<std::size_t> places = {0, 1, 63, 64, 65, 127, 128, 129, 192, 193, 2600};
+  const std::size_t entries = 300, apart = 29;  // rows of the table between those that are asked for
+  std::vector<std::int32_t> at, mirrored;
+  for (std::size_t k = 0; k < places.size(); ++k) at.insert(at.end(), places[k], static_cast<std::int32_t>(k * apart));
+  std::shuffle(at.begin(), at.end(), std::mt19937{3});
+  for (const std::int32_t row : at) mirrored.push_back(static_cast<std::int32_t>(entries) - 1 - row);
+  for (const std::size_t width : {1, 8, 35}) {
+    CAPTURE(width);
+    const input<T> dy{values<T>(at.size() * width, 2)};
+    const std::vector<float> before = normal(entries * width, 4);
+    std::vector<float> want = before, turned(before.size()), sum(entries * width);
+    std::vector<std::size_t> seen(entries);
+    const auto add = [&](std::size_t row) {
+      for (std::size_t c = row * width; c < (row + 1) * width; ++c) want[c] += std::exchange(sum[c], 0.0F);
+    };
+    for (std::size_t i = 0; i < at.size(); ++i) {
+      const auto row = static_cast<std::size_t>(at[i]);
+      auto& to = places[row / apart] > 64 ? sum : want;
+      for (std::size_t c = 0; c < width; ++c) to[row * width + c] += native::math::load(dy.host[i * width + c]);
+      if (++seen[row] % 64 == 0) add(row);
+    }
+    for (std::size_t row = 0; row < entries; ++row) add(row);
+    CHECK(table_gradient(dy, at, width, before) == want);
+
+    const auto turn = [&](const std::vector<float>& from) {
+      for (std::size_t row = 0; row < entries; ++row)
+        std::copy_n(&from[row * width], width, &turned[(entries - 1 - row) * width]);
+      return turned;
+    };
+    CHECK(table_gradient(dy, mirrored, width, turn(before)) == turn(want));
+  }
 }
 
 TEST_CASE("norm, scaling and the count of what is not finite, over many tensors") {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a table by index, and their gradient, added in the order of the indices: the same bits every time, and as the
-// host adds them. An index that is not in the table gives NaN forward, and is left out backward.
-// Not here: speed where very many indices are equal; they are added one after another, by one block for 256 columns.
+// Rows of a table by index, and their gradient: the same bits every time. An index that is not in the table gives NaN
+// forward, and is left out backward.
+// The gradient is summed by lists of where each row of the table is asked for. Up to 64 places are added one after
+// another, as the host adds them; of a longer list (a token that fills up sentences) each 64 make a sum, and these are
+// added in order.
 #pragma once
 
+#include "embedding_lists.cuh"
 #include "support/rows.cuh"
 
 namespace comp::cuda {
@@ -34,39 +37,75 @@ struct embedding_rows {
   }
 };
 
-inline constexpr index rows_of_block = 32;  // of the table: grid.x; columns: grid.y
-
-/// A tile of indices at a time: those of this block's rows are packed in order, then added in order.
-template <class T>
-__global__ void __launch_bounds__(block_size)
-    embedding_gradient(pointer<const T> dy, pointer<const std::int32_t> at, index n, pointer<float> gradient,
-                       index width, index entries) {
-  __shared__ shared_array<index, block_size> found;
-  __shared__ shared_array<int, block_size / 32> of_warp;
-  const index first = static_cast<index>(blockIdx.x) * rows_of_block;
-  const index last = first + rows_of_block < entries ? first + rows_of_block : entries;
-  const index column = static_cast<index>(blockIdx.y) * block_size + threadIdx.x;
-  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (index begin = 0; begin < n; begin += block_size) {
-    const index i = begin + threadIdx.x;
-    const index row = i < n ? static_cast<index>(at[i]) : -1;
-    const unsigned votes = __ballot_sync(all_lanes, row >= first && row < last);
-    if (lane == 0) of_warp[warp] = __popc(votes);
-    __syncthreads();
-    int before = 0, all = 0;
-    for (unsigned w = 0; w < block_size / 32; ++w) {
-      const int some = of_warp[w];
-      if (w < warp) before += some;
-      all += some;
-    }
-    if (votes >> lane & 1U) found[static_cast<unsigned>(before + __popc(votes & ((1U << lane) - 1)))] = i;
-    __syncthreads();
-    for (int k = 0; k < all && column < width; ++k) {
-      const index from = found[static_cast<unsigned>(k)];
-      const pointer<float> to = gradient + (static_cast<index>(at[from]) * width + column);
-      *to = *to + widen<T>(dy[from * width + column]);
+/// total += the `count` rows of `from` that begin at start(0), start(1), ..., one after another; several on their way.
+template <int N, class T, class F>
+__device__ __forceinline__ void add_in_order(float (&total)[N], pointer<const T> from, index count, F start) {
+  constexpr int batch = N == 1 ? 8 : 32 / N;
+  index k = 0;
+  for (; k + batch <= count; k += batch) {
+    float v[batch][N];
+#pragma unroll
+    for (int b = 0; b < batch; ++b) load_all<N, T>(from + start(k + b), v[b]);
+#pragma unroll
+    for (int b = 0; b < batch; ++b) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) total[j] += v[b][j];
     }
   }
+  for (; k < count; ++k) {
+    float v[N];
+    load_all<N, T>(from + start(k), v);
+#pragma unroll
+    for (int j = 0; j < N; ++j) total[j] += v[j];
+  }
+}
+
+/// The warp of each chunk (grid.x), for a stripe of columns (grid.y).
+template <int N, class T>
+__global__ void __launch_bounds__(block_size)
+    embedding_sums(pointer<const T> dy, const embedding_lists lists, pointer<float> partial, pointer<float> gradient,
+                   index width) {
+  const index number = static_cast<index>(blockIdx.x) * (block_size / 32) + threadIdx.x / 32;
+  if (number >= static_cast<index>(lists.used[made_chunks])) return;
+  const embedding_chunk c = lists.chunk[number];
+  const pointer<const index> place = lists.place + c.begin;
+  const pointer<float> to = c.partial < 0 ? gradient + c.row * width : partial + c.partial * width;
+  const index stripe = static_cast<index>(blockIdx.y) * 32 + threadIdx.x % 32;
+  for (index column = stripe * N; column < width; column += static_cast<index>(gridDim.y) * 32 * N) {
+    float total[N] = {};
+    if (c.partial < 0) load_all<N, float>(to + column, total);
+    add_in_order<N, T>(total, dy + column, c.count, [&](index k) { return place[k] * width; });
+    store_all<N, float>(to + column, total);
+  }
+}
+/// The warp of each row whose list was cut, for a stripe of columns.
+template <int N>
+__global__ void __launch_bounds__(block_size)
+    embedding_joints(const embedding_lists lists, pointer<const float> partial, pointer<float> gradient, index width) {
+  const index number = static_cast<index>(blockIdx.x) * (block_size / 32) + threadIdx.x / 32;
+  if (number >= static_cast<index>(lists.used[joined_rows])) return;
+  const embedding_joint c = lists.joint[number];
+  const pointer<float> to = gradient + c.row * width;
+  const index stripe = static_cast<index>(blockIdx.y) * 32 + threadIdx.x % 32;
+  for (index column = stripe * N; column < width; column += static_cast<index>(gridDim.y) * 32 * N) {
+    float total[N];
+    load_all<N, float>(to + column, total);
+    add_in_order<N, float>(total, partial + (c.partial * width + column), c.count, [&](index k) { return k * width; });
+    store_all<N, float>(to + column, total);
+  }
+}
+
+template <int N, class T>
+void sum_lists(stream on, const T* dy, const embedding_lists& lists, float* partial, float* gradient, index width,
+               const embedding_room& room) {
+  constexpr index warps = block_size / 32, most_stripes = 1024;
+  const index stripes = (width + 32 * N - 1) / (32 * N);
+  const auto grid = [&](index units) {
+    return dim3{static_cast<unsigned>((units + warps - 1) / warps),
+                static_cast<unsigned>(stripes < most_stripes ? stripes : most_stripes)};
+  };
+  launch(on, {grid(room.chunks), block_size}, embedding_sums<N, T>, dy, lists, partial, gradient, width);
+  launch(on, {grid(room.joints), block_size}, embedding_joints<N>, lists, partial, gradient, width);
 }
 
 }  // namespace detail
@@ -78,11 +117,26 @@ void embedding(stream on, const float* table, const std::int32_t* at, T* y, inde
 }
 template <class T>
 void embedding_backward(stream on, const T* dy, const std::int32_t* at, float* gradient, index n, index width,
-                        index entries) {
-  if (n == 0) return;
-  const auto rows = static_cast<unsigned>((entries + detail::rows_of_block - 1) / detail::rows_of_block);
-  const dim3 grid{rows, static_cast<unsigned>((width + block_size - 1) / block_size)};
-  launch(on, {grid, block_size}, detail::embedding_gradient<T>, dy, at, n, gradient, width, entries);
+                        index entries, float* scratch) {
+  if (n == 0 || width == 0) return;
+  const detail::embedding_room room{n, entries};
+  auto* used = reinterpret_cast<unsigned long long*>(scratch);
+  auto* chunk = reinterpret_cast<detail::embedding_chunk*>(used + detail::embedding_parts);
+  auto* joint = reinterpret_cast<detail::embedding_joint*>(chunk + room.chunks);
+  auto* place = reinterpret_cast<index*>(joint + room.joints);
+  float* partial = scratch + (embedding_scratch(n, width, entries) - room.partials * width);
+  check(cudaMemsetAsync(used, 0, detail::embedding_parts * sizeof *used, on), "clearing the counts of an embedding");
+  const detail::embedding_lists lists{used, place, chunk, joint};
+  constexpr index reached = index{1} << 31;  // rows that an index can ask for
+  const index rows = entries < reached ? entries : reached;
+  const auto blocks = static_cast<unsigned>((rows + detail::rows_of_block - 1) / detail::rows_of_block);
+  launch(on, {dim3{blocks}, detail::list_threads}, detail::embedding_list, at, n, rows, lists);
+  constexpr int N = wide<T>;
+  if (width % N == 0 && fits<N>(dy) && fits<N>(gradient) && fits<N>(partial)) {
+    detail::sum_lists<N>(on, dy, lists, partial, gradient, width, room);
+  } else {
+    detail::sum_lists<1>(on, dy, lists, partial, gradient, width, room);
+  }
 }
 
 }  // namespace comp::cuda

@@ -47,36 +47,56 @@ struct plain_terms {
   }
 };
 
+/// f(i) for every `step`th i from `first` on, in order, and so that the loads of eight are on their way at once.
+template <class F>
+__device__ __forceinline__ void strided(index first, index last, index step, F f) {
+  index i = first;
+  for (; i + 7 * step < last; i += 8 * step) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) f(i + j * step);
+  }
+  for (; i < last; i += step) f(i);
+}
+/// For the threads whose y is 0: the sum over y of a block of (32, Rows), in the order of y.
+template <unsigned Rows>
+__device__ __forceinline__ float total_of_column(float part, shared_array<float, Rows * 33>& slots) {
+  __syncthreads();  // the slots may still be read from the last time
+  slots[threadIdx.y * 33 + threadIdx.x] = part;
+  __syncthreads();
+  if (threadIdx.y != 0) return 0;
+  float whole = part;
+#pragma unroll
+  for (unsigned y = 1; y < Rows; ++y) whole += slots[y * 33 + threadIdx.x];
+  return whole;
+}
+
 /// Block (32 columns, 8 rows at a time) of one chunk of rows: partial[chunk][term][column].
 template <int Terms, class F>
-__global__ void __launch_bounds__(block_size) sum_columns(F f, index rows, index width, pointer<float> partial) {
+__global__ void __launch_bounds__(block_size)
+    sum_columns(F f, index rows, index width, index of_chunk, pointer<float> partial) {
   __shared__ shared_array<float, 8 * 33> slots;
-  const index column = static_cast<index>(blockIdx.x) * 32 + threadIdx.x, first = blockIdx.y * rows_per_chunk;
-  const index last = first + rows_per_chunk < rows ? first + rows_per_chunk : rows;
+  const index column = static_cast<index>(blockIdx.x) * 32 + threadIdx.x, first = blockIdx.y * of_chunk;
+  const index last = first + of_chunk < rows ? first + of_chunk : rows;
   float part[Terms] = {};
-  for (index r = first + threadIdx.y; r < last && column < width; r += 8) f.add(r, column, part);
+  if (column < width) strided(first + threadIdx.y, last, 8, [&](index r) { f.add(r, column, part); });
 #pragma unroll
   for (int t = 0; t < Terms; ++t) {
-    __syncthreads();
-    slots[threadIdx.y * 33 + threadIdx.x] = part[t];
-    __syncthreads();
-    if (threadIdx.y != 0 || column >= width) continue;
-    float whole = part[t];
-#pragma unroll
-    for (unsigned y = 1; y < 8; ++y) whole += slots[y * 33 + threadIdx.x];
-    partial[(blockIdx.y * Terms + t) * width + column] = whole;
+    const float whole = total_of_column<8>(part[t], slots);
+    if (threadIdx.y == 0 && column < width) partial[(blockIdx.y * Terms + t) * width + column] = whole;
   }
 }
-/// to[term][column] (+)= the sum over chunks.
+inline constexpr unsigned chunk_rows = 32;  // of threads
+/// to[term][column] (+)= the sum over chunks. Block (32 sums, 32 chunks at a time).
 template <int Terms>
-__global__ void __launch_bounds__(block_size) sum_chunks(pointer<const float> partial, index chunks, index width,
-                                                         pointer<float> first, pointer<float> second, bool adds) {
-  const index i = static_cast<index>(blockIdx.x) * block_size + threadIdx.x;
-  if (i >= width * Terms) return;
-  const index term = i / width, column = i % width;
-  float whole = 0;
-  for (index c = 0; c < chunks; ++c) whole += partial[(c * Terms + term) * width + column];
-  const pointer<float> to = (term == 0 ? first : second) + column;
+__global__ void __launch_bounds__(32 * chunk_rows) sum_chunks(pointer<const float> partial, index chunks, index width,
+                                                              pointer<float> first, pointer<float> second, bool adds) {
+  __shared__ shared_array<float, chunk_rows * 33> slots;
+  const index i = static_cast<index>(blockIdx.x) * 32 + threadIdx.x, all = width * Terms;
+  float part = 0;
+  if (i < all) strided(threadIdx.y, chunks, chunk_rows, [&](index c) { part += partial[c * all + i]; });
+  const float whole = total_of_column<chunk_rows>(part, slots);
+  if (threadIdx.y != 0 || i >= all) return;
+  const pointer<float> to = i < width ? first + i : second + (i - width);
   *to = adds ? *to + whole : whole;
 }
 
@@ -110,18 +130,17 @@ void sum(stream on, const T* x, index n, double* to, float* scratch) {
   total<N>(on, n, common_head<N>(x), detail::plain_terms<T>{x}, 1, to, scratch);
 }
 
-/// first (and second, for two terms) (+)= the sums over rows. Throws: error for more than 2^24 rows.
+/// first (and second, for two terms) (+)= the sums over rows.
 template <int Terms, class F>
 void column_totals(stream on, index rows, index width, const F& f, float* first, float* second, bool adds,
                    float* scratch) {
-  const index chunks = (rows + rows_per_chunk - 1) / rows_per_chunk;
-  require<error>(chunks <= 65535, "a sum over {} rows (a grid has 65535 chunks of {} at most): split it", rows,
-                 rows_per_chunk);
   if (width == 0) return;
+  const index chunks = column_chunks(rows);
   const dim3 grid{static_cast<unsigned>((width + 31) / 32), static_cast<unsigned>(chunks)};
-  launch(on, {grid, dim3{32, 8}}, detail::sum_columns<Terms, F>, f, rows, width, scratch);
-  const dim3 blocks{static_cast<unsigned>((width * Terms + block_size - 1) / block_size)};
-  launch(on, {blocks, block_size}, detail::sum_chunks<Terms>, scratch, chunks, width, first, second, adds);
+  launch(on, {grid, dim3{32, 8}}, detail::sum_columns<Terms, F>, f, rows, width, rows_of_chunk(rows), scratch);
+  const dim3 blocks{static_cast<unsigned>((width * Terms + 31) / 32)};
+  launch(on, {blocks, dim3{32, detail::chunk_rows}}, detail::sum_chunks<Terms>, scratch, chunks, width, first, second,
+         adds);
 }
 template <class T>
 void column_sums(stream on, const T* x, float* to, index rows, index width, bool adds, float* scratch) {

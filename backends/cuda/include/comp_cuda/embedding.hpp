@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a table by index, and their gradient: added in the order of the indices, so the same bits every time.
+// Rows of a table by index, and their gradient: added in a fixed order, so the same bits every time.
 #pragma once
 
 #include "parameter.hpp"
@@ -41,7 +41,8 @@ inline void embedding_backward(context& c, const tensor& dy, const indices& at, 
   const gradient_place to = gradient_of(c, w);
   if (!to.adds) c.clear(to.at, w.value.size() * static_cast<std::int64_t>(sizeof(float)));
   with_storage(g.precision(), [&]<class T>(std::type_identity<T>) {
-    embedding_backward<T>(c.stream().get(), g.as<T>(), at.data(), to.at, at.size(), w.extents[1], w.extents[0]);
+    embedding_backward<T>(c.stream().get(), g.as<T>(), at.data(), to.at, at.size(), w.extents[1], w.extents[0],
+                          c.scratch_of<float>(embedding_scratch(at.size(), w.extents[1], w.extents[0])));
   });
 }
 

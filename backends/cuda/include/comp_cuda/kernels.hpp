@@ -166,19 +166,22 @@ void count_correct(stream, const T* logits, const std::int32_t* target, int* cou
 /// y[i] = table[at[i]]: table is (entries, width) in FP32, y (n, width). NaN for an index that is not in the table.
 template <class T>
 void embedding(stream, const float* table, const std::int32_t* at, T* y, index n, index width, index entries);
-/// gradient[at[i]] += dy[i], for i in order. The caller zeroes the gradient where it begins.
+/// How many floats embedding_backward needs. They lie at a multiple of 16 bytes.
+index embedding_scratch(index n, index width, index entries);
+/// gradient[at[i]] += dy[i], for i in order; of more than 64 equal indices the sums of 64 each, in order. The caller
+/// zeroes the gradient where it begins.
 template <class T>
 void embedding_backward(stream, const T* dy, const std::int32_t* at, float* gradient, index n, index width,
-                        index entries);
+                        index entries, float* scratch);
 
 // reductions.cuh
 
 inline constexpr index most_partials = 1024;
-inline constexpr index rows_per_chunk = 256;
+/// Sums over rows are made in chunks of 256 rows, or of more where 1024 chunks would not do.
+constexpr index rows_of_chunk(index rows) { return rows <= 256 * 1024 ? 256 : (rows + 1023) / 1024; }
+constexpr index column_chunks(index rows) { return (rows + rows_of_chunk(rows) - 1) / rows_of_chunk(rows); }
 /// How many floats of scratch sums over rows need.
-constexpr index column_scratch(index rows, index width, int terms) {
-  return (rows + rows_per_chunk - 1) / rows_per_chunk * terms * width;
-}
+constexpr index column_scratch(index rows, index width, int terms) { return column_chunks(rows) * terms * width; }
 /// *to = the sum of n elements. scratch: most_partials floats.
 template <class T>
 void sum(stream, const T* x, index n, double* to, float* scratch);

@@ -19,7 +19,7 @@ struct largest_of {
 template <class T, class F>
 __device__ __forceinline__ T combine_warp(T v, F f) {
 #pragma unroll
-  for (int bits = warpSize / 2; bits > 0; bits /= 2) v = f(v, __shfl_xor_sync(all_lanes, v, bits));
+  for (int bits = 16; bits > 0; bits /= 2) v = f(v, __shfl_xor_sync(all_lanes, v, bits));
   return v;
 }
 /// The same bits for every thread and every run. Every thread of the block has to come here; it has whole warps.
