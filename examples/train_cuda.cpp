@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <comp_cuda/comp_cuda.hpp>
 #include <comp_native/trainer.hpp>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,13 +22,19 @@ std::vector<comp::precision> sped_up(const comp::cuda::capability& card) {
   return found;
 }
 
+/// name: of --captured, which knows no other than these.
+comp::native::capture_mode captures(const std::string& name) {
+  using enum comp::native::capture_mode;
+  return name == "on" ? on : name == "off" ? off : measured;
+}
+
 int run(const train::options& chosen) {
   train::require_model_of(chosen, train::native_models);
   const comp::cuda::capability card = comp::cuda::probe(chosen.gpu);
   for (const std::string& warning : card.warnings()) fmt::print(stderr, "Note: {}\n", warning);
   train::require_data(chosen);
   train::job job = train::load_job(chosen);
-  job.settings.captured = chosen.captured;
+  job.settings.captured = captures(chosen.captured);
   comp::cuda::device device{{.gpu = chosen.gpu}};
   comp::native::trainer<comp::cuda::device> trainer{device, std::move(job.model), std::move(job.train), job.validation,
                                                     job.settings};

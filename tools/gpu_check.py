@@ -26,6 +26,7 @@ import gpu_report
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 QUERY = ['--query-gpu=name,driver_version,compute_cap,memory.total', '--format=csv,noheader,nounits']
+DRIVER_FOLDERS = '/usr/local/nvidia/bin:/usr/lib/wsl/lib'  # where containers and WSL have the driver's programs
 NO_GPU = 'There is no GPU here ({}): ./run test checks the CUDA backend without one.'
 WHEEL_LIBRARIES = {'cudnn': 'cudnn.h', 'cublasLt': 'cublasLt.h', 'cusparse': 'cusparse.h'}
 SOURCES = ('backends', 'bench', 'include', 'tests', 'tools', 'meson.build', 'meson.options')
@@ -43,9 +44,10 @@ def said_by(command, **more):
 
 def find_device():
     """The first GPU, or the reason that there is none, as a pair."""
-    if not shutil.which('nvidia-smi'):
+    smi = shutil.which('nvidia-smi') or shutil.which('nvidia-smi', path=DRIVER_FOLDERS)
+    if not smi:
         return None, 'nvidia-smi, which comes with the driver, is not installed'
-    found = gpu_report.devices_of(said_by(['nvidia-smi', *QUERY]) or '')
+    found = gpu_report.devices_of(said_by([smi, *QUERY]) or '')
     return (found[0], None) if found else (None, 'nvidia-smi lists none')
 
 
@@ -112,7 +114,8 @@ def extended(environment, links, toolkit):
         present = [f for f in made.get(variable, '').split(':') if f]
         if present + folders:
             made[variable] = ':'.join(dict.fromkeys(present + folders))
-    append('CPATH', extra + include)
+    append('CPATH', extra)
+    append('CPLUS_INCLUDE_PATH', include)  # behind the toolkit's own headers, which a wheel may repeat
     append('LIBRARY_PATH', [str(links)] * bool(library))
     append('LD_LIBRARY_PATH', library)
     return made
@@ -222,7 +225,7 @@ class Check:
         architecture = self.result['device']['compute_capability'].replace('.', '')
         options = ['--buildtype=release', '-Dcuda=enabled', f'-Dgpu_architectures={architecture}', '-Dtests=auto', '-Dbench=auto',
                    '-Dexamples=disabled', '-Dlibtorch=disabled', '-Dnvcc=disabled']
-        surroundings = json.dumps([self.environment.get(key) for key in ('CXX', 'CPATH', 'LIBRARY_PATH', 'PATH')] + options)
+        surroundings = json.dumps([self.environment.get(key) for key in ('CXX', 'CPATH', 'CPLUS_INCLUDE_PATH', 'LIBRARY_PATH', 'PATH')] + options)
         made_by, status = self.build / 'made_by', 'untried'
         if made_by.exists() and made_by.read_text() == surroundings:
             status, text, seconds = self.run('configure', ['meson', 'setup', '--reconfigure', self.build, *options])

@@ -310,7 +310,7 @@ nlohmann::json measured(const job& j, index n, const array<char>& from, const ar
           {"of_copy_quartiles", quartiles(of_copy)}};
 }
 
-void measure_size(index n, int rounds, nlohmann::json& rows) {
+void measure_size(index n, int rounds, nlohmann::json& rows, failures& failed) {
   const tensors<float> single{n};
   const tensors<bf16> brain{n};
   const tensors<fp16> half{n};
@@ -331,7 +331,18 @@ void measure_size(index n, int rounds, nlohmann::json& rows) {
   const auto from = noise<float>(static_cast<std::size_t>(n) * 4, 1);
   const array<char> source{static_cast<std::size_t>(n) * 15}, target{static_cast<std::size_t>(n) * 15};
   check(cudaMemcpy(source.data(), from.data(), source.size(), cudaMemcpyDeviceToDevice), "filling memory");
-  for (const job& j : jobs) rows.push_back(measured(j, n, source, target, rounds));
+  for (const job& j : jobs) {
+    failed.hold(fmt::format("{} of {} elements in {}", j.kernel, n, j.precision),
+                [&] { rows.push_back(measured(j, n, source, target, rounds)); });
+  }
+}
+
+/// 2^18 elements are in a cache; the largest size is many times what one holds, as far as the memory goes: some 130 bytes
+/// for each element.
+std::vector<int> sizes() {
+  int largest = 28;
+  while (largest > 22 && probe().memory_bytes >> largest < 256) --largest;
+  return {18, 22, largest};
 }
 
 }  // namespace
@@ -342,9 +353,19 @@ int main(int argc, char** argv) {
   return run_main(argc, argv, "bench_cuda_kernels", [](bool small, const auto& keep) {
     nlohmann::json figures;
     figures["rows"] = nlohmann::json::array();
-    for (const int bits : small ? std::vector{13} : std::vector{18, 22, 26}) {
-      measure_size(comp::cuda::index{1} << bits, small ? 1 : 11, figures["rows"]);
+    failures failed;
+    if (!small) warm_up();
+    for (const int bits : small ? std::vector{13} : sizes()) {
+      const comp::cuda::index n = comp::cuda::index{1} << bits;
+      try {
+        failed.hold(fmt::format("kernels over {} elements", n),
+                    [&] { measure_size(n, small ? 1 : 11, figures["rows"], failed); });
+      } catch (const comp::cuda::device_lost&) {
+        keep(figures);
+        throw;
+      }
       keep(figures);
     }
+    failed.tell();
   });
 }

@@ -301,6 +301,7 @@ int main(int argc, char** argv) {
     nlohmann::json figures;
     auto& rows = figures["rows"] = nlohmann::json::array();
     failures failed;
+    if (!small) warm_up();
     const int rounds = small ? 1 : 9;
     const std::vector<linear_shape> products = small ? std::vector<linear_shape>{{16, 8, 24}} : linears;
     const std::vector<conv_shape> images =
@@ -311,13 +312,14 @@ int main(int argc, char** argv) {
       for (const auto& s : products) {
         failed.hold(fmt::format("linear of {} x {} to {} in {}", s.rows, s.inputs, s.outputs, name(p)),
                     [&] { measure_linear(c, s, p, rounds, rows); });
+        keep(figures);
       }
       for (const auto& s : images) {
         failed.hold(fmt::format("conv2d of {} by {} in {}", text(s.x), text(s.w), name(p)),
                     [&] { measure_conv(c, s, p, rounds, rows); });
+        keep(figures);
       }
       if (!small) print(rows, before);
-      keep(figures);
     }
     failed.tell();
   });

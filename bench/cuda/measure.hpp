@@ -6,11 +6,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <comp/core/statistics.hpp>
 #include <comp_cuda/capability.hpp>
 #include <comp_cuda/kernels.hpp>
 #include <cstddef>
+#include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -100,12 +103,22 @@ class stopwatch {
   template <class F>
   int repeats_for(F&& run, cudaStream_t on = nullptr) const {
     (void)seconds(2, run, on);
-    return std::clamp(static_cast<int>(2e-3 / seconds(3, run, on)), 1, 200);
+    return static_cast<int>(std::clamp(2e-3 / std::max(seconds(3, run, on), 1e-9), 1.0, 200.0));
   }
 
  private:
   cudaEvent_t from_ = nullptr, to_ = nullptr;
 };
+
+/// Keeps an idle GPU busy until its clocks have risen.
+inline void warm_up() {
+  const array<char> from{std::size_t{1} << 28}, to{std::size_t{1} << 28};
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds{500}) {
+    check(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyDeviceToDevice, nullptr), "warming up");
+    check(cudaStreamSynchronize(nullptr), "warming up");
+  }
+}
 
 inline double quantile(std::vector<double> values, double q) {
   std::ranges::sort(values);
@@ -140,6 +153,12 @@ class failures {
   std::string first_;
 };
 
+/// Figures in a file, whole also where the program is ended the moment after.
+inline void write(const std::string& file, const nlohmann::json& figures) {
+  std::ofstream{file + ".new"} << figures.dump(1) << '\n';
+  std::filesystem::rename(file + ".new", file);
+}
+
 /// What a benchmark's main does: measure(small, keep) gives figures to `keep` whenever there are more of them; they go
 /// to the file that is named, if one is. --small: tiny sizes, once, to see that everything runs; no figures to publish.
 template <class F>
@@ -154,7 +173,8 @@ int run_main(int argc, char** argv, const char* name, F measure) {
     const std::string device = probe().name;
     measure(std::ranges::find(arguments, "--small") != arguments.end(), [&](nlohmann::json figures) {
       figures["device"] = device;
-      if (file != arguments.end()) std::ofstream{*file} << figures.dump(1) << '\n';
+      if (file != arguments.end()) write(*file, figures);
+      std::fflush(stdout);
     });
     return 0;
   } catch (const std::exception& failed) {

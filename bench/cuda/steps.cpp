@@ -2,7 +2,7 @@
 // A training step of each native model: FP32, TF32, the plan of PyTorch's rules for CUDA, and the found one; step by
 // step and captured, with peak memory. Each way has a device of its own; all of a model take turns, a round being a few
 // plain steps and an epoch of captured ones of each. A model that does not fit the memory is halved until it does.
-//   bench_cuda_steps [--small] [file.json]
+//   bench_cuda_steps [--small] [--model=NAME] [file.json]    --models: only their names
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/comp.hpp>
 #include <comp_cuda/device.hpp>
@@ -101,7 +101,7 @@ struct way {
 
   way(std::string named, const task& t, const comp::plan& p) : name{std::move(named)} {
     trained = std::make_unique<cuda_trainer>(*device, t.model, t.data, t.data,
-                                             training{.optimizer = t.optimizer, .captured = true});
+                                             training{.optimizer = t.optimizer, .captured = capture_mode::on});
     if (!p.empty()) trained->set_precision(p);
   }
   void take(const sample& from, std::size_t first, std::vector<double>& steps, std::vector<double>& rounds) {
@@ -171,6 +171,7 @@ nlohmann::json row_of(const way& w, const way& fp32, const way& rules) {
 nlohmann::json measured(const task& t, int rounds) {
   const capability card = probe();
   const precision low = low_of(card);
+  way{"FP32", t, {}}.round();  // throws where the model does not fit: a search would only say that nothing ran
   const comp::outcome found = search(t, low);
   std::vector<way> ways;
   ways.reserve(4);
@@ -228,11 +229,18 @@ const std::vector<named_task> tiny{{"mlp", mlp}, {"transformer", transformer}},
 
 int main(int argc, char** argv) {
   using namespace comp::cuda::bench;
-  return run_main(argc, argv, "bench_cuda_steps", [](bool small, const auto& keep) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (std::ranges::find(arguments, "--models") != arguments.end()) {
+    for (const auto& [name, make] : all_models) fmt::print("{}\n", name);
+    return 0;
+  }
+  const auto chosen = std::ranges::find_if(arguments, [](const std::string& a) { return a.starts_with("--model="); });
+  return run_main(argc, argv, "bench_cuda_steps", [&](bool small, const auto& keep) {
     nlohmann::json figures;
     figures["jobs"] = nlohmann::json::array();
     failures failed;
     for (const auto& [name, make] : small ? tiny : all_models) {
+      if (chosen != arguments.end() && *chosen != fmt::format("--model={}", name)) continue;
       failed.hold(name, [&, make = make] {
         figures["jobs"].push_back(measured(make, small));
         if (!small) print(figures["jobs"].back());
@@ -240,5 +248,7 @@ int main(int argc, char** argv) {
       keep(figures);
     }
     failed.tell();
+    comp::require<comp::error>(!figures["jobs"].empty(), "{} is no model here (--models names them): choose one",
+                               chosen == arguments.end() ? "" : *chosen);
   });
 }

@@ -43,7 +43,7 @@ struct options {
   std::uint64_t seed = 1;
   int threads = 0;                                        // 0: all cores
   int gpu = 0;                                            // of the cuda backend
-  bool captured = false;                                  // in the cuda backend: steps as CUDA graphs
+  std::string captured = "measured";                      // in the cuda backend: steps as CUDA graphs
   int layers = 2, width = 256, heads = 4, context = 128;  // of the transformer
 };
 
@@ -75,8 +75,9 @@ inline void require_heard(const options& chosen) {
                              chosen.scaling, chosen.accumulate, chosen.backend);
   comp::require<comp::error>(chosen.backend == "cuda" || chosen.gpu == 0,
                              "--gpu {} with backend {} (only cuda has it): leave it out", chosen.gpu, chosen.backend);
-  comp::require<comp::error>(chosen.backend == "cuda" || !chosen.captured,
-                             "--captured with backend {} (only cuda has it): leave it out", chosen.backend);
+  comp::require<comp::error>(chosen.backend == "cuda" || chosen.captured == "measured",
+                             "--captured {} with backend {} (only cuda has it): leave it out", chosen.captured,
+                             chosen.backend);
 }
 
 /// Throws: `error` without data, which only libtorch's jobs can make up.
@@ -177,9 +178,12 @@ inline void describe(CLI::App& app, options& chosen) {
   job->add_option("--gpu", chosen.gpu, "Which GPU the cuda backend trains on")
       ->check(CLI::Range(0, 1023))
       ->capture_default_str();
-  job->add_flag(
-      "--captured", chosen.captured,
-      "Forward and backward of the cuda backend's epochs as one CUDA graph: for small models with many batches");
+  job->add_option(
+         "--captured", chosen.captured,
+         "Forward and backward of the cuda backend's steps as one CUDA graph: measured does so after the search "
+         "where it is faster, on does so in all epochs")
+      ->check(CLI::IsMember({"off", "measured", "on"}))
+      ->capture_default_str();
   job->add_option("--size", chosen.size, "Of bert: base, small or tiny; of gan: connected or convolutional")
       ->check(CLI::IsMember({"base", "small", "tiny", "connected", "convolutional"}));
   job->add_option("--layers", chosen.layers, "Blocks of the transformer")

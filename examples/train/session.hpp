@@ -125,6 +125,10 @@ void train_on(const options& chosen, Trainer& trainer, const comp::outcome& foun
     fmt::print("epoch {:>3}: loss {:.4f}, {:.1f} s{}\n", e + 1, epoch.loss, epoch.seconds,
                epoch.score ? fmt::format(", score {:.4f}", *epoch.score) : "");
   }
+  if constexpr (requires { text(trainer.captured_steps()); }) {
+    const std::string said = text(trainer.captured_steps());
+    if (!said.empty()) fmt::print("{}\n", said);
+  }
   for (const auto& step : result.fallbacks) {
     fmt::print("epoch {:>3} ended as {} and was trained again with a more conservative plan\n", step.epoch + 1,
                name(step.why));

@@ -141,7 +141,7 @@ class Train(unittest.TestCase):
         self.assertIn('"apex" is no system whose rules are known (they are pytorch, ', got.stderr)
         self.refused(self.train('--accumulate', '2', '--backend', 'libtorch'),
                      '--scaling pytorch --accumulate 2 with backend libtorch (only host and cuda have them): leave them out')
-        self.refused(self.train('--captured'), '--captured with backend host (only cuda has it): leave it out')
+        self.refused(self.train('--captured', 'on'), '--captured on with backend host (only cuda has it): leave it out')
         self.refused(self.train('--gpu', '1'), '--gpu 1 with backend host (only cuda has it): leave it out')
         got = self.train('--scaling', 'apex')
         self.assertIn('loss scaling "apex" (it is pytorch, ', got.stderr)

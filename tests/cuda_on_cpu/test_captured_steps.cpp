@@ -154,7 +154,7 @@ course same(const model& m, const training& settings, const std::vector<plan>& p
   {
     same_device device;
     training as = settings;
-    as.captured = true;
+    as.captured = capture_mode::on;
     auto t = trainer_on(device, m, as);
     captured = trained(device, t, plans);
     CHECK(t.capture_refused() == "");
@@ -203,7 +203,7 @@ TEST_CASE("deferred and captured steps give the bits of steps that wait") {
     waiting_device waiting;
     same_device device;
     auto a = trainer_on(waiting, mlp(), settings, 140);
-    settings.captured = true;
+    settings.captured = capture_mode::on;
     auto b = trainer_on(device, mlp(), settings, 140);
     CHECK(trained(waiting, a, {all(mlp(), precision::fp16)}) == trained(device, b, {all(mlp(), precision::fp16)}));
     CHECK(b.capture_refused() == "");
@@ -213,7 +213,7 @@ TEST_CASE("deferred and captured steps give the bits of steps that wait") {
 TEST_CASE("algorithms are measured in the first step of a plan, which is not captured") {
   const fresh gpu;
   cuda::device device;
-  auto t = trainer_on(device, convolutional(), {.optimizer = sgd(0.05), .captured = true});
+  auto t = trainer_on(device, convolutional(), {.optimizer = sgd(0.05), .captured = capture_mode::on});
   t.run_epoch();
   CHECK(simt::device.seen.graphs == 5);
   t.set_precision(all(convolutional(), precision::bf16));
@@ -246,7 +246,7 @@ TEST_CASE("a step that is looked at once waits once, and a captured one is few c
   {
     same_device device;
     training as = settings;
-    as.captured = true;
+    as.captured = capture_mode::on;
     auto t = trainer_on(device, lenet(), as);
     captured = calls(t, 1);
   }
@@ -265,7 +265,8 @@ TEST_CASE("captured steps count the memory of their graph, and leave as much in 
   const fresh gpu;
   const auto peak = [](bool captures) {
     same_device device;
-    auto t = trainer_on(device, gpt(), {.optimizer = sgd(0.05), .captured = captures});
+    auto t = trainer_on(device, gpt(),
+                        {.optimizer = sgd(0.05), .captured = captures ? capture_mode::on : capture_mode::off});
     t.run_epoch();
     const sample second = t.run_epoch();
     return std::pair{second.peak_bytes, device.live_bytes()};
@@ -281,7 +282,7 @@ TEST_CASE("a graph is dropped where plan, state or place change, and the trainin
   const training settings{.optimizer = adam(0.01)};
   const auto course_of = [&](auto& device, bool captures) {
     training as = settings;
-    as.captured = captures;
+    as.captured = captures ? capture_mode::on : capture_mode::off;
     auto t = trainer_on(device, gpt(), as);
     const auto saved = t.save();
     std::vector<double> curve;
@@ -319,7 +320,7 @@ TEST_CASE("a batch that is not full is given call by call") {
   waiting_device waiting;
   same_device device;
   const auto expected = curve(waiting);
-  settings.captured = true;
+  settings.captured = capture_mode::on;
   CHECK(curve(device) == expected);
   CHECK(simt::device.seen.graphs == 3);  // of six steps: not the first, nor the last of either epoch
 }
@@ -335,7 +336,7 @@ TEST_CASE("where memory runs out for a capture, or anything else refuses it, the
       for (const double loss : t.run_epoch().curve) expected.push_back(loss);
     }
   }
-  settings.captured = true;
+  settings.captured = capture_mode::on;
   same_device device;
   auto t = trainer_on(device, gpt(), settings);
   const auto curve = [&](std::size_t at, auto order) {
@@ -441,7 +442,7 @@ TEST_CASE("a loss that is not finite is told as without deferring, captured or n
     same_device device;
     training settings{.optimizer = sgd(1e18)};
     auto a = trainer_on(waiting, mlp(), settings, 12);
-    settings.captured = captures;
+    settings.captured = captures ? capture_mode::on : capture_mode::off;
     auto b = trainer_on(device, mlp(), settings, 12);
     const sample x = a.run_epoch(), y = b.run_epoch();
     CHECK(x.status == comp::status::not_finite);
@@ -457,7 +458,7 @@ TEST_CASE("a device that is lost in a captured step is told as lost") {
   const fresh gpu;
   {
     same_device device;
-    auto t = trainer_on(device, mlp(), {.optimizer = sgd(0.05), .captured = true});
+    auto t = trainer_on(device, mlp(), {.optimizer = sgd(0.05), .captured = capture_mode::on});
     t.run_epoch();
     simt::device.lose_device = 12;
     CHECK_THROWS_AS(t.run_epoch(), device_lost);

@@ -151,6 +151,28 @@ TEST_CASE("the fastest deterministic algorithm within the workspace is taken") {
   CHECK(taken(0) == none);
 }
 
+TEST_CASE("where an algorithm that is listed does not run the next one does, from then on") {
+  for (const bool measures : {true, false}) {
+    CAPTURE(measures);
+    const auto taken = [=](std::array<int, 3> refused) {
+      const fresh_dnn machine;
+      simt::dnn.refused = refused;
+      device d{{.measure_algorithms = measures}};
+      check_convolution(d, conv_cases[0], precision::fp32, order::row_major);
+      CHECK(simt::dnn.measured + simt::dnn.guessed == 3);
+      std::array<int, 3> all{};
+      for (const auto& run : simt::dnn.runs) {
+        CHECK_FALSE(run.nhwc);
+        all[static_cast<std::size_t>(run.pass)] = run.algorithm;
+      }
+      CHECK(simt::dnn.runs.size() == 6);
+      return all;
+    };
+    const auto best = taken({-1, -1, -1}), next = taken(best);
+    for (std::size_t pass = 0; pass < 3; ++pass) CHECK(best[pass] != next[pass]);
+  }
+}
+
 TEST_CASE("heuristics choose where measuring is switched off, and FP32 stays FP32") {
   const fresh_dnn machine;
   device d{{.measure_algorithms = false}};

@@ -40,8 +40,11 @@ native::model network() {
 struct training {
   device on{{.measure_algorithms = false}};
   native::image_data images = bars({1, 8, 8}, 3, 6, 1);
-  cuda_trainer trains{
-      on, network(), images, images, {.optimizer = native::sgd(0.05, 0.9), .clip_norm = 1, .captured = true}};
+  cuda_trainer trains{on,
+                      network(),
+                      images,
+                      images,
+                      {.optimizer = native::sgd(0.05, 0.9), .clip_norm = 1, .captured = native::capture_mode::on}};
 
   training() {
     simt::watch_races = false;

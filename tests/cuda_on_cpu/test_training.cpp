@@ -34,7 +34,7 @@ struct job {
   /// With the steps of an epoch as a CUDA graph.
   job captured() const {
     job same = *this;
-    same.settings.captured = true;
+    same.settings.captured = native::capture_mode::on;
     return same;
   }
   template <class D>

@@ -27,19 +27,22 @@ plan everywhere(const op_graph& graph, precision p) {
   }
   return all;
 }
-std::vector<double> losses(precision p, bool captured) {
+std::vector<double> losses(precision p, native::capture_mode captured) {
   device d{{.measure_algorithms = false}};
   const auto tokens = counting_tokens(11, 2000, 16);
   cuda_trainer t{
       d, transformer(), tokens, tokens, {.optimizer = native::adamw(1e-3), .clip_norm = 1, .captured = captured}};
   t.set_precision(everywhere(t.graph(), p));
   std::vector<double> all;
-  for (int epoch = 0; epoch < 2; ++epoch) {
+  t.post_training(true);
+  for (int epoch = 0; epoch < 4; ++epoch) {
     const sample ran = t.run_epoch();
     REQUIRE(ran.ok());
     all.insert(all.end(), ran.curve.begin(), ran.curve.end());
   }
   CHECK(t.capture_refused() == "");
+  CHECK(t.captured_steps().decided == (captured == native::capture_mode::measured));
+  MESSAGE(name(p), ": ", text(t.captured_steps()));
   return all;
 }
 
@@ -49,9 +52,10 @@ TEST_CASE("captured steps give the bits of plain ones, dropout included, in ever
   for (const precision p : probe().supported()) {
     if (is_fp8(p)) continue;
     CAPTURE(name(p));
-    const auto plain = losses(p, false);
-    CHECK(plain == losses(p, false));
-    CHECK(plain == losses(p, true));
+    const auto plain = losses(p, native::capture_mode::off);
+    CHECK(plain == losses(p, native::capture_mode::off));
+    CHECK(plain == losses(p, native::capture_mode::on));
+    CHECK(plain == losses(p, native::capture_mode::measured));
     CHECK(plain.back() < plain.front());
   }
 }

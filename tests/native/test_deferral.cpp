@@ -175,7 +175,7 @@ TEST_CASE("steps whose losses are looked at once are the steps that look at each
     same(a, b, low);
     CHECK_FALSE(deferring.on);
     auto again = make(looked_at, settings);
-    settings.captured = true;
+    settings.captured = capture_mode::on;
     auto c = make(refusing, settings);
     same(again, c, low);
     CHECK(c.capture_refused() == "a step (it is too long): train on");
@@ -230,7 +230,7 @@ TEST_CASE("a step is looked at once, whatever its micro-batches") {
 
 TEST_CASE("a refused capture is asked for once, until the plan changes or a state is restored") {
   refusing_device device;
-  auto t = regression_on(device, {.captured = true});
+  auto t = regression_on(device, {.captured = capture_mode::on});
   t.run_epoch();
   CHECK(device.asked == 1);
   t.run_epoch();
@@ -249,11 +249,54 @@ TEST_CASE("a refused capture is asked for once, until the plan changes or a stat
   CHECK(device.asked == 3);
 }
 
+TEST_CASE("measured capturing begins after the search, and ends for a plan where it is refused") {
+  refusing_device device;
+  auto t = regression_on(device, {});
+  const auto epochs = [&](int n) {
+    for (int i = 0; i < n; ++i) t.run_epoch();
+  };
+  epochs(4);
+  CHECK(device.asked == 0);
+  CHECK(text(t.captured_steps()) == "");
+  t.post_training(true);
+  for (int i = 0; i < 60; ++i) t.run_batch();  // one by one they are not captured
+  CHECK(device.asked == 0);
+  epochs(8);
+  CHECK(device.asked == 1);
+  CHECK(t.captured_steps().decided);
+  CHECK_FALSE(t.captured_steps().captured);
+  CHECK(t.capture_refused() == "a step (it is too long): train on");
+  CHECK(text(t.captured_steps()) == "steps are not captured: a step (it is too long): train on");
+  t.restore(t.save());  // the same plan
+  epochs(8);
+  CHECK(device.asked == 1);
+  t.set_precision(plan{t.graph().size(), precision::bf16});
+  CHECK(text(t.captured_steps()) == "");
+  epochs(8);
+  CHECK(device.asked == 2);
+  t.set_precision(plan{t.graph().size()});
+  t.post_training(false);
+  epochs(8);
+  CHECK(device.asked == 2);
+}
+
+TEST_CASE("a Device that does not capture trains as ever where capturing is measured or off") {
+  deferring_device device;
+  for (const auto mode : {capture_mode::measured, capture_mode::off}) {
+    auto t = regression_on(device, {.captured = mode}), plain = regression_on(device, {});
+    CHECK(t.signature() == plain.signature());
+    t.post_training(true);
+    for (int i = 0; i < 8; ++i) CHECK(t.run_epoch().curve == plain.run_epoch().curve);
+    CHECK_FALSE(t.captured_steps().decided);
+    CHECK(text(t.captured_steps()) == "");
+  }
+}
+
 TEST_CASE("captured steps are refused by a Device that has none") {
   reference::device device;
-  CHECK_THROWS_WITH_AS(regression_on(device, {.captured = true}),
-                       "captured = true (this device gives work call by call only): leave it out",
-                       comp::settings_error);
+  CHECK_THROWS_WITH_AS(regression_on(device, {.captured = capture_mode::on}),
+                       "captured = on (this device gives work call by call only): leave it out", comp::settings_error);
   refusing_device other;
-  CHECK(regression_on(other, {.captured = true}).signature() == regression_on(other, {}).signature() + " captured");
+  CHECK(regression_on(other, {.captured = capture_mode::on}).signature() ==
+        regression_on(other, {}).signature() + " captured");
 }

@@ -140,3 +140,23 @@ TEST_CASE("a stop in training keeps the epochs that were finished") {
                   comp::interrupted);
   CHECK(trainer.weights().steps == 20);
 }
+
+TEST_CASE("a trainer that wants to know is told when training begins and when it ends, however it ends") {
+  struct listener : fake::trainer {
+    using fake::trainer::run_epoch;
+    using fake::trainer::trainer;
+    std::string heard = {};
+    void post_training(bool on) { heard += on ? "begin " : "end "; }
+    comp::sample run_epoch(const comp::stop_predicate& stop) {
+      heard += "epoch ";
+      return fake::trainer::run_epoch(stop);
+    }
+  };
+  listener trainer{{.graph = fake::chain({"a", "b", "c"})}};
+  (void)post_training{.epochs = 2}.run(trainer, found("bb1", {"bb1", "111"}));
+  CHECK(trainer.heard == "begin epoch epoch end ");
+  trainer.heard.clear();
+  trainer.change().harm = [](const comp::plan&) { return fake::nan; };
+  CHECK_THROWS_AS((void)post_training{}.run(trainer, found("bb1", {"bb1", "111"})), comp::error);
+  CHECK(trainer.heard == "begin epoch epoch end ");
+}

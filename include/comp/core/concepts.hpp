@@ -34,6 +34,7 @@ COMP_DETAIL_NAMES(supported_precisions)
 COMP_DETAIL_NAMES(supports)
 COMP_DETAIL_NAMES(hardware)
 COMP_DETAIL_NAMES(signature)
+COMP_DETAIL_NAMES(post_training)
 
 namespace comp {
 
@@ -71,6 +72,10 @@ template <class B>
 concept signs = requires(const B& b) {
   { b.signature() } -> std::same_as<std::string>;
 };
+template <class B>
+concept knows_post_training = requires(B& b) {
+  { b.post_training(true) } -> std::same_as<void>;
+};
 }  // namespace detail
 
 // A sentence stays on one line:
@@ -89,6 +94,8 @@ concept signs = requires(const B& b) {
 ///                               run in all that supported_precisions() lists, and FP32 always does
 ///   hardware()                  default: unknown, sizes alone decide tensor-core use
 ///   signature()                 everything that makes two searches comparable: data, batch size, optimiser, seed
+///   post_training(bool)         true: epochs from here on train with the found plan, and may be measured for what gives
+///                               the same losses faster; false: they are compared by their times again, as at the start
 template <class B>
 concept Backend =
     (requires(B& b) { { b.graph() } -> std::convertible_to<const op_graph&>; }
@@ -112,7 +119,9 @@ concept Backend =
     (!detail::names_hardware<B> || detail::knows_hardware<B>
      || unmet<"a Backend's hardware needs the form: comp::hardware hardware() const">()) &&
     (!detail::names_signature<B> || detail::signs<B>
-     || unmet<"a Backend's signature needs the form: std::string signature() const">());
+     || unmet<"a Backend's signature needs the form: std::string signature() const">()) &&
+    (!detail::names_post_training<B> || detail::knows_post_training<B>
+     || unmet<"a Backend's post_training needs the form: void post_training(bool on)">());
 
 /// Which operators may change precision. A small copyable aggregate; `classify` must give the same answer each time.
 template <class P>

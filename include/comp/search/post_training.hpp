@@ -61,6 +61,27 @@ class road_guard {
   double best_loss_;
 };
 
+/// While it lives the trainer knows that its epochs are no experiments.
+template <Backend B>
+class told_of_training {
+ public:
+  explicit told_of_training(B& trainer) : trainer_{trainer} { tell(true); }
+  told_of_training(const told_of_training&) = delete;
+  told_of_training& operator=(const told_of_training&) = delete;
+  ~told_of_training() {
+    try {
+      tell(false);
+    } catch (...) {  // what ended the training is what its caller hears of
+    }
+  }
+
+ private:
+  void tell([[maybe_unused]] bool on) {
+    if constexpr (knows_post_training<B>) trainer_.post_training(on);
+  }
+  B& trainer_;
+};
+
 }  // namespace detail
 
 template <Backend B, Observer... Observers>
@@ -68,6 +89,7 @@ post_training::result post_training::run(B& trainer, const outcome& found, Obser
   observer_list<std::remove_reference_t<Observers>...> list{observers...};
   outcome log = found;  // numbers go on from the search's
   evaluator<B, decltype(list)> run{trainer, list, log};
+  const detail::told_of_training<B> until_the_end{trainer};
   std::vector<comp::plan> ladder = found.fallbacks.empty() ? std::vector{found.plan} : found.fallbacks;
   result got;
   got.plan = found.plan;

@@ -28,6 +28,7 @@ struct capable_backend : backend {
   bool supports(const comp::op_info&, comp::precision) const { return true; }
   comp::hardware hardware() const { return {}; }
   std::string signature() const { return {}; }
+  void post_training(bool) {}
 };
 
 struct policy {

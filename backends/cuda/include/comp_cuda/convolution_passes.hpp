@@ -74,15 +74,14 @@ class pass_runner {
   cudnnStatus_t operator()(const pass_memory& m) {
     const bool may_measure = library_.measures && !c_.capturing();
     auto& choice = of_.choice(Pass);
-    if (!choice || (may_measure && !choice->measured)) {
-      choice = pick(may_measure ? measured(m) : guessed(), may_measure);
-      if (!choice) return CUDNN_STATUS_NOT_SUPPORTED;
+    if (choice && (choice->measured || !may_measure)) return run(*choice, m);
+    for (const conv_choice& one : good_enough(may_measure ? measured(m) : guessed(), may_measure)) {
+      const cudnnStatus_t s = run(one, m);
+      if (is_unsupported(s)) continue;  // heuristics are estimates, of this too
+      choice = one;
+      return s;
     }
-    of_.use(choice->math);
-    const auto [a, b, to] = functions::operands(of_);
-    return functions::run(library_.handle(), &dnn_one, a, m.a, b, m.b, of_.how.get(), algorithm(choice->algorithm),
-                          c_.scratch(choice->workspace), static_cast<std::size_t>(choice->workspace),
-                          m.adds ? &dnn_one : &dnn_zero, to, m.to);
+    return CUDNN_STATUS_NOT_SUPPORTED;
   }
 
  private:
@@ -90,6 +89,13 @@ class pass_runner {
   using result = typename functions::result;
   static auto algorithm(int number) { return static_cast<decltype(result::algo)>(number); }
 
+  cudnnStatus_t run(const conv_choice& by, const pass_memory& m) const {
+    of_.use(by.math);
+    const auto [a, b, to] = functions::operands(of_);
+    return functions::run(library_.handle(), &dnn_one, a, m.a, b, m.b, of_.how.get(), algorithm(by.algorithm),
+                          c_.scratch(by.workspace), static_cast<std::size_t>(by.workspace),
+                          m.adds ? &dnn_one : &dnn_zero, to, m.to);
+  }
   void use_wanted() const { of_.use(of_.exact() ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH); }
   /// What an algorithm wants beside its tensors; nothing where it does not run, or its number stands for none: cuDNN
   /// has numbers that it calls not implemented, and does not say with which of these two statuses it refuses them.
@@ -146,20 +152,20 @@ class pass_runner {
     return answered(s, std::move(all), count);
   }
 
-  /// The first that is good enough. FP32 takes what ran without tensor cores, else what can be run without.
-  std::optional<conv_choice> pick(std::span<const result> sorted, bool measured) const {
+  /// The best first. FP32 takes what ran without tensor cores, then what can be run without.
+  std::vector<conv_choice> good_enough(std::span<const result> sorted, bool measured) const {
+    std::vector<conv_choice> all;
     for (const bool as_it_ran : {true, false}) {
-      if (!as_it_ran && !of_.exact()) break;
       for (const result& r : sorted) {
         if (r.status != CUDNN_STATUS_SUCCESS || r.determinism != CUDNN_DETERMINISTIC) continue;
-        if (of_.exact() && as_it_ran && r.mathType != CUDNN_FMA_MATH) continue;
+        if ((!of_.exact() || r.mathType == CUDNN_FMA_MATH) != as_it_ran) continue;
         const cudnnMathType_t math = of_.exact() ? CUDNN_FMA_MATH : r.mathType;
         of_.use(math);
         if (const auto bytes = workspace(static_cast<int>(r.algo)))
-          return conv_choice{static_cast<int>(r.algo), *bytes, math, measured};
+          all.push_back({static_cast<int>(r.algo), *bytes, math, measured});
       }
     }
-    return std::nullopt;
+    return all;
   }
 
   context& c_;

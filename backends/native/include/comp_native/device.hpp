@@ -88,6 +88,7 @@ struct with_saved {
 ///   T cast(const T&, precision)                           same values, rounded; may keep the layout
 ///   T reshape(const T&, shape)                            row-major meaning; copies only where the layout forces it
 ///   void synchronize()                                    returns when all work is done (for clocks)
+///   double seconds() const                                optional: the clock of one whose time is made up; else the wall's
 ///   int64 live_bytes(), peak_bytes(); void reset_peak()   of this device's allocator, scratch memory included
 /// Parameters
 ///   P make_parameter(span<const float>, shape, bool trainable = true)

@@ -12,6 +12,7 @@
 #include <comp/core/statistics.hpp>
 #include <comp/scaling/grad_scaler.hpp>
 #include <comp_native/batch_upload.hpp>
+#include <comp_native/capture_choice.hpp>
 #include <comp_native/loader.hpp>
 #include <comp_native/network.hpp>
 #include <comp_native/optimizer.hpp>
@@ -64,7 +65,12 @@ class trainer {
   const native::model& model() const { return network_.model(); }
   native::network<D>& network() { return network_; }
   /// Why the steps of this plan are not captured, where they were to be; empty: they are, or nobody asked.
-  std::string capture_refused() const { return step_.refused(); }
+  std::string capture_refused() const { return step_.captured_steps().refused; }
+  /// What capture_mode::measured has found of this plan's steps.
+  capture_report captured_steps() const { return step_.captured_steps(); }
+  /// true: the epochs from here on train with the plan that was found, and their steps may be captured where that is
+  /// faster. false: epochs are compared by their time again.
+  void post_training(bool on) { step_.post_training(on); }
   /// Of as many micro-batches as `training::scaling` says; those that do not fill the last one are left out.
   std::uint64_t batches_per_epoch() const { return train_.batches_per_epoch() / micro_batches(); }
 
@@ -83,7 +89,7 @@ class trainer {
                           "plan gives operator {} (\"{}\") {} (this device does not run {} in it): choose another", i,
                           op.name, name(p[i]), op.kind);
     }
-    if (p != network_.precisions()) step_.forget();
+    if (p != network_.precisions()) step_.forget_choice();
     network_.set_precision(p);
     step_.update().scale(std::ranges::find(p, precision::fp16) != p.end());
   }
@@ -182,8 +188,14 @@ class trainer {
   }
 
  private:
-  using clock = std::chrono::steady_clock;
-  static double since(clock::time_point start) { return std::chrono::duration<double>(clock::now() - start).count(); }
+  /// The Device's own clock, where it has one; see device.hpp. Unit: [s].
+  double now() const {
+    if constexpr (requires(const D& d) {
+                    { d.seconds() } -> std::same_as<double>;
+                  })
+      return device_.seconds();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
   /// A validation set may be smaller than a batch.
   static std::int64_t within(const data_source& source, std::int64_t batch) {
     return std::clamp<std::int64_t>(static_cast<std::int64_t>(source.size()), 1, batch);
@@ -196,15 +208,16 @@ class trainer {
     std::int64_t skipped = 0;
     double sum = 0;
     device_.reset_peak();
-    const auto start = clock::now();
+    const double start = now();
     for (std::uint64_t i = 0; i < batches; ++i) {
-      const auto batch_start = clock::now();
-      const step_result result = step_(settings_.captured && batches > 1);
+      const double batch_start = now();
+      const step_result result = step_(batches > 1 && step_.captures());
       device_.synchronize();
-      so_far.batch_seconds.push_back(since(batch_start));
+      so_far.batch_seconds.push_back(now() - batch_start);
+      if (batches > 1) step_.took(so_far.batch_seconds.back());
       so_far.curve.push_back(result.loss);
       so_far.loss = (sum += result.loss) / static_cast<double>(++so_far.batches);
-      so_far.seconds = since(start);
+      so_far.seconds = now() - start;
       so_far.peak_bytes = device_.peak_bytes();
       skipped += result.update.skipped;
       if (!result.update.not_finite.empty()) {

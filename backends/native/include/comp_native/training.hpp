@@ -9,11 +9,25 @@
 #include <comp/core/precision.hpp>
 #include <comp/scaling/settings.hpp>
 #include <comp_native/optimizer.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace comp::native {
+
+/// Forward and backward of a step as one piece of work for the Device, on one that captures (passes.hpp). The bits are
+/// those of plain steps.
+enum class capture_mode : std::uint8_t {
+  off,
+  measured,  // of the training after a search: the faster of both, by its own first steps (capture_choice.hpp)
+  on         // of every epoch
+};
+constexpr std::string_view name(capture_mode m) {
+  constexpr std::string_view names[] = {"off", "measured", "on"};
+  return names[static_cast<std::size_t>(m)];
+}
 
 struct training {
   native::optimizer optimizer = sgd_options{};
@@ -25,8 +39,8 @@ struct training {
   bool prefetch = true;
   /// Scales while the plan has FP16; `micro_batches` are accumulated in every plan. One by name: comp::scaling::preset.
   comp::scaling::settings scaling = {};
-  /// Forward and backward of an epoch's steps are captured and given to the Device as one; see training_step.hpp.
-  bool captured = false;
+  /// Which steps are captured; see training_step.hpp. `measured` is `off` on a Device that does not capture.
+  capture_mode captured = capture_mode::measured;
   int profile_steps = 5;
 };
 
@@ -56,7 +70,8 @@ inline std::string text(const comp::scaling::settings& s) {
 inline std::string text(const training& t) {
   return fmt::format("{} | warm-up {} of {} to {} | clip {} | scale {} | seed {}{}{}{}", text(t.optimizer),
                      t.schedule.warmup, t.schedule.total, t.schedule.floor, t.clip_norm, text(t.scaling), t.seed,
-                     t.shuffle ? "" : " in order", t.keep_last ? " with last" : "", t.captured ? " captured" : "");
+                     t.shuffle ? "" : " in order", t.keep_last ? " with last" : "",
+                     t.captured == capture_mode::on ? " captured" : "");
 }
 
 inline std::string names(std::span<const precision> all) {

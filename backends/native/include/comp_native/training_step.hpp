@@ -3,18 +3,20 @@
 // On a Device that defers (deferral.hpp) all of it is given before the host looks once at what came out; on others each
 // loss is looked at before its backward. Losses, weights and the state after a step are the same bit for bit, but for
 // one thing: where a loss is not finite, the micro-batches after it have moved running statistics.
-// Captured steps (training::captured, on a Device that captures: passes.hpp) give the same bits too. Which steps are:
-// those of runs over an epoch, from a plan's second on. So the epochs that a search times and those of the training
-// after it are captured alike, FP32's and the plan's. Steps that run_batch() makes one by one are not: a race sets
-// another plan before each of them, and capturing each time would be what it times; it compares plain steps with plain
-// ones. It is off by default: it gains where the host gives work more slowly than the Device does it, which small
-// models show and large ones do not, and an epoch of a few steps does not pay for the capture.
+// Captured steps (training::captured, on a Device that captures: passes.hpp) give the same bits too. Steps that
+// run_batch() makes one by one never are: a race sets another plan before each of them, and capturing each time would
+// be what it times. Of the steps of epochs are captured
+//   off        none
+//   measured   those of the training after a search, where that is faster: it is where the host gives work more slowly
+//              than the Device does it, which small models show and large ones do not. A search times plain steps
+//   on         all from a plan's second on, a search's and those after it: FP32's and the plan's alike
 #pragma once
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <comp/core/error.hpp>
+#include <comp_native/capture_choice.hpp>
 #include <comp_native/loader.hpp>
 #include <comp_native/network.hpp>
 #include <comp_native/passes.hpp>
@@ -53,8 +55,9 @@ class training_step {
   /// Throws: `settings_error` where captured steps are asked of a Device that has none.
   training_step(D& device, network<D>& network, loader& train, const training& chosen)
       : device_{device}, network_{network}, train_{train}, chosen_{chosen}, update_{chosen}, passes_{device, network} {
-    require<settings_error>(!chosen.captured || Captures<D>,
-                            "captured = {} (this device gives work call by call only): leave it out", chosen.captured);
+    require<settings_error>(chosen.captured != capture_mode::on || Captures<D>,
+                            "captured = {} (this device gives work call by call only): leave it out",
+                            name(chosen.captured));
   }
 
   /// The next step. captured: it may be.
@@ -69,9 +72,42 @@ class training_step {
     }
   }
 
+  /// Whether the epochs from here on are those of the training after a search.
+  void post_training(bool on) {
+    if (measures() && !on) forget();
+    post_training_ = on;
+  }
+  /// Whether the next step of an epoch is to be captured.
+  bool captures() const {
+    if (measures()) return post_training_ && choice_.captured();
+    return chosen_.captured == capture_mode::on;
+  }
+  /// Tells how long the step took that captures() was asked for. Unit: [s].
+  void took(double seconds) {
+    if (!measures() || !post_training_ || (choice_.decided() && !choice_.captured())) return;
+    const std::string why = refused();
+    if (why.empty()) {
+      choice_.took(seconds);
+    } else {
+      choice_.refuse(why);
+    }
+    if (choice_.decided() && !choice_.captured()) forget();
+  }
+  capture_report captured_steps() const {
+    capture_report report = choice_.report();
+    if (report.refused.empty()) report.refused = refused();
+    report.captured = report.captured && report.refused.empty();
+    return report;
+  }
+
   scaled_update<D>& update() { return update_; }
   const scaled_update<D>& update() const { return update_; }
   std::int64_t taken() const { return taken_; }
+  /// To be called when the plan changes: another one's steps are other work.
+  void forget_choice() {
+    choice_ = {};
+    forget();
+  }
   /// To be called when plan or parameters change.
   void forget() {
     if constexpr (Captures<D>) passes_.forget();
@@ -86,6 +122,7 @@ class training_step {
   }
 
  private:
+  bool measures() const { return Captures<D> && chosen_.captured == capture_mode::measured; }
   std::uint64_t micro_batches() const { return static_cast<std::uint64_t>(chosen_.scaling.micro_batches); }
   double share(double loss) const { return loss / static_cast<double>(micro_batches()); }
   std::string words(double loss) const {
@@ -155,6 +192,8 @@ class training_step {
   scaled_update<D> update_;
   typename detail::passes_of<D>::type passes_;
   std::int64_t taken_ = 0;
+  capture_choice choice_;
+  bool post_training_ = false;
 };
 
 }  // namespace comp::native
