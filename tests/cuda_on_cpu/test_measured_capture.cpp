@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// The training after a search keeps captured steps where they are faster, by a clock that is made up: whatever it
+// decides, and while it measures, the bits are those of plain steps.
+#include <doctest/doctest.h>
+
+#include <comp/comp.hpp>
+#include <comp_cuda/comp_cuda.hpp>
+#include <comp_native/model_builder.hpp>
+#include <comp_native/trainer.hpp>
+#include <vector>
+
+#include "../native/support.hpp"
+
+namespace comp::cuda::test {
+namespace {
+
+using namespace native::testing;
+using native::capture_mode;
+using native::training;
+
+struct fresh {
+  fresh() {
+    simt::device = {};
+    simt::watch_races = false;
+  }
+  ~fresh() {
+    simt::watch_races = true;
+    CHECK_NOTHROW(simt::device.reset());
+  }
+};
+
+/// A microsecond for each call, and for a graph what is given.
+struct timed_device : cuda::device {
+  double graph_seconds;
+  explicit timed_device(double of_a_graph) : cuda::device{{.measure_algorithms = false}}, graph_seconds{of_a_graph} {}
+  double seconds() const {
+    return 1e-6 * static_cast<double>(simt::device.seen.given) +
+           graph_seconds * static_cast<double>(simt::device.seen.graphs);
+  }
+};
+using timed_trainer = native::trainer<timed_device>;
+static_assert(Backend<timed_trainer>);
+
+constexpr double fast = 1e-6, slow = 1;
+constexpr int epochs = 9;  // of six steps or more: as many as a decision takes
+static_assert(6 * epochs >= native::capture_choice::all_steps);
+
+native::model small() {
+  native::model_builder net{"small", native::input_kind::values, {2, 6}};
+  net.input().linear("hidden", 8).relu("relu").dropout("dropout", 0.2).linear("head", 2).mse_loss("loss");
+  return net.finish();
+}
+timed_trainer trainer_on(timed_device& device, const training& settings) {
+  const auto examples = static_cast<std::size_t>(settings.scaling.micro_batches) * 6 * 2;
+  return {device, small(), regression_data{examples}, regression_data{2}, settings};
+}
+plan low(const timed_trainer& t, precision p) {
+  plan of{t.graph().size()};
+  for (std::size_t i = 0; i < of.size(); ++i) {
+    if (t.graph()[i].choosable) of[i] = p;
+  }
+  return of;
+}
+
+struct course {
+  std::vector<double> curve;
+  std::vector<std::vector<float>> values;
+  scaling::state scale;
+  std::uint64_t draws = 0;
+  friend bool operator==(const course&, const course&) = default;
+};
+/// All of them, and two after the decision.
+course trained(timed_device& device, timed_trainer& t, precision p) {
+  course got;
+  t.set_precision(low(t, p));
+  t.post_training(true);
+  for (int i = 0; i < epochs + 2; ++i) {
+    const sample ran = t.run_epoch();
+    got.curve.insert(got.curve.end(), ran.curve.begin(), ran.curve.end());
+    (void)t.validate();
+  }
+  for (const auto& w : t.network().parameters()) got.values.push_back(device.values(w));
+  got.scale = t.save().scale;
+  got.draws = t.save().draws;
+  return got;
+}
+/// The training with its steps call by call, and by what is measured: the same bits.
+native::capture_report same(training settings, precision p, double graph_seconds) {
+  settings.captured = capture_mode::off;
+  timed_device plain_device{slow}, device{graph_seconds};
+  auto plain = trainer_on(plain_device, settings);
+  settings.captured = capture_mode::measured;
+  auto t = trainer_on(device, settings);
+  const course expected = trained(plain_device, plain, p);
+  CHECK(simt::device.seen.graphs == 0);
+  CHECK(trained(device, t, p) == expected);
+  CHECK(simt::device.seen.graphs > 20);
+  CHECK(t.capture_refused() == "");
+  return t.captured_steps();
+}
+
+}  // namespace
+
+TEST_CASE("captured steps are kept where they are faster, plain ones where those are, with the same bits") {
+  const fresh gpu;
+  const auto report = same({.optimizer = native::adamw(1e-2), .clip_norm = 1}, precision::bf16, fast);
+  CHECK(report.decided);
+  CHECK(report.captured);
+  CHECK(report.captured_seconds < report.plain_seconds);
+  CHECK(simt::device.seen.graphs > 20 + 12);  // the epochs after the decision too
+  simt::device.seen.graphs = 0;
+  const auto other = same({.optimizer = native::adamw(1e-2), .clip_norm = 1}, precision::bf16, slow);
+  CHECK(other.decided);
+  CHECK_FALSE(other.captured);
+  CHECK(other.captured_seconds > 1);
+  CHECK(other.plain_seconds < 0.01);
+  CHECK(simt::device.seen.graphs < 5 * 5 + 2 * 3);  // none after it
+}
+
+TEST_CASE("micro-batches and a loss scale that moves are measured with the same bits") {
+  const fresh gpu;
+  const scaling::settings moving{.initial = 1024, .growth_interval = 7, .micro_batches = 2};
+  CHECK(same({.optimizer = native::sgd(0.05, 0.9), .scaling = moving}, precision::fp16, fast).captured);
+}
+
+TEST_CASE("what was decided for holds until the plan changes, and no graph is kept for plain steps") {
+  const fresh gpu;
+  timed_device device{slow};
+  auto t = trainer_on(device, {.optimizer = native::sgd(0.05)});
+  (void)trained(device, t, precision::bf16);
+  CHECK(t.captured_steps().decided);
+  CHECK(simt::device.executables.empty());
+  const auto graphs = simt::device.seen.graphs;
+  t.restore(t.save());
+  t.run_epoch();
+  CHECK(simt::device.seen.graphs == graphs);
+  device.graph_seconds = fast;
+  (void)trained(device, t, precision::tf32);
+  CHECK(t.captured_steps().captured);
+  CHECK_FALSE(simt::device.executables.empty());
+  t.post_training(false);
+  CHECK(simt::device.executables.empty());
+}
+
+TEST_CASE("a search times plain steps, and the training with its plan is what captures") {
+  const fresh gpu;
+  timed_device device{fast};
+  auto t = trainer_on(device, {.optimizer = native::sgd(0.05)});
+  outcome found;
+  found.graph = t.graph();
+  found.plan = low(t, precision::bf16);
+  found.baseline = t.run_epoch();
+  (void)t.run_epoch();
+  CHECK(simt::device.seen.graphs == 0);
+  const auto got = post_training{.epochs = static_cast<std::size_t>(epochs)}.run(t, found);
+  CHECK(got.fallbacks.empty());
+  CHECK(t.captured_steps().captured);
+  const auto graphs = simt::device.seen.graphs;
+  CHECK(graphs > 20);
+  (void)t.run_epoch();
+  CHECK(simt::device.seen.graphs == graphs);
+}
+
+TEST_CASE("where memory runs out for captured steps the training goes on plain, and says why") {
+  const fresh gpu;
+  timed_device plain_device{fast};
+  auto plain = trainer_on(plain_device, {.optimizer = native::sgd(0.05), .captured = capture_mode::off});
+  const course expected = trained(plain_device, plain, precision::bf16);
+  for (const int n : {5, 13}) {  // in the capture
+    CAPTURE(n);
+    timed_device device{fast};
+    auto t = trainer_on(device, {.optimizer = native::sgd(0.05)});
+    t.set_precision(low(t, precision::bf16));
+    t.post_training(true);
+    std::vector<double> curve;
+    for (int i = 0; i < epochs + 2; ++i) {
+      const sample ran = t.run_epoch([&](const sample& so_far) {
+        if (curve.size() + so_far.curve.size() == 8) simt::device.fail_allocation = n;
+        return false;
+      });
+      curve.insert(curve.end(), ran.curve.begin(), ran.curve.end());
+      (void)t.validate();
+    }
+    CHECK(curve == expected.curve);
+    CHECK(t.captured_steps().decided);
+    CHECK_FALSE(t.captured_steps().captured);
+    CHECK(text(t.captured_steps()).find("steps are not captured: a step as a CUDA graph (") == 0);
+    CHECK(simt::device.executables.empty());
+  }
+}
+
+}  // namespace comp::cuda::test

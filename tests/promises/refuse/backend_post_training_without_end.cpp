@@ -1,0 +1,8 @@
+// SPDX-License-Identifier: Apache-2.0
+// expect: a Backend's post_training needs the form: void post_training(bool on)
+#include "whole.hpp"
+
+struct faulty : whole::capable_backend {
+  void post_training() {}
+};
+whole::search_of<faulty> refused;
