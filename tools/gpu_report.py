@@ -84,6 +84,11 @@ def way_of(job, name):
     return next((w for w in job['ways'] if w['name'] == name), None)
 
 
+def below_one(bounds):
+    """Whether all of an interval is; one of few rounds has no bounds."""
+    return bounds[1] is not None and bounds[1] < 1
+
+
 def missed_goals(bench):
     """A sentence for each figure that is worse than its goal."""
     for (kernel, precision), row in sorted(large_rows(bench.get('kernels') or {}).items()):
@@ -98,10 +103,10 @@ def missed_goals(bench):
     torch = {row['model']: row for row in (bench.get('torch') or {}).get('rows', []) if row['way'].startswith('autocast')}
     for job in (bench.get('steps') or {}).get('jobs', []):
         found = way_of(job, 'found plan')
-        if found and found['over_rules_bounds'][1] < 1:
+        if found and below_one(found['over_rules_bounds']):
             yield f"{job['model']}: the found plan is slower than the rules' ({found['over_rules']:.2f}x)"
         for way in job['ways']:
-            if way.get('captured_over_plain_bounds', [1, 1])[1] < 1:
+            if below_one(way.get('captured_over_plain_bounds', [1, 1])):
                 yield f"{job['model']}, {way['name']}: the captured step is slower than the plain one ({way['captured_over_plain']:.2f}x)"
         rival = torch.get(job['model'])
         if found and rival and found['seconds'] > rival['seconds']:
@@ -128,7 +133,8 @@ def step_rows(job):
     for way in job['ways']:
         captured = '' if 'captured_seconds' not in way else f"{milliseconds(way['captured_seconds'])} ({way['captured_over_plain']:.2f}x)"
         low, high = way['over_fp32_bounds']
-        yield [way['name'], spread(way), f"{way['over_fp32']:.2f}x ({low:.2f} to {high:.2f})", captured,
+        within = '' if low is None else f' ({low:.2f} to {high:.2f})'
+        yield [way['name'], spread(way), f"{way['over_fp32']:.2f}x{within}", captured,
                f"{way['peak_bytes'] / 2**20:.0f} MiB"]
 
 

@@ -114,6 +114,12 @@ class Goals(unittest.TestCase):
         self.assertEqual(self.missed(steps=steps(found=.005, bounds=(.7, .9))), ["vgg16: the found plan is slower than the rules' (0.82x)"])
         self.assertEqual(self.missed(steps=steps(captured=(.7, .9))), ['vgg16, found plan: the captured step is slower than the plain one (1.20x)'])
 
+    def test_too_few_rounds_for_an_interval_miss_nothing(self):
+        few = steps(bounds=(None, None), captured=(None, None))
+        few['jobs'][0]['ways'][0]['over_fp32_bounds'] = [None, None]
+        self.assertEqual(self.missed(steps=few), [])
+        self.assertIn('| FP32 | 10 ms (9 ms to 11 ms) | 1.00x |  | 256 MiB |', gpu_report.steps_section(few))
+
     def test_libtorch_where_it_is_faster(self):
         self.assertEqual(self.missed(steps=steps(), torch=torch()), [])
         self.assertEqual(self.missed(steps=steps(), torch=torch(.002)), ["vgg16: 0.50x the speed of LibTorch's autocast BF16"])
