@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reductions, embedding, and what runs over many tensors at once: gradients and optimizers; each against FP64.
 #include <limits>
+#include <utility>
 
 #include "kernel_test.hpp"
 

@@ -3,6 +3,7 @@
 // features of neighbours. FP32 sums in every precision, and the same bits each time: the third algorithm for compressed
 // rows, never on a transpose (the columns are kept compressed too, see csr.hpp).
 // The first product of a matrix in a precision and width analyses the rows, which the following ones use again.
+// Which 16-bit types cuSPARSE multiplies differs between its releases: what it has not, a kernel of our own makes.
 // FP8 computes in BF16, as it is stored. With a `device` d: spmm(d.shared(), matrix, x).
 // Not here: values of edges that are trained (graph_attention.hpp).
 #pragma once
@@ -139,11 +140,28 @@ class sparse_product {
   std::shared_ptr<memory> buffer_;
 };
 
-/// The products that a matrix has been used for: by row or not, storage, width.
+/// The products that a matrix has been used for: by row or not, storage, width. Null: cuSPARSE has none.
 struct sparse_products {
-  std::map<std::tuple<bool, storage, std::int64_t>, sparse_product> made;
+  std::map<std::tuple<bool, storage, std::int64_t>, std::unique_ptr<const sparse_product>> made;
   std::map<std::tuple<bool, storage>, tensor> values;
 };
+
+/// Returns: null where cuSPARSE does not multiply what is stored like this.
+inline std::unique_ptr<const sparse_product> prepared_product(context& c, const csr_side& side, const shape& extents,
+                                                              const tensor& value, const tensor& x, const tensor& y) {
+  try {
+    return std::make_unique<const sparse_product>(c, side, extents, value, x, y);
+  } catch (const unsupported&) {
+    return nullptr;
+  }
+}
+/// The product as the sums of one head along the elements of each line.
+inline void own_product(context& c, const csr_side& side, const tensor& value, const tensor& x, const tensor& y) {
+  with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
+    weighted_sums<T>(c.stream().get(), value.as<T>(), x.as<T>(), side.begin.data(), side.other.data(), nullptr,
+                     y.as<T>(), y.shape()[0], 1, y.shape()[1]);
+  });
+}
 
 inline tensor sparse_times(context& c, const csr& m, bool by_row, const tensor& x) {
   const shape extents = by_row ? shape{m.rows(), m.columns()} : shape{m.columns(), m.rows()};
@@ -153,22 +171,27 @@ inline tensor sparse_times(context& c, const csr& m, bool by_row, const tensor& 
     return y;
   }
   auto& [made, values] = m.part<sparse_products>();
+  const csr_side& side = by_row ? m.by_row() : m.by_column();
   const storage kept = storage_of(x.precision());
+  tensor& value = values[{by_row, kept}];
+  if (!value) value = cast(c, side.value, x.precision());
   auto found = made.find({by_row, kept, x.shape()[1]});
   if (found == made.end()) {
-    const csr_side& side = by_row ? m.by_row() : m.by_column();
-    tensor& value = values[{by_row, kept}];
-    if (!value) value = cast(c, side.value, x.precision());
-    found = made.try_emplace({by_row, kept, x.shape()[1]}, c, side, extents, value, x, y).first;
+    auto product = prepared_product(c, side, extents, value, x, y);
+    found = made.try_emplace({by_row, kept, x.shape()[1]}, std::move(product)).first;
   }
-  found->second.run(c, x, y);
+  if (found->second) {
+    found->second->run(c, x, y);
+  } else {
+    own_product(c, side, value, x, y);
+  }
   return y;
 }
 
 }  // namespace detail
 
 /// y = m x for x (columns,K): (rows,K), in the precision of x.
-/// Throws: error where the sizes do not agree; `unsupported` where the device has no sparse products in that precision.
+/// Throws: error where the sizes do not agree.
 inline tensor spmm(context& c, const csr& m, const tensor& x) {
   require_some("spmm", x.shape());
   require<error>(x.shape().size() == 2 && x.shape()[0] == m.columns(),
