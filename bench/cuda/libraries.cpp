@@ -185,6 +185,7 @@ class dnn_contest {
     check(functions::most(handle_, &count), "counting cuDNN's algorithms");
     std::vector<result> all(static_cast<std::size_t>(count));
     const auto [a, b, to] = operands();
+    c.synchronize();  // cuDNN may measure on another stream
     const cudnnStatus_t status =
         functions::measure(handle_, a, a_.data(), b, b_.data(), how_.get(), to, to_.data(), count, &count, all.data(),
                            workspace_->data(), static_cast<std::size_t>(workspace_->bytes()));
