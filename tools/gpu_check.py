@@ -27,6 +27,15 @@ import gpu_report
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 QUERY = ['--query-gpu=name,driver_version,compute_cap,memory.total', '--format=csv,noheader,nounits']
 DRIVER_FOLDERS = '/usr/local/nvidia/bin:/usr/lib/wsl/lib'  # where containers and WSL have the driver's programs
+ASK_TORCH = """
+try:
+    import torch
+    print(torch.cuda.is_available())
+except ModuleNotFoundError as fault:
+    print('none' if fault.name == 'torch' else fault)
+except Exception as fault:
+    print(fault)
+"""
 NO_GPU = 'There is no GPU here ({}): ./run test checks the CUDA backend without one.'
 WHEEL_LIBRARIES = {'cudnn': 'cudnn.h', 'cublasLt': 'cublasLt.h', 'cusparse': 'cusparse.h'}
 SOURCES = ('backends', 'bench', 'include', 'tests', 'tools', 'meson.build', 'meson.options')
@@ -69,11 +78,13 @@ def find_torch(path, without):
     """A Python whose torch sees a GPU, or the reason that there is none, as a pair."""
     reason = 'no Python here has torch'
     for python in pythons(path, without):
-        said = said_by([python, '-c', 'import torch; print(torch.cuda.is_available())'])
-        if said and said.strip() == 'True':
+        said = (said_by([python, '-c', ASK_TORCH]) or 'none').strip()
+        if said == 'True':
             return python, None
-        if said:
+        if said == 'False':
             reason = 'the torch that is here has no CUDA or sees no GPU'
+        elif said != 'none':
+            reason = f'the torch that is here cannot be imported ({said.splitlines()[-1]})'
     return None, reason
 
 

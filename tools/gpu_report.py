@@ -225,7 +225,7 @@ def section(result):
     if bench.get('libraries'):
         lines += libraries_section(bench['libraries'])
     missed = list(missed_goals(bench))
-    if any(bench.values()):
+    if any(figures.get('rows') or figures.get('jobs') for figures in bench.values()):
         lines += ['', 'Goals missed:' if missed else 'No goal was missed.', *([''] if missed else []), *(f'- {m}' for m in missed)]
     return '\n'.join([*lines, END])
 

@@ -151,7 +151,8 @@ class Section(unittest.TestCase):
         text = gpu_report.section(self.result(torch={'rows': [], 'why': 'no Python here has torch'}))
         self.assertIn('compute-sanitizer over the kernels: not run.', text)
         self.assertIn('LibTorch was not measured: no Python here has torch.', text)
-        self.assertNotIn('No goal was missed', gpu_report.section(self.result()))
+        self.assertNotIn('No goal was missed', text)
+        self.assertIn('No goal was missed', gpu_report.section(self.result(libraries={'rows': [library()]})))
 
     def test_failures_are_named(self):
         result = self.result()
@@ -199,6 +200,24 @@ class Wheels(unittest.TestCase):
 
 
 class Torch(unittest.TestCase):
+    def reason(self, module):
+        with tempfile.TemporaryDirectory() as folder:
+            if module is not None:
+                pathlib.Path(folder, 'torch.py').write_text(module)
+            python = pathlib.Path(folder, 'python3')
+            python.write_text(f'#!/bin/sh\nPYTHONPATH={folder} exec {sys.executable} -S -B "$@"\n')
+            python.chmod(0o755)
+            found, why = gpu_check.find_torch(folder, pathlib.Path('/nowhere'))
+            return why if found is None else found == str(python)
+
+    def test_the_torch_of_a_python_is_found_or_the_reason_told(self):
+        sees = 'class cuda:\n    is_available = lambda: {}\n'
+        self.assertIs(self.reason(sees.format(True)), True)
+        self.assertIn('sees no GPU', self.reason(sees.format(False)))
+        self.assertEqual(self.reason(None), 'no Python here has torch')
+        self.assertEqual(self.reason('raise ImportError("libcufile.so.0: cannot open")'),
+                         'the torch that is here cannot be imported (libcufile.so.0: cannot open)')
+
     def test_without_torch_or_a_gpu_it_says_why_and_is_no_failure(self):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, 'torch.json')
