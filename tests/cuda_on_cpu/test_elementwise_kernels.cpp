@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Casts, chains, dropout and bias with activation, each against FP64.
+// Casts, chains, dropout and bias with activation, each against FP64; two axes exchanged, bit by bit.
 #include <cstring>
 #include <limits>
 
@@ -7,6 +7,7 @@
 
 #ifdef COMP_SIMT
 #include "kernels/dropout.cuh"
+#include "kernels/transpose.cuh"
 #endif
 
 namespace comp::cuda::test {
@@ -218,6 +219,45 @@ TEST_CASE_TEMPLATE("bias and activation over rows agree with FP64", T, float, bf
                      : a == native::activation::tanh ? std::tanh(v)
                                                      : sigmoid(v));
     check_close(y.values(), want, 3);
+  }
+}
+
+TEST_CASE_TEMPLATE("two axes are exchanged without a bit changed, in packs where the last one allows it", T, float,
+                   bf16, fp16) {
+  struct exchange {
+    std::size_t batch, i, j, width, shift;
+  };
+  for (const auto& [batch, i, j, width, shift] : {exchange{1, 1, 1, 1, 0},
+                                                  {2, 3, 5, 8, 0},
+                                                  {2, 3, 5, 8, 1},
+                                                  {1, 7, 4, 5, 0},
+                                                  {3, 16, 2, 64, 0},
+                                                  {1, 2, 3, 1032, 0}}) {
+    INFO(batch, "x", i, "x", j, "x", width, " shifted by ", shift);
+    std::vector<T> from = values<T>(batch * i * j * width, 1), want;
+    std::memset(&from[0], 0xff, sizeof(T));  // a NaN with a payload, and its sign
+    for (std::size_t b = 0; b < batch; ++b) {
+      for (std::size_t column = 0; column < j; ++column) {
+        for (std::size_t row = 0; row < i; ++row) {
+          const auto start = from.begin() + static_cast<std::ptrdiff_t>(((b * i + row) * j + column) * width);
+          want.insert(want.end(), start, start + static_cast<std::ptrdiff_t>(width));
+        }
+      }
+    }
+    const buffer<T> x{from, shift};
+    const auto check_swapped = [&](auto swap) {
+      buffer<T> y{from.size(), shift};
+      swap(y.data());
+      CHECK(std::memcmp(y.values().data(), want.data(), want.size() * sizeof(T)) == 0);
+    };
+    const auto size = [](std::size_t n) { return static_cast<index>(n); };
+    check_swapped([&](T* y) { swap_middle<T>(on, x.data(), y, size(batch), size(i), size(j), size(width)); });
+#ifdef COMP_SIMT  // on a GPU it takes 2^31 elements: test_large.cpp
+    check_swapped([&](T* y) {
+      const T* begin = x.data();
+      detail::swap_middle_by<index, T>(on, begin, y, size(from.size()), size(i), size(j), size(width));
+    });
+#endif
   }
 }
 

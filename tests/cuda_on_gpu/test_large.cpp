@@ -68,6 +68,19 @@ TEST_CASE("element-wise kernels count elements in 64 bits") {
   }));
 }
 
+TEST_CASE("axes are exchanged where their elements are more than 31 bits count") {
+  const std::size_t i = 3, width = 64, j = past_32_bits / (i * width) + 1, n = i * j * width;
+  if (!room_for(2 * n * sizeof(bf16))) return;
+  const buffer<bf16> x{n}, y{n};
+  fill(x.data(), 0, n * sizeof(bf16));
+  put(x, n - 1, bits(1));
+  put(x, j * width, bits(2));  // the first of row 1
+  swap_middle<bf16>(on, x.data(), y.data(), 1, static_cast<index>(i), static_cast<index>(j), static_cast<index>(width));
+  CHECK(holds_for_all(y, [&](std::size_t at, bf16 got) {
+    return got.bits == (at == n - 1 ? 1 : at == width ? 2 : 0);
+  }));
+}
+
 TEST_CASE("reductions count elements in 64 bits") {
   if (!room_for(past_32_bits * sizeof(bf16))) return;
   const buffer<bf16> x{past_32_bits};

@@ -3,7 +3,7 @@
 // axes of attention's heads exchanged.
 #pragma once
 
-#include "support/rows.cuh"
+#include "support/packs.cuh"
 
 namespace comp::cuda {
 
@@ -35,24 +35,30 @@ __global__ void __launch_bounds__(block_size)
   }
 }
 
-template <class T>
-struct middle_swapped {
-  static constexpr bool one_pass = true;
-  pointer<const T> from;
-  pointer<T> to;
-  index i, j, width;
-  /// Row r of the result, counted as [b][j][i].
-  template <int N, int Held, class Lanes>
-  __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
-    const index b = r / (i * j), of_j = r / i % j, of_i = r % i;
-    const pointer<const T> source = from + ((b * i + of_i) * j + of_j) * width;
-    for (index at = lanes.rank() * N; at < width; at += Lanes::count * N) {
-      float v[N];
-      load_all<N, T>(source + at, v);
-      store_all<N, T>(to + (r * width + at), v);
-    }
-  }
-};
+/// Element [b][j][i][w] is [b][i][j][w] of `from`, N neighbours by each thread: bits are moved, not values. Count: 32
+/// bits where they count all of them, since divisions of 64 bits take longer than the memory does. width and n are in
+/// packs.
+template <int N, class Count, class T>
+__global__ void __launch_bounds__(block_size)
+    middle_swapped(pointer<const T> from, pointer<T> to, Count i, Count j, Count width, Count n) {
+  const Count place = static_cast<Count>(blockIdx.x) * block_size + threadIdx.x;
+  if (place >= n) return;
+  const Count row = place / width, of_bj = row / i, b = of_bj / j;
+  const Count source = ((b * i + (row - of_bj * i)) * j + (of_bj - b * j)) * width + (place - row * width);
+  store_pack<N, T>(to + static_cast<index>(place) * N, load_pack<N, T>(from + static_cast<index>(source) * N));
+}
+template <class Count, int N, class T>
+void swap_middle_by(stream on, const T* from, T* to, index n, index i, index j, index width) {
+  const launch_shape shape{dim3{static_cast<unsigned>((n / N + block_size - 1) / block_size)}, block_size};
+  launch(on, shape, middle_swapped<N, Count, T>, from, to, static_cast<Count>(i), static_cast<Count>(j),
+         static_cast<Count>(width / N), static_cast<Count>(n / N));
+}
+template <class Count, class T>
+void swap_middle_by(stream on, const T* from, T* to, index n, index i, index j, index width) {
+  constexpr int N = wide<T>;
+  if (width % N == 0 && fits<N>(from) && fits<N>(to)) return swap_middle_by<Count, N>(on, from, to, n, i, j, width);
+  swap_middle_by<Count, 1>(on, from, to, n, i, j, width);
+}
 
 }  // namespace detail
 
@@ -68,8 +74,11 @@ void transpose(stream on, const T* from, T* to, index batch, index rows, index c
 }
 template <class T>
 void swap_middle(stream on, const T* from, T* to, index batch, index i, index j, index width) {
-  constexpr int N = wide<T>;
-  for_rows<N>(on, batch * i * j, width, fits<N>(from) && fits<N>(to), detail::middle_swapped<T>{from, to, i, j, width});
+  const index n = batch * i * j * width;
+  if (n == 0) return;
+  require<error>(n < index{1} << 38, "exchanging axes of {} elements in one launch (2^38 is too many): split it", n);
+  if (n < index{1} << 31) return detail::swap_middle_by<std::uint32_t>(on, from, to, n, i, j, width);
+  detail::swap_middle_by<index>(on, from, to, n, i, j, width);
 }
 
 }  // namespace comp::cuda
