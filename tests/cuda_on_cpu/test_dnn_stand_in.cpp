@@ -259,6 +259,20 @@ TEST_CASE("a tensor is added where its sizes are those of the other or 1, and it
   CHECK(add(describe({1, 3}, storage::fp16, order::row_major)) == CUDNN_STATUS_BAD_PARAM);
 }
 
+TEST_CASE("a bias takes its gradient from FP32 and FP16, and not from BF16") {
+  const fresh_dnn machine;
+  const dnn_handle handle;
+  const buffer<float> dy{std::vector<float>{1, 2, 3, 4, 5, 6}}, db{std::size_t{3}};
+  const auto sums = [&](storage as) {
+    return cudnnConvolutionBackwardBias(handle.get(), &dnn_one, describe({2, 3, 1, 1}, as, order::row_major).get(),
+                                        dy.data(), &dnn_zero, describe({1, 3}, as, order::row_major).get(), db.data());
+  };
+  CHECK(is_unsupported(sums(storage::bf16)));
+  CHECK(sums(storage::fp32) == CUDNN_STATUS_SUCCESS);
+  CHECK(db.values() == std::vector<float>{5, 7, 9});
+  CHECK(sums(storage::fp16) == CUDNN_STATUS_SUCCESS);
+}
+
 TEST_CASE("the codes of cuDNN become errors that a search can tell apart") {
   const fresh_dnn machine;
   CHECK_NOTHROW(check(CUDNN_STATUS_SUCCESS, "pooling"));

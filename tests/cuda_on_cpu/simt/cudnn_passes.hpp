@@ -167,7 +167,7 @@ inline cudnnStatus_t cudnnConvolutionBackwardFilter(cudnnHandle_t handle, const 
   });
 }
 
-/// db = alpha * the sums of dy over all but the channels + beta * db: (1,C,1,1), of the same type.
+/// db = alpha * the sums of dy over all but the channels + beta * db: (1,C,1,1), of the same type, which is not BF16.
 inline cudnnStatus_t cudnnConvolutionBackwardBias(cudnnHandle_t handle, const void* alpha,
                                                   cudnnTensorDescriptor_t dy_desc, const void* dy, const void* beta,
                                                   cudnnTensorDescriptor_t db_desc, void* db) {
@@ -176,6 +176,7 @@ inline cudnnStatus_t cudnnConvolutionBackwardBias(cudnnHandle_t handle, const vo
     COMP_DNN_REQUIRE(simt::addressed(dy, db));
     if (dy_desc->type != db_desc->type || db_desc->size != simt::sizes4{1, dy_desc->size[1], 1, 1})
       return CUDNN_STATUS_BAD_PARAM;
+    if (dy_desc->type == CUDNN_DATA_BFLOAT16) return CUDNN_STATUS_NOT_SUPPORTED;
     const simt::dnn_layout from = *dy_desc, to = *db_desc;
     return simt::give_dnn(handle, [=, by = simt::factor(alpha), keep = simt::factor(beta)] {
       const std::vector<float> g = simt::gather(from, dy);

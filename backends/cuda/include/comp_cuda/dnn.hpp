@@ -28,7 +28,7 @@ constexpr bool is_unsupported(cudnnStatus_t s) {
   return s >= CUDNN_STATUS_NOT_SUPPORTED && s < CUDNN_STATUS_INTERNAL_ERROR;
 }
 
-/// The status and, where cuDNN tells it, which of its conditions was not met.
+/// The status and, where cuDNN tells it, which of its conditions was not met last.
 inline std::string words_of(cudnnStatus_t s) {
   char said[512] = "";
   cudnnGetLastErrorString(said, sizeof said);
