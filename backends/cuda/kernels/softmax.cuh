@@ -17,6 +17,15 @@ __device__ __forceinline__ int seen_from(index at, index seen) {
   const index left = seen - at;
   return static_cast<int>(left < 0 ? 0 : left > N ? N : left);
 }
+/// The elements from the first `some` on count as -infinity.
+template <int N>
+__device__ __forceinline__ void hide_from(int some, float (&v)[N]) {
+  if (some == N) return;
+#pragma unroll
+  for (int j = 0; j < N; ++j) {
+    if (j >= some) v[j] = -infinity;
+  }
+}
 /// Of the first `seen` elements of a row, for every thread of `lanes`. A row that is held becomes exp(x - largest), or
 /// x - largest where `offsets` are asked for; one in memory is read once, with a running maximum.
 template <int N, int Held, class T, class Lanes>
@@ -26,12 +35,9 @@ __device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lane
   float largest = -infinity, total = 0;
   if constexpr (Held > 0) {
     row.each([&](index at, float(&v)[N]) {
-      const int some = seen_from<N>(at, seen);
+      hide_from(seen_from<N>(at, seen), v);
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        if (j >= some) v[j] = -infinity;
-        largest = fmaxf(largest, v[j]);
-      }
+      for (int j = 0; j < N; ++j) largest = fmaxf(largest, v[j]);
     });
     largest = lanes.largest(largest);
     row.each([&](index, float(&v)[N]) {
@@ -45,14 +51,15 @@ __device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lane
     return {largest, lanes.sum(total)};
   } else {
     row.each([&](index at, float(&v)[N]) {
-      const int some = seen_from<N>(at, seen);
+      hide_from(seen_from<N>(at, seen), v);
       float most = largest;
 #pragma unroll
-      for (int j = 0; j < N; ++j) most = fmaxf(most, j < some ? v[j] : -infinity);
+      for (int j = 0; j < N; ++j) most = fmaxf(most, v[j]);
       if (most != largest) total *= exp_of(largest - most);
       largest = most;
+      const float base = most == -infinity ? 0.0F : most;  // the exponential of -infinity is 0, of its difference NaN
 #pragma unroll
-      for (int j = 0; j < N; ++j) total += j >= some || v[j] == -infinity ? 0.0F : exp_of(v[j] - most);
+      for (int j = 0; j < N; ++j) total += exp_of(v[j] - base);
     });
     const float most = lanes.largest(largest);
     return {most, lanes.sum(most == largest ? total : total * exp_of(largest - most))};
