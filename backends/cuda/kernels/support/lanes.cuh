@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads that work together on one row: a warp, or a block. Both give every one of them the combined value.
+// The threads that work together on one row: a warp, a block, or a quarter of a warp. The first two give every one of
+// them the combined value.
 #pragma once
 
 #include "launch.cuh"
@@ -44,6 +45,14 @@ struct warp_lanes {
   __device__ index row() const { return static_cast<index>(blockIdx.x) * rows_per_block + threadIdx.x / 32; }
   __device__ float sum(float v) const { return combine_warp(v, sum_of{}); }
   __device__ float largest(float v) const { return combine_warp(v, largest_of{}); }
+};
+/// A quarter of a warp: for rows so short that a whole one would be idle, and that need nothing combined.
+struct quarter_lanes {
+  static constexpr unsigned rows_per_block = block_size / 8;
+  shared_array<float, 32>& unused;
+  __device__ index rank() const { return threadIdx.x % 8; }
+  static constexpr index count = 8;
+  __device__ index row() const { return static_cast<index>(blockIdx.x) * rows_per_block + threadIdx.x / 8; }
 };
 struct block_lanes {
   static constexpr unsigned rows_per_block = 1;

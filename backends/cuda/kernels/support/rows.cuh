@@ -2,7 +2,8 @@
 // One launch over rows, each by the threads that suit its width: a warp up to 1024 elements (512 one by one), a block
 // beyond. Rows that fit stay in registers between passes, others are read again. Packs where width and addresses allow
 // it. A functor has `template <int N, int Held, class Lanes> __device__ void row(index r, const Lanes&) const`; one
-// with `static constexpr bool one_pass = true` has nothing to keep and gets Held = 0.
+// with `static constexpr bool one_pass = true` has nothing to keep or to combine: it gets Held = 0, and of a warp four
+// rows at once where they have up to 8 packs.
 #pragma once
 
 #include "lanes.cuh"
@@ -87,6 +88,9 @@ void for_rows(stream on, index rows, index width, bool packed, const F& f) {
   if (rows == 0 || width == 0) return;
   if constexpr (requires { F::one_pass; }) {
     const bool by_packs = packed && width % N == 0;
+    if constexpr (N > 1) {
+      if (by_packs && width <= quarter_lanes::count * N) return detail::rows_by<N, 0, quarter_lanes>(on, rows, f);
+    }
     if (width <= 1024)
       return by_packs ? detail::rows_by<N, 0, warp_lanes>(on, rows, f) : detail::rows_by<1, 0, warp_lanes>(on, rows, f);
     return by_packs ? detail::rows_by<N, 0, block_lanes>(on, rows, f) : detail::rows_by<1, 0, block_lanes>(on, rows, f);
