@@ -111,26 +111,6 @@ TEST_CASE("what is larger than a block of pinned memory goes another way, with t
   CHECK(pinned == 60 + 64);
 }
 
-TEST_CASE("an upload that a capture refuses is lost alone: those after it bring their own values") {
-  const fresh machine;
-  device d;
-  const auto first = some({9}, 1), refused = some({9}, 2);
-  const tensor x = d.upload(first, {9}, precision::fp32);
-  const auto live = d.live_bytes();
-  CHECK_THROWS_AS((void)d.capture({}, 0, [&] { (void)d.upload(refused, {9}, precision::fp32); }),
-                  native::capture_refused);
-  d.synchronize();
-  const auto used = simt::device.memory.size();
-  for (unsigned seed : {3U, 4U}) {
-    const auto v = some({9}, seed);
-    CHECK(d.download(d.upload(v, {9}, precision::fp32)) == v);
-  }
-  d.synchronize();
-  CHECK(simt::device.memory.size() == used);
-  CHECK(d.live_bytes() <= live + 2 * 512);  // what the capture has made once and keeps
-  CHECK(d.download(x) == first);
-}
-
 TEST_CASE("precisions that are stored alike are views of the same memory") {
   const fresh machine;
   device d;

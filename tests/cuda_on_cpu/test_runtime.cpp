@@ -288,6 +288,35 @@ TEST_CASE("batches are prefetched in order, each slot only when it is free again
   CHECK(pool.live_bytes() == 0);
 }
 
+TEST_CASE("a batch that cannot be taken is lost alone, and memory of other streams is not that of a capture") {
+  const fresh device;
+  memory_pool pool{probe()};
+  const owned_stream compute;
+  {
+    prefetcher batches{pool};
+    const owned_stream other;
+    batches.put(bytes_of({1, 1}));
+    check(cudaStreamBeginCapture(compute.get(), cudaStreamCaptureModeThreadLocal), "beginning a capture");
+    pool.begin_graph(compute.get());
+    const device_block beside = pool.allocate(8, other.get());
+    CHECK_THROWS_AS((void)batches.take(compute), cuda_error);  // its copy is no part of the capture
+    cudaGraph_t graph = nullptr;
+    CHECK(cudaStreamEndCapture(compute.get(), &graph) == cudaErrorStreamCaptureInvalidated);
+    (void)cudaGetLastError();
+    pool.end_graph();
+    CHECK(pool.left_of_graphs() == 0);
+    for (const float i : {2.0F, 3.0F}) {
+      batches.put(bytes_of({i, i}));
+      const device_block got = batches.take(compute);
+      compute.synchronize();
+      CHECK(fetched(got, 2) == std::vector<float>{i, i});
+    }
+  }
+  compute.synchronize();
+  CHECK(pool.live_bytes() == 0);
+  CHECK(simt::device.memory.empty());
+}
+
 TEST_CASE("a launch that fails is told where it was made, and the next one runs") {
   const fresh device;
   memory_pool pool{probe()};
