@@ -2,6 +2,7 @@
 // Steps that are looked at once, and captured ones, beside steps that wait for each loss: the same bits, fewer calls.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <comp_cuda/comp_cuda.hpp>
 #include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
@@ -356,7 +357,13 @@ TEST_CASE("where memory runs out for a capture, or anything else refuses it, the
   };
   CHECK(curve(1, [] {}) == "");
   CHECK(curve(1, [] { simt::device.properties.totalGlobalMem = simt::device.used; }) ==
-        "");  // what the pool keeps will do
+        "");           // what the pool keeps will do
+  CHECK(curve(3, [] {  // the graph's memory is gone, and there is no other
+          const std::size_t before = simt::device.used;
+          REQUIRE(cudaDeviceGraphMemTrim(0) == cudaSuccess);
+          CHECK(simt::device.used < before);
+          simt::device.properties.totalGlobalMem = simt::device.used;
+        }) == "");
   const auto all_of_it = std::exchange(simt::device.properties.totalGlobalMem, std::size_t{1} << 30);
   CHECK(all_of_it < std::size_t{1} << 20);
   const auto out_of_memory_at = [&](int n) { return curve(1, [=] { simt::device.fail_allocation = n; }); };
@@ -405,6 +412,19 @@ TEST_CASE("a capture that waits for the device, or keeps what it allocates, is r
   CHECK(refused([&] { (void)device.linear_backward(dy, x, w, nullptr, false); }).find("blocks of memory") !=
         std::string::npos);  // its gradient
   CHECK(refused([&] { (void)device.upload(ones, {8}, precision::bf16); }) != "");
+}
+
+TEST_CASE("what is too large for pinned memory goes where captured work reads without it") {
+  const fresh gpu;
+  cuda::device device{{.pinned_limit = 16}};
+  tensor x = device.upload(std::vector<float>(8, 1), {8}, precision::fp32);
+  const tensor before = device.activate(activation::relu, x);  // waits for somebody to ask
+  std::vector<float> other(8, 2);
+  device.refill(x, std::span<const float>{other});
+  std::ranges::fill(other, 3);
+  CHECK(device.download(x) == std::vector<float>(8, 2));
+  CHECK(device.download(before) == std::vector<float>(8, 1));
+  CHECK(simt::device.pinned.empty());
 }
 
 TEST_CASE("an update that is guarded is left out for each thing that is not finite, and scaled as two passes scale") {

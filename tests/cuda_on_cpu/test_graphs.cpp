@@ -195,6 +195,16 @@ TEST_CASE("what waits for the device breaks a capture, and its end says so") {
   SUBCASE("the device") { CHECK(cudaDeviceSynchronize() == cudaErrorStreamCaptureUnsupported); }
   SUBCASE("an event of it") { CHECK(cudaEventSynchronize(inside.get()) == cudaErrorCapturedEvent); }
   SUBCASE("a question to an event of it") { CHECK(cudaEventQuery(inside.get()) == cudaErrorCapturedEvent); }
+  SUBCASE("an event of something else") {  // as CUDA: it could be one that the work has to wait for
+    CHECK(cudaEventSynchronize(outside.get()) == cudaErrorStreamCaptureUnsupported);
+  }
+  SUBCASE("a question to an event of something else") {
+    CHECK(cudaEventQuery(outside.get()) == cudaErrorStreamCaptureUnsupported);
+  }
+  SUBCASE("another stream") {
+    const owned_stream other;
+    CHECK(cudaStreamSynchronize(other.get()) == cudaErrorStreamCaptureUnsupported);
+  }
   SUBCASE("a copy to pageable memory") {
     CHECK(cudaMemcpyAsync(pageable.data(), x.data(), 16, cudaMemcpyDeviceToHost, on.get()) ==
           cudaErrorStreamCaptureUnsupported);

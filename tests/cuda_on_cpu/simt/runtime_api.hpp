@@ -134,6 +134,7 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
   return simt::runtime_call([=] {
     if (!known_stream(s)) return cudaErrorInvalidResourceHandle;
     if (s && s->in) return simt::broken(*s->in, cudaErrorStreamCaptureUnsupported);
+    if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
     if (s) simt::device.wait_until(*s, s->given);
     return cudaSuccess;
   });
@@ -214,6 +215,7 @@ inline cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   return simt::runtime_call([=] {
     if (!simt::known(simt::device.events, e)) return cudaErrorInvalidResourceHandle;
     if (e->in) return simt::broken(*e->in, cudaErrorCapturedEvent);
+    if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
     if (e->on) simt::device.wait_until(*e->on, e->at);
     return cudaSuccess;
   });
@@ -222,6 +224,7 @@ inline cudaError_t cudaEventQuery(cudaEvent_t e) {
   return simt::runtime_call([=] {
     if (!simt::known(simt::device.events, e)) return cudaErrorInvalidResourceHandle;
     if (e->in) return simt::broken(*e->in, cudaErrorCapturedEvent);
+    if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
     if (!e->on || e->on->done >= e->at) return cudaSuccess;
     simt::device.run_until(*e->on, e->on->done + 1);  // the device goes on while the host asks
     return cudaErrorNotReady;

@@ -33,10 +33,7 @@ class executable_graph {
   executable_graph(cudaGraph_t graph, context& c) {
     check(cudaGraphInstantiate(&graph_, graph, 0), "making a graph executable");
     try {
-      if (cudaGraphUpload(graph_, c.stream().get()) == cudaSuccess) return;
-      (void)cudaGetLastError();
-      c.pool().give_back();
-      check(cudaGraphUpload(graph_, c.stream().get()), "giving memory to a graph");
+      check(with_memory(c, [&] { return cudaGraphUpload(graph_, c.stream().get()); }), "giving memory to a graph");
     } catch (...) {
       (void)cudaGraphExecDestroy(graph_);
       throw;
@@ -50,9 +47,25 @@ class executable_graph {
   ~executable_graph() {
     if (graph_) (void)cudaGraphExecDestroy(graph_);
   }
-  cudaGraphExec_t get() const { return graph_; }
+  /// Its memory may have been given back since it was made. Returns: CUDA's code, which it does not remember.
+  cudaError_t launch(context& c) const {
+    return with_memory(c, [&] { return cudaGraphLaunch(graph_, c.stream().get()); });
+  }
 
  private:
+  /// Where there is no memory for `call`, what the pool keeps is given back, and it is tried once more.
+  template <class F>
+  static cudaError_t with_memory(context& c, F call) {
+    cudaError_t code = call();
+    if (code == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      c.pool().give_back();
+      code = call();
+    }
+    if (code != cudaSuccess) (void)cudaGetLastError();
+    return code;
+  }
+
   cudaGraphExec_t graph_ = nullptr;
 };
 
@@ -227,9 +240,8 @@ inline void replay(context& c, captured_step& work, std::uint64_t draws, double*
     if (use.reads_low && !std::exchange(use.of->low_current, true)) convert(c, use.of->value, use.of->low);
   }
   if (work.draws) c.part<refills>().put(c.part<draw_counter>().at(), std::as_bytes(std::span{&draws, 1}));
-  const cudaError_t code = cudaGraphLaunch(work.graph.get(), c.stream().get());
+  const cudaError_t code = work.graph.launch(c);
   if (code == cudaErrorMemoryAllocation) {
-    (void)cudaGetLastError();
     throw native::capture_refused{fmt::format(
         "a step as a CUDA graph (its {} bytes of memory are in use elsewhere): its work is given call by call instead",
         work.bytes)};

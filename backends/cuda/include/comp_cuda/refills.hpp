@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Other values at a place on the device that work given later reads: through pinned memory, in the order of the stream.
-// Nothing waits but for pinned memory that is still being read: with two batches under way, for neither.
+// Nothing waits but for pinned memory that is still being read (with two batches under way, for neither), and for what
+// is larger than settings::pinned_limit.
 #pragma once
 
 #include <array>
@@ -21,8 +22,9 @@ class refills {
   refills(const refills&) = delete;
   refills& operator=(const refills&) = delete;
 
-  /// Returns when `from` is copied on the host.
+  /// Returns when `from` has been read.
   void put(void* to, std::span<const std::byte> from) {
+    if (std::ssize(from) > c_->chosen().pinned_limit) return copy(to, from);
     slot& s = slots_[next_++ % slots_.size()];
     s.copied.wait();
     if (s.host.bytes() < from.size()) s.host = pinned_block{from.size()};
@@ -33,6 +35,13 @@ class refills {
   }
 
  private:
+  /// What is too large for pinned memory, as detail::brought() does.
+  void copy(void* to, std::span<const std::byte> from) {
+    check(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, c_->stream().get()),
+          "copying values to the device");
+    c_->stream().synchronize();
+  }
+
   struct slot {
     pinned_block host;
     event copied{cudaEventDisableTiming};
