@@ -334,6 +334,8 @@ class Check:
     def bench_of(self, name, command):
         """A benchmark; one that lists models by the model, so that none takes another's time or device along."""
         models = (said_by([*command, '--models'], env=self.environment) or '').split() if name == 'steps' else []
+        if models:
+            self.result['parts'].pop(f'bench: {name}', None)  # of a time when it could not list them
         parts = {f'{name} {model}': [*command, f'--model={model}'] for model in models} or {name: command}
         for part, line in parts.items():
             if self.takes('bench', part) and self.has_time('bench', part):

@@ -381,6 +381,10 @@ class Whole(unittest.TestCase):
     def test_steps_run_by_the_model_and_their_figures_stand_together(self):
         def job(model):
             return json.dumps({'jobs': [steps()['jobs'][0] | {'model': model}]})
+        self.program('benchmarks', 'steps', 'exit 3')
+        self.check('--only', 'bench:steps')
+        self.assertEqual(self.kept()['parts']['bench: steps']['failed'], 1)
+        (self.programs / '--benchmarks.json').unlink()
         self.program('benchmarks', 'steps', f"case $1 in --models) echo mlp; echo gpt ;; --model=mlp) echo '{job('mlp')}' >$2 ;; *) exit 3 ;; esac")
         status, said = self.check('--only', 'bench:steps')
         self.assertEqual((status, said[-1]), (1, '2 passed, 1 failed'))
@@ -388,6 +392,7 @@ class Whole(unittest.TestCase):
         (self.programs / 'benchmarks_steps').write_text(f"#!/bin/bash\ncase $1 in --models) echo mlp; echo gpt ;; *) echo '{job('gpt')}' >$2 ;; esac\n")
         status, said = self.check('--only', 'bench:steps gpt')
         self.assertEqual((status, said[-1]), (0, '2 passed, 0 failed'))
+        self.assertNotIn('bench: steps', self.kept()['parts'])
         self.assertEqual([j['model'] for j in self.kept()['bench']['steps']['jobs']], ['mlp', 'gpt'])
 
     def test_trainings_that_could_not_be_built_are_named(self):
