@@ -209,23 +209,56 @@ TEST_CASE("a convolution that is first met in a capture is guessed, and measured
   check(cudaGraphDestroy(graph), "destroying");
 }
 
-TEST_CASE("where there is no memory to measure in, what needs none is measured") {
+TEST_CASE("where there is little memory to measure in, or none, what needs no more is measured") {
+  for (const std::size_t left : {8192, 2048}) {  // y takes 1568
+    CAPTURE(left);
+    const fresh_dnn machine;
+    device d;
+    const conv_case& k = conv_cases[0];
+    auto w = d.make_parameter(coarse(elements(k.w), 2), k.w);
+    const tensor x = d.upload(coarse(elements(k.x), 4), k.x, precision::fp32);
+    d.synchronize();
+    simt::device.properties.totalGlobalMem = simt::device.used + left;
+    const tensor y = d.conv2d(x, w, nullptr, k.options);
+    CHECK(simt::dnn.measured == 1);
+    CHECK((simt::dnn.measured_in > 0) == (left > 2048));
+    CHECK(simt::dnn.measured_in < left);
+    CHECK(simt::dnn.runs.back().workspace == 0);
+    reference::device exact;
+    auto exact_w = exact.make_parameter(coarse(elements(k.w), 2), k.w);
+    const auto want =
+        exact.conv2d(exact.upload(coarse(elements(k.x), 4), k.x, precision::fp32), exact_w, nullptr, k.options);
+    check_near(d.download(y), want.values(), precision::fp32);
+  }
+}
+
+TEST_CASE("the memory that algorithms are measured in does not count in the peak, and what they run in does") {
   const fresh_dnn machine;
-  device d;
+  device d{{.workspace_limit = 2 * 27 * 49 * 4}};  // im2col is measured, and Winograd taken
   const conv_case& k = conv_cases[0];
   auto w = d.make_parameter(coarse(elements(k.w), 2), k.w);
   const tensor x = d.upload(coarse(elements(k.x), 4), k.x, precision::fp32);
-  d.synchronize();
-  simt::device.properties.totalGlobalMem = simt::device.used + 8192;  // enough for y
+  d.shared().pool().reset_peak();
+  const std::int64_t before = d.shared().pool().live_bytes();
   const tensor y = d.conv2d(x, w, nullptr, k.options);
-  CHECK(simt::dnn.measured == 1);
-  CHECK(simt::dnn.measured_in == 0);
-  CHECK(simt::dnn.runs.back().workspace == 0);
-  reference::device exact;
-  auto exact_w = exact.make_parameter(coarse(elements(k.w), 2), k.w);
-  const auto want =
-      exact.conv2d(exact.upload(coarse(elements(k.x), 4), k.x, precision::fp32), exact_w, nullptr, k.options);
-  check_near(d.download(y), want.values(), precision::fp32);
+  CHECK(simt::dnn.measured_in > 8192);
+  CHECK(d.shared().pool().peak_bytes() == before + 2048);  // y
+}
+
+TEST_CASE("a pass that finds no algorithm for want of memory says so, and is looked for again with more") {
+  const fresh_dnn machine;
+  device d;
+  const conv_case& k = conv_cases[0];
+  auto w = d.make_parameter(coarse(elements(k.w), 2), k.w, false);
+  const tensor x = d.upload(coarse(elements(k.x), 4), k.x, precision::bf16);
+  const tensor y = in_order(d.shared(), d.conv2d(x, w, nullptr, k.options), order::channels_last);
+  d.shared().drop_scratch();
+  d.synchronize();
+  d.shared().pool().give_back();
+  const std::size_t all = std::exchange(simt::device.properties.totalGlobalMem, simt::device.used + 1100);  // dx: 1024
+  CHECK_THROWS_AS((void)d.conv2d_backward(y, x, w, nullptr, k.options, true), out_of_memory);
+  simt::device.properties.totalGlobalMem = all;
+  CHECK(d.conv2d_backward(y, x, w, nullptr, k.options, true).order() == order::channels_last);
 }
 
 TEST_CASE("where cuDNN refuses channels_last a convolution runs row-major from then on") {

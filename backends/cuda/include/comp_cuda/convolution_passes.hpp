@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The three passes of a convolution, each by an algorithm that is chosen once for a shape and a precision: the fastest
 // that is deterministic, stays within the context's workspace limit and, in FP32, uses no tensor cores. Measured by
-// cuDNN on the real operands, which waits for the device and takes memory for a moment; while a graph is captured, or
-// where dnn::measures is false, taken from cuDNN's heuristics (a later call outside may still measure). Measurements
-// may differ from run to run, heuristics do not.
+// cuDNN on the real operands, which waits for the device and takes memory for a moment, that no plan's peak counts;
+// while a graph is captured, or where dnn::measures is false, taken from cuDNN's heuristics (a later call outside may
+// still measure). Measurements may differ from run to run, heuristics do not.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -71,16 +72,18 @@ class pass_runner {
   pass_runner(context& c, convolution& of) : c_{c}, of_{of}, library_{c.part<dnn>()} {}
 
   /// Returns: cuDNN's status; CUDNN_STATUS_NOT_SUPPORTED where no algorithm is good enough.
+  /// Throws: out_of_memory where there was none to look for one in.
   cudnnStatus_t operator()(const pass_memory& m) {
     const bool may_measure = library_.measures && !c_.capturing();
     auto& choice = of_.choice(Pass);
     if (choice && (choice->measured || !may_measure)) return run(*choice, m);
-    for (const conv_choice& one : good_enough(may_measure ? measured(m) : guessed(), may_measure)) {
+    for (const conv_choice& one : good_enough(listed(m, may_measure), may_measure)) {
       const cudnnStatus_t s = run(one, m);
       if (is_unsupported(s)) continue;  // heuristics are estimates, of this too
       choice = one;
       return s;
     }
+    if (short_of_memory_) std::rethrow_exception(short_of_memory_);  // with more there may be one
     return CUDNN_STATUS_NOT_SUPPORTED;
   }
 
@@ -128,15 +131,18 @@ class pass_runner {
         functions::guess(library_.handle(), a, b, of_.how.get(), to, static_cast<int>(all.size()), &count, all.data());
     return answered(s, std::move(all), count);
   }
-  /// `bytes` to measure in, or none, and `bytes` is 0, where there is no memory for that.
-  std::shared_ptr<memory> room_for(std::int64_t& bytes) const {
-    try {
-      return c_.allocate(bytes);
-    } catch (const out_of_memory&) {
-      return c_.allocate(bytes = 0);
+  /// `bytes` to measure in, or, by quarters, as much of it as there is memory for: `bytes` is that then.
+  std::shared_ptr<memory> room_for(std::int64_t& bytes) {
+    for (;; bytes = bytes > 1024 ? bytes / 4 : 0) {
+      try {
+        return c_.allocate(bytes);
+      } catch (const out_of_memory&) {
+        if (bytes == 0) throw;
+        short_of_memory_ = std::current_exception();
+      }
     }
   }
-  std::vector<result> measured(const pass_memory& m) const {
+  std::vector<result> measured(const pass_memory& m) {
     use_wanted();
     std::int64_t largest = 0;
     for (int i = 0; i < functions::algorithms; ++i) largest = std::max(largest, workspace(i).value_or(0));
@@ -150,6 +156,14 @@ class pass_runner {
                                       spare ? spare->data() : m.to, static_cast<int>(all.size()), &count, all.data(),
                                       scratch->data(), static_cast<std::size_t>(largest));
     return answered(s, std::move(all), count);
+  }
+
+  std::vector<result> listed(const pass_memory& m, bool measure) {
+    if (!measure) return guessed();
+    const std::int64_t peak = c_.pool().peak_bytes();
+    auto all = measured(m);
+    c_.pool().forget_peak_since(peak);
+    return all;
   }
 
   /// The best first. FP32 takes what ran without tensor cores, then what can be run without.
@@ -171,6 +185,7 @@ class pass_runner {
   context& c_;
   convolution& of_;
   dnn& library_;
+  std::exception_ptr short_of_memory_;
 };
 
 }  // namespace comp::cuda
