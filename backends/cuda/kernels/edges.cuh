@@ -5,7 +5,7 @@
 // Not here: products with values that all features share (cuSPARSE's, see comp_cuda/sparse.hpp).
 #pragma once
 
-#include "support/lanes.cuh"
+#include "support/edge_lanes.cuh"
 #include "support/over_elements.cuh"
 
 namespace comp::cuda {
@@ -15,6 +15,7 @@ namespace detail {
 /// The edge that is listed at place k of a node's edges.
 __device__ __forceinline__ index edge_at(pointer<const std::int32_t> edge, index k) { return edge ? edge[k] : k; }
 
+/// N neighbouring heads of one edge.
 template <class T>
 struct edge_scores_functor {
   pointer<const T> target, source;
@@ -24,33 +25,38 @@ struct edge_scores_functor {
   float slope;
   template <int N>
   __device__ void at(index i) const {
-    static_assert(N == 1);
     const index e = i / heads, head = i % heads;
-    const float sum = widen<T>(target[row[e] * heads + head]) + widen<T>(source[column[e] * heads + head]);
-    y[i] = narrow<T>(sum > 0 ? sum : sum * slope);
+    float sum[N], more[N];
+    load_all<N, T>(target + (row[e] * heads + head), sum);
+    load_all<N, T>(source + (column[e] * heads + head), more);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      sum[j] += more[j];
+      sum[j] = sum[j] > 0 ? sum[j] : sum[j] * slope;
+    }
+    store_all<N, T>(y + i, sum);
   }
 };
 
-/// A warp for each node and head.
+/// A warp for each node and the heads together.
 template <class T>
 __global__ void __launch_bounds__(block_size)
     edge_scores_gradient(pointer<const T> dy, pointer<const T> own, pointer<const T> other,
                          pointer<const std::int32_t> begin, pointer<const std::int32_t> others,
-                         pointer<const std::int32_t> edge, pointer<T> d_own, index nodes, index heads, float slope) {
-  const index at = static_cast<index>(blockIdx.x) * (block_size / 32) + threadIdx.x / 32;
-  const bool there = at < nodes * heads;
-  const index node = there ? at / heads : 0, head = there ? at % heads : 0, lane = threadIdx.x % 32;
+                         pointer<const std::int32_t> edge, pointer<T> d_own, index nodes, index heads, float slope,
+                         int together) {
+  const edge_lane r = edges_of_lane(begin, nodes, heads, together);
+  const bool there = r.node < nodes;
+  const index at = r.node * heads + r.head;
+  const float mine = there ? widen<T>(own[at]) : 0.0F;
   float total = 0;
-  if (there) {
-    const float mine = widen<T>(own[at]);
-    for (index k = begin[node] + lane; k < begin[node + 1]; k += 32) {
-      const float sum = mine + widen<T>(other[others[k] * heads + head]);
-      const float d = widen<T>(dy[edge_at(edge, k) * heads + head]);
-      total += sum > 0 ? d : d * slope;
-    }
+  for (index k = r.first; k < r.end; k += r.step) {
+    const float sum = mine + widen<T>(other[others[k] * heads + r.head]);
+    const float d = widen<T>(dy[edge_at(edge, k) * heads + r.head]);
+    total += sum > 0 ? d : d * slope;
   }
-  total = combine_warp(total, sum_of{});
-  if (there && lane == 0) d_own[at] = narrow<T>(total);
+  total = combine_edges(total, together, sum_of{});
+  if (there && static_cast<int>(threadIdx.x % 32) < together) d_own[at] = narrow<T>(total);
 }
 
 /// N neighbouring features of one head.
@@ -114,16 +120,18 @@ void launch_edge_products(stream on, const T* a, const T* b, const std::int32_t*
 template <class T>
 void edge_scores(stream on, const T* target, const T* source, const std::int32_t* row, const std::int32_t* column, T* y,
                  index edges, index heads, float slope) {
-  launch(on, {blocks_for(edges * heads), block_size}, over_elements<1, detail::edge_scores_functor<T>>,
-         detail::edge_scores_functor<T>{target, source, row, column, y, heads, slope}, edges * heads, index{0});
+  constexpr int N = wide<T>;
+  const bool packs = heads % N == 0 && fits<N>(target) && fits<N>(source) && fits<N>(y);
+  for_elements<N>(on, edges * heads, packs ? 0 : -1,
+                  detail::edge_scores_functor<T>{target, source, row, column, y, heads, slope});
 }
 template <class T>
 void edge_scores_backward(stream on, const T* dy, const T* own, const T* other, const std::int32_t* begin,
                           const std::int32_t* others, const std::int32_t* edge, T* d_own, index nodes, index heads,
                           float slope) {
-  const index warps = nodes * heads;
-  launch(on, {dim3{static_cast<unsigned>((warps + block_size / 32 - 1) / (block_size / 32))}, block_size},
-         detail::edge_scores_gradient<T>, dy, own, other, begin, others, edge, d_own, nodes, heads, slope);
+  if (heads == 0) return;
+  launch(on, {blocks_for_edges(nodes, heads), block_size}, detail::edge_scores_gradient<T>, dy, own, other, begin,
+         others, edge, d_own, nodes, heads, slope, heads_together(heads));
 }
 template <class T>
 void weighted_sums(stream on, const T* share, const T* x, const std::int32_t* begin, const std::int32_t* other,
