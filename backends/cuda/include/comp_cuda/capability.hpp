@@ -69,7 +69,7 @@ inline int devices() {
   return count;
 }
 
-/// Throws: error for a driver of an earlier CUDA than this program's, to which no GPU can be seen.
+/// Throws: error for a driver of an earlier CUDA than this program's, through which it sees no GPU.
 inline void require_driver_for(int device) {
   int known = 0;  // stays where there is no driver
   (void)cudaDriverGetVersion(&known);

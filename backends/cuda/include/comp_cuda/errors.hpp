@@ -84,8 +84,8 @@ struct library_status {
   cuda::verdict verdict;
 };
 
-/// What the current device says when it is asked: libraries have runtimes of their own, and what went wrong there is no
-/// last error here. Ends a capture of this thread, as the failure that is asked about does. Never not ready.
+/// What the current device says when it is asked; cudaSuccess where it is busy. Libraries have runtimes of their own,
+/// and what went wrong there is no last error here. Breaks a capture of this thread, as does the failure asked about.
 inline cudaError_t state_of_device() {
   const cudaError_t last = cudaGetLastError(), now = loses_device(last) ? last : cudaStreamQuery(nullptr);
   (void)cudaGetLastError();
