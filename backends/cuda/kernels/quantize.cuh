@@ -46,7 +46,8 @@ struct quantize_job {
   index partials;
   pointer<float> inverse;
   pointer<std::uint8_t> by_rows, by_columns;
-  index padded_rows, padded_columns, tiles_across;
+  index padded_rows, padded_columns;
+  unsigned tiles_across;  // as blockIdx.x, which is divided by it
 };
 
 /// 1 where there is nothing to fill the format with. Bounded, so that it and its inverse are normal numbers.
@@ -172,7 +173,7 @@ void quantize(stream on, const T* x, index rows, index columns, const float* par
                                     reinterpret_cast<std::uint8_t*>(by_columns),
                                     fp8_padded(rows),
                                     fp8_padded(columns),
-                                    across};
+                                    static_cast<unsigned>(across)};
   const launch_shape shape{dim3{static_cast<unsigned>(squares)}, block_size};
   if (columns % 8 == 0 && fits<8>(x)) return launch(on, shape, detail::quantize_squares<F, true, T>, job);
   launch(on, shape, detail::quantize_squares<F, false, T>, job);

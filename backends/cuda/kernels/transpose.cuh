@@ -14,10 +14,10 @@ inline constexpr index tile = 32;
 /// A block of 32 by 8 threads moves a tile of 32 by 32 through shared memory: both sides are accessed along rows.
 template <class T>
 __global__ void __launch_bounds__(block_size)
-    transpose_tiles(pointer<const T> from, pointer<T> to, index rows, index columns, index tiles_across) {
+    transpose_tiles(pointer<const T> from, pointer<T> to, index rows, index columns, unsigned tiles_across) {
   __shared__ shared_array<T, tile*(tile + 1)> values;
   const index of_matrix = static_cast<index>(blockIdx.y) * rows * columns;
-  const index row = blockIdx.x / tiles_across * tile, column = blockIdx.x % tiles_across * tile;
+  const index row = blockIdx.x / tiles_across * tile, column = blockIdx.x % tiles_across * tile;  // divided as 32 bits
   const index across = column + threadIdx.x;
   for (index y = threadIdx.y; y < tile; y += 8) {
     if (row + y < rows && across < columns) {
@@ -66,10 +66,12 @@ template <class T>
 void transpose(stream on, const T* from, T* to, index batch, index rows, index columns) {
   if (batch == 0 || rows == 0 || columns == 0) return;
   const index across = (columns + detail::tile - 1) / detail::tile, down = (rows + detail::tile - 1) / detail::tile;
+  require<error>(across * down < index{1} << 31,
+                 "transposing ({},{}) in one launch (a grid has 2^31 blocks at most): split it", rows, columns);
   for (index first = 0; first < batch; first += 65535) {  // grid.y has 16 bits
     const index some = batch - first < 65535 ? batch - first : 65535, before = first * rows * columns;
     launch(on, {dim3{static_cast<unsigned>(across * down), static_cast<unsigned>(some)}, dim3{32, 8}},
-           detail::transpose_tiles<T>, from + before, to + before, rows, columns, across);
+           detail::transpose_tiles<T>, from + before, to + before, rows, columns, static_cast<unsigned>(across));
   }
 }
 template <class T>
