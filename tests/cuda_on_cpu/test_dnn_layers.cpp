@@ -219,11 +219,13 @@ TEST_CASE("the persistent kernels' workspace is bounded: without it batch norm r
   for (const int mode : simt::dnn.norms) CHECK(mode != CUDNN_BATCHNORM_SPATIAL_PERSISTENT);
 }
 
-TEST_CASE("more rows than cuDNN normalises per activation are images of one pixel to it") {
+TEST_CASE("more rows than cuDNN normalises per activation are images of one pixel to it, or one image") {
   const fresh_dnn machine;
   device d;
   norm_pair n{d, 2};
-  for (const precision p : {precision::fp32, precision::bf16}) n.step({131071, 2}, p, order::row_major, true, 5);
+  for (const precision p : {precision::fp32, precision::bf16}) {
+    for (const bool training : {true, false}) n.step({131071, 2}, p, order::row_major, training, 5);
+  }
   CHECK(simt::dnn.norms == std::vector<int>(2, CUDNN_BATCHNORM_SPATIAL));
 }
 

@@ -20,8 +20,8 @@ inline void require_norm(const tensor& x, std::initializer_list<const parameter*
   for (const parameter* p : all) native::require_vector("batch_norm", p->extents, x.shape(), channels);
 }
 
-/// What cuDNN is told of a tensor to normalise. (B,C) goes per activation, and as images of one pixel by the plain
-/// route: cuDNN's kernels per activation have a limit on B.
+/// What cuDNN is told of a tensor to normalise. (B,C) goes per activation; by the plain route, since cuDNN has a limit
+/// on B there, as images of one pixel, and by fixed statistics, where it has one on images too, as one of B pixels.
 struct norm_plan {
   cudnnBatchNormMode_t mode;
   tensor_descriptor x, vectors;
@@ -29,7 +29,9 @@ struct norm_plan {
       : mode{t.shape().size() == 2 && by != route::plain     ? CUDNN_BATCHNORM_PER_ACTIVATION
              : training && t.order() == order::channels_last ? CUDNN_BATCHNORM_SPATIAL_PERSISTENT
                                                              : CUDNN_BATCHNORM_SPATIAL},
-        x{describe(t)} {
+        x{t.shape().size() == 2 && by == route::plain && !training
+              ? describe({1, t.shape()[1], t.shape()[0], 1}, storage_of(t.precision()), order::channels_last)
+              : describe(t)} {
     check(cudnnDeriveBNTensorDescriptor(vectors.get(), x.get(), mode), "describing statistics to cuDNN");
   }
   bool persistent() const { return mode == CUDNN_BATCHNORM_SPATIAL_PERSISTENT; }
