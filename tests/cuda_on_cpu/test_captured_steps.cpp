@@ -356,14 +356,15 @@ TEST_CASE("where memory runs out for a capture, or anything else refuses it, the
     return why;
   };
   CHECK(curve(1, [] {}) == "");
-  CHECK(curve(1, [] { simt::device.properties.totalGlobalMem = simt::device.used; }) ==
-        "");           // what the pool keeps will do
-  CHECK(curve(3, [] {  // the graph's memory is gone, and there is no other
+  CHECK(curve(3, [] {  // the graph's memory is gone, and there is no other at first
           const std::size_t before = simt::device.used;
           REQUIRE(cudaDeviceGraphMemTrim(0) == cudaSuccess);
           CHECK(simt::device.used < before);
-          simt::device.properties.totalGlobalMem = simt::device.used;
+          simt::device.fail_allocation = 1;
         }) == "");
+  CHECK(simt::device.fail_allocation == 0);
+  CHECK(curve(1, [] { simt::device.properties.totalGlobalMem = simt::device.used + 16 * 1024; }) ==
+        "");  // what the pool keeps will do
   const auto all_of_it = std::exchange(simt::device.properties.totalGlobalMem, std::size_t{1} << 30);
   CHECK(all_of_it < std::size_t{1} << 20);
   const auto out_of_memory_at = [&](int n) { return curve(1, [=] { simt::device.fail_allocation = n; }); };

@@ -130,6 +130,7 @@ TEST_CASE("what was decided for holds until the plan changes, and no graph is ke
   (void)trained(device, t, precision::bf16);
   CHECK(t.captured_steps().decided);
   CHECK(simt::device.executables.empty());
+  CHECK(simt::device.graph_bytes == 0);
   const auto graphs = simt::device.seen.graphs;
   t.restore(t.save());
   t.run_epoch();
@@ -138,8 +139,11 @@ TEST_CASE("what was decided for holds until the plan changes, and no graph is ke
   (void)trained(device, t, precision::tf32);
   CHECK(t.captured_steps().captured);
   CHECK_FALSE(simt::device.executables.empty());
+  CHECK(simt::device.graph_bytes > 0);
+  device.synchronize();
   t.post_training(false);
   CHECK(simt::device.executables.empty());
+  CHECK(simt::device.graph_bytes == 0);
 }
 
 TEST_CASE("a search times plain steps, and the training with its plan is what captures") {

@@ -20,54 +20,11 @@
 #include <vector>
 
 #include "draw_counter.hpp"
+#include "executable_graph.hpp"
 #include "refills.hpp"
 #include "step_report.hpp"
 
 namespace comp::cuda {
-
-/// A graph that can be launched.
-class executable_graph {
- public:
-  executable_graph() = default;
-  /// Backs the graph's memory too: with what the pool keeps, where there is no other. Throws: as check() does.
-  executable_graph(cudaGraph_t graph, context& c) {
-    check(cudaGraphInstantiate(&graph_, graph, 0), "making a graph executable");
-    try {
-      check(with_memory(c, [&] { return cudaGraphUpload(graph_, c.stream().get()); }), "giving memory to a graph");
-    } catch (...) {
-      (void)cudaGraphExecDestroy(graph_);
-      throw;
-    }
-  }
-  executable_graph(executable_graph&& other) noexcept : graph_{std::exchange(other.graph_, nullptr)} {}
-  executable_graph& operator=(executable_graph&& other) noexcept {
-    std::swap(graph_, other.graph_);
-    return *this;
-  }
-  ~executable_graph() {
-    if (graph_) (void)cudaGraphExecDestroy(graph_);
-  }
-  /// Its memory may have been given back since it was made. Returns: CUDA's code, which it does not remember.
-  cudaError_t launch(context& c) const {
-    return with_memory(c, [&] { return cudaGraphLaunch(graph_, c.stream().get()); });
-  }
-
- private:
-  /// Where there is no memory for `call`, what the pool keeps is given back, and it is tried once more.
-  template <class F>
-  static cudaError_t with_memory(context& c, F call) {
-    cudaError_t code = call();
-    if (code == cudaErrorMemoryAllocation) {
-      (void)cudaGetLastError();
-      c.pool().give_back();
-      code = call();
-    }
-    if (code != cudaSuccess) (void)cudaGetLastError();
-    return code;
-  }
-
-  cudaGraphExec_t graph_ = nullptr;
-};
 
 class captured_step {
  public:
