@@ -202,8 +202,8 @@ TEST_CASE("work of a stream is done in order, and other streams wait by events")
 TEST_CASE("what the stand-in is for: a forgotten wait is seen") {
   const fresh device;
   memory_pool pool{probe()};
+  const std::vector<float> values(100, 3);  // until the streams have sent it
   const owned_stream first, second;
-  const std::vector<float> values(100, 3);
   SUBCASE("a kernel on another stream reads what was not sent yet") {
     device_block x = pool.allocate(400, first.get());
     check(cudaMemcpyAsync(x.data(), values.data(), 400, cudaMemcpyHostToDevice, first.get()), "sending");

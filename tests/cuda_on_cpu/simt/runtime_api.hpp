@@ -109,7 +109,7 @@ inline cudaError_t cudaDeviceSynchronize() {
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* to, unsigned flags) {
   return simt::runtime_call([=] {
     if (flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
-    auto made = std::make_unique<simt_stream>();
+    auto made = std::make_shared<simt_stream>();
     made->waits_for_default = flags == cudaStreamDefault;
     made->gpu = simt::device.current;
     *to = made.get();
@@ -127,6 +127,8 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t s) {
   } catch (...) {  // who destroys a stream is mostly a destructor: the next call tells
     simt::device.later = std::current_exception();
   }
+  s->work.clear();
+  s->done = s->given;  // to events that were recorded there
   simt::forget(simt::device.streams, s);
   return cudaSuccess;
 }
@@ -185,6 +187,16 @@ inline cudaError_t cudaEventDestroy(cudaEvent_t e) {
   simt::forget(simt::device.events, e);
   return cudaSuccess;
 }
+namespace simt {
+/// Of a stream that is known.
+inline std::shared_ptr<simt_stream> owner_of(simt_stream* s) {
+  for (const auto& one : device.streams) {
+    if (one.get() == s) return one;
+  }
+  return {std::shared_ptr<void>{}, &device.standard};  // which is always there
+}
+}  // namespace simt
+
 inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   return simt::runtime_call([=] {
     if (!simt::known(simt::device.events, e) || !known_stream(s)) return cudaErrorInvalidResourceHandle;
@@ -196,7 +208,7 @@ inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
       e->captured = e->in->ends[s];
       return cudaSuccess;
     }
-    e->on = s ? s : &simt::device.standard;
+    e->on = simt::owner_of(s);
     e->at = e->on->given + 1;
     simt::device.give(s, [=] { e->passed = std::chrono::steady_clock::now(); });
     return cudaSuccess;

@@ -71,7 +71,7 @@ struct simt_stream {
 };
 struct simt_event {
   bool timed = true;
-  simt_stream* on = nullptr;  // null: never recorded, or recorded in a capture
+  std::shared_ptr<simt_stream> on = nullptr;  // null: never recorded, or recorded in a capture
   std::uint64_t at = 0;
   std::shared_ptr<simt::capture> in = nullptr;  // that it was last recorded in
   std::set<std::size_t> captured = {};          // the nodes that it stands for there
@@ -100,7 +100,7 @@ struct gpu {
   std::exception_ptr later;  // thrown by work that nobody waited for
   std::size_t used = 0;      // bytes, those kept by pools included
   simt_stream standard;
-  std::set<std::unique_ptr<simt_stream>> streams;
+  std::set<std::shared_ptr<simt_stream>> streams;  // those that were destroyed live on in the events recorded there
   std::set<std::unique_ptr<simt_event>> events;
   std::set<std::unique_ptr<simt_pool>> pools;
   std::set<std::unique_ptr<simt_graph>> graphs;
@@ -173,15 +173,15 @@ struct gpu {
 };
 inline gpu device;
 
-template <class T>
-bool known(const std::set<std::unique_ptr<T>>& all, const T* one) {
+template <class Owner, class T>
+bool known(const std::set<Owner>& all, const T* one) {
   for (const auto& p : all) {
     if (p.get() == one) return true;
   }
   return false;
 }
-template <class T>
-void forget(std::set<std::unique_ptr<T>>& all, const T* one) {
+template <class Owner, class T>
+void forget(std::set<Owner>& all, const T* one) {
   std::erase_if(all, [=](const auto& p) { return p.get() == one; });
 }
 
