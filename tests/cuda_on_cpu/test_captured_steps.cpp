@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../native/support.hpp"
+#include "fresh_for_training.hpp"
 
 namespace comp::cuda::test {
 namespace {
@@ -21,18 +22,6 @@ using namespace comp::native::testing;
 using comp::plan;
 using comp::precision;
 using comp::sample;
-
-/// A fresh GPU for each test; what the test leaves behind is a failure. Races of kernels have tests of their own.
-struct fresh {
-  fresh() {
-    simt::device = {};
-    simt::watch_races = false;
-  }
-  ~fresh() {
-    simt::watch_races = true;
-    CHECK_NOTHROW(simt::device.reset());
-  }
-};
 
 /// Takes the same algorithms each time: what is measured depends on the clock, and another algorithm has other bits.
 struct same_device : cuda::device {
@@ -172,7 +161,7 @@ course same(const model& m, const training& settings, const std::vector<plan>& p
 }  // namespace
 
 TEST_CASE("deferred and captured steps give the bits of steps that wait") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   const comp::scaling::settings moving{.initial = 65536, .growth_interval = 3};
   SUBCASE("an MLP in FP32, then in BF16") {
     same(mlp(), {.optimizer = sgd(0.05, 0.9, 1e-4)}, {all(mlp(), precision::fp32), all(mlp(), precision::bf16)});
@@ -212,7 +201,7 @@ TEST_CASE("deferred and captured steps give the bits of steps that wait") {
 }
 
 TEST_CASE("algorithms are measured in the first step of a plan, which is not captured") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   cuda::device device;
   auto t = trainer_on(device, convolutional(), {.optimizer = sgd(0.05), .captured = capture_mode::on});
   t.run_epoch();
@@ -224,7 +213,7 @@ TEST_CASE("algorithms are measured in the first step of a plan, which is not cap
 }
 
 TEST_CASE("a step that is looked at once waits once, and a captured one is few calls") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   const training settings{.optimizer = sgd(0.05), .clip_norm = 1};
   const auto calls = [](auto& t, int epochs) {
     for (int i = 0; i < epochs; ++i) t.run_epoch();
@@ -263,7 +252,7 @@ TEST_CASE("a step that is looked at once waits once, and a captured one is few c
 }
 
 TEST_CASE("captured steps count the memory of their graph, and leave as much in use") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   const auto peak = [](bool captures) {
     same_device device;
     auto t = trainer_on(device, gpt(),
@@ -279,7 +268,7 @@ TEST_CASE("captured steps count the memory of their graph, and leave as much in 
 }
 
 TEST_CASE("a graph is dropped where plan, state or place change, and the training goes on as without") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   const training settings{.optimizer = adam(0.01)};
   const auto course_of = [&](auto& device, bool captures) {
     training as = settings;
@@ -309,7 +298,7 @@ TEST_CASE("a graph is dropped where plan, state or place change, and the trainin
 }
 
 TEST_CASE("a batch that is not full is given call by call") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   training settings{.optimizer = sgd(0.05), .keep_last = true};
   const auto curve = [&](auto& device) {
     trainer<std::remove_reference_t<decltype(device)>> t{device, mlp(), regression_data{21}, regression_data{8},
@@ -327,7 +316,7 @@ TEST_CASE("a batch that is not full is given call by call") {
 }
 
 TEST_CASE("where memory runs out for a capture, or anything else refuses it, the training goes on call by call") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   training settings{.optimizer = sgd(0.05)};
   std::vector<double> expected;
   {
@@ -385,7 +374,7 @@ TEST_CASE("where memory runs out for a capture, or anything else refuses it, the
 }
 
 TEST_CASE("a capture that waits for the device, or keeps what it allocates, is refused and changes nothing") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   same_device device;
   const std::vector<float> ones(8, 1);
   parameter w = device.make_parameter(ones, {2, 4});
@@ -416,7 +405,7 @@ TEST_CASE("a capture that waits for the device, or keeps what it allocates, is r
 }
 
 TEST_CASE("what is too large for pinned memory goes where captured work reads without it") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   cuda::device device{{.pinned_limit = 16}};
   tensor x = device.upload(std::vector<float>(8, 1), {8}, precision::fp32);
   const tensor before = device.activate(activation::relu, x);  // waits for somebody to ask
@@ -429,7 +418,7 @@ TEST_CASE("what is too large for pinned memory goes where captured work reads wi
 }
 
 TEST_CASE("an update that is guarded is left out for each thing that is not finite, and scaled as two passes scale") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   same_device device;
   const float infinity = std::numeric_limits<float>::infinity();
   for (const float bad : {0.0F, infinity, std::nanf("")}) {
@@ -457,7 +446,7 @@ TEST_CASE("an update that is guarded is left out for each thing that is not fini
 }
 
 TEST_CASE("a loss that is not finite is told as without deferring, captured or not") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   for (const bool captures : {false, true}) {
     waiting_device waiting;
     same_device device;
@@ -476,7 +465,7 @@ TEST_CASE("a loss that is not finite is told as without deferring, captured or n
 }
 
 TEST_CASE("a device that is lost in a captured step is told as lost") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   {
     same_device device;
     auto t = trainer_on(device, mlp(), {.optimizer = sgd(0.05), .captured = capture_mode::on});

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "../native/support.hpp"
+#include "fresh_for_training.hpp"
 
 namespace comp::cuda::test {
 namespace {
@@ -17,17 +18,6 @@ namespace {
 using namespace native::testing;
 using native::capture_mode;
 using native::training;
-
-struct fresh {
-  fresh() {
-    simt::device = {};
-    simt::watch_races = false;
-  }
-  ~fresh() {
-    simt::watch_races = true;
-    CHECK_NOTHROW(simt::device.reset());
-  }
-};
 
 /// A microsecond for each call, and for a graph what is given.
 struct timed_device : cuda::device {
@@ -102,7 +92,7 @@ native::capture_report same(training settings, precision p, double graph_seconds
 }  // namespace
 
 TEST_CASE("captured steps are kept where they are faster, plain ones where those are, with the same bits") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   const auto report = same({.optimizer = native::adamw(1e-2), .clip_norm = 1}, precision::bf16, fast);
   CHECK(report.decided);
   CHECK(report.captured);
@@ -118,13 +108,13 @@ TEST_CASE("captured steps are kept where they are faster, plain ones where those
 }
 
 TEST_CASE("micro-batches and a loss scale that moves are measured with the same bits") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   const scaling::settings moving{.initial = 1024, .growth_interval = 7, .micro_batches = 2};
   CHECK(same({.optimizer = native::sgd(0.05, 0.9), .scaling = moving}, precision::fp16, fast).captured);
 }
 
 TEST_CASE("what was decided for holds until the plan changes, and no graph is kept for plain steps") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   timed_device device{slow};
   auto t = trainer_on(device, {.optimizer = native::sgd(0.05)});
   (void)trained(device, t, precision::bf16);
@@ -147,7 +137,7 @@ TEST_CASE("what was decided for holds until the plan changes, and no graph is ke
 }
 
 TEST_CASE("a search times plain steps, and the training with its plan is what captures") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   timed_device device{fast};
   auto t = trainer_on(device, {.optimizer = native::sgd(0.05)});
   outcome found;
@@ -166,7 +156,7 @@ TEST_CASE("a search times plain steps, and the training with its plan is what ca
 }
 
 TEST_CASE("where memory runs out for captured steps the training goes on plain, and says why") {
-  const fresh gpu;
+  const fresh_for_training gpu;
   timed_device plain_device{fast};
   auto plain = trainer_on(plain_device, {.optimizer = native::sgd(0.05), .captured = capture_mode::off});
   const course expected = trained(plain_device, plain, precision::bf16);

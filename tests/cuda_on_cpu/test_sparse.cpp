@@ -59,6 +59,21 @@ matrix all_of(const matrix& like, double size) {
   return m;
 }
 
+/// The product and its gradient are those of FP64, each time that they are made of the same operands.
+void check_products(context& c, const csr& on, const host_csr& m, std::int64_t width, precision p, int times_made) {
+  CAPTURE(width);
+  CAPTURE(comp::name(p));
+  const matrix x = normal_matrix(m.columns, width, p, 5), dy = normal_matrix(m.rows, width, p, 6);
+  const auto [y, size] = times(m, true, x, p);
+  const auto [dx, d_size] = times(m, false, dy, p);
+  for (int made = 0; made < times_made; ++made) {
+    const tensor got = spmm(c, on, on_device(c, x, p));
+    CHECK(got.precision() == p);
+    check_near(c, got, y, size);
+    check_near(c, spmm_backward(c, on, on_device(c, dy, p)), dx, d_size);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a sparse product and its gradient are those of FP64 within one rounding, for every graph and width") {
@@ -69,15 +84,7 @@ TEST_CASE("a sparse product and its gradient are those of FP64 within one roundi
       const csr on{device.c(), m};
       for (const std::int64_t width : {1, 3, 8, 33}) {
         CAPTURE(name);
-        CAPTURE(width);
-        CAPTURE(comp::name(p));
-        const matrix x = normal_matrix(m.columns, width, p, 5), dy = normal_matrix(m.rows, width, p, 6);
-        const auto [y, size] = times(m, true, x, p);
-        const auto [dx, d_size] = times(m, false, dy, p);
-        const tensor got = spmm(device.c(), on, on_device(device.c(), x, p));
-        CHECK(got.precision() == p);
-        check_near(device.c(), got, y, size);
-        check_near(device.c(), spmm_backward(device.c(), on, on_device(device.c(), dy, p)), dx, d_size);
+        check_products(device.c(), on, m, width, p, 1);
       }
     }
   }
@@ -311,15 +318,7 @@ TEST_CASE("where cuSPARSE has no product of 16-bit matrices, a kernel makes it a
     for (const precision p : {fp32, bf16, fp16}) {
       for (const std::int64_t width : {1, 16}) {
         CAPTURE(name);
-        CAPTURE(width);
-        CAPTURE(comp::name(p));
-        const matrix x = normal_matrix(m.columns, width, p, 5), dy = normal_matrix(m.rows, width, p, 6);
-        const auto [y, size] = times(m, true, x, p);
-        const auto [dx, d_size] = times(m, false, dy, p);
-        for (int round = 0; round < 2; ++round) {  // asked of cuSPARSE, and known
-          check_near(c, spmm(c, on, on_device(c, x, p)), y, size);
-          check_near(c, spmm_backward(c, on, on_device(c, dy, p)), dx, d_size);
-        }
+        check_products(c, on, m, width, p, 2);  // asked of cuSPARSE, and known
       }
     }
   }
