@@ -6,21 +6,22 @@
 #include <numeric>
 #include <random>
 
-class logistic_regression {  // models comp::Backend; save() and restore() are optional and make candidates comparable
+class logistic_regression {  // models comp::Backend; what comes after run_batch() is optional
  public:
-  logistic_regression() : fp32_(rows * width), weights_(width), bf16_(rows * width) {
-    std::mt19937 generator{1};
-    for (std::size_t i = 0; i < fp32_.size(); ++i) {
-      fp32_[i] = static_cast<float>(generator() % 2001) / 1000 - 1;
-      bf16_[i] = static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(fp32_[i]) + 0x8000u) >> 16);
+  logistic_regression() : fp32_(rows * width), weights_(width) {
+    for (std::mt19937 generator{1}; float& x : fp32_) {
+      x = static_cast<float>(generator() % 2001) / 1000 - 1;
+      bf16_.push_back(static_cast<std::uint16_t>((std::bit_cast<std::uint32_t>(x) + 0x8000u) >> 16));
     }
   }
   const comp::op_graph& graph() const { return graph_; }
   void set_precision(const comp::plan& p) { plan_ = p; }
-  comp::sample run_epoch() { return run(0, rows); }
-  comp::sample run_batch() { return run(next_batch_++ % (rows / batch) * batch, batch); }
-  std::vector<float> save() const { return weights_; }
-  void restore(const std::vector<float>& weights) { weights_ = weights; }
+  comp::sample run_epoch() { return next_batch_ = 0, run(0, rows); }
+  comp::sample run_batch() { return run(next_batch_++ % batches_per_epoch() * batch, batch); }
+  auto save() const { return std::pair{weights_, next_batch_}; }  // all that decides the next losses
+  void restore(const auto& saved) { std::tie(weights_, next_batch_) = saved; }
+  std::size_t batches_per_epoch() const { return rows / batch; }
+  std::string signature() const { return "8192 rows of mt19937 1, batch 512, rate 0.01"; }
   std::vector<comp::precision> supported_precisions() const { return {comp::precision::fp32, comp::precision::bf16}; }
 
  private:
@@ -30,9 +31,8 @@ class logistic_regression {  // models comp::Backend; save() and restore() are o
     comp::sample got{.loss = 0, .batches = static_cast<std::int64_t>(count / batch)};
     for (std::size_t at = first * width; at < (first + count) * width; at += width) {
       const bool label = fp32_[at] + fp32_[at + 1] > 0;
-      got.loss += plan_[0] == comp::precision::bf16 ? step(&bf16_[at], label) : step(&fp32_[at], label);
+      got.loss += (plan_[0] == comp::precision::bf16 ? step(&bf16_[at], label) : step(&fp32_[at], label)) / count;
     }
-    got.loss /= static_cast<double>(count);
     got.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return got;
   }

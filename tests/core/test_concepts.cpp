@@ -31,6 +31,26 @@ struct only_validates : whole::backend {
 };
 static_assert(comp::Backend<only_validates>);
 
+struct counts_in_int : whole::backend {
+  int batches_per_epoch() { return 0; }
+};
+static_assert(comp::Backend<counts_in_int>);  // any whole number, const or not
+
+struct scores_in_one_precision : whole::backend {
+  std::vector<comp::op_error> sensitivity() { return {}; }
+};
+static_assert(!comp::Backend<scores_in_one_precision>);
+
+struct perturbs_and_tells : whole::backend {
+  bool perturb(std::uint64_t) { return true; }
+};
+static_assert(!comp::Backend<perturbs_and_tells>);
+
+struct counts_by_argument : whole::backend {
+  std::uint64_t batches_per_epoch(int) { return 0; }
+};
+static_assert(!comp::Backend<counts_by_argument>);
+
 struct final_backend final : whole::backend {
   double validate() { return 0; }
 };

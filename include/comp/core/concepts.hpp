@@ -11,6 +11,7 @@
 #include <comp/core/sample.hpp>
 #include <comp/core/unmet.hpp>
 #include <concepts>
+#include <cstdint>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -24,11 +25,21 @@ struct op_time {
   double backward = 0;
 };
 
+/// What lowering one operator alone does to what it computes, relative to the norm of FP32's; infinity where it leaves
+/// the format's range.
+struct op_error {
+  double output = 0;
+  double gradient = 0;  // of its inputs and parameters, for the same gradient of its output
+};
+
 }  // namespace comp
 
 COMP_DETAIL_NAMES(save)
 COMP_DETAIL_NAMES(restore)
 COMP_DETAIL_NAMES(profile)
+COMP_DETAIL_NAMES(sensitivity)
+COMP_DETAIL_NAMES(perturb)
+COMP_DETAIL_NAMES(batches_per_epoch)
 COMP_DETAIL_NAMES(validate)
 COMP_DETAIL_NAMES(supported_precisions)
 COMP_DETAIL_NAMES(supports)
@@ -51,6 +62,18 @@ concept stops = requires(B& b, const stop_predicate& stop) {
 template <class B>
 concept profiles = requires(B& b) {
   { b.profile() } -> std::same_as<std::vector<op_time>>;
+};
+template <class B>
+concept scores_operators = requires(B& b) {
+  { b.sensitivity(precision::bf16) } -> std::same_as<std::vector<op_error>>;
+};
+template <class B>
+concept perturbs = requires(B& b) {
+  { b.perturb(std::uint64_t{1}) } -> std::same_as<void>;
+};
+template <class B>
+concept counts_batches = requires(B& b) {
+  { b.batches_per_epoch() } -> std::integral;
 };
 template <class B>
 concept validates = requires(B& b) {
@@ -87,7 +110,13 @@ concept knows_post_training = requires(B& b) {
 ///   save(), restore(state)      the whole training state (weights, optimiser, random generators, data order): every
 ///                               candidate then starts from the same one. Without them later losses start from trained weights.
 ///   run_epoch(stop_predicate)   asked after each batch, so that hopeless candidates are cut
-///   profile()                   seconds per operator under the current plan; the state must be as before
+///   profile()                   seconds per operator under the current plan, casts left out; the state must be as before
+///   sensitivity(precision)      what lowering each operator alone does to its output and gradient, for all operators in a
+///                               pass or two; the state must be as before
+///   perturb(seed)               moves each weight by about half a unit in its last place, at random: a training from
+///                               there shows by how much two FP32 trainings differ that differ in roundings only
+///   batches_per_epoch()         so that batches that a search trained count as a part of the training; without it they
+///                               are undone when the search ends
 ///   validate()                  a score, higher is better
 ///   supported_precisions()      default: fp32, bf16, fp16
 ///   supports(op, precision)     false: this operator does not run in this precision, although others may. Default: all
@@ -110,6 +139,12 @@ concept Backend =
      || unmet<"a Backend that saves needs both: state save() and void restore(const state&)">()) &&
     (!detail::names_profile<B> || detail::profiles<B>
      || unmet<"a Backend's profile needs the form: std::vector<comp::op_time> profile()">()) &&
+    (!detail::names_sensitivity<B> || detail::scores_operators<B>
+     || unmet<"a Backend's sensitivity needs the form: std::vector<comp::op_error> sensitivity(comp::precision)">()) &&
+    (!detail::names_perturb<B> || detail::perturbs<B>
+     || unmet<"a Backend's perturb needs the form: void perturb(std::uint64_t seed)">()) &&
+    (!detail::names_batches_per_epoch<B> || detail::counts_batches<B>
+     || unmet<"a Backend's batches_per_epoch needs the form: std::uint64_t batches_per_epoch() const">()) &&
     (!detail::names_validate<B> || detail::validates<B>
      || unmet<"a Backend's validate needs the form: double validate()">()) &&
     (!detail::names_supported_precisions<B> || detail::knows_precisions<B>

@@ -89,8 +89,8 @@ inline void require_fits(const plan& p, const op_graph& graph) {
 template <>
 struct std::hash<comp::plan> {
   std::size_t operator()(const comp::plan& p) const noexcept {
-    std::size_t hash = 0xcbf29ce484222325ULL;
-    for (const auto choice : p) hash = (hash ^ static_cast<std::size_t>(choice)) * 0x100000001b3ULL;
-    return hash;
+    std::size_t mixed = 0xcbf29ce484222325ULL;
+    for (const auto choice : p) mixed = (mixed ^ static_cast<std::size_t>(choice)) * 0x100000001b3ULL;
+    return mixed;
   }
 };

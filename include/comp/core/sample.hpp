@@ -35,6 +35,7 @@ struct sample {
   std::int64_t peak_bytes = 0;             // most memory in use at once during the run; 0: not measured
   std::vector<double> batch_seconds = {};  // of each batch, in order; empty: not measured
   std::vector<double> curve = {};          // loss of each batch, in order; empty: not recorded
+  std::vector<std::vector<double>> curves = {};  // the same for each of several losses
   std::optional<double> score = {};        // validation score after the run, higher is better
   comp::status status = comp::status::ok;
   std::string message = {};  // why it failed

@@ -23,6 +23,9 @@ struct capable_backend : backend {
   int save() const { return 0; }
   void restore(const int&) {}
   std::vector<comp::op_time> profile() { return {}; }
+  std::vector<comp::op_error> sensitivity(comp::precision) { return {}; }
+  void perturb(std::uint64_t) {}
+  std::uint64_t batches_per_epoch() const { return 0; }
   double validate() { return 0; }
   std::vector<comp::precision> supported_precisions() const { return {}; }
   bool supports(const comp::op_info&, comp::precision) const { return true; }

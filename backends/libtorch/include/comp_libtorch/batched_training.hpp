@@ -6,7 +6,9 @@
 #include <comp/core/concepts.hpp>
 #include <comp_libtorch/data_order.hpp>
 #include <comp_libtorch/exceptions.hpp>
+#include <comp_libtorch/generators.hpp>
 #include <comp_libtorch/training_loop.hpp>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -113,11 +115,66 @@ class batched_training {
     return executor.times();
   }
 
+  /// Compares operators in `low` while a step is trained in FP32. The state and the plan are as before.
+  std::vector<op_error> compared(precision low) {
+    program& executor = loop.executor();
+    const plan before = loop.current();
+    detail::operator_errors errors{executor.graph().size(), low, loop.device()};
+    const auto stop = [&] {
+      executor.compare(nullptr);
+      loop.set_plan(before);
+    };
+    try {
+      undone([&] {
+        loop.set_plan(plan{executor.graph().size()});
+        executor.compare(&errors);
+        (void)next_step_of_any_epoch();
+      });
+    } catch (...) {
+      stop();
+      throw;
+    }
+    stop();
+    return errors.errors();
+  }
+
+  /// As the source says, or counted: a source that goes back gives an epoch's batches without their being trained.
+  std::int64_t batches_per_epoch() {
+    if constexpr (requires {
+                    { source.batches_per_epoch() } -> std::integral;
+                  }) {
+      return static_cast<std::int64_t>(source.batches_per_epoch());
+    } else {
+      if (!counted_) counted_ = count_batches();
+      return *counted_;
+    }
+  }
+
   training_loop loop;
   Source source;
 
  private:
+  std::int64_t count_batches() {
+    const auto here = source.position();
+    const auto random = generator_states::save(loop.device(), loop.given().generators);
+    const auto go_back = [&] {
+      source.seek(here);
+      random.restore(loop.device(), loop.given().generators);
+    };
+    std::int64_t count = 0;
+    try {
+      source.begin_epoch();
+      while (source.next()) ++count;
+    } catch (...) {
+      go_back();
+      throw;
+    }
+    go_back();
+    return count;
+  }
+
   step_function step_;
+  std::optional<std::int64_t> counted_;
 };
 
 }  // namespace comp::libtorch

@@ -7,6 +7,7 @@
 #include <comp_libtorch/casting.hpp>
 #include <comp_libtorch/instructions.hpp>
 #include <comp_libtorch/profiler.hpp>
+#include <comp_libtorch/sensitivity.hpp>
 #include <comp_libtorch/session.hpp>
 #include <comp_libtorch/settings.hpp>
 #include <comp_libtorch/tf32.hpp>
@@ -26,6 +27,7 @@ struct executor_context {
   low_weights* weights;
   problem_list* problems;
   std::string_view segment;
+  operator_errors* errors;  // null, or what operators are compared by; the plan is FP32 then
 };
 
 class executor final : public session {
@@ -43,13 +45,16 @@ class executor final : public session {
     require_no_autocast();
     const instruction& now = code_->instructions[next_++];
     if (life_ != nullptr) return run_watched(now, stack);
+    if (context_.errors != nullptr && (*context_.graph)[now.index].choosable) {
+      return context_.errors->run(op, now.index, stack);
+    }
     if (now.slots != 0) cast_inputs(now, stack);
     if (now.unusual) return run_unusual(now, stack);
     op.callBoxed(stack);
   }
 
   bool called_directly(const c10::OperatorHandle& op, const at::Tensor* const* tensors, at::Tensor* made) override {
-    if (next_ >= code_->instructions.size() || life_ != nullptr) return false;
+    if (next_ >= code_->instructions.size() || life_ != nullptr || context_.errors != nullptr) return false;
     const instruction& now = code_->instructions[next_];
     if (now.op != op || now.unusual || now.lists) return false;
     require_no_autocast();

@@ -108,6 +108,13 @@ class program {
   /// Seconds that the casts of one forward take: the median.
   double cast_seconds() const { return profiler_.cast_seconds(); }
 
+  /// While not null, each choosable operator is also run in a low precision and compared, the first time it comes by.
+  /// Requires: the plan is all FP32.
+  void compare(detail::operator_errors* with) {
+    require_no_open_region();
+    errors_ = with;
+  }
+
   /// What differed between forwards and the recorded sequence, since record(true) or clear_problems().
   program_problems problems() const { return problems_.get(); }
   void clear_problems() { problems_.clear(); }
@@ -137,7 +144,7 @@ class program {
     require<error>(at != segments_.end(),
                    "region \"{}\" was not recorded ({} regions were): enter it once while record(true) holds", segment,
                    segments_.size());
-    const detail::executor_context context{&graph_, &settings_, &weights_, &problems_, at->name};
+    const detail::executor_context context{&graph_, &settings_, &weights_, &problems_, at->name, errors_};
     return std::make_unique<detail::executor>(context, at->code, profiler_.begin(settings_.device));
   }
 
@@ -204,6 +211,7 @@ class program {
   detail::low_weights weights_;
   detail::problem_list problems_;
   detail::profiler profiler_;
+  detail::operator_errors* errors_ = nullptr;
 };
 
 }  // namespace comp::libtorch

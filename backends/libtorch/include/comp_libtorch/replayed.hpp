@@ -54,7 +54,7 @@ class replayed_batches {
   /// A place in the stream of batches; while it exists, the batches from there on are kept.
   struct position_type {
     std::shared_ptr<const std::uint64_t> number = {};
-    bool at_start = true;  // of an epoch
+    std::int64_t in_epoch = 0;  // batches of the epoch before it
   };
   using puller = std::function<std::optional<Batch>()>;
 
@@ -65,7 +65,7 @@ class replayed_batches {
     drop_unneeded();
     if (next_ < first_ + kept_.size()) {
       const auto& again = kept_[next_++ - first_];
-      at_start_ = !again;
+      count(again.has_value());
       return again;
     }
     std::optional<Batch> batch = pull_();
@@ -75,20 +75,31 @@ class replayed_batches {
       first_ = next_ + 1;
     }
     ++next_;
-    at_start_ = !batch;
+    count(batch.has_value());
     return batch;
   }
 
   void begin_epoch() {
-    if (at_start_) return;
+    if (in_epoch_ == 0) return;
     while (next()) continue;
+  }
+
+  /// Of the last epoch that ended; where none has, the rest of this one is read ahead and kept, since it is trained
+  /// next. Returns: 0 where that would take more than half of replay_options::limit_bytes.
+  std::int64_t batches_per_epoch() {
+    if (of_epoch_ > 0 || too_large_) return of_epoch_;
+    const position_type here = position();
+    while (next() && bytes_ <= options_.limit_bytes / 2) continue;
+    too_large_ = of_epoch_ == 0;
+    seek(here);
+    return of_epoch_;
   }
 
   position_type position() {
     drop_unneeded();
     auto made = std::make_shared<const std::uint64_t>(next_);
     marks_.push_back(made);
-    return {std::move(made), at_start_};
+    return {std::move(made), in_epoch_};
   }
 
   /// Throws: `error` when the batches since then were more than the limit.
@@ -99,13 +110,18 @@ class replayed_batches {
         "go back): raise replay_options::limit_bytes, or use indexed_batches",
         options_.limit_bytes);
     next_ = *to.number;
-    at_start_ = to.at_start;
+    in_epoch_ = to.in_epoch;
   }
 
   std::int64_t kept_bytes() const { return bytes_; }
   std::string signature() const { return options_.about; }
 
  private:
+  void count(bool batch) {
+    if (!batch) of_epoch_ = in_epoch_;
+    in_epoch_ = batch ? in_epoch_ + 1 : 0;
+  }
+
   void keep(const std::optional<Batch>& batch) {
     kept_.push_back(batch);
     if (batch) bytes_ += bytes_of(*batch);
@@ -139,7 +155,8 @@ class replayed_batches {
   std::deque<std::optional<Batch>> kept_;  // from number first_ on; nothing: an epoch's end
   std::uint64_t first_ = 0, next_ = 0;     // numbers in the stream of batches and ends
   std::int64_t bytes_ = 0;
-  bool at_start_ = true;  // of an epoch
+  std::int64_t in_epoch_ = 0, of_epoch_ = 0;  // batches of this epoch so far, of the last one that ended (0: none has)
+  bool too_large_ = false;                    // to be read ahead
   std::vector<std::weak_ptr<const std::uint64_t>> marks_;
 };
 

@@ -54,7 +54,7 @@ struct setup {
   loss_scaling scale_loss = loss_scaling::by_plan;
   scaling_policy scaling = {};
   std::optional<c10::Device> states_on = {};  // where saved states live; none: where the tensors are
-  int profile_steps = 5;
+  int profile_steps = 2;                      // that are measured, after one that is not
   std::string about = {};  // anything else that makes two trainings comparable: goes into the signature
 };
 

@@ -94,7 +94,7 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
     return translated([&] {
       prepare();
       const sample got = training_.run_epoch(stop);
-      if (got.ok()) batches_per_epoch_ = got.batches;
+      if (got.ok()) trained_per_epoch_ = got.batches;
       return noted(got);
     });
   }
@@ -130,6 +130,30 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
     });
   }
 
+  /// What lowering each operator alone does to its output and gradients, in the next step; 0 for those that no plan
+  /// lowers, infinity for one that LibTorch does not run in `low`. The state is as before.
+  /// Throws: `settings_error` for a precision that the device lacks.
+  std::vector<op_error> sensitivity(precision low) {
+    const auto known = supported_precisions();
+    require<settings_error>(std::ranges::find(known, low) != known.end(),
+                            "sensitivity in {} (LibTorch on this device has no such precision): choose another",
+                            name(low));
+    return translated([&] {
+      training_.record();
+      return training_.compared(low);
+    });
+  }
+
+  /// Moves each weight by about half a unit in its last place, at random: see perturbation.hpp. restore() undoes it.
+  void perturb(std::uint64_t seed) {
+    translated([&] { training_.loop.perturb(seed); });
+  }
+
+  /// Steps of an epoch, one for each of its batches; 0: not known (a loader too large to be read ahead).
+  std::uint64_t batches_per_epoch() {
+    return translated([&] { return static_cast<std::uint64_t>(training_.batches_per_epoch()); });
+  }
+
   /// Measures how the current plan is best run, and runs it so from now on. The state is as before.
   tuned_choice tune() {
     return translated([&] {
@@ -162,7 +186,7 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
   void prepare() {
     training_.record();
     const plan& now = training_.loop.current();
-    if (!measures() || !tuning_.wants(now, batches_per_epoch_, in_a_row_)) return;
+    if (!measures() || !tuning_.wants(now, trained_per_epoch_, in_a_row_)) return;
     if (hopeless()) {
       tuning_.learn(now, {});
     } else {
@@ -203,7 +227,7 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
   comp::hardware hardware_;
   std::string signature_;
   tuning_memory tuning_{tuning_settings{}};
-  std::int64_t batches_per_epoch_ = 0, in_a_row_ = 0;  // under the current plan
+  std::int64_t trained_per_epoch_ = 0, in_a_row_ = 0;  // under the current plan
   double fp32_seconds_ = 0;                            // of a batch
 };
 

@@ -12,6 +12,7 @@
 #include <comp/core/sample.hpp>
 #include <comp_libtorch/grad_scaler.hpp>
 #include <comp_libtorch/memory.hpp>
+#include <comp_libtorch/perturbation.hpp>
 #include <comp_libtorch/program.hpp>
 #include <comp_libtorch/setup.hpp>
 #include <comp_libtorch/step.hpp>
@@ -114,6 +115,12 @@ class training_loop {
     restore_training(from, setup_, device_);
     scaler_.load(from.scaler);
     steps_ = from.steps;
+    program_.weights_changed();
+  }
+
+  /// Moves each weight by about half a unit in its last place; restore() undoes it.
+  void perturb(std::uint64_t seed) {
+    libtorch::perturb(tensors_of(setup_, false), seed);
     program_.weights_changed();
   }
 

@@ -3,6 +3,7 @@
 // The order is the same with and without prefetch, and on every machine.
 #pragma once
 
+#include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp_native/data_source.hpp>
 #include <comp_native/random.hpp>
@@ -41,6 +42,11 @@ struct host_batch {
   std::vector<std::int32_t> labels = {};
   std::vector<float> targets = {};
 };
+
+/// A validation set may be smaller than a batch.
+inline std::int64_t batch_within(const data_source& source, std::int64_t batch) {
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(source.size()), 1, batch);
+}
 
 class loader {
  public:

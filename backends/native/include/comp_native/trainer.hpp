@@ -6,19 +6,20 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <comp/core/concepts.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/scaling/grad_scaler.hpp>
 #include <comp_native/batch_upload.hpp>
 #include <comp_native/capture_choice.hpp>
+#include <comp_native/device_capabilities.hpp>
 #include <comp_native/loader.hpp>
 #include <comp_native/network.hpp>
 #include <comp_native/optimizer.hpp>
+#include <comp_native/perturbation.hpp>
+#include <comp_native/sensitivity.hpp>
 #include <comp_native/training.hpp>
 #include <comp_native/training_step.hpp>
-#include <concepts>
 #include <cstdint>
 #include <range/v3/range/conversion.hpp>
 #include <range/v3/view/transform.hpp>
@@ -50,7 +51,8 @@ class trainer {
         train_{std::move(train),
                {network_.model().batch(), mix_seed(settings_.seed, 1), settings_.shuffle, settings_.keep_last,
                 settings_.prefetch}},
-        validation_{validation, {within(validation, network_.model().batch()), 0, false, true, settings_.prefetch}},
+        validation_{validation,
+                    {batch_within(validation, network_.model().batch()), 0, false, true, settings_.prefetch}},
         step_{device, network_, train_, settings_} {
     require_usable(settings_);
     require_fit(network_.model(), train_.source().layout());
@@ -77,18 +79,7 @@ class trainer {
   /// Throws: `plan_error` for a plan that does not fit the model or has a precision that the Device lacks, or in which
   /// it does not run the operator.
   void set_precision(const plan& p) {
-    const auto known = supported_precisions();
-    for (std::size_t i = 0; i < p.size(); ++i) {
-      require<plan_error>(std::ranges::find(known, p[i]) != known.end(),
-                          "plan gives operator {} {} (this device computes in {}): choose one of those", i, name(p[i]),
-                          names(known));
-    }
-    for (std::size_t i = 0; i < std::min(p.size(), graph().size()); ++i) {
-      const op_info& op = graph()[i];
-      require<plan_error>(!op.choosable || supports(op, p[i]),
-                          "plan gives operator {} (\"{}\") {} (this device does not run {} in it): choose another", i,
-                          op.name, name(p[i]), op.kind);
-    }
+    require_runs(device_, graph(), p);
     if (p != network_.precisions()) step_.forget_choice();
     network_.set_precision(p);
     step_.update().scale(std::ranges::find(p, precision::fp16) != p.end());
@@ -142,25 +133,10 @@ class trainer {
     return (network_.model().classifies() ? static_cast<double>(correct) : -loss) / static_cast<double>(examples);
   }
 
-  std::vector<precision> supported_precisions() const {
-    if constexpr (requires(const D& d) { d.supported_precisions(); }) return device_.supported_precisions();
-    return {precision::fp32, precision::bf16, precision::fp16};
-  }
+  std::vector<precision> supported_precisions() const { return precisions_of(device_); }
   /// True for everything that supported_precisions() lists, where the Device does not say otherwise.
-  bool supports(const op_info& op, precision p) const {
-    if constexpr (requires(const D& d) {
-                    { d.supports(op, p) } -> std::same_as<bool>;
-                  })
-      return device_.supports(op, p);
-    return true;
-  }
-  comp::hardware hardware() const {
-    if constexpr (requires(const D& d) {
-                    { d.hardware() } -> std::convertible_to<comp::hardware>;
-                  })
-      return device_.hardware();
-    return {};
-  }
+  bool supports(const op_info& op, precision p) const { return runs_in(device_, op, p); }
+  comp::hardware hardware() const { return hardware_of(device_); }
   std::string signature() const {
     return fmt::format("{} {:016x} | {} | {} | batch {} | {}", network_.model().name, graph().fingerprint(),
                        train_.source().signature(), validation_.source().signature(), network_.model().batch(),
@@ -170,37 +146,62 @@ class trainer {
   /// Seconds of each operator in one step under the current plan, casts left out: medians of a few steps, the first not
   /// counted. The state is as before.
   std::vector<op_time> profile() {
-    const state before = save();
     std::vector<std::vector<double>> forward(graph().size()), backward(graph().size());
-    network_.measure(true);
-    for (int i = 0; i <= settings_.profile_steps; ++i) {
-      step_();
-      for (std::size_t op = 0; i > 0 && op < graph().size(); ++op) {
-        const auto times = static_cast<double>(micro_batches());
-        forward[op].push_back(times * network_.times()[op].forward);
-        backward[op].push_back(times * network_.times()[op].backward);
+    undone([&] {
+      network_.measure(true);
+      for (int i = 0; i <= settings_.profile_steps; ++i) {
+        step_();
+        for (std::size_t op = 0; i > 0 && op < graph().size(); ++op) {
+          const auto times = static_cast<double>(micro_batches());
+          forward[op].push_back(times * network_.times()[op].forward);
+          backward[op].push_back(times * network_.times()[op].backward);
+        }
       }
-    }
-    network_.measure(false);
-    restore(before);
+    });
     const auto medians = [](const auto& f, const auto& b) { return op_time{median(f), median(b)}; };
     return ranges::views::zip_with(medians, forward, backward) | ranges::to<std::vector>();
   }
 
- private:
-  /// The Device's own clock, where it has one; see device.hpp. Unit: [s].
-  double now() const {
-    if constexpr (requires(const D& d) {
-                    { d.seconds() } -> std::same_as<double>;
-                  })
-      return device_.seconds();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  }
-  /// A validation set may be smaller than a batch.
-  static std::int64_t within(const data_source& source, std::int64_t batch) {
-    return std::clamp<std::int64_t>(static_cast<std::int64_t>(source.size()), 1, batch);
+  /// What lowering each operator alone does to its output and gradients on the next batch; 0 where it cannot be lowered
+  /// so. The state is as before. Throws: `settings_error` for a precision that the Device lacks.
+  std::vector<op_error> sensitivity(precision low) {
+    const auto known = supported_precisions();
+    require<settings_error>(std::ranges::find(known, low) != known.end(),
+                            "sensitivity in {} (this device computes in {}): choose one of those", name(low),
+                            names(known));
+    const double scale = step_.update().state().scale, least = settings_.scaling.dynamic ? std::min(scale, 1.0) : scale;
+    std::vector<op_error> errors;
+    undone([&] {
+      const auto batch = uploaded(device_, network_.model(), train_.next());
+      errors = sensitivity_of(device_, network_, batch, low, scale, least,
+                              [&](const op_info& op) { return supports(op, low); });
+    });
+    return errors;
   }
 
+  /// Moves each weight by about half a unit in its last place, at random: see perturbation.hpp. restore() undoes it.
+  void perturb(std::uint64_t seed) {
+    network_.forget();
+    step_.forget();
+    perturb_weights(device_, network_.trainable(), seed);
+  }
+
+ private:
+  double now() const { return seconds_of(device_); }
+  /// Runs `work` on a state that is then put back, also where it throws.
+  template <class F>
+  void undone(F work) {
+    const state before = save();
+    try {
+      work();
+    } catch (...) {
+      network_.measure(false);
+      restore(before);
+      throw;
+    }
+    network_.measure(false);
+    restore(before);
+  }
   std::uint64_t micro_batches() const { return static_cast<std::uint64_t>(settings_.scaling.micro_batches); }
 
   sample run(std::uint64_t batches, const stop_predicate& stop) {

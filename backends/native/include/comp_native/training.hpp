@@ -6,12 +6,10 @@
 
 #include <cmath>
 #include <comp/core/error.hpp>
-#include <comp/core/precision.hpp>
 #include <comp/scaling/settings.hpp>
 #include <comp_native/optimizer.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -41,7 +39,7 @@ struct training {
   comp::scaling::settings scaling = {};
   /// Which steps are captured; see training_step.hpp. `measured` is `off` on a Device that does not capture.
   capture_mode captured = capture_mode::measured;
-  int profile_steps = 5;
+  int profile_steps = 2;  // that are measured, after one that is not
 };
 
 /// Throws: `settings_error`, naming the setting.
@@ -72,12 +70,6 @@ inline std::string text(const training& t) {
                      t.schedule.warmup, t.schedule.total, t.schedule.floor, t.clip_norm, text(t.scaling), t.seed,
                      t.shuffle ? "" : " in order", t.keep_last ? " with last" : "",
                      t.captured == capture_mode::on ? " captured" : "");
-}
-
-inline std::string names(std::span<const precision> all) {
-  std::string text;
-  for (const precision p : all) text += fmt::format("{}{}", text.empty() ? "" : ", ", name(p));
-  return text;
 }
 
 }  // namespace comp::native

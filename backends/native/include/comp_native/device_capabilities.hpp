@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a Device says of itself, and what holds where it says nothing: the optional members of device.hpp as functions.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <comp/core/error.hpp>
+#include <comp/core/hardware.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/plan.hpp>
+#include <comp_native/device.hpp>
+#include <concepts>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace comp::native {
+
+inline std::string names(std::span<const precision> all) {
+  std::string text;
+  for (const precision p : all) text += fmt::format("{}{}", text.empty() ? "" : ", ", name(p));
+  return text;
+}
+
+template <Device D>
+std::vector<precision> precisions_of(const D& device) {
+  if constexpr (requires { device.supported_precisions(); }) return device.supported_precisions();
+  return {precision::fp32, precision::bf16, precision::fp16};
+}
+
+/// Whether the Device runs `op` in `p`, which is one of precisions_of(): true where it does not say otherwise.
+template <Device D>
+bool runs_in(const D& device, const op_info& op, precision p) {
+  if constexpr (requires {
+                  { device.supports(op, p) } -> std::same_as<bool>;
+                })
+    return device.supports(op, p);
+  return true;
+}
+
+/// Throws: `plan_error` for a plan with a precision that the Device lacks, or in which it does not run the operator.
+template <Device D>
+void require_runs(const D& device, const op_graph& graph, const plan& p) {
+  const std::vector<precision> known = precisions_of(device);
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    require<plan_error>(std::find(known.begin(), known.end(), p[i]) != known.end(),
+                        "plan gives operator {} {} (this device computes in {}): choose one of those", i, name(p[i]),
+                        names(known));
+  }
+  for (std::size_t i = 0; i < std::min(p.size(), graph.size()); ++i) {
+    const op_info& op = graph[i];
+    require<plan_error>(!op.choosable || runs_in(device, op, p[i]),
+                        "plan gives operator {} (\"{}\") {} (this device does not run {} in it): choose another", i,
+                        op.name, name(p[i]), op.kind);
+  }
+}
+
+template <Device D>
+comp::hardware hardware_of(const D& device) {
+  if constexpr (requires {
+                  { device.hardware() } -> std::convertible_to<comp::hardware>;
+                })
+    return device.hardware();
+  return {};
+}
+
+/// The Device's own clock, where it has one; else the wall's. Unit: [s].
+template <Device D>
+double seconds_of(const D& device) {
+  if constexpr (requires {
+                  { device.seconds() } -> std::same_as<double>;
+                })
+    return device.seconds();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace comp::native

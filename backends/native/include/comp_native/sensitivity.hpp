@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// What lowering each operator alone does to its output and to the gradients that it makes, for all operators of a
+// network in one pass in FP32: on the way back each one is run once more, forward and backward, in the low precision,
+// from FP32's inputs and FP32's gradient of its output. Costs two to five steps, all of it on the Device.
+// Errors are 2-norms relative to FP32's; that of gradients is over all inputs and trainable parameters together, since
+// one of them alone may be nothing but rounding (a convolution's bias before batch norm, an attention's key bias).
+// Not here: what such an error does to the loss (the search tries), the state (trainer.hpp puts it back).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <comp/core/concepts.hpp>
+#include <comp_native/execute.hpp>
+#include <comp_native/network.hpp>
+#include <comp_native/precision_flow.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace comp::native {
+
+/// Sums of squares of one operator's results: of FP32's, and of what the low precision differs by.
+struct squared_error {
+  double of_difference = 0, of_whole = 0;
+
+  /// Returns: infinity where a result is not finite; 1 where FP32's are all zero and the others are not.
+  double relative() const {
+    if (!std::isfinite(of_difference)) return std::numeric_limits<double>::infinity();
+    if (of_difference == 0) return 0;
+    return of_whole > 0 ? std::sqrt(of_difference / of_whole) : 1;
+  }
+};
+
+template <Device D>
+class sensitivity_pass {
+ public:
+  /// `scale` of the loss keeps small gradients in the range of FP16; relative errors do not depend on it otherwise.
+  sensitivity_pass(D& device, network<D>& of, const device_batch<D>& batch, precision low, double scale)
+      : device_{device}, network_{of}, model_{of.model()}, batch_{batch}, low_{low}, scale_{scale} {}
+
+  /// Returns: an error for each operator; 0 where `lowers(op)` is false. The gradients of the network are lost.
+  template <class Lowers>
+  std::vector<op_error> operator()(Lowers lowers) {
+    const std::size_t n = model_.nodes.size();
+    network_.forget();
+    for (std::size_t i = 0; i < n; ++i) forward(i);
+    std::vector<op_error> errors(n);
+    for (std::size_t i = n; i-- > 0;) {
+      if (graph()[i].choosable && lowers(graph()[i])) {
+        errors[i] = compared(i);
+      } else {
+        hand_on(i, backward(i, kept_[i], precision::fp32, gradient_of_output(i)));
+      }
+      values_[i + 1] = {};
+      gradients_[i + 1].clear();
+      kept_[i] = {};
+    }
+    network_.zero_gradients();
+    return errors;
+  }
+
+ private:
+  using tensor = typename D::tensor;
+  using parameter = typename D::parameter;
+  using two = std::array<tensor, 2>;
+
+  const op_graph& graph() const { return network_.graph(); }
+
+  struct run {
+    tensor output;
+    memory<D> left;
+    double loss = 0;
+  };
+  run forward_in(std::size_t i, precision p) {
+    const node& n = model_.nodes[i];
+    std::vector<tensor> x;
+    for (const int input : n.inputs) {
+      if (const tensor& value = values_[slot(input)]; value) x.push_back(in(value, p));
+    }
+    run made;
+    made.left.key = {0, i};  // any mask will do, if it is the same in both precisions
+    if (!x.empty()) made.left.input_shape = x[0].shape();
+    const std::vector<parameter*> operands = parameters_of(n);
+    made.output = std::visit(forward_call<D>{device_, batch_, x, operands, p, true, made.left, made.loss}, n.what);
+    return made;
+  }
+  void forward(std::size_t i) {
+    if (i == 0) {
+      values_.assign(model_.nodes.size() + 1, {});
+      gradients_.assign(model_.nodes.size() + 1, {});
+      kept_.assign(model_.nodes.size(), {});
+      needs_gradient_.assign(model_.nodes.size() + 1, false);
+      if (model_.input == input_kind::values) values_[slot(model_input)] = batch_.values;
+    }
+    run made = forward_in(i, precision::fp32);
+    values_[i + 1] = std::move(made.output);
+    kept_[i] = std::move(made.left);
+    loss_ = made.loss;
+    const node& n = model_.nodes[i];
+    needs_gradient_[i + 1] =
+        std::ranges::any_of(n.parameters, [&](std::size_t p) { return model_.parameters[p].trainable; }) ||
+        std::ranges::any_of(n.inputs, [&](int input) { return needs_gradient_[slot(input)]; });
+  }
+
+  /// Whether a gradient comes to operator `i`.
+  bool wanted(std::size_t i) const {
+    return needs_gradient_[i + 1] && (is_loss(model_.nodes[i].what) || !gradients_[i + 1].empty());
+  }
+  tensor gradient_of_output(std::size_t i) {
+    const auto& all = gradients_[i + 1];
+    return all.empty() ? tensor{} : all.size() == 1 ? all[0] : device_.sum(all);
+  }
+  std::array<bool, 2> needed(const node& n) const {
+    return {needs_gradient_[slot(n.inputs[0])], n.inputs.size() > 1 && needs_gradient_[slot(n.inputs[1])]};
+  }
+  two backward(std::size_t i, memory<D>& left, precision p, const tensor& dy) {
+    if (!wanted(i)) return {};
+    const node& n = model_.nodes[i];
+    const std::vector<parameter*> operands = parameters_of(n);
+    return std::visit(backward_call<D>{device_, batch_, dy, operands, p, needed(n), left, scale_}, n.what);
+  }
+  void hand_on(std::size_t i, two dx) {
+    const node& n = model_.nodes[i];
+    for (std::size_t k = 0; k < n.inputs.size(); ++k) {
+      if (dx[k] && needed(n)[k]) gradients_[slot(n.inputs[k])].push_back(std::move(dx[k]));
+    }
+  }
+
+  /// Both precisions of operator `i`, one after the other.
+  op_error compared(std::size_t i) {
+    run low = forward_in(i, low_);
+    const squared_error output = is_loss(model_.nodes[i].what)
+                                     ? squared_error{squared(low.loss - loss_), squared(loss_)}
+                                     : between(low.output, values_[i + 1]);
+    low.output = {};
+    if (!wanted(i)) return {.output = output.relative()};
+    const auto trained = trainable_of(model_.nodes[i]);
+    const tensor dy = gradient_of_output(i);
+    for (parameter* p : trained) device_.zero_gradient(*p);
+    two dx = backward(i, kept_[i], precision::fp32, dy);
+    squared_error gradient;
+    if (!trained.empty()) {  // what the low precision then adds to minus FP32's gradients is the difference
+      gradient.of_whole = squared(device_.gradient_norm(trained));
+      device_.scale_gradients(trained, -1);
+    }
+    const two low_dx = backward(i, low.left, low_, dy ? in(dy, low_) : dy);
+    if (!trained.empty()) gradient.of_difference = squared(device_.gradient_norm(trained));
+    for (std::size_t k = 0; k < dx.size(); ++k) {
+      if (!dx[k] || !low_dx[k]) continue;
+      const squared_error of_input = between(low_dx[k], dx[k]);
+      gradient.of_difference += of_input.of_difference;
+      gradient.of_whole += of_input.of_whole;
+    }
+    hand_on(i, std::move(dx));
+    return {.output = output.relative(), .gradient = gradient.relative()};
+  }
+
+  static double squared(double x) { return x * x; }
+  tensor in(const tensor& t, precision p) { return t.precision() == p ? t : device_.cast(t, p); }
+  /// By the Device's own mean of squared differences: nothing but two numbers comes to the host.
+  squared_error between(const tensor& low, const tensor& exact) {
+    const std::array twice{exact, exact};
+    double difference = 0, whole = 0;
+    device_.mse_loss(in(low, precision::fp32), exact, &difference);
+    device_.mse_loss(device_.sum(twice), exact, &whole);
+    const auto n = static_cast<double>(elements(exact.shape()));
+    return {difference * n, whole * n};
+  }
+
+  std::vector<parameter*> parameters_of(const node& n) {
+    std::vector<parameter*> all;
+    for (const std::size_t p : n.parameters) all.push_back(&network_.parameters()[p]);
+    return all;
+  }
+  std::vector<parameter*> trainable_of(const node& n) {
+    std::vector<parameter*> all;
+    for (const std::size_t p : n.parameters) {
+      if (model_.parameters[p].trainable) all.push_back(&network_.parameters()[p]);
+    }
+    return all;
+  }
+
+  D& device_;
+  network<D>& network_;
+  const model& model_;
+  const device_batch<D>& batch_;
+  precision low_;
+  double scale_;
+  std::vector<tensor> values_;                  // value 0 is the model's input, value i + 1 the output of node i
+  std::vector<std::vector<tensor>> gradients_;  // of each value, by reader
+  std::vector<memory<D>> kept_;
+  std::vector<bool> needs_gradient_;
+  double loss_ = 0;
+};
+
+/// The errors of every operator in `low`. `scale`: what losses are multiplied by; where FP16's gradients overflow, a
+/// smaller one is tried, not below `least_scale`, as a dynamic loss scale would find it.
+/// Requires: running statistics, dropout and data order are put back by the caller.
+template <Device D, class Lowers>
+std::vector<op_error> sensitivity_of(D& device, network<D>& of, const device_batch<D>& batch, precision low,
+                                     double scale, double least_scale, Lowers lowers) {
+  const auto overflowed = [](const op_error& e) { return std::isfinite(e.output) && !std::isfinite(e.gradient); };
+  for (;; scale = std::max(scale / 16, least_scale)) {
+    std::vector<op_error> errors = sensitivity_pass<D>{device, of, batch, low, scale}(lowers);
+    const bool again = low == precision::fp16 && scale > least_scale;
+    if (!again || std::ranges::none_of(errors, overflowed)) return errors;
+  }
+}
+
+}  // namespace comp::native

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// Perturbed weights, and epochs that were begun batch by batch, on the reference device; see also devices/.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <comp_native/models.hpp>
+#include <comp_native/perturbation.hpp>
+#include <comp_native/trainer.hpp>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "reference_device.hpp"
+#include "support.hpp"
+
+using namespace comp::native;
+using namespace comp::native::testing;
+using comp::plan;
+using comp::precision;
+using reference_trainer = trainer<reference::device>;
+
+static_assert(comp::detail::perturbs<reference_trainer> && comp::detail::counts_batches<reference_trainer>);
+static_assert(comp::detail::scores_operators<reference_trainer>);
+
+TEST_CASE("perturbed values are neighbours in FP32, half of them moved, as many up as down") {
+  std::vector<float> values;
+  random_stream draws{3, 1};
+  for (int i = 0; i < 4096; ++i) values.push_back(static_cast<float>(draws.normal()));
+  const std::vector<float> before = values;
+  perturb_values(values, 7);
+  int up = 0, down = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float larger = std::nextafter(before[i], 9e9F), smaller = std::nextafter(before[i], -9e9F);
+    up += values[i] == larger;
+    down += values[i] == smaller;
+    CHECK((values[i] == before[i] || values[i] == larger || values[i] == smaller));
+  }
+  CHECK(up + down > 1920);  // 2048 expected, deviation 32
+  CHECK(up + down < 2176);
+  CHECK(std::abs(up - down) < 200);
+  std::vector<float> again = before, other = before;
+  perturb_values(again, 7);
+  perturb_values(other, 8);
+  CHECK(again == values);
+  CHECK(other != values);
+}
+
+TEST_CASE("zeros and what is not finite are not perturbed, and nothing becomes infinite or another sign") {
+  constexpr float infinity = std::numeric_limits<float>::infinity(), most = std::numeric_limits<float>::max();
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    constexpr float least = std::numeric_limits<float>::denorm_min();
+    std::vector<float> values{0, -0.0F, infinity, -infinity, most, -most, least, -least};
+    perturb_values(values, seed);
+    CHECK(values[0] == 0);
+    CHECK(values[1] == 0);
+    CHECK(values[2] == infinity);
+    CHECK(values[3] == -infinity);
+    CHECK(values[4] == most);
+    CHECK(values[5] == -most);
+    CHECK(values[6] >= 0);
+    CHECK(values[7] <= 0);
+    CHECK(values[6] - values[7] <= 4 * least);
+  }
+}
+
+TEST_CASE("an epoch begun batch by batch and finished is the epoch, and the next one follows") {
+  reference::device device;
+  const auto tokens = counting_tokens(7, 200, 8);  // 24 examples: 6 batches
+  const auto check = [&](std::int64_t micro_batches, bool keep_last, precision p) {
+    CAPTURE(micro_batches);
+    CAPTURE(keep_last);
+    CAPTURE(name(p));
+    reference_trainer t{
+        device,
+        models::gpt({.batch = 4, .vocabulary = 7, .context = 8, .layers = 1, .width = 8, .heads = 2, .dropout = 0.1}),
+        tokens,
+        tokens,
+        {.optimizer = adamw(0.01),
+         .keep_last = keep_last,
+         .scaling = {.growth_interval = 2, .micro_batches = micro_batches}}};
+    t.set_precision(plan{t.graph().size(), p});
+    const auto start = t.save();
+    std::vector<double> expected = t.run_epoch().curve;
+    REQUIRE(expected.size() == t.batches_per_epoch());
+    for (const double loss : t.run_epoch().curve) expected.push_back(loss);
+    for (std::uint64_t begun = 1; begun <= t.batches_per_epoch(); ++begun) {
+      CAPTURE(begun);
+      t.restore(start);
+      std::vector<double> losses;
+      for (std::uint64_t i = 0; i < t.batches_per_epoch(); ++i) losses.push_back(t.run_batch().loss);
+      if (begun < t.batches_per_epoch()) {  // a state saved in the middle of the epoch goes on as well
+        t.restore(start);
+        losses.clear();
+        for (std::uint64_t i = 0; i < begun; ++i) losses.push_back(t.run_batch().loss);
+        const auto middle = t.save();
+        t.run_batch();
+        t.restore(middle);
+        while (losses.size() < t.batches_per_epoch()) losses.push_back(t.run_batch().loss);
+      }
+      for (const double loss : t.run_epoch().curve) losses.push_back(loss);
+      CHECK(losses == expected);
+    }
+  };
+  check(1, false, precision::fp32);
+  check(2, false, precision::fp16);
+  check(4, false, precision::fp32);  // two of six micro-batches are left over
+  check(1, true, precision::fp32);
+  check(5, true, precision::fp16);
+}
+
+TEST_CASE("a perturbed training has other losses, by little; restored, the same") {
+  reference::device device;
+  reference_trainer t{device, models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
+                      regression_data{64}, regression_data{16}};
+  const auto start = t.save();
+  const double loss = t.run_batch().loss;
+  const auto perturbed = [&](std::uint64_t seed) {
+    t.restore(start);
+    t.perturb(seed);
+    return t.run_batch().loss;
+  };
+  const double first = perturbed(1);
+  CHECK(first != loss);
+  CHECK(std::abs(first - loss) < 1e-5 * loss);
+  CHECK(perturbed(2) != first);
+  CHECK(perturbed(1) == first);
+  t.restore(start);
+  CHECK(t.run_batch().loss == loss);
+}
+
+TEST_CASE("a device that does not round has no sensitivities, and an operator that throws leaves the state") {
+  struct failing : reference::device {
+    bool fails = false;
+    tensor linear(const tensor& x, parameter& w, parameter* b) {
+      comp::require<comp::error>(!fails || x.precision() == precision::fp32, "no linear in {} (a test's): none",
+                                 name(x.precision()));
+      return reference::device::linear(x, w, b);
+    }
+  } device;
+  trainer<failing> t{device, models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
+                     regression_data{64}, regression_data{16}};
+  t.run_batch();
+  const auto saved = t.save();
+  const auto losses = [&] { return std::vector{t.run_batch().loss, t.run_batch().loss}; };
+  const auto expected = losses();
+  t.restore(saved);
+  for (const auto& error : t.sensitivity(precision::bf16)) {
+    CHECK(error.output == 0);
+    CHECK(error.gradient < 1e-15);  // a difference of sums
+  }
+  CHECK(losses() == expected);
+  t.restore(saved);
+  device.fails = true;
+  CHECK_THROWS_WITH_AS(t.sensitivity(precision::bf16), "no linear in bf16 (a test's): none", comp::error);
+  CHECK(losses() == expected);
+  CHECK_THROWS_WITH_AS(t.sensitivity(precision::fp8_e4m3),
+                       "sensitivity in fp8_e4m3 (this device computes in fp32, bf16, fp16): choose one of those",
+                       comp::settings_error);
+}
+
+TEST_CASE("a sensitivity is the relative error of what one operator gives, and of the gradients that it makes") {
+  struct off_by_parts : reference::device {  // the linear of 24 units, when it is lowered
+    tensor linear(const tensor& x, parameter& w, parameter* b) {
+      tensor y = reference::device::linear(x, w, b);
+      if (off(x, w)) times(y.values(), 1.01);
+      return y;
+    }
+    tensor linear_backward(const tensor& dy, const tensor& x, parameter& w, parameter* b, bool need_dx) {
+      const std::vector<double> before = w.fresh ? std::vector<double>(w.value.size()) : w.gradient;
+      tensor dx = reference::device::linear_backward(dy, x, w, b, need_dx);
+      for (std::size_t i = 0; off(x, w) && i < before.size(); ++i) w.gradient[i] += 0.5 * (w.gradient[i] - before[i]);
+      return dx;
+    }
+    static bool off(const tensor& x, const parameter& w) {
+      return x.precision() == precision::bf16 && w.extents[0] == 24;
+    }
+    static void times(std::vector<double>& values, double factor) {
+      for (double& v : values) v *= factor;
+    }
+  } device;
+  trainer<off_by_parts> t{device,
+                          models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
+                          regression_data{64}, regression_data{16}};
+  const auto errors = t.sensitivity(precision::bf16);
+  t.run_batch();  // its gradients are those of the first batch too
+  const auto norm = [&](std::size_t i) {
+    double squares = 0;
+    for (const double g : t.network().parameters()[i].gradient) squares += g * g;
+    return squares;
+  };
+  CHECK(errors[0].output == doctest::Approx(0.01));
+  CHECK(errors[0].gradient == doctest::Approx(0.5 * std::sqrt(norm(0) / (norm(0) + norm(1)))));  // the bias is right
+  for (std::size_t i = 1; i < errors.size(); ++i) {
+    CHECK(errors[i].output == 0);
+    CHECK(errors[i].gradient < 1e-15);
+  }
+}
