@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the default search must find in worlds whose answer is known: a tenth of `./run bench truth`, with seeds of its own.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <search/truth/found.hpp>
+#include <search/truth/late_worlds.hpp>
+#include <search/truth/worlds.hpp>
+
+namespace {
+
+struct tally {
+  double part = 0, worst_time = 0, mean_cost = 0;
+  int harms = 0, threw = 0, slower = 0;
+};
+
+template <class World>
+tally search_all(int runs, std::uint64_t first_seed, World make) {
+  tally all;
+  for (int i = 0; i < runs; ++i) {
+    const truth::world w = make(first_seed + static_cast<std::uint64_t>(i));
+    const truth::found got = truth::search_in(w);
+    const comp::plan best = truth::best_plan(w);
+    all.part += truth::part_of_saving(w, got.plan, best) / runs;
+    all.worst_time = std::max(all.worst_time, got.seconds / truth::true_seconds(w, best));
+    all.mean_cost += got.cost / runs;
+    all.harms += got.harms ? 1 : 0;
+    all.threw += got.ended ? 0 : 1;
+    all.slower += got.seconds > 1.01 * got.rule_based ? 1 : 0;
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("the found plan is hardly ever slower than the rule-based one, however noisy the times") {
+  const tally got = search_all(30, 51000, [](std::uint64_t seed) { return truth::noisy_times(seed, 0.2); });
+  CHECK(got.slower <= 1);
+  CHECK(got.threw == 0);
+}
+
+TEST_CASE("on small graphs with dear casts the found plan is within 5% of the true optimum") {
+  CHECK(search_all(20, 52000, truth::small_dag).worst_time <= 1.05);
+}
+
+TEST_CASE("one harmful operator costs its own saving and not everybody's") {
+  const tally got = search_all(12, 53000, [](std::uint64_t seed) { return truth::one_of_a_kind(seed, 16); });
+  CHECK(got.harms == 0);
+  CHECK(got.part >= 0.95);
+}
+
+TEST_CASE("operators that harm only in pairs are found") {
+  const tally got = search_all(12, 54000, truth::pairs);
+  CHECK(got.harms <= 1);
+  CHECK(got.part >= 0.95);
+}
+
+TEST_CASE("500 operators with 20% of the deny operators harmful: most of the saving, none of the harm") {
+  const tally got = search_all(3, 55000, [](std::uint64_t seed) { return truth::large(seed); });
+  CHECK(got.harms == 0);
+  CHECK(got.part >= 0.9);
+}
+
+TEST_CASE("losses that differ from run to run neither hide harm nor feign it") {
+  CHECK(search_all(20, 56000, truth::noisy_losses).part >= 0.93);
+  CHECK(search_all(20, 57000, truth::raises_by_5_percent).harms <= 3);
+}
+
+TEST_CASE("batches of different length: the faster plan is found, never FP32") {
+  const tally got = search_all(12, 58000, truth::lengths);
+  CHECK(got.part >= 0.95);
+}
+
+TEST_CASE("losses that are negative, cross zero, grow, or are several") {
+  const tally got = search_all(12, 59000, truth::signs);
+  CHECK(got.harms <= 1);
+  CHECK(got.part >= 0.93);
+}
+
+TEST_CASE("profiles and scores that cannot be trusted end no search and lower nothing that harms") {
+  const tally got = search_all(16, 60000, truth::bad_input);
+  CHECK(got.threw == 0);
+  CHECK(got.harms <= 1);
+  CHECK(got.slower <= 1);
+}
+
+TEST_CASE("with epochs of 150 batches the search truly costs about 1% of 100 epochs") {
+  CHECK(search_all(12, 61000, [](std::uint64_t seed) { return truth::usual(seed, 150); }).mean_cost <= 0.015);
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// The worlds that the search's goals are measured in, one function each, drawn from a seed: no goal can be tuned to one
+// graph. What a world does not say is harmless, and has 5% noise of batch times and a little of the loss.
+// Not here: worlds for the guard of post-training (late_worlds.hpp), and what is counted (bench/search/truth.cpp).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/op_graph.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trainer.hpp"
+
+namespace truth {
+
+inline shape drawn_shape(draw& random) { return static_cast<shape>(random.below(3)); }
+
+/// All operators harmless; the epochs have 40 to 160 batches.
+inline world harmless(draw& random, const graph_settings& graph, const cost_settings& costs) {
+  world made;
+  made.graph = drawn_graph(random, graph);
+  made.costs = drawn_costs(random, made.graph, costs);
+  made.batches = 40 + random.below(121);
+  made.seed = random.bits();
+  made.losses.immediate.assign(made.graph.size(), 0);
+  made.losses.cumulative.assign(made.graph.size(), 0);
+  made.losses.settle = random.between(2, static_cast<double>(made.batches) / 6);
+  made.losses.wander = 0.002;
+  for (std::size_t i = 0; i < made.graph.size(); ++i) made.score.push_back(random.factor(0.5));
+  return made;
+}
+
+/// Lets an operator raise the loss by `part`, at once or within some batches; its score stands out by a factor of 6.
+inline void harm(world& w, draw& random, std::size_t op, double part) {
+  (random.chance(0.5) ? w.losses.immediate : w.losses.cumulative)[op] = part;
+  w.score[op] *= 6;
+}
+
+/// 10 to 30 operators of which low precision slows some, deny operators above all; batch times with `noise`.
+inline world noisy_times(std::uint64_t seed, double noise) {
+  draw random{seed};
+  const graph_settings graph{.shape = drawn_shape(random), .operators = 10 + random.below(21)};
+  const cost_settings costs{.deny = {0.7, 1.3}, .other = {0.4, 0.9}, .slower = 0.05, .cast = random.between(0.02, 0.2)};
+  world made = harmless(random, graph, costs);
+  made.noise = noise;
+  made.drift = random.between(0, 0.1);
+  return made;
+}
+
+/// 12 operators, casts of 0.3 of a cheap one.
+inline world small_dag(std::uint64_t seed) {
+  draw random{seed};
+  const graph_settings graph{
+      .shape = shape::dag, .operators = 12, .allow = 0.2, .deny = 0.4, .allow_least = 1, .allow_most = 3};
+  const cost_settings costs{
+      .deny = {0.5, 1.2}, .other = {0.4, 1}, .cast = 0.3, .rule = static_cast<cast_rule>(seed % 2)};
+  world made = harmless(random, graph, costs);
+  made.noise = 0.02;
+  return made;
+}
+
+/// 500 operators; 20% of the deny operators raise the loss by 3% to 30%.
+inline world large(std::uint64_t seed, std::size_t operators = 500) {
+  draw random{seed};
+  const graph_settings graph{.shape = drawn_shape(random), .operators = operators, .deny = 0.4, .deny_kinds = 5};
+  world made = harmless(random, graph, {.deny = {0.3, 0.7}, .other = {0.5, 1}, .cast = 0.05});
+  const auto denied = operators_of(made.graph, is_deny);
+  for (const std::size_t op : random.some(denied, denied.size() / 5)) harm(made, random, op, random.between(0.03, 0.3));
+  return made;
+}
+
+/// `count` allow operators of one kind, one of which raises the loss by 10% to 50%.
+inline world one_of_a_kind(std::uint64_t seed, std::size_t count) {
+  draw random{seed};
+  std::vector<std::string> kinds;
+  for (std::size_t i = 0; i < count; ++i) {
+    kinds.push_back("allow.linear");
+    if (random.chance(0.5)) kinds.push_back("relu");
+    if (random.chance(0.15)) kinds.push_back("deny.norm");
+  }
+  const graph_settings graph{.shape = random.chance(0.5) ? shape::chain : shape::dag, .kinds = kinds};
+  world made = harmless(random, graph, {.cast = 0.05});
+  const auto allowed = operators_of(made.graph, is_allow);
+  harm(made, random, allowed[random.below(allowed.size())], random.between(0.1, 0.5));
+  return made;
+}
+
+/// Everything is faster low, and nothing harms; the loss of an epoch differs by 5% from run to run.
+inline world noisy_losses(std::uint64_t seed) {
+  draw random{seed};
+  const graph_settings graph{.shape = drawn_shape(random), .operators = 10 + random.below(11)};
+  world made = harmless(random, graph, {.deny = {0.4, 0.8}, .other = {0.4, 0.8}, .cast = 0.02});
+  made.losses.wander = 0.05;
+  return made;
+}
+
+/// A deny operator that raises the loss by 5%; the loss of an epoch differs by 3% from run to run.
+inline world raises_by_5_percent(std::uint64_t seed) {
+  draw random{seed};
+  graph_settings graph{.shape = drawn_shape(random), .operators = 10 + random.below(11), .deny = 0.4};
+  world made = harmless(random, graph, {.deny = {0.4, 0.8}, .other = {0.4, 0.8}, .cast = 0.02});
+  std::vector<std::size_t> denied = operators_of(made.graph, is_deny);
+  if (denied.empty()) denied = {0};
+  harm(made, random, denied[random.below(denied.size())], 0.05);
+  made.losses.wander = 0.03;
+  return made;
+}
+
+/// 46 operators, epochs of 10 batches that a repeat gives to the bit, and by 0.7% differently under any other plan or
+/// rounding; in every second world a deny operator raises the loss by 5%.
+inline world chaotic(std::uint64_t seed) {
+  draw random{seed};
+  const graph_settings graph{.shape = drawn_shape(random), .operators = 46, .deny_kinds = 6};
+  world made = harmless(random, graph, {.deny = {0.4, 0.8}, .other = {0.4, 0.8}, .cast = 0.05});
+  made.batches = 10;
+  made.losses.settle = 1;
+  made.losses.chaos = true;
+  made.losses.wander = 0.007;
+  const auto denied = operators_of(made.graph, is_deny);
+  if (seed % 2 == 1 && !denied.empty()) harm(made, random, denied[random.below(denied.size())], 0.05);
+  return made;
+}
+
+/// All low is 1.19 times as fast; batches differ in length by 0.3, the same for whoever trains them.
+inline world lengths(std::uint64_t seed) {
+  draw random{seed};
+  const graph_settings graph{.shape = drawn_shape(random), .operators = 10 + random.below(11)};
+  const range part{0.5, 0.8};
+  world made = harmless(random, graph, {.allow = part, .deny = part, .other = part, .cast = 0.02});
+  const plan fp32{made.graph.size()}, low{made.graph.size(), precision::bf16};
+  const double slow = made.costs(made.graph, fp32), fast = made.costs(made.graph, low);
+  made.costs.fixed = (slow - 1.19 * fast) / 0.19;  // (slow + fixed) / (fast + fixed) = 1.19
+  made.noise = 0.02;
+  made.length = 0.3;
+  return made;
+}
+
+/// What users train: 20 to 60 operators, a tenth of the deny operators harmful, a plan's first batch dear.
+inline world usual(std::uint64_t seed, std::size_t batches) {
+  draw random{seed};
+  const graph_settings graph{.shape = drawn_shape(random), .operators = 20 + random.below(41)};
+  world made = harmless(random, graph, {.slower = 0.05, .cast = 0.1, .fixed = 0.05});
+  made.batches = batches;
+  made.losses.settle = random.between(1, 5);
+  made.first_batch = random.between(0.5, 2);
+  const auto denied = operators_of(made.graph, is_deny);
+  for (const std::size_t op : random.some(denied, denied.size() / 10))
+    harm(made, random, op, random.between(0.05, 0.3));
+  return made;
+}
+
+/// Two pairs of operators that raise the loss by 10% to 30% when both are low, each harmless alone.
+inline world pairs(std::uint64_t seed) {
+  draw random{seed};
+  const graph_settings graph{.shape = drawn_shape(random), .operators = 16 + random.below(17)};
+  world made = harmless(random, graph, {.deny = {0.4, 0.9}, .other = {0.5, 0.9}, .cast = 0.05});
+  std::vector<std::size_t> all = operators_of(made.graph, [](const comp::op_info&) { return true; });
+  all = random.some(all, 4);
+  made.losses.pairs = {{all[0], all[1], random.between(0.1, 0.3)}, {all[2], all[3], random.between(0.1, 0.3)}};
+  for (const std::size_t op : all) made.score[op] *= 3;
+  return made;
+}
+
+/// 64 operators; the 32 with the highest scores each raise the loss, by 3% to 30%; scores are off by up to 3.
+inline world sensitive(std::uint64_t seed) {
+  draw random{seed};
+  const graph_settings graph{.shape = drawn_shape(random), .operators = 64, .deny_kinds = 6};
+  world made = harmless(random, graph, {.deny = {0.4, 0.9}, .other = {0.5, 0.9}, .cast = 0.03});
+  for (double& score : made.score) score = std::exp(2.5 * random.normal());
+  std::vector<double> sorted = made.score;
+  std::sort(sorted.begin(), sorted.end());
+  for (std::size_t i = 0; i < 64; ++i) {
+    if (made.score[i] < sorted[32]) continue;
+    auto& harms = random.chance(0.5) ? made.losses.immediate : made.losses.cumulative;
+    harms[i] = random.between(0.03, 0.3);
+  }
+  return made;
+}
+
+enum class sign : std::uint8_t { negative, crossing, growing, several };
+
+/// Gives losses that are no falling positive numbers: a critic's, which rises towards 0 or swings about it; a
+/// generator's; a GAN's two.
+inline void give_signs(loss_model& losses, sign which) {
+  losses.kind = batch_noise::additive;
+  losses.scale = [](double) { return 1.0; };
+  if (which == sign::negative) losses.curve = [](double epoch) { return -0.6 - 2.4 * std::exp(-epoch / 8); };
+  if (which == sign::crossing) {
+    losses.curve = [](double epoch) { return std::exp(-epoch / 4) - 0.3 + 0.4 * std::sin(0.7 * epoch); };
+  }
+  if (which == sign::growing) losses.curve = [](double epoch) { return 0.7 + 0.15 * epoch; };
+  if (which == sign::several) losses.curve = [](double epoch) { return 0.4 + 0.6 * std::exp(-epoch / 4); };
+  losses.losses = which == sign::several ? 2 : 0;
+}
+
+/// The losses above; a deny operator raises them by 15% of their scale.
+inline world signs(std::uint64_t seed) {
+  draw random{seed};
+  const graph_settings graph{.shape = drawn_shape(random), .operators = 12 + random.below(9)};
+  world made = harmless(random, graph, {.deny = {0.4, 0.8}, .other = {0.4, 0.8}, .cast = 0.03});
+  give_signs(made.losses, static_cast<sign>(seed % 4));
+  const auto denied = operators_of(made.graph, is_deny);
+  if (!denied.empty()) harm(made, random, denied[random.below(denied.size())], 0.15);
+  return made;
+}
+
+/// Profiles and scores that are not to be trusted.
+inline world bad_input(std::uint64_t seed) {
+  world made = usual(seed, 100);
+  made.profile_fault = static_cast<fault>(seed % 4);
+  made.score_fault = static_cast<fault>(seed / 4 % 4);
+  return made;
+}
+
+}  // namespace truth
