@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// All strategies on the same spaces: a recorded search that is replayed from its ledger, and drawn models of 64 to
+// 100,000 operators with casts, harm of operators and of pairs, noise, and 2 to 6 precisions. For each: evaluations,
+// what part of the best known saving its choice reaches (mean and worst over the seeds), and its own time per question.
+// `strategies [--seed N] [--json FILE]`; the same seed draws the same spaces. Exits with 1 when a strategy asks twice
+// for a plan. Not here: the default search (guided), which needs a trainer: bench/search/truth.cpp.
+#include <fmt/format.h>
+#include <fmt/os.h>
+
+#include <charconv>
+#include <comp/observe/ledger.hpp>
+#include <comp/observe/replay_file.hpp>
+#include <comp/strategy/annealing.hpp>
+#include <comp/strategy/beam.hpp>
+#include <comp/strategy/delta_debugging.hpp>
+#include <comp/strategy/exhaustive.hpp>
+#include <comp/strategy/genetic.hpp>
+#include <comp/strategy/greedy.hpp>
+#include <comp/strategy/hierarchical.hpp>
+#include <comp/strategy/pareto.hpp>
+#include <comp/strategy/random.hpp>
+#include <comp/strategy/successive_halving.hpp>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "strategies_compare.hpp"
+#include "strategies_world.hpp"
+
+namespace {
+
+namespace strategy = comp::strategy;
+
+/// The largest first round whose rounds fit the budget.
+strategy::successive_halving halving_within(std::size_t budget, std::uint64_t seed) {
+  strategy::successive_halving made{.plans = 2, .seed = seed};
+  const comp::search_space none;
+  while (strategy::successive_halving{.plans = 2 * made.plans}.start(none).at_most() <= budget) made.plans *= 2;
+  return made;
+}
+
+std::vector<bench::contender> contenders() {
+  using std::size_t, std::uint64_t;
+  return {
+      bench::named("exhaustive", [](size_t, uint64_t) { return strategy::exhaustive{}; }),
+      bench::named("random", [](size_t n, uint64_t s) { return strategy::random{.trials = n, .seed = s}; }),
+      bench::named("greedy", [](size_t, uint64_t) { return strategy::greedy{}; }),
+      bench::named("beam", [](size_t, uint64_t) { return strategy::beam{}; }),
+      bench::named("delta debugging", [](size_t, uint64_t) { return strategy::delta_debugging{}; }),
+      bench::named("hierarchical", [](size_t, uint64_t) { return strategy::hierarchical{}; }),
+      bench::named("annealing", [](size_t n, uint64_t s) { return strategy::annealing{.trials = n, .seed = s}; }),
+      bench::named("genetic", [](size_t n, uint64_t s) { return strategy::genetic{.trials = n, .seed = s}; }),
+      bench::named("successive halving", halving_within),
+      bench::named("pareto", [](size_t n, uint64_t s) { return strategy::pareto{.trials = n, .seed = s}; }),
+  };
+}
+
+struct setting {
+  std::string name;
+  bench::world_settings world;
+  std::size_t budget;
+  std::size_t seeds;
+  bool recorded = false;
+};
+
+std::vector<setting> settings() {
+  return {
+      {"recorded: 40 operators in 8 groups, 2 precisions", {.operators = 40, .groups = 8, .cast = 0.5}, 256, 10, true},
+      {"60 operators in 10 groups, 2 precisions", {.operators = 60, .groups = 10, .cast = 0.5}, 1024, 10},
+      {"64 operators, 2 precisions, harm scattered", {}, 256, 10},
+      {"64 operators, 2 precisions, harm scattered, 15% noise", {.noise = 0.15}, 256, 10},
+      {"64 operators, 2 precisions, harm together, casts dear", {.together = true, .cast = 0.5}, 256, 10},
+      {"64 operators, 4 precisions, harm scattered", {.precisions = 4}, 256, 10},
+      {"64 operators, 2 precisions, no harm, many slower (stage 2)",
+       {.harmful = 0, .pairs = 0, .light = 2, .cast = 0.5},
+       256,
+       10},
+      {"400 operators, 2 precisions, 1% harm", {.operators = 400, .groups = 400, .harmful = 0.01}, 512, 5},
+      {"400 operators, 2 precisions, 10% harm", {.operators = 400, .groups = 400, .pairs = 8}, 512, 5},
+      {"400 operators, 6 precisions, 10% harm", {.operators = 400, .groups = 400, .precisions = 6, .pairs = 8}, 512, 5},
+      {"100,000 operators in 100 groups, 3 precisions",
+       {.operators = 100'000, .groups = 100, .precisions = 3, .cast = 20},
+       256,
+       3},
+      {"100,000 operators, each its own group, 2 precisions",
+       {.operators = 100'000, .groups = 100'000, .harmful = 0.00005, .pairs = 0, .together = true},
+       64,
+       2},
+  };
+}
+
+/// Every plan of a small space, written as a ledger and read back as a trainer.
+comp::replay recorded(const bench::world& model, const comp::search_space& space) {
+  const std::string path =
+      (std::filesystem::temp_directory_path() / fmt::format("comp-strategies-{}.jsonl", ::getpid())).string();
+  std::string text = comp::detail::ledger_header("bench strategies") + "\n";
+  auto every = strategy::exhaustive{}.start(space);
+  std::size_t number = 0;
+  for (auto plans = every.ask(64); !plans.empty(); plans = every.ask(64)) {
+    for (const comp::plan& p : plans) {
+      comp::trial t = model.measured(space, p);
+      t.number = number++;
+      text += comp::json_text(comp::json_of(t)) + "\n";
+    }
+  }
+  comp::detail::write_file(path, text);
+  const auto remove = [](const std::string* file) { std::filesystem::remove(*file); };
+  const std::unique_ptr<const std::string, decltype(remove)> removed{&path, remove};
+  return comp::replay_ledger(path);
+}
+
+bench::arena replayed(bench::world& model, std::size_t budget) {
+  const comp::search_space drawn = model.space();
+  const auto trainer = std::make_shared<comp::replay>(recorded(model, drawn));
+  bench::arena in{.space = comp::recorded_space(*trainer), .measure = {}, .truth = {}, .best = 0, .budget = budget};
+  in.measure = [trainer](const comp::plan& p) {
+    trainer->set_precision(p);
+    comp::trial t{.plan = p, .sample = trainer->run_epoch()};
+    t.accepted = t.sample.ok() && t.sample.loss < 1.01;
+    t.seconds = comp::median(t.sample.batch_seconds);
+    t.bounds = comp::median_interval(t.sample.batch_seconds);
+    return t;
+  };
+  in.truth = [&model, drawn](const comp::plan& p) { return model.seconds(bench::world::levels_of(drawn, p)); };
+  in.best = in.truth(drawn.conservative());
+  for (const comp::plan& p : trainer->plans()) {
+    if (in.measure(p).accepted) in.best = std::min(in.best, in.truth(p));
+  }
+  return in;
+}
+
+bench::arena drawn(bench::world& model, std::size_t budget) {
+  const auto space = std::make_shared<const comp::search_space>(model.space());
+  return {.space = *space,
+          .measure = [&model, space](const comp::plan& p) { return model.measured(*space, p); },
+          .truth = [&model, space](const comp::plan& p) { return model.seconds(bench::world::levels_of(*space, p)); },
+          .best = model.seconds(model.best()),
+          .budget = budget};
+}
+
+/// What one strategy did on all seeds of a space.
+struct row {
+  double evaluations = 0, distinct = 0, saved = 0, saved_early = 0, could_save = 0, worst = 1, microseconds = 0,
+         front = 0;
+  std::size_t ended = 0, runs = 0;
+  std::string refused = {};
+
+  // `best`: seconds of the best plan that is known.
+  void add(const bench::reached& r, double best) {
+    refused = r.refused;
+    if (!refused.empty()) return;
+    ++runs;
+    evaluations += double(r.evaluations), distinct += double(r.distinct), front += r.front;
+    saved += 1 - r.found / r.fp32, saved_early += 1 - r.early / r.fp32, could_save += 1 - best / r.fp32;
+    worst = std::max(worst, r.found / best);
+    ended += r.ended;
+    microseconds += 1e6 * r.seconds_in_it / double(std::max<std::size_t>(r.evaluations, 1));
+  }
+  nlohmann::json json(const std::string& where, const std::string& name) const {
+    if (!refused.empty()) return {{"space", where}, {"strategy", name}, {"refused", refused}};
+    const double n = double(runs);
+    return {{"space", where},
+            {"strategy", name},
+            {"evaluations", evaluations / n},
+            {"distinct", distinct / n},
+            {"saving", saved / could_save},
+            {"saving_after_32", saved_early / could_save},
+            {"worst_time_over_best", worst},
+            {"front", front / n},
+            {"ended_by_itself", ended == runs},
+            {"microseconds_per_ask", microseconds / n}};
+  }
+  void print(const std::string& name) const {
+    if (!refused.empty()) return fmt::print("  {:<20} refused: {}\n", name, refused.substr(0, refused.find(" (")));
+    const double n = double(runs);
+    fmt::print("  {:<20} {:>8.0f}{} {:>8.0f} {:>8.2f} {:>8.2f} {:>8.2f} {:>10.1f}\n", name, evaluations / n,
+               ended == runs ? ' ' : '*', distinct / n, saved_early / could_save, saved / could_save, worst,
+               microseconds / n);
+  }
+};
+
+/// Runs all strategies on all seeds of a space, and prints the table. Returns: a row each.
+std::vector<row> compare(const setting& s, std::uint64_t seed, const std::vector<bench::contender>& all) {
+  std::vector<row> rows(all.size());
+  for (std::size_t i = 0; i < s.seeds; ++i) {
+    bench::world model{s.world, seed + i};
+    const bench::arena in = s.recorded ? replayed(model, s.budget) : drawn(model, s.budget);
+    std::vector<bench::reached> got;
+    double best = in.best;
+    for (const auto& each : all) {
+      got.push_back(each.run(in, seed + i));
+      if (got.back().refused.empty()) best = std::min(best, got.back().found);
+    }
+    for (std::size_t k = 0; k < all.size(); ++k) rows[k].add(got[k], best);
+  }
+  fmt::print("{} ({} seeds, {} evaluations at most)\n", s.name, s.seeds, s.budget);
+  fmt::print("  {:<20} {:>9} {:>8} {:>8} {:>8} {:>8} {:>10}\n", "", "asked ", "distinct", "after 32", "saving", "worst",
+             "us per ask");
+  for (std::size_t k = 0; k < all.size(); ++k) rows[k].print(all[k].name);
+  return rows;
+}
+
+int usage(std::string_view what) {
+  fmt::print(stderr, "\"{}\" is no argument (strategies takes [--seed N] [--json FILE]): give one of these\n", what);
+  return 2;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::uint64_t seed = 1;
+  std::string json_file;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view argument = argv[i], value = i + 1 < argc ? argv[i + 1] : "";
+    if (argument == "--seed" && std::from_chars(value.data(), value.data() + value.size(), seed).ec == std::errc{}) {
+      ++i;
+    } else if (argument == "--json" && !value.empty()) {
+      json_file = argv[++i];
+    } else {
+      return usage(argument);
+    }
+  }
+  const auto all = contenders();
+  nlohmann::json results = nlohmann::json::array();
+  bool distinct = true;
+  for (const setting& s : settings()) {
+    const auto rows = compare(s, seed, all);
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      results.push_back(rows[k].json(s.name, all[k].name));
+      distinct = distinct && rows[k].distinct == rows[k].evaluations;
+    }
+  }
+  fmt::print(
+      "asked: evaluations; *: their limit ended it. saving: part of the best known saving that the plan measured as "
+      "fastest truly has, over all seeds; after 32: the same after 32 evaluations. worst: its time over the best known "
+      "plan's, at worst.\n");
+  if (!json_file.empty()) fmt::output_file(json_file).print("{}\n", results.dump(2));
+  return distinct ? 0 : 1;
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recorded runs as a Backend: a plan gives what it gave when it was recorded, so strategies and settings can be
+// compared on real searches without training. Files: observe/replay_file.hpp. The state is the number of batches since
+// the start: batch k of a plan has the loss and the time of batch k of its recorded epoch, so plans compare on the same
+// batches as they did. Past that the batches that were timed on their own follow, in the order of the record; what is
+// used up begins anew. A record that ended badly ends badly at the same batch. A plan that was not recorded is a failed
+// sample that says so. Nothing is drawn and no clock is read. Not here: times of what was not recorded (a model of
+// costs, not a record). Source: the simulation mode of Kernel Tuner.
+#pragma once
+
+#include <algorithm>
+#include <comp/core/concepts.hpp>
+#include <comp/core/search_space.hpp>
+#include <comp/core/trial.hpp>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+class replay {
+ public:
+  struct state {
+    std::size_t batches = 0;  // since the start
+    friend bool operator==(const state&, const state&) = default;
+  };
+
+  /// `source`: what the runs came from, for messages and the signature.
+  /// Throws: `plan_error` for a plan that is not one of `graph`; `settings_error` when there is no run.
+  replay(op_graph graph, const std::vector<trial>& runs, std::string source = "these runs")
+      : graph_{std::move(graph)}, source_{std::move(source)}, now_{graph_.size()} {
+    require<settings_error>(!runs.empty(), "{} have no run (there is nothing to replay): record a search first",
+                            source_);
+    for (const trial& t : runs) {
+      require_fits(t.plan, graph_);
+      const auto [at, fresh] = records_.try_emplace(t.plan);
+      if (fresh) plans_.push_back(t.plan);
+      const bool batch = t.stage == stage::batches || t.stage == stage::contest;
+      (batch ? at->second.batches : at->second.epochs).push_back(t.sample);
+    }
+  }
+
+  const op_graph& graph() const { return graph_; }
+  void set_precision(const plan& p) { now_ = p; }
+  state save() const { return at_; }
+  void restore(const state& to) { at_ = to; }
+  std::string signature() const { return fmt::format("replay of {}, {} plans", source_, plans_.size()); }
+
+  /// FP32 and what any recorded plan uses.
+  std::vector<precision> supported_precisions() const {
+    std::vector<precision> used;
+    for (const precision each : all_precisions) {
+      const auto uses = [each](const plan& p) { return std::find(p.begin(), p.end(), each) != p.end(); };
+      if (each == precision::fp32 || std::any_of(plans_.begin(), plans_.end(), uses)) used.push_back(each);
+    }
+    return used;
+  }
+
+  /// The recorded epoch of this plan; of several the next one, each time it is asked for.
+  sample run_epoch() {
+    return run_epoch([](const sample&) { return false; });
+  }
+  sample run_epoch(const stop_predicate& stop) {
+    record* known = find();
+    if (known == nullptr || known->epochs.empty()) return missing("epoch", known != nullptr);
+    const sample& whole = known->epochs[known->epochs_run++ % known->epochs.size()];
+    at_.batches += static_cast<std::size_t>(whole.batches);
+    sample so_far;
+    so_far.peak_bytes = whole.peak_bytes;
+    for (std::size_t i = 0; i < std::min(whole.curve.size(), whole.batch_seconds.size()); ++i) {
+      add_batch(so_far, whole, i);
+      if (stop(so_far)) return so_far;
+    }
+    return whole;
+  }
+
+  /// The batch of this plan that follows on what was trained.
+  sample run_batch() {
+    record* known = find();
+    if (known == nullptr) return missing("batch", false);
+    const std::size_t at = at_.batches++;
+    if (!known->epochs.empty()) {
+      const sample& epoch = known->epochs.front();
+      const std::size_t length = std::max({epoch.batch_seconds.size(), epoch.curve.size(), std::size_t{1}});
+      if (at < length || known->batches.empty()) {
+        const bool ended = !epoch.ok() && (at >= length || at >= epoch.curve.size());
+        return ended ? epoch : one_batch(epoch, at % length);
+      }
+    }
+    return known->batches[known->batches_run++ % known->batches.size()];
+  }
+
+  bool has(const plan& p) const { return records_.contains(p); }
+  /// Each plan that was recorded, in the order of the record.
+  const std::vector<plan>& plans() const { return plans_; }
+
+ private:
+  struct record {
+    std::vector<sample> epochs = {}, batches = {};
+    std::size_t epochs_run = 0, batches_run = 0;
+  };
+
+  record* find() {
+    const auto at = records_.find(now_);
+    return at == records_.end() ? nullptr : &at->second;
+  }
+
+  sample missing(std::string_view what, bool in_another_stage) const {
+    sample none;
+    none.status = status::failed;
+    const std::string letters = now_.size() <= 64 ? now_.str() : now_.str().substr(0, 61) + "...";
+    none.message = fmt::format("no {} of plan {} is in {} ({} was recorded): search among replay::plans, or record it",
+                               what, letters, source_, in_another_stage ? "another stage of it" : "none of its runs");
+    return none;
+  }
+
+  // Batch `i` of a recorded run; of what was not recorded by batch, the mean.
+  static sample one_batch(const sample& of, std::size_t i) {
+    sample one;
+    one.batches = 1;
+    one.peak_bytes = of.peak_bytes;
+    one.losses = of.losses;
+    for (std::size_t k = 0; k < std::min(of.losses.size(), of.curves.size()); ++k) {
+      if (i < of.curves[k].size()) one.losses[k] = of.curves[k][i];
+    }
+    one.loss = i < of.curve.size() ? of.curve[i] : of.loss;
+    const auto batches = static_cast<double>(std::max<std::int64_t>(of.batches, 1));
+    one.seconds = i < of.batch_seconds.size() ? of.batch_seconds[i] : of.seconds / batches;
+    return one;
+  }
+
+  static void add_batch(sample& to, const sample& of, std::size_t i) {
+    const sample one = one_batch(of, i);
+    ++to.batches;
+    to.seconds += one.seconds;
+    const auto mean = [&to](double before, double value) {
+      return to.batches == 1 ? value : before + (value - before) / static_cast<double>(to.batches);
+    };
+    to.loss = mean(to.loss, one.loss);
+    to.losses.resize(one.losses.size());
+    for (std::size_t k = 0; k < one.losses.size(); ++k) to.losses[k] = mean(to.losses[k], one.losses[k]);
+    to.curve.push_back(one.loss);
+    to.batch_seconds.push_back(one.seconds);
+  }
+
+  op_graph graph_;
+  std::string source_;
+  plan now_;
+  state at_ = {};
+  std::unordered_map<plan, record> records_ = {};
+  std::vector<plan> plans_ = {};
+};
+
+static_assert(Backend<replay>);
+
+/// The space of the recorded plans: operators that had the same precision as each other in every one are a group, its
+/// levels are those it had, and only what was recorded is valid. So any strategy can be asked about the record alone.
+inline search_space recorded_space(const replay& of) {
+  const std::vector<plan>& plans = of.plans();
+  plan base = plans.front();
+  std::vector<op_group> groups;
+  std::unordered_map<std::string, std::size_t> known;  // a group by its letters, one for each plan
+  for (std::size_t i = 0; i < base.size(); ++i) {
+    std::string letters;
+    for (const plan& p : plans) letters += letter(p[i]);
+    const auto [at, fresh] = known.try_emplace(letters, groups.size());
+    if (fresh) {
+      groups.push_back({of.graph()[i].name, {}, {}});
+      for (const precision each : all_precisions) {
+        if (letters.find(letter(each)) != std::string::npos) groups.back().levels.push_back(each);
+      }
+    }
+    groups[at->second].operators.push_back(static_cast<std::uint32_t>(i));
+  }
+  std::erase_if(groups, [](const op_group& group) { return group.levels.size() == 1; });
+  const auto recorded = std::make_shared<const replay>(of);
+  return {std::move(base), std::move(groups), [recorded](const plan& p) { return recorded->has(p); }};
+}
+
+}  // namespace comp

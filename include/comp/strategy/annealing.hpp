@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Simulated annealing on plans: a walk that takes steps that are faster always, and slower ones ever more rarely.
+// Use for spaces with many interacting groups where greedy and beam stop in a local optimum and some hundred plans are
+// affordable (stage 2, or a replay). Starts at the faster of the two ends that are accepted; a step puts a run of
+// neighbouring groups on one level, so whole blocks move. A plan that is not accepted is never stepped upon.
+// A plan that was asked for before is not asked for again: what it gave is remembered and decides the step.
+// Source: Kirkpatrick, Gelatt and Vecchi, Science 220, 1983; the temperature falls geometrically.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/search_space.hpp>
+#include <comp/core/strategy.hpp>
+#include <comp/core/trial.hpp>
+#include <comp/strategy/moves.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace comp::strategy {
+
+struct annealing {
+  std::size_t trials = 128;
+  std::uint64_t seed = 0;
+  double hot = 0.02;    // temperature at the start: a step so much slower (0.02: 2%) is taken in 1 of e cases
+  double cold = 0.001;  // at the end
+
+  class run;
+  /// Throws: `settings_error` unless hot >= cold > 0.
+  run start(search_space over) const;
+};
+
+class annealing::run {
+ public:
+  run(const annealing& chosen, search_space over)
+      : settings_{chosen}, space_{std::move(over)}, generator_{chosen.seed} {}
+
+  /// One plan at a time: each answer decides the next question. The two ends come first.
+  std::vector<plan> ask(std::size_t at_most) {
+    for (std::size_t misses = 0; at_most > 0 && asked_ < settings_.trials && misses < most_misses;) {
+      plan next = ends_ == 0 ? space_.conservative() : ends_ == 1 ? lowest(space_) : step();
+      ends_ = std::min(ends_ + 1, 3);
+      const bool valid = space_.valid(next);
+      const auto [known, fresh] = seen_.try_emplace(next);
+      if (valid && fresh) {
+        ++asked_;
+        return {std::move(next)};
+      }
+      ++misses;
+      if (!space_.groups().empty()) walk(next, known->second);
+    }
+    return {};
+  }
+
+  void tell(const trial& seen) {
+    auto& known = seen_[seen.plan];
+    if (seen.accepted) known = seen.seconds;
+    walk(seen.plan, known);
+  }
+
+  std::size_t at_most() const {
+    return static_cast<std::size_t>(
+        std::min<std::uint64_t>(settings_.trials, space_.size().value_or(settings_.trials)));
+  }
+
+ private:
+  static constexpr std::size_t most_misses = 1000;
+
+  double temperature() const {
+    const double share = static_cast<double>(asked_) / static_cast<double>(settings_.trials);
+    return settings_.hot * std::pow(settings_.cold / settings_.hot, share);
+  }
+
+  // Half of the steps move one group, the others a run of them.
+  plan step() {
+    plan p = now_.empty() ? space_.conservative() : now_;
+    if (space_.groups().empty()) return p;
+    move_run(space_, p, generator_, fraction(generator_) < 0.5 ? 1 : space_.groups().size() / 2);
+    return p;
+  }
+
+  // `seconds` of `to`; nothing where it was not accepted.
+  void walk(const plan& to, const std::optional<double>& seconds) {
+    if (!seconds) return;
+    const double slower = now_seconds_ ? *seconds / *now_seconds_ - 1 : 0;
+    if (slower > 0 && (ends_ < 3 || fraction(generator_) >= std::exp(-slower / temperature()))) return;
+    now_ = to;
+    now_seconds_ = seconds;
+  }
+
+  annealing settings_;
+  search_space space_;
+  std::mt19937_64 generator_;
+  plan now_ = {};
+  std::optional<double> now_seconds_ = {};
+  std::unordered_map<plan, std::optional<double>> seen_ = {};  // seconds where it was accepted
+  std::size_t asked_ = 0;
+  int ends_ = 0;
+};
+
+inline annealing::run annealing::start(search_space over) const {
+  require<settings_error>(hot >= cold && cold > 0,
+                          "annealing cools from {} to {} (temperatures are parts of a plan's time, above 0, and fall): "
+                          "give hot >= cold > 0",
+                          hot, cold);
+  return run{*this, std::move(over)};
+}
+
+static_assert(SearchStrategy<annealing>);
+
+}  // namespace comp::strategy

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// The front of time, memory and loss: plans of which none is as good as another in all three and better in one.
+// Use when the fastest plan is not all that counts: a run kept by its user gives front() when it ends. Asks for
+// neighbours of the front's members in turn, by turns one group moved and a run of groups. Memory is sample.peak_bytes,
+// loss sample.loss; what was not measured counts as worst, so where nothing has memory the front is one of time and
+// loss. Goes by what was measured, medians and single losses: noise makes a front thicker, members that are within
+// noise of each other all stay. Not here: a limit of memory (a search's `valid`, or the user's choice among the front).
+// Source: Knowles and Corne, The Pareto archived evolution strategy, 1999, without its grid.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/search_space.hpp>
+#include <comp/core/strategy.hpp>
+#include <comp/core/trial.hpp>
+#include <comp/strategy/moves.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+namespace comp::strategy {
+
+struct pareto {
+  std::size_t trials = 128;
+  bool rejected_too = false;  // true: plans whose loss is not accepted, but that ran, are on the front too
+  std::uint64_t seed = 0;
+
+  class run;
+  run start(search_space over) const;
+};
+
+/// True when `a` is as good as `b` in time, memory and loss, and better in one.
+inline bool dominates(const trial& a, const trial& b) {
+  constexpr double worst = std::numeric_limits<double>::infinity();
+  const auto bytes = [](const trial& t) { return t.sample.peak_bytes > 0 ? double(t.sample.peak_bytes) : worst; };
+  const auto loss = [](const trial& t) { return std::isfinite(t.sample.loss) ? t.sample.loss : worst; };
+  const bool as_good = a.seconds <= b.seconds && bytes(a) <= bytes(b) && loss(a) <= loss(b);
+  return as_good && (a.seconds < b.seconds || bytes(a) < bytes(b) || loss(a) < loss(b));
+}
+
+class pareto::run {
+ public:
+  run(const pareto& chosen, search_space over)
+      : settings_{chosen}, space_{std::move(over)}, generator_{chosen.seed}, left_{chosen.trials} {
+    left_ = static_cast<std::size_t>(std::min<std::uint64_t>(left_, space_.size().value_or(left_)));
+    origin_.seen.plan = space_.conservative();
+    waiting_ = both_ends(space_, asked_);
+  }
+
+  /// One plan at a time, but the two ends together: each answer may change the front.
+  std::vector<plan> ask(std::size_t at_most) {
+    if (at_most > 0 && left_ > 0 && waiting_.empty()) {
+      if (auto next = neighbour()) waiting_.push_back(std::move(*next));
+    }
+    std::vector<plan> plans = take_from(waiting_, std::min(at_most, left_));
+    left_ -= plans.size();
+    return plans;
+  }
+
+  void tell(const trial& seen) {
+    if (!(settings_.rejected_too ? seen.sample.ok() : seen.accepted)) return;
+    for (const member& m : members_) {
+      if (dominates(m.seen, seen)) return;
+    }
+    std::erase_if(members_, [&](const member& m) { return dominates(seen, m.seen); });
+    members_.push_back({.seen = seen});
+  }
+
+  /// The front so far, the fastest first.
+  std::vector<trial> front() const {
+    std::vector<trial> members;
+    for (const member& m : members_) members.push_back(m.seen);
+    std::sort(members.begin(), members.end(), [](const trial& a, const trial& b) {
+      return a.seconds != b.seconds ? a.seconds < b.seconds : a.number < b.number;
+    });
+    return members;
+  }
+
+  std::size_t at_most() const { return left_; }
+
+ private:
+  struct member {
+    trial seen = {};
+    std::size_t group = 0, level = 0;  // its neighbours by one group, up to here, were asked for
+  };
+
+  // A neighbour of the next member that has one which is new; nothing when none has.
+  std::optional<plan> neighbour() {
+    const std::size_t count = std::max<std::size_t>(members_.size(), 1);
+    for (std::size_t tried = 0; tried < count; ++tried, ++turn_) {
+      member& m = members_.empty() ? origin_ : members_[turn_ % count];
+      const bool run_first = turn_ / count % 2 == 0;
+      auto next = run_first ? moved(m) : changed(m);
+      if (!next) next = run_first ? changed(m) : moved(m);
+      if (!next) continue;
+      ++turn_;
+      return next;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<plan> moved(const member& m) {
+    for (int draws = 0; draws < 32 && !space_.groups().empty(); ++draws) {
+      plan next = m.seen.plan;
+      move_run(space_, next, generator_, space_.groups().size() / 2);
+      if (asked_.fresh(space_, next)) return next;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<plan> changed(member& m) {
+    for (; m.group < space_.groups().size(); ++m.group, m.level = 0) {
+      while (m.level < space_.groups()[m.group].levels.size()) {
+        plan next = m.seen.plan;
+        space_.set(next, m.group, m.level++);
+        if (asked_.fresh(space_, next)) return next;
+      }
+    }
+    return std::nullopt;
+  }
+
+  pareto settings_;
+  search_space space_;
+  std::mt19937_64 generator_;
+  std::size_t left_;
+  std::vector<plan> waiting_ = {};
+  std::vector<member> members_ = {};  // the front
+  member origin_ = {};                // whose neighbours are asked for while there is no front
+  asked_plans asked_ = {};
+  std::size_t turn_ = 0;
+};
+
+inline pareto::run pareto::start(search_space over) const { return run{*this, std::move(over)}; }
+
+static_assert(SearchStrategy<pareto>);
+
+}  // namespace comp::strategy

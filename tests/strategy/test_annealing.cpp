@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <comp/strategy/annealing.hpp>
+
+#include "every_strategy.hpp"
+
+using comp::plan;
+using comp::strategy::annealing;
+
+TEST_CASE("annealing asks for as many plans as it was told to, from its seed alone") {
+  const auto space = spaces::of(std::vector<std::size_t>(40, 3));
+  const auto first = spaces::asked(annealing{.trials = 50, .seed = 5}, space, 1, spaces::hashed);
+  CHECK(first.size() == 50);
+  CHECK(spaces::asked(annealing{.trials = 50, .seed = 5}, space, 1, spaces::hashed) == first);
+  CHECK(spaces::asked(annealing{.trials = 50, .seed = 6}, space, 1, spaces::hashed) != first);
+}
+
+TEST_CASE("annealing leaves a local optimum that costs less than its heat") {
+  // Every second group harms, so no run of groups helps: of the others one or two cost 0.1% each, three and four pay.
+  const auto hill = [](const plan& p) {
+    std::size_t low = 0, harmful = 0;
+    for (std::size_t i = 0; i < 8; ++i) (i % 2 == 0 ? low : harmful) += comp::is_low(p[i]);
+    auto t = spaces::accepted_in(p, low <= 2 ? 1 + 0.001 * double(low) : 1 - 0.1 * double(low));
+    t.accepted = harmful == 0;
+    return t;
+  };
+  const auto space = spaces::of(std::vector<std::size_t>(8, 2));
+  int found = 0, found_cold = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const annealing hot{.trials = 100, .seed = seed}, cold{.trials = 100, .seed = seed, .hot = 1e-5, .cold = 1e-5};
+    found += worlds::search(hot, space, hill).best.seconds < 0.61;
+    found_cold += worlds::search(cold, space, hill).best.seconds < 0.61;
+  }
+  CHECK(found >= 18);
+  CHECK(found_cold == 0);
+}
+
+TEST_CASE("annealing never steps upon a plan that is not accepted") {
+  const auto space = spaces::of(std::vector<std::size_t>(30, 2));
+  // All but the conservative plan are refused: each plan asked for is one step from it, a run on one level.
+  const auto plans = spaces::asked(annealing{}, space, 1, [&](const plan& p) {
+    auto t = spaces::accepted_in(p, 1);
+    t.accepted = p == space.conservative();
+    return t;
+  });
+  for (std::size_t i = 2; i < plans.size(); ++i) {
+    const std::string letters = plans[i].str();
+    const auto first = letters.find('t'), last = letters.rfind('t');
+    CHECK(letters.substr(first, last - first + 1).find('1') == std::string::npos);
+    CHECK(last - first < 16);
+  }
+}
+
+TEST_CASE("annealing refuses temperatures that do not fall") {
+  const auto space = spaces::of({2});
+  CHECK_THROWS_WITH_AS(annealing({.hot = 0.1, .cold = 0.2}).start(space),
+                       "annealing cools from 0.1 to 0.2 (temperatures are parts of a plan's time, above 0, and fall): "
+                       "give hot >= cold > 0",
+                       comp::settings_error);
+  CHECK_THROWS_AS(annealing({.hot = 0.1, .cold = 0}).start(space), comp::settings_error);
+}

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <comp/strategy/beam.hpp>
+#include <comp/strategy/greedy.hpp>
+
+#include "every_strategy.hpp"
+
+using comp::plan;
+using comp::strategy::beam;
+
+namespace {
+
+// Two neighbours pay only together, and the way there costs; all others are slower in low precision.
+comp::trial pairs(const plan& p) {
+  double seconds = 10;
+  for (std::size_t i = 0; i + 1 < p.size(); i += 2) {
+    const int low = comp::is_low(p[i]) + comp::is_low(p[i + 1]);
+    seconds += low == 1 ? 0.01 : low == 2 && i == 2 ? -1 : low == 2 ? 2 : 0;
+  }
+  return spaces::accepted_in(p, seconds);
+}
+
+}  // namespace
+
+TEST_CASE("beam finds a pair that only pays together, where greedy stops") {
+  const auto space = spaces::of(std::vector<std::size_t>(8, 2));
+  CHECK(worlds::search(comp::strategy::greedy{}, space, pairs).best.plan.str() == "11111111");
+  CHECK(worlds::search(beam{.width = 1}, space, pairs).best.plan.str() == "11111111");
+  CHECK(worlds::search(beam{.width = 4}, space, pairs).best.plan.str() == "11tt1111");
+}
+
+TEST_CASE("beam finds the best plan where groups do not interact, at any width") {
+  const bool holds = rc::check([] {
+    const auto levels = *rc::gen::container<std::vector<std::size_t>>(5, rc::gen::inRange<std::size_t>(1, 5));
+    const auto seconds = *rc::gen::container<std::vector<int>>(5 * 6, rc::gen::inRange(1, 1000));
+    double least = 0;
+    for (std::size_t i = 0; i < 5; ++i) {
+      const auto row = seconds.begin() + static_cast<std::ptrdiff_t>(i * 6);
+      least += *std::min_element(row, row + static_cast<std::ptrdiff_t>(levels[i]));
+    }
+    const beam strategy{.width = *rc::gen::inRange<std::size_t>(0, 6)};
+    const auto got = worlds::search(strategy, spaces::of(levels), [&](const plan& p) {
+      double all = 0;
+      for (std::size_t i = 0; i < p.size(); ++i) all += seconds[i * 6 + static_cast<std::size_t>(p[i])];
+      return spaces::accepted_in(p, all);
+    });
+    RC_ASSERT(got.best.seconds == least);
+  });
+  CHECK(holds);
+}
+
+TEST_CASE("beam makes a second pass only where the first found something better") {
+  const auto space = spaces::of(std::vector<std::size_t>(6, 2));
+  const auto flat = [](const plan& p) { return spaces::accepted_in(p, 1); };
+  CHECK(worlds::search(beam{.width = 1, .passes = 9}, space, flat).plans.size() == 2 + 6);
+  const auto slower = [](const plan& p) {  // FP32 stays the best, those behind it change with the last groups
+    double seconds = 1;
+    for (std::size_t i = 0; i < p.size(); ++i) seconds += comp::is_low(p[i]) ? 0.6 - 0.1 * static_cast<double>(i) : 0;
+    return spaces::accepted_in(p, seconds);
+  };
+  CHECK(worlds::search(beam{.width = 4, .passes = 9}, space, slower).plans.size() ==
+        worlds::search(beam{.width = 4, .passes = 1}, space, slower).plans.size());
+  // Operator 0 pays only when operator 5 is low.
+  const auto late = [](const plan& p) {
+    const bool first = comp::is_low(p[0]), last = comp::is_low(p[5]);
+    auto t = spaces::accepted_in(p, 10 - (last ? 1 : 0) - (first && last ? 1 : first ? -1 : 0));
+    t.accepted = !comp::is_low(p[1]) && !comp::is_low(p[2]);
+    return t;
+  };
+  CHECK(worlds::search(beam{.width = 1, .passes = 1}, space, late).best.seconds == 9);
+  CHECK(worlds::search(beam{.width = 1, .passes = 2}, space, late).best.seconds == 8);
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The strategies that are included one by one, each in a stage of a search.
+#include <doctest/doctest.h>
+
+#include <comp/search/two_stage.hpp>
+#include <comp/strategy/annealing.hpp>
+#include <comp/strategy/beam.hpp>
+#include <comp/strategy/delta_debugging.hpp>
+#include <comp/strategy/genetic.hpp>
+#include <comp/strategy/hierarchical.hpp>
+#include <comp/strategy/pareto.hpp>
+#include <comp/strategy/successive_halving.hpp>
+
+#include "fake_trainer.hpp"
+
+namespace strategy = comp::strategy;
+
+namespace {
+
+template <class Stage1, class Stage2>
+struct pair_of {
+  using first = Stage1;
+  using second = Stage2;
+};
+
+// Two deny-operators harm, all others pay in low precision, one way or the other.
+fake::world small_world() {
+  fake::world world{.graph = fake::sized_chain({"deny", "deny2", "allow", "pays", "deny3", "pays", "allow.odd"})};
+  world.seconds = [graph = world.graph, times = fake::costs{{1, 1, 4, 1, 1, 1, 2}, {0.9, 0.5, 2, 0.5, 0.9, 0.5, 1}}](
+                      const comp::plan& p) { return times(graph, p); };
+  world.harm = fake::harmed_by({0, 4});
+  world.batches = 64;
+  return world;
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("each strategy finds the best plan of a small space, in a stage of a search", Pair,
+                   pair_of<strategy::delta_debugging, strategy::genetic>,
+                   pair_of<strategy::hierarchical, strategy::annealing>,
+                   pair_of<strategy::beam, strategy::successive_halving>, pair_of<strategy::pareto, strategy::pareto>,
+                   pair_of<strategy::genetic, strategy::beam>) {
+  fake::trainer trainer{small_world()};
+  const comp::two_stage search{fake::lists{}, typename Pair::first{}, typename Pair::second{}};
+  const comp::outcome found = search.run(trainer);
+  CHECK(found.plan.str() == "1bbb1bb");
+  CHECK(found.speedup == doctest::Approx(11 / 6.5));
+}
