@@ -18,6 +18,7 @@ build_packages=(
   "libfmt-dev         | header fmt/format.h         | text"
   "librange-v3-dev    | header range/v3/version.hpp | sequences"
   "nlohmann-json3-dev | header nlohmann/json.hpp    | plan files and ledgers"
+  "libboost-dev       | header boost/graph/boykov_kolmogorov_max_flow.hpp | minimum cuts: the cheapest plan"
   "libcli11-dev       | header CLI/CLI.hpp          | command lines of the examples"
   "zlib1g-dev         | header zlib.h               | packed data sets"
   "libzip-dev         | header zip.h                | npz files"
@@ -28,7 +29,7 @@ build_packages=(
 test_packages=(
   "doctest-dev        | header doctest/doctest.h    | tests"
   "librapidcheck-dev  | header rapidcheck.h         | tests of properties"
-  "libboost-context-dev | header boost/context/fiber.hpp | fibres: tests of CUDA kernels without a GPU"
+  "libboost-context-dev | library boost_context     | fibres: tests of CUDA kernels without a GPU"
   "clang              | clang                       | second compiler of the tests, fuzzing; version 16 or newer"
 )
 demo_packages=(
@@ -39,6 +40,7 @@ gpu_packages=( # of the above what the CUDA backend needs: a machine with a GPU 
   "libfmt-dev         | header fmt/format.h         | text"
   "librange-v3-dev    | header range/v3/version.hpp | sequences"
   "nlohmann-json3-dev | header nlohmann/json.hpp    | plan files and ledgers"
+  "libboost-dev       | header boost/graph/boykov_kolmogorov_max_flow.hpp | minimum cuts: the cheapest plan"
   "doctest-dev        | header doctest/doctest.h    | tests"
 )
 not_required=" libdnnl-dev clang jargon-text " # oneDNN has a wheel, the other two a message
@@ -78,6 +80,7 @@ probe() {
     compiler) find_compiler ;;
     python) python3 -c "import $2" 2>/dev/null ;;
     header) find_compiler && preprocesses <<<"#include <$2>" ;;
+    library) find_compiler && "$compiler" -x c++ - -l"$2" -o /dev/null <<<'int main() {}' 2>/dev/null ;;
     file) [[ -r $2 ]] ;;
     clang) find_clang ;;
     onednn) preprocesses <<<'#include <oneapi/dnnl/dnnl_version.h>

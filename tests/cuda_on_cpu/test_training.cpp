@@ -146,7 +146,9 @@ void check_complete(const outcome& found) {
     if (t.sample.ok()) CHECK(std::isfinite(t.sample.loss));
     CHECK(t.sample.status != status::failed);
   }
-  if (found.first_epoch) CHECK(found.first_epoch->loss <= found.baseline.loss * 1.05);
+  for (const contestant& c : found.contest) {
+    if (c.plan == found.plan && c.loss) CHECK(c.loss->difference <= 0.05);
+  }
 }
 
 /// A folder that is gone in the end.

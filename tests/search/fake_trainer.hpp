@@ -93,12 +93,17 @@ struct world {
   double noise = 0;          // relative, of a batch's seconds, uniform
   double drift = 0;          // how much slower the machine is after a hundred batches, relative
   double loss_noise = 0;     // of an epoch's loss, by the machine: a trainer that is not deterministic
-  double first_batch = 1;    // times the others' seconds, of a plan's very first
-  double really = 0;         // seconds of the clock that a made-up second takes; 0: no time passes
+  double loss_sign = 1;      // of each loss; -1: higher is better
+  std::function<double(std::uint64_t)> length = [](std::uint64_t) { return 1.0; };  // of the training's batch k, times
+  std::function<double(std::uint64_t)> swing = [](std::uint64_t) { return 0.0; };   // of its loss, added
+  double first_batch = 1;  // times the others' seconds, of a plan's very first
+  double really = 0;       // seconds of the clock that a made-up second takes; 0: no time passes
   bool times_batches = true;
   bool stops_on_nan = false;  // itself, whatever the search says
   std::vector<precision> precisions = {precision::fp32, precision::bf16};
   std::function<bool(const comp::op_info&, precision)> runs = [](const comp::op_info&, precision) { return true; };
+  std::function<std::vector<comp::op_time>(const plan&)> profile = {};     // of a full trainer; may throw
+  std::function<std::vector<comp::op_error>(precision)> sensitivity = {};  // likewise
 };
 
 /// What happened to a trainer.
@@ -151,8 +156,9 @@ class minimal_trainer {
     const double warm = seen_.emplace(now_, true).second ? world_.first_batch : 1;
     const double drifted = 1 + world_.drift * static_cast<double>(count_.batches) / 100;
     double seconds = world_.seconds(now_) * warm * drifted * (1 + world_.noise * uniform());
+    seconds *= world_.length(weights_.steps);
     if (world_.really > 0) seconds = slept(seconds * world_.really);
-    const double loss = weights_.error + world_.loss_offset;
+    const double loss = world_.loss_sign * (weights_.error + world_.loss_offset + world_.swing(weights_.steps));
     weights_.error = weights_.error * 0.99 + world_.harm(now_);
     ++weights_.steps;
     ++count_.batches;
@@ -190,9 +196,28 @@ class trainer : public minimal_trainer {
     ++count_.restores;
     weights_ = s;
   }
+  std::uint64_t batches_per_epoch() const { return world_.batches; }
   std::vector<precision> supported_precisions() const { return world_.precisions; }
   bool supports(const comp::op_info& op, precision p) const { return world_.runs(op, p); }
 };
+
+/// Also profiles, scores its operators and perturbs its roundings.
+class full_trainer : public trainer {
+ public:
+  using trainer::trainer;
+  std::vector<comp::op_time> profile() {
+    ++profiles;
+    return world_.profile ? world_.profile(now_) : std::vector<comp::op_time>{};
+  }
+  std::vector<comp::op_error> sensitivity(precision p) {
+    ++scored;
+    return world_.sensitivity ? world_.sensitivity(p) : std::vector<comp::op_error>(world_.graph.size());
+  }
+  void perturb(std::uint64_t seed) { weights_.error *= 1 + 1e-8 * static_cast<double>(seed % 7); }
+  std::size_t profiles = 0, scored = 0;
+};
+static_assert(comp::detail::profiles<full_trainer> && comp::detail::scores_operators<full_trainer> &&
+              comp::detail::perturbs<full_trainer>);
 
 static_assert(comp::Backend<minimal_trainer> && !comp::detail::saves<minimal_trainer>);
 static_assert(comp::Backend<trainer> && comp::detail::saves<trainer> && comp::detail::stops<trainer>);
@@ -208,6 +233,7 @@ struct watcher {
   std::function<void(const std::string& call)> at = {};  // may throw
   std::function<bool(const comp::trial&)> stops_after = {};
   std::function<bool()> stops_now = {};
+  std::function<void(const std::string& call, const comp::trial&)> sees = {};
 
   void search_started(const comp::search_info& info) {
     epochs_at_most = info.epochs_at_most;
@@ -215,6 +241,7 @@ struct watcher {
   }
   std::optional<comp::trial> recall(const comp::trial& wanted) {
     note("recall");
+    if (sees) sees("recall", wanted);
     for (const comp::trial& t : recalls_from) {
       if (t.stage == wanted.stage && t.plan == wanted.plan && t.repeat == wanted.repeat) {
         ++recalled;
@@ -223,11 +250,18 @@ struct watcher {
     }
     return std::nullopt;
   }
-  void trial_started(const comp::trial&) { note("trial_started"); }
-  void batch_done(const comp::trial&, const sample&) { note("batch_done"); }
+  void trial_started(const comp::trial& t) {
+    note("trial_started");
+    if (sees) sees("trial_started", t);
+  }
+  void batch_done(const comp::trial& t, const sample&) {
+    note("batch_done");
+    if (sees) sees("batch_done", t);
+  }
   bool trial_done(const comp::trial& t) {
     done.push_back(t);
     note("trial_done");
+    if (sees) sees("trial_done", t);
     return stops_after && stops_after(t);
   }
   bool stop_requested() { return stops_now && stops_now(); }
@@ -240,6 +274,19 @@ struct watcher {
   }
 };
 static_assert(comp::Observer<watcher>);
+
+/// Gives a world the times of batches and of profiles.
+inline void timed_by(world& made, const costs& times) {
+  made.seconds = [graph = made.graph, times](const plan& p) { return times(graph, p); };
+  made.profile = [times](const plan& p) {
+    std::vector<comp::op_time> each(p.size());
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      const double seconds = (comp::is_low(p[i]) ? times.low : times.fp32)[i];
+      each[i] = {.forward = seconds / 3, .backward = seconds - seconds / 3};
+    }
+    return each;
+  };
+}
 
 /// Harm to the weights per batch from operators that must not be low.
 inline std::function<double(const plan&)> harmed_by(std::vector<std::size_t> operators, double harm = 0.1) {

@@ -33,19 +33,78 @@ struct scoring_trainer : fake::trainer {
 
 }  // namespace
 
-TEST_CASE("each epoch starts from the state that the evaluator was made in") {
+TEST_CASE("a run goes on from where the trainer is, and a place brings it back with what was trained") {
   bench b;
-  const trial first = b.run.epoch(stage::epochs, parse_plan("11"), "", never);
-  const trial again = b.run.epoch(stage::epochs, parse_plan("bb"), "", never);
-  CHECK(first.sample.loss == again.sample.loss);
+  const auto start = b.run.save();
+  const trial first = b.run.next_epoch(stage::epochs, parse_plan("11"), never);
+  const auto one_epoch = b.run.save();
+  const trial next = b.run.next_epoch(stage::epochs, parse_plan("bb"), never);
+  CHECK(next.sample.loss < first.sample.loss);
+  CHECK(b.trainer.weights().steps == 20);
+  CHECK(b.run.trained().batches == 20);
+  CHECK(b.run.trained().curve.size() == 20);
+  b.run.restore(one_epoch);
   CHECK(b.trainer.weights().steps == 10);
-  SUBCASE("until another state is remembered") {
+  CHECK(b.run.trained().batches == 10);
+  CHECK(b.run.trained().curve == first.sample.curve);
+  b.run.restore(start);
+  CHECK(b.trainer.weights() == fake::state{});
+  CHECK(b.run.trained().batches == 0);
+  CHECK(b.run.next_epoch(stage::epochs, parse_plan("bb"), never).sample.loss == first.sample.loss);
+  CHECK(b.run.seconds() == 30);  // undone or not
+  SUBCASE("a state can be made the start of a training") {
     b.run.remember_start();
-    CHECK(b.run.epoch(stage::epochs, parse_plan("11"), "", never).sample.loss < first.sample.loss);
-    CHECK(b.trainer.weights().steps == 20);
+    CHECK(b.run.trained().batches == 0);
+    CHECK(b.trainer.weights().steps == 10);
   }
-  SUBCASE("a training epoch goes on from where the trainer is") {
-    CHECK(b.run.next_epoch(stage::training, parse_plan("11"), never).sample.loss < first.sample.loss);
+}
+
+TEST_CASE("a run that fails puts the trainer back to the state that was last kept") {
+  bench b;
+  (void)b.run.next_epoch(stage::epochs, parse_plan("11"), never);
+  b.trainer.change().before_batch = [](const comp::plan& p, std::uint64_t) {
+    if (p.count_low() == 2) throw std::runtime_error{"no kernel"};
+  };
+  SUBCASE("kept now") {
+    b.run.keep();
+    (void)b.run.next_epoch(stage::epochs, parse_plan("bb"), never);
+    CHECK(b.trainer.weights().steps == 10);
+    CHECK(b.run.trained().batches == 10);
+  }
+  SUBCASE("not kept: the start") {
+    (void)b.run.next_epoch(stage::epochs, parse_plan("bb"), never);
+    CHECK(b.trainer.weights() == fake::state{});
+    CHECK(b.run.trained().batches == 0);
+  }
+}
+
+TEST_CASE("batches are trained in parts that make one run") {
+  bench b;
+  comp::sample got;
+  const trial t = b.run.run(stage::epochs, parse_plan("b1"), "", [&](const trial& begun) {
+    b.run.train(begun, parse_plan("b1"), 3, got, never);
+    b.run.train(begun, parse_plan("b1"), 7, got, never);
+    return got;
+  });
+  CHECK(t.sample.batches == 7);
+  CHECK(t.sample.curve.size() == 7);
+  CHECK(t.sample.seconds == 7);
+  CHECK(t.seconds == 1);
+  CHECK(b.trainer.weights().steps == 7);
+  fake::trainer alone{{.graph = fake::chain({"a", "b"}), .batches = 7}};
+  const comp::sample epoch = alone.run_epoch();
+  CHECK(t.sample.curve == epoch.curve);
+  CHECK(t.sample.loss == doctest::Approx(epoch.loss).epsilon(1e-14));
+  SUBCASE("until one is cut") {
+    const trial cut = b.run.run(stage::epochs, parse_plan("bb"), "", [&](const trial& begun) {
+      comp::sample more;
+      b.run.train(begun, parse_plan("bb"), 50, more,
+                  [](const comp::sample& s) { return s.batches == 4 ? status::diverged : status::ok; });
+      return more;
+    });
+    CHECK(cut.sample.status == status::diverged);
+    CHECK(cut.sample.batches == 4);
+    CHECK(std::isinf(cut.seconds));
   }
 }
 
@@ -54,14 +113,14 @@ TEST_CASE("a backend that throws in the middle of an epoch gives a failed trial,
   b.trainer.change().before_batch = [](const comp::plan& p, std::uint64_t batch) {
     if (p.count_low() > 0 && batch == 4) throw std::runtime_error{"cuDNN: not supported"};
   };
-  const trial got = b.run.epoch(stage::epochs, parse_plan("b1"), "", never);
+  const trial got = b.run.next_epoch(stage::epochs, parse_plan("b1"), never);
   CHECK(got.sample.status == status::failed);
   CHECK(got.sample.message == "cuDNN: not supported");
   CHECK_FALSE(got.accepted);
   CHECK(std::isinf(got.seconds));
   CHECK(got.sample.batches == 0);  // how far it came is not known
   CHECK(b.trainer.weights() == fake::state{});
-  CHECK(b.run.epoch(stage::epochs, parse_plan("11"), "", never).sample.ok());
+  CHECK(b.run.next_epoch(stage::epochs, parse_plan("11"), never).sample.ok());
   CHECK(b.log.trials.size() == 2);
 }
 
@@ -96,7 +155,7 @@ TEST_CASE("one of several losses that is not finite is enough") {
 TEST_CASE("the cut's status ends the epoch at that batch") {
   bench b;
   const auto after_3 = [](const comp::sample& s) { return s.batches == 3 ? status::stopped_early : status::ok; };
-  const trial got = b.run.epoch(stage::epochs, parse_plan("b1"), "", after_3);
+  const trial got = b.run.next_epoch(stage::epochs, parse_plan("b1"), after_3);
   CHECK(got.sample.status == status::stopped_early);
   CHECK(got.sample.batches == 3);
   CHECK(b.trainer.weights() == fake::state{});
@@ -116,7 +175,7 @@ TEST_CASE("a recalled run is not made: the observer's sample counts") {
   b.watcher.recalls_from = {
       {.stage = stage::epochs, .plan = parse_plan("b1"), .sample = {.loss = 5, .seconds = 7, .batches = 10}}};
   b.run.timed(stage::epochs, [&] {
-    const trial got = b.run.epoch(stage::epochs, parse_plan("b1"), "", never);
+    const trial got = b.run.next_epoch(stage::epochs, parse_plan("b1"), never);
     CHECK(got.sample.loss == 5);
     CHECK(got.seconds == doctest::Approx(0.7));
   });
@@ -171,7 +230,7 @@ TEST_CASE("a stop in the middle of an epoch throws, records nothing of it and pu
 TEST_CASE("a stop after a run keeps that run") {
   bench b;
   b.watcher.stops_after = [](const trial&) { return true; };
-  CHECK_THROWS_AS((void)b.run.epoch(stage::epochs, parse_plan("b1"), "", never), comp::interrupted);
+  CHECK_THROWS_AS((void)b.run.next_epoch(stage::epochs, parse_plan("b1"), never), comp::interrupted);
   CHECK(b.log.trials.size() == 1);
   CHECK(b.trainer.weights() == fake::state{});
 }
@@ -197,9 +256,10 @@ TEST_CASE("what an observer throws in the middle of an epoch is no fault of the 
   CHECK(b.log.trials.empty());
 }
 
-TEST_CASE("an epoch is scored where the backend validates, a batch is not") {
+TEST_CASE("an epoch of training is scored where the backend validates, an experiment and a batch are not") {
   bench<scoring_trainer> b;
-  CHECK(b.run.epoch(stage::epochs, parse_plan("b1"), "", never).sample.score == 0.75);
+  CHECK(b.run.next_epoch(stage::training, parse_plan("b1"), never).sample.score == 0.75);
+  CHECK_FALSE(b.run.next_epoch(stage::epochs, parse_plan("b1"), never).sample.score.has_value());
   CHECK_FALSE(b.run.batch(stage::batches, parse_plan("b1"), "").sample.score.has_value());
 }
 

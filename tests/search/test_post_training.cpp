@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <comp/search/fallbacks.hpp>
 #include <comp/search/post_training.hpp>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
 
 #include "fake_trainer.hpp"
 
@@ -39,23 +45,74 @@ TEST_CASE("the ladder gives up deny-operators, then all but allow-operators, the
   CHECK(ladder("111", {allow, deny, follow}) == std::vector<std::string>{"111"});
 }
 
-TEST_CASE("the winner's own epoch is counted as the first") {
+TEST_CASE("epochs that the search trained are the first ones") {
   fake::trainer trainer = three_operators();
   auto o = found("bb1", {"bb1", "111"});
-  o.first_epoch = comp::sample{.loss = 0.9};
-  o.trained_epochs = 1;
-  const auto got = post_training{.epochs = 3}.run(trainer, o);
-  CHECK(trainer.count().epochs == 2);
-  REQUIRE(got.epochs.size() == 3);
-  CHECK(got.epochs[0].loss == 0.9);
-  CHECK(got.plan.str() == "bb1");
-  CHECK(got.fallbacks.empty());
-  SUBCASE("not when the trainer's state does not have it") {
-    o.trained_epochs = 0;
-    fake::trainer again = three_operators();
-    CHECK(post_training{.epochs = 3}.run(again, o).epochs.size() == 3);
-    CHECK(again.count().epochs == 3);
+  o.batches_per_epoch = 10;
+  const auto after_search = [&](std::size_t batches) {
+    o.trained_batches = batches;
+    o.trained = {.loss = 0};
+    for (std::size_t b = 0; b < batches; ++b) comp::detail::append(o.trained, trainer.run_batch());
+    return post_training{.epochs = 3}.run(trainer, o);
+  };
+  SUBCASE("a whole one") {
+    const auto got = after_search(10);
+    CHECK(trainer.count().epochs == 2);
+    CHECK(trainer.count().batches == 30);
+    REQUIRE(got.epochs.size() == 3);
+    CHECK(got.epochs[0].batches == 10);
+    CHECK(got.epochs[0].loss == doctest::Approx(o.trained.loss));
+    CHECK(got.fallbacks.empty());
   }
+  SUBCASE("one that was begun is finished batch by batch, and its sample is the whole epoch's") {
+    const auto got = after_search(14);
+    CHECK(trainer.count().epochs == 1);
+    CHECK(trainer.count().batches == 30);
+    REQUIRE(got.epochs.size() == 3);
+    CHECK(got.epochs[1].batches == 10);
+    REQUIRE(got.epochs[1].curve.size() == 10);
+    CHECK(got.epochs[1].curve[0] == o.trained.curve[10]);
+    CHECK(got.epochs[1].curve[4] == doctest::Approx(std::pow(0.99, 14)));
+    CHECK(got.epochs[1].seconds == doctest::Approx(10));
+    CHECK(got.epochs[2].curve[0] == doctest::Approx(std::pow(0.99, 20)));
+  }
+  SUBCASE("more than were asked for: nothing is trained") {
+    CHECK(after_search(40).epochs.size() == 4);
+    CHECK(trainer.count().batches == 40);
+  }
+  SUBCASE("not where the length of an epoch is not known") {
+    o.batches_per_epoch = 0;
+    CHECK(after_search(10).epochs.size() == 3);
+    CHECK(trainer.count().batches == 40);
+  }
+}
+
+TEST_CASE("a begun epoch that goes wrong is finished by FP32 from where the search left it") {
+  fake::trainer trainer = three_operators();
+  auto o = found("bb1", {"bb1", "111"});
+  o.batches_per_epoch = 10;
+  o.trained_batches = 4;
+  for (std::size_t b = 0; b < 4; ++b) comp::detail::append(o.trained, trainer.run_batch());
+  trainer.change().harm = [](const comp::plan& p) { return p.count_low() > 0 ? fake::nan : 0; };
+  const auto got = post_training{.epochs = 2}.run(trainer, o);
+  REQUIRE(got.fallbacks.size() == 1);
+  CHECK(got.fallbacks[0].epoch == 0);
+  REQUIRE(got.epochs.size() == 2);
+  CHECK(got.epochs[0].batches == 10);
+  CHECK(trainer.weights().steps == 20);
+  CHECK(trainer.weights().error == doctest::Approx(std::pow(0.99, 20)));
+}
+
+TEST_CASE("nothing of a training is recalled from a ledger") {
+  fake::trainer trainer = three_operators();
+  auto o = found("bb1", {"bb1", "111"});
+  o.batches_per_epoch = 10;
+  o.trained_batches = 4;
+  for (std::size_t b = 0; b < 4; ++b) comp::detail::append(o.trained, trainer.run_batch());
+  fake::watcher watcher;
+  watcher.recalls_from.push_back({.stage = comp::stage::training, .plan = o.plan, .sample = {.loss = 1, .batches = 6}});
+  CHECK(post_training{.epochs = 2}.run(trainer, o, watcher).epochs.size() == 2);
+  CHECK(trainer.weights().steps == 20);
 }
 
 TEST_CASE("a loss that is not finite in epoch 3 puts the last good state back and goes on with the next plan") {
@@ -79,26 +136,64 @@ TEST_CASE("a loss that is not finite in epoch 3 puts the last good state back an
         6);  // not trained on to the end: batches 31 to 35, and the one that showed it
 }
 
-TEST_CASE("a loss that leaves the road is given up too") {
+TEST_CASE("a loss that leaves its recent levels is given up too, and FP32's epoch in its place is kept") {
   fake::trainer trainer = three_operators();
   trainer.change().harm = [&](const comp::plan& p) {
     return p.count_low() > 0 && trainer.weights().steps >= 20 ? 1.0 : 0;
   };
-  const auto got = post_training{.epochs = 4, .batches = 2}.run(trainer, found("bb1", {"bb1", "b11", "111"}));
+  const auto got = post_training{.epochs = 5}.run(trainer, found("bb1", {"bb1", "b11", "111"}));
   REQUIRE(got.fallbacks.size() == 2);
   CHECK(got.fallbacks[0].why == status::diverged);
-  CHECK(got.fallbacks[1].epoch == 2);
+  CHECK(got.fallbacks[0].epoch == 2);
+  CHECK(got.fallbacks[1].epoch == 3);
+  CHECK(got.compared == 2);
   CHECK(got.plan.str() == "111");
-  CHECK(got.epochs.size() == 4);
-  CHECK(trainer.weights().error == doctest::Approx(std::pow(0.99, 40)));
+  CHECK(got.epochs.size() == 5);
+  CHECK(trainer.weights().error == doctest::Approx(std::pow(0.99, 50)));
+  SUBCASE("not when the guard is off") {
+    fake::trainer again = three_operators();
+    again.change().harm = [&](const comp::plan& p) {
+      return p.count_low() > 0 && again.weights().steps >= 20 ? 1.0 : 0;
+    };
+    CHECK(post_training{.epochs = 5, .guard = {.on = false}}
+              .run(again, found("bb1", {"bb1", "b11", "111"}))
+              .fallbacks.empty());
+    CHECK(again.count().batches == 50);
+  }
+  SUBCASE("a backend that cannot restore is judged by its own levels alone") {
+    fake::minimal_trainer minimal{{.graph = fake::chain({"a", "b", "c"})}};
+    minimal.change().harm = [&](const comp::plan& p) {
+      return p.count_low() > 0 && minimal.weights().steps >= 20 ? 1.0 : 0;
+    };
+    const auto alone = post_training{.epochs = 4}.run(minimal, found("bb1", {"bb1", "111"}));
+    REQUIRE(alone.fallbacks.size() == 1);
+    CHECK(alone.fallbacks[0].why == status::diverged);
+    CHECK(alone.compared == 0);
+    CHECK(alone.epochs.size() == 4);
+  }
 }
 
-TEST_CASE("a negative loss is on the road while it is near its best") {
+TEST_CASE("FP32 is never given up for its loss: a warning tells of it") {
   fake::trainer trainer = three_operators();
-  trainer.change().loss_offset = -3;
-  auto o = found("bb1", {"bb1", "111"});
-  o.baseline.loss = -2;
-  CHECK(post_training{.epochs = 3}.run(trainer, o).fallbacks.empty());
+  trainer.change().harm = [&](const comp::plan&) { return trainer.weights().steps == 25 ? 5.0 : 0; };
+  const auto got = post_training{.epochs = 4}.run(trainer, found("111", {"111"}));
+  CHECK(got.epochs.size() == 4);
+  CHECK(got.fallbacks.empty());
+  REQUIRE(got.warnings.size() == 1);
+  CHECK(got.warnings[0] ==
+        "FP32's loss is 5.627 at the end of epoch 2 (it was 0.995 at most in the epochs before): where it should not "
+        "rise, lower the learning rate");
+}
+
+TEST_CASE("a loss that FP32 raises as well acquits the plan") {
+  fake::trainer trainer = three_operators();
+  trainer.change().harm = [&](const comp::plan&) { return trainer.weights().steps == 22 ? 5.0 : 0; };
+  const auto got = post_training{.epochs = 4}.run(trainer, found("bb1", {"bb1", "111"}));
+  CHECK(got.fallbacks.empty());
+  CHECK(got.compared == 1);
+  CHECK(got.plan.str() == "bb1");
+  CHECK(trainer.now().str() == "bb1");
+  CHECK(trainer.weights().steps == 40);
 }
 
 TEST_CASE("a backend that throws costs its plan, not the training") {
@@ -159,4 +254,156 @@ TEST_CASE("a trainer that wants to know is told when training begins and when it
   trainer.change().harm = [](const comp::plan&) { return fake::nan; };
   CHECK_THROWS_AS((void)post_training{}.run(trainer, found("bb1", {"bb1", "111"})), comp::error);
   CHECK(trainer.heard == "begin epoch epoch end ");
+}
+
+namespace {
+
+/// What a loss does over a training: its level at a time in epochs, and how much batches and runs differ.
+struct course {
+  std::function<double(double epoch)> level = {};
+  double batch_noise = 0.1;       // standard deviation, of `scale`
+  double heavy = 0;               // instead: of the logarithm of a batch's factor
+  double chaos = 0.01;            // how far runs that differ in a rounding drift apart, of `scale`
+  double scale = 0;               // 0: |level|
+  std::size_t stuck_from = 1000;  // epoch from which a low plan learns nothing more
+};
+
+/// Trains along a course. Batches are the same for every plan; what wanders is another for every plan and start.
+class wanderer {
+ public:
+  struct state {
+    double progress = 0, wander = 0;
+    std::uint64_t steps = 0, key = 0;
+  };
+  wanderer(course along, std::uint64_t seed) : along_{std::move(along)}, seed_{seed} { now_.key = seed; }
+
+  const comp::op_graph& graph() const { return graph_; }
+  void set_precision(const comp::plan& p) { plan_ = p; }
+  comp::sample run_batch() { return train(1, {}); }
+  comp::sample run_epoch() { return train(batches, {}); }
+  comp::sample run_epoch(const comp::stop_predicate& stop) { return train(batches, stop); }
+  state save() const { return now_; }
+  void restore(const state& s) { now_ = s; }
+
+  static constexpr std::size_t batches = 100;
+  std::uint64_t trained = 0;
+
+ private:
+  comp::sample train(std::size_t count, const comp::stop_predicate& stop) {
+    comp::sample got{.loss = 0};
+    while (count-- > 0) {
+      const double loss = step();
+      got.curve.push_back(loss);
+      got.loss += (loss - got.loss) / static_cast<double>(got.curve.size());
+      got.batches = static_cast<std::int64_t>(got.curve.size());
+      got.seconds += 1;
+      if (stop && stop(got)) break;
+    }
+    return got;
+  }
+  static std::uint64_t mixed(std::uint64_t x) {  // splitmix64
+    x = ((x + 0x9e3779b97f4a7c15) ^ ((x + 0x9e3779b97f4a7c15) >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    return x ^ (x >> 31);
+  }
+  double step() {
+    ++trained;
+    std::normal_distribution<double> normal;
+    std::minstd_rand batch{static_cast<std::uint32_t>(mixed(seed_ * 100'000 + now_.steps))};
+    std::minstd_rand own{static_cast<std::uint32_t>(mixed(now_.key))};
+    const double level = along_.level(now_.progress), scale = along_.scale > 0 ? along_.scale : std::abs(level);
+    const double off = scale * now_.wander, drawn = normal(batch);
+    const double loss = along_.heavy > 0
+                            ? (level + off) * std::exp(along_.heavy * drawn - along_.heavy * along_.heavy / 2)
+                            : level + off + scale * along_.batch_noise * drawn;
+    now_.wander = 0.98 * now_.wander + 0.2 * along_.chaos * normal(own);
+    now_.key = mixed(now_.key + plan_.count_low());
+    if (plan_.count_low() == 0 || now_.progress < static_cast<double>(along_.stuck_from))
+      now_.progress += 1.0 / batches;
+    ++now_.steps;
+    return loss;
+  }
+
+  comp::op_graph graph_ = fake::chain({"a", "b", "c"});
+  course along_;
+  std::uint64_t seed_;
+  state now_;
+  comp::plan plan_;
+};
+
+post_training::result trained(const course& along, std::uint64_t seed, const std::string& plan, std::size_t epochs) {
+  wanderer trainer{along, seed};
+  return post_training{.epochs = epochs}.run(trainer, found(plan, {plan, "111"}));
+}
+
+}  // namespace
+
+TEST_CASE("healthy trainings that look ill are let alone, in FP32 and with a plan") {
+  struct named {
+    const char* name;
+    course along;
+  };
+  const named healthy[] = {
+      {"late losses near zero whose batches differ by more than they are",
+       {.level = [](double e) { return 2.3 / (1 + std::pow(e / 0.3, 1.7)) + 1e-4; }, .heavy = 1.5, .chaos = 0.15}},
+      {"warm restarts",
+       {.level = [](double e) { return (0.1 + std::exp(-e / 10)) * (1 + 1.5 * std::exp(-std::fmod(e, 8))); }}},
+      {"a generator's, that grows", {.level = [](double e) { return 1 + 0.15 * e; }}},
+      {"crossing zero", {.level = [](double e) { return 1 - 0.1 * e; }, .scale = 1}}};
+  for (const named& one : healthy) {
+    CAPTURE(one.name);
+    double batches = 0;
+    for (std::uint64_t seed = 1; seed <= 150; ++seed) {
+      CAPTURE(seed);
+      CHECK(trained(one.along, seed, "111", 20).fallbacks.empty());
+      wanderer trainer{one.along, seed};
+      CHECK(post_training{.epochs = 20}.run(trainer, found("bb1", {"bb1", "111"})).fallbacks.empty());
+      batches += static_cast<double>(trainer.trained) / 150;
+    }
+    CHECK(batches < 20 * 100 * 1.1);  // what comparing with FP32 costs
+  }
+}
+
+TEST_CASE("a plan that learns nothing more is found out and given up") {
+  const course along{.level = [](double e) { return 0.05 + 1.95 * std::exp(-e / 3); }, .stuck_from = 6};
+  std::size_t caught = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    const auto got = trained(along, seed, "bb1", 40);
+    caught += got.fallbacks.size() == 1 && got.fallbacks[0].epoch <= 16 && got.epochs.back().loss < 0.06 ? 1 : 0;
+    if (seed == 1) {
+      REQUIRE(got.fallbacks.size() == 1);
+      CHECK(got.fallbacks[0].why == status::diverged);
+      CHECK(got.fallbacks[0].message.starts_with("no progress: the epoch's loss was 0.3"));
+    }
+  }
+  CHECK(caught == 100);
+}
+
+TEST_CASE("a plan that needs comparing with an FP32 that does not run is given up for the next") {
+  fake::trainer trainer = three_operators();
+  trainer.change().harm = [&](const comp::plan& p) { return p.str() == "bb1" ? fake::nan : 0; };
+  trainer.change().before_batch = [](const comp::plan& p, std::uint64_t) {
+    if (p.count_low() == 0) throw comp::out_of_memory{"too large in FP32"};
+  };
+  const auto got = post_training{.epochs = 2}.run(trainer, found("bb1", {"bb1", "b11", "111"}));
+  REQUIRE(got.fallbacks.size() == 1);
+  CHECK(got.plan.str() == "b11");
+  CHECK(trainer.weights().steps == 20);
+}
+
+TEST_CASE("losses are taken from the mean so far where a backend gives no curve") {
+  const comp::guard_settings settings;
+  const comp::detail::recent_levels normal{settings};
+  comp::detail::epoch_watch watch{normal, true, 1};
+  comp::sample so_far{.loss = 2, .batches = 1};
+  CHECK(watch(so_far) == status::ok);
+  so_far = {.loss = 3, .batches = 2};
+  CHECK(watch(so_far) == status::ok);
+  so_far = {.loss = 3, .batches = 4};
+  CHECK(watch(so_far) == status::ok);
+  const std::vector<double> losses = watch.losses_of(so_far);
+  REQUIRE(losses.size() == 4);
+  CHECK(losses[0] == doctest::Approx(2));
+  CHECK(losses[1] == doctest::Approx(4));
+  CHECK(losses[3] == doctest::Approx(3));
 }

@@ -39,11 +39,17 @@ struct track {
 };
 
 // A contestant that was timed as given, against FP32's 1 second.
-contestant timed(std::string plan, std::vector<double> seconds, bool has_epoch = false) {
-  contestant c{.label = plan, .plan = parse_plan(plan), .seconds = std::move(seconds)};
+contestant timed(std::string plan, std::vector<double> seconds, double loss = 0, std::int64_t bytes = 0) {
+  contestant c{.label = plan, .plan = parse_plan(plan), .seconds = std::move(seconds), .peak_bytes = bytes};
   c.over_fp32 = comp::compare_paired(std::vector(c.seconds.size(), 1.0), c.seconds);
-  if (has_epoch) c.epoch = comp::sample{.loss = 1};
+  c.loss = comp::loss_verdict{.answer = comp::loss_answer::accepted, .difference = loss};
   return c;
+}
+std::vector<double> six(double seconds) { return std::vector(6, seconds); }
+
+// The order of a contest of which nothing was predicted.
+std::vector<std::size_t> ranked(std::vector<contestant> contest) {
+  return comp::ranking(contest, [](const comp::plan&) { return fake::nan; });
 }
 
 comp::search_space one_choice() {
@@ -130,7 +136,7 @@ TEST_CASE("in the contest a plan leaves only when it is hopeless against FP32, n
                                            {.plan = parse_plan("11b"), .label = "slow"}});
   CHECK(contest[1].over_fp32.clearly_faster());
   CHECK(contest[3].seconds.size() == 2);
-  CHECK(comp::ranking(contest) == std::vector<std::size_t>{2, 1, 0});
+  CHECK(ranked(contest) == std::vector<std::size_t>{2, 1, 0});
   CHECK(contest[1].over_fp32.ratio == doctest::Approx(1 / 0.7));
   CHECK(contest[2].peak_bytes == 970);
 }
@@ -160,7 +166,7 @@ TEST_CASE("a racer that fails is out, and the others run on from the start") {
   CHECK(racers[1].seconds.size() == 2);
   CHECK(racers[0].status == status::ok);
   const auto contest = comp::hold_contest(t.run, {}, racers);
-  CHECK(comp::ranking(contest) == std::vector<std::size_t>{0});
+  CHECK(ranked(contest) == std::vector<std::size_t>{0});
 }
 
 TEST_CASE("a loss that another plan spoilt is not blamed on FP32") {
@@ -175,27 +181,79 @@ TEST_CASE("a loss that another plan spoilt is not blamed on FP32") {
   }
 }
 
-TEST_CASE("the ranking offers only what is clearly faster than FP32, and FP32 last") {
-  const std::vector contest{timed("111", {1, 1, 1, 1, 1, 1}), timed("b11", {.9, .9, .9, .9, .9, 1.1}),
-                            timed("bb1", {.8, .8, .8, .8, .8, .8}), timed("bbb", {2, 2, 2, 2, 2, 2}),
-                            timed("1bb", {.5, .5, .5})};
-  CHECK(comp::ranking(contest) == std::vector<std::size_t>{2, 0});
+TEST_CASE("the ranking offers what is faster than FP32, fastest first, and FP32 last") {
+  CHECK(ranked({timed("111", six(1)), timed("b11", six(.9)), timed("bb1", six(.8)), timed("bbb", six(2))}) ==
+        std::vector<std::size_t>{2, 1, 0});
+  CHECK(ranked({timed("111", six(1)), timed("b11", six(1.2))}) == std::vector<std::size_t>{0});
+  CHECK(ranked({timed("111", six(1))}) == std::vector<std::size_t>{0});
 }
 
-TEST_CASE("on a tie the plan whose epoch is known comes first, for it is training already done") {
-  const auto fast = timed("bbb", {.80, .80, .80, .80, .80, .82});
-  const auto known = timed("b11", {.81, .81, .81, .81, .81, .81}, true);
-  CHECK(comp::ranking({timed("111", {1, 1, 1, 1, 1, 1}, true), fast, known}) == std::vector<std::size_t>{2, 1, 0});
-  SUBCASE("but not when the other is clearly faster") {
-    const auto clearly = timed("bbb", {.80, .80, .80, .80, .80, .80});
-    CHECK(comp::ranking({timed("111", {1, 1, 1, 1, 1, 1}, true), clearly, known}) == std::vector<std::size_t>{1, 2, 0});
+TEST_CASE("the ranking leaves out what failed and what was rejected for its losses") {
+  auto failed = timed("b11", six(.5)), rejected = timed("bb1", six(.4));
+  failed.status = status::failed;
+  rejected.loss->answer = comp::loss_answer::rejected;
+  CHECK(ranked({timed("111", six(1)), failed, rejected, timed("bbb", six(.9))}) == std::vector<std::size_t>{3, 0});
+}
+
+TEST_CASE(
+    "of plans that are as fast, FP32 wins, else the lower loss, else less memory; which has an epoch is no argument") {
+  const auto fp32 = timed("111", six(1));
+  CHECK(ranked({fp32, timed("b11", six(.999))}) == std::vector<std::size_t>{0});
+  CHECK(ranked({fp32, timed("b11", six(.8)), timed("bb1", six(.801), -0.01)}) == std::vector<std::size_t>{2, 1, 0});
+  CHECK(ranked({fp32, timed("b11", six(.8)), timed("bb1", six(.81), -0.01)}) == std::vector<std::size_t>{1, 2, 0});
+  CHECK(ranked({fp32, timed("b11", six(.8), 0, 500), timed("bb1", six(.801), 0, 400)}) ==
+        std::vector<std::size_t>{2, 1, 0});
+  auto with_epoch = timed("bb1", six(.801));
+  with_epoch.epoch = comp::sample{.loss = 0};
+  CHECK(ranked({fp32, timed("b11", six(.8)), with_epoch}) == std::vector<std::size_t>{1, 2, 0});
+}
+
+TEST_CASE("what is within noise of the winner is called a tie, what is clearly slower is not") {
+  std::vector contest{timed("111", six(1)), timed("b11", {.79, .81, .79, .81, .79, .81}),
+                      timed("bb1", {.81, .79, .80, .78, .81, .80}), timed("bbb", six(.9))};
+  const auto order = comp::ranking(contest, [](const comp::plan&) { return fake::nan; });
+  const std::size_t first = order.front(), other = first == 1 ? 2 : 1;
+  CHECK(contest[first].tie.empty());
+  CHECK(contest[other].tie == contest[first].label);
+  CHECK(contest[3].tie.empty());
+  CHECK(contest[0].tie.empty());
+}
+
+TEST_CASE("what costs predict counts where the race is noisy, and next to nothing where it is clear") {
+  const auto by_costs = [](const comp::plan& p) { return p.str() == "b11" ? 0.70 : p.str() == "bb1" ? 0.75 : 1.0; };
+  const std::vector<double> noisy{.5, 1.1, .6, .9, .7, .8, .72, .74}, level(8, .74);
+  std::vector contest{timed("111", std::vector(8, 1.0)), timed("b11", level), timed("bb1", noisy)};
+  CHECK(comp::ranking(contest, by_costs).front() == 1);
+  std::vector clear{timed("111", std::vector(8, 1.0)), timed("b11", std::vector(8, .8)),
+                    timed("bb1", std::vector(8, .7))};
+  CHECK(comp::ranking(clear, by_costs).front() == 2);
+}
+
+TEST_CASE("batches of plans that are known to train are kept, others are undone") {
+  for (const bool trains : {true, false}) {
+    CAPTURE(trains);
+    track t{{{"111", 1.0}, {"b11", 0.9}}};
+    std::vector<racer> racers{{.plan = parse_plan("111")}, {.plan = parse_plan("b11")}};
+    comp::race<evaluator>{t.run, stage::contest, {}, 6, {.trains = trains}}(racers, false);
+    CHECK(t.trainer.weights().steps == (trains ? t.trainer.count().batches : 0));
+    CHECK(t.run.trained().batches == static_cast<std::int64_t>(t.trainer.weights().steps));
+    CHECK(t.trainer.count().batches == 2 * 6 + 2);  // each plan's first is not timed
   }
-  SUBCASE("nor when a third is clearly faster than it") {
-    const auto noisy = timed("bbb", {.79, .79, .79, .79, .79, .99});
-    const auto tight = timed("bb1", {.80, .80, .80, .80, .80, .80});
-    CHECK(comp::ranking({timed("111", {1, 1, 1, 1, 1, 1}, true), noisy, tight, known}) ==
-          std::vector<std::size_t>{1, 2, 3, 0});
+}
+
+TEST_CASE("where batches differ in length all plans of a round run the same one, and one of them is kept") {
+  const auto lengths = [](std::uint64_t k) { return k % 3 == 0 ? 5.0 : k % 3 == 1 ? 1.0 : 0.2; };
+  track t{{{"111", 1.0}, {"b11", 0.97}, {"bb1", 0.95}}};
+  t.trainer.change().length = lengths;
+  std::vector<racer> racers{{.plan = parse_plan("111")}, {.plan = parse_plan("b11")}, {.plan = parse_plan("bb1")}};
+  comp::race<evaluator>{t.run, stage::contest, {}, 8, {.trains = true, .same_batches = true}}(racers, false);
+  for (std::size_t round = 0; round < racers[0].seconds.size(); ++round) {
+    CHECK(racers[1].seconds[round] == doctest::Approx(0.97 * racers[0].seconds[round]));
+    CHECK(racers[2].seconds[round] == doctest::Approx(0.95 * racers[0].seconds[round]));
   }
+  CHECK(t.trainer.weights().steps >= racers[0].seconds.size());
+  CHECK(t.trainer.weights().steps <= racers[0].seconds.size() + 1);  // the very first, not timed
+  CHECK(t.run.trained().batches == static_cast<std::int64_t>(t.trainer.weights().steps));
 }
 
 TEST_CASE("stage 2 keeps the conservative plan when another is faster by noise alone") {

@@ -1,56 +1,208 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
+#include <rapidcheck.h>
 
+#include <comp/search/fates.hpp>
 #include <comp/search/reasons.hpp>
 
 #include "fake_trainer.hpp"
 
-TEST_CASE("each operator's reason names what decided it") {
-  const comp::precision lows[] = {comp::precision::bf16};
-  std::vector<comp::op_info> ops;
-  for (const std::string kind :
-       {"allow", "allow", "allow.odd", "allow.odd", "deny", "deny", "relu", "relu", "relu", "fix", "x"}) {
-    ops.push_back({.name = std::to_string(ops.size()), .kind = kind});
+namespace {
+
+// A search over every role that an operator can have.
+struct told {
+  comp::outcome found = {};
+  comp::candidate_space candidates = {};
+  std::vector<comp::segment_kind> segments = std::vector(11, comp::segment_kind::decided);
+
+  told() {
+    const comp::precision lows[] = {comp::precision::bf16};
+    std::vector<comp::op_info> ops;
+    for (const std::string kind :
+         {"allow", "allow", "allow.odd", "allow.odd", "deny", "deny", "relu", "relu", "relu", "fix", "x"}) {
+      ops.push_back({.name = std::to_string(ops.size()), .kind = kind});
+    }
+    ops.back().choosable = false;
+    found.graph = fake::sized(std::move(ops));
+    found.plan = comp::parse_plan("b1b1b1b11b1");
+    found.precisions = {comp::precision::fp32, comp::precision::bf16};
+    candidates = comp::make_candidate_space(fake::lists{}, found.graph, {}, lows, comp::tie::none);
+    segments[6] = comp::segment_kind::enumerated;
+    segments[7] = comp::segment_kind::follows;
+    segments[8] = comp::segment_kind::alone;
+    judged("b1b1b1111b1", true);
+    judged("bbb1b1111b1", true);
+    judged("b1b1bb111b1", false);
+    found.cost(comp::stage::batches).runs = 10;
   }
-  ops.back().choosable = false;
-  comp::outcome found;
-  found.graph = fake::sized(std::move(ops));
-  found.plan = comp::parse_plan("b1b1b1b11b1");
-  found.precisions = {comp::precision::fp32, comp::precision::bf16};
-  const auto candidates = comp::make_candidate_space(fake::lists{}, found.graph, {}, lows, comp::tie::none);
-  std::vector<comp::segment_kind> segments(11, comp::segment_kind::decided);
-  segments[6] = comp::segment_kind::enumerated;
-  segments[7] = comp::segment_kind::follows;
-  segments[8] = comp::segment_kind::alone;
-  const auto reasons = comp::explain(found, candidates, segments, "comp", true);
+  void judged(const char* letters, bool accepted, std::size_t repeat = 0) {
+    comp::trial t{.stage = comp::stage::epochs, .plan = comp::parse_plan(letters), .repeat = repeat};
+    t.accepted = accepted;
+    found.trials.push_back(t);
+  }
+  std::vector<std::string> reasons(const std::string& winner = "comp", bool searched = true,
+                                   const comp::plan& stage_two = {}) const {
+    std::vector<std::string> texts;
+    for (auto& r : comp::explain(found, candidates, segments, winner, searched, stage_two)) texts.push_back(r.text);
+    return texts;
+  }
+};
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+comp::op_fate fate(comp::op_fate::kind what, double saves = std::nan(""), double casts = std::nan("")) {
+  return {.what = what, .low = comp::precision::bf16, .saves = saves, .casts = casts};
+}
+
+}  // namespace
+
+TEST_CASE("of a two-stage search each operator's reason names what decided it") {
+  const told search;
   const std::string expected[] = {"its sizes suit the hardware: bf16",
-                                  "lowering it did not pay or did not converge",
-                                  "an epoch in bf16 kept the loss and was fastest",
-                                  "FP32 was as fast",
-                                  "on the deny list, but an epoch in bf16 kept the loss",
-                                  "on the deny list: lowering it by epochs was not accepted",
+                                  "suit the hardware: plans with it low kept the loss, but the fastest has it not",
+                                  "on the allow list: the fastest plan that kept the loss has it in bf16",
+                                  "no plan with it low was tried",
+                                  "on the deny list, but the fastest plan that kept the loss has it in bf16",
+                                  "on the deny list: every plan with it low was rejected, cut or failed",
                                   "differ: batches were fastest with bf16",
                                   "agree: follows them in fp32",
                                   "no decided operator is near: FP32",
                                   "the policy fixes it at bf16",
                                   "has its producer's precision"};
+  const auto reasons = search.reasons();
   REQUIRE(reasons.size() == 11);
   for (std::size_t i = 0; i < 11; ++i) {
     CAPTURE(i);
-    CHECK(reasons[i].text.find(expected[i]) != std::string::npos);
-    CHECK(reasons[i].decided_by_epochs == (i < 6));
+    CAPTURE(reasons[i]);
+    CHECK(has(reasons[i], expected[i]));
   }
-  CHECK(reasons[4].category == comp::category::deny);
-  SUBCASE("a whole plan that won the head-to-head is the reason of all but views") {
-    const auto won = comp::explain(found, candidates, segments, "rule-based bf16", false);
-    CHECK(won[4].text == "the whole plan \"rule-based bf16\" won the head-to-head: bf16");
-    CHECK(won[10].text == reasons[10].text);
+  const auto explained = comp::explain(search.found, search.candidates, search.segments, "comp", true);
+  for (std::size_t i = 0; i < 11; ++i) CHECK(explained[i].decided_by_epochs == (i < 6));
+  CHECK(explained[4].category == comp::category::deny);
+}
+
+TEST_CASE("a first look at a precision is no acceptance") {
+  told search;
+  search.judged("bbbbbbbbbb1", true, comp::first_look_repeats);
+  CHECK(has(search.reasons()[5], "every plan with it low was rejected"));
+}
+
+TEST_CASE("a search that looked at no loss claims nothing of losses, and one without races nothing of batches") {
+  told search;
+  search.found.trials.clear();
+  CHECK(search.reasons()[2] == "on the allow list: batches were fastest with it in bf16; no loss was looked at");
+  CHECK(has(search.reasons()[5], "batches with it low were not faster"));
+  search.found.cost(comp::stage::batches).runs = 0;
+  search.segments[6] = comp::segment_kind::decided;
+  CHECK(search.reasons()[6] == "no list names it, and no plans were timed in turns: bf16");
+}
+
+TEST_CASE("a whole plan that won the head-to-head is the reason of what was not rejected") {
+  const told search;
+  const auto won = search.reasons("rule-based bf16", false);
+  CHECK(won[4] == "the whole plan \"rule-based bf16\" won the head-to-head: bf16");
+  CHECK(won[1] == "the whole plan \"rule-based bf16\" won the head-to-head: fp32");
+  CHECK(won[5] == "every plan with it low was rejected, cut or failed: fp32");
+  CHECK(won[10] == search.reasons()[10]);
+}
+
+TEST_CASE("what stage 2 lowered and the winner did not is said to be no faster") {
+  const told search;
+  comp::plan stage_two = search.found.plan;
+  stage_two[7] = comp::precision::bf16;
+  const auto won = search.reasons("comp stage 1", true, stage_two);
+  CHECK(won[7] == "batches were not clearly faster with it in bf16: fp32");
+  CHECK(won[6] == search.reasons()[6]);
+}
+
+TEST_CASE("of a guided search each operator's reason is what was learned of it") {
+  using enum comp::op_fate::kind;
+  told search;
+  search.found.plan = comp::parse_plan("bb111111111");
+  search.found.fates = {fate(accepted, 12e-6, 3e-6),
+                        fate(accepted),
+                        fate(accepted, 12e-6, 30e-6),
+                        fate(accepted, 0, -1e-6),
+                        fate(accepted),
+                        fate(harmful),
+                        fate(harmful),
+                        fate(undecided),
+                        fate(dropped),
+                        fate(fixed),
+                        fate(none)};
+  search.found.fates[5].difference = 0.052;
+  search.found.fates[6].beside = 12;
+  const std::string expected[] = {
+      "bf16 kept the loss, saves 12 us of a batch, and adds 3 us of casts",
+      "bf16 kept the loss",
+      "bf16 kept the loss, but saves 12 us of a batch, and adds 30 us of casts: fp32",
+      "bf16 kept the loss and by its costs saves nothing itself, and spares 1 us of casts, but plans with it were not "
+      "faster: fp32",
+      "bf16 kept the loss, but was not faster: fp32",
+      "in bf16 alone it was rejected, the loss 5.2% worse: fp32",
+      "in bf16 beside 12 accepted operators it was rejected: fp32",
+      "rejected plans had it in bf16, and it was not asked about alone (too little to gain, or the budget spent): fp32",
+      "bf16 was not searched, a batch with all operators in it was too slow: fp32",
+      "the policy fixes it at fp32",
+      "moves no data of its own: has its producer's precision"};
+  const auto reasons = search.reasons();
+  for (std::size_t i = 0; i < 11; ++i) {
+    CAPTURE(i);
+    CHECK(reasons[i] == expected[i]);
   }
-  SUBCASE("what stage 2 lowered and the winner did not is said to be no faster") {
-    comp::plan stage_two = found.plan;
-    stage_two[7] = comp::precision::bf16;
-    const auto won = comp::explain(found, candidates, segments, "comp stage 1", true, stage_two);
-    CHECK(won[7].text == "batches were not clearly faster with it in bf16: fp32");
-    CHECK(won[6].text == reasons[6].text);
-  }
+  search.found.fates[7] = fate(unasked, 1e-6, 5e-6);
+  search.found.fates[4] = fate(unasked);
+  CHECK(search.reasons()[7] ==
+        "no plan with it in bf16 was worth a try, by its costs it saves 1 us of a batch, and adds 5 us of casts: fp32");
+  CHECK(search.reasons()[4] == "no plan with it in bf16 was worth a try: fp32");
+  search.found.fates[8] = fate(unsupported);
+  CHECK(search.reasons()[8] == "the backend runs it in no precision that was searched: fp32");
+}
+
+TEST_CASE("where a rule-based plan or FP32 wins a guided search, rejected operators still say that they were") {
+  using enum comp::op_fate::kind;
+  told search;
+  search.found.plan = comp::parse_plan("b1111111111");
+  search.found.fates.assign(11, fate(accepted, 1e-6, 0));
+  search.found.fates[2] = fate(harmful);
+  const auto rules = search.reasons("rule-based bf16", false);
+  CHECK(rules[0] == "the whole plan \"rule-based bf16\" won the head-to-head: bf16");
+  CHECK(rules[1] == "the whole plan \"rule-based bf16\" won the head-to-head: fp32");
+  CHECK(rules[2] == "in bf16 alone it was rejected: fp32");
+  search.found.plan = comp::plan{11};
+  const auto fp32 = search.reasons("fp32", false);
+  CHECK(fp32[0] == "bf16 kept the loss, but no plan with it was faster: fp32");
+  CHECK(fp32[2] == "in bf16 alone it was rejected: fp32");
+}
+
+TEST_CASE("what an operator saves and adds in casts is what the costs of the two plans differ by") {
+  CHECK(rc::check([] {
+    const auto n = *rc::gen::inRange<std::size_t>(1, 12);
+    comp::plan_costs costs{.seconds = std::vector<comp::per_precision>(n)};
+    comp::plan found{n}, base{n};
+    std::vector<comp::op_fate> fates(n);
+    const auto any = [] { return comp::all_precisions[*rc::gen::inRange<std::size_t>(0, 4)]; };
+    const auto some = [] { return static_cast<double>(*rc::gen::inRange(1, 100)); };
+    for (std::size_t i = 0; i < n; ++i) {
+      found[i] = any();
+      fates[i].low = any();
+      for (double& s : costs.seconds[i]) s = some();
+      auto& t = costs.tensors.emplace_back();
+      t.producer = static_cast<std::uint32_t>(i);
+      t.cast_seconds = some();
+      for (auto reader = static_cast<std::uint32_t>(i + 1); reader < n; ++reader) {
+        for (int reads = *rc::gen::inRange(0, 3); reads > 0; --reads) t.readers.push_back(reader);
+      }
+    }
+    comp::weigh(fates, costs, found, base);
+    for (std::size_t i = 0; i < n; ++i) {
+      if (fates[i].low == base[i]) {
+        RC_ASSERT(std::isnan(fates[i].saves));
+        continue;
+      }
+      comp::plan with = found, without = found;
+      with[i] = fates[i].low, without[i] = base[i];
+      RC_ASSERT(std::abs(costs(without) - costs(with) - (fates[i].saves - fates[i].casts)) < 1e-9);
+    }
+  }));
 }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the report, the summary and the table say alike: who won, against whom, and numbers as a person reads them.
+// What the report, the summary, the table and the progress say alike: who won, against whom, how fast and at what
+// cost. Not here: numbers as texts (observe/number_text.hpp). Losses are compared on the same batches only
+// (observe/loss_change.hpp).
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <comp/core/statistics.hpp>
-#include <comp/search/acceptance.hpp>
+#include <comp/observe/loss_change.hpp>
+#include <comp/observe/number_text.hpp>
 #include <comp/search/outcome.hpp>
 #include <concepts>
 #include <cstddef>
@@ -18,51 +21,21 @@
 
 namespace comp::detail {
 
-/// "52.1 ms", "812 us", "3.42 s"; "-" where not known.
-inline std::string time_text(double seconds) {
-  if (!std::isfinite(seconds)) return "-";
-  if (seconds >= 100) return fmt::format("{:.0f} s", seconds);
-  if (seconds >= 1) return fmt::format("{:.{}f} s", seconds, seconds >= 10 ? 1 : 2);
-  if (seconds >= 0.1) return fmt::format("{:.0f} ms", seconds * 1e3);
-  if (seconds >= 1e-3) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds >= 0.01 ? 1 : 2);
-  return fmt::format("{:.3g} us", seconds * 1e6);
+/// Most bytes in use during any run of a contestant's plan; 0: not measured.
+template <std::same_as<outcome> Outcome>
+std::int64_t peak_of(const contestant& c, const Outcome& found) {
+  std::int64_t most = c.peak_bytes;
+  if (most > 0) return most;
+  for (const trial& t : found.trials) {
+    if (t.plan == c.plan) most = std::max(most, t.sample.peak_bytes);
+  }
+  return most;
 }
 
-/// A round number of seconds, at an axis: "50 ms".
-inline std::string tick_text(double seconds) {
-  if (seconds >= 1) return fmt::format("{:.4g} s", seconds);
-  return seconds >= 1e-3 || seconds == 0 ? fmt::format("{:.4g} ms", seconds * 1e3)
-                                         : fmt::format("{:.4g} us", seconds * 1e6);
-}
-
-/// "118 MiB", "2.4 GiB"; "-" where not measured.
-inline std::string bytes_text(std::int64_t bytes) {
-  if (bytes <= 0) return "-";
-  const auto value = static_cast<double>(bytes);
-  if (value >= 0x1p30) return fmt::format("{:.2f} GiB", value / 0x1p30);
-  if (value >= 0x1p20) return fmt::format("{:.{}f} MiB", value / 0x1p20, value >= 100 * 0x1p20 ? 0 : 1);
-  return fmt::format("{:.0f} KiB", std::ceil(value / 0x1p10));
-}
-
-/// Five digits, zeros kept so that losses line up: "2.3000".
-inline std::string loss_text(double loss) {
-  if (!std::isfinite(loss)) return std::isnan(loss) ? "not a number" : "infinite";
-  const double size = std::abs(loss);
-  if (size != 0 && (size < 1e-3 || size >= 1e6)) return fmt::format("{:.4e}", loss);
-  const int digits = size == 0 ? 0 : static_cast<int>(std::floor(std::log10(size)));
-  return fmt::format("{:.{}f}", loss, std::max(0, 4 - digits));
-}
-
-/// "6.5%"; "-" for a share of nothing.
-inline std::string share_text(double share) { return std::isfinite(share) ? fmt::format("{:.3g}%", 100 * share) : "-"; }
-
-/// "1.42x".
-inline std::string ratio_text(double ratio) { return std::isfinite(ratio) ? fmt::format("{:.2f}x", ratio) : "-"; }
-
-/// "1.38 to 1.45"; "unknown" for an interval that is not bounded.
-inline std::string bounds_text(const interval& bounds) {
-  if (!std::isfinite(bounds.low) || !std::isfinite(bounds.high)) return "unknown";
-  return fmt::format("{:.2f} to {:.2f}", bounds.low, bounds.high);
+/// Whether a contestant needs more memory than the plan was to stay within.
+template <std::same_as<outcome> Outcome>
+bool above_limit(const contestant& c, const Outcome& found) {
+  return found.memory_limit > 0 && peak_of(c, found) > found.memory_limit;
 }
 
 /// The contestant that has the found plan; none when there was no contest.
@@ -90,11 +63,58 @@ const contestant* rule_based_of(const Outcome& found) {
   return best;
 }
 
-/// How many times as fast `a` is as `b`, from the rounds that both ran.
-inline paired_speedup over(const contestant& a, const contestant& b) {
-  if (&a == &b) return {1, {1, 1}};
-  return compare_paired(b.seconds, a.seconds);
+/// True where batches of it were run in turns with the others.
+template <std::same_as<outcome> Outcome>
+bool raced(const contestant& c, const Outcome& found) {
+  return std::any_of(found.trials.begin(), found.trials.end(),
+                     [&](const trial& t) { return t.stage == stage::contest && t.plan == c.plan; });
 }
+
+/// Seconds of batches of a contestant: those of the contest, or where these are too few for an interval all that were
+/// run of its plan, but for the first of a run, which pays for what is made once.
+template <std::same_as<outcome> Outcome>
+std::vector<double> batch_times(const contestant& c, const Outcome& found) {
+  constexpr std::size_t for_an_interval = 6;
+  if (c.seconds.size() >= for_an_interval) return c.seconds;
+  std::vector<double> all;
+  for (const trial& t : found.trials) {
+    const std::vector<double>& times = t.sample.batch_seconds;
+    if (t.plan != c.plan || t.repeat >= perturbed_repeats || !t.sample.ok() || times.empty()) continue;
+    all.insert(all.end(), times.begin() + (times.size() > 3 ? 1 : 0), times.end());
+  }
+  return all.size() > c.seconds.size() ? all : c.seconds;
+}
+
+/// Label of one that is as fast within noise, of those for which that is known; empty: none.
+template <std::same_as<outcome> Outcome>
+std::string tie_of(const contestant& c, const Outcome& found) {
+  const auto other = std::find_if(found.contest.begin(), found.contest.end(),
+                                  [&](const contestant& each) { return each.label == c.tie; });
+  const bool known = other != found.contest.end() && c.seconds.size() >= 6 && other->seconds.size() >= 6;
+  return known ? c.tie : "";
+}
+
+/// How many times as fast `a` is as `b`, from the rounds that both ran; without bounds where one of them ran none.
+template <std::same_as<outcome> Outcome>
+paired_speedup over(const contestant& a, const contestant& b, const Outcome& found) {
+  if (&a == &b) return {1, {1, 1}};
+  if (raced(a, found) && raced(b, found)) return compare_paired(b.seconds, a.seconds);
+  return {a.over_fp32.ratio / b.over_fp32.ratio, {}};
+}
+
+/// True where an interval that is known leaves open which of the two is faster.
+inline bool within_noise(const paired_speedup& s) {
+  return std::isfinite(s.bounds.low) && std::isfinite(s.bounds.high) && !s.clearly_faster() && !s.clearly_slower();
+}
+
+/// "1.15 times as fast as FP32 (95%: 1.14 to 1.16)", "as fast as FP32 within noise (95%: 0.98 to 1.02)".
+inline std::string faster_text(const paired_speedup& s, std::string_view than) {
+  if (within_noise(s)) return fmt::format("as fast as {} within noise (95%: {})", than, bounds_text(s.bounds));
+  const std::string bounds = std::isfinite(s.bounds.low) ? fmt::format(" (95%: {})", bounds_text(s.bounds)) : "";
+  return fmt::format("{:.2f} times as fast as {}{}", s.ratio, than, bounds);
+}
+
+inline bool rejected(const contestant& c) { return c.loss && c.loss->answer == loss_answer::rejected; }
 
 /// What an operator counts of: "14 of 20 operators in bf16, 2 in fp16".
 inline std::string counts_text(const plan& p) {
@@ -108,14 +128,52 @@ inline std::string counts_text(const plan& p) {
   return text.empty() ? fmt::format("all {} operators in fp32", p.size()) : text;
 }
 
-/// Seconds of an epoch: its own where one was run, else what its batches say; NaN where neither is known.
+/// Seconds of an epoch: its own where one was run, else what its batches say where it is known how many an epoch has;
+/// NaN where neither is.
 template <std::same_as<outcome> Outcome>
 double epoch_seconds(const contestant& c, const Outcome& found) {
   if (c.epoch && c.epoch->ok()) return c.epoch->seconds;
-  return median(c.seconds) * static_cast<double>(found.baseline.batches);
+  if (found.batches_per_epoch == 0) return std::nan("");
+  return median(batch_times(c, found)) * static_cast<double>(found.batches_per_epoch);
 }
 
-/// Runs of one plan in one stage: an epoch, or all batches that were timed.
+/// What a stage does, whichever search runs it.
+constexpr std::string_view in_words(stage s) {
+  constexpr std::string_view words[] = {"FP32 baseline", "Judged by losses", "Timed in turns", "Final contest",
+                                        "Training"};
+  return words[static_cast<std::size_t>(s)];
+}
+
+/// "accepted", "rejected", "a first look" for a run that judges nothing, "ok" for a batch and for a repeat with
+/// perturbed roundings; else the status.
+inline std::string_view fate_text(const trial& t) {
+  if (!t.sample.ok()) return name(t.sample.status);
+  if (t.repeat >= first_look_repeats) return "a first look";
+  if (t.stage == stage::baseline || t.repeat >= perturbed_repeats) return "ok";
+  return t.stage == stage::epochs || t.stage == stage::training ? (t.accepted ? "accepted" : "rejected") : "ok";
+}
+
+/// Seconds that the batches which count as training take under the found plan: no cost of the search.
+template <std::same_as<outcome> Outcome>
+double kept_seconds(const Outcome& found) {
+  return found.trained_batches > 0 ? static_cast<double>(found.trained_batches) * found.batch_seconds : 0;
+}
+
+template <std::same_as<outcome> Outcome>
+double search_seconds(const Outcome& found) {
+  double all = 0;
+  for (const stage_cost& each : found.costs) all += each.seconds;
+  return all;
+}
+
+/// "6.3% of 100 epochs"; where it is not known how long an epoch is it says that.
+template <std::same_as<outcome> Outcome>
+std::string overhead_text(const Outcome& found) {
+  const double share = found.overhead_share();
+  return std::isfinite(share) ? share_text(share) + " of 100 epochs" : "the length of an epoch is not known";
+}
+
+/// Runs of one plan in one stage: one that was judged, or all batches that were timed.
 struct trial_group {
   const trial* shown = nullptr;  // the first; of a plan that failed the run that did
   std::vector<const trial*> runs = {};
@@ -137,6 +195,7 @@ std::vector<trial_group> grouped_trials(const Outcome& found) {
   std::vector<trial_group> groups;
   std::map<std::pair<stage, plan>, std::size_t> known;
   for (const trial& t : found.trials) {
+    if (t.repeat >= profile_repeats) continue;  // numbers of operators, no batches
     auto at = groups.size();
     if (by_batches(t.stage)) at = known.try_emplace({t.stage, t.plan}, at).first->second;
     if (at == groups.size()) groups.push_back({&t, {}});

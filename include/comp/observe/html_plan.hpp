@@ -116,7 +116,7 @@ std::string plan_strip(const Outcome& found) {
   std::string text = fmt::format("<div class=\"{}\"><div class=\"strip\">", n <= 80    ? "big"
                                                                             : n <= 400 ? "mid"
                                                                                        : "small");
-  const int width = n <= 80 ? 28 : n <= 400 ? 18 : 9;
+  const std::size_t width = n <= 80 ? 28 : n <= 400 ? 18 : 9;
   for (std::size_t first = 0, next; first < n; first = next) {
     std::string cells;
     std::size_t count = 0;

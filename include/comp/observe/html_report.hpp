@@ -5,11 +5,11 @@
 // Not here: the machine-readable figures (observe/summary.hpp).
 #pragma once
 
-#include <array>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/file.hpp>
 #include <comp/observe/html_plan.hpp>
 #include <comp/observe/html_runs.hpp>
+#include <comp/observe/html_scatter.hpp>
 #include <comp/observe/html_template.hpp>
 #include <comp/search/observers.hpp>
 #include <string>
@@ -21,36 +21,48 @@ namespace comp {
 namespace detail {
 
 template <std::same_as<outcome> Outcome>
-std::string headline(const Outcome& found) {
-  const plan fp32{found.plan.size()};
-  if (found.plan == fp32) return "FP32 is the fastest plan here that keeps the loss";
-  return fmt::format("{:.2f} times as fast as FP32, its loss within {:g}%", found.speedup, 100 * found.tolerance);
+bool fp32_won(const Outcome& found) {
+  return found.plan == (found.contest.empty() ? plan{found.plan.size()} : found.contest.front().plan);
 }
 
-/// "1.07 times as fast as the rule-based plan (95%: 1.02 to 1.10)"; empty without one.
+/// The found plan against FP32.
+template <std::same_as<outcome> Outcome>
+paired_speedup speedup_of(const Outcome& found) {
+  return {found.speedup, found.speedup_bounds};
+}
+
+template <std::same_as<outcome> Outcome>
+std::string headline(const Outcome& found) {
+  if (fp32_won(found)) return "FP32 is the fastest plan here that keeps the loss";
+  if (within_noise(speedup_of(found))) return "As fast as FP32 within noise";
+  return fmt::format("{:.2f} times as fast as FP32{}", found.speedup,
+                     found.cost(stage::epochs).runs > 0 ? fmt::format(", its loss within {:g}%", 100 * found.tolerance)
+                                                        : ", its loss not looked at");
+}
+
+/// "1.07 times as fast as the best rule-based plan (95%: 1.02 to 1.10)"; empty without one.
 template <std::same_as<outcome> Outcome>
 std::string against_rules(const Outcome& found) {
   const contestant *winner = winner_of(found), *rules = rule_based_of(found);
   if (winner == nullptr || rules == nullptr) return {};
   if (winner == rules) return "the same as the rule-based plan";
-  const auto ratio = over(*winner, *rules);
-  return fmt::format("{:.2f} times as fast as the best rule-based plan (95%: {})", ratio.ratio,
-                     bounds_text(ratio.bounds));
+  return faster_text(over(*winner, *rules, found), "the best rule-based plan");
 }
 
 template <std::same_as<outcome> Outcome>
 std::string lead(const Outcome& found) {
   std::string text = fmt::format("<p class=\"lead\">The found plan runs {}.", counts_text(found.plan));
-  if (found.speedup != 1) {
-    text +=
-        fmt::format(" It is {:.2f} times as fast as FP32 (95%: {})", found.speedup, bounds_text(found.speedup_bounds));
+  if (!fp32_won(found)) {
+    text += fmt::format(" It is {}", faster_text(speedup_of(found), "FP32"));
     if (const std::string rules = against_rules(found); !rules.empty()) text += " and " + rules;
     text += ".";
   } else if (const contestant* rules = rule_based_of(found)) {
     text += fmt::format(" The best rule-based plan, {}, ran at {} FP32's speed{}.", html(rules->label),
                         ratio_text(rules->over_fp32.ratio),
-                        rules->over_fp32.clearly_faster() ? ", but the loss of its epoch was not accepted"
-                                                          : ": no faster beyond noise");
+                        rejected(*rules)                    ? ", but its loss was not accepted"
+                        : rules->over_fp32.clearly_faster() ? ", but its loss was not judged"
+                        : within_noise(rules->over_fp32)    ? ": no faster beyond noise"
+                                                            : "");
   }
   return text + "</p>\n";
 }
@@ -59,53 +71,78 @@ inline std::string tile(std::string_view figure, std::string_view what) {
   return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>", figure, what);
 }
 
+/// The found plan's loss, or that of a plan which lowers more; empty for FP32 and where none was judged.
+template <std::same_as<outcome> Outcome>
+std::string loss_tile(const Outcome& found) {
+  const contestant* winner = winner_of(found);
+  if (winner == nullptr || fp32_won(found)) return {};
+  const auto limit = fmt::format("limit {:+g}%", (found.higher_is_better ? -100 : 100) * found.tolerance);
+  if (const auto change = change_of(*winner, found)) {
+    const std::string radius = std::isfinite(change->radius) ? fmt::format("+- {:.2f}%, ", 100 * change->radius) : "";
+    return tile(percent_text(change->difference),
+                fmt::format("loss against FP32's: {}mean of {} batches; {}", radius, change->batches, limit));
+  }
+  const trial* more = covering_run(found.plan, found);
+  const auto change = more != nullptr ? change_of(more->sample, found.baseline) : std::nullopt;
+  if (!change) return {};
+  return tile(
+      percent_text(change->difference),
+      fmt::format("loss against FP32's of a plan that lowers more: mean of {} batches; {}", change->batches, limit));
+}
+
 template <std::same_as<outcome> Outcome>
 std::string tiles(const Outcome& found) {
   const contestant *winner = winner_of(found), *rules = rule_based_of(found);
   std::string text = "<div class=\"tiles\">" +
                      tile(ratio_text(found.speedup), "against FP32, 95%: " + bounds_text(found.speedup_bounds));
   if (winner != nullptr && rules != nullptr) {
-    const auto ratio = over(*winner, *rules);
-    text += tile(ratio_text(ratio.ratio), "against the rule-based plan, 95%: " + bounds_text(ratio.bounds));
+    const auto ratio = over(*winner, *rules, found);
+    text +=
+        tile(ratio_text(ratio.ratio), fmt::format("against the rule-based plan, 95%: {}{}", bounds_text(ratio.bounds),
+                                                  winner != rules && within_noise(ratio) ? ": a tie" : ""));
   }
-  if (found.first_epoch && found.baseline.loss != 0) {
-    const double change = 100 * (found.first_epoch->loss - found.baseline.loss) / std::abs(found.baseline.loss);
-    text += tile(loss_text(found.first_epoch->loss),
-                 fmt::format("epoch loss, {:+.2f}% of FP32's; limit +{:g}%", change, 100 * found.tolerance));
+  text += loss_tile(found);
+  if (const auto peak = winner != nullptr ? peak_of(*winner, found) : 0; peak > 0) {
+    const auto base = static_cast<double>(peak_of(*fp32_of(found), found));
+    std::string about = "peak memory";
+    if (base > 0) about += fmt::format(", {:.0f}% of FP32's", 100 * static_cast<double>(peak) / base);
+    if (found.memory_limit > 0) about += fmt::format("; limit {}", bytes_text(found.memory_limit));
+    text += tile(bytes_text(peak), about);
   }
-  if (winner != nullptr && winner->peak_bytes > 0) {
-    const auto base = static_cast<double>(fp32_of(found)->peak_bytes);
-    text += tile(
-        bytes_text(winner->peak_bytes),
-        base > 0 ? fmt::format("peak memory, {:.0f}% of FP32's", 100 * static_cast<double>(winner->peak_bytes) / base)
-                 : "peak memory");
-  }
-  text += tile(share_text(found.overhead_share()),
-               fmt::format("of a 100-epoch training went into the search: {}", time_text(found.overhead_seconds())));
+  const double share = found.overhead_share();
+  text +=
+      std::isfinite(share)
+          ? tile(share_text(share), fmt::format("of a 100-epoch training is what the search cost: {}",
+                                                time_text(found.overhead_seconds())))
+          : tile(time_text(found.overhead_seconds()), "is what the search cost; how long an epoch is, is not known");
   return text + "</div>\n";
 }
 
 template <std::same_as<outcome> Outcome>
 std::string costs(const Outcome& found) {
-  constexpr std::array words{"FP32 baseline", "Stage 1, epochs", "Stage 2, batches", "Final contest"};
-  const double all = found.overhead_seconds();
-  const double training = all > 0 ? all / found.overhead_share() : 0;
+  constexpr std::size_t stages = 4;  // training is none of the search's
+  const double all = search_seconds(found);
   std::string bar = "<div class=\"stack\" aria-hidden=\"true\">", rows;
-  for (std::size_t i = 0; i < words.size(); ++i) {
+  for (std::size_t i = 0; i < stages; ++i) {
     const stage_cost& cost = found.costs[i];
     if (all > 0 && cost.seconds > 0)
       bar += fmt::format("<i class=\"s{}\" style=\"width:{:.3f}%\"></i>", i, 100 * cost.seconds / all);
     rows += fmt::format(
-        "<tr><td><span class=\"key s{}\"></span>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{:.2f}%</td></tr>\n",
-        i, words[i], cost.runs, cost.batches, time_text(cost.seconds),
-        training > 0 ? 100 * cost.seconds / training : 0);
+        "<tr><td><span class=\"key s{}\"></span>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
+        i, in_words(static_cast<stage>(i)), cost.runs, cost.batches, time_text(cost.seconds));
   }
+  const auto sum = [](std::string_view what, const std::string& batches, const std::string& time) {
+    return fmt::format("<tr><td>{}</td><td></td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n", what, batches,
+                       time);
+  };
   return bar +
-         "</div>\n<div class=\"scroll\"><table><thead><tr><th>Stage</th><th class=\"n\">Runs</th><th class=\"n\">Batches</th><th class=\"n\">Time</th><th class=\"n\">of a 100-epoch training</th></tr></thead><tbody>\n" +
-         rows +
-         fmt::format(
-             "<tr><td><b>Whole search</b></td><td></td><td></td><td class=\"n\"><b>{}</b></td><td class=\"n\"><b>{}</b></td></tr></tbody></table></div>\n",
-             time_text(all), share_text(found.overhead_share()));
+         "</div>\n<div class=\"scroll\"><table><thead><tr><th>Stage</th><th class=\"n\">Runs</th><th class=\"n\">Batches</th><th class=\"n\">Time</th></tr></thead><tbody>\n" +
+         rows + sum("Whole search", "", time_text(all)) +
+         sum("Kept as training, at the found plan's speed", fmt::format("{}", found.trained_batches),
+             time_text(kept_seconds(found))) +
+         sum("<b>What the search cost</b>", "",
+             fmt::format("<b>{}</b>, {}", time_text(found.overhead_seconds()), overhead_text(found))) +
+         "</tbody></table></div>\n";
 }
 
 template <std::same_as<outcome> Outcome>
@@ -119,12 +156,15 @@ std::string settings(const Outcome& found) {
     features = fmt::format("compute capability {}.{}", h.compute_capability / 10, h.compute_capability % 10);
   return fmt::format(
       "<dl><dt>Device</dt><dd>{} ({})</dd><dt>Can do</dt><dd>{}</dd><dt>Threads</dt><dd>{}</dd>"
-      "<dt>Precisions searched</dt><dd>{}</dd><dt>Accepted loss</dt><dd>at most {:g}% above FP32's {}</dd>"
-      "<dt>Operators</dt><dd>{}, fingerprint {:016x}</dd><dt>Plan</dt><dd><code>{}</code></dd></dl>\n",
+      "<dt>Precisions searched</dt><dd>{}</dd><dt>Accepted loss</dt><dd>at most {:g}% {} FP32's on the same batches</dd>"
+      "<dt>Batches per epoch</dt><dd>{}</dd><dt>Runs</dt><dd>{}</dd><dt>Operators</dt><dd>{}, fingerprint {:016x}</dd><dt>Plan</dt><dd><code>{}</code></dd></dl>\n",
       html(h.name), name(h.kind), features.empty() ? "not known" : features,
       h.threads > 0 ? fmt::format("{}", h.threads) : "not known", searched, 100 * found.tolerance,
-      loss_text(found.baseline.loss), found.graph.size(), found.graph.fingerprint(),
-      found.plan.size() > 5000 ? "in the plan file" : found.plan.str());
+      found.higher_is_better ? "below" : "above",
+      found.batches_per_epoch > 0 ? fmt::format("{}", found.batches_per_epoch) : "not known",
+      found.recalled > 0 ? fmt::format("{}, {} of them from the ledger", found.trials.size(), found.recalled)
+                         : fmt::format("{}", found.trials.size()),
+      found.graph.size(), found.graph.fingerprint(), found.plan.size() > 5000 ? "in the plan file" : found.plan.str());
 }
 
 template <std::same_as<outcome> Outcome>
@@ -156,16 +196,21 @@ std::string html_text(const Outcome& found) {
       precision_legend(found.plan) + plan_strip(found));
   text += section(
       "Head to head",
-      "Batches of all contestants in turns, so that drift of the machine hits all alike; medians with 95% intervals.",
+      "Batches of all contestants in turns, so that drift of the machine hits all alike; medians with 95% intervals. Losses are differences from FP32's on the same batches.",
       contest_table(found));
   text += section(
       "Each candidate: time against loss",
-      "Every epoch that was run from the common start. Further left is faster, lower is better. A loss above the chart is drawn at its upper edge.",
+      "Every plan that was judged: its mean loss against FP32's on the same batches. Further left is faster, lower is better. A loss above the chart is drawn at its upper edge.",
       scatter(found));
   text += section("Why each operator has its precision", "Matrix products show m x n x k.", operator_table(found));
-  text += section("Where the search's time went",
-                  "The found plan's own epoch is not counted: it is training already done.", costs(found));
-  text += section("Every run", "Batches of one plan are one line.", trial_table(found));
+  text += section(
+      "Where the search's time went",
+      "Batches under FP32 and under accepted plans are training already done; they count with the time that they take under the found plan.",
+      costs(found));
+  text += section(
+      "Every run",
+      "Batches of one plan in turns are one line. FP32's batches come in parts, as many as its candidates need.",
+      trial_table(found));
   text += section("Hardware and settings", "What the result holds for.", settings(found));
   return text + fmt::format("</main><div id=\"tip\" role=\"tooltip\" hidden></div><script>{}</script></body></html>\n",
                             html_script);

@@ -47,6 +47,7 @@ Json json_of(const sample& s) {
   if (!s.losses.empty()) to["losses"] = json_of<Json>(s.losses);
   if (!s.batch_seconds.empty()) to["batch_seconds"] = json_of<Json>(s.batch_seconds);
   if (!s.curve.empty()) to["curve"] = json_of<Json>(s.curve);
+  for (const auto& curve : s.curves) to["curves"].push_back(json_of<Json>(curve));
   if (s.score) to["score"] = json_of<Json>(*s.score);
   if (!s.message.empty()) to["message"] = s.message;
   return to;
@@ -96,8 +97,8 @@ plan plan_from(const basic_json_reader<Json>& from) {
 
 template <class Json>
 sample sample_from(const basic_json_reader<Json>& from) {
-  from.only(
-      {"loss", "seconds", "batches", "peak_bytes", "status", "losses", "batch_seconds", "curve", "score", "message"});
+  from.only({"loss", "seconds", "batches", "peak_bytes", "status", "losses", "batch_seconds", "curve", "curves", "score",
+             "message"});
   constexpr auto most = std::numeric_limits<std::int64_t>::max();
   sample s;
   s.loss = from["loss"].number();
@@ -108,6 +109,9 @@ sample sample_from(const basic_json_reader<Json>& from) {
   if (const auto list = from.find("losses")) s.losses = list->numbers();
   if (const auto list = from.find("batch_seconds")) s.batch_seconds = list->numbers();
   if (const auto list = from.find("curve")) s.curve = list->numbers();
+  if (const auto lists = from.find("curves")) {
+    lists->each([&](const basic_json_reader<Json>& list) { s.curves.push_back(list.numbers()); });
+  }
   if (const auto score = from.find("score")) s.score = score->number();
   if (const auto message = from.find("message")) s.message = message->text();
   return s;

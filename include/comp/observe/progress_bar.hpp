@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shows how far a search is. On a terminal one line that is redrawn, never wraps and stays as a summary when a stage
-// ends; elsewhere (a file, a pipe, TERM=dumb) plain lines without control characters: one per epoch, one per plan that
-// is timed by batches, one per stage. Colour only on a terminal and without NO_COLOR (no-color.org).
-// Not here: what the lines say (observe/progress_text.hpp).
+// ends; elsewhere (a file, a pipe, TERM=dumb) plain lines without control characters: one per run that is judged by its
+// losses, one per plan that is timed in turns, one per stage. Colour only on a terminal and without NO_COLOR
+// (no-color.org). Not here: what the lines say (observe/progress_text.hpp).
 #pragma once
 
 #include <sys/ioctl.h>
@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace comp {
 
@@ -39,19 +38,18 @@ class basic_progress_bar {
   void trial_started(const trial& t) {
     enter(t.stage);
     progress_.trial_started(t, seconds());
-    measured_ = true;
     draw(true);
   }
 
-  void batch_done(const trial&, const sample& so_far) {
-    progress_.batch_done(so_far);
+  void batch_done(const trial& t, const sample& so_far) {
+    progress_.batch_done(t, so_far);
     draw(false);
   }
 
   void trial_done(const trial& t) {
     enter(t.stage);
-    progress_.trial_done(t, !std::exchange(measured_, false));
-    const bool told = detail::runs_epochs(t.stage) || t.repeat == 0 || !t.sample.ok();
+    progress_.trial_done(t);
+    const bool told = !detail::by_batches(t.stage) || t.repeat == 0 || !t.sample.ok();
     if (terminal_) {
       draw(true);
     } else if (told) {
@@ -61,10 +59,14 @@ class basic_progress_bar {
 
   void search_done(const outcome& found) {
     leave();
-    print(fmt::format("Found {}: {:.2f}x as fast as FP32 (95%: {:.2f} to {:.2f})",
-                      detail::printable(found.plan.str(), 40), found.speedup, found.speedup_bounds.low,
-                      found.speedup_bounds.high),
-          "1");
+    const paired_speedup over_fp32{found.speedup, found.speedup_bounds};
+    const bool fp32 = !found.contest.empty() && found.plan == found.contest.front().plan;
+    std::string text = fmt::format("Found {}: {}", detail::printable(found.plan.str(), 40),
+                                   fp32 ? "FP32, no accepted plan is faster" : detail::faster_text(over_fp32, "FP32"));
+    if (found.recalled > 0) {
+      text += fmt::format("; {} of {} runs came from the ledger", found.recalled, found.trials.size());
+    }
+    print(text, "1");
   }
 
  private:
@@ -76,11 +78,12 @@ class basic_progress_bar {
   double seconds() const { return std::chrono::duration<double>(clock::now() - start_).count(); }
 
   void enter(stage s) {
-    if (begun_ && s == stage_) return;
+    // FP32's batches go on within candidates' runs.
+    if (begun_ && (s == stage_ || s == stage::baseline)) return;
     leave();
     begun_ = true;
     stage_ = s;
-    progress_.stage_begins();
+    progress_.stage_begins(s);
   }
 
   void leave() {
@@ -130,7 +133,6 @@ class basic_progress_bar {
   detail::progress<> progress_ = {};
   stage stage_ = stage::baseline;
   bool begun_ = false;      // a stage
-  bool measured_ = false;   // the next trial_done is of a run that was made, not recalled
   bool line_open_ = false;  // the cursor stands behind a line that is redrawn
   clock::time_point start_ = clock::now();
   clock::time_point drawn_ = {};

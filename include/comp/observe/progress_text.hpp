@@ -6,28 +6,22 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/core/trial.hpp>
+#include <comp/observe/figures.hpp>
 #include <comp/search/observers.hpp>
 #include <cstddef>
 #include <limits>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace comp::detail {
-
-constexpr std::string_view in_words(stage s) {
-  constexpr std::string_view words[] = {"FP32 baseline", "Stage 1, by epochs", "Stage 2, by batches", "Final contest",
-                                        "Training"};
-  return words[static_cast<std::size_t>(s)];
-}
 
 constexpr std::string_view in_words(status s) {
   constexpr std::string_view words[] = {"ended well",          "diverged",          "gave a loss that is not finite",
                                         "does not fit memory", "was cut: too slow", "failed"};
   return words[static_cast<std::size_t>(s)];
 }
-
-constexpr bool runs_epochs(stage s) { return s != stage::batches && s != stage::contest; }
 
 /// One line of printable ASCII, at most `most` characters: nothing from outside can move the cursor or wrap a line.
 inline std::string printable(std::string_view text, std::size_t most) {
@@ -50,50 +44,65 @@ inline std::string duration(double seconds) {
 template <class = void>  // compiled where it is used
 class progress {
  public:
-  void search_started(std::size_t epochs_at_most) {
+  /// `plans_at_most`: so many will be judged by losses, FP32 and the winner counted in; 0: not known.
+  void search_started(std::size_t plans_at_most) {
     *this = {};
-    epochs_at_most_ = epochs_at_most;
+    plans_at_most_ = plans_at_most;
   }
 
+  /// Runs may be nested: FP32 goes on within a candidate's.
   void trial_started(const trial& t, double now) {
-    running_ = t;
-    began_ = now;
-    batches_ = 0;
+    if (under_way_.empty()) began_ = now, batches_ = 0;
+    under_way_.push_back(t);
   }
 
-  void batch_done(const sample& so_far) { batches_ = so_far.batches; }
+  void batch_done(const trial& t, const sample& so_far) {
+    if (!under_way_.empty() && is(t, under_way_.front())) batches_ = so_far.batches;
+  }
 
-  /// `recalled`: from a ledger, so it took no time.
-  void trial_done(const trial& t, bool recalled) {
+  /// Returns: whether it was run, not recalled from a ledger.
+  bool trial_done(const trial& t) {
+    const auto at = std::find_if(under_way_.begin(), under_way_.end(), [&](const trial& u) { return is(t, u); });
+    const bool measured = at != under_way_.end();
+    under_way_.erase(at, under_way_.end());
+    learn_fp32(t);
+    if (t.stage != stage_) return measured;  // FP32's, within a candidate's
     ++runs_;
+    all_batches_ += t.sample.batches;
     plans_.insert(t.plan.str());
-    accepted_ += t.accepted ? 1 : 0;
-    batches_ = 0;
-    if (runs_epochs(t.stage)) {
-      ++epochs_;
-      if (!recalled) run_seconds_ += t.sample.seconds, ++timed_epochs_;
+    if (is_judged(t)) {
+      ++judged_;
+      accepted_ += t.accepted ? 1 : 0;
+      if (measured) run_seconds_ += t.sample.seconds, ++timed_;
+      if (t.accepted && t.seconds < best_seconds_) best_seconds_ = t.seconds;
     }
-    if (t.stage == stage::baseline && t.accepted && !std::isfinite(fp32_seconds_)) {
-      fp32_seconds_ = t.seconds;
-      fp32_batches_ = t.sample.batches;
-    } else if (t.accepted && t.stage == stage::epochs && t.seconds < best_seconds_) {
-      best_seconds_ = t.seconds;
-    }
+    return measured;
   }
 
   /// Counts of a stage begin anew.
-  void stage_begins() {
+  void stage_begins(stage s) {
+    stage_ = s;
     runs_ = accepted_ = 0;
+    all_batches_ = 0;
     plans_.clear();
+    judged_before_ = judged_;
   }
 
-  /// "Stage 1, by epochs: 7 runs of 7 plans, 5 usable, best 1.42x FP32".
+  /// "Judged by losses: 7 plans, 5 accepted, best 1.42x FP32", "Timed in turns: 60 batches of 3 plans".
   std::string stage_line(stage s) const {
-    return fmt::format("{}: {} run{} of {} plan{}, {} usable{}", in_words(s), runs_, runs_ == 1 ? "" : "s",
-                       plans_.size(), plans_.size() == 1 ? "" : "s", accepted_, s == stage::epochs ? best() : "");
+    const auto of = [](auto count, const char* what) {
+      return fmt::format("{} {}{}", count, what, count == 1 ? "" : std::string_view{what} == "batch" ? "es" : "s");
+    };
+    std::string text = fmt::format("{}: ", in_words(s));
+    if (s == stage::training) return text + of(runs_, "epoch");
+    if (s == stage::epochs) {
+      return text + fmt::format("{}, {} accepted{}", of(judged_ - judged_before_, "plan"), accepted_, best());
+    }
+    return text + of(all_batches_, "batch") + (s == stage::baseline ? "" : " of " + of(plans_.size(), "plan"));
   }
 
-  /// "Stage 1, by epochs: 0011 took 52.1 ms per batch, 1.31x FP32, loss 1.2345, accepted".
+  /// "Judged by losses: 0011 took 52.1 ms per batch, 1.31x FP32, loss +0.22% of 16 batches, accepted". Times are set
+  /// against FP32's only where they were taken on the same batches.
   std::string trial_line(const trial& t) const {
     const std::string plan = t.label.empty() ? t.plan.str() : t.label;
     std::string line = fmt::format("{}: {}", in_words(t.stage), printable(plan, 40));
@@ -102,19 +111,28 @@ class progress {
       if (!t.sample.message.empty()) line += fmt::format(": {}", printable(t.sample.message, 200));
       return line;
     }
+    if (t.repeat >= profile_repeats) return line + fmt::format(" took {:.3g} ms", 1e3 * t.sample.seconds);
     line += fmt::format(" took {:.3g} ms per batch", 1e3 * t.seconds);
-    if (t.stage != stage::baseline && std::isfinite(fp32_seconds_)) {
-      line += fmt::format(", {:.2f}x FP32", fp32_seconds_ / t.seconds);
+    if (t.repeat >= first_look_repeats) return line + ", a first look";
+    if (is_judged(t)) {
+      if (const double fp32 = fp32_seconds(); std::isfinite(fp32)) {
+        line += fmt::format(", {:.2f}x FP32", fp32 / t.seconds);
+      }
+      const auto change = change_of(t.sample, fp32_);
+      line += change ? ", loss " + change_text(*change) : fmt::format(", loss {:.5g}", t.sample.loss);
+      return line + (t.accepted ? ", accepted" : ", rejected");
     }
-    if (runs_epochs(t.stage))
-      line += fmt::format(", loss {:.5g}, {}", t.sample.loss, t.accepted ? "accepted" : "rejected");
+    if (t.stage == stage::baseline || t.stage == stage::training) {
+      line += fmt::format(", loss {:.5g} of {} batch{}", t.sample.loss, t.sample.batches,
+                          t.sample.batches == 1 ? "" : "es");
+    }
     return line;
   }
 
-  /// "Stage 1, by epochs  epoch 3 of about 8  [####....] 52%  best 1.42x FP32  about 48 s left", at most `width`
-  /// characters: what matters less is left out first.
+  /// "Judged by losses  plan 3 of about 8  batch 24  best 1.42x FP32  about 48 s left", at most `width` characters:
+  /// what matters less is left out first.
   std::string line(double now, std::size_t width) const {
-    const std::string parts[] = {std::string{in_words(running_.stage)}, counted(), bar(), best(), left(now)};
+    const std::string parts[] = {std::string{in_words(stage_)}, counted(), batch(), best(), left(now)};
     std::string text;
     for (const auto& part : parts) {
       if (part.empty()) continue;
@@ -125,44 +143,65 @@ class progress {
   }
 
  private:
+  static bool is(const trial& a, const trial& b) {
+    return a.stage == b.stage && a.repeat == b.repeat && a.plan == b.plan;
+  }
+
+  // FP32's batches come in parts, each going on where the last one ended.
+  void learn_fp32(const trial& t) {
+    if (t.stage != stage::baseline || t.repeat >= perturbed_repeats || !t.sample.ok()) return;
+    const auto add = [](auto& to, const auto& more) { to.insert(to.end(), more.begin(), more.end()); };
+    add(fp32_.curve, t.sample.curve);
+    add(fp32_.batch_seconds, t.sample.batch_seconds);
+    fp32_.loss = t.sample.loss;  // only asked for where there are no curves, and then there is one part
+    fp32_.batches += t.sample.batches;
+    fp32_alone_ = t.seconds;
+  }
+  double fp32_seconds() const {
+    std::vector<double> times = fp32_.batch_seconds;
+    if (times.empty()) return fp32_alone_;
+    if (times.size() > 3) times.erase(times.begin());  // as comp times a trial
+    return median(std::move(times));
+  }
+
+  bool judging() const { return stage_ == stage::epochs; }
+
   std::string counted() const {
-    if (!runs_epochs(running_.stage))
-      return fmt::format("batch {}, {} plans", runs_ + 1, std::max<std::size_t>(plans_.size(), 1));
-    if (running_.stage == stage::training || epochs_at_most_ < epochs_ + 1) return fmt::format("epoch {}", epochs_ + 1);
-    return fmt::format("epoch {} of about {}", epochs_ + 1, epochs_at_most_);
+    if (stage_ == stage::baseline) return {};
+    if (stage_ == stage::training) return fmt::format("epoch {}", runs_ + 1);
+    if (!judging()) return fmt::format("batch {}, {} plans", runs_ + 1, std::max<std::size_t>(plans_.size(), 1));
+    if (plans_at_most_ < judged_ + 2) return fmt::format("plan {}", judged_ + 1);
+    return fmt::format("plan {} of about {}", judged_ + 1, plans_at_most_ - 1);  // without FP32's
   }
 
-  double done() const {
-    return fp32_batches_ > 0 ? std::min(1.0, static_cast<double>(batches_) / static_cast<double>(fp32_batches_)) : 0;
-  }
-
-  std::string bar() const {
-    if (!runs_epochs(running_.stage)) return {};
-    if (fp32_batches_ == 0) return batches_ > 0 ? fmt::format("batch {}", batches_) : std::string{};
-    const auto full = static_cast<std::size_t>(done() * 20);
-    return fmt::format("[{}{}] {:3.0f}%", std::string(full, '#'), std::string(20 - full, '.'), 100 * done());
+  std::string batch() const {
+    const bool one = stage_ == stage::batches || stage_ == stage::contest;
+    return one || batches_ == 0 ? std::string{} : fmt::format("batch {}", batches_);
   }
 
   std::string best() const {
-    if (!std::isfinite(best_seconds_) || !std::isfinite(fp32_seconds_)) return {};
-    return fmt::format(", best {:.2f}x FP32", fp32_seconds_ / best_seconds_);
+    const double fp32 = fp32_seconds();
+    if (!std::isfinite(best_seconds_) || !std::isfinite(fp32)) return {};
+    return fmt::format(", best {:.2f}x FP32", fp32 / best_seconds_);
   }
 
   std::string left(double now) const {
-    if (timed_epochs_ == 0 || !runs_epochs(running_.stage) || running_.stage == stage::training) return {};
-    if (epochs_at_most_ <= epochs_) return {};
-    const double each = run_seconds_ / static_cast<double>(timed_epochs_);
-    const double all = each * static_cast<double>(epochs_at_most_ - epochs_) - std::min(now - began_, each);
+    if (timed_ == 0 || !judging() || plans_at_most_ < judged_ + 2) return {};
+    const double each = run_seconds_ / static_cast<double>(timed_);
+    const double all = each * static_cast<double>(plans_at_most_ - 1 - judged_) - std::min(now - began_, each);
     return fmt::format("about {} left", duration(all));
   }
 
-  std::size_t epochs_at_most_ = 0, epochs_ = 0, timed_epochs_ = 0;  // of the search
-  std::size_t runs_ = 0, accepted_ = 0;                             // of the stage
-  std::set<std::string> plans_ = {};                                // of the stage
-  trial running_ = {};
+  std::size_t plans_at_most_ = 0, judged_ = 0, timed_ = 0;   // of the search
+  std::size_t runs_ = 0, accepted_ = 0, judged_before_ = 0;  // of the stage
+  std::int64_t all_batches_ = 0;                             // of the stage
+  std::set<std::string> plans_ = {};                         // of the stage
+  stage stage_ = stage::baseline;
+  std::vector<trial> under_way_ = {};
   double began_ = 0, run_seconds_ = 0;
-  std::int64_t batches_ = 0, fp32_batches_ = 0;
-  double fp32_seconds_ = std::numeric_limits<double>::infinity(), best_seconds_ = fp32_seconds_;
+  std::int64_t batches_ = 0;
+  sample fp32_ = {};  // all of its batches so far
+  double fp32_alone_ = std::numeric_limits<double>::infinity(), best_seconds_ = fp32_alone_;
 };
 
 }  // namespace comp::detail

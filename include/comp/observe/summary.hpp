@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a search found, as figures for programs (JSON) and as a short table for people. The same figures as in the
-// report; seconds, bytes, and ratios that say how many times as fast the first is as the second.
+// report; seconds, bytes, and ratios that say how many times as fast the first is as the second. Losses are told as
+// differences from FP32's on the same batches, as a part of it.
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/file.hpp>
 #include <comp/observe/json.hpp>
@@ -37,32 +39,50 @@ inline json spread_json(const std::vector<double>& values, double factor = 1) {
   return to;
 }
 
+inline json loss_json(const contestant& c, const outcome& found) {
+  const auto change = change_of(c, found);
+  if (!change) return nullptr;
+  json to;
+  to["difference"] = comp::json_of(change->difference);
+  to["radius"] = std::isfinite(change->radius) ? comp::json_of(change->radius) : json();
+  to["batches"] = change->batches;
+  to["limit"] = c.loss ? comp::json_of(c.loss->line) : comp::json_of(found.tolerance);
+  to["accepted"] = !rejected(c);
+  return to;
+}
+
 inline json contestant_json(const contestant& c, const outcome& found) {
   json to;
   to["label"] = c.label;
   to["plan"] = c.plan.str();
   to["status"] = name(c.status);
-  to["seconds_per_batch"] = spread_json(c.seconds);
-  to["seconds_per_epoch"] = spread_json(c.seconds, static_cast<double>(found.baseline.batches));
-  to["peak_bytes"] = c.peak_bytes > 0 ? json(c.peak_bytes) : json();
+  const std::vector<double> times = batch_times(c, found);
+  to["seconds_per_batch"] = spread_json(times);
+  to["seconds_per_epoch"] =
+      found.batches_per_epoch > 0 ? spread_json(times, static_cast<double>(found.batches_per_epoch)) : json();
+  to["peak_bytes"] = peak_of(c, found) > 0 ? json(peak_of(c, found)) : json();
   to["over_fp32"] = json_of(c.over_fp32);
+  to["raced"] = raced(c, found);
+  to["as_fast_as"] = tie_of(c, found).empty() ? json() : json(c.tie);
+  to["loss_against_fp32"] = loss_json(c, found);
   to["measured_epoch_seconds"] = c.epoch ? comp::json_of(c.epoch->seconds) : json();
-  to["loss"] = c.epoch ? comp::json_of(c.epoch->loss) : json();
+  to["epoch_loss"] = c.epoch ? comp::json_of(c.epoch->loss) : json();
   to["validation_score"] = c.epoch && c.epoch->score ? comp::json_of(*c.epoch->score) : json();
   return to;
 }
 
 inline json overhead_json(const outcome& found) {
   json to;
-  const double all = found.overhead_seconds(), share = found.overhead_share();
-  to["seconds"] = all;
-  to["share_of_100_epochs"] = comp::json_of(share);
+  to["seconds"] = found.overhead_seconds();
+  to["share_of_100_epochs"] = comp::json_of(found.overhead_share());
+  to["search_seconds"] = search_seconds(found);
+  to["kept_batches"] = found.trained_batches;
+  to["kept_seconds"] = kept_seconds(found);
   for (const stage s : {stage::baseline, stage::epochs, stage::batches, stage::contest}) {
     json& of = to["stages"][std::string{name(s)}];
     of["seconds"] = found.cost(s).seconds;
     of["runs"] = found.cost(s).runs;
     of["batches"] = found.cost(s).batches;
-    of["share_of_100_epochs"] = all > 0 ? comp::json_of(share * found.cost(s).seconds / all) : json(0.0);
   }
   return to;
 }
@@ -79,7 +99,10 @@ inline json summary(const outcome& found) {
   to["fingerprint"] = fmt::format("{:016x}", found.graph.fingerprint());
   to["hardware"] = json_of(found.hardware);
   to["tolerance"] = found.tolerance;
-  to["batches_per_epoch"] = found.baseline.batches;
+  to["batches_per_epoch"] = found.batches_per_epoch > 0 ? json(found.batches_per_epoch) : json();
+  to["runs"] = found.trials.size();
+  to["runs_from_ledger"] = found.recalled;
+  to["memory_limit"] = found.memory_limit > 0 ? json(found.memory_limit) : json();
   to["warnings"] = found.warnings;
   json& contest = to["contest"] = json::array();
   for (const contestant& c : found.contest) contest.push_back(detail::contestant_json(c, found));
@@ -91,7 +114,7 @@ inline json summary(const outcome& found) {
   json& ratios = to["ratios"];
   ratios["comp_over_fp32"] = winner != nullptr ? detail::json_of(winner->over_fp32) : json();
   ratios["comp_over_rule_based"] =
-      winner != nullptr && rules != nullptr ? detail::json_of(detail::over(*winner, *rules)) : json();
+      winner != nullptr && rules != nullptr ? detail::json_of(detail::over(*winner, *rules, found)) : json();
   ratios["rule_based_over_fp32"] = rules != nullptr ? detail::json_of(rules->over_fp32) : json();
   to["overhead"] = detail::overhead_json(found);
   return to;
@@ -124,32 +147,74 @@ inline std::string aligned(const std::vector<std::vector<std::string>>& rows) {
 
 }  // namespace detail
 
-/// The contest and the overhead as a text table; `*` marks the found plan.
-inline std::string table(const outcome& found) {
-  std::vector<std::vector<std::string>> rows{
-      {"", "per batch", "per epoch", "vs FP32", "95%", "loss", "score", "peak memory"}};
+namespace detail {
+
+/// What a reader of the contest has to know beside its figures.
+inline std::string contest_notes(const outcome& found) {
+  std::string text;
+  bool covered = false;
   for (const contestant& c : found.contest) {
-    const bool ran = c.status == status::ok && !c.seconds.empty();
-    rows.push_back({(&c == detail::winner_of(found) ? "* " : "  ") + c.label,
-                    ran ? detail::time_text(median(c.seconds)) : std::string{name(c.status)},
-                    detail::time_text(detail::epoch_seconds(c, found)), detail::ratio_text(c.over_fp32.ratio),
-                    detail::bounds_text(c.over_fp32.bounds), c.epoch ? detail::loss_text(c.epoch->loss) : "-",
-                    c.epoch && c.epoch->score ? fmt::format("{:.4g}", *c.epoch->score) : "-",
-                    detail::bytes_text(c.peak_bytes)});
+    if (!tie_of(c, found).empty()) text += fmt::format("{} is as fast as {} within noise.\n", c.label, c.tie);
+    covered = covered || loss_cell(c, found) == "covered";
   }
-  std::vector<std::vector<std::string>> costs{{"", "time", "runs", "of 100 epochs"}};
-  const double all = found.overhead_seconds();
-  const std::pair<stage, const char*> stages[] = {{stage::baseline, "  FP32 baseline"},
-                                                  {stage::epochs, "  stage 1, epochs"},
-                                                  {stage::batches, "  stage 2, batches"},
-                                                  {stage::contest, "  contest"}};
-  for (const auto& [s, words] : stages) {
+  if (found.memory_limit > 0) text += fmt::format("The limit of memory is {}.\n", bytes_text(found.memory_limit));
+  if (covered)
+    text += "covered: it lowers nothing that an accepted plan does not lower, so its own loss was not judged.\n";
+  return text;
+}
+
+inline std::string contest_text(const outcome& found) {
+  const bool epochs =
+      std::any_of(found.contest.begin(), found.contest.end(), [](const contestant& c) { return c.epoch.has_value(); });
+  std::vector<std::vector<std::string>> rows{{"", "per batch", "per epoch", "vs FP32", "95%", "loss against FP32's"}};
+  if (epochs) rows.front().insert(rows.front().end(), {"epoch loss", "score"});
+  rows.front().emplace_back("peak memory");
+  for (const contestant& c : found.contest) {
+    const std::vector<double> times = batch_times(c, found);
+    const bool timed = !times.empty();
+    auto& row = rows.emplace_back();
+    row = {(&c == winner_of(found) ? "* " : "  ") + c.label,
+           c.status != status::ok ? std::string{name(c.status)}
+           : timed                ? time_text(median(times))
+                                  : "not run",
+           time_text(epoch_seconds(c, found)),
+           ratio_text(c.over_fp32.ratio),
+           timed || std::isfinite(c.over_fp32.bounds.low) ? bounds_text(c.over_fp32.bounds) : "-",
+           loss_cell(c, found)};
+    if (epochs) {
+      row.push_back(c.epoch ? loss_text(c.epoch->loss) : "-");
+      row.push_back(c.epoch && c.epoch->score ? fmt::format("{:.4g}", *c.epoch->score) : "-");
+    }
+    row.push_back(bytes_text(peak_of(c, found)) + (above_limit(c, found) ? " (too much)" : ""));
+  }
+  return aligned(rows) + contest_notes(found);
+}
+
+inline std::string costs_text(const outcome& found) {
+  std::vector<std::vector<std::string>> rows{{"", "time", "runs", "batches"}};
+  for (const stage s : {stage::baseline, stage::epochs, stage::batches, stage::contest}) {
     const stage_cost& cost = found.cost(s);
-    costs.push_back({words, detail::time_text(cost.seconds), fmt::format("{}", cost.runs),
-                     detail::share_text(all > 0 ? found.overhead_share() * cost.seconds / all : 0)});
+    rows.push_back({fmt::format("  {}", in_words(s)), time_text(cost.seconds), fmt::format("{}", cost.runs),
+                    fmt::format("{}", cost.batches)});
   }
-  costs.push_back({"  whole search", detail::time_text(all), "", detail::share_text(found.overhead_share())});
-  return detail::aligned(rows) + "\n" + detail::aligned(costs);
+  rows.push_back({"  whole search", time_text(search_seconds(found))});
+  rows.push_back({"  kept as training", time_text(kept_seconds(found)), "", fmt::format("{}", found.trained_batches)});
+  rows.push_back({"  cost of the search", time_text(found.overhead_seconds())});
+  std::string text = aligned(rows);
+  text.insert(text.size() - 1, fmt::format(" ({})", overhead_text(found)));
+  if (found.recalled > 0) {
+    text += fmt::format("{} of {} runs came from the ledger, with the times that they took.\n", found.recalled,
+                        found.trials.size());
+  }
+  return text;
+}
+
+}  // namespace detail
+
+/// The contest and what the search cost as a text table; `*` marks the found plan. The cost is what the search took
+/// beyond the time that the batches which it trained for good take under the found plan.
+inline std::string table(const outcome& found) {
+  return detail::contest_text(found) + "\n" + detail::costs_text(found);
 }
 
 }  // namespace comp

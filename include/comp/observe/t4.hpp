@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The runs of a search in the T4 results format of Kernel Tuner and the auto-tuning methodology, so that their tools
-// can read them. One result per epoch, and one per plan that was timed by
-// batches; a configuration gives each operator's precision by the operator's name.
-// Unit of times: milliseconds, as Kernel Tuner writes them. T4 has no word for a cut or diverged run: cut is "timeout",
-// a loss that is not finite, diverged or rejected is "correctness", a failure or too little memory is "runtime".
-// Source: kernel_tuner/schema/T4/1.0.0/results-schema.json and kernel_tuner/file_utils.py in KernelTuner/kernel_tuner.
+// can read them. One result per run of batches (FP32's, and of each plan that was judged by its losses), and one per
+// plan that was timed in turns; a configuration gives each operator's precision by the operator's name. "epochs" is how
+// many epochs a run was, 0 for batches in turns; left out where it is not known how long an epoch is. Unit of times:
+// milliseconds, as Kernel Tuner writes them. T4 has no word for a cut or diverged run: cut is "timeout", a loss that is
+// not finite, diverged or rejected is "correctness", a failure or too little memory is "runtime". Source:
+// kernel_tuner/schema/T4/1.0.0/results-schema.json and kernel_tuner/file_utils.py in KernelTuner/kernel_tuner.
 #pragma once
 
 #include <cmath>
@@ -46,7 +47,7 @@ inline void add_measurement(json& to, std::string_view name, double value, std::
   to.push_back(std::move(m));
 }
 
-/// Of one epoch each of its batches; of batches each one.
+/// Of one run each of its batches; of batches in turns each one.
 inline json t4_times(const trial_group& group) {
   json times;
   for (const char* none : {"compilation_time", "framework", "search_algorithm", "validation"}) times[none] = 0;
@@ -79,7 +80,12 @@ inline json t4_result(const trial_group& group, const outcome& found, const std:
   if (t.sample.score) add_measurement(measurements, "validation_score", *t.sample.score, "");
   if (t.sample.peak_bytes > 0)
     add_measurement(measurements, "peak_memory", static_cast<double>(t.sample.peak_bytes), "B");
-  add_measurement(measurements, "epochs", by_batches(t.stage) ? 0 : 1, "");
+  if (by_batches(t.stage)) {
+    add_measurement(measurements, "epochs", 0, "");
+  } else if (found.batches_per_epoch > 0) {
+    add_measurement(measurements, "epochs",
+                    static_cast<double>(t.sample.batches) / static_cast<double>(found.batches_per_epoch), "");
+  }
   result["objectives"] = json::array({"time"});
   return result;
 }

@@ -16,9 +16,11 @@ inline double acceptance_line(double fp32_loss, double tolerance) {
 }
 
 /// Returns: true when `got` ended well and each of its losses is under the line of FP32's, or no worse than FP32's.
-inline bool accepted(const sample& fp32, const sample& got, double tolerance = 0.01) {
+/// `higher`: losses are maximised.
+inline bool accepted(const sample& fp32, const sample& got, double tolerance = 0.01, bool higher = false) {
   if (!got.ok() || got.losses.size() != fp32.losses.size()) return false;
-  const auto passes = [tolerance](double base, double loss) {
+  const auto passes = [=](double base, double loss) {
+    if (higher) base = -base, loss = -loss;
     return loss <= base || loss < acceptance_line(base, tolerance);  // false for NaN on either side
   };
   for (std::size_t i = 0; i < got.losses.size(); ++i) {

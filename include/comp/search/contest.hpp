@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The final head-to-head: the search's plans against FP32 and against every rule-based plan, batch by batch in turns.
 // The winner is so never slower than any of them beyond noise; the paper's is up to 10% slower than AMP in places.
+// Which plan already has an accepted run is no argument.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 #include <comp/search/outcome.hpp>
 #include <comp/search/race.hpp>
 #include <cstddef>
+#include <limits>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,14 +20,16 @@ namespace comp {
 /// Times the entrants, FP32 first. Those that are hopelessly slower than FP32 stop early but keep what was
 /// measured.
 template <class Evaluator>
-std::vector<contestant> hold_contest(Evaluator& run, const race_settings& settings, std::vector<racer> entrants) {
-  race<Evaluator>{run, stage::contest, settings, settings.contest_rounds}(entrants, false);
+std::vector<contestant> hold_contest(Evaluator& run, const race_settings& settings, std::vector<racer> entrants,
+                                     race_grounds grounds = {}) {
+  if (entrants.size() > 1) entrants.front().rounds_at_most = settings.fp32_rounds;
+  race<Evaluator>{run, stage::contest, settings, settings.contest_rounds, grounds}(entrants, false);
   std::vector<contestant> contest;
   for (racer& r : entrants) {
     contestant& c = contest.emplace_back();
     c.label = std::move(r.label);
     c.plan = std::move(r.plan);
-    c.over_fp32 = compare_paired(contest.front().seconds.empty() ? r.seconds : contest.front().seconds, r.seconds);
+    c.over_fp32 = compare_paired(contest.size() == 1 ? r.seconds : contest.front().seconds, r.seconds);
     c.seconds = std::move(r.seconds);
     c.peak_bytes = r.peak_bytes;
     c.status = r.status;
@@ -33,26 +38,117 @@ std::vector<contestant> hold_contest(Evaluator& run, const race_settings& settin
   return contest;
 }
 
-/// The order in which contestants are offered as the winner: fastest first, only those that ran and are clearly faster
-/// than FP32, and FP32 last. A contestant that comes first by noise alone gives way to one that already has an accepted
-/// epoch.
-inline std::vector<std::size_t> ranking(const std::vector<contestant>& contest) {
-  std::vector<std::size_t> order;
-  for (std::size_t i = 1; i < contest.size(); ++i) {
-    if (contest[i].status == status::ok && contest[i].over_fp32.clearly_faster()) order.push_back(i);
+/// What the losses said of a contestant; and where FP32 was hardly in the contest with it, what the pairs of batches
+/// that were judged say of its time.
+template <class Trials>
+void describe(contestant& c, const outcome& log, const Trials& trials) {
+  const auto* judged = trials.known(c.plan);
+  if (judged == nullptr) return;
+  c.loss = judged->verdict;
+  c.loss_batches = static_cast<std::size_t>(judged->trial.sample.batches);
+  if (c.seconds.empty()) c.status = judged->trial.sample.status;
+  if (c.peak_bytes == 0) c.peak_bytes = judged->trial.sample.peak_bytes;
+  const std::vector<double>&a = log.baseline.batch_seconds, &b = judged->trial.sample.batch_seconds;
+  const std::size_t pairs = std::min(a.size(), b.size());
+  if (std::min(log.contest.front().seconds.size(), c.seconds.size()) < 6 &&
+      pairs > 6)  // not in turns, but the same batches
+    c.over_fp32 = compare_paired(std::span{a}.subspan(1, pairs - 1), std::span{b}.subspan(1, pairs - 1));
+  if (c.seconds.size() < 6) c.seconds = b;
+}
+
+/// All contestants; one that has neither batches beside FP32's nor pairs gets the ratio to one that has, times that
+/// one's.
+template <class Trials>
+void describe_contest(outcome& log, const Trials& trials) {
+  for (contestant& c : log.contest) describe(c, log, trials);
+  contestant& fp32 = log.contest.front();
+  const contestant* known = nullptr;
+  for (const contestant& c : log.contest) {
+    if (&c != &fp32 && std::isfinite(c.over_fp32.ratio) && !c.seconds.empty()) known = &c;
   }
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    const double first = contest[a].over_fp32.ratio, second = contest[b].over_fp32.ratio;
-    return first != second ? first > second : a < b;
-  });
-  const auto known = std::find_if(order.begin(), order.end(),
-                                  [&](std::size_t i) { return contest[i].epoch && contest[i].epoch->ok(); });
-  const auto beats_known = [&](std::size_t i) {
-    return compare_paired(contest[*known].seconds, contest[i].seconds).clearly_faster();
+  for (contestant& c : log.contest) {
+    if (known == nullptr || &c == &fp32 || std::isfinite(c.over_fp32.ratio)) continue;
+    const paired_speedup to = compare_paired(known->seconds, c.seconds);
+    c.over_fp32.ratio = known->over_fp32.ratio * to.ratio;
+    c.over_fp32.bounds = {known->over_fp32.bounds.low * to.bounds.low, known->over_fp32.bounds.high * to.bounds.high};
+  }
+  if (fp32.seconds.empty()) fp32.seconds = log.baseline.batch_seconds;
+}
+
+/// How much longer than the fastest's each contestant's batch takes by all that is known, as a logarithm: what was
+/// raced, and what costs predict where they were learned (`predicted`: seconds of a batch, NaN where not).
+/// `memory_limit`: who needs more is left out where somebody does not; 0: none.
+template <class Predict>
+std::vector<double> judged_times(const std::vector<contestant>& contest, Predict predicted,
+                                 std::int64_t memory_limit = 0) {
+  std::vector<double> times(contest.size(), std::numeric_limits<double>::infinity());
+  const auto fits = [=](const contestant& c) { return memory_limit == 0 || c.peak_bytes <= memory_limit; };
+  const bool some_fit = std::any_of(contest.begin(), contest.end(), fits);
+  const auto usable = [&](const contestant& c) {
+    const bool trains = !c.loss || c.loss->answer != loss_answer::rejected;
+    return c.status == status::ok && !c.seconds.empty() && trains && (fits(c) || !some_fit);
   };
-  if (known != order.end() && std::none_of(order.begin(), known, beats_known))
-    std::rotate(order.begin(), known, known + 1);
-  order.push_back(0);
+  const auto base = std::max_element(contest.begin(), contest.end(), [&](const contestant& a, const contestant& b) {
+    return (usable(a) ? a.seconds.size() : 0) < (usable(b) ? b.seconds.size() : 0);
+  });
+  for (std::size_t i = 0; i < contest.size(); ++i) {
+    const contestant& c = contest[i];
+    const double expected = std::log(predicted(c.plan) / predicted(base->plan));
+    if (i == 0 && c.seconds.empty() && std::isfinite(expected))
+      times[i] = expected;  // FP32 takes part where that is cheap
+    if (!usable(c)) continue;
+    if (&c == &*base) {
+      times[i] = 0;
+      continue;
+    }
+    const paired_speedup slower = compare_paired(c.seconds, base->seconds);
+    const double raced = std::log(slower.ratio);
+    const double spread = std::log(slower.bounds.high / slower.bounds.low) / 4;
+    constexpr double trusted = 0.02;  // standard deviation of what costs predict, relative
+    if (!std::isfinite(expected) || slower.clearly_faster() || slower.clearly_slower()) {
+      times[i] = raced;
+    } else if (!std::isfinite(spread)) {
+      times[i] = expected;
+    } else {
+      const double weight = spread * spread / (spread * spread + trusted * trusted);
+      times[i] = (1 - weight) * raced + weight * expected;
+    }
+  }
+  return times;
+}
+
+/// The order in which contestants are offered as the winner: fastest first; where two are as fast, the one with the
+/// lower loss, then the one with less memory; FP32 before what is not faster.
+template <class Predict>
+std::vector<std::size_t> ranking(std::vector<contestant>& contest, Predict predicted, std::int64_t memory_limit = 0) {
+  constexpr double worth = 0.003;  // what counts as a difference
+  const std::vector<double> times = judged_times(contest, predicted, memory_limit);
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < contest.size(); ++i) {
+    if (std::isfinite(times[i]) || i == 0) order.push_back(i);
+  }
+  const auto loss_of = [&](std::size_t i) { return contest[i].loss ? contest[i].loss->difference : 0.0; };
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return times[a] != times[b] ? times[a] < times[b] : a < b; });
+  // Among those as fast as the first: FP32, else lower loss, else less memory.
+  const auto tied =
+      std::find_if(order.begin(), order.end(), [&](std::size_t i) { return times[i] > times[order.front()] + worth; });
+  if (const auto fp32 = std::find(order.begin(), tied, 0); fp32 != tied) std::rotate(order.begin(), fp32, fp32 + 1);
+  if (order.front() != 0) {
+    std::sort(order.begin(), tied, [&](std::size_t a, std::size_t b) {
+      if (loss_of(a) != loss_of(b)) return loss_of(a) < loss_of(b);
+      return contest[a].peak_bytes != contest[b].peak_bytes ? contest[a].peak_bytes < contest[b].peak_bytes
+                                                            : times[a] < times[b];
+    });
+  }
+  order.erase(std::find(order.begin(), order.end(), 0) + 1, order.end());
+  const contestant& first = contest[order.front()];
+  for (std::size_t i = 1; i < contest.size(); ++i) {
+    contestant& c = contest[i];
+    const auto against = compare_paired(first.seconds, c.seconds);
+    const bool known = std::isfinite(against.bounds.low) && std::isfinite(against.bounds.high);
+    if (&c != &first && known && !against.clearly_faster() && !against.clearly_slower()) c.tie = first.label;
+  }
   return order;
 }
 

@@ -17,9 +17,14 @@ namespace comp {
 /// Judges an epoch so far against the FP32 epoch and the best candidate's time.
 class candidate_cut {
  public:
-  /// `best_seconds`: median batch of the best accepted candidate; infinity when there is none.
-  candidate_cut(const early_cut& settings, const sample& fp32, double best_seconds)
-      : settings_{settings}, fp32_{fp32}, fp32_seconds_{median(fp32.batch_seconds)}, best_seconds_{best_seconds} {}
+  /// `best_seconds`: median batch of the best accepted candidate; infinity when there is none. `worse`: -1 for losses that
+  /// are maximised.
+  candidate_cut(const early_cut& settings, const sample& fp32, double best_seconds, double worse = 1)
+      : settings_{settings},
+        fp32_{fp32},
+        fp32_seconds_{median(fp32.batch_seconds)},
+        best_seconds_{best_seconds},
+        worse_{worse} {}
 
   /// Returns: the status to end with; status::ok to go on.
   status operator()(const sample& so_far) const {
@@ -49,7 +54,7 @@ class candidate_cut {
       base += fp32_.curve[i];
       size += std::abs(fp32_.curve[i]);
     }
-    return got > base + settings_.diverged * size;
+    return worse_ * (got - base) > settings_.diverged * size;
   }
 
   // Compares the lower quartile, not the median: a candidate is cut only when even its quick batches are slow. Until
@@ -69,6 +74,7 @@ class candidate_cut {
   const sample& fp32_;
   double fp32_seconds_;
   double best_seconds_;
+  double worse_;
 };
 
 }  // namespace comp

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one plan for one epoch or one batch: asks a ledger first, starts candidates from the common state, watches the
-// loss, turns exceptions into failed trials, and tells the observers. Not here: which plan comes next (two_stage.hpp)
-// and timing in turns (race.hpp).
+// Runs plans on a trainer: asks a ledger first, knows how many batches lead to the trainer's state, turns exceptions
+// into failed trials, and tells the observers. Not here: which plan comes next (search_run.hpp), how losses are judged
+// (trials.hpp) and timing in turns (race.hpp).
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <comp/core/concepts.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/search/acceptance.hpp>
 #include <comp/search/observers.hpp>
-#include <comp/search/settings.hpp>
+#include <comp/search/run_samples.hpp>
 #include <cstddef>
 #include <exception>
 #include <map>
+#include <memory>
 #include <new>
 #include <optional>
 #include <set>
@@ -40,31 +42,20 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Fills in what a backend left out, and refuses an "ok" without a usable loss.
-inline void complete(sample& got, double wall_seconds) {
-  if (got.seconds <= 0) got.seconds = wall_seconds;
-  if (got.ok() && got.batches <= 0) got.batches = 1;
-  if (got.ok() && !std::isfinite(got.loss)) got.status = status::not_finite;
-  for (const double loss : got.losses) {
-    if (got.ok() && !std::isfinite(loss)) got.status = status::not_finite;
-  }
-}
-
-/// Sets `seconds` and `bounds` of a trial from its batches. The first batch is left out: it pays for what is made once.
-inline void summarise_times(trial& t) {
-  if (!t.sample.ok()) return;
-  std::vector<double> times = t.sample.batch_seconds;
-  if (times.size() > 3) times.erase(times.begin());
-  t.seconds = times.empty() ? t.sample.seconds / static_cast<double>(t.sample.batches) : median(times);
-  t.bounds = median_interval(std::move(times));
-}
-
 }  // namespace detail
+
+/// A state of the trainer, and what was trained from the search's start to it. Copies share the state.
+template <class State>
+struct checkpoint {
+  std::shared_ptr<const State> state = {};
+  sample trained = {};
+};
 
 template <Backend B, class Observers>
 class evaluator {
  public:
-  using state = typename detail::state_of<B>::type;
+  using state_type = typename detail::state_of<B>::type;
+  using place = checkpoint<state_type>;
   static constexpr bool restores = detail::saves<B>;
 
   evaluator(B& trainer, Observers& observers, outcome& log) : trainer_{trainer}, observers_{observers}, log_{log} {
@@ -72,61 +63,173 @@ class evaluator {
     remember_start();
   }
 
-  /// Candidates start from the trainer's state now.
-  void remember_start() { start_ = save(); }
-
-  /// The trainer's state now; nothing for a backend that cannot save.
-  state save() {
-    if constexpr (restores) return trainer_.save();
-    return {};
+  /// The trainer's state now counts as the start of a training.
+  void remember_start() {
+    trained_ = {};
+    keep();
   }
-  void restore(const state& s) {
-    if constexpr (restores) trainer_.restore(s);
-  }
-  /// Puts the trainer back to where every candidate starts.
-  void to_start() { restore(start_); }
+  /// A run that fails puts the trainer back to its state now.
+  void keep() { kept_ = save(); }
 
-  /// One epoch of `p` from the common start. `cut` looks at the epoch so far after each batch and names the status with
-  /// which to end it, or status::ok to go on.
+  /// The trainer's state now; without it for a backend that cannot save. Saved once, however often it is asked for.
+  place save() {
+    if constexpr (restores) {
+      std::shared_ptr<const state_type> now = saved_.lock();
+      if (now == nullptr) now = std::make_shared<const state_type>(trainer_.save());
+      saved_ = now;
+      return {std::move(now), trained_};
+    }
+    return {{}, trained_};
+  }
+  void restore(const place& to) {
+    if constexpr (restores) {
+      trainer_.restore(*to.state);
+      trained_ = to.trained;
+      saved_ = to.state;
+    }
+  }
+  void to_kept() { restore(kept_); }
+
+  /// What leads from the start to the trainer's state.
+  const sample& trained() const { return trained_; }
+  /// Seconds of everything that was run, undone or not, and of what was recalled.
+  double seconds() const { return seconds_; }
+  B& trainer() { return trainer_; }
+
+  /// Makes a trial of what `work(trial)` runs, or of what a ledger has for this stage, plan and repeat.
+  /// `accepted` and the times are set from the sample alone: who knows more sets them again.
+  template <class Work>
+  trial run(stage where, const plan& p, std::string label, Work work, std::optional<std::size_t> repeat = {}) {
+    stop_if_asked();
+    trial t;
+    t.number = log_.trials.size();
+    t.stage = where;
+    t.plan = p;
+    t.label = std::move(label);
+    t.repeat = repeat ? *repeat : repeats_[{where, p}]++;
+    std::optional<trial> known;
+    if (may_recall_) apart([&] { known = observers_.recall(t); });
+    recalled_ = known.has_value();
+    if (known) {
+      t.sample = known->sample;
+      ++log_.recalled;
+      recalled_seconds_ += t.sample.seconds;
+      seconds_ += t.sample.seconds;  // it was paid for, and budgets count it
+    } else {
+      apart([&] { observers_.trial_started(t); });
+      measure(t, [&] { return work(t); });
+      recalled_ = false;
+    }
+    detail::summarise_times(t);
+    t.accepted = t.sample.ok();
+    return t;
+  }
+  /// What `work` throws ends the search, also where it is done within a candidate's run, whose fault it is not:
+  /// observers, and FP32's batches that a candidate waits for.
+  template <class F>
+  void apart(F work) {
+    try {
+      work();
+    } catch (...) {
+      if (!fatal_) fatal_ = std::current_exception();  // the first is why
+      throw;
+    }
+  }
+
+  /// Tells of a trial that run() gave, when it was judged. It is numbered now: others may have been recorded meanwhile.
+  void record(trial t) {
+    t.number = log_.trials.size();
+    auto& cost = log_.cost(t.stage);
+    ++cost.runs;
+    if (t.repeat < profile_repeats) cost.batches += static_cast<std::size_t>(t.sample.batches);
+    log_.trials.push_back(t);
+    apart([&] {
+      if (observers_.trial_done(t)) stop_asked_ = true;
+    });
+    stop_if_asked();
+  }
+
+  /// Trains the next batches under `p` from where the trainer is, until `got` has `batches` of them. `cut` looks at it
+  /// after each batch and names the status with which to end, or status::ok to go on.
+  template <class Cut>
+  void train(const trial& as, const plan& p, std::size_t batches, sample& got, Cut cut) {
+    trainer_.set_precision(p);
+    warm_.insert(p);
+    while (got.ok() && static_cast<std::size_t>(got.batches) < batches) {
+      const auto begin = std::chrono::steady_clock::now();
+      saved_.reset();
+      sample next = trainer_.run_batch();
+      detail::complete(next, detail::seconds_since(begin));
+      count(next);
+      detail::append(got, next);
+      tell(as, got);
+      if (stop_asked_) return;
+      if (got.ok()) got.status = cut(got);
+    }
+  }
+
+  /// One epoch of `p` from where the trainer is, not recorded yet.
   template <class Cut>
   trial epoch(stage where, const plan& p, std::string label, Cut cut) {
     return run(where, p, std::move(label), [&](const trial& begun) {
-      to_start();
       trainer_.set_precision(p);
       return run_watched(begun, cut);
     });
   }
-
-  /// One epoch of `p` from where the trainer is; never recalled, because it is training and no experiment.
+  /// The same, recorded. A training epoch is never recalled, because it is no experiment.
   template <class Cut>
   trial next_epoch(stage where, const plan& p, Cut cut) {
-    may_recall_ = false;
-    return run(where, p, "", [&](const trial& begun) {
-      trainer_.set_precision(p);
-      return run_watched(begun, cut);
-    });
+    if (where == stage::training) may_recall_ = false;
+    trial t = epoch(where, p, "", cut);
+    t.accepted = accepted(log_.baseline, t.sample, log_.tolerance, log_.higher_is_better);
+    record(t);
+    return t;
   }
 
   /// The next batch under `p`; the state moves on. A batch before a plan's first one pays for what that makes (compiled
-  /// primitives, workspaces); it is neither kept nor told.
+  /// primitives, workspaces); it is neither timed nor told.
   trial batch(stage where, const plan& p, std::string label) {
-    return run(where, p, std::move(label), [&](const trial&) {
-      trainer_.set_precision(p);
-      if (warm_.insert(p).second) {
-        sample first = trainer_.run_batch();
+    const trial t = run(where, p, std::move(label), [&](const trial& begun) {
+      sample first, got;
+      const auto on = [](const sample&) { return status::ok; };
+      if (!warm_.contains(p)) {
+        train(begun, p, 1, first, on);
         if (!first.ok() && first.status != status::not_finite) return first;
       }
-      const auto begin = std::chrono::steady_clock::now();
-      sample got = trainer_.run_batch();
-      if (got.seconds <= 0) got.seconds = detail::seconds_since(begin);
+      train(begun, p, 1, got, on);
       return got;
     });
+    record(t);
+    return t;
+  }
+  bool warm(const plan& p) const { return warm_.contains(p); }
+
+  /// Numbers that `work(trainer)` gives about plan `p`, which leaves the state as it is: a profile's, a score's. They
+  /// go through the ledger like a run, so a search that is resumed decides by the same ones. Throws: `error` with what
+  /// it threw.
+  template <class F>
+  std::vector<double> numbers(const plan& p, std::string label, std::size_t repeat, F work) {
+    const trial t = run(
+        stage::baseline, p, std::move(label),
+        [&](const trial&) {
+          const auto begin = std::chrono::steady_clock::now();
+          trainer_.set_precision(p);
+          sample got{.loss = 0, .batches = 1, .curve = work(trainer_)};
+          got.seconds = detail::seconds_since(begin);
+          seconds_ += got.seconds;
+          return got;
+        },
+        repeat);
+    record(t);
+    require<error>(t.sample.ok(), "{}",
+                   t.sample.message.empty() ? std::string{name(t.sample.status)} : t.sample.message);
+    return t.sample.curve;
   }
 
   /// True when the last trial came from a ledger, so the trainer's state is not what it left.
   bool recalled() const { return recalled_; }
 
-  /// Adds wall time to a stage, beside what its runs take.
+  /// Adds wall time to a stage.
   template <class F>
   void timed(stage where, F&& work) {
     const auto begin = std::chrono::steady_clock::now();
@@ -136,36 +239,6 @@ class evaluator {
   }
 
  private:
-  template <class Work>
-  trial run(stage where, const plan& p, std::string label, Work work) {
-    stop_if_asked();
-    trial t;
-    t.number = log_.trials.size();
-    t.stage = where;
-    t.plan = p;
-    t.label = std::move(label);
-    t.repeat = repeats_[{where, p}]++;
-    const auto known = may_recall_ ? observers_.recall(t) : std::nullopt;
-    recalled_ = known.has_value();
-    if (recalled_) {
-      t.sample = known->sample;
-      recalled_seconds_ += t.sample.seconds;
-    } else {
-      observers_.trial_started(t);
-      measure(t, [&] { return work(t); });
-    }
-    detail::summarise_times(t);
-    auto& cost = log_.cost(where);
-    ++cost.runs;
-    cost.batches += static_cast<std::size_t>(t.sample.batches);
-    const bool judged = where == stage::epochs || where == stage::training;
-    t.accepted = judged ? accepted(log_.baseline, t.sample, log_.tolerance) : t.sample.ok();
-    log_.trials.push_back(t);
-    if (observers_.trial_done(t)) stop_asked_ = true;
-    stop_if_asked();
-    return t;
-  }
-
   // Runs `work` into t.sample; whatever it throws becomes a status, and the state is put back.
   template <class Work>
   void measure(trial& t, Work work) {
@@ -177,10 +250,12 @@ class evaluator {
     try {
       t.sample = work();
       if constexpr (detail::validates<B>) {
-        if (t.sample.ok() && t.sample.batches > 1) t.sample.score = trainer_.validate();
+        const bool epoch = t.stage == stage::training || !restores;
+        if (epoch && t.sample.ok() && t.sample.batches > 1) t.sample.score = trainer_.validate();
       }
     } catch (const interrupted&) {
-      to_start();
+      to_kept();
+      if (fatal_) std::rethrow_exception(std::exchange(fatal_, nullptr));  // why it was stopped
       throw;
     } catch (const out_of_memory& e) {
       fail(status::out_of_memory, e.what());
@@ -189,42 +264,58 @@ class evaluator {
     } catch (const std::exception& e) {
       fail(status::failed, e.what());
     }
-    if (observer_failed_) {
-      to_start();
-      std::rethrow_exception(std::exchange(observer_failed_, nullptr));
+    if (fatal_) {
+      to_kept();
+      std::rethrow_exception(std::exchange(fatal_, nullptr));
     }
     detail::complete(t.sample, detail::seconds_since(begin));
     if (stop_asked_) stop_if_asked();
-    if (!t.sample.ok()) to_start();
+    if (!t.sample.ok()) to_kept();
+  }
+
+  void count(const sample& more) {
+    detail::append(trained_, more);
+    trained_.status = status::ok;
+    seconds_ += more.seconds;
+  }
+
+  void tell(const trial& begun, const sample& so_far) {
+    try {
+      apart([&] {
+        observers_.batch_done(begun, so_far);
+        if (observers_.stop_requested()) stop_asked_ = true;
+      });
+    } catch (...) {
+      stop_asked_ = true;  // measure() throws it on
+    }
   }
 
   template <class Cut>
   sample run_watched(const trial& begun, Cut cut) {
+    sample got;
+    saved_.reset();
+    const auto begin = std::chrono::steady_clock::now();
     if constexpr (!detail::stops<B>) {
-      return trainer_.run_epoch();
+      got = trainer_.run_epoch();
     } else {
       status ended = status::ok;
       const stop_predicate watch = [&](const sample& so_far) {
-        try {
-          observers_.batch_done(begun, so_far);
-          if (observers_.stop_requested()) stop_asked_ = true;
-        } catch (...) {
-          observer_failed_ = std::current_exception();
-          return true;
-        }
+        tell(begun, so_far);
         if (ended == status::ok) ended = cut(so_far);
         return stop_asked_ || ended != status::ok;
       };
-      sample got = trainer_.run_epoch(watch);
+      got = trainer_.run_epoch(watch);
       // A backend may name a stop of ours stopped_early itself; why it was stopped is ours to say.
       if (ended != status::ok && (got.ok() || got.status == status::stopped_early)) got.status = ended;
-      return got;
     }
+    detail::complete(got, detail::seconds_since(begin));
+    count(got);
+    return got;
   }
 
   void stop_if_asked() {
     if (!stop_asked_ && !observers_.stop_requested()) return;
-    to_start();
+    to_kept();
     throw interrupted{
         fmt::format("search stopped after {} runs (it was asked to): start it again with the same ledger to go on",
                     log_.trials.size())};
@@ -233,11 +324,13 @@ class evaluator {
   B& trainer_;
   Observers& observers_;
   outcome& log_;
-  state start_;
+  place kept_;
+  std::weak_ptr<const state_type> saved_;  // the trainer's state, as long as it is the one that was saved
+  sample trained_ = {};
+  double seconds_ = 0, recalled_seconds_ = 0;
   std::map<std::pair<stage, plan>, std::size_t> repeats_;
   std::set<plan> warm_;
-  std::exception_ptr observer_failed_;
-  double recalled_seconds_ = 0;
+  std::exception_ptr fatal_;
   bool may_recall_ = true, recalled_ = false, stop_asked_ = false;
 };
 

@@ -12,25 +12,25 @@
 
 namespace comp {
 
-/// `p` with FP32 wherever `keep` says no.
-template <class Keep>
-plan raised(plan p, Keep keep) {
-  for (std::size_t i = 0; i < p.size(); ++i) {
-    if (!keep(i)) p[i] = precision::fp32;
-  }
-  return p;
-}
-
-/// Returns: `p`; then without its deny-operators; then with allow-operators alone; then all FP32. None twice.
-inline std::vector<plan> conservative_ladder(const plan& p, std::span<const decision> decisions) {
+/// Returns: `p`; then without its deny-operators; then with allow-operators alone; then `base`, the most conservative
+/// plan that runs, which is also what is meant by "without". None twice.
+inline std::vector<plan> conservative_ladder(const plan& p, std::span<const decision> decisions, const plan& base) {
   std::vector<plan> ladder{p};
-  const auto add = [&](plan next) {
+  const auto add = [&](auto keeps) {
+    plan next = p;
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      if (!keeps(decisions[i].category)) next[i] = base[i];
+    }
     if (std::find(ladder.begin(), ladder.end(), next) == ladder.end()) ladder.push_back(std::move(next));
   };
-  add(raised(p, [&](std::size_t i) { return decisions[i].category != category::deny; }));
-  add(raised(p, [&](std::size_t i) { return decisions[i].category == category::allow; }));
-  add(plan{p.size()});
+  add([](category c) { return c != category::deny; });
+  add([](category c) { return c == category::allow; });
+  add([](category) { return false; });
   return ladder;
+}
+/// The same from all FP32.
+inline std::vector<plan> conservative_ladder(const plan& p, std::span<const decision> decisions) {
+  return conservative_ladder(p, decisions, plan{p.size()});
 }
 
 }  // namespace comp

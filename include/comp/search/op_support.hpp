@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operators a backend runs in which precision, where it can say: FP8 may exist for matrix products only.
-// What is not there is not searched, and plans that would ask for it (a rule's, a segment's that follows its
-// neighbours) take the first searched precision that is. Inert for a backend without `supports`.
+// Which operators a backend runs in which precision, where it can say: FP8 may exist for matrix products only, and FP32
+// may be missing. What is not there is not searched, and plans that would ask for it (a rule's, a segment's that follows
+// its neighbours) take the first searched precision that is. Inert for a backend without `supports`.
 #pragma once
 
+#include <algorithm>
 #include <bitset>
 #include <comp/core/concepts.hpp>
 #include <comp/core/op_graph.hpp>
@@ -28,9 +29,18 @@ class op_support {
       }
     }
   }
-  /// FP32 is always there.
   bool operator()(std::size_t op, precision p) const {
-    return p == precision::fp32 || lacks_.empty() || !lacks_[op].test(static_cast<std::size_t>(p));
+    return lacks_.empty() || !lacks_[op].test(static_cast<std::size_t>(p));
+  }
+  /// The widest precision that operator `op` runs in of FP32 and those that are searched: FP32 where it has it, and
+  /// where it has none of them.
+  precision widest(std::size_t op) const {
+    if ((*this)(op, precision::fp32)) return precision::fp32;
+    for (const precision p : all_precisions) {
+      const bool searched = std::find(lows_.begin(), lows_.end(), p) != lows_.end();
+      if (searched && (*this)(op, p)) return p;
+    }
+    return precision::fp32;
   }
   /// `p`, or what stands in for it.
   precision instead_of(std::size_t op, precision p) const {
@@ -38,7 +48,7 @@ class op_support {
     for (const precision low : lows_) {
       if ((*this)(op, low)) return low;
     }
-    return precision::fp32;
+    return widest(op);
   }
   plan applied_to(plan p) const {
     for (std::size_t i = 0; i < p.size(); ++i) p[i] = instead_of(i, p[i]);

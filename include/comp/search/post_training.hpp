@@ -1,14 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training on with the found plan, guarded: a loss that is not finite or leaves the road puts the last good state back
-// and goes on with the next more conservative plan, in the end with all FP32. Nothing that was trained well is lost.
-// Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan, even FP32").
+// Training on with the found plan, guarded: a loss that is not finite, or is suspicious (guard.hpp), puts the last good
+// state back, and FP32 (the last, most conservative plan of the ladder) trains the epoch instead. Where it does the
+// same, the plan is acquitted and trains on; where it is clearly better, the next more conservative plan takes over.
+// FP32's epoch is kept either way: nothing that was trained well is lost. A plan that makes no progress is audited
+// after 4, 8, 16, ... epochs: FP32 runs some batches of the same epoch from the same state. FP32 itself is never given
+// up for its loss: the result's warnings tell of it. Where the backend cannot restore there is no comparing: what is
+// suspicious is given up. Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan, even FP32").
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <comp/search/evaluator.hpp>
+#include <comp/search/guard.hpp>
 #include <comp/search/outcome.hpp>
+#include <comp/search/training_epochs.hpp>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,10 +23,8 @@
 namespace comp {
 
 struct post_training {
-  std::size_t epochs = 1;  // in all, the winner's own epoch counted in
-  double diverged =
-      0.5;  // an epoch's loss may be so many times |best loss| above the best loss before it counts as diverged
-  std::size_t batches = 20;  // of an epoch that must have been trained before divergence is judged
+  std::size_t epochs = 1;  // in all, those that the search trained counted in
+  guard_settings guard = {};
 
   /// A plan that had to be given up.
   struct fallback {
@@ -29,12 +34,14 @@ struct post_training {
     std::string message = {};
   };
   struct result {
-    std::vector<sample> epochs = {};  // each finished epoch, the winner's own first where it was kept
+    std::vector<sample> epochs = {};  // each finished epoch, those of the search first
     std::vector<fallback> fallbacks = {};
-    comp::plan plan = {};  // that the last epoch was trained with
+    std::vector<std::string> warnings = {};
+    std::size_t compared = 0;  // times that FP32 was run to judge the plan
+    comp::plan plan = {};      // to train on with; the trainer has it
   };
 
-  /// Trains `trainer` on from the state that the search left it in.
+  /// Trains `trainer` on from the state that the search left it in; an epoch that the search began is finished first.
   /// Throws: `comp::error` when even all FP32 does not train; `interrupted` as a search does.
   template <Backend B, Observer... Observers>
   result run(B& trainer, const outcome& found, Observers&&... observers) const;
@@ -42,84 +49,180 @@ struct post_training {
 
 namespace detail {
 
-/// Judges an epoch so far against the best epoch yet.
-class road_guard {
+/// One training after a search.
+template <Backend B, class Observers>
+class guarded_training {
  public:
-  road_guard(const post_training& settings, double best_loss) : settings_{settings}, best_loss_{best_loss} {}
-
-  status operator()(const sample& so_far) const {
-    if (!std::isfinite(so_far.loss)) return status::not_finite;
-    if (static_cast<std::size_t>(so_far.batches) < settings_.batches) return status::ok;
-    return judge(so_far);
-  }
-  status judge(const sample& epoch) const {
-    return epoch.loss > best_loss_ + settings_.diverged * std::abs(best_loss_) ? status::diverged : status::ok;
-  }
-
- private:
-  post_training settings_;
-  double best_loss_;
-};
-
-/// While it lives the trainer knows that its epochs are no experiments.
-template <Backend B>
-class told_of_training {
- public:
-  explicit told_of_training(B& trainer) : trainer_{trainer} { tell(true); }
-  told_of_training(const told_of_training&) = delete;
-  told_of_training& operator=(const told_of_training&) = delete;
-  ~told_of_training() {
-    try {
-      tell(false);
-    } catch (...) {  // what ended the training is what its caller hears of
+  guarded_training(const post_training& settings, B& trainer, Observers& observers, const outcome& found)
+      : settings_{settings},
+        log_{found},
+        run_{trainer, observers, log_},
+        normal_{settings.guard},
+        worse_{found.higher_is_better ? -1.0 : 1.0},
+        ladder_{found.fallbacks.empty() ? std::vector{found.plan} : found.fallbacks} {
+    normal_.learn(made_lower_better(found.baseline.curve, worse_));
+    const std::size_t epoch = found.batches_per_epoch, behind = epoch > 0 ? found.trained_batches : 0;
+    for (std::size_t at = 0; at + epoch <= behind && epoch > 0; at += epoch) {
+      sample part = part_of(found.trained, at, at + epoch);
+      normal_.learn(made_lower_better(part.curve, worse_));
+      count(std::move(part));
     }
+    if (epoch > 0 && behind % epoch > 0) begun_ = part_of(found.trained, behind - behind % epoch, behind);
+  }
+
+  post_training::result operator()() {
+    while (got_.epochs.size() < settings_.epochs) {
+      const bool audited = settings_.guard.on && can_compare() && !begun_ && audits_.due(got_.epochs.size(), means_);
+      epoch_watch watch{normal_, settings_.guard.on && !safest(), worse_};
+      watched epoch = train(ladder_[rung_], watch);
+      if (epoch.run.ok() && settings_.guard.on && normal_.suspects(epoch.losses, true)) {
+        if (safest()) {
+          tell_of(epoch.losses);
+        } else {
+          epoch.run.status = status::diverged;
+          run_.to_kept();
+        }
+      }
+      if (!epoch.run.ok()) {
+        mend(epoch);
+      } else if (audited) {
+        audit(std::move(epoch));
+      } else {
+        finish(std::move(epoch));
+      }
+    }
+    got_.plan = ladder_[rung_];
+    run_.trainer().set_precision(got_.plan);
+    return std::move(got_);
   }
 
  private:
-  void tell([[maybe_unused]] bool on) {
-    if constexpr (knows_post_training<B>) trainer_.post_training(on);
+  using runs = evaluator<B, Observers>;
+
+  bool safest() const { return rung_ + 1 >= ladder_.size(); }
+  bool can_compare() const { return runs::restores && !safest(); }
+
+  struct watched {
+    sample run = {};
+    std::vector<double> losses = {};  // of each batch
+  };
+
+  // The next epoch, or the rest of the one that was begun.
+  watched train(const plan& p, epoch_watch& watch) {
+    const sample run = train_until(p, [&watch](const sample& so_far) { return watch(so_far); });
+    return {run, watch.losses_of(run)};
   }
-  B& trainer_;
+  template <class Cut>
+  sample train_until(const plan& p, Cut cut) {
+    if (!begun_) return run_.next_epoch(stage::training, p, cut).sample;
+    const std::size_t left = log_.batches_per_epoch - static_cast<std::size_t>(begun_->batches);
+    const trial t = run_.run(stage::training, p, "", [&](const trial& as) {
+      sample got;
+      run_.train(as, p, left, got, cut);
+      return got;
+    });
+    run_.record(t);
+    return t.sample;
+  }
+
+  void finish(watched epoch) {
+    if (begun_) {
+      append(*begun_, epoch.run);
+      begun_->score = epoch.run.score;
+      epoch.run = *std::exchange(begun_, std::nullopt);
+    }
+    normal_.learn(epoch.losses);
+    count(std::move(epoch.run));
+    run_.remember_start();
+  }
+  void count(sample epoch) {
+    means_.push_back(worse_ * epoch.loss);
+    got_.epochs.push_back(std::move(epoch));
+  }
+
+  void give_up(status why, std::string message) {
+    got_.fallbacks.push_back({got_.epochs.size(), ladder_[rung_], ladder_[rung_ + 1], why, std::move(message)});
+    ++rung_;
+    audits_.plan_given_up(got_.epochs.size());
+  }
+
+  // An epoch ended badly, and the state is that of its start. FP32 trains it where the loss is what was bad.
+  void mend(const watched& bad) {
+    refuse(bad.run, safest());
+    const bool not_finite = bad.run.status == status::not_finite;
+    if (!can_compare() || (!not_finite && bad.run.status != status::diverged)) {
+      return give_up(bad.run.status, bad.run.message);
+    }
+    ++got_.compared;
+    epoch_watch watch{normal_, false, worse_};
+    watched fp32 = train(ladder_.back(), watch);
+    refuse(fp32.run, fp32.run.status == status::not_finite);
+    if (!fp32.run.ok()) return give_up(bad.run.status, bad.run.message);
+    if (not_finite || clearly_better(fp32.losses, bad.losses, normal_)) {
+      give_up(bad.run.status, bad.run.message);
+    } else {
+      normal_.relax();
+    }
+    finish(std::move(fp32));
+  }
+
+  // A whole epoch ended well but brings no progress: would FP32 have?
+  void audit(watched epoch) {
+    if (epoch.run.curve.empty()) return finish(std::move(epoch));
+    ++got_.compared;
+    const auto after = run_.save();
+    run_.to_kept();
+    audit_watch watch{settings_.guard, epoch.run.curve, worse_};
+    const sample fp32 = train_until(ladder_.back(), [&watch](const sample& so_far) { return watch(so_far); });
+    if (fp32.ok() && watch.convicts(fp32)) {
+      give_up(status::diverged,
+              fmt::format("no progress: the epoch's loss was {:.4g}, FP32's from the same state {:.4g}", epoch.run.loss,
+                          fp32.loss));
+      epoch = {fp32, made_lower_better(fp32.curve, worse_)};
+    } else {
+      audits_.acquitted(got_.epochs.size());
+      run_.restore(after);
+    }
+    finish(std::move(epoch));
+  }
+
+  void tell_of(const std::vector<double>& losses) {
+    const auto last = std::span{losses}.last(std::min(normal_.window(), losses.size()));
+    got_.warnings.push_back(
+        fmt::format("FP32's loss is {:.4g} at the end of epoch {} (it was {:.4g} at most in the epochs before): "
+                    "where it should not rise, lower the learning rate",
+                    worse_ * mean_of(last), got_.epochs.size(), worse_ * normal_.highest()));
+    normal_.relax();
+  }
+
+  void refuse(const sample& ended, bool refused) const {
+    require<error>(!refused,
+                   "training in FP32 ended as {} in epoch {}{}{} (there is no more conservative plan): "
+                   "check the learning rate and the data{}",
+                   name(ended.status), got_.epochs.size(), ended.message.empty() ? "" : ": ", ended.message,
+                   runs::restores ? "; the trainer is in its last good state" : "");
+  }
+
+  const post_training& settings_;
+  outcome log_;  // numbers go on from the search's
+  runs run_;
+  recent_levels normal_;
+  audit_times audits_;
+  double worse_;  // -1 for losses that are maximised
+  std::vector<comp::plan> ladder_;
+  std::size_t rung_ = 0;
+  std::optional<sample> begun_;
+  std::vector<double> means_;
+  post_training::result got_;
 };
 
 }  // namespace detail
 
 template <Backend B, Observer... Observers>
 post_training::result post_training::run(B& trainer, const outcome& found, Observers&&... observers) const {
-  observer_list<std::remove_reference_t<Observers>...> list{observers...};
-  outcome log = found;  // numbers go on from the search's
-  evaluator<B, decltype(list)> run{trainer, list, log};
+  detail::training_observers<std::remove_reference_t<Observers>...> list{observers...};
   const detail::told_of_training<B> until_the_end{trainer};
-  std::vector<comp::plan> ladder = found.fallbacks.empty() ? std::vector{found.plan} : found.fallbacks;
-  result got;
-  got.plan = found.plan;
-  double best_loss = found.baseline.loss;
-  if (found.trained_epochs > 0 && found.first_epoch) {
-    got.epochs.push_back(*found.first_epoch);
-    best_loss = std::fmin(best_loss, found.first_epoch->loss);
-  }
-  std::size_t rung = 0;
-  while (got.epochs.size() < epochs) {
-    const detail::road_guard guard{*this, best_loss};
-    const trial t = run.next_epoch(stage::training, ladder[rung], guard);
-    sample epoch = t.sample;
-    if (epoch.ok()) epoch.status = guard.judge(epoch);
-    if (epoch.ok()) {
-      best_loss = std::fmin(best_loss, epoch.loss);  // NaN: none known before
-      got.epochs.push_back(std::move(epoch));
-      run.remember_start();
-      continue;
-    }
-    run.to_start();
-    require<error>(rung + 1 < ladder.size(),
-                   "training in FP32 ended as {} in epoch {}{}{} (there is no more conservative plan): "
-                   "check the learning rate and the data{}",
-                   name(epoch.status), got.epochs.size(), epoch.message.empty() ? "" : ": ", epoch.message,
-                   decltype(run)::restores ? "; the trainer is in its last good state" : "");
-    got.fallbacks.push_back({got.epochs.size(), ladder[rung], ladder[rung + 1], epoch.status, epoch.message});
-    got.plan = ladder[++rung];
-  }
-  return got;
+  return detail::guarded_training{*this, trainer, list, found}();
 }
 
 }  // namespace comp

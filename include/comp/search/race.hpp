@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times plans in turns, a batch each per round, so that a drift of the machine hits all of them alike; every second
 // round runs backwards. Plans that are clearly slower leave, and the race ends when it is decided. What is compared are
-// ratios of batches of the same round (core/statistics.hpp), never times of different moments. A loss that is not
-// finite is blamed on a plan only when it comes from the common start: else another plan may have spoilt the weights.
+// ratios of batches of the same round (core/statistics.hpp), never times of different moments. Where batches differ in
+// length all plans of a round run the same one.
+// Batches of plans that are known to train count as training; else all of them are undone when the race ends. A loss
+// that is not finite is blamed on a plan only when it comes from the common start: else another plan may have spoilt
+// the weights.
 #pragma once
 
 #include <algorithm>
@@ -11,6 +14,8 @@
 #include <comp/search/settings.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,32 +26,49 @@ struct racer {
   comp::plan plan = {};
   std::string label = {};
   std::vector<double> seconds = {};  // one per round that it ran
+  std::size_t rounds_at_most = std::numeric_limits<std::size_t>::max();
   std::int64_t peak_bytes = 0;
   comp::status status = comp::status::ok;
   bool out = false;  // left the race: failed or clearly slower
 };
 
-/// Runs rounds among racers of one stage. The state moves on from batch to batch; losses are not looked at.
+/// What a race may do with the training.
+struct race_grounds {
+  bool trains = false;        // its plans are known to train: their batches are kept
+  bool same_batches = false;  // batches differ in length: all of a round run the same
+};
+
+/// Runs rounds among racers of one stage. Losses are not looked at.
 template <class Evaluator>
 class race {
  public:
-  race(Evaluator& run, stage where, const race_settings& settings, std::size_t max_rounds)
-      : run_{run}, stage_{where}, settings_{settings}, max_rounds_{max_rounds} {}
+  race(Evaluator& run, stage where, const race_settings& settings, std::size_t max_rounds, race_grounds grounds = {})
+      : run_{run}, stage_{where}, settings_{settings}, max_rounds_{max_rounds}, grounds_{grounds} {}
 
-  /// The first racer is the reference and never leaves. `leave`: clearly slower racers stop running, and the race ends
-  /// when each is decided against the reference; else it ends when the fastest is clearly so, and only those that are
-  /// hopeless against the reference leave.
+  /// The first racer is the reference and leaves only when its rounds are over. `leave`: clearly slower racers stop
+  /// running, and the race ends when each is decided against the reference; else it ends when the fastest is clearly
+  /// so, and only those that are hopeless against the reference leave.
   void operator()(std::vector<racer>& racers, bool leave) {
-    to_start();
+    start_ = run_.save();
+    fresh_ = true;
     for (std::size_t round = 0; round < max_rounds_ && !decided(racers, round, leave); ++round) {
+      const auto before = grounds_.same_batches ? std::optional{run_.save()} : std::nullopt;
+      bool first = true;
       for (std::size_t i = 0; i < racers.size(); ++i) {
         racer& r = racers[round % 2 == 0 ? i : racers.size() - 1 - i];
-        if (!r.out) lap(r);
+        if (r.out || round >= r.rounds_at_most) continue;
+        if (before && !std::exchange(first, false)) run_.restore(*before);
+        if (before && !run_.warm(r.plan)) {
+          (void)run_.batch(stage_, r.plan, r.label);  // a second batch, so another one
+          run_.restore(*before);
+        }
+        lap(r);
       }
       for (std::size_t i = 1; i < racers.size(); ++i) {
         if (!racers[i].out && drops(racers, racers[i], leave)) racers[i].out = true;
       }
     }
+    if (!grounds_.trains) run_.restore(start_);
   }
 
  private:
@@ -69,14 +91,16 @@ class race {
   }
 
   void to_start() {
-    run_.to_start();
+    run_.restore(start_);
     fresh_ = true;
   }
 
-  static const racer& fastest(const std::vector<racer>& racers) {
-    const racer* best = &racers.front();
+  bool running(const racer& r) const { return !r.out && r.rounds_at_most >= max_rounds_; }
+  const racer& fastest(const std::vector<racer>& racers) const {
+    const auto first = std::find_if(racers.begin(), racers.end(), [&](const racer& r) { return running(r); });
+    const racer* best = first == racers.end() ? &racers.front() : &*first;
     for (const racer& r : racers) {
-      if (!r.out && median(r.seconds) < median(best->seconds)) best = &r;
+      if (running(r) && median(r.seconds) < median(best->seconds)) best = &r;
     }
     return *best;
   }
@@ -99,12 +123,13 @@ class race {
   }
 
   bool decided(const std::vector<racer>& racers, std::size_t rounds, bool leave) const {
-    const auto left = std::ranges::count_if(racers, [](const racer& r) { return !r.out; });
+    const auto left = std::count_if(racers.begin(), racers.end(),
+                                    [&](const racer& r) { return !r.out && rounds < r.rounds_at_most; });
     if (left <= 1) return rounds > 0;
     if (rounds < settings_.min_rounds) return false;
     const racer& rival = leave ? racers.front() : fastest(racers);
-    return std::ranges::all_of(racers, [&](const racer& r) {
-      if (r.out || &r == &rival) return true;
+    return std::all_of(racers.begin(), racers.end(), [&](const racer& r) {
+      if (r.out || &r == &rival || rounds >= r.rounds_at_most) return true;
       const auto against = compare_paired(rival.seconds, r.seconds);
       return against.clearly_faster() || against.clearly_slower();
     });
@@ -114,6 +139,8 @@ class race {
   stage stage_;
   race_settings settings_;
   std::size_t max_rounds_;
+  race_grounds grounds_;
+  typename Evaluator::place start_ = {};
   bool fresh_ = true;  // no batch was trained since the common start
 };
 

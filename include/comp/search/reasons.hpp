@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why each operator has its precision, one sentence per operator, for reports.
+// Why each operator has its precision, one sentence per operator, for reports. Says what was seen: plans with the
+// operator low that were accepted or rejected, what it saves, what its casts cost.
+// Not here: who fills in outcome::fates (guided_search.hpp).
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <comp/policy/tensor_core.hpp>
 #include <comp/search/candidate_space.hpp>
 #include <comp/search/outcome.hpp>
@@ -14,9 +18,48 @@ namespace comp {
 
 namespace detail {
 
+/// What happened to an operator in the plans that were judged by their losses.
+struct tried_low {
+  bool any_plan = false;  // of the search: some plan was judged
+  bool timed = false;     // of the search: some plans were timed in turns
+  bool tried = false, accepted = false;
+};
+
+inline std::vector<tried_low> what_was_tried(const outcome& found, const plan& base) {
+  std::vector<tried_low> seen(found.graph.size());
+  for (tried_low& each : seen) each.timed = found.cost(stage::batches).runs > 0;
+  for (const trial& t : found.trials) {
+    if (t.stage != stage::epochs || t.repeat >= perturbed_repeats || t.plan.size() != seen.size()) continue;
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      seen[i].any_plan = true;
+      if (t.plan[i] == base[i]) continue;
+      seen[i].tried = true;
+      seen[i].accepted = seen[i].accepted || t.accepted;
+    }
+  }
+  return seen;
+}
+
+/// "12.3 us", "1.20 ms".
+inline std::string short_time(double seconds) {
+  return seconds < 1e-3 ? fmt::format("{:.3g} us", 1e6 * seconds) : fmt::format("{:.3g} ms", 1e3 * seconds);
+}
+
+/// Why an operator that was to be lowered has not been, by what was judged.
+inline std::string not_lowered(const tried_low& seen) {
+  if (!seen.any_plan) return "batches with it low were not faster";
+  if (!seen.tried) return "no plan with it low was tried";
+  return seen.accepted ? "plans with it low kept the loss, but the fastest has it not"
+                       : "every plan with it low was rejected, cut or failed";
+}
+
 inline std::string reason_of(const op_info& op, const decision& said, op_role role, segment_kind segment,
-                             precision chosen, precision low, const hardware& machine) {
+                             const tried_low& seen, precision chosen, precision low, const hardware& machine) {
   const bool is_fp32 = chosen == precision::fp32;
+  const auto lowered = [&] {
+    return seen.any_plan ? fmt::format("the fastest plan that kept the loss has it in {}", name(chosen))
+                         : fmt::format("batches were fastest with it in {}; no loss was looked at", name(chosen));
+  };
   switch (role) {
     case op_role::view:
       return "moves no data of its own: has its producer's precision";
@@ -24,47 +67,128 @@ inline std::string reason_of(const op_info& op, const decision& said, op_role ro
       return said.fixed ? fmt::format("the policy fixes it at {}", name(chosen))
                         : "no low precision was to be searched";
     case op_role::lowered:
-      return is_fp32 ? "on the allow list, and its sizes suit the hardware: lowering it did not pay or did not converge"
-                     : fmt::format("on the allow list, and its sizes suit the hardware: {}", name(chosen));
+      return fmt::format("on the allow list, and its sizes suit the hardware: {}",
+                         is_fp32 ? not_lowered(seen) : std::string{name(chosen)});
     case op_role::searched:
       if (said.category == category::deny) {
-        return is_fp32 ? "on the deny list: lowering it by epochs was not accepted or not faster"
-                       : fmt::format("on the deny list, but an epoch in {} kept the loss and was faster", name(chosen));
+        return is_fp32 ? "on the deny list: " + not_lowered(seen) : "on the deny list, but " + lowered();
       }
-      return is_fp32 ? fmt::format("on the allow list, but {}: FP32 was as fast", policy::why_not(op, low, machine))
-                     : fmt::format("on the allow list; an epoch in {} kept the loss and was fastest", name(chosen));
+      return is_fp32
+                 ? fmt::format("on the allow list, but {}: {}", policy::why_not(op, low, machine), not_lowered(seen))
+                 : "on the allow list: " + lowered();
     case op_role::undecided:
       break;
   }
   if (segment == segment_kind::alone) return "no list names it and no decided operator is near: FP32";
   if (segment == segment_kind::follows)
     return fmt::format("the decided operators around it agree: follows them in {}", name(chosen));
-  return fmt::format("the decided operators around it differ: batches were fastest with {}", name(chosen));
+  const char* where = segment == segment_kind::decided ? "no list names it" : "the decided operators around it differ";
+  return seen.timed ? fmt::format("{}: batches were fastest with {}", where, name(chosen))
+                    : fmt::format("{}, and no plans were timed in turns: {}", where, name(chosen));
+}
+
+/// "saves 12 us of a batch, and spares 3 us of casts"; empty where costs are not known.
+inline std::string worth_of(const op_fate& f) {
+  if (!std::isfinite(f.saves) || !std::isfinite(f.casts)) return {};
+  std::string text = f.saves > 0   ? fmt::format("saves {} of a batch", short_time(f.saves))
+                     : f.saves < 0 ? fmt::format("takes {} longer itself", short_time(-f.saves))
+                                   : "saves nothing itself";
+  if (f.casts > 0) text += fmt::format(", and adds {} of casts", short_time(f.casts));
+  if (f.casts < 0) text += fmt::format(", and spares {} of casts", short_time(-f.casts));
+  return text;
+}
+
+/// Why a guided search left an operator in `base`.
+inline std::string left_high(const op_fate& f, precision base) {
+  using enum op_fate::kind;
+  switch (f.what) {
+    case none:
+      return "moves no data of its own: has its producer's precision";
+    case fixed:
+      return fmt::format("the policy fixes it at {}", name(base));
+    case unsupported:
+      return fmt::format("the backend runs it in no precision that was searched: {}", name(base));
+    case dropped:
+      return fmt::format("{} was not searched, a batch with all operators in it was too slow: {}", name(f.low),
+                         name(base));
+    case harmful: {
+      const std::string beside = f.beside == 0   ? "alone"
+                                 : f.beside == 1 ? "beside one accepted operator"
+                                                 : fmt::format("beside {} accepted operators", f.beside);
+      const std::string by =
+          std::isfinite(f.difference) ? fmt::format(", the loss {:.3g}% worse", 100 * f.difference) : "";
+      return fmt::format("in {} {} it was rejected{}: {}", name(f.low), beside, by, name(base));
+    }
+    case undecided:
+      return fmt::format(
+          "rejected plans had it in {}, and it was not asked about alone (too little to gain, or the budget spent): {}",
+          name(f.low), name(base));
+    case unasked:
+    case accepted:
+      break;
+  }
+  const std::string worth = worth_of(f);
+  if (f.what == unasked) {
+    return fmt::format("no plan with it in {} was worth a try{}: {}", name(f.low),
+                       worth.empty() ? "" : fmt::format(", by its costs it {}", worth), name(base));
+  }
+  if (worth.empty()) return fmt::format("{} kept the loss, but was not faster: {}", name(f.low), name(base));
+  if (f.saves <= f.casts) return fmt::format("{} kept the loss, but {}: {}", name(f.low), worth, name(base));
+  return fmt::format("{} kept the loss and by its costs {}, but plans with it were not faster: {}", name(f.low), worth,
+                     name(base));
+}
+
+inline std::string guided_reason(const op_fate& f, precision chosen, precision base, const std::string& winner,
+                                 bool searched) {
+  using enum op_fate::kind;
+  if (f.what == none || f.what == fixed) return left_high(f, base);
+  if (chosen == base) {
+    if (f.what == accepted && !searched) {
+      if (winner != "fp32") return fmt::format("the whole plan \"{}\" won the head-to-head: {}", winner, name(base));
+      return fmt::format("{} kept the loss, but no plan with it was faster: {}", name(f.low), name(base));
+    }
+    return left_high(f, base);
+  }
+  if (!searched || f.what != accepted || chosen != f.low) {
+    return fmt::format("the whole plan \"{}\" won the head-to-head: {}", winner, name(chosen));
+  }
+  const std::string worth = worth_of(f);
+  return worth.empty() ? fmt::format("{} kept the loss", name(chosen))
+                       : fmt::format("{} kept the loss, {}", name(chosen), worth);
 }
 
 }  // namespace detail
 
-/// Returns: one reason per operator for `found.plan`. `searched` is false when FP32 or a rule-based plan won the
-/// contest; `stage_two` is stage 2's plan where another one of the search won, else empty.
+/// Returns: one reason per operator for `found.plan`; of a guided search, by `found.fates`. `searched` is false when
+/// FP32 or a rule-based plan won the contest; `stage_two` is stage 2's plan where another one of the search won, else
+/// empty.
 inline std::vector<op_reason> explain(const outcome& found, const candidate_space& candidates,
                                       const std::vector<segment_kind>& segments, const std::string& winner,
                                       bool searched, const plan& stage_two = {}) {
-  std::vector<op_reason> reasons;
-  reasons.reserve(found.graph.size());
+  const std::size_t n = found.graph.size();
+  const plan base = found.contest.empty() ? plan{n} : found.contest.front().plan;
+  const bool guided = found.fates.size() == n;
+  const auto seen = guided ? std::vector<detail::tried_low>(n) : detail::what_was_tried(found, base);
   const precision low = found.precisions.size() > 1 ? found.precisions[1] : precision::fp32;
-  for (std::size_t i = 0; i < found.graph.size(); ++i) {
-    op_reason& reason = reasons.emplace_back();
+  std::vector<op_reason> reasons(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    op_reason& reason = reasons[i];
     reason.category = candidates.decisions[i].category;
     reason.decided_by_epochs = decided_by_epochs(candidates.roles[i]);
-    if (!stage_two.empty() && stage_two[i] != found.plan[i]) {
+    const bool view = candidates.roles[i] == op_role::view;
+    if (guided) {
+      reason.text = detail::guided_reason(found.fates[i], found.plan[i], base[i], winner, searched);
+    } else if (!stage_two.empty() && stage_two[i] != found.plan[i]) {
       reason.text =
           fmt::format("batches were not clearly faster with it in {}: {}", name(stage_two[i]), name(found.plan[i]));
-      continue;
+    } else if (searched || view) {
+      reason.text = detail::reason_of(found.graph[i], candidates.decisions[i], candidates.roles[i], segments[i],
+                                      seen[i], found.plan[i], low, found.hardware);
+    } else {
+      reason.text = seen[i].tried && !seen[i].accepted && found.plan[i] == base[i]
+                        ? fmt::format("{}: {}", detail::not_lowered(seen[i]), name(base[i]))
+                        : fmt::format("the whole plan \"{}\" won the head-to-head: {}", winner, name(found.plan[i]));
     }
-    reason.text = searched || candidates.roles[i] == op_role::view
-                      ? detail::reason_of(found.graph[i], candidates.decisions[i], candidates.roles[i], segments[i],
-                                          found.plan[i], low, found.hardware)
-                      : fmt::format("the whole plan \"{}\" won the head-to-head: {}", winner, name(found.plan[i]));
   }
   return reasons;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One two-stage search on one trainer, stage by stage: FP32, epochs, batches, head-to-head, the winner.
-// Not here: what a user writes down (two_stage.hpp). Source: CoMP paper, section 3; what is added to it: design.md,
-// section 4.
+// One search on one trainer: FP32, plans judged by losses, plans judged by times, head-to-head, the winner.
+// Batches under FP32 and under accepted plans are training and are kept; only those of rejected plans, and repeats of
+// the same batches, are undone. Not here: what a user writes down (two_stage.hpp). Source: CoMP paper, section 3; what
+// is added to it: design.md, section 4.
 #pragma once
 
 #include <algorithm>
@@ -10,17 +11,17 @@
 #include <comp/core/strategy.hpp>
 #include <comp/search/candidate_space.hpp>
 #include <comp/search/contest.hpp>
-#include <comp/search/early_cut.hpp>
 #include <comp/search/entrants.hpp>
 #include <comp/search/evaluator.hpp>
 #include <comp/search/fallbacks.hpp>
+#include <comp/search/guided_search.hpp>
 #include <comp/search/reasons.hpp>
 #include <comp/search/segments.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/signature.hpp>
 #include <comp/search/stage_one.hpp>
 #include <comp/search/stage_two.hpp>
-#include <comp/search/stage_zero.hpp>
+#include <comp/search/trials.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <concepts>
 #include <cstddef>
@@ -36,7 +37,8 @@ namespace comp {
 template <Backend B, OperatorPolicy P, SearchStrategy S1, SearchStrategy S2, class Observers>
 class search_run {
   using evaluator_type = evaluator<B, Observers>;
-  using epoch_type = finished_epoch<typename evaluator_type::state>;
+  using trials_type = loss_trials<evaluator_type>;
+  using place = typename evaluator_type::place;
 
  public:
   search_run(const P& policy, const S1& stage1, const S2& stage2, const search_settings& settings, B& trainer,
@@ -52,46 +54,65 @@ class search_run {
     prepare();
     evaluator_type run{trainer_, observers_, log_};
     run_ = &run;
+    trials_type trials{run, log_, settings_, fp32_};
+    trials_ = &trials;
     try {
-      run.timed(stage::baseline, [&] { baseline_ = stage_zero<evaluator_type>{run, log_, settings_}(); });
-      std::optional<epoch_type> best = search_by_epochs();
-      const plan found = search_by_batches(best);
-      hold_final_contest(found, best);
-      settle(best);
+      search();
+      observers_.search_done(log_);
     } catch (...) {
-      run.to_start();
+      run.restore(trials.reference().start());
       throw;
     }
-    observers_.search_done(log_);
     return std::move(log_);
   }
 
  private:
-  // Everything that can be refused before the first epoch is refused here.
+  // Everything that can be refused before the first batch is refused here.
   void prepare() {
     settings_.check();
     log_.graph = trainer_.graph();
     log_.tolerance = settings_.tolerance;
+    log_.higher_is_better = settings_.direction == loss_direction::higher_is_better;
+    log_.memory_limit = settings_.memory_limit;
     if constexpr (detail::knows_hardware<B>) log_.hardware = trainer_.hardware();
     log_.precisions = searched_precisions(trainer_, settings_);
     lows_.assign(log_.precisions.begin() + 1, log_.precisions.end());
-    fp32_ = plan{log_.graph.size()};
     require<graph_error>(!log_.graph.empty(),
                          "the model has no operators (there is nothing to plan): record a forward first");
     runs_ = op_support{std::as_const(trainer_), log_.graph, lows_};
     candidates_ = make_candidate_space(policy_, log_.graph, log_.hardware, lows_, settings_.epochs_tie, runs_);
     require_supported(candidates_, log_.graph, supported_precisions(trainer_), runs_);
+    fp32_ = plan{log_.graph.size()};
+    for (std::size_t i = 0; i < fp32_.size(); ++i) {
+      if (candidates_.decisions[i].fixed && log_.graph[i].choosable)
+        fp32_[i] = candidates_.decisions[i].compute;
+      else if (log_.graph[i].choosable)
+        fp32_[i] = runs_.widest(i);
+    }
     rivals_ = rivals_of(settings_.rivals, log_.graph, lows_, supported_precisions(trainer_), runs_);
-    std::size_t epochs = 0;
+    for (rival& r : rivals_) r.plan = with_fixed(std::move(r.plan));
+    if constexpr (detail::counts_batches<B>)
+      log_.batches_per_epoch = static_cast<std::size_t>(trainer_.batches_per_epoch());
+    guide_ = settings_.stages == stages::both ? strategy::guide_of(stage1_) : nullptr;
+    std::size_t candidates = 0;
     if (settings_.stages == stages::batches_only) {
       (void)stage2_.start(space_without_losses(candidates_, log_.graph, lows_, settings_.batches_tie, runs_));
-    } else {
-      epochs = most_plans(stage1_.start(candidates_.space));
+    } else if (guide_ == nullptr) {
+      candidates = most_plans(stage1_.start(candidates_.space));
     }
     segments_.assign(log_.graph.size(), segment_kind::decided);
     const search_info info{log_.graph, log_.hardware, search_signature(trainer_, log_, settings_), settings_.tolerance,
-                           epochs + 2};  // and FP32's, and the winner's when it is another's
+                           candidates > 0 ? candidates + 2 : 0};  // and FP32's, and the winner's
     observers_.search_started(info);
+  }
+
+  // An operator that the policy fixes is fixed in every plan, and none is asked to run in what it lacks.
+  plan with_fixed(plan p) const {
+    p = runs_.applied_to(std::move(p));
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      if (candidates_.decisions[i].fixed) p[i] = fp32_[i];
+    }
+    return p;
   }
 
   template <class Run>
@@ -103,35 +124,208 @@ class search_run {
     return 0;
   }
 
-  // Stage 1.
-  std::optional<epoch_type> search_by_epochs() {
-    std::optional<epoch_type> best;
-    if (settings_.stages == stages::batches_only || lows_.empty()) return best;
-    run_->timed(stage::epochs, [&] {
-      best = stage_one<evaluator_type>{*run_, log_, settings_, baseline_}(stage1_, candidates_);
+  void search() {
+    constexpr std::size_t unknown_epoch = 256;
+    const std::size_t epoch = log_.batches_per_epoch;
+    const std::size_t least = budget_batches() / 2 < 16 ? std::max<std::size_t>(budget_batches() / 2, 8) : 16;
+    run_->timed(stage::baseline, [&] {
+      trials_->begin(least, epoch > 0 ? std::max<std::size_t>(epoch, 2 * least) : unknown_epoch,
+                     guide_ != nullptr ? 4 : settings_.cut.slower_than_fp32);
     });
-    return best;
+    if (trials_->by_epochs() && log_.batches_per_epoch == 0)
+      log_.batches_per_epoch = static_cast<std::size_t>(log_.baseline.batches);
+    if (!evaluator_type::restores) {
+      log_.warnings.push_back(
+          "the backend cannot save and restore its state: each candidate starts from the weights that the last one left");
+    }
+    if (guide_ != nullptr) {
+      guided();
+    } else {
+      staged();
+    }
+    log_.run_seconds = run_->seconds();
+  }
+
+  guided_start where_to_start() {
+    guided_start from{.decisions = candidates_.decisions, .lows = lows_, .batches_per_epoch = log_.batches_per_epoch};
+    for (std::size_t i = 0; i < fp32_.size(); ++i) {
+      std::vector<precision>& levels = from.levels.emplace_back(1, fp32_[i]);
+      if (!log_.graph[i].choosable || candidates_.decisions[i].fixed) continue;
+      for (const precision low : lows_) {
+        if (low != fp32_[i] && runs_(i, low)) levels.push_back(low);
+      }
+    }
+    for (const precision low : lows_) from.rules.push_back(rule(low));
+    for (const rival& r : rivals_) from.rules.push_back(r.plan);
+    if (settings_.warm_start.size() == fp32_.size()) {
+      from.rules.push_back(with_fixed(settings_.warm_start));
+    } else if (!settings_.warm_start.empty()) {
+      log_.warnings.push_back(fmt::format("the earlier plan was not used: it has {} operators, this model {}",
+                                          settings_.warm_start.size(), fp32_.size()));
+    }
+    return from;
+  }
+
+  void guided() {
+    guided_search<evaluator_type> search{*run_, log_, settings_, *guide_, *trials_, where_to_start()};
+    stage_two_plan_ = search();
+    std::vector<racer> entrants = all_entrants(stage_two_plan_);
+    if (search.allowed() != stage_two_plan_) enter(entrants, search.allowed(), "comp, all that is accepted");
+    run_->timed(stage::contest, [&] {
+      const std::vector<racer> refused = take_refused(entrants, search);
+      if (entrants.size() > 1) {
+        log_.contest = hold_contest(*run_, contest_settings(), std::move(entrants),
+                                    {.trains = true, .same_batches = trials_->lengths_differ()});
+      } else {
+        log_.contest.push_back({.label = "fp32", .plan = fp32_, .over_fp32 = {1, {1, 1}}});
+      }
+      if (settings_.memory_limit > 0 && log_.contest.front().peak_bytes == 0)
+        log_.contest.front().peak_bytes = log_.baseline.peak_bytes;
+      for (const racer& r : refused) log_.contest.push_back({.label = r.label, .plan = r.plan});
+    });
+    describe_contest(log_, *trials_);
+    const auto order = ranking(
+        log_.contest, [&](const plan& p) { return search.predicted(p); }, settings_.memory_limit);
+    const auto wins = [&](std::size_t at) {
+      contestant& c = log_.contest[at];
+      return at == 0 || (c.over_fp32.ratio > 1 && (is_tight() || keeps_the_loss(c)));
+    };
+    const auto first = std::find_if(order.begin(), order.end(), wins);
+    const std::size_t winner = first == order.end() ? 0 : *first;
+    if (winner == 0 && run_->trained().batches == 0 && trials_->fp32_end()) run_->restore(*trials_->fp32_end());
+    crown(log_.contest[winner]);
+  }
+
+  // Takes out whose losses were not accepted, or are not known and cost too much to judge. The state stays.
+  std::vector<racer> take_refused(std::vector<racer>& entrants, const guided_search<evaluator_type>& search) {
+    const place here = run_->save();
+    std::vector<racer> taken;
+    for (auto r = entrants.begin() + 1; r != entrants.end();) {
+      if (search.covers(r->plan) || (search.may_go_on() && (*trials_)(r->plan, r->label).trial.accepted)) {
+        ++r;
+      } else {
+        taken.push_back(std::move(*r));
+        r = entrants.erase(r);
+      }
+    }
+    run_->restore(here);
+    run_->keep();
+    return taken;
+  }
+
+  // Too little may be spent for what only makes sure.
+  bool is_tight() const { return budget_batches() < 60; }
+
+  // No more of the training than a twentieth; FP32 need not run again in a short one where pairs with it are known.
+  race_settings contest_settings() const {
+    race_settings chosen = settings_.race;
+    if (log_.batches_per_epoch > 0) {
+      const std::size_t most = settings_.planned_epochs * log_.batches_per_epoch / 40;
+      chosen.contest_rounds = std::clamp(most, chosen.min_rounds, chosen.contest_rounds);
+    }
+    if (!is_tight()) return chosen;
+    const auto* pairs = trials_->known(stage_two_plan_);
+    const bool known = pairs != nullptr && pairs->trial.sample.batch_seconds.size() > chosen.min_rounds;
+    chosen.fp32_rounds = known ? 0 : chosen.min_rounds;
+    return chosen;
+  }
+
+  // A part of an accepted plan is expected to train; the one that is crowned is looked at. The state stays.
+  bool keeps_the_loss(contestant& c) {
+    if (trials_->known(c.plan) != nullptr) return trials_->known(c.plan)->trial.accepted;
+    run_->timed(stage::contest, [&] {
+      const place here = run_->save();
+      (void)(*trials_)(c.plan, c.label, true);
+      run_->restore(here);
+      run_->keep();
+    });
+    const auto& judged = *trials_->known(c.plan);
+    c.loss = judged.verdict;
+    c.loss_batches = static_cast<std::size_t>(judged.trial.sample.batches);
+    if (judged.trial.accepted) return true;
+    log_.warnings.push_back(
+        fmt::format("plan {} (\"{}\") was fastest, but its losses were not accepted although it lowers less "
+                    "than a plan whose were",
+                    shortened(c.plan), c.label));
+    return false;
+  }
+
+  // What the search may cost, in batches of the training; many where it is not known how long that is.
+  std::size_t budget_batches() const {
+    if (log_.batches_per_epoch == 0 || guide_ == nullptr) return 1000;
+    const auto planned = static_cast<double>(settings_.planned_epochs * log_.batches_per_epoch);
+    return static_cast<std::size_t>(std::min(settings_.budget * planned, 1e6));
+  }
+
+  // The paper's two stages with strategies of the user's.
+  void staged() {
+    std::optional<trial> best;
+    if (settings_.stages != stages::batches_only && !lows_.empty()) {
+      run_->timed(stage::epochs, [&] {
+        best = stage_one<evaluator_type>{*trials_, log_, settings_}(stage1_, candidates_);
+      });
+    }
+    const plan found = search_by_batches(best);
+    stage_two_plan_ = found;
+    std::vector<racer> entrants = all_entrants(found);
+    if (best) enter(entrants, stage_one_plan_ = best->plan, "comp stage 1");
+    run_->timed(stage::contest, [&] {
+      log_.contest = hold_contest(*run_, settings_.race, std::move(entrants),
+                                  {.trains = false, .same_batches = trials_->lengths_differ()});
+    });
+    describe_contest(log_, *trials_);
+    const auto order = ranking(
+        log_.contest, [](const plan&) { return std::numeric_limits<double>::quiet_NaN(); }, settings_.memory_limit);
+    for (const std::size_t at : order) {
+      contestant& c = log_.contest[at];
+      if (at == 0) {
+        run_->restore(trials_->fp32_end().value_or(trials_->reference().start()));
+        return crown(c);
+      }
+      if (settings_.stages == stages::batches_only) {
+        run_->restore(trials_->reference().start());
+        return crown(c);
+      }
+      const auto& judged = [&]() -> const auto& {
+        const typename trials_type::result* r = nullptr;
+        run_->timed(stage::contest, [&] { r = &(*trials_)(c.plan, c.label); });
+        return *r;
+      }
+      ();
+      describe(c, log_, *trials_);
+      if (judged.trial.accepted) {
+        run_->restore(judged.end ? *judged.end : trials_->reference().start());
+        return crown(c);
+      }
+      log_.warnings.push_back(
+          fmt::format("plan {} (\"{}\") was fastest but its losses were not accepted ({}, loss {:.6g})",
+                      shortened(c.plan), c.label, name(judged.trial.sample.status), judged.trial.sample.loss));
+    }
   }
 
   // Stage 2, on the decided operators of `best`, or of FP32 when that is far faster.
-  plan search_by_batches(const std::optional<epoch_type>& best) {
-    if (settings_.stages == stages::epochs_only || lows_.empty()) return best ? best->result.plan : fp32_;
+  plan search_by_batches(const std::optional<trial>& best) {
+    if (settings_.stages == stages::epochs_only || lows_.empty()) return best ? best->plan : fp32_;
     search_space space;
     if (settings_.stages == stages::batches_only) {
       space = space_without_losses(candidates_, log_.graph, lows_, settings_.batches_tie, runs_);
     } else {
-      const bool pays = best && best->result.seconds < settings_.cut.slower_than_fp32 * baseline_.result.seconds;
-      auto made = make_segment_space(log_.graph, candidates_.roles, pays ? best->result.plan : fp32_,
-                                     settings_.batches_tie, runs_);
+      const bool pays = best && best->seconds < settings_.cut.slower_than_fp32 * trials_->fp32_seconds();
+      auto made =
+          make_segment_space(log_.graph, candidates_.roles, pays ? best->plan : fp32_, settings_.batches_tie, runs_);
       segments_ = std::move(made.kinds);
       space = std::move(made.space);
     }
     plan found = fp32_;
-    run_->timed(stage::batches, [&] { found = race_for(space); });
+    run_->timed(stage::batches, [&] {
+      const place here = run_->save();
+      found = race_for(space);
+      run_->restore(here);
+    });
     return found;
   }
 
-  // What stage 2 has to enumerate is known only after the epochs: too much for its strategy must not waste them.
+  // What stage 2 has to enumerate is known only after stage 1: too much for its strategy must not waste that.
   plan race_for(const search_space& space) {
     stage_two<evaluator_type> race{*run_, settings_.race};
     try {
@@ -143,78 +337,34 @@ class search_run {
     return race(stage2_, space);
   }
 
-  void hold_final_contest(const plan& found, const std::optional<epoch_type>& best) {
+  plan rule(precision low) const { return with_fixed(autocast::rule_plan(policy_, log_.graph, low)); }
+
+  std::vector<racer> all_entrants(const plan& found) const {
     std::vector<racer> entrants;
     enter(entrants, fp32_, "fp32");
-    for (const precision low : lows_) {
-      enter(entrants, runs_.applied_to(autocast::rule_plan(policy_, log_.graph, low)),
-            fmt::format("rule-based {}", name(low)));
-    }
+    for (const precision low : lows_) enter(entrants, rule(low), fmt::format("rule-based {}", name(low)));
     for (const rival& r : rivals_) enter(entrants, r.plan, r.label);
-    stage_two_plan_ = found;
     enter(entrants, found, "comp");
-    if (best) enter(entrants, stage_one_plan_ = best->result.plan, "comp stage 1");
-    run_->timed(stage::contest, [&] { log_.contest = hold_contest(*run_, settings_.race, std::move(entrants)); });
-    for (contestant& c : log_.contest) {
-      if (c.plan == fp32_) c.epoch = log_.baseline;
-      if (best && c.plan == best->result.plan) c.epoch = best->result.sample;
-    }
+    return entrants;
   }
 
-  // Takes the fastest contestant whose own epoch is accepted; that epoch is training already done.
-  void settle(std::optional<epoch_type>& best) {
-    for (const std::size_t at : ranking(log_.contest)) {
-      contestant& c = log_.contest[at];
-      epoch_type epoch = at == 0 ? std::move(baseline_) : epoch_of(c, best);
-      c.epoch = epoch.result.sample;
-      if (at != 0 && !epoch.result.accepted && settings_.stages != stages::batches_only) {
-        log_.warnings.push_back(
-            fmt::format("plan {} (\"{}\") was fastest but its epoch was not accepted ({}, loss {:.6g})",
-                        shortened(c.plan), c.label, name(epoch.result.sample.status), epoch.result.sample.loss));
-        log_.cost(stage::training).seconds -= epoch.result.sample.seconds;  // in vain: a cost of the search
-        log_.cost(stage::contest).seconds += epoch.result.sample.seconds;
-        continue;
-      }
-      crown(c, std::move(epoch));
-      return;
-    }
-  }
-
-  epoch_type epoch_of(const contestant& c, std::optional<epoch_type>& best) {
-    if (best && c.plan == best->result.plan) return std::move(*best);
-    epoch_type epoch;
-    run_->timed(stage::training, [&] {
-      epoch.result =
-          run_->epoch(stage::training, c.plan, c.label,
-                      candidate_cut{without_time_limits(), log_.baseline, std::numeric_limits<double>::infinity()});
-    });
-    if (evaluator_type::restores && !run_->recalled() && epoch.result.sample.ok()) epoch.end = run_->save();
-    return epoch;
-  }
-
-  early_cut without_time_limits() const {
-    early_cut cut = settings_.cut;
-    cut.slower_than_fp32 = std::numeric_limits<double>::infinity();
-    return cut;
-  }
-
-  void crown(const contestant& winner, epoch_type epoch) {
+  void crown(const contestant& winner) {
     log_.plan = winner.plan;
-    log_.speedup = winner.over_fp32.ratio;
-    log_.speedup_bounds = winner.over_fp32.bounds;
-    log_.first_epoch = epoch.result.sample;
-    log_.fallbacks = conservative_ladder(winner.plan, candidates_.decisions);
-    if (epoch.end) {
-      run_->restore(*epoch.end);
-      log_.trained_epochs = 1;
-      if (epoch.result.stage != stage::training) {  // that epoch was counted as search; it is training now
-        log_.cost(epoch.result.stage).seconds -= epoch.result.sample.seconds;
-        log_.cost(stage::training).seconds += epoch.result.sample.seconds;
-      }
-    } else {
-      run_->to_start();
-    }
+    log_.speedup = winner.plan == fp32_ ? 1 : winner.over_fp32.ratio;
+    log_.speedup_bounds = winner.plan == fp32_ ? interval{1, 1} : winner.over_fp32.bounds;
+    log_.fallbacks = conservative_ladder(winner.plan, candidates_.decisions, fp32_);
+    log_.batch_seconds = winner.seconds.empty() ? trials_->fp32_seconds() : median(winner.seconds);
+    const bool counts = evaluator_type::restores && log_.batches_per_epoch > 0;
+    if (!counts) run_->restore(trials_->reference().start());  // how far an epoch is would not be known
+    log_.trained = counts ? run_->trained() : sample{};
+    log_.trained_batches = static_cast<std::size_t>(log_.trained.batches);
     trainer_.set_precision(winner.plan);
+    if (settings_.memory_limit > 0 && winner.peak_bytes > settings_.memory_limit) {
+      log_.warnings.push_back(
+          fmt::format("memory limit of {} bytes (the plan that won needs {}, and none that is accepted fits): "
+                      "raise it, or make the batch smaller",
+                      settings_.memory_limit, winner.peak_bytes));
+    }
     const bool searched = winner.plan == stage_two_plan_ || winner.plan == stage_one_plan_;
     log_.reasons = explain(log_, candidates_, segments_, winner.label, searched,
                            searched && winner.plan != stage_two_plan_ ? stage_two_plan_ : plan{});
@@ -229,6 +379,8 @@ class search_run {
   B& trainer_;
   Observers& observers_;
   evaluator_type* run_ = nullptr;
+  trials_type* trials_ = nullptr;
+  const strategy::guided* guide_ = nullptr;
   outcome log_ = {};
   plan fp32_ = {};
   std::vector<precision> lows_ = {};
@@ -237,7 +389,6 @@ class search_run {
   std::vector<rival> rivals_ = {};
   plan stage_one_plan_ = {}, stage_two_plan_ = {};
   std::vector<segment_kind> segments_ = {};
-  epoch_type baseline_ = {};
 };
 
 }  // namespace comp

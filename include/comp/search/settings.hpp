@@ -3,6 +3,7 @@
 #pragma once
 
 #include <comp/core/error.hpp>
+#include <comp/core/plan.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/search/rivals.hpp>
 #include <cstddef>
@@ -39,12 +40,22 @@ struct early_cut {
 struct race_settings {
   std::size_t min_rounds = 6;       // 6 give the first 95% interval
   std::size_t max_rounds = 10;      // per candidate of stage 2
-  std::size_t contest_rounds = 20;  // at most, of the final head-to-head
+  std::size_t fp32_rounds = 10;     // of the head-to-head that FP32 takes part in: each costs what it is slower
+  std::size_t contest_rounds = 40;  // at most, of the final head-to-head; it ends when the fastest is clear
   double hopeless = 1.3;            // out after two rounds when so many times slower than the best in each of them
 };
 
+enum class loss_direction : std::uint8_t { lower_is_better, higher_is_better };
+
 struct search_settings {
-  double tolerance = 0.01;                 // of the loss: 101% of FP32's in the paper
+  double tolerance = 0.01;    // of the loss: 101% of FP32's in the paper
+  double level = 0.05;        // chance that a plan is wrongly accepted, or wrongly rejected
+  bool whole_epochs = false;  // judge epochs by the paper's rule, not batches as soon as they decide
+  loss_direction direction = loss_direction::lower_is_better;
+  std::size_t planned_epochs = 100;  // of the training that the search is for
+  double budget = 0.01;              // part of that training that the search may cost; see docs/guide.md
+  std::int64_t memory_limit = 0;  // bytes: the fastest plan within it is wanted; 0: memory decides between ties alone
+  plan warm_start = {};           // an earlier search's plan, of another machine or batch size; empty: none
   std::vector<precision> precisions = {};  // to search, in order of preference; empty: what the backend supports
   comp::tie epochs_tie = comp::tie::kind;
   comp::tie batches_tie = comp::tie::kind;
@@ -59,6 +70,14 @@ struct search_settings {
                             "tolerance is {} (it is a part of the FP32 loss, 0.01 for the paper's 101%): "
                             "give a number from 0 to 10",
                             tolerance);
+    require<settings_error>(level > 0 && level < 0.5,
+                            "level is {} (the chance of a wrong answer about a loss): give a number between 0 and 0.5",
+                            level);
+    require<settings_error>(budget >= 0 && planned_epochs > 0,
+                            "budget is {} of a training of {} epochs (a part of it, 0.01 by default): give a number "
+                            "from 0 on, and an epoch at least",
+                            budget, planned_epochs);
+    require<settings_error>(memory_limit >= 0, "memory limit of {} bytes (0: none): give a size", memory_limit);
     require<settings_error>(
         race.min_rounds >= 6 && race.max_rounds >= race.min_rounds && race.contest_rounds >= race.min_rounds,
         "race has {} to {} rounds and {} in the contest (fewer than 6 give no interval, and no maximum may be below the "

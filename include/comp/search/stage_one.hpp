@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 1, by epochs: each candidate trains one epoch from the common start; the fastest whose loss is accepted wins.
+// Stage 1: each plan that a strategy asks for is judged by its losses; the fastest that is accepted wins.
 // When none is accepted the allow-operators themselves are put in question: they are lowered kind by kind, from FP32.
 // Source: CoMP paper, section 3.2 and algorithm 1; "gradually return to a more conservative plan": section 4.4.
 #pragma once
 
 #include <array>
 #include <comp/search/candidate_space.hpp>
-#include <comp/search/early_cut.hpp>
-#include <comp/search/evaluator.hpp>
-#include <comp/search/stage_zero.hpp>
+#include <comp/search/trials.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <cstddef>
-#include <limits>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -22,20 +18,20 @@ namespace comp {
 template <class Evaluator>
 class stage_one {
  public:
-  using epoch_type = finished_epoch<typename Evaluator::state>;
-
-  /// `baseline`: the FP32 epoch, which is also the result for the all-FP32 plan.
-  stage_one(Evaluator& run, outcome& log, const search_settings& settings, const epoch_type& baseline)
-      : run_{run}, log_{log}, settings_{settings}, baseline_{baseline} {
-    done_.emplace(baseline.result.plan, baseline.result);
+  stage_one(loss_trials<Evaluator>& trials, outcome& log, const search_settings& settings)
+      : trials_{trials}, log_{log}, settings_{settings} {
+    fp32_.plan = trials.reference().plan();
+    fp32_.sample = log.baseline;
+    detail::summarise_times(fp32_);
+    fp32_.accepted = true;
   }
 
-  /// Returns: the fastest accepted epoch of a plan other than FP32; nothing when there is none.
+  /// Returns: the fastest accepted plan other than FP32; nothing when there is none.
   template <SearchStrategy S>
-  std::optional<epoch_type> operator()(const S& strategy, const candidate_space& candidates) {
+  std::optional<trial> operator()(const S& strategy, const candidate_space& candidates) {
     try_all(strategy.start(candidates.space));
     if (!best_) back_off(candidates);
-    return std::move(best_);
+    return best_;
   }
 
  private:
@@ -47,14 +43,9 @@ class stage_one {
   }
 
   trial try_one(const plan& p) {
-    if (const auto known = done_.find(p); known != done_.end()) return known->second;
-    const double best_seconds = best_ ? best_->result.seconds : std::numeric_limits<double>::infinity();
-    trial t = run_.epoch(stage::epochs, p, "", candidate_cut{settings_.cut, log_.baseline, best_seconds});
-    if (t.accepted && t.seconds < best_seconds) {
-      best_.emplace(epoch_type{t, {}});
-      if (Evaluator::restores && !run_.recalled()) best_->end = run_.save();
-    }
-    done_.emplace(p, t);
+    if (p == fp32_.plan) return fp32_;
+    const trial& t = trials_(p).trial;
+    if (t.accepted && (!best_ || t.seconds < best_->seconds)) best_ = t;
     return t;
   }
 
@@ -71,19 +62,18 @@ class stage_one {
       levels.insert(levels.end(), group.levels.begin(), group.levels.end());
       for (const auto op : group.operators) groups.add(op, levels);
     }
-    search_space space{baseline_.result.plan, groups.take()};
+    search_space space{fp32_.plan, groups.take()};
     if (space.groups().empty()) return;
     log_.warnings.push_back(
         "no candidate of stage 1 was accepted with every allow-operator low: they were lowered one group at a time");
     try_all(strategy::greedy{.both_ends = false}.start(std::move(space)));
   }
 
-  Evaluator& run_;
+  loss_trials<Evaluator>& trials_;
   outcome& log_;
   const search_settings& settings_;
-  const epoch_type& baseline_;
-  std::map<plan, trial> done_;
-  std::optional<epoch_type> best_;
+  trial fp32_;
+  std::optional<trial> best_;
 };
 
 }  // namespace comp

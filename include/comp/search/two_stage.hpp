@@ -10,20 +10,21 @@
 #include <comp/search/search_run.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/strategy/greedy.hpp>
+#include <comp/strategy/guided.hpp>
 #include <type_traits>
 
 namespace comp {
 
 /// The settings of a search; copy it, keep it, run it on any number of trainers.
-template <OperatorPolicy P, SearchStrategy S1 = strategy::greedy, SearchStrategy S2 = strategy::greedy>
+template <OperatorPolicy P, SearchStrategy S1 = strategy::guided, SearchStrategy S2 = strategy::greedy>
 struct two_stage {
   P policy = {};
-  S1 stage1 = {};  // judged by epochs
-  S2 stage2 = {};  // judged by batches
+  S1 stage1 = {};  // judged by losses; strategy::guided, the default, does both stages
+  S2 stage2 = {};  // judged by times
   search_settings settings = {};
 
-  /// Searches the plan for `trainer`, which is left in the winner's state: with its first epoch trained where
-  /// outcome.trained_epochs says 1, else at the start. After an exception it is at the start (where it can be
+  /// Searches the plan for `trainer`, which is left with outcome.trained_batches trained: FP32's and those of plans that
+  /// were accepted; comp::post_training goes on from there. After an exception it is at the start (where it can be
   /// restored). Throws: `settings_error`, `space_error` before anything is run; `comp::error` when FP32 itself does not
   /// train; `interrupted` when an observer asked to stop; what observers throw.
   template <Backend B, Observer... Observers>

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run's loss against FP32's on the same batches from the same state, as a part of FP32's: what reports show of
+// losses. Means of different batches are never compared: a later batch has a lower loss whatever its precision. Not
+// here: whether a loss is accepted (search/loss_test.hpp).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/search/loss_test.hpp>
+#include <comp/search/outcome.hpp>
+#include <concepts>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <span>
+#include <string>
+
+namespace comp::detail {
+
+struct loss_change {
+  double difference = 0;                                    // of FP32's mean loss, or of its spread; above 0: higher
+  double radius = std::numeric_limits<double>::infinity();  // infinity: not known
+  std::size_t batches = 0;                                  // that both trained
+};
+
+/// Runs that were judged by their losses; not first looks and FP32's own spread.
+inline bool is_judged(const trial& t) { return t.stage == stage::epochs && t.repeat < perturbed_repeats; }
+
+/// Returns: nothing where no loss of the same batches is known: neither has curves, and they trained different numbers.
+inline std::optional<loss_change> change_of(const sample& got, const sample& fp32) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const std::size_t n = std::min(got.curve.size(), fp32.curve.size());
+  if (n > 0) {
+    const std::span<const double> base{fp32.curve.data(), n};
+    double sum = 0;
+    for (std::size_t i = 0; i < n; ++i) sum += got.curve[i] - base[i];
+    const double change = sum / static_cast<double>(n) / loss_scale(base);
+    return loss_change{std::isnan(change) ? infinity : change, infinity, n};
+  }
+  if (got.batches <= 0 || got.batches != fp32.batches) return std::nullopt;
+  const double scale = fp32.loss != 0 ? std::abs(fp32.loss) : 1, change = (got.loss - fp32.loss) / scale;
+  return loss_change{std::isnan(change) ? infinity : change, infinity, static_cast<std::size_t>(got.batches)};
+}
+
+/// The run that judged a plan by its losses; none where there was none.
+template <std::same_as<outcome> Outcome>
+const trial* judged_run(const plan& p, const Outcome& found) {
+  const auto at = std::find_if(found.trials.begin(), found.trials.end(),
+                               [&](const trial& t) { return is_judged(t) && t.plan == p; });
+  return at == found.trials.end() ? nullptr : &*at;
+}
+
+/// What the search knows of a contestant's loss; nothing for FP32, and where the plan was not judged by itself.
+template <std::same_as<outcome> Outcome>
+std::optional<loss_change> change_of(const contestant& c, const Outcome& found) {
+  if (found.contest.empty() || c.plan == found.contest.front().plan) return std::nullopt;
+  if (c.loss && c.loss_batches > 0 && c.loss->line > 0) {
+    return loss_change{found.higher_is_better ? -c.loss->difference : c.loss->difference, c.loss->radius,
+                       c.loss_batches};
+  }
+  const trial* t = judged_run(c.plan, found);
+  return t == nullptr ? std::nullopt : change_of(t->sample, found.baseline);
+}
+
+/// An accepted run whose plan lowers all that `p` does, in the same precisions: what speaks for a plan that was not
+/// judged by itself.
+template <std::same_as<outcome> Outcome>
+const trial* covering_run(const plan& p, const Outcome& found) {
+  if (found.contest.empty()) return nullptr;
+  const plan& fp32 = found.contest.front().plan;
+  const auto covers = [&](const trial& t) {
+    if (!is_judged(t) || !t.accepted || t.plan.size() != p.size()) return false;
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      if (p[i] != fp32[i] && p[i] != t.plan[i]) return false;
+    }
+    return true;
+  };
+  const auto at = std::find_if(found.trials.begin(), found.trials.end(), covers);
+  return at == found.trials.end() ? nullptr : &*at;
+}
+
+/// "+0.22%", "-1.00%", "not finite".
+inline std::string percent_text(double change) {
+  if (!std::isfinite(change)) return "not finite";
+  return std::abs(change) < 10 ? fmt::format("{:+.2f}%", 100 * change) : fmt::format("{:+.3g}%", 100 * change);
+}
+
+/// "+0.22% +- 0.19% of 48 batches"; without the radius where it is not known.
+inline std::string change_text(const loss_change& c) {
+  std::string text = percent_text(c.difference);
+  if (std::isfinite(c.difference) && std::isfinite(c.radius)) text += fmt::format(" +- {:.2f}%", 100 * c.radius);
+  return text + fmt::format(" of {} batch{}", c.batches, c.batches == 1 ? "" : "es");
+}
+
+/// What a table says of a contestant's loss: "+0.22% +- 0.19% of 48 batches", with ", rejected" where it was; "covered"
+/// where a plan that lowers more was accepted; "-" for FP32 and for what is not known.
+template <std::same_as<outcome> Outcome>
+std::string loss_cell(const contestant& c, const Outcome& found) {
+  if (const auto change = change_of(c, found)) {
+    const bool refused = c.loss && c.loss->answer == loss_answer::rejected;
+    return change_text(*change) + (refused ? ", rejected" : "");
+  }
+  const bool fp32 = !found.contest.empty() && c.plan == found.contest.front().plan;
+  return !fp32 && covering_run(c.plan, found) != nullptr ? "covered" : "-";
+}
+
+}  // namespace comp::detail

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which operators may be low: the largest part of a wanted plan that is accepted, found in few questions
+// (strategy/mending.hpp), and what was learned of each operator on the way. Lowering less than what is accepted counts
+// as accepted. Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan").
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/concepts.hpp>
+#include <comp/core/decision.hpp>
+#include <comp/search/learned_costs.hpp>
+#include <comp/search/settings.hpp>
+#include <comp/search/trials.hpp>
+#include <comp/strategy/mending.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// What a guided search starts from.
+struct guided_start {
+  std::vector<std::vector<precision>> levels = {};  // that each operator may have, the most conservative plan's first
+  std::vector<decision> decisions = {};             // the policy's, per operator
+  std::vector<precision> lows = {};                 // in order of preference
+  std::vector<plan> rules = {};                     // rule-based plans, rivals, an earlier search's plan
+  std::size_t batches_per_epoch = 0;                // 0: not known
+};
+
+template <class Evaluator>
+class accepted_operators {
+  using place = typename Evaluator::place;
+
+ public:
+  accepted_operators(Evaluator& run, outcome& log, const search_settings& settings, const mending_settings& mend,
+                     loss_trials<Evaluator>& trials, learned_costs<Evaluator>& costs, const guided_start& from)
+      : run_{run},
+        log_{log},
+        settings_{settings},
+        mend_{mend},
+        trials_{trials},
+        costs_{costs},
+        from_{from},
+        fp32_{trials.reference().plan()},
+        allowed_{fp32_} {
+    log_.fates.assign(fp32_.size(), {});
+  }
+
+  /// As much of `wanted` as is accepted. The trainer is left where the batches of that ended.
+  const plan& operator()(const plan& wanted) {
+    trials_.affords = [this, wanted](double seconds) { return left(gain(wanted)) > seconds; };
+    if (!Evaluator::restores) start_from_rules(wanted);  // what harms cannot be undone: the mildest plan comes first
+    if (wanted != allowed_ && !accepts(wanted) && Evaluator::restores) {
+      start_from_rules(wanted);
+      mend(wanted);
+      settle();
+    }
+    for (std::size_t i = 0; i < wanted.size(); ++i) note(i, wanted[i]);
+    run_.restore(last_ ? *last_ : trials_.reference().start());
+    return allowed_;
+  }
+
+  const plan& allowed() const { return allowed_; }
+  /// True for a plan that lowers nothing that is not accepted.
+  bool covers(const plan& p) const {
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      if (p[i] != fp32_[i] && p[i] != allowed_[i]) return false;
+    }
+    return true;
+  }
+  /// `p` with only what is accepted lowered.
+  plan within(plan p) const {
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      if (p[i] != allowed_[i]) p[i] = fp32_[i];
+    }
+    return p;
+  }
+
+  /// A plan with accepted operators alone took so long.
+  void took(double seconds) { best_seconds_ = std::min(best_seconds_, seconds); }
+
+  /// Seconds that the search may still cost beyond the batches that it keeps. `gain`: what further questions could save
+  /// of a batch, in seconds: beside the budget a quarter of that may be spent, in all at most eight times the budget.
+  double left(double gain) const {
+    if (from_.batches_per_epoch == 0) return std::numeric_limits<double>::infinity();
+    const double batch = std::min(best_seconds_, trials_.fp32_seconds());
+    const auto kept = static_cast<double>(kept_);
+    const double planned = static_cast<double>(settings_.planned_epochs * from_.batches_per_epoch) * batch;
+    const double share = std::min(8 * settings_.budget, settings_.budget + gain / batch / 4);
+    return share * planned - (run_.seconds() - kept * batch);
+  }
+
+ private:
+  double gain(const plan& p) const { return std::max(costs_(allowed_) - costs_(p), 0.0); }
+
+  // A whole test may take what is left of the budget, each of its batches also one of FP32's, and a few in any case.
+  void limit_test() {
+    const std::size_t least = 2 * trials_.least();
+    const std::size_t epoch = std::max(from_.batches_per_epoch > 0 ? from_.batches_per_epoch : 256, least);
+    const double more = std::max(left(0), 0.0) / (2 * trials_.fp32_seconds());
+    const double most = static_cast<double>(log_.baseline.batches) + more;
+    trials_.at_most(most < static_cast<double>(epoch) ? std::max(static_cast<std::size_t>(most), least) : epoch);
+  }
+
+  bool accepts(const plan& p, bool asking = false) {
+    if (!asking) limit_test();
+    const auto* before = trials_.known(p);
+    const bool fresh = before == nullptr || (!asking && !before->settled);
+    const auto& got = trials_(p, {}, asking);
+    if (fresh && got.trial.sample.ok() && std::isfinite(got.trial.seconds)) {
+      costs_.learn(p, got.trial.seconds);
+      if (got.trial.accepted) took(got.trial.seconds);
+    }
+    if (!got.trial.accepted) return false;
+    if (allowed_ != fp32_) before_.push_back(allowed_);
+    allowed_ = p;
+    if (got.end) last_ = got.end;
+    kept_ = got.trial.sample.batches;  // known of a recalled trial too
+    return true;
+  }
+
+  // What was answered from few batches is judged at the level; what fails gives way to what was accepted before it.
+  void settle() {
+    std::vector<plan> ladder;
+    ladder.swap(before_);
+    while (allowed_ != fp32_ && !trials_.known(allowed_)->settled) {
+      const plan now = allowed_;
+      if (accepts(now)) return;
+      allowed_ = ladder.empty() ? fp32_ : ladder.back();
+      if (!ladder.empty()) ladder.pop_back();
+      const auto* known = trials_.known(allowed_);
+      last_ = known != nullptr ? known->end : std::nullopt;
+      kept_ = last_ ? last_->trained.batches : 0;
+    }
+  }
+
+  // A rule-based plan that is accepted is what all others are added to.
+  void start_from_rules(const plan& wanted) {
+    std::vector<plan> rules;
+    for (const plan& rule : from_.rules) {
+      plan part = fp32_;
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        if (rule[i] == wanted[i]) part[i] = rule[i];
+      }
+      if (part != fp32_ && part != wanted) rules.push_back(std::move(part));
+    }
+    std::sort(rules.begin(), rules.end(), [&](const plan& a, const plan& b) { return costs_(a) < costs_(b); });
+    for (const plan& rule : rules) {
+      if (accepts(rule, true)) return;
+    }
+  }
+
+  // What is refused in one precision may do in another: asked once, beside what was accepted.
+  void mend(const plan& wanted) {
+    const std::vector<std::size_t> harmful = mend_once(wanted);
+    plan other = allowed_;
+    for (const auto i : harmful) {
+      const auto& levels = from_.levels[i];
+      const auto at = std::find_if(levels.begin() + 1, levels.end(),
+                                   [&](precision p) { return p != wanted[i] && !costs_.dropped(p); });
+      if (at != levels.end()) other[i] = *at;
+    }
+    if (other == allowed_ || trials_.known(other) != nullptr || !(left(gain(other)) > 0)) return;
+    if (!accepts(other, true)) (void)mend_once(other);
+  }
+
+  struct item {
+    std::size_t op;
+    double gain, order;
+  };
+
+  // Returns: the operators that were refused by themselves.
+  std::vector<std::size_t> mend_once(const plan& wanted) {
+    const plan base = allowed_;
+    bool scored = false;
+    const std::vector<item> items = items_of(wanted, scored);
+    std::vector<double> gains;
+    double all = 0;
+    std::size_t safe = 0;
+    for (const item& i : items) gains.push_back(i.gain), all += i.gain, safe += !scored && i.order == 0;
+    mending asking{gains, safe, scored, mend_};
+    const auto plan_of = [&](const std::vector<std::size_t>& question) {
+      plan p = base;
+      for (const auto i : question) p[items[i].op] = wanted[items[i].op];
+      return p;
+    };
+    std::size_t known = 0;
+    plan refused = wanted;
+    for (auto question = asking.next(); question && left(all) > 0; question = asking.next()) {
+      const plan p = plan_of(*question);
+      const bool yes = accepts(p, true);
+      if (!yes) refused = p;  // what is left of it when a part is accepted is to blame
+      asking.tell(yes);
+      if (asking.harmful().size() > known) blame(items[asking.harmful()[known++]].op, refused);
+    }
+    allowed_ = plan_of(asking.accepted());
+    std::vector<std::size_t> harmful;
+    for (const auto i : asking.harmful()) harmful.push_back(items[i].op);
+    return harmful;
+  }
+
+  std::vector<item> items_of(const plan& wanted, bool& scored) {
+    const plan_costs costs = costs_.costs();
+    const std::vector<double> order = order_of(wanted, scored);
+    std::vector<item> items;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i] == allowed_[i]) continue;
+      const double now = costs.seconds[i][index_of(allowed_[i])], gained = now - costs.seconds[i][index_of(wanted[i])];
+      items.push_back({i, std::max(gained, 1e-4 * now), order[i]});
+    }
+    std::sort(items.begin(), items.end(), [](const item& a, const item& b) {
+      return a.order != b.order ? a.order < b.order : a.gain != b.gain ? a.gain > b.gain : a.op < b.op;
+    });
+    return items;
+  }
+
+  // What a policy knows of an operator counts beside its error.
+  static double risk_of(category said) { return said == category::allow ? 0.25 : said == category::deny ? 1 : 0.5; }
+
+  // Least harmful first: by sensitivity, or where a backend cannot tell, what the policy allows, leaves open, denies.
+  std::vector<double> order_of(const plan& wanted, bool& scored) {
+    std::vector<double> order(wanted.size());
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const category said = from_.decisions[i].category;
+      order[i] = said == category::allow ? 0 : said == category::deny ? 2 : 1;
+    }
+    if constexpr (requires { run_.trainer().sensitivity(precision::bf16); }) {
+      try {
+        std::vector<double> by_error = errors_of(wanted);
+        scored = true;
+        return by_error;
+      } catch (const interrupted&) {
+        throw;
+      } catch (const std::exception& e) {
+        log_.warnings.push_back(
+            fmt::format("sensitivities were not used ({}): operators were tried in the order of "
+                        "the policy's lists",
+                        e.what()));
+        run_.to_kept();
+      }
+    }
+    return order;
+  }
+
+  std::vector<double> errors_of(const plan& wanted) {
+    static constexpr double infinity = std::numeric_limits<double>::infinity();
+    std::vector<double> found(wanted.size(), infinity);
+    for (const precision low : from_.lows) {
+      if (std::find(wanted.begin(), wanted.end(), low) == wanted.end()) continue;
+      run_.restore(trials_.reference().start());
+      const std::size_t repeat = profile_repeats + 1 + index_of(low);
+      const std::vector<double> errors =
+          run_.numbers(fp32_, fmt::format("sensitivity to {}", name(low)), repeat, [low](auto& trainer) {
+            std::vector<double> each;
+            for (const op_error& e : trainer.sensitivity(low)) {
+              each.push_back(std::isnan(e.output) || std::isnan(e.gradient) ? infinity
+                                                                            : std::max(e.output, e.gradient));
+            }
+            return each;
+          });
+      require<error>(errors.size() == wanted.size(), "{} scores for {} operators", errors.size(), wanted.size());
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        if (wanted[i] == low) found[i] = errors[i] * risk_of(from_.decisions[i].category);
+      }
+    }
+    return found;
+  }
+
+  void blame(std::size_t op, const plan& with) {
+    op_fate& fate = log_.fates[op];
+    fate.what = op_fate::kind::harmful;
+    fate.low = with[op];
+    fate.beside = 0;
+    for (std::size_t i = 0; i < with.size(); ++i) fate.beside += i != op && with[i] != fp32_[i] ? 1U : 0U;
+    if (const auto* judged = trials_.known(with)) fate.difference = judged->verdict.difference;
+  }
+
+  void note(std::size_t op, precision wanted) {
+    op_fate& fate = log_.fates[op];
+    using enum op_fate::kind;
+    const auto& levels = from_.levels[op];
+    if (allowed_[op] != fp32_[op]) {
+      fate = {.what = accepted, .low = allowed_[op]};
+    } else if (fate.what == harmful) {
+      return;
+    } else if (!log_.graph[op].choosable) {
+      fate.what = none;
+    } else if (levels.size() == 1) {
+      fate.what = from_.decisions[op].fixed ? fixed : unsupported;
+    } else if (wanted != fp32_[op]) {
+      fate = {.what = undecided, .low = wanted};
+    } else {
+      const auto may = std::find_if(levels.begin() + 1, levels.end(), [&](precision p) { return !costs_.dropped(p); });
+      fate = may == levels.end() ? op_fate{.what = dropped, .low = levels[1]} : op_fate{.what = unasked, .low = *may};
+    }
+  }
+
+  Evaluator& run_;
+  outcome& log_;
+  const search_settings& settings_;
+  const mending_settings& mend_;
+  loss_trials<Evaluator>& trials_;
+  learned_costs<Evaluator>& costs_;
+  const guided_start& from_;
+  plan fp32_, allowed_;
+  std::vector<plan> before_ = {};  // accepted before `allowed_`, ever more of it
+  std::optional<place> last_ = {};
+  std::int64_t kept_ = 0;  // batches of the training that are behind `last_`
+  double best_seconds_ = std::numeric_limits<double>::infinity();
+};
+
+}  // namespace comp

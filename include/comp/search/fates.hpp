@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each operator's precision is worth in a plan, by what operators and casts cost: for reasons (reasons.hpp).
+// Use after a guided search, which knows the costs. Not here: whether the losses allow it (guided_search.hpp tells).
+#pragma once
+
+#include <array>
+#include <comp/search/outcome.hpp>
+#include <comp/strategy/cost_model.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace comp {
+
+namespace detail {
+
+/// Seconds of casts that plans differ in by one operator.
+class cast_changes {
+ public:
+  cast_changes(const plan_costs& costs, const plan& p) : costs_{costs}, counts_(costs.tensors.size()), of_(p.size()) {
+    for (std::uint32_t t = 0; t < costs.tensors.size(); ++t) {
+      of_[costs.tensors[t].producer].push_back({t, 0});
+      for (const auto reader : costs.tensors[t].readers) {
+        ++counts_[t][index_of(p[reader])];
+        if (of_[reader].empty() || of_[reader].back().tensor != t) of_[reader].push_back({t, 0});
+        ++of_[reader].back().reads;
+      }
+    }
+    plan_ = &p;
+  }
+
+  /// Seconds that `op` in `to` costs more in casts than `op` in `from`; the other operators are as in the plan.
+  double operator()(std::size_t op, precision from, precision to) const { return around(op, to) - around(op, from); }
+
+ private:
+  struct use {
+    std::uint32_t tensor = 0;
+    std::uint32_t reads = 0;  // 0: makes it
+  };
+
+  double around(std::size_t op, precision as) const {
+    double sum = 0;
+    for (const use& u : of_[op]) {
+      const shared_tensor& t = costs_.tensors[u.tensor];
+      auto wanted = counts_[u.tensor];
+      wanted[index_of((*plan_)[op])] -= u.reads;
+      wanted[index_of(as)] += u.reads;
+      wanted[index_of(t.producer == op ? as : (*plan_)[t.producer])] = 0;
+      for (const auto count : wanted) sum += count > 0 ? t.cast_seconds : 0;
+    }
+    return sum;
+  }
+
+  const plan_costs& costs_;
+  const plan* plan_ = nullptr;
+  std::vector<std::array<std::uint32_t, precision_count>> counts_;  // per tensor and precision: readers
+  std::vector<std::vector<use>> of_;                                // per operator
+};
+
+}  // namespace detail
+
+/// Sets `saves` and `casts` of each fate: its operator in `low` instead of what it has in `base`, all others as in
+/// `found`. Linear in operators and edges. Requires: all of one size.
+inline void weigh(std::vector<op_fate>& fates, const plan_costs& costs, const plan& found, const plan& base) {
+  const detail::cast_changes casts{costs, found};
+  for (std::size_t i = 0; i < fates.size(); ++i) {
+    op_fate& f = fates[i];
+    if (f.low == base[i]) continue;
+    f.saves = costs.seconds[i][index_of(base[i])] - costs.seconds[i][index_of(f.low)];
+    f.casts = casts(i, base[i], f.low);
+  }
+}
+
+}  // namespace comp

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the training after a search is watched: by its own recent level and spread, never by a best epoch, so a loss that
+// fluctuates around nearly nothing, grows, crosses zero or restarts is healthy. What looks suspicious is no verdict: it
+// is compared with FP32 on the same batches from the same state (post_training.hpp).
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <comp/core/sample.hpp>
+#include <comp/search/loss_test.hpp>
+#include <comp/search/training_epochs.hpp>
+#include <cstddef>
+#include <deque>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// When a training with the found plan is looked at closely.
+struct guard_settings {
+  bool on = true;            // false: only runs that fail or end without a finite loss are given up
+  double above = 1;          // so many times its recent spread above its recent highest level a loss is suspicious
+  std::size_t batches = 20;  // that a level is the mean of; a quarter of an epoch where that is less
+  double worse = 0.05;       // a plan that makes no progress is given up when FP32 is better by more, of the loss
+};
+
+namespace detail {
+
+/// The levels of the last two epochs, a level being the mean loss of some successive batches.
+class recent_levels {
+ public:
+  explicit recent_levels(const guard_settings& settings) : settings_{settings} {}
+
+  /// An epoch, or a part of one, that was trained and counts as normal.
+  void learn(std::span<const double> losses) {
+    if (losses.empty()) return;
+    window_ = std::clamp<std::size_t>(losses.size() / 4, 1, std::max<std::size_t>(settings_.batches, 1));
+    double sum = 0, low = std::numeric_limits<double>::infinity(), high = -low;
+    for (std::size_t i = 0; i < losses.size(); ++i) {
+      sum += losses[i] - (i >= window_ ? losses[i - window_] : 0);
+      if (i + 1 < window_) continue;
+      low = std::min(low, sum / static_cast<double>(window_));
+      high = std::max(high, sum / static_cast<double>(window_));
+    }
+    epochs_.emplace_back(low, high);
+    if (epochs_.size() > 2) epochs_.pop_front();
+  }
+
+  std::size_t window() const { return window_; }
+  /// Highest level of the last epochs; infinity where nothing is known yet.
+  double highest() const {
+    double high = epochs_.empty() ? std::numeric_limits<double>::infinity() : epochs_.front().second;
+    for (const auto& epoch : epochs_) high = std::max(high, epoch.second);
+    return high;
+  }
+  /// What two levels in a row must be above to be suspicious.
+  double line() const {
+    double low = highest();
+    for (const auto& epoch : epochs_) low = std::min(low, epoch.first);
+    return highest() + leeway_ * settings_.above * std::max(highest() - low, std::abs(highest()) / 4);
+  }
+  /// After an alarm that was none, or was told: the next one takes twice as much.
+  void relax() { leeway_ *= 2; }
+
+  /// Whether the last batches of `losses` are suspicious: two levels in a row above the line, or one that is far above
+  /// it. `ended`: no more will come in this epoch; one level above the line is enough, of a short epoch too.
+  bool suspects(std::span<const double> losses, bool ended) const {
+    if (epochs_.empty() || losses.empty() || (!ended && losses.size() < window_)) return false;
+    const auto last = losses.last(std::min(window_, losses.size()));
+    const double level = mean_of(last);
+    if (!(level > line())) return false;
+    if (ended || level > highest() + 3 * (line() - highest())) return true;
+    return losses.size() >= 2 * window_ && mean_of(losses.last(2 * window_).first(window_)) > line();
+  }
+
+ private:
+  guard_settings settings_;
+  std::deque<std::pair<double, double>> epochs_;
+  std::size_t window_ = 1;
+  double leeway_ = 1;
+};
+
+inline std::vector<double> made_lower_better(std::vector<double> losses, double worse) {
+  for (double& loss : losses) loss *= worse;
+  return losses;
+}
+
+/// Collects an epoch's losses while it runs and names the status with which to end it.
+class epoch_watch {
+ public:
+  /// `worse`: -1 for losses that are maximised: all levels are then of their negatives.
+  epoch_watch(const recent_levels& normal, bool ends_suspicious, double worse)
+      : normal_{normal}, ends_suspicious_{ends_suspicious}, worse_{worse} {}
+
+  status operator()(const sample& so_far) {
+    take(so_far);
+    if (!std::isfinite(so_far.loss)) return status::not_finite;
+    if (!ends_suspicious_ || !normal_.suspects(losses_, false)) return status::ok;
+    return status::diverged;
+  }
+  /// Loss of each batch of the run that was watched; its mean alone for a backend that tells no more.
+  std::vector<double> losses_of(const sample& run) const {
+    if (!run.curve.empty()) return made_lower_better(run.curve, worse_);
+    return losses_.empty() ? std::vector{worse_ * run.loss} : losses_;
+  }
+
+ private:
+  // A backend without a curve tells the mean so far, from which the last batch's loss follows.
+  void take(const sample& so_far) {
+    const auto n = static_cast<std::size_t>(std::max<std::int64_t>(so_far.batches, 0));
+    if (so_far.curve.size() > losses_.size()) {
+      for (std::size_t i = losses_.size(); i < so_far.curve.size(); ++i) losses_.push_back(worse_ * so_far.curve[i]);
+    } else if (so_far.curve.empty() && n > losses_.size()) {
+      const double sum = worse_ * so_far.loss * static_cast<double>(n);
+      losses_.resize(n, (sum - sum_) / static_cast<double>(n - losses_.size()));
+      sum_ = sum;
+    }
+  }
+
+  const recent_levels& normal_;
+  bool ends_suspicious_;
+  double worse_, sum_ = 0;
+  std::vector<double> losses_;
+};
+
+/// Whether FP32, on the same batches from the same state, did not do what made a plan suspicious: it stays within the
+/// normal levels, and below the plan in nine batches of ten.
+inline bool clearly_better(std::span<const double> fp32, std::span<const double> suspect, const recent_levels& normal) {
+  const std::size_t n = std::min(fp32.size(), suspect.size());
+  const std::size_t looked_at = std::min(n, normal.window());
+  if (n == 0) return false;
+  const auto base = fp32.first(n).last(looked_at), got = suspect.first(n).last(looked_at);
+  std::size_t below = 0;
+  for (std::size_t i = 0; i < looked_at; ++i) below += base[i] < got[i] ? 1 : 0;
+  return mean_of(base) <= normal.highest() && 10 * below >= 9 * looked_at;
+}
+
+/// Compares a plan's finished epoch with FP32's on the same batches while that runs.
+class audit_watch {
+ public:
+  audit_watch(const guard_settings& settings, const std::vector<double>& plan, double worse)
+      : plan_{made_lower_better(plan, worse)}, worse_{worse} {
+    test_.tolerance = settings.worse;
+    test_.level = 0.01;
+  }
+  /// Returns: stopped_early as soon as the plan is known to be good.
+  status operator()(const sample& so_far) {
+    const std::size_t n = so_far.curve.size();
+    if (!std::isfinite(so_far.loss)) return status::not_finite;
+    if (n % std::max<std::size_t>(std::bit_floor(n) / 8, 1) != 0) return status::ok;
+    return acquits(so_far) ? status::stopped_early : status::ok;
+  }
+  bool convicts(const sample& fp32) const { return compared(fp32, 0).answer == loss_answer::rejected; }
+
+ private:
+  // What FP32 gains, it gains little by little: the later half of the batches has to say so too.
+  bool acquits(const sample& fp32) const {
+    const std::size_t n = fp32.curve.size();
+    if (n < 2 * test_.least) return false;
+    const loss_verdict all = compared(fp32, 0), later = compared(fp32, n / 2);
+    if (all.difference <= 0 && later.difference <= 0) return true;
+    return all.answer == loss_answer::accepted && later.answer == loss_answer::accepted;
+  }
+  loss_verdict compared(const sample& fp32, std::size_t from) const {
+    const std::size_t n = std::min(fp32.curve.size(), plan_.size());
+    const auto part = [=](const std::vector<double>& losses) {
+      return std::span{losses}.subspan(std::min(from, n), n - std::min(from, n));
+    };
+    const std::vector<double> base = made_lower_better(fp32.curve, worse_);
+    return judge(test_, {.fp32 = part(base), .candidate = part(plan_)});
+  }
+
+  std::vector<double> plan_;
+  double worse_;
+  loss_test_settings test_;
+};
+
+/// Which epochs under a plan are audited: the fourth, eighth, ... since it began, when the loss is no better than half
+/// as many epochs ago, and after two acquittals not before four times as many; where another plan was given up before,
+/// the first and second too, whatever the loss.
+class audit_times {
+ public:
+  bool due(std::size_t epoch, const std::vector<double>& means) const {
+    const std::size_t since = epoch - began_;
+    if (!std::has_single_bit(since) || since < next_) return false;
+    if (since <= 2) return true;
+    const double now = means.back(), then = means[means.size() - 1 - since / 2];
+    return then - now < 0.1 * std::max(std::abs(now), std::abs(then));
+  }
+  void acquitted(std::size_t epoch) {
+    const std::size_t since = epoch - began_;
+    next_ = ++acquittals_ < 2 || since < 4 ? since + 1 : 4 * since;
+  }
+  void plan_given_up(std::size_t epoch) {
+    began_ = epoch;
+    next_ = 1;
+    acquittals_ = 0;
+  }
+
+ private:
+  std::size_t began_ = 0, next_ = 4, acquittals_ = 0;
+};
+
+}  // namespace detail
+
+}  // namespace comp

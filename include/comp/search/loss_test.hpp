@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a candidate trains as well as FP32, decided from as few batches as that takes: differences of loss per batch,
+// on the same batches from the same state. An answer may be asked for after each batch, at the cost
+// of a few passes over them.
+// What FP32 does to itself (perturbed roundings, `spread`) is no harm: with k such runs the candidate is compared with
+// the mean of all k + 1, and the line is raised by what one run in ten strays from it (Student's t of k degrees of
+// freedom: one run says little and raises the line much, four make it sharp).
+// Harm that grows shows in the later half of the batches, which is judged too; a candidate whose later half is clearly
+// above the earlier one is accepted only when as much growth once more would leave it under the line.
+// Not here: harm that begins later (post_training guards), drifts over tens of batches that nobody gave a `spread` for.
+// Source: Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas, time-uniform central limit theory (asymptotic confidence
+// sequence); AR(1) long-run variance, its correlation corrected for bias (Marriott and Pope 1954); Wallace 1959.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <vector>
+
+namespace comp {
+
+enum class loss_answer : std::uint8_t { go_on, accepted, rejected };
+
+/// How losses are judged.
+struct loss_test_settings {
+  double tolerance = 0.01;  // of FP32's mean loss, or of its spread where the mean is nearly zero
+  double level = 0.05;      // chance of a wrong answer, whenever one is given
+  std::size_t least = 16;   // batches before anything is accepted
+};
+
+/// Losses per batch of trainings on the same batches from the same state; lower is better. `spread`: FP32 again with
+/// perturbed roundings, each as many batches as it was run for; empty: not run.
+struct loss_evidence {
+  std::span<const double> fp32 = {};
+  std::span<const double> candidate = {};
+  std::vector<std::span<const double>> spread = {};
+};
+
+struct loss_verdict {
+  loss_answer answer = loss_answer::go_on;
+  double difference = 0;  // mean of candidate - FP32, of the scale that the tolerance is a part of
+  double radius = 0;      // of the confidence sequence around it; infinity where too few batches are there
+  double line = 0;        // what the difference must stay under: the tolerance, or more where FP32 itself spreads more
+};
+
+namespace detail {
+
+/// Student's t that is as improbable as `normal` is for a normal variable. Source: Wallace 1959.
+inline double student_t(double normal, double freedom) {
+  const double wallace = normal * (8 * freedom + 3) / (8 * freedom + 1);
+  return std::sqrt(freedom * std::expm1(wallace * wallace / freedom));
+}
+
+/// The mean of a series that may drift and whose neighbours may be alike.
+struct series_mean {
+  double mean = 0;
+  double error = 0;    // standard error of the mean
+  double freedom = 1;  // degrees of freedom of `error`
+};
+
+/// `least_alike`: correlation of neighbours that is taken for granted, since few values cannot show it. A straight line
+/// is taken out before the variance is: steady growth is no noise. Requires: 3 values or more.
+inline series_mean mean_of_series(std::span<const double> x, double least_alike = 0) {
+  const auto n = static_cast<double>(x.size());
+  const double mean = std::accumulate(x.begin(), x.end(), 0.0) / n, middle = (n - 1) / 2;
+  double slope = 0, squares = 0, neighbours = 0, before = 0, at = -middle;
+  for (const double value : x) slope += (value - mean) * at++;
+  slope /= n * (n * n - 1) / 12;
+  at = -middle;
+  for (const double value : x) {
+    const double off = value - mean - slope * at++;
+    squares += off * off;
+    neighbours += off * before;
+    before = off;
+  }
+  if (squares <= 0) return {mean, 0, n - 2};
+  const double unbiased = std::max((n * neighbours / squares + 2) / std::max(n - 4, 1.0), 0.0);
+  const double alike = std::min(unbiased * (1 + 1 / std::sqrt(n)), 0.95);
+  const auto lengthens = [](double correlation) { return (1 + correlation) / (1 - correlation); };
+  const double variance = squares / std::max(n - 2 * lengthens(alike), n / 4);
+  return {mean, std::sqrt(variance * lengthens(std::max(alike, least_alike)) / n),
+          std::max(n / lengthens(alike) - 2, 1.0)};
+}
+
+/// Half the width of a one-sided confidence sequence: wrong at any n with a chance of `level`. Tightest at 32 batches.
+inline double sequence_radius(const series_mean& at, std::size_t batches, double level) {
+  level = std::clamp(level, 1e-12, 0.5);
+  const double tuned = 2 * std::log(1 / (2 * level)), rate = (tuned + std::log(tuned + 1) + 1) / 32;
+  const double n = static_cast<double>(batches), spent = n * rate + 1;
+  return at.error *
+         student_t(std::sqrt(2 * spent / (n * rate) * std::log(1 + std::sqrt(spent) / (2 * level))), at.freedom);
+}
+
+/// What a tolerance is a part of: |mean|, or the standard deviation where that is larger; 1 for losses that are all 0.
+inline double loss_scale(std::span<const double> fp32) {
+  const auto n = static_cast<double>(fp32.size());
+  const double mean = std::accumulate(fp32.begin(), fp32.end(), 0.0) / n;
+  double squares = 0;
+  for (const double loss : fp32) squares += (loss - mean) * (loss - mean);
+  const double scale = std::max(std::abs(mean), std::sqrt(squares / n));
+  return scale > 0 ? scale : 1;
+}
+
+/// Losses up to the first that is not finite, at most `n`.
+inline std::span<const double> finite_part(std::span<const double> losses, std::size_t n) {
+  const auto part = losses.first(std::min(n, losses.size()));
+  const auto bad = std::find_if(part.begin(), part.end(), [](double loss) { return !std::isfinite(loss); });
+  return part.first(static_cast<std::size_t>(bad - part.begin()));
+}
+
+/// losses - fp32 of each batch, of the scale. A batch counts 10 scales at most: an explosion is harm and no noise.
+inline std::vector<double> differences(std::span<const double> losses, std::span<const double> fp32, double scale) {
+  std::vector<double> result(losses.size());
+  std::transform(losses.begin(), losses.end(), fp32.begin(), result.begin(),
+                 [scale](double a, double b) { return std::clamp((a - b) / scale, -10.0, 10.0); });
+  return result;
+}
+
+/// Returns: by how much the mean of one more FP32 run may be above the mean of `known` ones by roundings alone,
+/// exceeded by one run in ten, the noise of batches taken off. `runs`: differences from FP32. The whole later half of
+/// the path is looked at and the widest place counts, so runs that happen to meet at its end are not taken for equal
+/// ones.
+inline double own_spread(const std::vector<std::vector<double>>& runs, double known) {
+  double rough = 0, steps = 0, widest = 0;
+  std::size_t longest = 0;
+  for (const auto& run : runs) {
+    longest = std::max(longest, run.size());
+    for (std::size_t i = 1; i < run.size(); ++i, ++steps) rough += (run[i] - run[i - 1]) * (run[i] - run[i - 1]) / 4;
+  }
+  std::vector<double> sums(runs.size());
+  for (std::size_t i = 0; i < longest; ++i) {
+    double sum = 0, squares = 0, others = 0;
+    for (std::size_t r = 0; r < runs.size(); ++r) {
+      if (i >= runs[r].size()) continue;
+      sums[r] += runs[r][i];
+      const double mean = sums[r] / static_cast<double>(i + 1);
+      sum += mean;
+      squares += mean * mean;
+      ++others;
+    }
+    if (2 * (i + 1) < longest) continue;
+    const double noise = steps > 0 ? rough / steps / static_cast<double>(i + 1) : 0;
+    const double variance = (squares - sum * sum / (others + 1)) / others - noise;  // FP32 itself is the one more, at 0
+    if (variance > 0) widest = std::max(widest, std::sqrt(variance) * student_t(1.2816, others));
+  }
+  return widest * std::sqrt(1 + 1 / known);
+}
+
+/// What is no worse than FP32 passes for a tolerance of 0 too.
+inline bool stays_under(double difference, double line) { return difference < line || difference <= 0; }
+
+/// Settles answer, radius and, returned, the mean that decides when no batch is left. `x`: differences from FP32.
+inline double settle(const loss_test_settings& settings, std::span<const double> x, loss_verdict& got) {
+  const std::size_t n = x.size();
+  if (n < 4) return got.difference;
+  const auto taken_for_granted = [](std::size_t values) { return values < 16 ? 0.9 : values < 32 ? 0.5 : 0.0; };
+  const series_mean all = mean_of_series(x);
+  got.radius = sequence_radius(all, n, settings.level);
+  double decides = got.difference, expected = got.difference;
+  bool harm =
+      got.difference - sequence_radius(mean_of_series(x, taken_for_granted(n)), n, settings.level / 2) > got.line;
+  if (n >= 8) {
+    const series_mean later = mean_of_series(x.last(n / 2), taken_for_granted(n / 2));
+    const double growth = 2 * (later.mean - got.difference);
+    if (growth > 5 * all.error) {
+      decides = later.mean;
+      expected = later.mean + growth;
+    }
+    harm = harm || later.mean - sequence_radius(later, n / 2, settings.level / 4) > got.line;
+    const auto explodes = [&](double off) { return off > 1 + got.line; };  // an onset would pass for wide noise
+    harm = harm || std::all_of(x.end() - static_cast<std::ptrdiff_t>(n / 2), x.end(), explodes);
+  }
+  if (harm) got.answer = loss_answer::rejected;
+  if (n >= settings.least && stays_under(expected + got.radius, got.line)) got.answer = loss_answer::accepted;
+  return decides;
+}
+
+}  // namespace detail
+
+/// Returns: accepted or rejected when the evidence says so at the level, else go_on. `last`: no further batch will
+/// come, so one of the two: accepted where the estimate is under the line. Rejected at once: a candidate's loss that is
+/// not finite; at `last`: no batch to compare. Batches from the first FP32 loss on that is not finite are not compared.
+inline loss_verdict judge(const loss_test_settings& settings, const loss_evidence& seen, bool last = false) {
+  using namespace detail;
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  loss_verdict got{.radius = infinity, .line = settings.tolerance};
+  if (finite_part(seen.candidate, seen.candidate.size()).size() < seen.candidate.size()) {
+    return {.answer = loss_answer::rejected, .difference = infinity, .line = settings.tolerance};
+  }
+  const auto fp32 = finite_part(seen.fp32, seen.candidate.size());
+  const std::size_t n = fp32.size();
+  if (n == 0) return {last ? loss_answer::rejected : loss_answer::go_on, 0, infinity, settings.tolerance};
+  const double scale = loss_scale(fp32);
+  std::vector<double> x = differences(seen.candidate.first(n), fp32, scale), others(n);
+  std::vector<std::vector<double>> runs;
+  double known = 1;  // FP32 runs over all n batches
+  for (const auto& run : seen.spread) {
+    runs.push_back(differences(finite_part(run, n), fp32, scale));
+    if (runs.back().size() < n) continue;
+    ++known;
+    std::transform(others.begin(), others.end(), runs.back().begin(), others.begin(), std::plus<>{});
+  }
+  std::transform(x.begin(), x.end(), others.begin(), x.begin(), [=](double a, double b) { return a - b / known; });
+  got.line += own_spread(runs, known);
+  got.difference = std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(n);
+  const double decides = settle(settings, x, got);
+  if (last && got.answer == loss_answer::go_on)
+    got.answer = stays_under(decides, got.line) ? loss_answer::accepted : loss_answer::rejected;
+  return got;
+}
+
+}  // namespace comp

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// FP32's batches from the search's start, which all candidates are held against: as many as were asked for, run once.
+// And FP32 again with perturbed roundings, to see what it does to itself.
+#pragma once
+
+#include <comp/search/evaluator.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// The plan is FP32, or the most conservative one that runs.
+template <class Evaluator>
+class reference_run {
+ public:
+  reference_run(Evaluator& run, outcome& log, plan fp32)
+      : run_{run}, log_{log}, fp32_{std::move(fp32)}, start_{run.save()} {}
+
+  const comp::plan& plan() const { return fp32_; }
+  const typename Evaluator::place& start() const { return start_; }
+  const sample& seen() const { return log_.baseline; }
+  /// Where its batches end; empty where that state is not known, as after a recalled trial.
+  const std::optional<typename Evaluator::place>& end() const { return end_; }
+
+  /// At least so many batches; the trainer is left where they end, or elsewhere.
+  /// Throws: `error` when FP32 does not train.
+  const sample& upto(std::size_t batches) {
+    run_.apart([&] {
+      while (static_cast<std::size_t>(seen().batches) < batches) extend(batches);
+    });
+    return seen();
+  }
+
+  /// `p` from the start with roundings perturbed, the same for each plan that asks for the same `seed`, from 1 on.
+  sample perturbed(stage where, const comp::plan& p, std::size_t seed, std::size_t batches) {
+    const auto work = [&](const trial& begun) {
+      run_.restore(start_);
+      if constexpr (requires { run_.trainer().perturb(std::uint64_t{1}); }) run_.trainer().perturb(seed);
+      sample got;
+      run_.train(begun, p, batches, got, finite_only);
+      return got;
+    };
+    trial t;
+    run_.apart([&] {
+      t = run_.run(where, p, "roundings perturbed", work, perturbed_repeats + seed);
+      run_.record(t);
+    });
+    return t.sample;
+  }
+
+  /// FP32 again with roundings perturbed, `count` times: what it does to itself.
+  const std::vector<sample>& spread(std::size_t count, std::size_t batches) {
+    while (spread_.size() < count) spread_.push_back(perturbed(stage::baseline, fp32_, spread_.size() + 1, batches));
+    return spread_;
+  }
+  const std::vector<sample>& spread() const { return spread_; }
+
+ private:
+  static status finite_only(const sample& got) { return detail::finite(got) ? status::ok : status::not_finite; }
+
+  void extend(std::size_t batches) {
+    sample all = seen().batches > 0 ? seen() : sample{.loss = 0};
+    const auto work = [&](const trial& begun) {
+      go_to_end(begun);
+      sample more;
+      run_.train(begun, fp32_, batches - static_cast<std::size_t>(all.batches), more, finite_only);
+      return more;
+    };
+    const trial t = run_.run(stage::baseline, fp32_, "fp32", work);
+    const sample& got = t.sample;
+    require<error>(got.ok(),
+                   "FP32 training ended as {} after {} batches{}{} (plans are judged against FP32, which must train): "
+                   "check the data, the learning rate and the backend",
+                   name(got.status), all.batches + got.batches, got.message.empty() ? "" : ": ", got.message);
+    end_.reset();
+    if (Evaluator::restores && !run_.recalled()) end_ = run_.save();
+    detail::append(all, got);
+    log_.baseline = std::move(all);
+    run_.record(t);
+  }
+
+  void go_to_end(const trial& begun) {
+    if (end_) {
+      run_.restore(*end_);
+      return;
+    }
+    run_.restore(start_);
+    sample again;
+    if (seen().batches > 0) run_.train(begun, fp32_, static_cast<std::size_t>(seen().batches), again, finite_only);
+  }
+
+  Evaluator& run_;
+  outcome& log_;
+  comp::plan fp32_;
+  typename Evaluator::place start_;
+  std::optional<typename Evaluator::place> end_;
+  std::vector<sample> spread_;
+};
+
+}  // namespace comp

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Samples of runs made of batches: what a backend left out filled in, batches joined, times summed up.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/sample.hpp>
+#include <comp/core/statistics.hpp>
+#include <comp/core/trial.hpp>
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+namespace comp::detail {
+
+inline bool finite(const sample& got) {
+  return std::isfinite(got.loss) &&
+         std::all_of(got.losses.begin(), got.losses.end(), [](double loss) { return std::isfinite(loss); });
+}
+
+/// Fills in what a backend left out, and refuses an "ok" without a usable loss.
+inline void complete(sample& got, double wall_seconds) {
+  if (!(got.seconds > 0)) got.seconds = wall_seconds;
+  if (got.ok() && got.batches <= 0) got.batches = 1;
+  if (got.ok() && !finite(got)) got.status = status::not_finite;
+}
+
+/// Adds a batch, or several, to a run: means of losses, sums of seconds, each batch's loss and time.
+inline void append(sample& run, const sample& next) {
+  const auto before = static_cast<double>(run.batches), more = static_cast<double>(next.batches);
+  const auto mean = [&](double old, double now) {
+    return before == 0 ? now : (old * before + now * more) / (before + more);
+  };
+  run.loss = mean(run.loss, next.loss);
+  run.losses.resize(next.losses.size());
+  for (std::size_t i = 0; i < next.losses.size(); ++i) run.losses[i] = mean(run.losses[i], next.losses[i]);
+  run.batches += next.batches;
+  run.seconds += next.seconds;
+  run.peak_bytes = std::max(run.peak_bytes, next.peak_bytes);
+  const bool one = next.batches == 1;
+  const auto add = [one](std::vector<double>& to, const std::vector<double>& from, double single) {
+    if (!from.empty()) {
+      to.insert(to.end(), from.begin(), from.end());
+    } else if (one) {
+      to.push_back(single);
+    }
+  };
+  add(run.curve, next.curve, next.loss);
+  add(run.batch_seconds, next.batch_seconds, next.seconds);
+  run.curves.resize(next.losses.size());
+  for (std::size_t i = 0; i < next.losses.size(); ++i) {
+    add(run.curves[i], i < next.curves.size() ? next.curves[i] : std::vector<double>{}, next.losses[i]);
+  }
+  run.status = next.status;
+  if (!next.message.empty()) run.message = next.message;
+}
+
+/// Sets `seconds` and `bounds` of a trial from its batches. The first batch is left out: it pays for what is made once.
+inline void summarise_times(trial& t) {
+  if (!t.sample.ok()) return;
+  std::vector<double> times = t.sample.batch_seconds;
+  if (times.size() > 3) times.erase(times.begin());
+  t.seconds = times.empty() ? t.sample.seconds / static_cast<double>(t.sample.batches) : median(times);
+  t.bounds = median_interval(std::move(times));
+}
+
+}  // namespace comp::detail

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans judged by their losses: FP32 and a candidate train the same batches from the same state, in parts that take
+// turns, until the differences decide (loss_test.hpp). Where one training strays from the next too far for that, short
+// ones are repeated in pairs (loss_paths.hpp). The candidate that is accepted is where the training goes on. A backend
+// that cannot restore its state, and a search that is asked to (settings.whole_epochs), judges whole epochs by the
+// paper's rule. Source: CoMP paper, section 3.2 (algorithm 1, whole epochs).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/search/acceptance.hpp>
+#include <comp/search/early_cut.hpp>
+#include <comp/search/evaluator.hpp>
+#include <comp/search/loss_paths.hpp>
+#include <comp/search/loss_test.hpp>
+#include <comp/search/reference_run.hpp>
+#include <comp/search/settings.hpp>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// Judges plans, each once.
+template <class Evaluator>
+class loss_trials {
+ public:
+  using place = typename Evaluator::place;
+  struct result {
+    comp::trial trial = {};
+    loss_verdict verdict = {};
+    bool settled = true;
+    std::optional<place> end = {};  // where an accepted candidate's batches ended, as long as it is the last accepted
+  };
+
+  loss_trials(Evaluator& run, outcome& log, const search_settings& settings, plan fp32)
+      : run_{run}, log_{log}, settings_{settings}, reference_{run, log, std::move(fp32)} {}
+
+  reference_run<Evaluator>& reference() { return reference_; }
+
+  /// Runs FP32 as far as each candidate will at least be. `slower`: a candidate that is so many times slower than FP32
+  /// is cut.
+  void begin(std::size_t least, std::size_t most, double slower) {
+    least_ = least, most_ = std::max(most, least);
+    cut_ = settings_.cut;
+    cut_.slower_than_fp32 = slower;
+    if (!by_epochs()) {
+      reference_.upto(least_);
+      return;
+    }
+    const trial t = run_.next_epoch(stage::baseline, reference_.plan(), [](const sample& got) {
+      return detail::finite(got) ? status::ok : status::not_finite;
+    });
+    require<error>(t.sample.ok(),
+                   "FP32 training ended as {} after {} batches{}{} (plans are judged against FP32, which must train): "
+                   "check the data, the learning rate and the backend",
+                   name(t.sample.status), t.sample.batches, t.sample.message.empty() ? "" : ": ", t.sample.message);
+    log_.baseline = t.sample;
+    if (Evaluator::restores && !run_.recalled()) epoch_end_ = run_.save();
+  }
+  /// Whether so many more seconds may be spent on a decision; empty: any number.
+  std::function<bool(double)> affords = {};
+
+  /// Batches after which the evidence decides, whatever it is.
+  void at_most(std::size_t batches) { most_ = std::max(batches, least_); }
+  std::size_t least() const { return least_; }
+  bool by_epochs() const { return !Evaluator::restores || settings_.whole_epochs; }
+
+  /// Where FP32's batches end, if they are to be the training.
+  std::optional<place> fp32_end() const { return by_epochs() ? epoch_end_ : reference_.end(); }
+
+  /// What was answered last for `p`.
+  const result* known(const plan& p) const {
+    const auto at = done_.find(p);
+    return at == done_.end() ? nullptr : &at->second;
+  }
+
+  /// `asking`: a question among many: answered from the least batches, by what they say then, where the level would ask
+  /// for more; such an answer is not `settled`, and is given again when the whole test is asked for.
+  const result& operator()(const plan& p, std::string label = {}, bool asking = false) {
+    if (const auto at = done_.find(p); at != done_.end()) {
+      if (asking || at->second.settled) return at->second;
+      done_.erase(at);
+    }
+    result made = by_epochs() ? judged_epoch(p, std::move(label)) : judged(p, std::move(label), asking);
+    if (made.trial.accepted && Evaluator::restores && !recalled_) {
+      for (auto& [other, r] : done_) {
+        if (r.trial.seconds >= made.trial.seconds) r.end.reset();
+      }
+      made.end = run_.save();
+      run_.keep();
+    } else if (!made.trial.accepted) {
+      run_.to_kept();
+    }
+    run_.record(made.trial);
+    return done_.emplace(p, std::move(made)).first->second;
+  }
+
+  /// Seconds of a batch under FP32.
+  double fp32_seconds() const {
+    trial t{.sample = log_.baseline};
+    detail::summarise_times(t);
+    return t.seconds;
+  }
+
+  /// True where batches take different times by themselves, whatever the plan: of different length.
+  bool lengths_differ() const { return lengths_differ_; }
+
+ private:
+  result judged(const plan& p, std::string label, bool asking) {
+    result made;
+    made.trial = run_.run(stage::epochs, p, std::move(label),
+                          [&](const trial& begun) { return trained_until_decided(begun, p, asking); });
+    const sample& got = made.trial.sample;
+    made.verdict.answer = loss_answer::rejected;
+    if (got.ok()) {
+      const place here = run_.save();
+      const bool live = !run_.recalled();
+      reference_.upto(static_cast<std::size_t>(got.batches));  // a recalled candidate knows its batches, not FP32's
+      made.verdict = decided(p, got, asking);
+      made.settled = !asking || made.verdict.answer == loss_answer::rejected ||
+                     verdict_of(got, false).answer == loss_answer::accepted;
+      if (live) run_.restore(here);
+      recalled_ = !live;
+    }
+    made.trial.accepted = made.verdict.answer == loss_answer::accepted;
+    pair_times(made.trial);
+    return made;
+  }
+
+  // The candidate's batches, in parts that take turns with FP32's where those are not there yet.
+  sample trained_until_decided(const trial& begun, const plan& p, bool asking) {
+    run_.restore(reference_.start());
+    sample got;
+    for (std::size_t n = least_; got.ok(); n = std::min(next_look(n), most_)) {
+      if (static_cast<std::size_t>(reference_.seen().batches) < n) {
+        const place here = run_.save();
+        reference_.upto(n);
+        run_.restore(here);
+      }
+      const candidate_cut slow{cut_, log_.baseline, std::numeric_limits<double>::infinity(), worse()};
+      bool hopeless = false;
+      run_.train(begun, p, n, got, [&](const sample& so_far) {
+        hopeless = blatant(so_far);
+        const status s = slow(so_far);
+        return hopeless && s == status::ok ? status::stopped_early : s;
+      });
+      if (hopeless && got.status == status::stopped_early) {  // a rejection, not a failure
+        got.status = status::ok;
+        break;
+      }
+      if (!got.ok() || n >= most_ || asking) break;
+      loss_answer now = verdict_of(got, false).answer;
+      if (now == loss_answer::accepted || unsteady(got)) break;
+      if (now == loss_answer::go_on && n < 2 * least_) continue;
+      const place here = run_.save();  // FP32's own spread may take a rejection back, or be why nothing is decided
+      reference_.spread(1, least_);
+      run_.restore(here);
+      now = verdict_of(got, false).answer;
+      if (now != loss_answer::go_on || wide()) break;
+    }
+    return got;
+  }
+
+  // What the batches say; before a plan is rejected FP32 shows what roundings alone do, unless the harm is beyond
+  // doubt.
+  loss_verdict decided(const plan& p, const sample& got, bool asking) {
+    const bool strayed = !asking && unsteady(got);
+    const auto vague = [&](const loss_verdict& v) { return v.line > 2 * settings_.tolerance; };  // FP32 strays so far
+    const loss_verdict now = verdict_of(got, false), end = verdict_of(got, true);
+    if (!blatant(got)) {
+      if (!strayed && now.answer == loss_answer::accepted && (asking || !vague(now))) return now;
+      if (!strayed && end.answer == loss_answer::accepted && reference_.spread().empty()) return end;
+      reference_.spread(1, least_);
+    }
+    if (blatant(got)) {
+      loss_verdict harm = verdict_of(got, true);
+      harm.answer = loss_answer::rejected;
+      return harm;
+    }
+    const loss_verdict known = verdict_of(got, false);
+    const bool repeat = (wide() || strayed || vague(known)) && known.answer != loss_answer::rejected && !asking;
+    return repeat ? by_repeats(p, got) : verdict_of(got, true);
+  }
+
+  double worse() const { return settings_.direction == loss_direction::higher_is_better ? -1 : 1; }
+  std::vector<double> path_of(const sample& got) const { return loss_path(log_.baseline.curve, got.curve, worse()); }
+  std::vector<std::vector<double>> spread_paths() const {
+    std::vector<std::vector<double>> paths;
+    for (const sample& s : reference_.spread()) paths.push_back(path_of(s));
+    return paths;
+  }
+  bool wide() const {
+    const auto paths = spread_paths();
+    return std::any_of(paths.begin(), paths.end(), [&](const auto& p) { return strays(p, settings_.tolerance); });
+  }
+  bool blatant(const sample& got) const { return beyond_doubt(path_of(got), spread_paths(), settings_.tolerance); }
+  bool unsteady(const sample& got) const { return wanders(path_of(got), settings_.tolerance); }
+
+  // One training strays too far to tell: several short ones from the same state, each with its own perturbed roundings,
+  // FP32's and the candidate's in pairs. Their differences do not depend on each other.
+  loss_verdict by_repeats(const plan& p, const sample& got) {
+    constexpr std::size_t most = 12, few = 2;
+    std::vector<double> differences{mean_difference(log_.baseline, got)};
+    for (std::size_t k = 2; k <= most; ++k) {
+      if (k > few && affords && !affords(static_cast<double>(least_) * 2 * fp32_seconds())) break;
+      const sample fp32 = reference_.spread(k - 1, least_)[k - 2];
+      const sample own = reference_.perturbed(stage::epochs, p, k - 1, least_);
+      if (!own.ok()) return {.answer = loss_answer::rejected, .difference = std::numeric_limits<double>::infinity()};
+      differences.push_back(mean_difference(fp32, own));
+      const loss_verdict now = judge_repeats(differences, settings_.tolerance, false);
+      if (now.answer != loss_answer::go_on) return now;
+    }
+    return judge_repeats(differences, settings_.tolerance, true);
+  }
+  double mean_difference(const sample& fp32, const sample& own) const {
+    const std::vector<double> path = loss_path(fp32.curve, own.curve, worse());
+    return mean_of(std::span{path}.first(std::min(least_, path.size())));
+  }
+
+  loss_verdict verdict_of(const sample& got, bool last) const {
+    const sample& fp32 = log_.baseline;
+    const auto n = static_cast<std::size_t>(got.batches);
+    loss_verdict worst;
+    if (got.curve.size() != n || fp32.curve.size() < n) {  // no curve: the paper's rule
+      worst.answer =
+          accepted(fp32, got, settings_.tolerance, worse() < 0) ? loss_answer::accepted : loss_answer::rejected;
+      return worst;
+    }
+    const std::size_t losses = std::min(got.curves.size(), fp32.curves.size());
+    loss_test_settings judged_by{.tolerance = settings_.tolerance, .level = settings_.level, .least = least_};
+    judged_by.level /= static_cast<double>(std::max<std::size_t>(losses + 1, 1));
+    const auto judge_one = [&](const std::vector<double>& base, const std::vector<double>& seen, auto spread_of) {
+      loss_evidence evidence;
+      const std::vector<double> a = signed_curve(base, n), b = signed_curve(seen, n);
+      std::vector<std::vector<double>> spread;
+      for (const sample& s : reference_.spread()) spread.push_back(signed_curve(spread_of(s), n));
+      evidence.fp32 = a, evidence.candidate = b;
+      for (const auto& s : spread) {
+        if (!s.empty()) evidence.spread.emplace_back(s);
+      }
+      return judge(judged_by, evidence, last);
+    };
+    worst = judge_one(fp32.curve, got.curve, [](const sample& s) -> const std::vector<double>& { return s.curve; });
+    for (std::size_t i = 0; losses > 1 && i < losses; ++i) {
+      const loss_verdict one =
+          judge_one(fp32.curves[i], got.curves[i], [i](const sample& s) -> const std::vector<double>& {
+            static const std::vector<double> none;
+            return i < s.curves.size() ? s.curves[i] : none;
+          });
+      const auto rank = [](loss_answer a) { return a == loss_answer::rejected ? 2 : a == loss_answer::go_on ? 1 : 0; };
+      if (rank(one.answer) > rank(worst.answer)) worst = one;
+    }
+    return worst;
+  }
+
+  std::vector<double> signed_curve(const std::vector<double>& curve, std::size_t n) const {
+    std::vector<double> taken{curve.begin(), curve.begin() + static_cast<std::ptrdiff_t>(std::min(n, curve.size()))};
+    for (double& value : taken) value *= worse();
+    return taken;
+  }
+
+  static std::size_t next_look(std::size_t n) { return n + (n < 32 ? 8 : n < 64 ? 16 : n / 2); }
+
+  result judged_epoch(const plan& p, std::string label) {
+    result made;
+    run_.restore(reference_.start());
+    const candidate_cut cut{cut_, log_.baseline, std::numeric_limits<double>::infinity(), worse()};
+    made.trial = run_.epoch(stage::epochs, p, std::move(label), cut);
+    made.trial.accepted = accepted(log_.baseline, made.trial.sample, settings_.tolerance, worse() < 0);
+    made.verdict.answer = made.trial.accepted ? loss_answer::accepted : loss_answer::rejected;
+    recalled_ = run_.recalled();
+    pair_times(made.trial);
+    return made;
+  }
+
+  // Times against FP32's on the same batches: their lengths cancel.
+  void pair_times(trial& t) {
+    if (!t.sample.ok()) return;
+    const std::vector<double>&a = log_.baseline.batch_seconds, &b = t.sample.batch_seconds;
+    const std::size_t n = std::min(a.size(), b.size());
+    if (n < 6) return;
+    const std::span<const double> fp32{a.data() + 1, n - 1}, own{b.data() + 1, n - 1};
+    const paired_speedup slower = compare_paired(own, fp32);
+    const double base = fp32_seconds();
+    t.seconds = base * slower.ratio;
+    t.bounds = {base * slower.bounds.low, base * slower.bounds.high};
+    const auto spread = [](std::vector<double> values) {
+      const double middle = median(values);
+      for (double& v : values) v = std::abs(std::log(v / middle));
+      return median(std::move(values));
+    };
+    std::vector<double> ratios(n - 1);
+    for (std::size_t i = 0; i + 1 < n; ++i) ratios[i] = own[i] / fp32[i];
+    const double times = spread({fp32.begin(), fp32.end()});
+    lengths_differ_ = lengths_differ_ || (n >= 12 && times > 0.05 && times > 2 * spread(std::move(ratios)));
+  }
+
+  Evaluator& run_;
+  outcome& log_;
+  const search_settings& settings_;
+  reference_run<Evaluator> reference_;
+  std::optional<place> epoch_end_;
+  std::map<plan, result> done_;
+  early_cut cut_ = {};
+  std::size_t least_ = 16, most_ = 256;
+  bool lengths_differ_ = false, recalled_ = false;
+};
+
+}  // namespace comp

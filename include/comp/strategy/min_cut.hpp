@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// The cheapest plan of a whole graph with every operator free, in milliseconds: a minimum cut. Exact for two
+// precisions; for more, expansion moves (each asks at once, for all operators, who should change to one precision)
+// until none helps. Use: what strategy::guided proposes from. Not here: where costs come from
+// (strategy/cost_model.hpp), and whether such a plan trains. Source: Kolmogorov and Zabih 2004 (what energies a cut can
+// minimise); Boykov, Veksler and Zabih 2001 (expansion moves); Boykov and Kolmogorov 2004 (maximum flow), by
+// Boost.Graph.
+#pragma once
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in Boost's iterator over all edges, not true
+#endif
+#include <boost/graph/adjacency_list.hpp>
+#include <boost/graph/boykov_kolmogorov_max_flow.hpp>
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/error.hpp>
+#include <comp/strategy/cost_model.hpp>
+#include <cstddef>
+#include <limits>
+#include <utility>
+#include <vector>
+
+namespace comp::strategy {
+
+namespace detail {
+
+/// A cut of least capacity. Node 0 is the source, 1 the sink. What joins a node to one of them is one edge, summed up:
+/// Boost's algorithm looks at the first of parallel ones alone, and the cut is then not the least.
+class flow_network {
+  using traits = boost::adjacency_list_traits<boost::vecS, boost::vecS, boost::directedS>;
+  struct edge {
+    double capacity = 0, residual = 0;
+    traits::edge_descriptor reverse = {};
+  };
+  using graph = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS, boost::no_property, edge>;
+
+ public:
+  explicit flow_network(std::size_t nodes) : graph_(nodes + 2), source_(nodes + 2), sink_(nodes + 2) {}
+
+  std::size_t add_node() {
+    source_.push_back(0), sink_.push_back(0);
+    return boost::add_vertex(graph_);
+  }
+  /// At most once for the same two nodes, terminals aside.
+  void add(std::size_t from, std::size_t to, double capacity) {
+    if (!(capacity > 0)) return;
+    if (from == 0)
+      source_[to] += capacity;
+    else if (to == 1)
+      sink_[from] += capacity;
+    else
+      join(from, to, capacity);
+  }
+  /// Returns: per node, whether it is on the sink's side. To be asked once.
+  std::vector<bool> cut() {
+    const std::size_t n = boost::num_vertices(graph_);
+    for (std::size_t i = 2; i < n; ++i) {
+      if (source_[i] > 0) join(0, i, source_[i]);
+      if (sink_[i] > 0) join(i, 1, sink_[i]);
+    }
+    std::vector<boost::default_color_type> color(n);
+    std::vector<long> distance(n);
+    std::vector<traits::edge_descriptor> predecessor(n);
+    boost::boykov_kolmogorov_max_flow(graph_, boost::get(&edge::capacity, graph_), boost::get(&edge::residual, graph_),
+                                      boost::get(&edge::reverse, graph_), predecessor.data(), color.data(),
+                                      distance.data(), boost::get(boost::vertex_index, graph_), 0, 1);
+    std::vector<bool> sink(n);
+    for (std::size_t i = 0; i < n; ++i) sink[i] = color[i] != boost::black_color;
+    return sink;
+  }
+
+ private:
+  void join(std::size_t from, std::size_t to, double capacity) {
+    const auto there = boost::add_edge(from, to, graph_).first, back = boost::add_edge(to, from, graph_).first;
+    graph_[there] = {capacity, 0, back};
+    graph_[back] = {0, 0, there};
+  }
+
+  graph graph_;
+  std::vector<double> source_, sink_;  // capacity from the source to each node, and from it to the sink
+};
+
+/// The best plan in which each operator keeps its precision or changes to `to`.
+class expansion {
+ public:
+  expansion(const plan_costs& costs, const plan& now, precision to)
+      : costs_{costs}, now_{now}, to_{to}, network_{costs.size()} {
+    for (std::size_t i = 0; i < costs.size(); ++i) {
+      for (const double s : costs.seconds[i]) largest_ += std::isfinite(s) ? s : 0;
+    }
+    for (const shared_tensor& t : costs.tensors) largest_ += t.cast_seconds * precision_count;
+    for (std::size_t i = 0; i < costs.size(); ++i) add_operator(i);
+    for (const shared_tensor& t : costs.tensors) add_tensor(t);
+  }
+
+  plan operator()() {
+    const std::vector<bool> changes = network_.cut();
+    plan next = now_;
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      if (changes[node(i)]) next[i] = to_;
+    }
+    return next;
+  }
+
+ private:
+  static std::size_t node(std::size_t i) { return i + 2; }
+  double bounded(double seconds) const { return std::isfinite(seconds) ? seconds : 4 * largest_ + 1; }
+
+  // The sink's side changes: it pays the edge from the source, the source's side the edge to the sink. Equal costs
+  // stay.
+  void add_operator(std::size_t i) {
+    if (now_[i] == to_) {
+      network_.add(0, node(i), 4 * largest_ + 1);
+      return;
+    }
+    network_.add(0, node(i), bounded(costs_.seconds[i][index_of(to_)]));
+    network_.add(node(i), 1, bounded(costs_.seconds[i][index_of(now_[i])]));
+  }
+
+  void add_tensor(const shared_tensor& t) {
+    if (!(t.cast_seconds > 0) || t.readers.empty()) return;
+    cast_to_target(t);
+    for (const precision q : all_precisions) {
+      if (q != to_) cast_to_other(t, q);
+    }
+  }
+
+  // A cast to `to_` is paid when the producer stays (in something else) and a reader changes, or has it already.
+  void cast_to_target(const shared_tensor& t) {
+    if (now_[t.producer] == to_) return;
+    bool already = false;
+    for (const auto r : t.readers) already = already || now_[r] == to_;
+    if (already) {
+      network_.add(node(t.producer), 1, t.cast_seconds);
+      return;
+    }
+    const std::size_t any = network_.add_node();  // on the sink's side as soon as a reader is
+    network_.add(node(t.producer), any, t.cast_seconds);
+    for (const auto r : t.readers) network_.add(any, node(r), 4 * largest_ + 1);
+  }
+
+  // A cast to `q` is paid when a reader that has it stays, and the producer has something else or changes.
+  void cast_to_other(const shared_tensor& t, precision q) {
+    std::size_t any = 0;  // on the source's side as soon as such a reader is
+    for (const auto r : t.readers) {
+      if (now_[r] != q) continue;
+      if (any == 0) any = network_.add_node();
+      network_.add(node(r), any, 4 * largest_ + 1);
+    }
+    if (any == 0) return;
+    if (now_[t.producer] == q) {
+      network_.add(any, node(t.producer), t.cast_seconds);
+    } else {
+      network_.add(any, 1, t.cast_seconds);
+    }
+  }
+
+  const plan_costs& costs_;
+  const plan& now_;
+  precision to_;
+  flow_network network_;
+  double largest_ = 0;
+};
+
+}  // namespace detail
+
+/// Returns: the cheapest plan for two precisions, else one that no change of any operators to one precision makes
+/// cheaper. Starts from `start`, whose precisions must all be allowed. Of equal plans the one nearer to `start`.
+/// Throws: `settings_error` for a plan of another length or with a precision that an operator must not have.
+inline plan min_cut_plan(const plan_costs& costs, plan start) {
+  require<settings_error>(start.size() == costs.size(),
+                          "plan of {} operators for the costs of {} (they must agree): "
+                          "start from a plan of this model",
+                          start.size(), costs.size());
+  for (std::size_t i = 0; i < start.size(); ++i) {
+    require<settings_error>(std::isfinite(costs.seconds[i][index_of(start[i])]),
+                            "operator {} starts in {}, whose time is {} (it must be finite and allowed): start from "
+                            "another plan",
+                            i, name(start[i]), costs.seconds[i][index_of(start[i])]);
+  }
+  double best = costs(start);
+  for (bool better = true; better;) {
+    better = false;
+    for (const precision to : all_precisions) {
+      const bool possible = std::any_of(costs.seconds.begin(), costs.seconds.end(),
+                                        [&](const per_precision& s) { return std::isfinite(s[index_of(to)]); });
+      if (!possible) continue;
+      plan next = detail::expansion{costs, start, to}();
+      const double seconds = costs(next);
+      if (seconds < best * (1 - 1e-9)) best = seconds, start = std::move(next), better = true;
+    }
+  }
+  return start;
+}
+
+}  // namespace comp::strategy
