@@ -360,7 +360,7 @@ int main(int argc, char** argv) try {
   const comp::hardware here = trainer.hardware();
   trainer.set_precision(comp::load_plan(file, trainer.graph(), &here).plan);
   comp::sample last;
-  for (std::size_t epoch = best.trained_epochs; epoch < epochs; ++epoch) last = trainer.run_epoch();
+  for (std::size_t epoch = best.trained_epochs(); epoch < epochs; ++epoch) last = trainer.run_epoch();
   const double score = trainer.validate();
   fmt::print("trained with {} of {}: loss {:.4f}, {:.1f}% of the test pictures\n", best.plan.str(), file, last.loss,
              100 * score);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same trainer searched with other strategies, each named by its type: exhaustive, random, greedy, and one of one's
-// own. The trainer is made up so that the run takes no time: convolutions and a GELU gain from BF16, a softmax loses
-// its loss.
+// The same trainer searched with other strategies, each named by its type: guided (the default, which does both stages),
+// exhaustive, random, greedy, and one of one's own. The trainer is made up so that the run takes no time: convolutions
+// and a GELU gain from BF16, a softmax loses its loss.
 #include <comp/comp.hpp>
 
 class made_up_trainer {  // models comp::Backend
@@ -76,6 +76,7 @@ void search_with(const char* name, Stage1 stage1, Stage2 stage2) {
 
 int main() {
   namespace strategy = comp::strategy;
+  search_with("guided", strategy::guided{}, strategy::greedy{});
   search_with("exhaustive, exhaustive", strategy::exhaustive{}, strategy::exhaustive{});
   search_with("greedy, greedy", strategy::greedy{}, strategy::greedy{});
   search_with("random, greedy", strategy::random{.trials = 2, .seed = 1}, strategy::greedy{});

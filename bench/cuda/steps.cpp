@@ -139,7 +139,7 @@ comp::outcome search(const task& t, precision low) {
   search_settings settings;
   settings.precisions = {low};
   const policy::pytorch rules{.list = policy::pytorch_list::cuda, .low = low};
-  return two_stage{rules, strategy::greedy{}, strategy::greedy{}, settings}.run(*searched.trained);
+  return two_stage{rules, strategy::guided{}, strategy::greedy{}, settings}.run(*searched.trained);
 }
 
 nlohmann::json row_of(const way& w, const way& fp32, const way& rules) {

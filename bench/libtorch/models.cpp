@@ -53,7 +53,7 @@ comp::outcome search(torch_models::job_trainer& trainer) {
   comp::search_settings settings;
   settings.precisions = {precision::fp32, precision::bf16};
   const comp::two_stage strategy{comp::policy::pytorch{.list = comp::policy::pytorch_list::cpu, .low = precision::bf16},
-                                 comp::strategy::greedy{}, comp::strategy::greedy{}, settings};
+                                 comp::strategy::guided{}, comp::strategy::greedy{}, settings};
   return strategy.run(trainer);
 }
 
@@ -142,7 +142,7 @@ json measure(const options& chosen, const std::string& model) {
   of["search"] = {{"seconds", found.overhead_seconds()},
                   {"share_of_100_epochs", found.overhead_share()},
                   {"trials", found.trials.size()},
-                  {"batches_per_epoch", found.baseline.batches}};
+                  {"batches_per_epoch", found.batches_per_epoch}};
   fmt::print(
       "{}: {}\n  FP32 {:.2f} ms, autocast {:.2f} ms, comp {:.2f} ms; comp is {:.3f}x FP32, {:.3f}x autocast ({:.3f} .. "
       "{:.3f}), {:.3f}x the better of both; search {:.1f} s, {:.2f}% of 100 epochs, {} trials\n  low: {}\n",

@@ -108,7 +108,7 @@ comp::plan found_plan(comp::host::device& device, const options& o, const data_s
   comp::search_settings settings;
   settings.precisions = {low};
   const comp::policy::pytorch policy{.list = comp::policy::pytorch_list::cpu, .low = low};
-  return comp::two_stage{policy, comp::strategy::greedy{}, comp::strategy::greedy{}, settings}
+  return comp::two_stage{policy, comp::strategy::guided{}, comp::strategy::greedy{}, settings}
       .run(*searched.trained)
       .plan;
 }

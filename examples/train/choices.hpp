@@ -7,6 +7,7 @@
 #include <comp/policy/pytorch.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <comp/strategy/greedy.hpp>
+#include <comp/strategy/guided.hpp>
 #include <comp/strategy/random.hpp>
 #include <cstdint>
 #include <string>
@@ -17,11 +18,13 @@
 namespace train {
 
 class any_strategy {
-  using chosen_type = std::variant<comp::strategy::greedy, comp::strategy::exhaustive, comp::strategy::random>;
+  using chosen_type =
+      std::variant<comp::strategy::guided, comp::strategy::greedy, comp::strategy::exhaustive, comp::strategy::random>;
 
  public:
   any_strategy() = default;
   any_strategy(const std::string& name, std::uint64_t seed) {
+    if (name == "greedy") chosen_ = comp::strategy::greedy{};
     if (name == "exhaustive") chosen_ = comp::strategy::exhaustive{};
     if (name == "random") chosen_ = comp::strategy::random{.trials = 16, .seed = seed};
   }
@@ -41,6 +44,9 @@ class any_strategy {
    private:
     started_type started_;
   };
+
+  /// Settings of a guided search, where it is one: comp asks for them.
+  const comp::strategy::guided* guide() const { return std::get_if<comp::strategy::guided>(&chosen_); }
 
   run start(comp::search_space over) const {
     return std::visit([&](const auto& s) { return run{run::started_type{s.start(std::move(over))}}; }, chosen_);

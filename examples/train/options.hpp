@@ -25,7 +25,7 @@ struct options {
   std::string backend = "host";
   std::string policy = "auto";
   std::string rules = "none";  // systems joined by commas, whose plans are held against the found one
-  std::string stage1 = "greedy", stage2 = "greedy";
+  std::string stage1 = "guided", stage2 = "greedy";
   std::string tie = "kind";
   std::string precisions = "auto";
   std::size_t epochs = 3;
@@ -35,6 +35,12 @@ struct options {
   std::string scaling = "pytorch";  // of FP16's losses, in the host and cuda backends
   std::size_t accumulate = 1;       // micro-batches of a step, in the host and cuda backends
   double tolerance = 0.01;
+  double level = 0.05;                    // chance of a wrong answer about a loss
+  double budget = 0.01;                   // part of the training that the search may cost
+  std::uint64_t memory_limit = 0;         // bytes; 0: none
+  std::filesystem::path warm_start = {};  // a plan file
+  bool whole_epochs = false;              // plans are judged by whole epochs
+  bool compare_epochs = false;            // an epoch of each contestant for the table
   std::filesystem::path out = "out";
   bool resume = false;
   std::filesystem::path plan = {};
@@ -78,6 +84,17 @@ inline void require_heard(const options& chosen) {
   comp::require<comp::error>(chosen.backend == "cuda" || chosen.captured == "measured",
                              "--captured {} with backend {} (only cuda has it): leave it out", chosen.captured,
                              chosen.backend);
+}
+
+/// Throws: `settings_error` for strategies that do not go together.
+inline void require_strategies(const options& chosen) {
+  comp::require<comp::settings_error>(
+      chosen.stage1 != "none" || chosen.stage2 != "none",
+      "both stages are none (there is nothing to search): name a strategy, or use --plan");
+  comp::require<comp::settings_error>(
+      chosen.stage1 != "guided" || chosen.stage2 == "greedy",
+      "--stage2 {} with --stage1 guided (guided does both stages): leave it out, or name another --stage1",
+      chosen.stage2);
 }
 
 /// Throws: `error` without data, which only libtorch's jobs can make up.
@@ -154,7 +171,7 @@ inline void describe(CLI::App& app, options& chosen) {
                   "What trains it: host is this CPU through oneDNN, cuda an NVIDIA GPU, libtorch is LibTorch")
       ->check(CLI::IsMember({"host", "cuda", "libtorch"}))
       ->capture_default_str();
-  job->add_option("--epochs", chosen.epochs, "Epochs to train in all; the search's winner brings its first with it")
+  job->add_option("--epochs", chosen.epochs, "Epochs to train in all; batches that the search trained for good count")
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
   job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")->check(CLI::Range(1, 1 << 20));
@@ -209,18 +226,24 @@ inline void describe(CLI::App& app, options& chosen) {
       ->add_option(
           "--rules", chosen.rules,
           "Systems whose plans the found one is held against, joined by commas: pytorch, tensorflow, tvm, "
-          "paddle-od, paddle-o1, paddle-o2; all or none. Each distinct plan costs 20 batches at most and, for the "
-          "table, an epoch")
+          "paddle-od, paddle-o1, paddle-o2; all or none. Each distinct plan costs the batches that judge its loss and "
+          "its turns in the head-to-head")
       ->check(CLI::Validator{[](std::string& text) { return check_rules(text); }, "LIST|all|none"})
       ->capture_default_str();
-  const auto strategies = CLI::IsMember({"exhaustive", "random", "greedy", "none"});
-  search->add_option("--stage1", chosen.stage1, "Strategy judged by epochs; none skips the stage (may not converge)")
-      ->check(strategies)
+  search
+      ->add_option("--stage1", chosen.stage1,
+                   "Strategy judged by losses. guided does both stages: it proposes whole plans by what operators and "
+                   "casts cost; none looks at no loss (may not converge)")
+      ->check(CLI::IsMember({"guided", "exhaustive", "random", "greedy", "none"}))
       ->capture_default_str();
-  search->add_option("--stage2", chosen.stage2, "Strategy judged by batches; none skips the stage")
-      ->check(strategies)
+  search
+      ->add_option("--stage2", chosen.stage2,
+                   "Strategy judged by times, after a --stage1 other than guided; none skips the stage")
+      ->check(CLI::IsMember({"exhaustive", "random", "greedy", "none"}))
       ->capture_default_str();
-  search->add_option("--tie", chosen.tie, "Operators that change together: of one kind, of one scope, or none")
+  search
+      ->add_option("--tie", chosen.tie,
+                   "Operators that change together, where --stage1 is not guided: of one kind, of one scope, or none")
       ->check(CLI::IsMember({"kind", "scope", "none"}))
       ->capture_default_str();
   search
@@ -228,14 +251,38 @@ inline void describe(CLI::App& app, options& chosen) {
                    "Low precisions to search, joined by commas; auto: those that this machine speeds up, or bf16")
       ->check(CLI::Validator{[](std::string& text) { return check_precisions(text); }, "LIST|auto"})
       ->capture_default_str();
-  search->add_option("--tolerance", chosen.tolerance, "How far above FP32's an epoch's loss may be, as a part of it")
+  search->add_option("--tolerance", chosen.tolerance, "How far above FP32's a plan's loss may be, as a part of it")
       ->check(CLI::Range(0.0, 9.0))
       ->capture_default_str();
+  search
+      ->add_option("--level", chosen.level,
+                   "Chance that a plan is wrongly accepted, or wrongly rejected; a lower one takes more batches")
+      ->check(CLI::Range(1e-6, 0.49))
+      ->capture_default_str();
+  search
+      ->add_option("--budget", chosen.budget,
+                   "Part of the training (--epochs, or 100 where that is more) that the search may cost; while much is "
+                   "to be gained, eight times that")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  search->add_flag("--whole-epochs", chosen.whole_epochs,
+                   "Judge plans by whole epochs, as the CoMP paper does, not by as few batches as decide");
+  search
+      ->add_option(
+          "--memory-limit", chosen.memory_limit,
+          "The fastest plan that needs no more memory is wanted: bytes, or as 800MiB, 4GiB (default: no limit)")
+      ->transform(CLI::AsSizeValue(false));
+  search
+      ->add_option("--warm-start", chosen.warm_start,
+                   "Begin with the plan of this file too, of another batch size, machine or version of the model")
+      ->check(CLI::ExistingFile);
   search->add_option("--plan", chosen.plan, "Train with this plan file instead of searching")->check(CLI::ExistingFile);
 
   auto* files = group("Files");
   files->add_option("--out", chosen.out, "Folder for what is written; made when missing")->capture_default_str();
   files->add_flag("--resume", chosen.resume, "Go on with the ledger in --out (else it is kept as search.jsonl.old)");
+  files->add_flag("--compare-epochs", chosen.compare_epochs,
+                  "Also train an epoch of each contestant, for losses and scores in the table; no part of the search");
   files->add_option("--t4", chosen.t4, "Also write the trials in Kernel Tuner's T4 results format");
 }
 

@@ -5,9 +5,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <comp/comp.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/observe/t4.hpp>
+#include <comp/observe/warm_start.hpp>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -49,9 +52,11 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
   settings.epochs_tie = settings.batches_tie = chosen.tie == "scope"  ? comp::tie::scope
                                                : chosen.tie == "none" ? comp::tie::none
                                                                       : comp::tie::kind;
-  comp::require<comp::settings_error>(
-      chosen.stage1 != "none" || chosen.stage2 != "none",
-      "both stages are none (there is nothing to search): name a strategy, or use --plan");
+  settings.level = chosen.level;
+  settings.memory_limit = static_cast<std::int64_t>(chosen.memory_limit);
+  settings.budget = chosen.budget;
+  settings.whole_epochs = chosen.whole_epochs;
+  settings.planned_epochs = std::max(settings.planned_epochs, chosen.epochs);
   if (chosen.stage1 == "none") settings.stages = comp::stages::batches_only;
   if (chosen.stage2 == "none") settings.stages = comp::stages::epochs_only;
   return settings;
@@ -64,8 +69,8 @@ inline std::string ledger_path(const options& chosen) {
   return path.string();
 }
 
-/// Trains an epoch under each contestant that has none, from where the search began, so that the report can compare
-/// losses and scores too. It is no part of the search and not counted as its cost. The trainer is left as it was found.
+/// Trains an epoch under each contestant, from where the search began, so that the report can compare losses and scores
+/// of whole epochs too. It is no part of the search and not counted as its cost. The trainer is left as it was found.
 template <class Trainer>
 void fill_in_epochs(Trainer& trainer, const typename Trainer::state& start, comp::outcome& found) {
   const auto now = trainer.save();
@@ -85,12 +90,17 @@ template <class Trainer>
 comp::outcome search(const options& chosen, Trainer& trainer, comp::search_settings settings,
                      const comp::stop_on_signal& signals) {
   const comp::precision low = settings.precisions[1];
+  if (!chosen.warm_start.empty()) {
+    comp::loaded_plan first = comp::warm_start(chosen.warm_start.string(), trainer.graph());
+    for (const std::string& warning : first.warnings) fmt::print(stderr, "Note: {}\n", warning);
+    settings.warm_start = std::move(first.plan);
+  }
   const comp::two_stage search{policy_for(chosen, trainer.hardware(), low), any_strategy{chosen.stage1, chosen.seed},
                                any_strategy{chosen.stage2, chosen.seed}, std::move(settings)};
   const auto start = trainer.save();
   comp::ledger ledger{ledger_path(chosen)};
   comp::outcome found = search.run(trainer, comp::progress_bar{}, ledger, signals);
-  fill_in_epochs(trainer, start, found);
+  if (chosen.compare_epochs) fill_in_epochs(trainer, start, found);
   comp::save(found, (chosen.out / "plan.json").string());
   comp::write_summary(found, (chosen.out / "summary.json").string());
   if (!chosen.t4.empty()) comp::write_t4(found, chosen.t4.string());
@@ -129,6 +139,7 @@ void train_on(const options& chosen, Trainer& trainer, const comp::outcome& foun
     const std::string said = text(trainer.captured_steps());
     if (!said.empty()) fmt::print("{}\n", said);
   }
+  for (const std::string& warning : result.warnings) fmt::print("Note: {}\n", warning);
   for (const auto& step : result.fallbacks) {
     fmt::print("epoch {:>3} ended as {} and was trained again with a more conservative plan\n", step.epoch + 1,
                name(step.why));
@@ -175,6 +186,7 @@ int run_main(int argc, char** argv, Run run) {
   CLI11_PARSE(app, argc, argv);
   try {
     require_heard(chosen);
+    require_strategies(chosen);
     return run(chosen);
   } catch (const std::exception& failed) {
     fmt::print(stderr, "train: {}\n", failed.what());

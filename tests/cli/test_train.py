@@ -56,7 +56,8 @@ class Train(unittest.TestCase):
         self.assertEqual(got.returncode, 0)
         for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
                        'precisions', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
-                       't4', 'gpu', 'captured'):
+                       't4', 'gpu', 'captured', 'level', 'budget', 'whole-epochs', 'compare-epochs',
+                       'memory-limit', 'warm-start'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
         self.assertIn('Examples:', got.stdout)
 
@@ -80,6 +81,97 @@ class Train(unittest.TestCase):
         self.assertEqual(self.ledger(), before)  # no search
         other_model = self.train('--plan', str(plan), batch='32')
         self.refused(other_model, 'is for another model')
+
+    def summary(self):
+        return json.loads((self.out / 'summary.json').read_text())
+
+    def judged(self):
+        """Runs of plans that were judged by their losses: no first looks."""
+        return [line for line in self.ledger() if line.get('stage') == 'epochs' and line['repeat'] < 1_000_000]
+
+    def test_losses_are_told_against_fp32_on_the_same_batches_and_epochs_only_when_asked_for(self):
+        got = self.train()
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn('Judged by losses: ', got.stderr)
+        self.assertIn("loss against FP32's", got.stdout)
+        self.assertNotIn('epoch loss', got.stdout)
+        summary = self.summary()
+        self.assertEqual(summary['batches_per_epoch'], 4)
+        self.assertEqual(summary['runs_from_ledger'], 0)
+        rows = {row['plan']: row for row in summary['contest']}
+        self.assertTrue(all(row['epoch_loss'] is None for row in rows.values()))
+        for run in self.judged():
+            if run['plan'] in rows and run['sample']['status'] == 'ok':
+                told = rows[run['plan']]['loss_against_fp32']
+                self.assertEqual((told['batches'], told['accepted']), (run['sample']['batches'], run['accepted']))
+        compared = self.train('--compare-epochs')
+        self.assertEqual(compared.returncode, 0, compared.stderr)
+        self.assertIn('epoch loss', compared.stdout)
+        for row in self.summary()['contest']:
+            if row['status'] == 'ok':
+                self.assertGreater(row['epoch_loss'], 0, row)
+                self.assertGreater(row['validation_score'], 0, row)
+
+    def test_whole_epochs_are_judged_when_asked_for_by_every_strategy(self):
+        for stage1 in ('guided', 'greedy', 'exhaustive'):
+            with self.subTest(stage1):
+                got = self.train('--whole-epochs', '--stage1', stage1)
+                self.assertEqual(got.returncode, 0, got.stderr)
+                batches = {run['sample']['batches'] for run in self.judged() if run['sample']['status'] == 'ok'}
+                self.assertEqual(batches, {4})
+        self.assertEqual(self.train().returncode, 0)
+        self.assertTrue(all(run['sample']['batches'] >= 8 for run in self.judged() if run['sample']['status'] == 'ok'))
+
+    def test_strategies_that_do_not_go_together_are_refused(self):
+        self.refused(self.train('--stage1', 'none', '--stage2', 'none'), 'both stages are none (there is nothing to search)')
+        self.refused(self.train('--stage2', 'exhaustive'), '--stage2 exhaustive with --stage1 guided (guided does both stages): leave it out')
+        self.assertFalse(self.out.exists())
+
+    def test_level_and_budget_out_of_range_are_refused_by_name(self):
+        for option, value in (('--level', '0'), ('--level', '0.5'), ('--budget', '-0.1'), ('--budget', '1.5')):
+            with self.subTest(option + value):
+                got = self.train(option, value)
+                self.assertNotEqual(got.returncode, 0)
+                self.assertIn(option, got.stdout + got.stderr)
+
+    def test_a_search_without_a_budget_ends_with_a_plan(self):
+        got = self.train('--budget', '0')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn(self.summary()['plan'], [row['plan'] for row in self.summary()['contest']])
+
+    def test_a_search_starts_from_a_plan_of_another_batch_size(self):
+        self.assertEqual(self.train().returncode, 0)
+        plan = self.folder / 'plan.json'
+        shutil.copy(self.out / 'plan.json', plan)
+        self.refused(self.train('--plan', str(plan), batch='32'), 'is for another model')
+        got = self.train('--warm-start', str(plan), batch='32')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertNotIn('Note: ', got.stderr)
+        text = json.loads(plan.read_text())
+        text['operators'][0]['name'] = 'other'
+        plan.write_text(json.dumps(text))
+        got = self.train('--warm-start', str(plan))
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn('operators by name and kind: the search starts from FP32 for the others', got.stderr)
+        got = self.train('--warm-start', str(self.out / 'report.html'))
+        self.refused(got, 'report.html', 'no JSON')
+
+    def test_a_limit_of_memory_is_a_size(self):
+        self.assertEqual(self.train('--memory-limit', '4GiB').returncode, 0)
+        got = self.train('--memory-limit', 'much')
+        self.assertNotEqual(got.returncode, 0)
+        self.assertIn('--memory-limit', got.stdout + got.stderr)
+
+    def test_a_resumed_search_says_how_much_came_from_the_ledger(self):
+        self.assertEqual(self.train().returncode, 0)
+        before = self.runs()
+        got = self.train('--resume')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        recalled = self.summary()['runs_from_ledger']
+        self.assertGreaterEqual(recalled, len(self.judged()))
+        self.assertIn(f'{recalled} of {self.summary()["runs"]} runs came from the ledger', got.stdout)
+        self.assertIn('runs came from the ledger', got.stderr)
+        self.assertEqual(self.runs()[:len(before)], before)
 
     def test_data_that_cannot_be_read_is_named(self):
         half = self.folder / 'half.csv.gz'

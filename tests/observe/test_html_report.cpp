@@ -46,7 +46,7 @@ comp::outcome renamed(comp::outcome o, auto change) {
 static_assert(comp::Observer<comp::html_report>);
 
 TEST_CASE("the report is whole and well-formed for any size of model") {
-  for (const std::size_t operators : {1, 12, 60, 500, 2000}) {
+  for (const auto operators : std::initializer_list<std::size_t>{1, 12, 60, 500, 2000}) {
     CAPTURE(operators);
     const std::string html = comp::html_text(made_up::outcome(operators));
     CHECK(unbalanced(html) == "");
@@ -71,24 +71,124 @@ TEST_CASE("the report begins with what was found") {
             "The found plan runs 6 of 12 operators in bf16. It is 1.61 times as fast as FP32 (95%: 1.59 to 1.64) and "
             "1.15 times as fast as the best rule-based plan (95%: 1.14 to 1.16)."));
   CHECK(has(html, "<b>118 MiB</b><span>peak memory, 62% of FP32's</span>"));
-  CHECK(has(html, "<b>2.3120</b><span>epoch loss, +0.52% of FP32's; limit +1%</span>"));
-  CHECK(has(html, "<b>8.89%</b>"));
+  CHECK(has(html, "<b>+0.49%</b><span>loss against FP32's: +- 0.16%, mean of 40 batches; limit +1%</span>"));
+  CHECK(has(html, "<b>2.05%</b><span>of a 100-epoch training is what the search cost: 5.34 s</span>"));
 }
 
 TEST_CASE("a search without an accepted candidate says so") {
   const std::string html = comp::html_text(made_up::fp32_wins(20));
   CHECK(has(html, "<h1>FP32 is the fastest plan here that keeps the loss</h1>"));
   CHECK(has(html,
-            "The best rule-based plan, rule-based bf16, ran at 1.42x FP32's speed, but the loss of its epoch was not "
-            "accepted."));
+            "The best rule-based plan, rule-based bf16, ran at 1.42x FP32's speed, but its loss was not accepted."));
   CHECK(unbalanced(html) == "");
+}
+
+TEST_CASE("where FP32 wins, what became of the rule-based plan is told as far as it is known") {
+  comp::outcome o = made_up::fp32_wins(20);
+  o.contest[1].loss.reset();
+  CHECK(has(comp::html_text(o), "ran at 1.42x FP32's speed, but its loss was not judged."));
+  o.contest[1].over_fp32 = {1.005, {0.99, 1.02}};
+  CHECK(has(comp::html_text(o), "ran at 1.00x FP32's speed: no faster beyond noise."));
+}
+
+TEST_CASE("what is within noise is called a tie") {
+  const std::string html = comp::html_text(made_up::with_tie(12));
+  CHECK(has(html, "as fast as the best rule-based plan within noise (95%: 0."));
+  CHECK(has(html, "rule-based bf16<br><span class=\"soft\">as fast as comp within noise</span>"));
+  CHECK(has(html, ": a tie</span>"));
+  comp::outcome o = made_up::outcome(12);
+  o.speedup = 1.01, o.speedup_bounds = {0.98, 1.03};
+  CHECK(has(comp::html_text(o), "<h1>As fast as FP32 within noise</h1>"));
+  CHECK_FALSE(has(comp::html_text(made_up::outcome(12)), "within noise"));
+}
+
+TEST_CASE("a rule-based plan that was not raced is compared without an interval") {
+  comp::outcome o = made_up::outcome(12);
+  std::erase_if(o.trials,
+                [&](const comp::trial& t) { return t.stage == comp::stage::contest && t.plan == o.contest[1].plan; });
+  CHECK(has(comp::html_text(o), "and 1.14 times as fast as the best rule-based plan.</p>"));
+}
+
+TEST_CASE("the costs are those of the stages, what was kept as training, and what is left") {
+  const std::string html = comp::html_text(made_up::outcome(12));
+  CHECK(has(html, "Judged by losses</td><td class=\"n\">6</td><td class=\"n\">108</td><td class=\"n\">4.10 s</td>"));
+  CHECK(has(html, "Whole search</td><td></td><td class=\"n\"></td><td class=\"n\">9.10 s</td>"));
+  CHECK(has(
+      html,
+      "Kept as training, at the found plan's speed</td><td></td><td class=\"n\">118</td><td class=\"n\">3.76 s</td>"));
+  CHECK(has(html, "<b>5.34 s</b>, 2.05% of 100 epochs"));
+  const std::string unknown = comp::html_text(made_up::fp32_wins(12));
+  CHECK(has(unknown, "<b>9.10 s</b>, the length of an epoch is not known"));
+  CHECK(has(unknown, "<span>is what the search cost; how long an epoch is, is not known</span>"));
+  CHECK(has(unknown, "<dt>Batches per epoch</dt><dd>not known</dd>"));
+}
+
+TEST_CASE("a limit of memory is told, and who is above it") {
+  comp::outcome o = made_up::outcome(12);
+  o.memory_limit = std::int64_t{150} << 20;
+  CHECK(has(comp::html_text(o), "<span>peak memory, 62% of FP32's; limit 150 MiB</span>"));
+  CHECK(count(comp::html_text(o), "too much") == 1);
+  CHECK_FALSE(has(comp::html_text(made_up::outcome(12)), "limit 1"));
+}
+
+TEST_CASE("a plan that was run again with its roundings perturbed is judged by its first run") {
+  comp::outcome o = made_up::outcome(12);
+  comp::trial again = o.trials[2];
+  again.repeat = comp::perturbed_repeats + 1;
+  again.label = "roundings perturbed";
+  o.trials.push_back(again);
+  const std::string html = comp::html_text(o);
+  CHECK(count(html, "class=\"mk ok\"") == 3);  // two and the legend's
+  CHECK(has(html, "roundings perturbed"));
+}
+
+TEST_CASE("runs that came from a ledger are told") {
+  comp::outcome o = made_up::outcome(12);
+  o.recalled = 5;
+  CHECK(has(comp::html_text(o), "<dt>Runs</dt><dd>73, 5 of them from the ledger</dd>"));
+  CHECK_FALSE(has(comp::html_text(made_up::outcome(12)), "from the ledger"));
+}
+
+TEST_CASE("epoch losses and scores have columns only where epochs were run") {
+  comp::outcome o = made_up::outcome(12);
+  CHECK_FALSE(has(comp::html_text(o), "Epoch loss"));
+  o.contest[2].epoch = comp::sample{.loss = 2.25, .seconds = 3, .batches = 80, .score = 0.75};
+  const std::string html = comp::html_text(o);
+  CHECK(has(html, "Epoch loss"));
+  CHECK(has(html, "<td class=\"n\">2.2500</td><td class=\"n\">0.75</td>"));
+}
+
+TEST_CASE("a plan that was not judged by itself is covered by an accepted one that lowers more") {
+  comp::outcome o = made_up::outcome(12);
+  o.contest[1].loss.reset();
+  std::erase_if(o.trials,
+                [&](const comp::trial& t) { return t.stage == comp::stage::epochs && t.plan == o.contest[1].plan; });
+  CHECK(has(comp::html_text(o), "covered: it lowers nothing that an accepted plan does not lower"));
+  o.plan = o.contest[1].plan;
+  CHECK(
+      has(comp::html_text(o), "<b>+0.49%</b><span>loss against FP32's of a plan that lowers more: mean of 40 batches"));
+  for (comp::trial& t : o.trials) t.accepted = false;
+  CHECK_FALSE(has(comp::html_text(o), "covered"));
+}
+
+TEST_CASE("of a loss that is to be high, what is shown is its change, and the chart has worse above") {
+  comp::outcome o = made_up::outcome(12);
+  o.higher_is_better = true;
+  for (comp::contestant& c : o.contest) {
+    if (c.loss) c.loss->difference = -c.loss->difference;  // it is higher, and so better
+  }
+  const std::string html = comp::html_text(o);
+  CHECK(has(html, "<b>+0.49%</b><span>loss against FP32's: +- 0.16%, mean of 40 batches; limit -1%</span>"));
+  CHECK(has(html, "accepted above FP32 - 1%"));
+  CHECK(has(html, "at most 1% below FP32's on the same batches"));
 }
 
 TEST_CASE("an outcome with nothing in it makes a report, without NaN in it") {
   const std::string html = comp::html_text(comp::outcome{});
   CHECK(unbalanced(html) == "");
   CHECK_FALSE(has(html, "nan%"));
-  CHECK(has(html, "No epoch was run."));
+  CHECK(has(html, "No plan was judged by its losses."));
+  CHECK_FALSE(has(html, ">nan"));
 }
 
 TEST_CASE("each fate has its shape in the chart, and the line of acceptance is drawn") {
@@ -101,21 +201,45 @@ TEST_CASE("each fate has its shape in the chart, and the line of acceptance is d
   CHECK(count(chart, "class=\"mk bad\"") == 1);
   CHECK(count(chart, "class=\"ring\"") == 1);
   CHECK(has(chart, "accepted below FP32 + 1%"));
-  CHECK(has(html, "1 run ended before a batch was timed and cannot be drawn."));
+  CHECK(has(html, "1 run without a time, or without a loss on batches that FP32 trained, is not drawn."));
+}
+
+TEST_CASE("the chart shows losses against FP32's on the same batches, whatever else was run") {
+  const std::string html = comp::html_text(made_up::outcome(12));
+  const std::string all = "candidate: 30.2 ms per batch, loss +4.36% of 16 batches, rejected.";
+  CHECK(has(html, all));  // its mean is above FP32's for a longer run, too, by 8%
+  const std::string more = comp::html_text(made_up::with_side_runs(12));
+  const std::string chart = more.substr(more.find("class=\"chart\""));
+  CHECK(has(chart, all));
+  CHECK(count(chart, "class=\"mk base\"") == 2);  // FP32 in two parts is one training; and with its roundings perturbed
+  CHECK(has(chart, "fp32, roundings perturbed: 52.0 ms per batch, loss +0.02% of 16 batches"));
+  CHECK(count(chart, "all bf16: ") == 0);  // a first look judges nothing
+  CHECK(has(more, "<td class=\"m\">a first look</td>"));
+}
+
+TEST_CASE("a run without curves is drawn by its mean where FP32 trained as many batches, and else not") {
+  comp::outcome o = made_up::outcome(12);
+  o.baseline.curve.clear();
+  for (comp::trial& t : o.trials) t.sample.curve.clear();
+  const std::string html = comp::html_text(o);
+  CHECK(has(html, "candidate: 32.2 ms per batch, loss +0.49% of 40 batches, accepted."));
+  CHECK(has(html, "4 runs without a time, or without a loss on batches that FP32 trained, are not drawn."));
 }
 
 TEST_CASE("numbers at the edge of sense are drawn inside the chart") {
-  for (const double loss : {0.0, -2.3, 1e300, 1e-300}) {
-    CAPTURE(loss);
-    comp::outcome o = made_up::outcome(12);
-    o.baseline.loss = loss;
-    o.trials[0].sample.loss = loss;
-    o.trials[1].seconds = 1e-9;
-    const std::string html = comp::html_text(o);
-    CHECK(unbalanced(html) == "");
-    CHECK_FALSE(has(html, "=\"nan"));
-    CHECK_FALSE(has(html, "=\"-nan"));
-    CHECK_FALSE(has(html, "=\"inf"));
+  for (const double loss : {0.0, -2.3, 1e300, 1e-300, std::nan("")}) {
+    for (const bool fp32 : {true, false}) {
+      CAPTURE(loss);
+      CAPTURE(fp32);
+      comp::outcome o = made_up::outcome(12);
+      for (double& each : fp32 ? o.baseline.curve : o.trials[2].sample.curve) each = loss;
+      o.trials[1].seconds = 1e-9;
+      const std::string html = comp::html_text(o);
+      CHECK(unbalanced(html) == "");
+      CHECK_FALSE(has(html, "=\"nan"));
+      CHECK_FALSE(has(html, "=\"-nan"));
+      CHECK_FALSE(has(html, "=\"inf"));
+    }
   }
 }
 

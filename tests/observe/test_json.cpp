@@ -30,6 +30,7 @@ bool same(const comp::trial& a, const comp::trial& b) {
          same(a.bounds.high, b.bounds.high) && a.label == b.label && same(s.loss, t.loss) && same(s.losses, t.losses) &&
          same(s.seconds, t.seconds) && s.batches == t.batches && s.peak_bytes == t.peak_bytes &&
          same(s.batch_seconds, t.batch_seconds) && same(s.curve, t.curve) &&
+         std::ranges::equal(s.curves, t.curves, [](const auto& x, const auto& y) { return same(x, y); }) &&
          s.score.has_value() == t.score.has_value() && same(s.score.value_or(0), t.score.value_or(0)) &&
          s.status == t.status && s.message == t.message;
 }
@@ -40,6 +41,16 @@ TEST_CASE("every trial of a search comes back from its text bit for bit") {
     CAPTURE(t.number);
     CHECK(same(t, read_trial(json::parse(comp::json_text(comp::json_of(t))))));
   }
+}
+
+TEST_CASE("the losses of a trainer that has several come back, each with its curve") {
+  comp::trial t = made_up::outcome(3).trials[1];
+  t.sample.losses = {1.5, std::nan("")};
+  t.sample.curves = {{1.25, 1.75}, {0.5, std::nan("")}};
+  CHECK(same(t, read_trial(json::parse(comp::json_text(comp::json_of(t))))));
+  json text = comp::json_of(t);
+  text["sample"]["curves"][1] = 3;
+  CHECK(has(refusal(text), "field sample.curves[1] is 3 (a list is needed)"));
 }
 
 TEST_CASE("any double comes back bit for bit, NaN and infinity as words") {

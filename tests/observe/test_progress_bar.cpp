@@ -16,9 +16,10 @@
 namespace {
 const comp::outcome found = made_up::outcome(12);
 
-// Plays a search to whoever observes.
-void play(comp::progress_bar& bar, std::size_t trials = found.trials.size(), bool to_the_end = true) {
-  bar.search_started({found.graph, found.hardware, "", 0.01, 7});
+// Plays a search to whoever observes. `at_most`: plans that will be judged; 0: not known, as in a guided search.
+void play(comp::progress_bar& bar, std::size_t trials = found.trials.size(), bool to_the_end = true,
+          std::size_t at_most = 8) {
+  bar.search_started({found.graph, found.hardware, "", 0.01, at_most});
   std::map<std::pair<comp::stage, comp::plan>, std::size_t> repeats;
   for (std::size_t i = 0; i < trials; ++i) {
     comp::trial t = found.trials[i];
@@ -94,25 +95,68 @@ std::size_t longest_line(const std::string& text) {
 
 static_assert(comp::Observer<comp::progress_bar>);
 
-TEST_CASE("in a file there are plain lines: one per epoch, one per plan timed by batches, one per stage") {
+TEST_CASE("in a file there are plain lines: one per plan that is judged or timed, one per stage") {
   const std::string log = in_a_file([](std::FILE* to) {
     comp::progress_bar bar{to};
     play(bar);
   });
   CHECK(log ==
-        "FP32 baseline: fp32 took 52 ms per batch, loss 2.3, accepted\n"
-        "FP32 baseline: 1 run of 1 plan, 1 usable\n"
-        "Stage 1, by epochs: b111b1b111b1 took 37.4 ms per batch, 1.39x FP32, loss 2.304, accepted\n"
-        "Stage 1, by epochs: b1b1b1b1b1b1 took 32.2 ms per batch, 1.61x FP32, loss 2.312, accepted\n"
-        "Stage 1, by epochs: bbbbbbbbbbbb took 30.2 ms per batch, 1.72x FP32, loss 2.41, rejected\n"
-        "Stage 1, by epochs: 000000000000 gave a loss that is not finite\n"
-        "Stage 1, by epochs: 111b11111b11 was cut: too slow\n"
-        "Stage 1, by epochs: EEEEEEEEEEEE failed: kernel <b>exploded</b>\n"
-        "Stage 1, by epochs: 6 runs of 6 plans, 2 usable, best 1.61x FP32\n"
-        "Stage 2, by batches: b1b1b1b1b1b1 took 30 ms per batch, 1.73x FP32\n"
-        "Stage 2, by batches: b111b1b111b1 took 31 ms per batch, 1.68x FP32\n"
-        "Stage 2, by batches: 6 runs of 2 plans, 6 usable\n"
-        "Found b1b1b1b1b1b1: 1.61x as fast as FP32 (95%: 1.59 to 1.64)\n");
+        "FP32 baseline: fp32 took 52 ms per batch, loss 2.407 of 40 batches\n"
+        "FP32 baseline: 40 batches\n"
+        "Judged by losses: b111b1b111b1 took 37.4 ms per batch, 1.39x FP32, loss +0.15% of 40 batches, accepted\n"
+        "Judged by losses: b1b1b1b1b1b1 took 32.2 ms per batch, 1.61x FP32, loss +0.49% of 40 batches, accepted\n"
+        "Judged by losses: bbbbbbbbbbbb took 30.2 ms per batch, 1.72x FP32, loss +4.36% of 16 batches, rejected\n"
+        "Judged by losses: 000000000000 gave a loss that is not finite\n"
+        "Judged by losses: 111b11111b11 was cut: too slow\n"
+        "Judged by losses: EEEEEEEEEEEE failed: kernel <b>exploded</b>\n"
+        "Judged by losses: 6 plans, 2 accepted, best 1.61x FP32\n"
+        "Timed in turns: b1b1b1b1b1b1 took 30 ms per batch\n"  // no FP32 was timed beside it
+        "Timed in turns: b111b1b111b1 took 31 ms per batch\n"
+        "Timed in turns: 6 batches of 2 plans\n"
+        "Final contest: fp32 took 52.2 ms per batch\n"
+        "Final contest: rule-based bf16 took 36.2 ms per batch\n"
+        "Final contest: comp took 32.8 ms per batch\n"
+        "Final contest: 60 batches of 3 plans\n"
+        "Found b1b1b1b1b1b1: 1.61 times as fast as FP32 (95%: 1.59 to 1.64)\n");
+}
+
+TEST_CASE(
+    "FP32's batches within a candidate's run are no stage of their own, and a first look is no plan that was judged") {
+  const comp::outcome all = made_up::with_side_runs(12);
+  const std::string log = in_a_file([&](std::FILE* to) {
+    comp::progress_bar bar{to};
+    bar.search_started({all.graph, all.hardware, "", 0.01, 0});
+    const auto alone = [&](std::size_t i) {
+      bar.trial_started(all.trials[i]);
+      bar.trial_done(all.trials[i]);
+    };
+    alone(0);                          // FP32's first batches
+    alone(1);                          // a first look
+    bar.trial_started(all.trials[4]);  // a candidate
+    alone(2);                          // within it: FP32 goes on
+    alone(3);                          // and is perturbed
+    bar.trial_done(all.trials[4]);
+    alone(6);
+  });
+  CHECK(log ==
+        "FP32 baseline: fp32 took 52 ms per batch, loss 2.407 of 16 batches\n"
+        "FP32 baseline: 16 batches\n"
+        "Judged by losses: all bf16 took 29 ms per batch, a first look\n"
+        "FP32 baseline: fp32 took 52 ms per batch, loss 2.407 of 24 batches\n"
+        "FP32 baseline: fp32, roundings perturbed took 52 ms per batch, loss 2.5118 of 16 batches\n"
+        "Judged by losses: b111b1b111b1 took 37.4 ms per batch, 1.39x FP32, loss +0.15% of 40 batches, accepted\n"
+        "Judged by losses: bbbbbbbbbbbb took 30.2 ms per batch, 1.72x FP32, loss +4.36% of 16 batches, rejected\n");
+}
+
+TEST_CASE("the last line says a tie, FP32, and how many runs came from the ledger") {
+  const auto last = [](const comp::outcome& o) {
+    return in_a_file([&](std::FILE* to) { comp::progress_bar{to}.search_done(o); });
+  };
+  comp::outcome o = found;
+  o.speedup = 1.01, o.speedup_bounds = {0.98, 1.03}, o.recalled = 5;
+  CHECK(last(o) ==
+        "Found b1b1b1b1b1b1: as fast as FP32 within noise (95%: 0.98 to 1.03); 5 of 73 runs came from the ledger\n");
+  CHECK(last(made_up::fp32_wins(3)) == "Found 111: FP32, no accepted plan is faster\n");
 }
 
 TEST_CASE("a line from outside cannot move the cursor") {
@@ -132,7 +176,7 @@ TEST_CASE("a line from outside cannot move the cursor") {
 
 TEST_CASE("on a terminal one line is redrawn that never wraps, whatever the width") {
   const variable term{"TERM", "xterm"}, colour{"NO_COLOR", nullptr};
-  for (const unsigned short columns : {20, 40, 80, 200}) {
+  for (const auto columns : std::initializer_list<unsigned short>{20, 40, 80, 200}) {
     CAPTURE(columns);
     const std::string seen = in_a_terminal(columns, [](std::FILE* to, auto&& look) {
       comp::progress_bar bar{to};
@@ -146,8 +190,8 @@ TEST_CASE("on a terminal one line is redrawn that never wraps, whatever the widt
       redrawn += "\n" + seen.substr(at + 6, seen.find("\x1b[K", at) - at - 6);
     }
     CHECK(longest_line(redrawn) < columns);
-    CHECK(has(redrawn, "Stage 1"));
-    if (columns >= 80) CHECK(has(redrawn, "epoch 5 of about 7"));
+    CHECK(has(redrawn, "Judged by losses"));
+    if (columns >= 80) CHECK(has(redrawn, "plan 4 of about 7"));
     if (columns >= 200) CHECK(has(redrawn, "best 1.61x FP32"));
   }
 }
@@ -180,19 +224,42 @@ TEST_CASE("the line is ended when an exception passes") {
   CHECK(seen.ends_with("\n"));
 }
 
-TEST_CASE("the time that is left follows the epochs that were run, not those that were recalled") {
+TEST_CASE("the time that is left follows the plans that were judged, not those that were recalled") {
   comp::detail::progress<> p;
-  p.search_started(4);
-  comp::trial t = found.trials[0];
+  p.search_started(4);  // FP32 and three more
+  p.stage_begins(comp::stage::epochs);
+  comp::trial t = found.trials[1];
   t.sample.seconds = 30;
-  p.trial_done(t, true);
+  CHECK_FALSE(p.trial_done(t));  // recalled
+  t.repeat = 1;
   p.trial_started(t, 0);
   CHECK_FALSE(has(p.line(0, 200), "left"));
-  p.trial_done(t, false);
+  CHECK(p.trial_done(t));
+  t.repeat = 2;
   p.trial_started(t, 30);
-  CHECK(has(p.line(30, 200), "epoch 3 of about 4"));
-  CHECK(has(p.line(30, 200), "about 1 min 00 s left"));
-  CHECK(has(p.line(45, 200), "about 45 s left"));
+  CHECK(has(p.line(30, 200), "plan 3 of about 3"));
+  CHECK(has(p.line(30, 200), "about 30 s left"));
+  CHECK(has(p.line(45, 200), "about 15 s left"));
+  t.sample.batches = 24;
+  p.batch_done(t, t.sample);
+  CHECK(has(p.line(45, 200), "batch 24"));
+  p.batch_done(found.trials[0], found.trials[0].sample);  // FP32's, within it
+  CHECK(has(p.line(45, 200), "batch 24"));
+}
+
+TEST_CASE("nothing is promised where it is not known how many plans there will be") {
+  comp::detail::progress<> p;
+  p.search_started(0);
+  p.stage_begins(comp::stage::epochs);
+  for (std::size_t i = 1; i < 4; ++i) {
+    p.trial_started(found.trials[i], 0);
+    const std::string line = p.line(1, 200);
+    CHECK(has(line, fmt::format("plan {}", i)));
+    CHECK_FALSE(has(line, "of about"));
+    CHECK_FALSE(has(line, "left"));
+    CHECK_FALSE(has(line, "%"));
+    p.trial_done(found.trials[i]);
+  }
 }
 
 TEST_CASE("durations are said as people say them") {

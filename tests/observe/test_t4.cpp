@@ -39,7 +39,7 @@ TEST_CASE("a T4 file has what the schema asks for") {
   comp::write_t4(found, folder / "t4.json");
   const json document = json::parse(text_of(folder / "t4.json"));
   CHECK(document["schema_version"] == "1.0.0");
-  CHECK(document["results"].size() == 9);  // seven epochs and two plans timed by batches
+  CHECK(document["results"].size() == 12);  // seven runs, two plans timed in turns and three of the contest
   for (const json& result : document["results"]) check_result(result);
 }
 
@@ -66,7 +66,8 @@ TEST_CASE("times are milliseconds: an epoch's batches, or each batch of a plan")
   for (const json& m : results[2]["measurements"]) measured[m["name"]] = m;
   CHECK(measured["time"]["value"] == doctest::Approx(32.24));
   CHECK(measured["time"]["unit"] == "ms");
-  CHECK(measured["loss"]["value"] == 2.312);
+  CHECK(measured["loss"]["value"] == found.trials[2].sample.loss);
+  CHECK(measured["epochs"]["value"] == 0.5);
   CHECK(measured["peak_memory"]["value"] == 120 << 20);
   for (const json& m : results[4]["measurements"]) CHECK(m["name"] != "loss");  // it was not finite
 }
