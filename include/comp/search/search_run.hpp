@@ -129,8 +129,7 @@ class search_run {
     const std::size_t epoch = log_.batches_per_epoch;
     const std::size_t least = budget_batches() / 2 < 16 ? std::max<std::size_t>(budget_batches() / 2, 8) : 16;
     run_->timed(stage::baseline, [&] {
-      trials_->begin(least, epoch > 0 ? std::max<std::size_t>(epoch, 2 * least) : unknown_epoch,
-                     guide_ != nullptr ? 4 : settings_.cut.slower_than_fp32);
+      trials_->begin(least, epoch > 0 ? std::max<std::size_t>(epoch, 2 * least) : unknown_epoch, candidates_cut());
     });
     if (trials_->by_epochs() && log_.batches_per_epoch == 0)
       log_.batches_per_epoch = static_cast<std::size_t>(log_.baseline.batches);
@@ -144,6 +143,15 @@ class search_run {
       staged();
     }
     log_.run_seconds = run_->seconds();
+  }
+
+  // A question of a guided search is about losses: a plan of few low operators may be slow by its casts.
+  early_cut candidates_cut() const {
+    early_cut cut = settings_.cut;
+    if (guide_ == nullptr) return cut;
+    cut.slower_than_fp32 = std::max(4.0, cut.slower_than_fp32);
+    cut.slower_than_best = std::numeric_limits<double>::infinity();
+    return cut;
   }
 
   guided_start where_to_start() {

@@ -44,12 +44,10 @@ class loss_trials {
 
   reference_run<Evaluator>& reference() { return reference_; }
 
-  /// Runs FP32 as far as each candidate will at least be. `slower`: a candidate that is so many times slower than FP32
-  /// is cut.
-  void begin(std::size_t least, std::size_t most, double slower) {
+  /// Runs FP32 as far as each candidate will at least be. `cut`: when a candidate is given up before it is judged.
+  void begin(std::size_t least, std::size_t most, const early_cut& cut) {
     least_ = least, most_ = std::max(most, least);
-    cut_ = settings_.cut;
-    cut_.slower_than_fp32 = slower;
+    cut_ = cut;
     if (!by_epochs()) {
       reference_.upto(least_);
       return;
@@ -98,6 +96,7 @@ class loss_trials {
     } else if (!made.trial.accepted) {
       run_.to_kept();
     }
+    if (made.trial.accepted) best_seconds_ = std::min(best_seconds_, made.trial.seconds);
     run_.record(made.trial);
     return done_.emplace(p, std::move(made)).first->second;
   }
@@ -144,7 +143,7 @@ class loss_trials {
         reference_.upto(n);
         run_.restore(here);
       }
-      const candidate_cut slow{cut_, log_.baseline, std::numeric_limits<double>::infinity(), worse()};
+      const candidate_cut slow{cut_, log_.baseline, best_seconds_, worse()};
       bool hopeless = false;
       run_.train(begun, p, n, got, [&](const sample& so_far) {
         hopeless = blatant(so_far);
@@ -271,7 +270,7 @@ class loss_trials {
   result judged_epoch(const plan& p, std::string label) {
     result made;
     run_.restore(reference_.start());
-    const candidate_cut cut{cut_, log_.baseline, std::numeric_limits<double>::infinity(), worse()};
+    const candidate_cut cut{cut_, log_.baseline, best_seconds_, worse()};
     made.trial = run_.epoch(stage::epochs, p, std::move(label), cut);
     made.trial.accepted = accepted(log_.baseline, made.trial.sample, settings_.tolerance, worse() < 0);
     made.verdict.answer = made.trial.accepted ? loss_answer::accepted : loss_answer::rejected;
@@ -310,6 +309,7 @@ class loss_trials {
   std::map<plan, result> done_;
   early_cut cut_ = {};
   std::size_t least_ = 16, most_ = 256;
+  double best_seconds_ = std::numeric_limits<double>::infinity();  // of a batch, of the accepted plans
   bool lengths_differ_ = false, recalled_ = false;
 };
 
