@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Medians with confidence intervals that assume nothing of the distribution: run times are skewed and drift.
+// Means, and medians with confidence intervals that assume nothing of the distribution: run times are skewed and drift.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -15,6 +16,12 @@ struct interval {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
 };
+
+/// Returns: the mean; 0 for no values.
+inline double mean(std::span<const double> values) {
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return values.empty() ? 0 : sum / static_cast<double>(values.size());
+}
 
 /// Returns: the median; NaN for no values.
 inline double median(std::vector<double> values) {

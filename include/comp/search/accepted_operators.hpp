@@ -177,6 +177,7 @@ class accepted_operators {
   // Returns: the operators that were refused by themselves.
   std::vector<std::size_t> mend_once(const plan& wanted) {
     const plan base = allowed_;
+    if (!(left(gain(wanted)) > 0)) return {};
     bool scored = false;
     const std::vector<item> items = items_of(wanted, scored);
     std::vector<double> gains;

@@ -71,10 +71,10 @@ class recent_levels {
   bool suspects(std::span<const double> losses, bool ended) const {
     if (epochs_.empty() || losses.empty() || (!ended && losses.size() < window_)) return false;
     const auto last = losses.last(std::min(window_, losses.size()));
-    const double level = mean_of(last);
+    const double level = mean(last);
     if (!(level > line())) return false;
     if (ended || level > highest() + 3 * (line() - highest())) return true;
-    return losses.size() >= 2 * window_ && mean_of(losses.last(2 * window_).first(window_)) > line();
+    return losses.size() >= 2 * window_ && mean(losses.last(2 * window_).first(window_)) > line();
   }
 
  private:
@@ -136,7 +136,7 @@ inline bool clearly_better(std::span<const double> fp32, std::span<const double>
   const auto base = fp32.first(n).last(looked_at), got = suspect.first(n).last(looked_at);
   std::size_t below = 0;
   for (std::size_t i = 0; i < looked_at; ++i) below += base[i] < got[i] ? 1 : 0;
-  return mean_of(base) <= normal.highest() && 10 * below >= 9 * looked_at;
+  return mean(base) <= normal.highest() && 10 * below >= 9 * looked_at;
 }
 
 /// Compares a plan's finished epoch with FP32's on the same batches while that runs.

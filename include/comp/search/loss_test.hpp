@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/core/statistics.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -97,12 +98,20 @@ inline double sequence_radius(const series_mean& at, std::size_t batches, double
 }
 
 /// What a tolerance is a part of: |mean|, or the standard deviation where that is larger; 1 for losses that are all 0.
+/// A batch counts no more than 30 times the usual distance from the usual loss: one explosion is no scale.
 inline double loss_scale(std::span<const double> fp32) {
-  const auto n = static_cast<double>(fp32.size());
-  const double mean = std::accumulate(fp32.begin(), fp32.end(), 0.0) / n;
-  double squares = 0;
-  for (const double loss : fp32) squares += (loss - mean) * (loss - mean);
-  const double scale = std::max(std::abs(mean), std::sqrt(squares / n));
+  const double usual = median({fp32.begin(), fp32.end()});
+  std::vector<double> losses{fp32.begin(), fp32.end()};
+  for (double& loss : losses) loss = std::abs(loss - usual);
+  const double most = 30 * median(losses);
+  std::copy(fp32.begin(), fp32.end(), losses.begin());
+  if (most > 0) {
+    for (double& loss : losses) loss = std::clamp(loss, usual - most, usual + most);
+  }
+  const double middle = mean(losses);
+  double deviation = 0;
+  for (const double loss : losses) deviation = std::hypot(deviation, loss - middle);
+  const double scale = std::max(std::abs(middle), deviation / std::sqrt(static_cast<double>(losses.size())));
   return scale > 0 ? scale : 1;
 }
 
@@ -113,11 +122,14 @@ inline std::span<const double> finite_part(std::span<const double> losses, std::
   return part.first(static_cast<std::size_t>(bad - part.begin()));
 }
 
-/// losses - fp32 of each batch, of the scale. A batch counts 10 scales at most: an explosion is harm and no noise.
+/// losses - fp32 of each batch, of the scale, or of a tenth of its own loss where that is more. A batch counts 10 scales
+/// at most: an explosion is harm and no noise.
 inline std::vector<double> differences(std::span<const double> losses, std::span<const double> fp32, double scale) {
   std::vector<double> result(losses.size());
   std::transform(losses.begin(), losses.end(), fp32.begin(), result.begin(),
-                 [scale](double a, double b) { return std::clamp((a - b) / scale, -10.0, 10.0); });
+                 [scale](double a, double b) {
+                   return std::clamp((a - b) / std::max(scale, std::abs(b) / 10), -10.0, 10.0);
+                 });
   return result;
 }
 

@@ -55,6 +55,28 @@ inline void append(sample& run, const sample& next) {
   if (!next.message.empty()) run.message = next.message;
 }
 
+/// Batches `from` to `to` of a run.
+inline sample part_of(const sample& run, std::size_t from, std::size_t to) {
+  const auto count = static_cast<double>(to - from);
+  const auto cut = [&](const std::vector<double>& all) {
+    if (all.size() < to) return std::vector<double>{};
+    return std::vector<double>(all.begin() + static_cast<std::ptrdiff_t>(from),
+                               all.begin() + static_cast<std::ptrdiff_t>(to));
+  };
+  sample part{.loss = run.loss, .losses = run.losses, .batches = static_cast<std::int64_t>(to - from)};
+  part.peak_bytes = run.peak_bytes;
+  part.curve = cut(run.curve);
+  part.batch_seconds = cut(run.batch_seconds);
+  part.seconds = run.seconds * count / std::max(static_cast<double>(run.batches), 1.0);
+  if (!part.curve.empty()) part.loss = mean(part.curve);
+  if (!part.batch_seconds.empty()) part.seconds = mean(part.batch_seconds) * count;
+  for (std::size_t i = 0; i < run.curves.size(); ++i) {
+    part.curves.push_back(cut(run.curves[i]));
+    if (!part.curves[i].empty() && i < part.losses.size()) part.losses[i] = mean(part.curves[i]);
+  }
+  return part;
+}
+
 /// Sets `seconds` and `bounds` of a trial from its batches. The first batch is left out: it pays for what is made once.
 inline void summarise_times(trial& t) {
   if (!t.sample.ok()) return;

@@ -44,30 +44,4 @@ struct training_observers : observer_list<Observers...> {
   std::optional<trial> recall(const trial&) { return std::nullopt; }
 };
 
-inline double mean_of(std::span<const double> x) {
-  return std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
-}
-
-/// Batches `from` to `to` of a run.
-inline sample part_of(const sample& run, std::size_t from, std::size_t to) {
-  const auto count = static_cast<double>(to - from);
-  const auto cut = [&](const std::vector<double>& all) {
-    if (all.size() < to) return std::vector<double>{};
-    return std::vector<double>(all.begin() + static_cast<std::ptrdiff_t>(from),
-                               all.begin() + static_cast<std::ptrdiff_t>(to));
-  };
-  sample part{.loss = run.loss, .losses = run.losses, .batches = static_cast<std::int64_t>(to - from)};
-  part.peak_bytes = run.peak_bytes;
-  part.curve = cut(run.curve);
-  part.batch_seconds = cut(run.batch_seconds);
-  part.seconds = run.seconds * count / std::max(static_cast<double>(run.batches), 1.0);
-  if (!part.curve.empty()) part.loss = mean_of(part.curve);
-  if (!part.batch_seconds.empty()) part.seconds = mean_of(part.batch_seconds) * count;
-  for (std::size_t i = 0; i < run.curves.size(); ++i) {
-    part.curves.push_back(cut(run.curves[i]));
-    if (!part.curves[i].empty() && i < part.losses.size()) part.losses[i] = mean_of(part.curves[i]);
-  }
-  return part;
-}
-
 }  // namespace comp::detail

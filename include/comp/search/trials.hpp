@@ -14,6 +14,7 @@
 #include <comp/search/loss_paths.hpp>
 #include <comp/search/loss_test.hpp>
 #include <comp/search/reference_run.hpp>
+#include <comp/search/run_samples.hpp>
 #include <comp/search/settings.hpp>
 #include <cstddef>
 #include <functional>
@@ -82,11 +83,13 @@ class loss_trials {
   /// `asking`: a question among many: answered from the least batches, by what they say then, where the level would ask
   /// for more; such an answer is not `settled`, and is given again when the whole test is asked for.
   const result& operator()(const plan& p, std::string label = {}, bool asking = false) {
+    result asked;  // that are not settled: their batches count
     if (const auto at = done_.find(p); at != done_.end()) {
       if (asking || at->second.settled) return at->second;
+      asked = std::move(at->second);
       done_.erase(at);
     }
-    result made = by_epochs() ? judged_epoch(p, std::move(label)) : judged(p, std::move(label), asking);
+    result made = by_epochs() ? judged_epoch(p, std::move(label)) : judged(p, std::move(label), asking, asked);
     if (made.trial.accepted && Evaluator::restores && !recalled_) {
       for (auto& [other, r] : done_) {
         if (r.trial.seconds >= made.trial.seconds) r.end.reset();
@@ -97,7 +100,11 @@ class loss_trials {
       run_.to_kept();
     }
     if (made.trial.accepted) best_seconds_ = std::min(best_seconds_, made.trial.seconds);
-    run_.record(made.trial);
+    if (made.trial.sample.batches > asked.trial.sample.batches) {
+      trial more = made.trial;
+      more.sample = newest_;
+      run_.record(std::move(more));
+    }
     return done_.emplace(p, std::move(made)).first->second;
   }
 
@@ -112,15 +119,26 @@ class loss_trials {
   bool lengths_differ() const { return lengths_differ_; }
 
  private:
-  result judged(const plan& p, std::string label, bool asking) {
-    result made;
-    made.trial = run_.run(stage::epochs, p, std::move(label),
-                          [&](const trial& begun) { return trained_until_decided(begun, p, asking); });
-    const sample& got = made.trial.sample;
+  // `before`: what was answered from few batches, which count; it has none where this is the first question.
+  result judged(const plan& p, std::string label, bool asking, const result& before) {
+    result made{.trial = before.trial};
+    sample& got = made.trial.sample;
+    bool live = true;
+    if (static_cast<std::size_t>(got.batches) < most_) {
+      made.trial = run_.run(stage::epochs, p, std::move(label),
+                            [&](const trial& begun) { return trained_until_decided(begun, p, asking, before); });
+      newest_ = got;
+      live = !run_.recalled();
+      if (before.trial.sample.batches > 0) {
+        got = before.trial.sample;
+        detail::append(got, newest_);
+      }
+    } else if ((live = before.end.has_value())) {
+      run_.restore(*before.end);
+    }
     made.verdict.answer = loss_answer::rejected;
     if (got.ok()) {
       const place here = run_.save();
-      const bool live = !run_.recalled();
       reference_.upto(static_cast<std::size_t>(got.batches));  // a recalled candidate knows its batches, not FP32's
       made.verdict = decided(p, got, asking);
       made.settled = !asking || made.verdict.answer == loss_answer::rejected ||
@@ -133,11 +151,18 @@ class loss_trials {
     return made;
   }
 
-  // The candidate's batches, in parts that take turns with FP32's where those are not there yet.
-  sample trained_until_decided(const trial& begun, const plan& p, bool asking) {
-    run_.restore(reference_.start());
-    sample got;
-    for (std::size_t n = least_; got.ok(); n = std::min(next_look(n), most_)) {
+  // The candidate's batches from those on that it has `before`, in parts that take turns with FP32's where those are
+  // not there yet.
+  sample trained_until_decided(const trial& begun, const plan& p, bool asking, const result& before) {
+    sample got = before.trial.sample;
+    run_.restore(before.end ? *before.end : reference_.start());
+    const auto had = static_cast<std::size_t>(got.batches);
+    if (had > 0 && !before.end) {
+      sample again;
+      run_.train(begun, p, had, again, [](const sample&) { return status::ok; });
+    }
+    for (std::size_t n = had > 0 ? std::min(next_look(had), most_) : least_; got.ok();
+         n = std::min(next_look(n), most_)) {
       if (static_cast<std::size_t>(reference_.seen().batches) < n) {
         const place here = run_.save();
         reference_.upto(n);
@@ -164,7 +189,10 @@ class loss_trials {
       now = verdict_of(got, false).answer;
       if (now != loss_answer::go_on || wide()) break;
     }
-    return got;
+    if (had == 0) return got;
+    sample more = detail::part_of(got, had, static_cast<std::size_t>(got.batches));
+    more.status = got.status;
+    return more;
   }
 
   // What the batches say; before a plan is rejected FP32 shows what roundings alone do, unless the harm is beyond
@@ -220,7 +248,7 @@ class loss_trials {
   }
   double mean_difference(const sample& fp32, const sample& own) const {
     const std::vector<double> path = loss_path(fp32.curve, own.curve, worse());
-    return mean_of(std::span{path}.first(std::min(least_, path.size())));
+    return mean(std::span{path}.first(std::min(least_, path.size())));
   }
 
   loss_verdict verdict_of(const sample& got, bool last) const {
@@ -265,7 +293,7 @@ class loss_trials {
     return taken;
   }
 
-  static std::size_t next_look(std::size_t n) { return n + (n < 32 ? 8 : n < 64 ? 16 : n / 2); }
+  static std::size_t next_look(std::size_t n) { return n + (n < 16 ? 2 : n < 32 ? 8 : n < 64 ? 16 : n / 2); }
 
   result judged_epoch(const plan& p, std::string label) {
     result made;
@@ -307,6 +335,7 @@ class loss_trials {
   reference_run<Evaluator> reference_;
   std::optional<place> epoch_end_;
   std::map<plan, result> done_;
+  sample newest_ = {};  // of the candidate's batches, those that the last trial ran
   early_cut cut_ = {};
   std::size_t least_ = 16, most_ = 256;
   double best_seconds_ = std::numeric_limits<double>::infinity();  // of a batch, of the accepted plans
