@@ -38,8 +38,9 @@ struct options {
   double level = 0.05;                    // chance of a wrong answer about a loss
   double budget = 0.01;                   // part of the training that the search may cost
   std::uint64_t memory_limit = 0;         // bytes; 0: none
+  double slowdown = 0;                    // of the plan with the least memory
   std::filesystem::path warm_start = {};  // a plan file
-  bool whole_epochs = false;              // plans are judged by whole epochs
+  std::string judge_by = "batches";       // batches, epochs or scores
   bool compare_epochs = false;            // an epoch of each contestant for the table
   std::filesystem::path out = "out";
   bool resume = false;
@@ -265,13 +266,23 @@ inline void describe(CLI::App& app, options& chosen) {
                    "to be gained, eight times that")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  search->add_flag("--whole-epochs", chosen.whole_epochs,
-                   "Judge plans by whole epochs, as the CoMP paper does, not by as few batches as decide");
+  search
+      ->add_option(
+          "--judge-by", chosen.judge_by,
+          "What decides whether a plan trains: losses of as few batches as decide, mean losses of whole epochs "
+          "(the CoMP paper's rule), or validation scores after whole epochs")
+      ->check(CLI::IsMember({"batches", "epochs", "scores"}))
+      ->capture_default_str();
   search
       ->add_option(
           "--memory-limit", chosen.memory_limit,
           "The fastest plan that needs no more memory is wanted: bytes, or as 800MiB, 4GiB (default: no limit)")
       ->transform(CLI::AsSizeValue(false));
+  search
+      ->add_option("--slowdown", chosen.slowdown,
+                   "The plan with the least memory is wanted of those that are by such a part slower than the fastest")
+      ->check(CLI::Range(0.0, 9.0))
+      ->capture_default_str();
   search
       ->add_option("--warm-start", chosen.warm_start,
                    "Begin with the plan of this file too, of another batch size, machine or version of the model")

@@ -53,9 +53,12 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
                                                : chosen.tie == "none" ? comp::tie::none
                                                                       : comp::tie::kind;
   settings.level = chosen.level;
+  settings.slowdown = chosen.slowdown;
   settings.memory_limit = static_cast<std::int64_t>(chosen.memory_limit);
   settings.budget = chosen.budget;
-  settings.whole_epochs = chosen.whole_epochs;
+  settings.criterion = chosen.judge_by == "epochs"   ? comp::criterion::epoch_losses
+                       : chosen.judge_by == "scores" ? comp::criterion::scores
+                                                     : comp::criterion::batch_losses;
   settings.planned_epochs = std::max(settings.planned_epochs, chosen.epochs);
   if (chosen.stage1 == "none") settings.stages = comp::stages::batches_only;
   if (chosen.stage2 == "none") settings.stages = comp::stages::epochs_only;

@@ -56,8 +56,8 @@ class Train(unittest.TestCase):
         self.assertEqual(got.returncode, 0)
         for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
                        'precisions', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
-                       't4', 'gpu', 'captured', 'level', 'budget', 'whole-epochs', 'compare-epochs',
-                       'memory-limit', 'warm-start'):
+                       't4', 'gpu', 'captured', 'level', 'budget', 'judge-by', 'compare-epochs',
+                       'memory-limit', 'slowdown', 'warm-start'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
         self.assertIn('Examples:', got.stdout)
 
@@ -115,12 +115,33 @@ class Train(unittest.TestCase):
     def test_whole_epochs_are_judged_when_asked_for_by_every_strategy(self):
         for stage1 in ('guided', 'greedy', 'exhaustive'):
             with self.subTest(stage1):
-                got = self.train('--whole-epochs', '--stage1', stage1)
+                got = self.train('--judge-by', 'epochs', '--stage1', stage1)
                 self.assertEqual(got.returncode, 0, got.stderr)
                 batches = {run['sample']['batches'] for run in self.judged() if run['sample']['status'] == 'ok'}
                 self.assertEqual(batches, {4})
         self.assertEqual(self.train().returncode, 0)
         self.assertTrue(all(run['sample']['batches'] >= 8 for run in self.judged() if run['sample']['status'] == 'ok'))
+
+    def test_scores_decide_when_asked_for(self):
+        got = self.train('--judge-by', 'scores')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn("below FP32's score", got.stdout)
+        self.assertIn('Plans were judged by scores after whole epochs.', got.stdout)
+        judged = [run for run in self.judged() if run['sample']['status'] == 'ok']
+        self.assertTrue(judged)
+        for run in judged:
+            self.assertEqual(run['sample']['batches'], 4)
+            self.assertGreater(run['sample']['score'], 0)
+        self.assertEqual(self.summary()['judged_by'], 'scores after whole epochs')
+
+    def test_the_least_memory_within_a_slowdown(self):
+        got = self.train('--slowdown', '5')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        rows = self.summary()['contest']
+        found = next(row for row in rows if row['label'] == self.summary()['comp'])
+        self.assertEqual(found['peak_bytes'], min(row['peak_bytes'] for row in rows))
+        self.assertTrue(any(row['on_front'] for row in rows))
+        self.assertNotEqual(self.train('--slowdown', '-1').returncode, 0)
 
     def test_strategies_that_do_not_go_together_are_refused(self):
         self.refused(self.train('--stage1', 'none', '--stage2', 'none'), 'both stages are none (there is nothing to search)')

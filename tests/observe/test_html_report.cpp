@@ -180,7 +180,7 @@ TEST_CASE("of a loss that is to be high, what is shown is its change, and the ch
   const std::string html = comp::html_text(o);
   CHECK(has(html, "<b>+0.49%</b><span>loss against FP32's: +- 0.16%, mean of 40 batches; limit -1%</span>"));
   CHECK(has(html, "accepted above FP32 - 1%"));
-  CHECK(has(html, "at most 1% below FP32's on the same batches"));
+  CHECK(has(html, "losses of the same batches, at most 1% below FP32's"));
 }
 
 TEST_CASE("an outcome with nothing in it makes a report, without NaN in it") {

@@ -564,37 +564,6 @@ TEST_CASE("an earlier search's plan is a start, one of another model a warning")
   }
 }
 
-TEST_CASE("the fastest plan within a memory limit") {
-  // Of 8 operators four are slower low; each that is low spares 10 of 1000 bytes.
-  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(8, "relu")), .batches = 150};
-  std::vector<comp::op_info> ops{world.graph.begin(), world.graph.end()};
-  for (auto& op : ops) op.outputs = {{.shape = {1000}}};
-  world.graph = {std::move(ops)};
-  fake::timed_by(world, {std::vector(8, 1.0), {.5, .5, .5, .5, 1.01, 1.02, 1.03, 1.04}, 0});
-  comp::search_settings settings;
-  SUBCASE("that the fastest plan keeps") {
-    settings.memory_limit = 960;
-    fake::full_trainer trainer{world};
-    const outcome found = search_on(trainer, settings);
-    CHECK(found.plan.count_low() >= 4);
-    CHECK(found.warnings.empty());
-  }
-  SUBCASE("that takes slower operators") {
-    settings.memory_limit = 940;
-    fake::full_trainer trainer{world};
-    const outcome found = search_on(trainer, settings);
-    CHECK(found.plan.count_low() >= 6);
-    CHECK(found.warnings.empty());
-  }
-  SUBCASE("that no plan keeps") {
-    settings.memory_limit = 100;
-    fake::full_trainer trainer{world};
-    const outcome found = search_on(trainer, settings);
-    CHECK(warns(found, "memory limit of 100 bytes (the plan that won needs "));
-    CHECK(found.speedup > 1);
-  }
-}
-
 TEST_CASE("small models, short epochs and small budgets") {
   comp::search_settings settings;
   fake::world world = drawn(22, 8, {1});
@@ -616,7 +585,7 @@ TEST_CASE("small models, short epochs and small budgets") {
   }
   SUBCASE("a budget without end") { settings.budget = 1e9; }
   SUBCASE("whole epochs") {
-    settings.whole_epochs = true;
+    settings.criterion = comp::criterion::epoch_losses;
     world.batches = 20;
   }
   SUBCASE("a tolerance of nothing") { settings.tolerance = 0; }

@@ -194,6 +194,19 @@ TEST_CASE("the scale is right for losses of any sign") {
   }
 }
 
+TEST_CASE("a batch that explodes under both plans neither hides harm nor makes any") {
+  std::mt19937_64 draw{7};
+  for (const double huge : {1e6, 1e300}) {
+    CAPTURE(huge);
+    losses fp32 = training({.batches = 32}, 0, draw), same = training({.batches = 32}, 0, draw),
+           worse = training({.batches = 32}, 0.2, draw);
+    fp32[9] = huge, same[9] = 1.001 * huge, worse[9] = 1.001 * huge;
+    CHECK(judge({}, {fp32, worse}, true).answer == loss_answer::rejected);
+    CHECK(judge({}, {fp32, same}).answer != loss_answer::rejected);
+    CHECK(judge({}, {fp32, same}, true).answer == loss_answer::accepted);
+  }
+}
+
 TEST_CASE("blatant harm takes few batches") {
   std::mt19937_64 draw{6};
   std::normal_distribution<double> normal;

@@ -46,6 +46,7 @@ TEST_CASE(
   settings.tolerance = 0.5;
   settings.epochs_tie = comp::tie::none;
   CHECK(plain == signature_of(fake::trainer{world}, world, settings));
+  SUBCASE("criterion") { settings.criterion = comp::criterion::scores; }
   SUBCASE("at_once") { settings.cut.at_once = 3; }
   SUBCASE("slower_than_fp32") { settings.cut.slower_than_fp32 = 3; }
   SUBCASE("slower_than_best") { settings.cut.slower_than_best = 3; }

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the default search must find in worlds whose answer is known: a tenth of `./run bench truth`, with seeds of its own.
+// What the default search must find in worlds whose answer is known: a tenth of `./run bench truth`, with seeds of its
+// own.
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
 #include <search/truth/found.hpp>
 #include <search/truth/late_worlds.hpp>
 #include <search/truth/worlds.hpp>
@@ -86,4 +90,29 @@ TEST_CASE("profiles and scores that cannot be trusted end no search and lower no
 
 TEST_CASE("with epochs of 150 batches the search truly costs about 1% of 100 epochs") {
   CHECK(search_all(12, 61000, [](std::uint64_t seed) { return truth::usual(seed, 150); }).mean_cost <= 0.015);
+}
+
+TEST_CASE("a plan that is asked about first and judged at the level later trains its batches once") {
+  int again = 0;
+  for (std::uint64_t seed = 4000; seed < 4030; ++seed) {
+    truth::full_trainer trainer{truth::usual(seed, 10)};
+    std::optional<comp::outcome> found;
+    (void)truth::search_on(trainer, &found);
+    REQUIRE(found);
+    std::map<comp::plan, std::int64_t> judged;
+    std::int64_t batches = 0;
+    for (const comp::trial& t : found->trials) {
+      if (t.stage != comp::stage::epochs) continue;
+      if (t.repeat >= comp::perturbed_repeats) {
+        batches += t.sample.batches;
+        continue;
+      }
+      again += judged.contains(t.plan) ? 1 : 0;
+      judged[t.plan] = std::max(judged[t.plan], t.sample.batches);
+      CHECK(t.sample.curve.size() == static_cast<std::size_t>(t.sample.batches));
+    }
+    for (const auto& [plan, most] : judged) batches += most;
+    CHECK(found->cost(comp::stage::epochs).batches == static_cast<std::size_t>(batches));
+  }
+  CHECK(again >= 5);
 }

@@ -233,7 +233,7 @@ TEST_CASE("whole epochs are judged by the paper's rule where that is asked for")
   fake::world world = fake::typical();
   world.batches = 24;
   comp::search_settings settings;
-  settings.whole_epochs = true;
+  settings.criterion = comp::criterion::epoch_losses;
   fake::trainer trainer{world};
   const comp::outcome found = search_with(trainer, settings);
   CHECK(found.plan.str() == "1bbb");

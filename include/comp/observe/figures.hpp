@@ -38,6 +38,23 @@ bool above_limit(const contestant& c, const Outcome& found) {
   return found.memory_limit > 0 && peak_of(c, found) > found.memory_limit;
 }
 
+/// Whether no other contestant beats this one in time, memory and loss.
+template <std::same_as<outcome> Outcome>
+bool is_on_front(const contestant& c, const Outcome& found) {
+  const auto front = found.front();
+  return std::any_of(front.begin(), front.end(), [&](std::size_t i) { return &found.contest[i] == &c; });
+}
+
+/// A sentence of who is on that front, where it leaves a choice.
+template <std::same_as<outcome> Outcome>
+std::string front_text(const Outcome& found) {
+  const auto front = found.front();
+  if (front.size() < 2) return {};
+  std::string labels;
+  for (const std::size_t i : front) labels += (labels.empty() ? "" : "; ") + found.contest[i].label;
+  return fmt::format("In time, memory and loss taken together no other plan beats these: {}.\n", labels);
+}
+
 /// The contestant that has the found plan; none when there was no contest.
 template <std::same_as<outcome> Outcome>
 const contestant* winner_of(const Outcome& found) {

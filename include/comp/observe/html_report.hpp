@@ -156,11 +156,11 @@ std::string settings(const Outcome& found) {
     features = fmt::format("compute capability {}.{}", h.compute_capability / 10, h.compute_capability % 10);
   return fmt::format(
       "<dl><dt>Device</dt><dd>{} ({})</dd><dt>Can do</dt><dd>{}</dd><dt>Threads</dt><dd>{}</dd>"
-      "<dt>Precisions searched</dt><dd>{}</dd><dt>Accepted loss</dt><dd>at most {:g}% {} FP32's on the same batches</dd>"
+      "<dt>Precisions searched</dt><dd>{}</dd><dt>Judged by</dt><dd>{}, at most {:g}% {} FP32's</dd>"
       "<dt>Batches per epoch</dt><dd>{}</dd><dt>Runs</dt><dd>{}</dd><dt>Operators</dt><dd>{}, fingerprint {:016x}</dd><dt>Plan</dt><dd><code>{}</code></dd></dl>\n",
       html(h.name), name(h.kind), features.empty() ? "not known" : features,
-      h.threads > 0 ? fmt::format("{}", h.threads) : "not known", searched, 100 * found.tolerance,
-      found.higher_is_better ? "below" : "above",
+      h.threads > 0 ? fmt::format("{}", h.threads) : "not known", searched, name(found.criterion),
+      100 * found.tolerance, found.higher_is_better || found.criterion == criterion::scores ? "below" : "above",
       found.batches_per_epoch > 0 ? fmt::format("{}", found.batches_per_epoch) : "not known",
       found.recalled > 0 ? fmt::format("{}, {} of them from the ledger", found.trials.size(), found.recalled)
                          : fmt::format("{}", found.trials.size()),

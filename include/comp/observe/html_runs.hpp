@@ -71,11 +71,14 @@ std::string contest_table(const Outcome& found) {
   std::string text =
       "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Contest\"><table><thead><tr><th>Contestant</th>"
       "<th>Plan</th><th class=\"n\">Per batch</th><th>from 0, with 95% interval</th><th class=\"n\">Against FP32</th>"
-      "<th class=\"n\">Peak memory</th><th class=\"n\">Loss against FP32's</th>";
+      "<th class=\"n\">Peak memory</th><th class=\"n\">" +
+      std::string{found.criterion == criterion::scores ? "Below FP32's score" : "Loss against FP32's"} + "</th>";
   if (epochs) text += "<th class=\"n\">Epoch loss</th><th class=\"n\">Score</th>";
   text += "</tr></thead><tbody>\n";
   for (const contestant& c : found.contest) text += contest_row(c, found, most * 1.04, epochs);
   text += "</tbody></table></div>\n";
+  if (const std::string front = front_text(found); !front.empty())
+    text += fmt::format("<p class=\"soft\">{}</p>\n", html(front));
   if (covered)
     text +=
         "<p class=\"soft\">covered: it lowers nothing that an accepted plan does not lower, so its own loss was not judged.</p>\n";

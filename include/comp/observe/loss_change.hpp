@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace comp::detail {
 
@@ -90,6 +91,12 @@ inline std::string change_text(const loss_change& c) {
   std::string text = percent_text(c.difference);
   if (std::isfinite(c.difference) && std::isfinite(c.radius)) text += fmt::format(" +- {:.2f}%", 100 * c.radius);
   return text + fmt::format(" of {} batch{}", c.batches, c.batches == 1 ? "" : "es");
+}
+
+/// What a table calls that column: where scores decided, what is lost of FP32's.
+template <std::same_as<outcome> Outcome>
+std::string_view loss_title(const Outcome& found) {
+  return found.criterion == criterion::scores ? "below FP32's score" : "loss against FP32's";
 }
 
 /// What a table says of a contestant's loss: "+0.22% +- 0.19% of 48 batches", with ", rejected" where it was; "covered"

@@ -64,6 +64,7 @@ inline json contestant_json(const contestant& c, const outcome& found) {
   to["over_fp32"] = json_of(c.over_fp32);
   to["raced"] = raced(c, found);
   to["as_fast_as"] = tie_of(c, found).empty() ? json() : json(c.tie);
+  to["on_front"] = is_on_front(c, found);
   to["loss_against_fp32"] = loss_json(c, found);
   to["measured_epoch_seconds"] = c.epoch ? comp::json_of(c.epoch->seconds) : json();
   to["epoch_loss"] = c.epoch ? comp::json_of(c.epoch->loss) : json();
@@ -98,6 +99,7 @@ inline json summary(const outcome& found) {
   to["operators"] = found.graph.size();
   to["fingerprint"] = fmt::format("{:016x}", found.graph.fingerprint());
   to["hardware"] = json_of(found.hardware);
+  to["judged_by"] = name(found.criterion);
   to["tolerance"] = found.tolerance;
   to["batches_per_epoch"] = found.batches_per_epoch > 0 ? json(found.batches_per_epoch) : json();
   to["runs"] = found.trials.size();
@@ -157,6 +159,9 @@ inline std::string contest_notes(const outcome& found) {
     if (!tie_of(c, found).empty()) text += fmt::format("{} is as fast as {} within noise.\n", c.label, c.tie);
     covered = covered || loss_cell(c, found) == "covered";
   }
+  text += front_text(found);
+  if (found.criterion != criterion::batch_losses)
+    text += fmt::format("Plans were judged by {}.\n", name(found.criterion));
   if (found.memory_limit > 0) text += fmt::format("The limit of memory is {}.\n", bytes_text(found.memory_limit));
   if (covered)
     text += "covered: it lowers nothing that an accepted plan does not lower, so its own loss was not judged.\n";
@@ -166,7 +171,8 @@ inline std::string contest_notes(const outcome& found) {
 inline std::string contest_text(const outcome& found) {
   const bool epochs =
       std::any_of(found.contest.begin(), found.contest.end(), [](const contestant& c) { return c.epoch.has_value(); });
-  std::vector<std::vector<std::string>> rows{{"", "per batch", "per epoch", "vs FP32", "95%", "loss against FP32's"}};
+  std::vector<std::vector<std::string>> rows{
+      {"", "per batch", "per epoch", "vs FP32", "95%", std::string{loss_title(found)}}};
   if (epochs) rows.front().insert(rows.front().end(), {"epoch loss", "score"});
   rows.front().emplace_back("peak memory");
   for (const contestant& c : found.contest) {

@@ -1,14 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a candidate's loss is as good as FP32's: the paper's loss_i < loss_0 * 101%, right for negative losses and
-// for trainers with several losses too. Source: CoMP paper, section 3.2 and algorithm 1.
+// Whether a candidate's epoch is as good as FP32's: the paper's loss_i < loss_0 * 101%, right for negative losses and
+// for trainers with several losses too; and the same of scores, where the higher one is better.
+// Source: CoMP paper, section 3.2 and algorithm 1.
 #pragma once
 
 #include <cmath>
 #include <comp/core/sample.hpp>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string_view>
 #include <vector>
 
 namespace comp {
+
+/// What decides whether a plan trains as well as FP32.
+enum class criterion : std::uint8_t {
+  batch_losses,  // on the same batches from the same state, as few as decide
+  epoch_losses,  // the paper's rule: mean losses of whole epochs
+  scores         // what the backend's validate() gives after a whole epoch; higher is better
+};
+
+inline std::string_view name(criterion c) {
+  switch (c) {
+    case criterion::batch_losses:
+      return "losses of the same batches";
+    case criterion::epoch_losses:
+      return "mean losses of whole epochs";
+    case criterion::scores:
+      return "scores after whole epochs";
+  }
+  return "?";
+}
 
 /// Returns: the loss that a candidate must stay under; loss_0 + tolerance |loss_0|.
 inline double acceptance_line(double fp32_loss, double tolerance) {
@@ -27,6 +50,13 @@ inline bool accepted(const sample& fp32, const sample& got, double tolerance = 0
     if (!passes(fp32.losses[i], got.losses[i])) return false;
   }
   return passes(fp32.loss, got.loss);
+}
+
+/// Returns: by how much `got`'s score is below FP32's, as a part of that; NaN where one of them has none.
+inline double score_lost(const sample& fp32, const sample& got) {
+  if (!fp32.score || !got.score) return std::numeric_limits<double>::quiet_NaN();
+  const double lost = *fp32.score - *got.score;
+  return *fp32.score == 0 ? lost : lost / std::abs(*fp32.score);
 }
 
 }  // namespace comp

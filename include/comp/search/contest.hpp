@@ -118,10 +118,13 @@ std::vector<double> judged_times(const std::vector<contestant>& contest, Predict
 }
 
 /// The order in which contestants are offered as the winner: fastest first; where two are as fast, the one with the
-/// lower loss, then the one with less memory; FP32 before what is not faster.
+/// lower loss, then the one with less memory; FP32 before what is not faster. `slowdown`: above 0, those that are by
+/// such a part slower than the fastest come by their memory.
 template <class Predict>
-std::vector<std::size_t> ranking(std::vector<contestant>& contest, Predict predicted, std::int64_t memory_limit = 0) {
-  constexpr double worth = 0.003;  // what counts as a difference
+std::vector<std::size_t> ranking(std::vector<contestant>& contest, Predict predicted, std::int64_t memory_limit = 0,
+                                 double slowdown = 0) {
+  constexpr double same = 0.003;  // what counts as a difference
+  const double worth = std::max(same, std::log1p(slowdown));
   const std::vector<double> times = judged_times(contest, predicted, memory_limit);
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < contest.size(); ++i) {
@@ -133,8 +136,15 @@ std::vector<std::size_t> ranking(std::vector<contestant>& contest, Predict predi
   // Among those as fast as the first: FP32, else lower loss, else less memory.
   const auto tied =
       std::find_if(order.begin(), order.end(), [&](std::size_t i) { return times[i] > times[order.front()] + worth; });
-  if (const auto fp32 = std::find(order.begin(), tied, 0); fp32 != tied) std::rotate(order.begin(), fp32, fp32 + 1);
-  if (order.front() != 0) {
+  if (slowdown > 0) {
+    std::stable_partition(order.begin(), tied, [&](std::size_t i) { return contest[i].peak_bytes > 0; });
+    const auto known = std::find_if(order.begin(), tied, [&](std::size_t i) { return contest[i].peak_bytes == 0; });
+    std::stable_sort(order.begin(), known,
+                     [&](std::size_t a, std::size_t b) { return contest[a].peak_bytes < contest[b].peak_bytes; });
+  } else if (const auto fp32 = std::find(order.begin(), tied, 0); fp32 != tied) {
+    std::rotate(order.begin(), fp32, fp32 + 1);
+  }
+  if (slowdown == 0 && order.front() != 0) {
     std::sort(order.begin(), tied, [&](std::size_t a, std::size_t b) {
       if (loss_of(a) != loss_of(b)) return loss_of(a) < loss_of(b);
       return contest[a].peak_bytes != contest[b].peak_bytes ? contest[a].peak_bytes < contest[b].peak_bytes

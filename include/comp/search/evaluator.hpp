@@ -89,6 +89,8 @@ class evaluator {
     }
   }
   void to_kept() { restore(kept_); }
+  /// The search's epochs get scores, too.
+  void score_epochs() { scores_ = true; }
 
   /// What leads from the start to the trainer's state.
   const sample& trained() const { return trained_; }
@@ -97,9 +99,11 @@ class evaluator {
   B& trainer() { return trainer_; }
 
   /// Makes a trial of what `work(trial)` runs, or of what a ledger has for this stage, plan and repeat.
-  /// `accepted` and the times are set from the sample alone: who knows more sets them again.
+  /// `accepted` and the times are set from the sample alone: who knows more sets them again. `before`: of its seconds,
+  /// those that an earlier trial has.
   template <class Work>
-  trial run(stage where, const plan& p, std::string label, Work work, std::optional<std::size_t> repeat = {}) {
+  trial run(stage where, const plan& p, std::string label, Work work, std::optional<std::size_t> repeat = {},
+            double before = 0) {
     stop_if_asked();
     trial t;
     t.number = log_.trials.size();
@@ -113,8 +117,8 @@ class evaluator {
     if (known) {
       t.sample = known->sample;
       ++log_.recalled;
-      recalled_seconds_ += t.sample.seconds;
-      seconds_ += t.sample.seconds;  // it was paid for, and budgets count it
+      recalled_seconds_ += t.sample.seconds - before;
+      seconds_ += t.sample.seconds - before;  // it was paid for, and budgets count it
     } else {
       apart([&] { observers_.trial_started(t); });
       measure(t, [&] { return work(t); });
@@ -137,11 +141,12 @@ class evaluator {
   }
 
   /// Tells of a trial that run() gave, when it was judged. It is numbered now: others may have been recorded meanwhile.
-  void record(trial t) {
+  /// `before`: of its batches, those that an earlier trial has.
+  void record(trial t, std::int64_t before = 0) {
     t.number = log_.trials.size();
     auto& cost = log_.cost(t.stage);
     ++cost.runs;
-    if (t.repeat < profile_repeats) cost.batches += static_cast<std::size_t>(t.sample.batches);
+    if (t.repeat < profile_repeats) cost.batches += static_cast<std::size_t>(t.sample.batches - before);
     log_.trials.push_back(t);
     apart([&] {
       if (observers_.trial_done(t)) stop_asked_ = true;
@@ -250,8 +255,7 @@ class evaluator {
     try {
       t.sample = work();
       if constexpr (detail::validates<B>) {
-        const bool epoch = t.stage == stage::training || !restores;
-        if (epoch && t.sample.ok() && t.sample.batches > 1) t.sample.score = trainer_.validate();
+        if (is_epoch(t) && t.sample.ok() && t.sample.batches > 1) t.sample.score = trainer_.validate();
       }
     } catch (const interrupted&) {
       to_kept();
@@ -271,6 +275,12 @@ class evaluator {
     detail::complete(t.sample, detail::seconds_since(begin));
     if (stop_asked_) stop_if_asked();
     if (!t.sample.ok()) to_kept();
+  }
+
+  // After which the trainer's score is asked for.
+  bool is_epoch(const trial& t) const {
+    if (t.stage == stage::training || !restores) return true;
+    return scores_ && t.sample.batches >= static_cast<std::int64_t>(log_.batches_per_epoch);
   }
 
   void count(const sample& more) {
@@ -331,7 +341,7 @@ class evaluator {
   std::map<std::pair<stage, plan>, std::size_t> repeats_;
   std::set<plan> warm_;
   std::exception_ptr fatal_;
-  bool may_recall_ = true, recalled_ = false, stop_asked_ = false;
+  bool may_recall_ = true, recalled_ = false, stop_asked_ = false, scores_ = false;
 };
 
 }  // namespace comp

@@ -45,11 +45,14 @@ class guided_search {
     run_.timed(stage::batches, [&] {
       found = refined();
       if (settings_.memory_limit > 0) found = within_memory(std::move(found));
+      if (settings_.slowdown > 0) least_ = least_memory(found);
     });
     weigh(log_.fates, costs_.costs(), found, fp32_);
     return found;
   }
 
+  /// The least memory within settings.slowdown of what was found; empty: not asked for, or not found.
+  const plan& least_memory() const { return least_; }
   /// True for a plan that lowers nothing that is not known to train.
   bool covers(const plan& p) const { return accepted_.covers(p); }
   /// All that may be low; what any plan of this search is a part of.
@@ -73,8 +76,16 @@ class guided_search {
         if (wanted[i] == fp32_[i] && may) wanted[i] = rule[i];
       }
     }
+    if (settings_.memory_limit == 0 && settings_.slowdown == 0) return wanted;
+    const plan small = costs_.cheapest(starts, nullptr, dear_bytes());  // what saves memory may be wanted later
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i] == fp32_[i]) wanted[i] = small[i];
+    }
     return wanted;
   }
+
+  // A price at which bytes decide.
+  double dear_bytes() const { return 10 * trials_.fp32_seconds() / std::max(costs_.bytes(fp32_), 1.0); }
 
   // Of plans that are as fast the one that stores less: the memory of all operators together is worth so much of a
   // batch.
@@ -138,28 +149,52 @@ class guided_search {
   // What was measured and what the costs say, which have seen more batches than one race.
   double judged(const plan& p) const { return std::sqrt(measured_.at(p) * std::max(costs_(p), 1e-12)); }
 
-  // The fastest plan whose measured peak is within the limit: bytes get a price, which is doubled until they are few
-  // enough. Returns: the least where nothing accepted is small enough.
-  plan within_memory(plan best) {
+  // The fastest plan whose measured peak is within the limit. Returns: the least where nothing accepted is small
+  // enough.
+  plan within_memory(const plan& best) {
     const std::int64_t limit = settings_.memory_limit;
-    const auto peak_of = [&](const plan& p) {
-      if (!peaks_.contains(p)) {
-        std::vector<racer> two{{.plan = best}, {.plan = p}};
-        if (p == best) two.pop_back();
-        (void)fastest(two);
-      }
-      return peaks_.contains(p) ? peaks_.at(p) : 0;
-    };
-    if (best == fp32_ || peak_of(best) == 0 || peak_of(best) <= limit) return best;
+    if (best == fp32_ || peak_of(best, best) == 0 || peak_of(best, best) <= limit) return best;
     plan least = best;
-    double price = std::max(4 * byte_price(), 1e-3 * trials_.fp32_seconds() / std::max(costs_.bytes(fp32_), 1.0));
-    for (int doubled = 0; doubled < 12; ++doubled, price *= 2) {
-      const plan next = proposed({best, accepted_.allowed()}, price);
-      if (next == least) continue;
-      if (peak_of(next) < peak_of(least)) least = next;
-      if (peak_of(next) <= limit) return next;
-    }
+    for_smaller(best, [&](const plan& next) {
+      if (peak_of(next, best) < peak_of(least, best)) least = next;
+      return peak_of(least, best) > limit;
+    });
     return least;
+  }
+
+  // The least measured peak of plans that are no slower than the setting allows.
+  plan least_memory(const plan& best) {
+    plan least = best;
+    const double slowest = 1 + settings_.slowdown;
+    for_smaller(best, [&](const plan& next) {
+      if (costs_(next) > costs_(best) * slowest) return false;
+      if (peak_of(next, best) < peak_of(least, best) && measured_.at(next) <= measured_.at(best) * slowest)
+        least = next;
+      return true;
+    });
+    return least;
+  }
+
+  // Plans of what is accepted that store ever less: bytes get a price, which is doubled. Until `look(plan)` is false.
+  template <class Look>
+  void for_smaller(const plan& best, Look look) {
+    plan last = best;
+    double price = std::max(4 * byte_price(), 1e-4 * dear_bytes());
+    for (int doubled = 0; best != fp32_ && doubled < 14; ++doubled, price *= 2) {
+      const plan next = proposed({best, accepted_.allowed()}, price);
+      if (next != last && next != best && !look(next)) return;
+      last = next;
+    }
+  }
+
+  // Measured beside `best`; 0: the backend does not say.
+  std::int64_t peak_of(const plan& p, const plan& best) {
+    if (!peaks_.contains(p)) {
+      std::vector<racer> two{{.plan = best}, {.plan = p}};
+      if (p == best) two.pop_back();
+      (void)fastest(two);
+    }
+    return peaks_.contains(p) ? peaks_.at(p) : 0;
   }
 
   Evaluator& run_;
@@ -168,7 +203,7 @@ class guided_search {
   const strategy::guided& chosen_;
   loss_trials<Evaluator>& trials_;
   guided_start from_;
-  plan fp32_;
+  plan fp32_, least_ = {};
   learned_costs<Evaluator> costs_;
   accepted_operators<Evaluator> accepted_;
   std::map<plan, double> measured_ = {};

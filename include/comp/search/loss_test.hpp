@@ -122,14 +122,13 @@ inline std::span<const double> finite_part(std::span<const double> losses, std::
   return part.first(static_cast<std::size_t>(bad - part.begin()));
 }
 
-/// losses - fp32 of each batch, of the scale, or of a tenth of its own loss where that is more. A batch counts 10 scales
-/// at most: an explosion is harm and no noise.
+/// losses - fp32 of each batch, of the scale, or of a tenth of its own loss where that is more. A batch counts 10
+/// scales at most: an explosion is harm and no noise.
 inline std::vector<double> differences(std::span<const double> losses, std::span<const double> fp32, double scale) {
   std::vector<double> result(losses.size());
-  std::transform(losses.begin(), losses.end(), fp32.begin(), result.begin(),
-                 [scale](double a, double b) {
-                   return std::clamp((a - b) / std::max(scale, std::abs(b) / 10), -10.0, 10.0);
-                 });
+  std::transform(losses.begin(), losses.end(), fp32.begin(), result.begin(), [scale](double a, double b) {
+    return std::clamp((a - b) / std::max(scale, std::abs(b) / 10), -10.0, 10.0);
+  });
   return result;
 }
 

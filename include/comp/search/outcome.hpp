@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <comp/core/decision.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/core/trial.hpp>
+#include <comp/search/acceptance.hpp>
 #include <comp/search/loss_test.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -49,7 +51,8 @@ struct op_fate {
   kind what = kind::none;
   precision low = precision::fp32;  // that it is about
   std::size_t beside = 0;           // harmful: so many accepted operators were low beside it
-  double difference = std::numeric_limits<double>::quiet_NaN();  // harmful: of the rejected plan's loss, see loss_verdict
+  double difference =
+      std::numeric_limits<double>::quiet_NaN();             // harmful: of the rejected plan's loss, see loss_verdict
   double saves = std::numeric_limits<double>::quiet_NaN();  // [s] of a batch, by running it in `low`, casts left out
   double casts = std::numeric_limits<double>::quiet_NaN();  // [s] that this adds in casts around it; below 0: spares
 };
@@ -68,8 +71,8 @@ struct stage_cost {
   double seconds = 0;       // wall time, restoring and warming up included
 };
 
-/// Repeats from these on are runs apart: FP32 again with its roundings perturbed, a first look at a precision, and numbers
-/// of operators (profiles, sensitivities), which judge nothing.
+/// Repeats from these on are runs apart: FP32 again with its roundings perturbed, a first look at a precision, and
+/// numbers of operators (profiles, sensitivities), which judge nothing.
 inline constexpr std::size_t perturbed_repeats = 1'000'000, first_look_repeats = 2'000'000, profile_repeats = 3'000'000;
 
 struct outcome {
@@ -93,12 +96,17 @@ struct outcome {
   double run_seconds = 0;                  // of all that was run, kept or undone
   double batch_seconds = 0;                // of a batch under the found plan, median
   std::vector<std::string> warnings = {};
-  double tolerance = 0.01;        // of the loss, relative
-  bool higher_is_better = false;  // of the loss: settings.direction
-  std::int64_t memory_limit = 0;  // bytes that the plan was to stay within; 0: none
+  comp::criterion criterion = {};  // by which plans were judged
+  double tolerance = 0.01;         // of the loss, relative
+  bool higher_is_better = false;   // of the loss: settings.direction
+  std::int64_t memory_limit = 0;   // bytes that the plan was to stay within; 0: none
 
   const stage_cost& cost(stage s) const { return costs[static_cast<std::size_t>(s)]; }
   stage_cost& cost(stage s) { return costs[static_cast<std::size_t>(s)]; }
+
+  /// Contestants that no other beats: each is faster, needs less memory or has the lower loss than any other one, by
+  /// more than is noise. By index, fastest first; without those that failed or whose losses were rejected.
+  std::vector<std::size_t> front() const;
 
   /// Whole epochs that the trainer's state has behind it when the search ends.
   std::size_t trained_epochs() const { return batches_per_epoch > 0 ? trained_batches / batches_per_epoch : 0; }
@@ -118,5 +126,40 @@ struct outcome {
     return overhead_seconds() / (overhead_seconds() + training);
   }
 };
+
+namespace detail {
+
+/// Whether `a` is nowhere worse than `b` and somewhere better.
+inline bool dominates(const contestant& a, const contestant& b) {
+  constexpr double noise = 0.003;  // of time and of memory, relative
+  const auto loss = [](const contestant& c) { return c.loss ? c.loss->difference : 0.0; };
+  const auto sure = [](const contestant& c) { return c.loss && std::isfinite(c.loss->radius) ? c.loss->radius : 0.0; };
+  const double faster = std::log(a.over_fp32.ratio / b.over_fp32.ratio), better = loss(b) - loss(a);
+  const bool sized = a.peak_bytes > 0 && b.peak_bytes > 0;
+  const double smaller = sized ? std::log(static_cast<double>(b.peak_bytes) / static_cast<double>(a.peak_bytes)) : 0.0;
+  const double loss_noise = std::max(sure(a), sure(b));
+  if (faster < -noise || smaller < -noise || better < -loss_noise) return false;
+  return faster > noise || smaller > noise || better > loss_noise;
+}
+
+}  // namespace detail
+
+inline std::vector<std::size_t> outcome::front() const {
+  std::vector<std::size_t> found;
+  const auto usable = [](const contestant& c) {
+    return c.status == status::ok && std::isfinite(c.over_fp32.ratio) &&
+           (!c.loss || c.loss->answer != loss_answer::rejected);
+  };
+  for (std::size_t i = 0; i < contest.size(); ++i) {
+    const bool beaten = std::any_of(contest.begin(), contest.end(), [&](const contestant& other) {
+      return usable(other) && detail::dominates(other, contest[i]);
+    });
+    if (usable(contest[i]) && !beaten) found.push_back(i);
+  }
+  std::stable_sort(found.begin(), found.end(), [this](std::size_t a, std::size_t b) {
+    return contest[a].over_fp32.ratio > contest[b].over_fp32.ratio;
+  });
+  return found;
+}
 
 }  // namespace comp

@@ -13,18 +13,31 @@
 
 namespace comp {
 
-/// The plan is FP32, or the most conservative one that runs.
+/// The plan is FP32, or the most conservative one that runs; where that needs more memory than there is, the first of
+/// `smaller` that does not.
 template <class Evaluator>
 class reference_run {
  public:
-  reference_run(Evaluator& run, outcome& log, plan fp32)
-      : run_{run}, log_{log}, fp32_{std::move(fp32)}, start_{run.save()} {}
+  reference_run(Evaluator& run, outcome& log, plan fp32, std::vector<comp::plan> smaller)
+      : run_{run}, log_{log}, fp32_{std::move(fp32)}, smaller_{std::move(smaller)}, start_{run.save()} {}
 
   const comp::plan& plan() const { return fp32_; }
   const typename Evaluator::place& start() const { return start_; }
   const sample& seen() const { return log_.baseline; }
   /// Where its batches end; empty where that state is not known, as after a recalled trial.
   const std::optional<typename Evaluator::place>& end() const { return end_; }
+
+  /// What `train(plan)` gives for the first plan that memory is enough for.
+  template <class F>
+  trial first_to_fit(F train) {
+    trial t = train(fp32_);
+    for (; t.sample.status == status::out_of_memory && !smaller_.empty(); t = train(fp32_)) {
+      run_.record(t);
+      fp32_ = std::move(smaller_.front());
+      smaller_.erase(smaller_.begin());
+    }
+    return t;
+  }
 
   /// At least so many batches; the trainer is left where they end, or elsewhere.
   /// Throws: `error` when FP32 does not train.
@@ -70,7 +83,8 @@ class reference_run {
       run_.train(begun, fp32_, batches - static_cast<std::size_t>(all.batches), more, finite_only);
       return more;
     };
-    const trial t = run_.run(stage::baseline, fp32_, "fp32", work);
+    const auto run = [&](const comp::plan& p) { return run_.run(stage::baseline, p, "fp32", work); };
+    const trial t = seen().batches > 0 ? run(fp32_) : first_to_fit(run);
     const sample& got = t.sample;
     require<error>(got.ok(),
                    "FP32 training ended as {} after {} batches{}{} (plans are judged against FP32, which must train): "
@@ -96,6 +110,7 @@ class reference_run {
   Evaluator& run_;
   outcome& log_;
   comp::plan fp32_;
+  std::vector<comp::plan> smaller_;  // ever less, to be tried where `fp32_` does not fit
   typename Evaluator::place start_;
   std::optional<typename Evaluator::place> end_;
   std::vector<sample> spread_;

@@ -54,7 +54,7 @@ class search_run {
     prepare();
     evaluator_type run{trainer_, observers_, log_};
     run_ = &run;
-    trials_type trials{run, log_, settings_, fp32_};
+    trials_type trials{run, log_, settings_, fp32_, smaller_plans()};
     trials_ = &trials;
     try {
       search();
@@ -74,9 +74,13 @@ class search_run {
     log_.tolerance = settings_.tolerance;
     log_.higher_is_better = settings_.direction == loss_direction::higher_is_better;
     log_.memory_limit = settings_.memory_limit;
+    log_.criterion = settings_.criterion;
     if constexpr (detail::knows_hardware<B>) log_.hardware = trainer_.hardware();
     log_.precisions = searched_precisions(trainer_, settings_);
     lows_.assign(log_.precisions.begin() + 1, log_.precisions.end());
+    require<settings_error>(detail::validates<B> || settings_.criterion != criterion::scores,
+                            "plans are to be judged by scores (this backend has no validate()): give it "
+                            "double validate(), or choose another criterion");
     require<graph_error>(!log_.graph.empty(),
                          "the model has no operators (there is nothing to plan): record a forward first");
     runs_ = op_support{std::as_const(trainer_), log_.graph, lows_};
@@ -115,6 +119,21 @@ class search_run {
     return p;
   }
 
+  // What the most conservative plan becomes where it needs more memory than there is.
+  std::vector<plan> smaller_plans() const {
+    std::vector<plan> plans;
+    for (const precision low : lows_) plans.push_back(rule(low));
+    for (const precision low : lows_) {
+      plan all = fp32_;
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        if (log_.graph[i].choosable) all[i] = low;
+      }
+      plans.push_back(with_fixed(std::move(all)));
+    }
+    std::erase(plans, fp32_);
+    return plans;
+  }
+
   template <class Run>
   static std::size_t most_plans(const Run& run) {
     if constexpr (requires {
@@ -131,6 +150,12 @@ class search_run {
     run_->timed(stage::baseline, [&] {
       trials_->begin(least, epoch > 0 ? std::max<std::size_t>(epoch, 2 * least) : unknown_epoch, candidates_cut());
     });
+    if (trials_->reference().plan() != fp32_) {
+      fp32_ = trials_->reference().plan();
+      log_.warnings.push_back(
+          fmt::format("FP32 needs more memory than there is: plan {} takes its place, and is what \"fp32\" stands for",
+                      shortened(fp32_)));
+    }
     if (trials_->by_epochs() && log_.batches_per_epoch == 0)
       log_.batches_per_epoch = static_cast<std::size_t>(log_.baseline.batches);
     if (!evaluator_type::restores) {
@@ -179,6 +204,7 @@ class search_run {
     stage_two_plan_ = search();
     std::vector<racer> entrants = all_entrants(stage_two_plan_);
     if (search.allowed() != stage_two_plan_) enter(entrants, search.allowed(), "comp, all that is accepted");
+    if (!search.least_memory().empty()) enter(entrants, search.least_memory(), "comp, least memory");
     run_->timed(stage::contest, [&] {
       const std::vector<racer> refused = take_refused(entrants, search);
       if (entrants.size() > 1) {
@@ -187,16 +213,16 @@ class search_run {
       } else {
         log_.contest.push_back({.label = "fp32", .plan = fp32_, .over_fp32 = {1, {1, 1}}});
       }
-      if (settings_.memory_limit > 0 && log_.contest.front().peak_bytes == 0)
-        log_.contest.front().peak_bytes = log_.baseline.peak_bytes;
+      if (log_.contest.front().peak_bytes == 0) log_.contest.front().peak_bytes = log_.baseline.peak_bytes;
       for (const racer& r : refused) log_.contest.push_back({.label = r.label, .plan = r.plan});
     });
     describe_contest(log_, *trials_);
     const auto order = ranking(
-        log_.contest, [&](const plan& p) { return search.predicted(p); }, settings_.memory_limit);
+        log_.contest, [&](const plan& p) { return search.predicted(p); }, settings_.memory_limit, settings_.slowdown);
     const auto wins = [&](std::size_t at) {
       contestant& c = log_.contest[at];
-      return at == 0 || (c.over_fp32.ratio > 1 && (is_tight() || keeps_the_loss(c)));
+      const bool pays = c.over_fp32.ratio > 1 || settings_.slowdown > 0;
+      return at == 0 || (pays && (is_tight() || keeps_the_loss(c)));
     };
     const auto first = std::find_if(order.begin(), order.end(), wins);
     const std::size_t winner = first == order.end() ? 0 : *first;
@@ -283,7 +309,8 @@ class search_run {
     });
     describe_contest(log_, *trials_);
     const auto order = ranking(
-        log_.contest, [](const plan&) { return std::numeric_limits<double>::quiet_NaN(); }, settings_.memory_limit);
+        log_.contest, [](const plan&) { return std::numeric_limits<double>::quiet_NaN(); }, settings_.memory_limit,
+        settings_.slowdown);
     for (const std::size_t at : order) {
       contestant& c = log_.contest[at];
       if (at == 0) {
@@ -367,6 +394,13 @@ class search_run {
     log_.trained = counts ? run_->trained() : sample{};
     log_.trained_batches = static_cast<std::size_t>(log_.trained.batches);
     trainer_.set_precision(winner.plan);
+    const std::size_t planned = settings_.planned_epochs * log_.batches_per_epoch;
+    if (planned > 0 && log_.trained_batches > planned) {
+      log_.warnings.push_back(
+          fmt::format("the search trained {} batches (the training was planned to have {}: too few to search in): "
+                      "load the plan and train anew, or plan more epochs",
+                      log_.trained_batches, planned));
+    }
     if (settings_.memory_limit > 0 && winner.peak_bytes > settings_.memory_limit) {
       log_.warnings.push_back(
           fmt::format("memory limit of {} bytes (the plan that won needs {}, and none that is accepted fits): "

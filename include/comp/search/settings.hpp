@@ -5,6 +5,7 @@
 #include <comp/core/error.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/precision.hpp>
+#include <comp/search/acceptance.hpp>
 #include <comp/search/rivals.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -48,13 +49,14 @@ struct race_settings {
 enum class loss_direction : std::uint8_t { lower_is_better, higher_is_better };
 
 struct search_settings {
-  double tolerance = 0.01;    // of the loss: 101% of FP32's in the paper
-  double level = 0.05;        // chance that a plan is wrongly accepted, or wrongly rejected
-  bool whole_epochs = false;  // judge epochs by the paper's rule, not batches as soon as they decide
+  double tolerance = 0.01;  // of the loss, or the score: 101% of FP32's in the paper
+  double level = 0.05;      // chance that a plan is wrongly accepted, or wrongly rejected
+  comp::criterion criterion = comp::criterion::batch_losses;
   loss_direction direction = loss_direction::lower_is_better;
   std::size_t planned_epochs = 100;  // of the training that the search is for
   double budget = 0.01;              // part of that training that the search may cost; see docs/guide.md
   std::int64_t memory_limit = 0;  // bytes: the fastest plan within it is wanted; 0: memory decides between ties alone
+  double slowdown = 0;            // the plan with the least memory of those so much slower than the fastest is wanted
   plan warm_start = {};           // an earlier search's plan, of another machine or batch size; empty: none
   std::vector<precision> precisions = {};  // to search, in order of preference; empty: what the backend supports
   comp::tie epochs_tie = comp::tie::kind;
@@ -77,6 +79,11 @@ struct search_settings {
                             "budget is {} of a training of {} epochs (a part of it, 0.01 by default): give a number "
                             "from 0 on, and an epoch at least",
                             budget, planned_epochs);
+    require<settings_error>(
+        slowdown >= 0 && slowdown < 10,
+        "slowdown is {} (the least memory is wanted of plans that are by such a part slower than the "
+        "fastest; 0: the fastest): give a number from 0 to 10",
+        slowdown);
     require<settings_error>(memory_limit >= 0, "memory limit of {} bytes (0: none): give a size", memory_limit);
     require<settings_error>(
         race.min_rounds >= 6 && race.max_rounds >= race.min_rounds && race.contest_rounds >= race.min_rounds,

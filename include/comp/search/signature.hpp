@@ -39,10 +39,11 @@ template <Backend B>
 std::string search_signature(const B& trainer, const outcome& log, const search_settings& settings) {
   std::string backend = "unnamed";
   if constexpr (detail::signs<B>) backend = trainer.signature();
-  return fmt::format("model={:016x}; backend={}; hardware={}/{}/{}; cut={:g},{:g},{},{:g},{:g},{}",
+  return fmt::format("model={:016x}; backend={}; hardware={}/{}/{}; judged by={}; cut={:g},{:g},{},{:g},{:g},{}",
                      log.graph.fingerprint(), backend, log.hardware.name, log.hardware.compute_capability,
-                     log.hardware.threads, settings.cut.slower_than_fp32, settings.cut.slower_than_best,
-                     settings.cut.batches, settings.cut.at_once, settings.cut.diverged, settings.cut.loss_batches);
+                     log.hardware.threads, name(settings.criterion), settings.cut.slower_than_fp32,
+                     settings.cut.slower_than_best, settings.cut.batches, settings.cut.at_once, settings.cut.diverged,
+                     settings.cut.loss_batches);
 }
 
 }  // namespace comp

@@ -2,7 +2,7 @@
 // Plans judged by their losses: FP32 and a candidate train the same batches from the same state, in parts that take
 // turns, until the differences decide (loss_test.hpp). Where one training strays from the next too far for that, short
 // ones are repeated in pairs (loss_paths.hpp). The candidate that is accepted is where the training goes on. A backend
-// that cannot restore its state, and a search that is asked to (settings.whole_epochs), judges whole epochs by the
+// that cannot restore its state, and a search that is asked to (settings.criterion), judges whole epochs by the
 // paper's rule. Source: CoMP paper, section 3.2 (algorithm 1, whole epochs).
 #pragma once
 
@@ -14,7 +14,6 @@
 #include <comp/search/loss_paths.hpp>
 #include <comp/search/loss_test.hpp>
 #include <comp/search/reference_run.hpp>
-#include <comp/search/run_samples.hpp>
 #include <comp/search/settings.hpp>
 #include <cstddef>
 #include <functional>
@@ -40,8 +39,9 @@ class loss_trials {
     std::optional<place> end = {};  // where an accepted candidate's batches ended, as long as it is the last accepted
   };
 
-  loss_trials(Evaluator& run, outcome& log, const search_settings& settings, plan fp32)
-      : run_{run}, log_{log}, settings_{settings}, reference_{run, log, std::move(fp32)} {}
+  /// `smaller`: what takes the place of `fp32` where that does not fit in memory.
+  loss_trials(Evaluator& run, outcome& log, const search_settings& settings, plan fp32, std::vector<plan> smaller = {})
+      : run_{run}, log_{log}, settings_{settings}, reference_{run, log, std::move(fp32), std::move(smaller)} {}
 
   reference_run<Evaluator>& reference() { return reference_; }
 
@@ -53,14 +53,19 @@ class loss_trials {
       reference_.upto(least_);
       return;
     }
-    const trial t = run_.next_epoch(stage::baseline, reference_.plan(), [](const sample& got) {
-      return detail::finite(got) ? status::ok : status::not_finite;
+    if (by_scores()) run_.score_epochs();
+    const trial t = reference_.first_to_fit([&](const plan& p) {
+      return run_.epoch(stage::baseline, p, "fp32",
+                        [](const sample& got) { return detail::finite(got) ? status::ok : status::not_finite; });
     });
+    run_.record(t);
     require<error>(t.sample.ok(),
                    "FP32 training ended as {} after {} batches{}{} (plans are judged against FP32, which must train): "
                    "check the data, the learning rate and the backend",
                    name(t.sample.status), t.sample.batches, t.sample.message.empty() ? "" : ": ", t.sample.message);
     log_.baseline = t.sample;
+    require<error>(!by_scores() || (t.sample.score && std::isfinite(*t.sample.score)),
+                   "FP32's score is not a number after an epoch (plans are to be judged by scores): check validate()");
     if (Evaluator::restores && !run_.recalled()) epoch_end_ = run_.save();
   }
   /// Whether so many more seconds may be spent on a decision; empty: any number.
@@ -69,7 +74,7 @@ class loss_trials {
   /// Batches after which the evidence decides, whatever it is.
   void at_most(std::size_t batches) { most_ = std::max(batches, least_); }
   std::size_t least() const { return least_; }
-  bool by_epochs() const { return !Evaluator::restores || settings_.whole_epochs; }
+  bool by_epochs() const { return !Evaluator::restores || settings_.criterion != criterion::batch_losses; }
 
   /// Where FP32's batches end, if they are to be the training.
   std::optional<place> fp32_end() const { return by_epochs() ? epoch_end_ : reference_.end(); }
@@ -100,11 +105,8 @@ class loss_trials {
       run_.to_kept();
     }
     if (made.trial.accepted) best_seconds_ = std::min(best_seconds_, made.trial.seconds);
-    if (made.trial.sample.batches > asked.trial.sample.batches) {
-      trial more = made.trial;
-      more.sample = newest_;
-      run_.record(std::move(more));
-    }
+    const bool ran = asked.trial.sample.batches == 0 || made.trial.repeat != asked.trial.repeat;
+    if (ran) run_.record(made.trial, asked.trial.sample.batches);
     return done_.emplace(p, std::move(made)).first->second;
   }
 
@@ -125,14 +127,9 @@ class loss_trials {
     sample& got = made.trial.sample;
     bool live = true;
     if (static_cast<std::size_t>(got.batches) < most_) {
-      made.trial = run_.run(stage::epochs, p, std::move(label),
-                            [&](const trial& begun) { return trained_until_decided(begun, p, asking, before); });
-      newest_ = got;
+      const auto more = [&](const trial& begun) { return trained_until_decided(begun, p, asking, before); };
+      made.trial = run_.run(stage::epochs, p, std::move(label), more, {}, before.trial.sample.seconds);
       live = !run_.recalled();
-      if (before.trial.sample.batches > 0) {
-        got = before.trial.sample;
-        detail::append(got, newest_);
-      }
     } else if ((live = before.end.has_value())) {
       run_.restore(*before.end);
     }
@@ -189,10 +186,7 @@ class loss_trials {
       now = verdict_of(got, false).answer;
       if (now != loss_answer::go_on || wide()) break;
     }
-    if (had == 0) return got;
-    sample more = detail::part_of(got, had, static_cast<std::size_t>(got.batches));
-    more.status = got.status;
-    return more;
+    return got;
   }
 
   // What the batches say; before a plan is rejected FP32 shows what roundings alone do, unless the harm is beyond
@@ -300,11 +294,39 @@ class loss_trials {
     run_.restore(reference_.start());
     const candidate_cut cut{cut_, log_.baseline, best_seconds_, worse()};
     made.trial = run_.epoch(stage::epochs, p, std::move(label), cut);
-    made.trial.accepted = accepted(log_.baseline, made.trial.sample, settings_.tolerance, worse() < 0);
-    made.verdict.answer = made.trial.accepted ? loss_answer::accepted : loss_answer::rejected;
+    const sample& got = made.trial.sample;
     recalled_ = run_.recalled();
+    made.verdict.line = settings_.tolerance;
+    if (by_scores()) {
+      made.trial.accepted = scores_as_well(made);
+    } else {
+      const double fp32 = log_.baseline.loss;
+      made.trial.accepted = accepted(log_.baseline, got, settings_.tolerance, worse() < 0);
+      made.verdict.difference = worse() * (got.loss - fp32) / (fp32 == 0 ? 1 : std::abs(fp32));
+    }
+    made.verdict.answer = made.trial.accepted ? loss_answer::accepted : loss_answer::rejected;
     pair_times(made.trial);
     return made;
+  }
+
+  bool by_scores() const { return settings_.criterion == criterion::scores; }
+
+  // Before a lower score is held against a plan, FP32 shows how far roundings alone move it.
+  bool scores_as_well(result& made) {
+    const sample& got = made.trial.sample;
+    if (!got.ok()) return false;
+    made.verdict.difference = score_lost(log_.baseline, got);
+    if (made.verdict.difference <= made.verdict.line) return true;
+    const auto epoch = static_cast<std::size_t>(log_.baseline.batches);
+    if constexpr (Evaluator::restores) {
+      const place here = run_.save();
+      for (const sample& s : reference_.spread(2, epoch)) {
+        const double moved = std::abs(score_lost(log_.baseline, s));
+        if (std::isfinite(moved)) made.verdict.line = std::max(made.verdict.line, settings_.tolerance + moved);
+      }
+      run_.restore(here);
+    }
+    return made.verdict.difference <= made.verdict.line;
   }
 
   // Times against FP32's on the same batches: their lengths cancel.
@@ -335,7 +357,6 @@ class loss_trials {
   reference_run<Evaluator> reference_;
   std::optional<place> epoch_end_;
   std::map<plan, result> done_;
-  sample newest_ = {};  // of the candidate's batches, those that the last trial ran
   early_cut cut_ = {};
   std::size_t least_ = 16, most_ = 256;
   double best_seconds_ = std::numeric_limits<double>::infinity();  // of a batch, of the accepted plans

@@ -309,6 +309,12 @@ TEST_CASE("a BF16 plan needs less memory than FP32, and an epoch leaves nothing 
     const sample got = t.run_batch();
     CHECK(on.live_bytes() == live);
     CHECK(got.peak_bytes > live);
+    {
+      const std::vector saved{t.save(), t.save(), t.save()};
+      CHECK(on.live_bytes() > live);
+      CHECK(t.run_batch().peak_bytes == got.peak_bytes);  // what a search saves is no need of the training
+    }
+    CHECK(t.run_batch().peak_bytes == got.peak_bytes);
     return got.peak_bytes - live;
   };
   const auto fp32 = peak(precision::fp32), bf16 = peak(precision::bf16);

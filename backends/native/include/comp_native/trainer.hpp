@@ -21,6 +21,7 @@
 #include <comp_native/training.hpp>
 #include <comp_native/training_step.hpp>
 #include <cstdint>
+#include <memory>
 #include <range/v3/range/conversion.hpp>
 #include <range/v3/view/transform.hpp>
 #include <range/v3/view/zip.hpp>
@@ -41,6 +42,7 @@ class trainer {
     std::uint64_t draws = 0;  // of dropout
     loader_position position = {};
     comp::scaling::state scale = {};
+    std::shared_ptr<void> counted = {};  // what it holds of the Device's memory is no need of the training's
   };
 
   /// Batches are as large as the model's. Throws: `error` when model and data do not fit, `settings_error`.
@@ -100,8 +102,13 @@ class trainer {
 
   state save() {
     const auto snapshot = [this](auto& parameter) { return device_.snapshot(parameter); };
-    return {network_.parameters() | ranges::views::transform(snapshot) | ranges::to<std::vector>(), step_.taken(),
-            network_.draws(), train_.at(), step_.update().state()};
+    const std::int64_t before = device_.live_bytes();
+    state made{network_.parameters() | ranges::views::transform(snapshot) | ranges::to<std::vector>(), step_.taken(),
+               network_.draws(), train_.at(), step_.update().state()};
+    const std::int64_t held = std::max<std::int64_t>(device_.live_bytes() - before, 0);
+    *held_by_states_ += held;
+    made.counted = {nullptr, [all = held_by_states_, held](void*) { *all -= held; }};
+    return made;
   }
   void restore(const state& from) {
     require<error>(from.parameters.size() == network_.parameters().size(),
@@ -219,7 +226,7 @@ class trainer {
       so_far.curve.push_back(result.loss);
       so_far.loss = (sum += result.loss) / static_cast<double>(++so_far.batches);
       so_far.seconds = now() - start;
-      so_far.peak_bytes = device_.peak_bytes();
+      so_far.peak_bytes = device_.peak_bytes() - *held_by_states_;
       skipped += result.update.skipped;
       if (!result.update.not_finite.empty()) {
         so_far.status = status::not_finite;
@@ -239,6 +246,7 @@ class trainer {
   }
 
   D& device_;
+  std::shared_ptr<std::int64_t> held_by_states_ = std::make_shared<std::int64_t>(0);
   training settings_;
   native::network<D> network_;
   loader train_;

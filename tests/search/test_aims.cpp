@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// What else than the fastest plan by its losses a search may be for: scores, memory; and what takes FP32's place where
+// that has no room.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "fake_search.hpp"
+
+using comp::contestant;
+using comp::outcome;
+using comp::parse_plan;
+using comp::plan;
+using comp::precision;
+using comp::stage;
+
+namespace {
+
+// Of 8 operators four are slower low; each that is low spares 10 of 1000 bytes.
+fake::world thrifty() {
+  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(8, "relu")), .batches = 150};
+  std::vector<comp::op_info> ops{world.graph.begin(), world.graph.end()};
+  for (auto& op : ops) op.outputs = {{.shape = {1000}}};
+  world.graph = {std::move(ops)};
+  fake::timed_by(world, {std::vector(8, 1.0), {.5, .5, .5, .5, 1.01, 1.02, 1.03, 1.2}, 0});
+  return world;
+}
+
+// Its scores are its own, whatever its losses are.
+class scored_trainer : public fake::full_trainer {
+ public:
+  explicit scored_trainer(fake::world made) : full_trainer{std::move(made)} {}
+  double validate() {
+    ++validated;
+    return score(now()) + noise * std::fmod(1e9 * weights().error, 1);
+  }
+  std::function<double(const plan&)> score = [](const plan&) { return 0.9; };
+  double noise = 0;  // by the last digits of the weights
+  int validated = 0;
+};
+
+outcome search_on(fake::full_trainer& on, const comp::search_settings& settings = {}) {
+  return comp::two_stage<fake::lists>{.settings = settings}.run(on);
+}
+outcome search_on(scored_trainer& on, const comp::search_settings& settings = {.criterion = comp::criterion::scores}) {
+  return comp::two_stage<fake::lists>{.settings = settings}.run(on);
+}
+
+bool warns(const outcome& found, const char* of) {
+  return std::ranges::any_of(found.warnings, [of](const auto& w) { return w.find(of) != std::string::npos; });
+}
+
+}  // namespace
+
+TEST_CASE("the fastest plan within a memory limit") {
+  fake::full_trainer trainer{thrifty()};
+  comp::search_settings settings;
+  SUBCASE("that the fastest plan keeps") {
+    settings.memory_limit = 960;
+    const outcome found = search_on(trainer, settings);
+    CHECK(found.plan.count_low() >= 4);
+    CHECK(found.warnings.empty());
+  }
+  SUBCASE("that takes slower operators") {
+    settings.memory_limit = 940;
+    const outcome found = search_on(trainer, settings);
+    CHECK(found.plan.count_low() >= 6);
+    CHECK(found.warnings.empty());
+  }
+  SUBCASE("that no plan keeps") {
+    settings.memory_limit = 100;
+    const outcome found = search_on(trainer, settings);
+    CHECK(warns(found, "memory limit of 100 bytes (the plan that won needs "));
+    CHECK(found.speedup > 1);
+  }
+}
+
+TEST_CASE("the least memory within a slowdown") {
+  fake::full_trainer trainer{thrifty()};
+  const auto lowered = [&](double slowdown) {
+    const outcome found = search_on(trainer, {.slowdown = slowdown});
+    CHECK(found.speedup > 1);
+    CHECK(found.contest.front().peak_bytes == 1000);
+    return found.plan.count_low();
+  };
+  CHECK(lowered(0) == 4);      // 6 seconds
+  CHECK(lowered(0.011) == 7);  // 6.06
+  CHECK(lowered(0.05) == 8);   // 6.26
+}
+
+TEST_CASE("a slowdown counts against the fastest plan, and FP32 has no advantage in it") {
+  fake::world world = thrifty();
+  fake::timed_by(world, {std::vector(8, 1.0), {.99, 1.01, 1.01, 1.01, 1.01, 1.01, 1.01, 1.01}, 0});
+  fake::full_trainer trainer{world};
+  CHECK(search_on(trainer, {.slowdown = 0.02}).plan.count_low() == 8);
+}
+
+TEST_CASE("the front holds what no other contestant beats in time, memory and loss") {
+  outcome o;
+  const auto with = [&](const char* p, double speed, std::int64_t bytes, double loss, bool rejected = false) {
+    contestant& c = o.contest.emplace_back();
+    c.plan = parse_plan(p);
+    c.over_fp32.ratio = speed;
+    c.peak_bytes = bytes;
+    c.loss = comp::loss_verdict{.answer = rejected ? comp::loss_answer::rejected : comp::loss_answer::accepted,
+                                .difference = loss,
+                                .radius = 0.001};
+  };
+  with("111", 1, 1000, 0);
+  with("b11", 1.5, 900, 0.004);
+  with("bb1", 1.4, 950, 0.004);  // beaten by the one before
+  with("bbb", 1.7, 1000, 0.009);
+  with("1bb", 1.2, 700, 0.002);
+  with("11b", 3, 100, -1, true);     // its losses were rejected
+  with("1b1", 1.4999, 899, 0.0041);  // the same as the second but for noise
+  CHECK(o.front() == std::vector<std::size_t>{3, 1, 6, 4, 0});
+  o.contest[3].status = comp::status::out_of_memory;
+  CHECK(o.front() == std::vector<std::size_t>{1, 6, 4, 0});
+  CHECK(outcome{}.front().empty());
+}
+
+TEST_CASE("scores decide where they are asked for: an operator that spoils them is left in FP32") {
+  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(6, "allow")), .batches = 12};
+  fake::timed_by(world, {std::vector(6, 1.0), std::vector(6, 0.5), 0});
+  scored_trainer trainer{world};
+  trainer.score = [](const plan& p) { return p[2] == precision::bf16 ? 0.85 : 0.9; };
+  const outcome found = search_on(trainer, {.criterion = comp::criterion::scores, .budget = 0.2});
+  CHECK(found.plan.str() == "bb1bbb");
+  CHECK(found.criterion == comp::criterion::scores);
+  CHECK(found.baseline.score == doctest::Approx(0.9));
+  for (const comp::trial& t : found.trials) {
+    if (t.stage == stage::epochs) CHECK(t.sample.score.has_value());
+  }
+  scored_trainer by_losses{world};
+  by_losses.score = trainer.score;
+  CHECK(search_on(by_losses, {}).plan.str() == "bbbbbb");
+  CHECK(by_losses.validated == 0);
+}
+
+TEST_CASE("a lower score is not held against a plan when FP32's own moves as far by roundings") {
+  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(6, "allow")), .batches = 12};
+  fake::timed_by(world, {std::vector(6, 1.0), std::vector(6, 0.5), 0});
+  scored_trainer trainer{world};
+  trainer.score = [](const plan& p) { return p.count_low() > 0 ? 0.88 : 0.9; };
+  CHECK(search_on(trainer).plan.count_low() == 0);
+  trainer.noise = 0.1;
+  CHECK(search_on(trainer).plan.count_low() == 6);
+}
+
+TEST_CASE("scores that are no numbers, or that a backend has not, are refused in a sentence") {
+  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(6, "allow")), .batches = 12};
+  scored_trainer trainer{world};
+  trainer.score = [](const plan&) { return std::numeric_limits<double>::quiet_NaN(); };
+  CHECK_THROWS_WITH_AS(search_on(trainer), doctest::Contains("FP32's score is not a number"), comp::error);
+  fake::full_trainer without{world};
+  CHECK_THROWS_WITH_AS(search_on(without, {.criterion = comp::criterion::scores}),
+                       doctest::Contains("this backend has no validate()"), comp::settings_error);
+}
+
+TEST_CASE("where FP32 has no room, the most conservative plan that has takes its place") {
+  fake::world world = thrifty();
+  world.before_batch = [](const plan& p, auto) {
+    if (p.count_low() < 3) throw comp::out_of_memory{"no room"};
+  };
+  comp::search_settings settings;
+  SUBCASE("by batches") {}
+  SUBCASE("by epochs") { settings.criterion = comp::criterion::epoch_losses; }
+  fake::full_trainer trainer{world};
+  const outcome found = search_on(trainer, settings);
+  CHECK(found.plan.count_low() >= 3);
+  CHECK(warns(found, "FP32 needs more memory than there is: plan bbbbbbbb takes its place"));
+  CHECK(trainer.weights().steps == found.trained_batches);
+}
+
+TEST_CASE("where no plan has room the search says so") {
+  fake::world world = thrifty();
+  world.before_batch = [](const plan&, auto) { throw comp::out_of_memory{"no room for 3 GB"}; };
+  fake::full_trainer trainer{world};
+  CHECK_THROWS_WITH_AS(search_on(trainer), doctest::Contains("no room for 3 GB"), comp::error);
+}
+
+TEST_CASE("a search that trains more than was planned says so") {
+  fake::world world = thrifty();
+  world.batches = 4;
+  fake::full_trainer trainer{world};
+  const outcome found = search_on(trainer, {.planned_epochs = 2});
+  CHECK(found.trained_batches > 8);
+  CHECK(warns(found, "the training was planned to have 8"));
+  fake::full_trainer longer{world};
+  CHECK(!warns(search_on(longer, {.planned_epochs = 200}), "was planned"));
+}
