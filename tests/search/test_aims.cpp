@@ -184,6 +184,19 @@ TEST_CASE("where no plan has room the search says so") {
   CHECK_THROWS_WITH_AS(search_on(trainer), doctest::Contains("no room for 3 GB"), comp::error);
 }
 
+TEST_CASE("a plan is not given up because the machine became slow while it was judged") {
+  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(6, "allow")), .batches = 150};
+  fake::timed_by(world, {std::vector(6, 1.0), std::vector(6, 0.5), 0});
+  double load = 1;
+  world.seconds = [&load, plain = world.seconds](const plan& p) { return load * plain(p); };
+  for (const std::uint64_t from : {12, 17, 20, 30}) {
+    CAPTURE(from);
+    world.before_batch = [&](const plan&, std::uint64_t batch) { load = batch >= from && batch < from + 60 ? 40 : 1; };
+    fake::full_trainer trainer{world};
+    CHECK(search_on(trainer).plan.count_low() == 6);
+  }
+}
+
 TEST_CASE("a search that trains more than was planned says so") {
   fake::world world = thrifty();
   world.batches = 4;

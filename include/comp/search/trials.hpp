@@ -124,6 +124,7 @@ class loss_trials {
   // `before`: what was answered from few batches, which count; it has none where this is the first question.
   result judged(const plan& p, std::string label, bool asking, const result& before) {
     result made{.trial = before.trial};
+    slower_.reset();
     sample& got = made.trial.sample;
     bool live = true;
     if (static_cast<std::size_t>(got.batches) < most_) {
@@ -167,11 +168,17 @@ class loss_trials {
       }
       const candidate_cut slow{cut_, log_.baseline, best_seconds_, worse()};
       bool hopeless = false;
-      run_.train(begun, p, n, got, [&](const sample& so_far) {
+      const auto look = [&](const sample& so_far) {
         hopeless = blatant(so_far);
-        const status s = slow(so_far);
+        status s = slow(so_far);
+        if (s == status::stopped_early && slower_) s = status::ok;
         return hopeless && s == status::ok ? status::stopped_early : s;
-      });
+      };
+      run_.train(begun, p, n, got, look);
+      if (got.status == status::stopped_early && !hopeless && !slower_ && is_the_machine(begun, got)) {
+        got.status = status::ok;
+        run_.train(begun, p, n, got, look);
+      }
       if (hopeless && got.status == status::stopped_early) {  // a rejection, not a failure
         got.status = status::ok;
         break;
@@ -187,6 +194,23 @@ class loss_trials {
       if (now != loss_answer::go_on || wide()) break;
     }
     return got;
+  }
+
+  // A plan seems slow beside FP32's batches of a while ago: is it the machine that became slow? FP32 again tells. Not
+  // asked for what a strategy tries, which may be slow by right.
+  bool is_the_machine(const trial& begun, const sample& got) {
+    if (std::isfinite(cut_.slower_than_best)) return false;
+    const auto quickest = [](const sample& s) {
+      return *std::min_element(s.batch_seconds.begin() + 1, s.batch_seconds.end());
+    };
+    const place here = run_.save();
+    run_.restore(reference_.start());
+    sample again;
+    run_.train(begun, reference_.plan(), 4, again, [](const sample&) { return status::ok; });
+    run_.restore(here);
+    const double slower = quickest(got) / quickest(again);
+    if (slower < cut_.slower_than_fp32) slower_ = slower;
+    return slower_.has_value();
   }
 
   // What the batches say; before a plan is rejected FP32 shows what roundings alone do, unless the harm is beyond
@@ -340,6 +364,11 @@ class loss_trials {
     const double base = fp32_seconds();
     t.seconds = base * slower.ratio;
     t.bounds = {base * slower.bounds.low, base * slower.bounds.high};
+    if (slower_) {  // the times are of different moments
+      t.seconds = base * *slower_;
+      t.bounds = {t.seconds, t.seconds};
+      return;
+    }
     const auto spread = [](std::vector<double> values) {
       const double middle = median(values);
       for (double& v : values) v = std::abs(std::log(v / middle));
@@ -360,6 +389,7 @@ class loss_trials {
   early_cut cut_ = {};
   std::size_t least_ = 16, most_ = 256;
   double best_seconds_ = std::numeric_limits<double>::infinity();  // of a batch, of the accepted plans
+  std::optional<double> slower_ = {};  // than FP32, of the plan that is judged, where the machine became slow meanwhile
   bool lengths_differ_ = false, recalled_ = false;
 };
 
