@@ -64,6 +64,11 @@ typed_plan follow_pass(const op_graph& graph, const follow_settings& settings, R
   std::vector<std::optional<precision>> carried(graph.size());
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const leaf_rule own = leaves(i);
+    if (const std::optional<precision> to = cast_target(graph[i])) {
+      carried[i] = made.written[i] = made.handed_on[i] = *to;
+      if (graph[i].choosable) made.plan[i] = *to;
+      continue;
+    }
     if (!graph[i].choosable) {
       carried[i] = detail::carried_by(graph, carried, i, own);
       made.written[i] = made.handed_on[i] = carried[i].value_or(settings.full);
