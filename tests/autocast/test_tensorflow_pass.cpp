@@ -101,6 +101,26 @@ TEST_CASE("an infer right after an allow becomes allow, unless it also reads a d
   CHECK(painted(graph, bf16) == "bb11b");
 }
 
+TEST_CASE("a user's rules over TensorFlow's lists keep their precision, their fourth pass and their checks") {
+  using comp::policy::custom;
+  const comp::op_graph graph{{op("MatMul", {}), op("Tanh", {0}), op("Softmax", {1})}};
+  CHECK(tensorflow_pass(custom<tensorflow>{.over = bf16}, graph).str() == "bbb");
+  CHECK(tensorflow_pass(custom<tensorflow>{.over = older}, graph).str() == "011");
+  const custom<custom<tensorflow>> twice{
+      .over = {.over = bf16, .rules = {comp::policy::by_kind("Softmax", comp::policy::deny())}},
+      .rules = {comp::policy::by_kind("Tanh", comp::policy::fixed(precision::fp16))}};
+  CHECK(tensorflow_pass(twice, graph).str() == "b01");
+  CHECK_THROWS_AS(tensorflow_pass(custom<tensorflow>{.over = {.edits = {.deny = {.add = {"MatMul"}}}}}, graph),
+                  comp::settings_error);
+}
+
+TEST_CASE("deny leaves behind what reads integers, clear joins an allow that it reads, though it gives integers") {
+  comp::op_info shape = op("ShapeN", {1});
+  shape.outputs = {{.floating = false}};
+  // TensorFlow's BidirectionalClearChain, and an Exp that reads the shapes.
+  CHECK(painted(comp::op_graph{{op("Relu", {}), op("MatMul", {0}), shape, op("Relu", {2})}}) == "0001");
+}
+
 TEST_CASE("TENSOR_CORES_ONLY leaves the allow list alone, TREAT_INFER_AS_DENY keeps softmax in FP32") {
   using comp::policy::tensorflow_level;
   const comp::op_graph graph{{op("bmm", {}), op("softmax", {0}), op("relu", {1}), op("bmm", {2})}};

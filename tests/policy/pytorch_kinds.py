@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 warnings.filterwarnings('ignore')
 logging.disable(logging.CRITICAL)
+OTHERWISE = {'aten::_convolution_mode', 'aten::to.dtype'}  # the tracer's word for conv2d.padding; a cast
 LOW = {'cuda': torch.float16, 'cpu': torch.bfloat16}
 
 
@@ -73,7 +74,7 @@ def sampled():
                 kinds = [k for k in kinds_in(op.op, arguments) if k != 'aten::detach']
             except Exception:
                 continue
-            if len(kinds) == 1:
+            if len(kinds) == 1 and kinds[0] not in OTHERWISE:
                 yield kinds[0], op.op, arguments
 
 
@@ -90,7 +91,7 @@ def written():
         'rnn_tanh.input': [t(3, 2, 4), state, gates(1), *recurrent], 'rnn_relu.input': [t(3, 2, 4), state, gates(1), *recurrent],
         'lstm_cell': [t(2, 4), [t(2, 5), t(2, 5)], *gates(4)], 'gru_cell': [t(2, 4), t(2, 5), *gates(3)],
         'rnn_tanh_cell': [t(2, 4), t(2, 5), *gates(1)], 'rnn_relu_cell': [t(2, 4), t(2, 5), *gates(1)],
-        'matrix_power': [square, 3], 'chain_matmul': [[square, square, square]], 'cov': [t(4, 8)], 'corrcoef': [t(4, 8)],
+        'matrix_power': [square, 3], 'inner': [square, square], 'chain_matmul': [[square, square, square]], 'cov': [t(4, 8)], 'corrcoef': [t(4, 8)],
         'affine_grid_generator': [t(2, 2, 3), [2, 3, 4, 4], False], 'linalg_norm': [square], 'linalg_norm.ord_str': [square, 'fro'],
         '_transformer_encoder_layer_fwd': [t(2, 3, width), width, 2, t(3 * width, width), t(3 * width), t(width, width), t(width),
                                            False, False, 1e-5, t(width), t(width), t(width), t(width), t(16, width), t(16),
@@ -100,6 +101,7 @@ def written():
         'trapz.x': [square, t(4)], '_upsample_nearest_exact3d.vec': [t(1, 1, 4, 4, 4), [8, 8, 8], None],
         '_upsample_bicubic2d_aa.vec': [t(1, 1, 4, 4), [8, 8], False, None], 'special_expm1': [square],
         'special_log1p': [square], 'special_logsumexp': [square, [1]], 'linalg_matmul': [square, square],
+        '_convolution_mode': [t(1, 2, 8, 8), t(3, 2, 3, 3), None, [1, 1], 'same', [1, 1], 1],
         'nll_loss_nd': [square, torch.randint(0, 4, (4,))], '_softmax': [square, 1, False],
         '_scaled_dot_product_attention_math': [heads, heads, heads]}
     for name, args in calls.items():
@@ -113,7 +115,7 @@ for kind, function, arguments in [*sampled(), *written()]:
     for device, seen in found[kind].items():
         seen.add(letters(device, function, arguments))
 print('// SPDX-License-Identifier: Apache-2.0')
-print(f"// Made by pytorch_kinds.py with PyTorch {torch.__version__}: what autocast makes of operators, on CUDA and on the CPU.")
+print(f"// Made by pytorch_kinds.py with PyTorch {torch.__version__.partition('+')[0]}: what autocast makes of operators, on CUDA and on the CPU.")
 line = ''
 for kind, devices in sorted(found.items()):
     seen = ['/'.join(sorted(s for s in devices[d] if s)) or '-' for d in ('cuda', 'cpu')]

@@ -158,8 +158,9 @@ class tensorflow_painter {
   }
 
  private:
-  static bool has_floats(const op_info& op) {
-    return gives_floats(op) || std::ranges::any_of(op.inputs, &tensor_info::floating);
+  bool has_floats(const op_info& op) const {
+    return gives_floats(op) || std::ranges::any_of(op.inputs, &tensor_info::floating) ||
+           std::ranges::any_of(op.producers, [&](std::size_t from) { return gives_floats(graph_[from]); });
   }
   static bool has_kernel(const op_info& op, const tensorflow_pass_settings& settings) {
     return std::none_of(settings.without_kernel.begin(), settings.without_kernel.end(),
