@@ -147,6 +147,8 @@ TEST_CASE("the systems' rules are rivals by name, for each searched precision th
   REQUIRE(some.size() == 2);
   CHECK(some[0].label == "rule-based tvm bf16");
   CHECK(some[1].label == "rule-based paddle O2 bf16");
+  const comp::hardware gpu{.kind = comp::device_kind::cuda};
+  CHECK(comp::system_rules({"pytorch"}, gpu)(perceptron(), lows)[1].plan.str() == "bbb1");
   CHECK(comp::system_rules()(perceptron(), std::vector{precision::tf32}).empty());
   CHECK_THROWS_WITH_AS(comp::system_rules({"apex"}),
                        "\"apex\" is no system whose rules are known (they are pytorch, tensorflow, tvm, paddle-od, "
