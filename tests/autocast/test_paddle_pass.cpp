@@ -106,12 +106,36 @@ TEST_CASE("decorate keeps batch norm and layer norm in FP32, has master weights,
   CHECK(stored(of_guide(paddle_level::o2)) == "01100");
   CHECK(stored({.level = paddle_level::o2, .low = precision::bf16}) == "b1bbb");
   CHECK(stored({.level = paddle_level::o2, .excluded_layers = {"conv"}}) == "11110");
+  CHECK(stored({.level = paddle_level::o2, .excluded_types = {"conv2d", "group_norm"}}) == "11111");
   CHECK(stored({.level = paddle_level::o1}) == "11111");
   CHECK(decorate({.level = paddle_level::o2}, graph).master_weights);
   CHECK_FALSE(decorate({.level = paddle_level::o1}, graph).master_weights);
   // A norm's first input decides: batch norm and layer norm follow the convolution, instance norm's FP32 scale
   // promotes, and group norm then reads FP32.
   CHECK(plan_of({.level = paddle_level::o2}, graph) == "00011");
+}
+
+TEST_CASE("O2 without decorate reads FP32 parameters: a bias in FP32 keeps in FP32 what a low one would not") {
+  const comp::op_graph vgg = model_graphs::vgg16();
+  const paddle bare{.level = paddle_level::o2, .decorate = false};
+  CHECK(plan_of(bare, vgg).substr(0, 4) == "0101");  // convolution, ReLU behind a bias of FP32
+  CHECK(plan_of({.level = paddle_level::o2}, vgg).substr(0, 4) == "0000");
+  const auto made = decorate(bare, vgg);
+  CHECK_FALSE(made.master_weights);
+  CHECK(made.parameters == std::vector<precision>(vgg.size(), precision::fp32));
+}
+
+TEST_CASE("decorate is told of master weights, master gradients and the precision of files") {
+  const comp::op_graph vgg = model_graphs::vgg16();
+  const auto usual = decorate({.level = paddle_level::o2}, vgg);
+  CHECK(usual.saved[0] == precision::fp16);
+  CHECK_FALSE(usual.master_gradients);
+  const auto told = decorate(
+      {.level = paddle_level::o2, .master_weight = false, .master_grad = true, .save_dtype = precision::fp32}, vgg);
+  CHECK_FALSE(told.master_weights);
+  CHECK(told.master_gradients);
+  CHECK(told.parameters[0] == precision::fp16);
+  CHECK(told.saved[0] == precision::fp32);
 }
 
 TEST_CASE("parameters that are low already are refused: decorated twice") {

@@ -77,6 +77,7 @@ step_report step(grad_scaler& scaler, float gradient, bool* stepped = nullptr) {
 TEST_CASE("presets are those of PyTorch, Paddle and Keras") {
   CHECK(comp::scaling::pytorch() == settings{.initial = 65536, .growth = 2, .backoff = 0.5, .growth_interval = 2000});
   CHECK(comp::scaling::paddle() == comp::scaling::pytorch());
+  CHECK(comp::scaling::paddle(comp::precision::bf16) == comp::scaling::off());
   CHECK(comp::scaling::paddle_guide() ==
         settings{.initial = 32768, .growth = 2, .backoff = 0.5, .growth_interval = 1000, .backoff_interval = 2});
   CHECK(comp::scaling::keras() == settings{.initial = 32768, .growth = 2, .backoff = 0.5, .growth_interval = 2000});

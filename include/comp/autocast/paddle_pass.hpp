@@ -25,7 +25,9 @@ namespace comp::autocast {
 /// A model after paddle.amp.decorate.
 struct decorated {
   std::vector<precision> parameters = {};  // of each operator, as stored between steps
+  std::vector<precision> saved = {};       // the same in files
   bool master_weights = false;             // the optimizer steps on FP32 copies and writes the low ones from them
+  bool master_gradients = false;           // gradients of parameters are made FP32 before they are clipped and applied
 };
 
 namespace detail {
@@ -40,7 +42,7 @@ inline bool keeps_fp32(const policy::paddle& amp, const op_info& op) {
   constexpr std::array<std::string_view, 1> layer_norms{"layer_norm"};
   const std::string_view kind = amp.theirs(op);
   const bool v3 = amp.version == policy::paddle_version::v3, fp16 = amp.low == precision::fp16;
-  if (!amp.guarded(op) || policy::paddle::in_scopes(op, amp.excluded_layers)) return true;
+  if (!amp.stores_low(op)) return true;
   if (one_of(kind, batch_norms)) return v3 || fp16;
   return fp16 && (one_of(kind, layer_norms) || (v3 && kind == "instance_norm"));
 }
@@ -54,13 +56,15 @@ inline bool first_decides(const policy::paddle& amp, const op_info& op) {
 }  // namespace detail
 
 /// O2: each parameter is cast once, before training; master weights in FP32 stay with the optimizer. Batch norm keeps
-/// FP32, and with FP16 layer norm (and, in Paddle 3, instance norm) too; so do `excluded_layers`, and what is outside
-/// the guard. Other levels: nothing is cast, as in Paddle.
+/// FP32, and with FP16 layer norm (and, in Paddle 3, instance norm) too; so do excluded layers, and what is outside the
+/// guard. Other levels, and O2 with `decorate` false: nothing is cast, as in Paddle.
 /// Throws: `settings_error`, naming the operator, when a parameter is stored low already.
 inline decorated decorate(const policy::paddle& amp, const op_graph& graph) {
   decorated made{.parameters = std::vector<precision>(graph.size(), precision::fp32)};
-  if (amp.level != policy::paddle_level::o2) return made;
-  made.master_weights = true;
+  made.saved = made.parameters;
+  if (amp.level != policy::paddle_level::o2 || !amp.decorate) return made;
+  made.master_weights = amp.master_weight;
+  made.master_gradients = amp.master_grad;
   for (std::size_t i = 0; i < graph.size(); ++i) {
     for (const std::size_t k : leaf_inputs(graph, i)) {
       if (is_data(graph, i, k)) continue;
@@ -72,6 +76,7 @@ inline decorated decorate(const policy::paddle& amp, const op_graph& graph) {
           i, graph[i].name, name(stored));
       if (!detail::keeps_fp32(amp, graph[i])) made.parameters[i] = amp.low;
     }
+    made.saved[i] = amp.save_dtype.value_or(made.parameters[i]);
   }
   return made;
 }

@@ -45,6 +45,11 @@ class kind_table {
     for (const std::string_view kind : kinds) entries_.push_back({kind, to});
     return *this;
   }
+  /// Names that are ATen's too, for something else: bare they are the system's, as "aten::mul" or "mul.Tensor" ATen's.
+  kind_table& add_own(std::span<const std::string_view> kinds) {
+    own_.insert(own_.end(), kinds.begin(), kinds.end());
+    return *this;
+  }
   kind_table take_sorted() {
     sort_by_kind(aliases_);
     sort_by_kind(entries_);
@@ -53,6 +58,7 @@ class kind_table {
 
   /// The system's name of an operator: "aten::conv2d" is "Conv2D"; a name that is no alias is taken as the system's.
   std::string_view theirs(std::string_view kind) const {
+    if (std::find(own_.begin(), own_.end(), kind) != own_.end()) return kind;
     const auto* found = find(aliases_, without_overload(kind));
     if (found != nullptr) return found->theirs;
     return dotted_names_ ? without_namespace(kind) : without_overload(kind);
@@ -90,6 +96,7 @@ class kind_table {
 
   std::vector<kind_alias> aliases_;
   std::vector<entry> entries_;
+  std::vector<std::string_view> own_;
   bool dotted_names_;
 };
 

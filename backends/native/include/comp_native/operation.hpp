@@ -93,7 +93,7 @@ constexpr std::string_view kind_of(const operation& what) {
                                         "adaptive_avg_pool2d",
                                         "flatten",
                                         "add",
-                                        "mul",
+                                        "aten::mul",  // Paddle's mul is another
                                         "embedding",
                                         "bmm",
                                         "softmax",
