@@ -16,7 +16,6 @@
 #include <comp/core/precision.hpp>
 #include <comp/policy/paddle.hpp>
 #include <cstddef>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -85,19 +84,13 @@ inline decorated decorate(const policy::paddle& amp, const op_graph& graph) {
 inline typed_plan paddle_pass(const policy::paddle& amp, const op_graph& graph) {
   amp.check();
   const decorated stored = decorate(amp, graph);
-  const auto widest_leaf = [&](std::size_t i) {
-    std::optional<precision> widest;
-    for (const std::size_t k : leaf_inputs(graph, i)) {
-      const precision leaf = is_data(graph, i, k) ? graph[i].inputs[k].dtype : stored.parameters[i];
-      widest = widest ? promoted(*widest, leaf) : leaf;
-    }
-    return widest.value_or(precision::fp32);
-  };
+  const auto all = [](bool /*data*/) { return true; };
   typed_plan made = follow_pass(
       graph, {.low = amp.low}, [&](std::size_t i) { return amp.classify(graph[i]); },
       [&](std::size_t i) {
         const bool counted = graph[i].producers.empty() || !detail::first_decides(amp, graph[i]);
-        return leaf_rule{.counted = counted, .stored = widest_leaf(i)};
+        const auto widest = widest_leaf(graph, i, stored.parameters[i], all);
+        return leaf_rule{.counted = counted, .stored = widest.value_or(precision::fp32)};
       });
   made.parameters = stored.parameters;
   return made;
