@@ -168,29 +168,34 @@ TEST_CASE("an operator that reads one FP32 tensor and one low runs in FP32, and 
   CHECK(placed.forward[2].readers == std::vector<std::uint32_t>{1, 2});
 }
 
-/// The operators of a line of paddle_typed.inc: "matmul,3,-1" reads operator 3 and an FP32 input of the graph.
+/// The operators of a line of paddle_typed.inc; what it says is written in paddle_typed.py.
 comp::op_graph parse(std::istringstream& words) {
-  const comp::tensor_info tensor{.shape = {4, 4}};
   std::vector<comp::op_info> ops;
   for (std::string word; words >> word && word != "|";) {
     std::istringstream parts{word};
-    comp::op_info op{.outputs = {tensor}};
+    comp::op_info op{.outputs = {{.shape = {4, 4}}}};
     std::getline(parts, op.kind, ',');
+    if (op.kind.starts_with("cast:")) {
+      op.outputs[0].dtype = op.kind.back() == 'b' ? precision::bf16 : precision::fp32;
+      op.kind = "cast";
+    }
     for (std::string read; std::getline(parts, read, ',');) {
-      op.inputs.push_back(tensor);
+      op.inputs.push_back({.shape = {4, 4}, .parameter = read[0] == 'p'});
+      if (read == "-1" || read[0] == 'p') continue;
       op.inputs.back().source = std::stoi(read);
-      if (read != "-1") op.producers.push_back(std::stoul(read));
+      op.producers.push_back(std::stoul(read));
     }
     ops.push_back(std::move(op));
   }
   return ops;
 }
 
-TEST_CASE("100 random graphs run at each level as Paddle 3.3.1 runs them") {
+TEST_CASE("200 random graphs run at each level as Paddle 3.3.1 runs them") {
   const paddle o1{.low = precision::bf16}, od{.level = paddle_level::od, .low = precision::bf16};
-  const paddle o2{.level = paddle_level::o2, .low = precision::bf16};
+  paddle o2{.level = paddle_level::o2, .low = precision::bf16};
   paddle unpromoted = o2, listed = o1;
   unpromoted.use_promote = false;
+  o2.decorate = unpromoted.decorate = false;  // a static program's parameters are FP32
   listed.custom_white_list = {"softmax", "elementwise_add"};
   listed.custom_black_list = {"tanh"};
   for (const char* line : {
@@ -202,7 +207,7 @@ TEST_CASE("100 random graphs run at each level as Paddle 3.3.1 runs them") {
     for (const paddle& amp : {o1, od, o2, unpromoted, listed}) {
       std::string theirs;
       words >> theirs;
-      CHECK(plan_of(amp, graph) == theirs);
+      if (theirs != "-") CHECK(plan_of(amp, graph) == theirs);
     }
   }
 }

@@ -4,7 +4,7 @@
 // layer norm, whose first input decides.
 // Not here: casts (casts.hpp places them for the typed plan), the scaler, running (a backend's work).
 // Source: Paddle's guide, section 2; paddle.amp.decorate and need_keep_fp32 of Paddle 3.3.1, pure_fp16_initialize
-// of 2.4. Compared with what Paddle 3.3.1 does with 100 random graphs (tests/autocast/paddle_typed.inc).
+// of 2.4. Compared with what Paddle 3.3.1 does with 200 random graphs (tests/autocast/paddle_typed.inc).
 #pragma once
 
 #include <algorithm>
