@@ -67,7 +67,8 @@ TEST_CASE("a tied weight is cast once per precision for all of its readers, as a
   CHECK(text(casts(comp::op_graph{{step({}, 5), step({0}, 5), step({1}, 6)}}, comp::parse_plan("0b0")).forward) ==
         lines{"0.0:1>0*1", "0.1:1>0*1", "0:0>b*1", "1.1:1>b*1", "1:b>0*1", "2.1:1>0*1"});
   // Not known to be the same: each reader casts its own.
-  CHECK(casts(comp::op_graph{{step({}, -1), step({0}, -1), step({1}, -1)}}, comp::parse_plan("000")).forward.size() == 4);
+  CHECK(casts(comp::op_graph{{step({}, -1), step({0}, -1), step({1}, -1)}}, comp::parse_plan("000")).forward.size() ==
+        4);
 }
 
 TEST_CASE("no cast where both ends agree, TF32 is stored as FP32") {

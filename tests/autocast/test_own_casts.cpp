@@ -84,7 +84,8 @@ TEST_CASE("x.type_as(y) gives what y is in, whatever x is in") {
   const op_graph graph{{op("matmul", {}), op("softmax", {0}), as, op("gelu", {2})}};
   CHECK(rule_plan(comp::policy::pytorch{}, graph, precision::fp16).str() == "0111");
   as.inputs = {as.inputs[1], as.inputs[0]};
-  CHECK(rule_plan(comp::policy::pytorch{}, op_graph{{graph[0], graph[1], as, graph[3]}}, precision::fp16).str() == "0110");
+  CHECK(rule_plan(comp::policy::pytorch{}, op_graph{{graph[0], graph[1], as, graph[3]}}, precision::fp16).str() ==
+        "0110");
 }
 
 TEST_CASE("a cast of the model's own is none that a plan pays for, and its result is cast for who wants it low") {

@@ -133,16 +133,15 @@ using comp::policy::tensorflow_edits;
 using comp::policy::tensorflow_level;
 
 /// The settings of tensorflow_painted.py, in its order.
-const std::vector<tensorflow> recorded_settings{
-    cuda,
-    bf16,
-    {.edits = {.level = tensorflow_level::tensor_cores_only}},
-    {.edits = {.level = tensorflow_level::treat_infer_as_deny}},
-    {.edits = {.level = tensorflow_level::unsafe_force_all}},
-    {.edits = {.allow = {.add = {"Cosh", "Softmax"}},
-               .infer = {.remove = {"Softmax", "AddV2"}},
-               .deny = {.add = {"AddV2"}, .remove = {"Exp"}},
-               .clear = {.remove = {"Relu"}}}}};
+const std::vector<tensorflow> recorded_settings{cuda,
+                                                bf16,
+                                                {.edits = {.level = tensorflow_level::tensor_cores_only}},
+                                                {.edits = {.level = tensorflow_level::treat_infer_as_deny}},
+                                                {.edits = {.level = tensorflow_level::unsafe_force_all}},
+                                                {.edits = {.allow = {.add = {"Cosh", "Softmax"}},
+                                                           .infer = {.remove = {"Softmax", "AddV2"}},
+                                                           .deny = {.add = {"AddV2"}, .remove = {"Exp"}},
+                                                           .clear = {.remove = {"Relu"}}}}};
 
 /// One line of tensorflow_painted.inc; what it says is written in tensorflow_painted.py.
 struct recorded {
@@ -157,7 +156,8 @@ comp::op_info read_operator(const std::string& word, const std::vector<comp::op_
   const std::size_t colon = kind.find(':');
   const char gives = colon == std::string::npos ? 'f' : kind[colon + 1];
   comp::op_info made = op(kind.substr(0, colon), {});
-  made.outputs = {{.shape = {4, 4}, .dtype = gives == 'h' ? precision::fp16 : precision::fp32, .floating = gives != 'i'}};
+  made.outputs = {
+      {.shape = {4, 4}, .dtype = gives == 'h' ? precision::fp16 : precision::fp32, .floating = gives != 'i'}};
   while (std::getline(parts, read, ',')) {
     if (read == "-" || read[0] == 'p') {
       made.inputs.push_back({.shape = {4, 4}, .leaf = read == "-" ? -1 : read[1] - '0'});

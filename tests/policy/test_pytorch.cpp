@@ -89,9 +89,7 @@ TEST_CASE("the list is that of the machine, unless one is named; without a machi
 }
 
 /// "ll", "11" or "1l": what an operator that nobody casts for gives, for FP32 and for low inputs.
-std::string_view given(category said) {
-  return said == category::allow ? "ll" : said == category::deny ? "11" : "1l";
-}
+std::string_view given(category said) { return said == category::allow ? "ll" : said == category::deny ? "11" : "1l"; }
 
 TEST_CASE("PyTorch 2.15.0 does with 580 operators on CUDA and on the CPU what the lists say") {
   std::size_t checked = 0;
@@ -145,9 +143,10 @@ TEST_CASE("composites of recurrent layers and products are low on the CPU, those
     CAPTURE(kind);
     CHECK(on_cuda(kind) == category::allow);
   }
-  for (const char* kind : {"square", "pairwise_distance", "linalg_norm.ord_str", "upsample_nearest2d.vec",
-                           "_upsample_nearest_exact2d.vec", "special_erfinv", "arccos", "arcsin", "trapz.x",
-                           "trapezoid.dx", "cumulative_trapezoid.x", "sum_to_size", "rms_norm", "linalg_matrix_sqrth"}) {
+  for (const char* kind :
+       {"square", "pairwise_distance", "linalg_norm.ord_str", "upsample_nearest2d.vec", "_upsample_nearest_exact2d.vec",
+        "special_erfinv", "arccos", "arcsin", "trapz.x", "trapezoid.dx", "cumulative_trapezoid.x", "sum_to_size",
+        "rms_norm", "linalg_matrix_sqrth"}) {
     CAPTURE(kind);
     CHECK(on_cuda(kind) == category::deny);
   }

@@ -291,7 +291,8 @@ TEST_CASE("two losses in turns: the second's backward is counted anew, and apply
   CHECK(scaler.now().micro_batches == 0);
 }
 
-TEST_CASE("update() without a step, or before an optimizer's, is refused; so are gradients of steps that were given up") {
+TEST_CASE(
+    "update() without a step, or before an optimizer's, is refused; so are gradients of steps that were given up") {
   grad_scaler scaler;
   std::vector<tensor> all{{"w", {1}}};
   CHECK_THROWS_WITH_AS(

@@ -84,8 +84,8 @@ TEST_CASE("a rival that is faster than what was found wins, if its own losses ar
     const auto found = search_with(trainer, against({{"a computed guess", parse_plan("bb11")}}));
     CHECK(found.plan.str() != "bb11");
     REQUIRE(found.warnings.size() >= 1);
-    CHECK(found.warnings.front().find("plan bb11 (\"a computed guess\") was fastest but its losses were not accepted") ==
-          0);
+    CHECK(found.warnings.front().find(
+              "plan bb11 (\"a computed guess\") was fastest but its losses were not accepted") == 0);
   }
 }
 

@@ -182,13 +182,8 @@ inline void cast_leaves(const op_graph& graph, const typed_plan& types, std::vec
         continue;
       }
       const std::int64_t bytes = elements(graph[i].inputs[k]) * (traits(from).bytes + traits(to).bytes);
-      casts.push_back({.op = i,
-                       .input = k,
-                       .from = from,
-                       .to = to,
-                       .bytes = bytes,
-                       .readers = {reader},
-                       .differentiable = !data});
+      casts.push_back(
+          {.op = i, .input = k, .from = from, .to = to, .bytes = bytes, .readers = {reader}, .differentiable = !data});
     }
   }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan of TensorFlow's graph rewrite: which operators it paints for the low precision, pass by pass, in its order.
 // Use with policy/tensorflow.hpp, or with any policy whose categories mean what TensorFlow's mean.
-// Operators that a cast of the model's own has put into a low precision already stay as they are. A cast to FP32 that only
-// painted operators read gives the low precision at once (where it is choosable, so that a plan can say so).
-// Not here: what op_graph cannot say: loops (NextIteration) and tensor lists.
-// Inert without an allow-operator: everything stays in FP32, as TensorFlow leaves the graph alone.
-// Source: tensorflow/core/grappler/optimizers/auto_mixed_precision.cc; compared with what TensorFlow 2.21.0 does with
-// 200 random graphs, on CUDA and through oneDNN with BF16 (tests/autocast/tensorflow_painted.txt).
+// Operators that a cast of the model's own has put into a low precision already stay as they are. A cast to FP32 that
+// only painted operators read gives the low precision at once (where it is choosable, so that a plan can say so). Not
+// here: what op_graph cannot say: loops (NextIteration) and tensor lists. Inert without an allow-operator: everything
+// stays in FP32, as TensorFlow leaves the graph alone. Source:
+// tensorflow/core/grappler/optimizers/auto_mixed_precision.cc; compared with what TensorFlow 2.21.0 does with 300
+// random graphs, on CUDA and through oneDNN with BF16 (tests/autocast/tensorflow_painted.inc).
 #pragma once
 
 #include <algorithm>
@@ -149,10 +149,10 @@ class tensorflow_painter {
     plan p{graph_.size()};
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       if (!graph_[i].choosable) continue;
-      p[i] = said_[i].fixed                     ? said_[i].compute
-             : painted_[i] != paint::allow      ? own_[i]
-             : is_allow(i)                      ? lowered(said_[i], low)
-                                                : low;
+      p[i] = said_[i].fixed                ? said_[i].compute
+             : painted_[i] != paint::allow ? own_[i]
+             : is_allow(i)                 ? lowered(said_[i], low)
+                                           : low;
     }
     return p;
   }
@@ -197,9 +197,9 @@ class tensorflow_painter {
 
 }  // namespace detail
 
-/// Returns: a plan of `settings.low` and FP32 that fits `graph`, but for operators whose precision a cast of the model's
-/// own or a fixed decision says. An operator that is not choosable hands its paint on (a Reshape between two allows joins
-/// them) and has FP32 in the plan. Throws: what the policy throws.
+/// Returns: a plan of `settings.low` and FP32 that fits `graph`, but for operators whose precision a cast of the
+/// model's own or a fixed decision says. An operator that is not choosable hands its paint on (a Reshape between two
+/// allows joins them) and has FP32 in the plan. Throws: what the policy throws.
 template <OperatorPolicy P>
 plan tensorflow_pass(const P& policy, const op_graph& graph, const tensorflow_pass_settings& settings) {
   detail::tensorflow_painter painter{policy, graph, settings};

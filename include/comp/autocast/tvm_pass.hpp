@@ -9,11 +9,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <comp/autocast/follow_pass.hpp>
 #include <comp/autocast/typed_plan.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/policy/tvm.hpp>
-#include <algorithm>
 #include <cstddef>
 #include <cstdio>
 #include <functional>
@@ -27,7 +27,8 @@ struct tvm_pass_settings {
   /// follows.
   bool rounds_at_once = false;
   /// Parameters and the model's inputs are cast to what an operator that follows runs in, as TVM does. False: the RFC's
-  /// letter: they are inputs like others, in the precision they are stored in, and in FP32 they hold it in full precision.
+  /// letter: they are inputs like others, in the precision they are stored in, and in FP32 they hold it in full
+  /// precision.
   bool leaves_adapt = true;
   /// The model's inputs do not adapt, and an operator that follows and reads integers of the model's runs in full
   /// precision: Relax.
@@ -72,8 +73,8 @@ inline typed_plan tvm_pass(const policy::tvm& amp, const op_graph& graph, const 
   return made;
 }
 
-/// What Relax's ToMixedPrecision makes of a model whose parameters are bound as constants: those adapt, the model's inputs
-/// count as they are stored, and what the model hands out is FP32. Throws: as tvm_pass.
+/// What Relax's ToMixedPrecision makes of a model whose parameters are bound as constants: those adapt, the model's
+/// inputs count as they are stored, and what the model hands out is FP32. Throws: as tvm_pass.
 inline typed_plan relax_pass(const op_graph& graph, const policy::tvm& amp = policy::relax()) {
   return tvm_pass(amp, graph, {.data_counts = true, .keep_output_dtype = true});
 }

@@ -114,9 +114,9 @@ inline precision carried_on(const op_graph& graph, const std::vector<precision>&
 
 }  // namespace detail
 
-/// Operators write and hand on what they compute in (TF32: FP32), carriers what they read, casts of the model's own what
-/// they cast to, unless the plan has one give a low precision at once.
-/// Throws: `plan_error` when `p` does not fit `graph`.
+/// Operators write and hand on what they compute in (TF32: FP32), carriers what they read, casts of the model's own
+/// what they cast to, unless the plan has one give a low precision at once. Throws: `plan_error` when `p` does not fit
+/// `graph`.
 inline typed_plan typed(const op_graph& graph, const plan& p) {
   require_fits(p, graph);
   typed_plan made{.plan = p, .handed_on = std::vector<precision>(graph.size(), precision::fp32)};

@@ -57,8 +57,8 @@ inline const kind_table& relax() {
 }
 }  // namespace tvm_lists
 
-/// Rules per operator, in TVM's names or ATen's. TVM's defaults are in it, at the default level, until `cleared`: Relay's,
-/// or Relax'.
+/// Rules per operator, in TVM's names or ATen's. TVM's defaults are in it, at the default level, until `cleared`:
+/// Relay's, or Relax'.
 class tvm_registry {
  public:
   static constexpr int default_level = 10;
@@ -151,9 +151,7 @@ struct tvm {  // models comp::OperatorPolicy
   std::vector<std::string> warnings(const op_graph& graph) const {
     std::vector<std::pair<const op_info*, std::size_t>> kinds;
     const auto same = [this](const op_info& op) {
-      return [this, &op](const auto& seen) {
-        return registry.theirs(seen.first->kind) == registry.theirs(op.kind);
-      };
+      return [this, &op](const auto& seen) { return registry.theirs(seen.first->kind) == registry.theirs(op.kind); };
     };
     for (const op_info& op : graph) {
       if (registry.has(registry.theirs(op.kind))) continue;

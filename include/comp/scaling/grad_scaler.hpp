@@ -99,8 +99,8 @@ class grad_scaler {
   /// are those of the mean loss.
   double loss_factor() const { return state_.scale / static_cast<double>(settings_.micro_batches); }
 
-  /// After each backward. Returns: whether it was the last before a step. After the step of one optimizer the backward of
-  /// another one's loss is counted anew. Throws: `error` when the step is due already.
+  /// After each backward. Returns: whether it was the last before a step. After the step of one optimizer the backward
+  /// of another one's loss is counted anew. Throws: `error` when the step is due already.
   bool count_micro_batch() {
     if (stepped_ && open_ == 0 && state_.micro_batches == settings_.micro_batches) state_.micro_batches = 0;
     require<error>(state_.micro_batches < settings_.micro_batches,
@@ -236,8 +236,8 @@ class [[nodiscard]] grad_scaler::unscaled {
     return norm_;
   }
 
-  /// Calls `optimizer_step` unless a gradient is not finite, then sets the scale for the next step: step() of the only or
-  /// the last optimizer, and update(). Throws: what `optimizer_step` throws; the step is then given up.
+  /// Calls `optimizer_step` unless a gradient is not finite, then sets the scale for the next step: step() of the only
+  /// or the last optimizer, and update(). Throws: what `optimizer_step` throws; the step is then given up.
   template <std::invocable F>
   step_report apply(F&& optimizer_step) && {
     grad_scaler& scaler = *scaler_;
@@ -250,8 +250,9 @@ class [[nodiscard]] grad_scaler::unscaled {
   /// Throws: as apply(); `error` when the steps since the last update were given up.
   template <std::invocable F>
   step_report step(F&& optimizer_step) && {
-    require<error>(scaler_->round_ == round_,
-                   "step() with gradients of a step that was given up (they are to be made again): unscale() the new ones");
+    require<error>(
+        scaler_->round_ == round_,
+        "step() with gradients of a step that was given up (they are to be made again): unscale() the new ones");
     step_report report{.skipped = !finite_, .scale = scaler_->scale(), .norm = norm_};
     if (finite_)
       std::forward<F>(optimizer_step)();
@@ -281,10 +282,11 @@ class [[nodiscard]] grad_scaler::unscaled {
 
 template <Gradients G>
 grad_scaler::unscaled<G> grad_scaler::unscale(G gradients, std::string_view optimizer) {
-  require<error>(std::find(seen_.begin(), seen_.end(), optimizer) == seen_.end(),
-                 "unscale() of gradients{}{} that are unscaled (they would be divided by {} twice): apply() the step, or "
-                 "step() and update(), first",
-                 optimizer.empty() ? "" : " of ", optimizer, state_.scale);
+  require<error>(
+      std::find(seen_.begin(), seen_.end(), optimizer) == seen_.end(),
+      "unscale() of gradients{}{} that are unscaled (they would be divided by {} twice): apply() the step, or "
+      "step() and update(), first",
+      optimizer.empty() ? "" : " of ", optimizer, state_.scale);
   require<error>(
       state_.micro_batches == settings_.micro_batches || (ended_ && state_.micro_batches > 0),
       "unscale() after {} of {} micro-batches (the gradients are not complete): call count_micro_batch() after "

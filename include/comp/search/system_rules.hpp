@@ -52,7 +52,8 @@ inline rival_source system_rules(std::vector<std::string> wanted = {}, hardware 
                             "\"{}\" is no system whose rules are known (they are {}): name some of those", name,
                             detail::all_system_names());
   }
-  return [wanted = std::move(wanted), machine = std::move(machine)](const op_graph& graph, std::span<const precision> lows) {
+  return [wanted = std::move(wanted), machine = std::move(machine)](const op_graph& graph,
+                                                                    std::span<const precision> lows) {
     std::vector<rival> rivals;
     for (const precision low : lows) {
       if (low != precision::fp16 && low != precision::bf16) continue;

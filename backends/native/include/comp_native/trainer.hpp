@@ -70,7 +70,9 @@ class trainer {
   /// faster. false: epochs are compared by their time again.
   void post_training(bool on) { step_.post_training(on); }
   /// Of as many micro-batches as `training::scaling` says; the last one of those that are left.
-  std::uint64_t batches_per_epoch() const { return (train_.batches_per_epoch() + micro_batches() - 1) / micro_batches(); }
+  std::uint64_t batches_per_epoch() const {
+    return (train_.batches_per_epoch() + micro_batches() - 1) / micro_batches();
+  }
 
   /// Throws: `plan_error` for a plan that does not fit the model or has a precision that the Device lacks, or in which
   /// it does not run the operator.
