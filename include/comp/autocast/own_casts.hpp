@@ -5,14 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <comp/core/op_graph.hpp>
 #include <comp/core/op_info.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/policy/kind_name.hpp>
 #include <optional>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace comp::autocast {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan of TensorFlow's graph rewrite: which operators it paints for the low precision, pass by pass, in its order.
 // Use with policy/tensorflow.hpp, or with any policy whose categories mean what TensorFlow's mean.
-// Operators that a cast of the model's own has put into a low precision already stay as they are. A cast to FP32 that
-// only painted operators read gives the low precision at once (where it is choosable, so that a plan can say so). Not
-// here: what op_graph cannot say: loops (NextIteration) and tensor lists. Inert without an allow-operator: everything
-// stays in FP32, as TensorFlow leaves the graph alone. Source:
-// tensorflow/core/grappler/optimizers/auto_mixed_precision.cc; compared with what TensorFlow 2.21.0 does with 300
-// random graphs, on CUDA and through oneDNN with BF16 (tests/autocast/tensorflow_painted.inc).
+// Operators that a cast of the model's own has put into a low precision stay as they are. A cast to FP32 that only
+// painted operators read gives the low precision at once, where it is choosable, so that a plan can say so.
+// Not here: what op_graph cannot say: loops (NextIteration) and tensor lists.
+// Inert without an allow-operator: everything stays in FP32, as TensorFlow leaves the graph alone.
+// Source: tensorflow/core/grappler/optimizers/auto_mixed_precision.cc; compared with what TensorFlow 2.21.0 does with
+// 300 random graphs, on CUDA and through oneDNN with BF16 (tests/autocast/tensorflow_painted.inc).
 #pragma once
 
 #include <algorithm>
