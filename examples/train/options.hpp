@@ -111,9 +111,9 @@ inline std::vector<std::string> split(const std::string& text) {
 }
 
 /// "none", "all", or systems joined by commas. Throws: `settings_error` for a system that is not known.
-inline comp::rival_source rivals_of(const std::string& rules) {
+inline comp::rival_source rivals_of(const std::string& rules, const comp::hardware& on = {}) {
   if (rules == "none") return {};
-  return comp::system_rules(rules == "all" ? std::vector<std::string>{} : split(rules));
+  return comp::system_rules(rules == "all" ? std::vector<std::string>{} : split(rules), on);
 }
 inline std::string check_rules(const std::string& text) {
   try {

@@ -44,11 +44,12 @@ inline any_policy policy_for(const options& chosen, const comp::hardware& on, co
   return {on.kind == comp::device_kind::cuda ? "pytorch-cuda" : "pytorch-cpu", low};
 }
 
-inline comp::search_settings settings_for(const options& chosen, std::vector<comp::precision> precisions) {
+inline comp::search_settings settings_for(const options& chosen, std::vector<comp::precision> precisions,
+                                          const comp::hardware& on) {
   comp::search_settings settings;
   settings.tolerance = chosen.tolerance;
   settings.precisions = std::move(precisions);
-  settings.rivals = rivals_of(chosen.rules);
+  settings.rivals = rivals_of(chosen.rules, on);
   settings.epochs_tie = settings.batches_tie = chosen.tie == "scope"  ? comp::tie::scope
                                                : chosen.tie == "none" ? comp::tie::none
                                                                       : comp::tie::kind;
@@ -159,8 +160,9 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
   const auto precisions = precisions_for(chosen, sped_up);
   const comp::stop_on_signal signals;
   try {
-    const comp::outcome found = chosen.plan.empty() ? search(chosen, trainer, settings_for(chosen, precisions), signals)
-                                                    : load(chosen, trainer, precisions[1]);
+    const comp::outcome found =
+        chosen.plan.empty() ? search(chosen, trainer, settings_for(chosen, precisions, trainer.hardware()), signals)
+                            : load(chosen, trainer, precisions[1]);
     train_on(chosen, trainer, found, signals);
   } catch (const comp::interrupted& stopped) {
     fmt::print(stderr, "\n{}\nThe same command with --resume goes on from {}.\n", stopped.what(),

@@ -30,6 +30,15 @@ TEST_CASE("every system has a plan for every model, and each is the plan of its 
   }
 }
 
+TEST_CASE("the lists are those of the machine: softmax on a GPU is FP32 in BF16 too, on a CPU it follows") {
+  const comp::op_graph graph{{{.name = "a", .kind = "matmul"}, {.name = "b", .kind = "softmax"}}};
+  const comp::hardware gpu{.kind = comp::device_kind::cuda}, cpu{.kind = comp::device_kind::cpu};
+  CHECK(all_rules(graph, precision::bf16, gpu)[0].types.plan.str() == "b1");
+  CHECK(all_rules(graph, precision::fp16, cpu)[0].types.plan.str() == "00");
+  CHECK(all_rules(graph, precision::bf16)[0].types.plan.str() == "bb");
+  CHECK(all_rules(graph, precision::fp16)[0].types.plan.str() == "01");
+}
+
 TEST_CASE("on BERT the systems rank by how much they lower, and Paddle's O2 needs the fewest casts of parameters") {
   // Derived by hand, per layer: OD six Linear and two products; PyTorch adds scale, two dropouts and GELU; TVM has
   // GELU's erf in FP32; TensorFlow has softmax and its dropout low; Paddle's O2 as TensorFlow, with the parameters

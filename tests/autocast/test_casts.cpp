@@ -51,6 +51,26 @@ TEST_CASE("one cast per tensor and precision, shared by all of its readers") {
   CHECK(made.forward[0].bytes == 8 * (4 + 2));
 }
 
+TEST_CASE("a tied weight is cast once per precision for all of its readers, as are the weights of recurrent steps") {
+  const auto step = [](std::vector<std::size_t> reads, std::int32_t weight) {
+    comp::op_info made = op("linear", reads, 8);
+    for (const std::size_t from : reads)
+      made.inputs.push_back({.shape = {8}, .source = static_cast<std::int32_t>(from)});
+    if (reads.empty()) made.inputs.push_back({.shape = {8}});
+    made.inputs.push_back({.shape = {8, 8}, .parameter = true, .leaf = weight});
+    return made;
+  };
+  // Three recurrent steps: their datum, and one weight for all.
+  CHECK(text(casts(comp::op_graph{{step({}, 5), step({0}, 5), step({1}, 5)}}, comp::parse_plan("000")).forward) ==
+        lines{"0.0:1>0*1", "0.1:1>0*3"});
+  // The second reader wants another precision, the third has another weight.
+  CHECK(text(casts(comp::op_graph{{step({}, 5), step({0}, 5), step({1}, 6)}}, comp::parse_plan("0b0")).forward) ==
+        lines{"0.0:1>0*1", "0.1:1>0*1", "0:0>b*1", "1.1:1>b*1", "1:b>0*1", "2.1:1>0*1"});
+  // Not known to be the same: each reader casts its own.
+  CHECK(casts(comp::op_graph{{step({}, -1), step({0}, -1), step({1}, -1)}}, comp::parse_plan("000")).forward.size() ==
+        4);
+}
+
 TEST_CASE("no cast where both ends agree, TF32 is stored as FP32") {
   const comp::op_graph graph{{op("a", {}, 8), op("b", {0}, 8), op("c", {1}, 8)}};
   CHECK(casts(graph, comp::parse_plan("bbb")).forward.empty());

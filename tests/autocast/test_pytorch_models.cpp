@@ -6,7 +6,11 @@
 #include <comp/autocast/casts.hpp>
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/policy/pytorch.hpp>
+#include <set>
+#include <sstream>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "model_graphs.hpp"
 
@@ -24,6 +28,46 @@ const pytorch cpu{.list = pytorch_list::cpu, .low = precision::bf16};
 std::string bf16(std::string plan) {
   for (char& c : plan) c = c == '0' ? 'b' : c;
   return plan;
+}
+
+/// The operators of a line of pytorch_typed.inc; `half` is the kind of the model's own casts to low.
+comp::op_graph recorded(std::istringstream& words, const std::string& half) {
+  const std::set<std::string> views{"t", "view", "reshape", "contiguous", "type_as", "float", "half"};
+  std::vector<comp::op_info> ops;
+  for (std::string word; words >> word && word != "|";) {
+    std::istringstream parts{word};
+    comp::op_info op{.outputs = {{.shape = {4, 4}}}};
+    std::getline(parts, op.kind, ',');
+    op.choosable = !views.contains(op.kind);
+    if (op.kind == "half") op.kind = half;
+    for (std::string read; std::getline(parts, read, ',');) {
+      op.inputs.push_back({.shape = {4, 4}, .parameter = read[0] == 'p'});
+      if (read == "-" || read[0] == 'p') continue;
+      op.inputs.back().source = std::stoi(read);
+      op.producers.push_back(std::stoul(read));
+    }
+    op.kind = "aten::" + op.kind;
+    ops.push_back(std::move(op));
+  }
+  return ops;
+}
+
+TEST_CASE("300 random graphs give what PyTorch 2.15.0 gives, on CUDA and on the CPU") {
+  for (const char* line : {
+#include "pytorch_typed.inc"
+       }) {
+    CAPTURE(std::string{line});
+    for (const pytorch& amp : {cuda, cpu}) {
+      std::istringstream words{line};
+      const comp::op_graph graph = recorded(words, amp.list == pytorch_list::cuda ? "half" : "bfloat16");
+      std::string theirs, ours;
+      words >> theirs;
+      if (amp.list == pytorch_list::cpu) words >> theirs;
+      for (const precision p : comp::autocast::typed(graph, rule_plan(amp, graph, amp.low)).handed_on)
+        ours += comp::letter(p);
+      CHECK(ours == theirs);
+    }
+  }
 }
 
 TEST_CASE("VGG16 under PyTorch at its real size: everything but view and loss follows the convolutions") {

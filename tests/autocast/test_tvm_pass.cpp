@@ -55,6 +55,44 @@ TEST_CASE("FOLLOW runs low only when all its floating inputs already are, else a
   CHECK(placed.forward[0].readers == std::vector<std::uint32_t>{1, 3});
 }
 
+TEST_CASE("inputs that are stored in FP16 count as FP16 where leaves do not adapt") {
+  const auto reads = [](std::string kind, precision data, precision weight) {
+    comp::op_info made = op(std::move(kind), {});
+    made.inputs = {{.shape = {10}, .dtype = data}, {.shape = {10}, .dtype = weight, .parameter = true}};
+    return comp::op_graph{{made}};
+  };
+  const tvm_pass_settings letter{.leaves_adapt = false, .warn = {}};
+  CHECK(plan_of(reads("add", precision::fp16, precision::fp16), {}, letter) == "0");
+  CHECK(plan_of(reads("add", precision::fp16, precision::fp32), {}, letter) == "1");
+  CHECK(plan_of(reads("add", precision::fp32, precision::fp16), {}, letter) == "1");
+  CHECK(plan_of(reads("add", precision::fp16, precision::fp16), {.low = precision::bf16}, letter) == "1");
+}
+
+TEST_CASE("Relax: norms and exponentials follow, what is not registered stays in FP32, and products sum in FP32") {
+  const comp::op_graph graph{{op("relax.matmul", {}), op("nn.gelu", {0}), op("aten::layer_norm", {1}), op("exp", {2}),
+                              op("nn.softmax", {3}), op("my.own", {0}), op("nn.relu", {5})}};
+  const auto made = comp::autocast::relax_pass(graph);
+  CHECK(made.plan.str() == "0000111");
+  CHECK(made.written[0] == precision::fp32);
+  CHECK(made.handed_on[0] == precision::fp16);
+  CHECK(made.handed_on[6] == precision::fp32);  // handed out
+  CHECK(comp::autocast::relax_pass(graph, comp::policy::relax(precision::fp16)).written[0] == precision::fp16);
+}
+
+TEST_CASE("Relax: parameters adapt, the model's data and integers hold an operator that follows in FP32") {
+  const comp::tensor_info weight{.shape = {10}, .parameter = true}, data{.shape = {10}},
+      integers{.shape = {10}, .floating = false};
+  const auto behind_product = [&](const comp::tensor_info& other) {
+    comp::op_info add = op("add", {0});
+    add.inputs = {{.shape = {10}, .source = 0}, other};
+    return comp::autocast::relax_pass(comp::op_graph{{op("linear", {}), add}}).plan.str();
+  };
+  CHECK(behind_product(weight) == "00");
+  CHECK(behind_product(data) == "01");
+  CHECK(behind_product({.shape = {10}, .dtype = precision::fp16}) == "00");
+  CHECK(behind_product(integers) == "01");
+}
+
 TEST_CASE("integers do not count for FOLLOW") {
   comp::op_info indices = op("argmax", {0});
   indices.outputs[0].floating = false;

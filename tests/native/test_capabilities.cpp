@@ -104,7 +104,7 @@ TEST_CASE("an epoch begun batch by batch and finished is the epoch, and the next
   };
   check(1, false, precision::fp32);
   check(2, false, precision::fp16);
-  check(4, false, precision::fp32);  // two of six micro-batches are left over
+  check(4, false, precision::fp32);  // the second step has two of six micro-batches
   check(1, true, precision::fp32);
   check(5, true, precision::fp16);
 }

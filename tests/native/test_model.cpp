@@ -85,6 +85,24 @@ TEST_CASE("the graph of a transformer is a DAG with attention's sizes") {
   CHECK(graph.consumers(static_cast<std::size_t>(norm)).size() == 3);
 }
 
+TEST_CASE("the graph says which operator or which parameter each input is") {
+  auto net = images();
+  const value x = net.input().linear("a", 3).relu("relu");
+  x.add("twice", x).linear("b", 3).mse_loss("loss");
+  const auto graph = graph_of(net.finish());
+  const auto of = [&](const char* name) {
+    std::vector<std::pair<int, int>> all;  // source, leaf
+    for (const comp::tensor_info& t : named(graph, name).inputs) all.push_back({t.source, t.leaf});
+    return all;
+  };
+  using inputs = std::vector<std::pair<int, int>>;
+  CHECK(of("a") == inputs{{-1, 4}, {-1, 0}, {-1, 1}});  // the model's input, weight, bias
+  CHECK(of("twice") == inputs{{1, -1}, {1, -1}});
+  CHECK(of("b") == inputs{{2, -1}, {-1, 2}, {-1, 3}});
+  CHECK(named(graph, "b").inputs[1].parameter);
+  CHECK_FALSE(named(graph, "a").inputs[0].parameter);
+}
+
 TEST_CASE("an operator that reads one tensor twice names its producer once") {
   auto net = images();
   const value x = net.input().relu("relu");

@@ -302,7 +302,7 @@ TEST_CASE("a step of four micro-batches is the step of one batch four times as l
   }
 }
 
-TEST_CASE("micro-batches that do not fill the last step of an epoch are left out, and an epoch has a step at least") {
+TEST_CASE("micro-batches that do not fill the last step of an epoch make a smaller one") {
   reference::device device;
   const auto made = [&](std::int64_t micro_batches) {
     return std::make_unique<reference_trainer>(device, small_images(), bars({1, 8, 8}, 4, 56, 1),
@@ -310,20 +310,38 @@ TEST_CASE("micro-batches that do not fill the last step of an epoch are left out
                                                training{.scaling = {.micro_batches = micro_batches}});
   };
   const auto t = made(3);
-  CHECK(t->batches_per_epoch() == 2);
+  CHECK(t->batches_per_epoch() == 3);
   t->run_batch();
   t->run_batch();
   CHECK(t->save().position == loader_position{0, 6});
   t->run_batch();
-  CHECK(t->save().position == loader_position{1, 3});
+  CHECK(t->save().position == loader_position{1, 0});
   const auto saved = t->save();
   const double loss = t->run_batch().loss;
   t->restore(saved);
   CHECK(t->run_batch().loss == loss);
-  CHECK_THROWS_WITH_AS(made(8),
-                       "7 batches of training data for 8 micro-batches in a step (an epoch is a step at least): "
-                       "accumulate fewer, or train on more data",
-                       comp::settings_error);
+  CHECK(made(8)->batches_per_epoch() == 1);
+}
+
+TEST_CASE("the smaller last step is that of one batch as large: three micro-batches of four, in FP32 and scaled") {
+  reference::device device;
+  const auto trained = [&](std::int64_t batch, std::int64_t micro_batches, precision p, double clip) {
+    const auto model = models::mlp({.batch = batch, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true});
+    reference_trainer t{device,
+                        model,
+                        regression_data{24},
+                        regression_data{24},
+                        {.optimizer = adam(0.01), .clip_norm = clip, .scaling = {.micro_batches = micro_batches}}};
+    t.set_precision(plan{t.graph().size(), p});
+    return std::pair{t.run_epoch().loss, weights(t)};
+  };
+  for (const auto& [p, clip] : {std::pair{precision::fp32, 0.1}, {precision::fp16, 0.0}}) {
+    const auto [loss, values] = trained(8, 4, p, clip);
+    const auto [expected_loss, expected] = trained(24, 1, p, clip);
+    const double near = p == precision::fp32 ? 1e-9 : tolerance::network(p);
+    CHECK(loss == doctest::Approx(expected_loss).epsilon(near));
+    for (std::size_t i = 0; i < values.size(); ++i) CHECK(values[i] == doctest::Approx(expected[i]).epsilon(near));
+  }
 }
 
 TEST_CASE("clipping limits the norm of all gradients together") {

@@ -89,6 +89,15 @@ TEST_CASE("custom lists take operators off the built-in ones, in Paddle's names 
   CHECK(at(amp, "conv2d") == category::deny);
 }
 
+TEST_CASE("mul is Paddle's product of matrices; ATen's is spelled as ATen's") {
+  CHECK(at({}, "mul") == category::allow);
+  CHECK(at({}, "aten::mul") == category::follow);
+  CHECK(at({}, "mul.Tensor") == category::follow);
+  CHECK(at({.custom_black_list = {"mul"}}, "mul") == category::deny);
+  CHECK(at({.custom_black_list = {"mul"}}, "aten::mul.Tensor") == category::follow);
+  CHECK(at({.custom_black_list = {"elementwise_mul"}}, "aten::mul.Tensor") == category::deny);
+}
+
 TEST_CASE("an operator on both custom lists is an error, also under two names") {
   const paddle amp{.custom_white_list = {"add"}, .custom_black_list = {"elementwise_add"}};
   CHECK_THROWS_WITH_AS(
@@ -139,6 +148,14 @@ TEST_CASE("amp_configs: a level alone") {
   CHECK(parse_amp_configs("O1").scaling == comp::scaling::paddle());
   CHECK_THROWS_WITH_AS(parse_amp_configs("O3"), "level is \"O3\" (Paddle has O0, OD, O1 and O2): choose one of them",
                        settings_error);
+}
+
+TEST_CASE("amp_configs: nothing, {} and an empty level are O0, a dictionary without a level is O1") {
+  for (const char* nothing : {"null", "{}", "\"\""}) {
+    CAPTURE(nothing);
+    CHECK(parse_amp_configs(nlohmann::json::parse(nothing)).amp.level == paddle_level::o0);
+  }
+  CHECK(parse_amp_configs({{"incr_ratio", 3.0}}).amp.level == paddle_level::o1);
 }
 
 TEST_CASE("amp_configs: the guide's dictionary") {

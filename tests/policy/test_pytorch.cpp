@@ -3,10 +3,13 @@
 
 #include <chrono>
 #include <comp/core/concepts.hpp>
+#include <comp/policy/custom.hpp>
 #include <comp/policy/pytorch.hpp>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -22,15 +25,15 @@ category on(pytorch_list list, const std::string& kind) {
 category on_cuda(const std::string& kind) { return on(pytorch_list::cuda, kind); }
 category on_cpu(const std::string& kind) { return on(pytorch_list::cpu, kind); }
 
-TEST_CASE("the lists have as many operators as PyTorch 2.11.0 registers") {
-  CHECK(std::size(lists::cuda_lower_precision_fp) == 33 + 2);
-  CHECK(std::size(lists::cuda_fp32) == 58);
+TEST_CASE("the lists have as many operators as PyTorch 2.11.0 registers, and a few since") {
+  CHECK(std::size(lists::cuda_lower_precision_fp) == 33 + 3);  // and what cuDNN's own kernels do
+  CHECK(std::size(lists::cuda_fp32) == 58 + 2);                // 2.15.0: linalg_matrix_sqrth, rms_norm
   CHECK(std::size(lists::cuda_fp32_set_opt_dtype) == 17);
   CHECK(std::size(lists::cuda_fp32_append_dtype) == 3);
   CHECK(std::size(lists::cuda_promote) == 11);
   CHECK(std::size(lists::cuda_banned) == 1);
   CHECK(std::size(lists::cpu_lower_precision_fp) == 24);
-  CHECK(std::size(lists::cpu_fp32) == 101);
+  CHECK(std::size(lists::cpu_fp32) == 101 + 1);  // 2.15.0: linalg_matrix_sqrth
   CHECK(std::size(lists::cpu_promote) == 4);
 }
 
@@ -66,6 +69,44 @@ TEST_CASE("an allowed operator computes and hands on in the policy's low precisi
                                .accumulate = comp::precision::fp32,
                                .output = comp::precision::bf16});
   CHECK(pytorch{}.low == comp::precision::fp16);
+  CHECK(pytorch{.list = pytorch_list::cpu}.low == comp::precision::bf16);
+}
+
+TEST_CASE("the list is that of the machine, unless one is named; without a machine CUDA's") {
+  const comp::hardware cpu{.kind = comp::device_kind::cpu}, gpu{.kind = comp::device_kind::cuda};
+  const comp::op_info softmax{.kind = "softmax"};
+  const auto said = [&](const pytorch& p, const comp::hardware& machine) {
+    return comp::on_machine(p, machine).classify(softmax).category;
+  };
+  CHECK(said({}, cpu) == category::follow);
+  CHECK(said({}, gpu) == category::deny);
+  CHECK(said({}, {}) == category::deny);
+  CHECK(said({.list = pytorch_list::cuda}, cpu) == category::deny);
+  CHECK(said({.list = pytorch_list::cpu}, gpu) == category::follow);
+  const comp::policy::custom<> listed{.rules = {comp::policy::by_kind("relu", comp::policy::deny())}};
+  CHECK(comp::on_machine(listed, cpu).classify(softmax).category == category::follow);
+  CHECK(comp::on_machine(listed, cpu).classify({.kind = "relu"}).category == category::deny);
+}
+
+/// "ll", "11" or "1l": what an operator that nobody casts for gives, for FP32 and for low inputs.
+std::string_view given(category said) { return said == category::allow ? "ll" : said == category::deny ? "11" : "1l"; }
+
+TEST_CASE("PyTorch 2.15.0 does with 580 operators on CUDA and on the CPU what the lists say") {
+  std::size_t checked = 0;
+  for (const char* line : {
+#include "pytorch_kinds.inc"
+       }) {
+    std::istringstream words{line};
+    std::string kind, cuda, cpu;
+    words >> kind >> cuda >> cpu;
+    CAPTURE(kind);
+    for (const auto& [list, seen] : {std::pair{pytorch_list::cuda, cuda}, {pytorch_list::cpu, cpu}}) {
+      if (seen == "-") continue;
+      ++checked;
+      CHECK(seen.find(given(on(list, kind))) != std::string::npos);
+    }
+  }
+  CHECK(checked > 1000);
 }
 
 TEST_CASE("the lists of CUDA and of the CPU differ where PyTorch's do") {
@@ -89,6 +130,26 @@ TEST_CASE("a composite has the category of what LibTorch expands it into") {
   CHECK(on_cpu("aten::linalg_matmul") == category::allow);
   CHECK(on_cuda("special_softmax") == category::deny);
   CHECK(on_cpu("special_softmax") == category::follow);
+}
+
+TEST_CASE("composites of recurrent layers and products are low on the CPU, those of norms and sums FP32 on CUDA") {
+  for (const char* kind : {"lstm.input", "rnn_tanh.input", "rnn_relu.input", "rnn_tanh_cell", "einsum", "tensordot",
+                           "inner", "matrix_power", "linalg_matrix_power", "linalg_multi_dot", "chain_matmul", "cov",
+                           "corrcoef", "affine_grid_generator", "_transformer_encoder_layer_fwd"}) {
+    CAPTURE(kind);
+    CHECK(on_cpu(kind) == category::allow);
+  }
+  for (const char* kind : {"_cudnn_rnn", "matrix_power", "linalg_matrix_power", "lstm.input"}) {
+    CAPTURE(kind);
+    CHECK(on_cuda(kind) == category::allow);
+  }
+  for (const char* kind :
+       {"square", "pairwise_distance", "linalg_norm.ord_str", "upsample_nearest2d.vec", "_upsample_nearest_exact2d.vec",
+        "special_erfinv", "arccos", "arcsin", "trapz.x", "trapezoid.dx", "cumulative_trapezoid.x", "sum_to_size",
+        "rms_norm", "linalg_matrix_sqrth"}) {
+    CAPTURE(kind);
+    CHECK(on_cuda(kind) == category::deny);
+  }
 }
 
 TEST_CASE("binary_cross_entropy, which PyTorch bans under CUDA's autocast, is denied") {

@@ -32,7 +32,7 @@ APART = {'comp/observe/summary.hpp', 'comp/observe/t4.hpp', 'comp/policy/kind_li
          'comp/policy/amp_configs.hpp', 'comp/autocast/typed_plan.hpp', 'comp/autocast/follow_pass.hpp',
          'comp/autocast/casts.hpp', 'comp/autocast/tensorflow_pass.hpp', 'comp/autocast/paddle_pass.hpp',
          'comp/policy/tvm.hpp', 'comp/policy/tvm_lists.hpp', 'comp/autocast/tvm_pass.hpp', 'comp/scaling/settings.hpp',
-         'comp/scaling/grad_scaler.hpp', 'comp/autocast/all_rules.hpp', 'comp/search/system_rules.hpp', 'comp/policy/advice.hpp',
+         'comp/scaling/grad_scaler.hpp', 'comp/scaling/state_dict.hpp', 'comp/autocast/all_rules.hpp', 'comp/search/system_rules.hpp', 'comp/policy/advice.hpp',
          'comp/policy/devices.hpp', 'comp/strategy/annealing.hpp', 'comp/strategy/beam.hpp', 'comp/strategy/delta_debugging.hpp',
          'comp/strategy/genetic.hpp', 'comp/strategy/hierarchical.hpp', 'comp/strategy/moves.hpp', 'comp/strategy/pareto.hpp',
          'comp/strategy/successive_halving.hpp', 'comp/search/replay.hpp', 'comp/observe/replay_file.hpp', 'comp/observe/warm_start.hpp'}

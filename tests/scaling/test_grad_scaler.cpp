@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/scaling/grad_scaler.hpp>
+#include <comp/scaling/state_dict.hpp>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -77,6 +78,7 @@ step_report step(grad_scaler& scaler, float gradient, bool* stepped = nullptr) {
 TEST_CASE("presets are those of PyTorch, Paddle and Keras") {
   CHECK(comp::scaling::pytorch() == settings{.initial = 65536, .growth = 2, .backoff = 0.5, .growth_interval = 2000});
   CHECK(comp::scaling::paddle() == comp::scaling::pytorch());
+  CHECK(comp::scaling::paddle(comp::precision::bf16) == comp::scaling::off());
   CHECK(comp::scaling::paddle_guide() ==
         settings{.initial = 32768, .growth = 2, .backoff = 0.5, .growth_interval = 1000, .backoff_interval = 2});
   CHECK(comp::scaling::keras() == settings{.initial = 32768, .growth = 2, .backoff = 0.5, .growth_interval = 2000});
@@ -205,7 +207,8 @@ TEST_CASE("gradients that are unscaled are not unscaled again before their step"
   auto first = scaler.unscale(gradients{&all});
   CHECK_THROWS_WITH_AS(
       static_cast<void>(scaler.unscale(gradients{&all})),
-      "unscale() of gradients that are unscaled (they would be divided by 64 twice): apply() the step first",
+      "unscale() of gradients that are unscaled (they would be divided by 64 twice): apply() the step, or step() and "
+      "update(), first",
       comp::error);
   std::move(first).apply([] {});
   scaler.count_micro_batch();
@@ -233,6 +236,107 @@ TEST_CASE("accumulation: the loss is divided by the micro-batches, and only all 
   scaler.unscale(gradients{&all}).apply([] {});
   CHECK(scaler.now().micro_batches == 0);
   CHECK(scaler.now().steps == 1);
+}
+
+TEST_CASE("the last micro-batches of an epoch, fewer than the others, make a step of their mean") {
+  grad_scaler scaler{{.initial = 1024, .micro_batches = 4}};
+  CHECK_FALSE(scaler.end_accumulation());
+  std::vector<tensor> all{{"w", {0}}};
+  for (int i = 0; i < 3; ++i) {
+    all[0].values[0] += static_cast<float>(scaler.loss_factor() * 5);  // each has the gradient 5
+    CHECK_FALSE(scaler.count_micro_batch());
+  }
+  CHECK(scaler.end_accumulation());
+  scaler.unscale(gradients{&all}).apply([&] { CHECK(all[0].values[0] == doctest::Approx(5)); });
+  CHECK(scaler.now().steps == 1);
+  CHECK_FALSE(scaler.count_micro_batch());
+  CHECK_THROWS_AS(static_cast<void>(scaler.unscale(gradients{&all})), comp::error);  // not ended anew
+}
+
+TEST_CASE("several optimizers: each is skipped for its own gradients, the scale is judged once by all, as in PyTorch") {
+  grad_scaler scaler{{.initial = 1024, .growth_interval = 1}};
+  std::vector<tensor> generator{{"g", {1024}}}, critic{{"c", {infinite}}};
+  const auto stepped = [&](bool critic_overflows) {
+    critic[0].values[0] = critic_overflows ? infinite : 1024;
+    scaler.count_micro_batch();
+    auto g = scaler.unscale(gradients{&generator}, "generator");
+    auto c = scaler.unscale(gradients{&critic}, "critic");
+    CHECK_FALSE(std::move(g).step([] {}).skipped);
+    CHECK(std::move(c).step([] {}).skipped == critic_overflows);
+  };
+  const double before = scaler.scale();
+  stepped(true);
+  CHECK(scaler.scale() == before);
+  scaler.update();
+  CHECK(scaler.scale() == before / 2);
+  CHECK(scaler.now().steps == 1);
+  stepped(false);
+  scaler.update();
+  CHECK(scaler.scale() == before);
+}
+
+TEST_CASE("two losses in turns: the second's backward is counted anew, and apply() of the last updates") {
+  grad_scaler scaler{{.micro_batches = 2}};
+  std::vector<tensor> all{{"w", {1}}};
+  for (int turn = 0; turn < 2; ++turn) {
+    CHECK_FALSE(scaler.count_micro_batch());
+    CHECK(scaler.count_micro_batch());
+    auto unscaled = scaler.unscale(gradients{&all}, turn == 0 ? "critic" : "generator");
+    if (turn == 0)
+      std::move(unscaled).step([] {});
+    else
+      std::move(unscaled).apply([] {});
+  }
+  CHECK(scaler.now().steps == 1);
+  CHECK(scaler.now().micro_batches == 0);
+}
+
+TEST_CASE(
+    "update() without a step, or before an optimizer's, is refused; so are gradients of steps that were given up") {
+  grad_scaler scaler;
+  std::vector<tensor> all{{"w", {1}}};
+  CHECK_THROWS_WITH_AS(
+      scaler.update(),
+      "update() with no step since the last one (the scale is judged by whole steps): call step() first", comp::error);
+  scaler.count_micro_batch();
+  auto first = scaler.unscale(gradients{&all}, "a");
+  auto second = scaler.unscale(gradients{&all}, "b");
+  std::move(first).step([] {});
+  CHECK_THROWS_WITH_AS(scaler.update(),
+                       "update() before an optimizer's step (the scale is judged by whole steps): call step() first",
+                       comp::error);
+  CHECK_THROWS_AS(static_cast<void>(scaler.unscale(gradients{&all}, "a")), comp::error);
+  scaler.give_up();
+  CHECK_THROWS_WITH_AS(std::move(second).step([] {}),
+                       "step() with gradients of a step that was given up (they are to be made again): unscale() the "
+                       "new ones",
+                       comp::error);
+  CHECK(scaler.now() == state{});
+}
+
+TEST_CASE("PyTorch's state_dict is written as PyTorch writes it, and read with its constants") {
+  grad_scaler scaler{{.initial = 32, .growth = 4, .backoff = 0.25, .growth_interval = 10}};
+  for (int i = 0; i < 3; ++i) step(scaler, 1);
+  const auto written = comp::scaling::state_dict<nlohmann::json>(scaler);
+  // torch.amp.GradScaler(init_scale=32., growth_factor=4., backoff_factor=.25, growth_interval=10), three steps on
+  CHECK(written == nlohmann::json::parse(R"({"scale": 32.0, "growth_factor": 4.0, "backoff_factor": 0.25,
+    "growth_interval": 10, "_growth_tracker": 3})"));
+  grad_scaler other;
+  comp::scaling::load_state_dict(other, written);
+  CHECK(other.constants().growth_interval == 10);
+  for (int i = 0; i < 7; ++i) step(other, 1);
+  CHECK(other.scale() == 128);
+  const state before = other.now();
+  for (const char* wrong : {"{}", "[]", R"({"scale": "high"})",
+                            R"({"scale": -1, "growth_factor": 2, "backoff_factor": 0.5, "growth_interval": 1,
+                                "_growth_tracker": 0})",
+                            R"({"scale": 1, "growth_factor": 2, "backoff_factor": 5, "growth_interval": 1,
+                                "_growth_tracker": 0})"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_AS(comp::scaling::load_state_dict(other, nlohmann::json::parse(wrong)), settings_error);
+    CHECK(other.now() == before);
+    CHECK(other.constants().growth_interval == 10);
+  }
 }
 
 TEST_CASE("at the floor the report says which tensors overflow without the scale's help") {

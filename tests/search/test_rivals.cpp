@@ -84,8 +84,8 @@ TEST_CASE("a rival that is faster than what was found wins, if its own losses ar
     const auto found = search_with(trainer, against({{"a computed guess", parse_plan("bb11")}}));
     CHECK(found.plan.str() != "bb11");
     REQUIRE(found.warnings.size() >= 1);
-    CHECK(found.warnings.front().find("plan bb11 (\"a computed guess\") was fastest but its losses were not accepted") ==
-          0);
+    CHECK(found.warnings.front().find(
+              "plan bb11 (\"a computed guess\") was fastest but its losses were not accepted") == 0);
   }
 }
 
@@ -134,6 +134,28 @@ TEST_CASE("a rival that cannot run is refused by its label, before anything is t
             " in it): change it");
 }
 
+struct with_device : fake::minimal_trainer {
+  with_device(fake::world given, comp::device_kind kind) : minimal_trainer{std::move(given)}, kind_{kind} {}
+  comp::hardware hardware() const { return {.kind = kind_}; }
+
+ private:
+  comp::device_kind kind_;
+};
+
+TEST_CASE("PyTorch's list is that of the backend's device, also beneath a user's rules, unless one is named") {
+  fake::world world = fake::typical();
+  world.graph = fake::sized_chain({"layer_norm", "linear"});
+  const auto said = [&](const auto& policy, comp::device_kind kind) {
+    with_device trainer{world, kind};
+    return comp::two_stage{policy}.run(trainer).reasons.at(0).category;
+  };
+  using comp::category, comp::device_kind, comp::policy::pytorch;
+  CHECK(said(pytorch{}, device_kind::cpu) == category::follow);
+  CHECK(said(pytorch{}, device_kind::cuda) == category::deny);
+  CHECK(said(comp::policy::custom{.over = pytorch{}}, device_kind::cpu) == category::follow);
+  CHECK(said(pytorch{.list = comp::policy::pytorch_list::cuda}, device_kind::cpu) == category::deny);
+}
+
 TEST_CASE("the systems' rules are rivals by name, for each searched precision that they have") {
   const std::vector<precision> lows{precision::fp16, precision::tf32, precision::bf16};
   const auto rivals = comp::system_rules()(perceptron(), lows);
@@ -147,6 +169,8 @@ TEST_CASE("the systems' rules are rivals by name, for each searched precision th
   REQUIRE(some.size() == 2);
   CHECK(some[0].label == "rule-based tvm bf16");
   CHECK(some[1].label == "rule-based paddle O2 bf16");
+  const comp::hardware gpu{.kind = comp::device_kind::cuda};
+  CHECK(comp::system_rules({"pytorch"}, gpu)(perceptron(), lows)[1].plan.str() == "bbb1");
   CHECK(comp::system_rules()(perceptron(), std::vector{precision::tf32}).empty());
   CHECK_THROWS_WITH_AS(comp::system_rules({"apex"}),
                        "\"apex\" is no system whose rules are known (they are pytorch, tensorflow, tvm, paddle-od, "

@@ -8,6 +8,7 @@
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/autocast/tensorflow_pass.hpp>
 #include <comp/autocast/tvm_pass.hpp>
+#include <comp/core/hardware.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/precision.hpp>
@@ -23,17 +24,20 @@ struct named_plan {
   typed_plan types;  // .plan is what a backend runs
 };
 
-/// With FP16 the lists for GPUs, with BF16 those for CPUs, where a system has both.
+/// Where a system has lists for GPUs and for CPUs, those of `machine`; where that is not known, FP16 is read as a GPU's
+/// and BF16 as a CPU's.
 /// Returns: one plan per system and level, all of which fit `graph`; several may be equal.
 /// Throws: `settings_error` for a precision that is neither FP16 nor BF16, or parameters that are stored low already.
-inline std::vector<named_plan> all_rules(const op_graph& graph, precision low) {
+inline std::vector<named_plan> all_rules(const op_graph& graph, precision low, const hardware& machine = {}) {
   require<settings_error>(low == precision::fp16 || low == precision::bf16,
                           "rules for {} (every system has them for fp16 and bf16 only): choose one of these",
                           name(low));
   const bool bf16 = low == precision::bf16;
-  const policy::pytorch torch{.list = bf16 ? policy::pytorch_list::cpu : policy::pytorch_list::cuda, .low = low};
-  const policy::tensorflow flow{.list =
-                                    bf16 ? policy::tensorflow_list::onednn_bf16 : policy::tensorflow_list::cuda_fp16};
+  const bool cpu = machine.kind == device_kind::unknown ? bf16 : machine.kind == device_kind::cpu;
+  const policy::pytorch torch{.list = cpu ? policy::pytorch_list::cpu : policy::pytorch_list::cuda, .low = low};
+  const policy::tensorflow flow{.list = bf16  ? policy::tensorflow_list::onednn_bf16
+                                        : cpu ? policy::tensorflow_list::onednn_fp16
+                                              : policy::tensorflow_list::cuda_fp16};
   const policy::tvm tvm{.low = low, .missing = policy::missing_rule::silent};
   std::vector<named_plan> all{{"pytorch", typed(graph, rule_plan(torch, graph, low))},
                               {"tensorflow", typed(graph, tensorflow_pass(flow, graph))},

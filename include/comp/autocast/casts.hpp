@@ -2,8 +2,8 @@
 // The casts that a plan needs: each tensor once per precision, shared by its readers, on the side of the views where it
 // moves fewer bytes; never back and forth. What a backend executes, and what a cost model charges.
 // A cast reads the tensor that the kernel wrote, never another cast: FP16 out of an FP32 accumulator is not cast back.
-// Not here: casts that the model itself has; tied weights, which op_graph cannot tell apart (each reader casts its
-// own). Against TVM's (one per reader's argument and precision) and TensorFlow's (one per output port): never more.
+// Not here: casts that the model itself has: they run in every plan. Against TVM's (one per reader's argument and
+// precision) and TensorFlow's (one per output port): never more.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,7 +28,7 @@ namespace comp::autocast {
 
 struct cast {
   std::size_t op = 0;  // whose result is cast, right after it; of an input: who reads it, right before
-  std::optional<std::size_t> input = {};  // which of its inputs, when no operator gives it: a parameter, or data
+  std::optional<std::size_t> input = {};  // of `op`'s inputs, when no operator gives it: a parameter, or data
   precision from = precision::fp32;
   precision to = precision::fp32;
   std::int64_t bytes = 0;                   // read and written; 0: shapes are not known
@@ -100,11 +102,12 @@ class cast_placer {
   /// What operator `reader` needs of `from`: nothing when it takes what it gets.
   std::optional<precision> wanted(std::size_t reader, std::size_t from) const {
     if (!gives_floats(graph_[from])) return std::nullopt;
-    if (graph_[reader].choosable) return handed_on(types_.plan[reader]);
+    if (chooses(reader)) return handed_on(types_.plan[reader]);
     return is_view(reader) ? std::nullopt : std::optional{types_.handed_on[from]};
   }
 
  private:
+  bool chooses(std::size_t reader) const { return graph_[reader].choosable && !cast_target(graph_[reader]); }
   /// A view: a node of its tensor's tree. Every other carrier is a tensor of its own, and runs in what it gets.
   bool is_view(std::size_t i) const { return viewed_[i] != none; }
   void look_through(std::size_t i) {
@@ -159,23 +162,28 @@ class cast_placer {
   std::vector<std::size_t> slot_ = {};  // of the cast that is placed at an operator's result
 };
 
-/// Parameters and data that an operator reads in another precision than they are stored in.
+/// Parameters and data that an operator reads in another precision than they are stored in: once per precision where
+/// the graph says that several operators read the same one, before the first of them.
 inline void cast_leaves(const op_graph& graph, const typed_plan& types, std::vector<cast>& casts) {
+  std::map<std::tuple<std::int32_t, precision, precision>, std::size_t> known;
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (!graph[i].choosable || keeps_parameters(graph[i].kind)) continue;
+    if (!graph[i].choosable || cast_target(graph[i]) || keeps_parameters(graph[i].kind)) continue;
     const precision to = handed_on(types.plan[i]);
     for (const std::size_t k : leaf_inputs(graph, i)) {
       const bool data = is_data(graph, i, k);
       const precision from = data ? graph[i].inputs[k].dtype : types.parameters[i];
+      if (from == to) continue;
+      const std::int32_t leaf = graph[i].inputs[k].leaf;
+      const auto reader = static_cast<std::uint32_t>(i);
+      const auto [same, fresh] = known.try_emplace({leaf, from, to}, casts.size());
+      if (leaf >= 0 && !fresh) {
+        auto& readers = casts[same->second].readers;
+        if (readers.back() != reader) readers.push_back(reader);
+        continue;
+      }
       const std::int64_t bytes = elements(graph[i].inputs[k]) * (traits(from).bytes + traits(to).bytes);
-      if (from != to)
-        casts.push_back({.op = i,
-                         .input = k,
-                         .from = from,
-                         .to = to,
-                         .bytes = bytes,
-                         .readers = {static_cast<std::uint32_t>(i)},
-                         .differentiable = !data});
+      casts.push_back(
+          {.op = i, .input = k, .from = from, .to = to, .bytes = bytes, .readers = {reader}, .differentiable = !data});
     }
   }
 }

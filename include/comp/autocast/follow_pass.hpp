@@ -16,10 +16,25 @@
 
 namespace comp::autocast {
 
+/// What operator `i` reads of parameters and data, where `wanted` says so: the precision that they are stored in, the
+/// widest where there are several. `stored`: of its parameters.
+template <class Wanted>
+std::optional<precision> widest_leaf(const op_graph& graph, std::size_t i, precision stored, Wanted&& wanted) {
+  std::optional<precision> widest;
+  for (const std::size_t k : leaf_inputs(graph, i)) {
+    const bool data = is_data(graph, i, k);
+    if (!wanted(data)) continue;
+    const precision leaf = data || stored == precision::fp32 ? graph[i].inputs[k].dtype : stored;
+    widest = widest ? promoted(*widest, leaf) : leaf;
+  }
+  return widest;
+}
+
 /// What a follow-operator counts of its parameters and of the model's own inputs.
 struct leaf_rule {
   bool counted = false;  // false: they are cast to whatever the operator runs in
   precision stored = precision::fp32;
+  bool always = false;  // also where no input is known to be one
 };
 
 struct follow_settings {
@@ -39,7 +54,7 @@ inline std::optional<bool> all_low(const op_graph& graph, const std::vector<std:
     if (gives_floats(graph[from]) && carried[from]) count(*carried[from]);
   }
   const bool unknown_entry = graph[i].inputs.empty() && graph[i].producers.empty();
-  if (leaves.counted && (unknown_entry || !leaf_inputs(graph, i).empty())) count(leaves.stored);
+  if (leaves.counted && (leaves.always || unknown_entry || !leaf_inputs(graph, i).empty())) count(leaves.stored);
   return all;
 }
 
@@ -64,6 +79,11 @@ typed_plan follow_pass(const op_graph& graph, const follow_settings& settings, R
   std::vector<std::optional<precision>> carried(graph.size());
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const leaf_rule own = leaves(i);
+    if (const std::optional<precision> to = cast_target(graph[i])) {
+      carried[i] = made.written[i] = made.handed_on[i] = *to;
+      if (graph[i].choosable) made.plan[i] = *to;
+      continue;
+    }
     if (!graph[i].choosable) {
       carried[i] = detail::carried_by(graph, carried, i, own);
       made.written[i] = made.handed_on[i] = carried[i].value_or(settings.full);

@@ -4,7 +4,7 @@
 // layer norm, whose first input decides.
 // Not here: casts (casts.hpp places them for the typed plan), the scaler, running (a backend's work).
 // Source: Paddle's guide, section 2; paddle.amp.decorate and need_keep_fp32 of Paddle 3.3.1, pure_fp16_initialize
-// of 2.4. Compared with what Paddle 3.3.1 does with 100 random graphs (tests/autocast/paddle_typed.inc).
+// of 2.4. Compared with what Paddle 3.3.1 does with 200 random graphs (tests/autocast/paddle_typed.inc).
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,6 @@
 #include <comp/core/precision.hpp>
 #include <comp/policy/paddle.hpp>
 #include <cstddef>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -25,7 +24,9 @@ namespace comp::autocast {
 /// A model after paddle.amp.decorate.
 struct decorated {
   std::vector<precision> parameters = {};  // of each operator, as stored between steps
+  std::vector<precision> saved = {};       // the same in files
   bool master_weights = false;             // the optimizer steps on FP32 copies and writes the low ones from them
+  bool master_gradients = false;           // gradients of parameters are made FP32 before they are clipped and applied
 };
 
 namespace detail {
@@ -40,7 +41,7 @@ inline bool keeps_fp32(const policy::paddle& amp, const op_info& op) {
   constexpr std::array<std::string_view, 1> layer_norms{"layer_norm"};
   const std::string_view kind = amp.theirs(op);
   const bool v3 = amp.version == policy::paddle_version::v3, fp16 = amp.low == precision::fp16;
-  if (!amp.guarded(op) || policy::paddle::in_scopes(op, amp.excluded_layers)) return true;
+  if (!amp.stores_low(op)) return true;
   if (one_of(kind, batch_norms)) return v3 || fp16;
   return fp16 && (one_of(kind, layer_norms) || (v3 && kind == "instance_norm"));
 }
@@ -54,13 +55,15 @@ inline bool first_decides(const policy::paddle& amp, const op_info& op) {
 }  // namespace detail
 
 /// O2: each parameter is cast once, before training; master weights in FP32 stay with the optimizer. Batch norm keeps
-/// FP32, and with FP16 layer norm (and, in Paddle 3, instance norm) too; so do `excluded_layers`, and what is outside
-/// the guard. Other levels: nothing is cast, as in Paddle.
+/// FP32, and with FP16 layer norm (and, in Paddle 3, instance norm) too; so do excluded layers, and what is outside the
+/// guard. Other levels, and O2 with `decorate` false: nothing is cast, as in Paddle.
 /// Throws: `settings_error`, naming the operator, when a parameter is stored low already.
 inline decorated decorate(const policy::paddle& amp, const op_graph& graph) {
   decorated made{.parameters = std::vector<precision>(graph.size(), precision::fp32)};
-  if (amp.level != policy::paddle_level::o2) return made;
-  made.master_weights = true;
+  made.saved = made.parameters;
+  if (amp.level != policy::paddle_level::o2 || !amp.decorate) return made;
+  made.master_weights = amp.master_weight;
+  made.master_gradients = amp.master_grad;
   for (std::size_t i = 0; i < graph.size(); ++i) {
     for (const std::size_t k : leaf_inputs(graph, i)) {
       if (is_data(graph, i, k)) continue;
@@ -72,6 +75,7 @@ inline decorated decorate(const policy::paddle& amp, const op_graph& graph) {
           i, graph[i].name, name(stored));
       if (!detail::keeps_fp32(amp, graph[i])) made.parameters[i] = amp.low;
     }
+    made.saved[i] = amp.save_dtype.value_or(made.parameters[i]);
   }
   return made;
 }
@@ -80,19 +84,13 @@ inline decorated decorate(const policy::paddle& amp, const op_graph& graph) {
 inline typed_plan paddle_pass(const policy::paddle& amp, const op_graph& graph) {
   amp.check();
   const decorated stored = decorate(amp, graph);
-  const auto widest_leaf = [&](std::size_t i) {
-    std::optional<precision> widest;
-    for (const std::size_t k : leaf_inputs(graph, i)) {
-      const precision leaf = is_data(graph, i, k) ? graph[i].inputs[k].dtype : stored.parameters[i];
-      widest = widest ? promoted(*widest, leaf) : leaf;
-    }
-    return widest.value_or(precision::fp32);
-  };
+  const auto all = [](bool /*data*/) { return true; };
   typed_plan made = follow_pass(
       graph, {.low = amp.low}, [&](std::size_t i) { return amp.classify(graph[i]); },
       [&](std::size_t i) {
         const bool counted = graph[i].producers.empty() || !detail::first_decides(amp, graph[i]);
-        return leaf_rule{.counted = counted, .stored = widest_leaf(i)};
+        const auto widest = widest_leaf(graph, i, stored.parameters[i], all);
+        return leaf_rule{.counted = counted, .stored = widest.value_or(precision::fp32)};
       });
   made.parameters = stored.parameters;
   return made;

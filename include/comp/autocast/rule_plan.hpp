@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <comp/autocast/own_casts.hpp>
 #include <comp/autocast/promotion.hpp>
 #include <comp/core/concepts.hpp>
 #include <comp/core/op_graph.hpp>
@@ -77,15 +78,15 @@ inline precision met(const op_graph& graph, const std::vector<handed>& carried, 
 /// Of an operator whose precision is not chosen: one that writes leaves its first tensor in the format that it has, and
 /// one that converts gives what it was told to.
 inline handed passed_on(const op_graph& graph, const std::vector<handed>& carried, const op_info& op, precision read) {
-  const std::string_view kind = policy::without_namespace(op.kind);
-  if (kind == "to.dtype" && !op.outputs.empty()) {
-    return {op.outputs.front().dtype, op.inputs.empty() || !op.inputs.front().floating};
+  if (const std::optional<precision> to = cast_target(op)) {
+    return {*to, !op.inputs.empty() && !op.inputs.front().floating};
   }
-  const bool writes = policy::without_overload(kind).ends_with('_');
+  const bool writes = policy::without_overload(op.kind).ends_with('_');
   const auto of = [&](const tensor_info& t) {
     return t.source >= 0 ? carried[static_cast<std::size_t>(t.source)] : handed{t.dtype};
   };
   if (writes && knows_sources(op) && !op.inputs.empty()) return of(op.inputs.front());
+  if (casts_as_other(op) && knows_sources(op)) return of(op.inputs[1]);
   const auto makes_floats = [&](std::size_t p) { return gives_floats(graph[p]) && !carried[p].loose; };
   const bool reads = std::ranges::any_of(op.inputs, &tensor_info::parameter) ||
                      std::ranges::any_of(op.inputs, [](const tensor_info& t) { return t.floating && t.source < 0; }) ||
@@ -100,7 +101,8 @@ inline handed passed_on(const op_graph& graph, const std::vector<handed>& carrie
 /// is `fixed` holds. The graph's own inputs, and operators that read only integers (an embedding), count as FP32.
 /// Parameters are cast to what the operator runs in, but for operators that promote (`x + bias`): those compute in
 /// FP32, where the graph says which inputs are parameters. Returns: a plan that fits `graph`: an operator that is not
-/// choosable has FP32 there, but hands on what it reads. Throws: what the policy throws.
+/// choosable has FP32 there, but hands on what it reads; a cast of the model's own is what it is. Throws: what the
+/// policy throws.
 template <OperatorPolicy P>
 plan rule_plan(const P& policy, const op_graph& graph, precision low) {
   plan made{graph.size()};
@@ -112,10 +114,12 @@ plan rule_plan(const P& policy, const op_graph& graph, precision low) {
     carried[i] = detail::passed_on(graph, carried, graph[i], read);
     if (!graph[i].choosable) continue;
     made[i] = said.fixed                         ? said.compute
+              : cast_target(graph[i])            ? carried[i].in
               : said.category == category::allow ? detail::lowered(said, low)
               : said.category == category::deny  ? precision::fp32
                                                  : read;
-    carried[i] = {detail::handed_on(made[i])};
+    carried[i].in = detail::handed_on(made[i]);
+    carried[i].loose = carried[i].loose && cast_target(graph[i]);
   }
   return made;
 }

@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <array>
+#include <comp/autocast/own_casts.hpp>
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/policy/kind_name.hpp>
 #include <cstddef>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -83,6 +85,7 @@ inline std::vector<std::size_t> float_sources(const op_graph& graph, std::size_t
   const op_info& op = graph[i];
   if (policy::without_overload(op.kind).ends_with('_') && !op.inputs.empty() && op.inputs[0].source >= 0)
     return {static_cast<std::size_t>(op.inputs[0].source)};
+  if (casts_as_other(op) && op.inputs[1].source >= 0) return {static_cast<std::size_t>(op.inputs[1].source)};
   std::vector<std::size_t> sources;
   for (const std::size_t from : op.producers) {
     if (gives_floats(graph[from])) sources.push_back(from);
@@ -95,7 +98,8 @@ inline std::vector<std::size_t> float_sources(const op_graph& graph, std::size_t
 /// True for an operator that is not choosable and gives floats out of floats: a view, an in-place write. It has no
 /// precision of its own: it hands on what it reads.
 inline bool is_carrier(const op_graph& graph, std::size_t i) {
-  return !graph[i].choosable && detail::gives_floats(graph[i]) && !detail::float_sources(graph, i).empty();
+  return !graph[i].choosable && detail::gives_floats(graph[i]) && !cast_target(graph[i]) &&
+         !detail::float_sources(graph, i).empty();
 }
 
 namespace detail {
@@ -110,13 +114,17 @@ inline precision carried_on(const op_graph& graph, const std::vector<precision>&
 
 }  // namespace detail
 
-/// Operators write and hand on what they compute in (TF32: FP32), carriers what they read.
-/// Throws: `plan_error` when `p` does not fit `graph`.
+/// Operators write and hand on what they compute in (TF32: FP32), carriers what they read, casts of the model's own
+/// what they cast to, unless the plan has one give a low precision at once. Throws: `plan_error` when `p` does not fit
+/// `graph`.
 inline typed_plan typed(const op_graph& graph, const plan& p) {
   require_fits(p, graph);
   typed_plan made{.plan = p, .handed_on = std::vector<precision>(graph.size(), precision::fp32)};
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    made.handed_on[i] = is_carrier(graph, i) ? detail::carried_on(graph, made.handed_on, i) : detail::handed_on(p[i]);
+    const std::optional<precision> to = cast_target(graph[i]);
+    made.handed_on[i] = to && !is_low(p[i])    ? *to
+                        : is_carrier(graph, i) ? detail::carried_on(graph, made.handed_on, i)
+                                               : detail::handed_on(p[i]);
   }
   made.written = made.handed_on;
   made.parameters.assign(graph.size(), precision::fp32);

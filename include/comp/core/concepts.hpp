@@ -46,6 +46,7 @@ COMP_DETAIL_NAMES(supports)
 COMP_DETAIL_NAMES(hardware)
 COMP_DETAIL_NAMES(signature)
 COMP_DETAIL_NAMES(post_training)
+COMP_DETAIL_NAMES(on)
 
 namespace comp {
 
@@ -98,6 +99,10 @@ concept signs = requires(const B& b) {
 template <class B>
 concept knows_post_training = requires(B& b) {
   { b.post_training(true) } -> std::same_as<void>;
+};
+template <class P>
+concept knows_machines = requires(const P& p, const comp::hardware& machine) {
+  { p.on(machine) } -> std::same_as<P>;
 };
 }  // namespace detail
 
@@ -159,12 +164,23 @@ concept Backend =
      || unmet<"a Backend's post_training needs the form: void post_training(bool on)">());
 
 /// Which operators may change precision. A small copyable aggregate; `classify` must give the same answer each time.
+/// Capability, used when there:
+///   on(hardware)                the policy for that machine: a search asks for the one of its backend. Default: itself
 template <class P>
 concept OperatorPolicy =
     (std::copyable<P>
      || unmet<"an OperatorPolicy needs: to be copyable">()) &&
     (requires(const P& p, const op_info& op) { { p.classify(op) } -> std::same_as<decision>; }
-     || unmet<"an OperatorPolicy needs: comp::decision classify(const comp::op_info&) const">());
+     || unmet<"an OperatorPolicy needs: comp::decision classify(const comp::op_info&) const">()) &&
+    (!detail::names_on<P> || detail::knows_machines<P>
+     || unmet<"an OperatorPolicy's on needs the form: its own type on(const comp::hardware&) const">());
 // clang-format on
+
+/// `policy` as it is on `machine`.
+template <OperatorPolicy P>
+P on_machine(const P& policy, const hardware& machine) {
+  if constexpr (detail::knows_machines<P>) return policy.on(machine);
+  return policy;
+}
 
 }  // namespace comp

@@ -19,6 +19,8 @@ struct tensor_info {
   bool floating = true;                  // false: integers (indices, labels), which no plan touches
   bool parameter = false;                // a weight of the model: no operator makes it
   std::int32_t source = -1;              // of an input: index of the operator that made it; -1: none did, or not known
+  std::int32_t leaf = -1;                // of an input that none made: which parameter or datum of the model, the same
+                                         // number for the same tensor (tied weights); -1: not known
 };
 
 struct op_info {

@@ -104,12 +104,17 @@ class amp_config_reader {
 
 }  // namespace detail
 
-/// `from`: a level as a string, or an object with any of Paddle's keys.
+/// `from`: a level as a string, or an object with any of Paddle's keys; nothing, or an empty one, is O0, an object
+/// without a level O1.
 /// Throws: `settings_error`, naming the key, for an unknown key, a value of the wrong type or out of range, lists that
 /// overlap.
 inline amp_configs parse_amp_configs(const nlohmann::json& from, paddle_version version = paddle_version::v3) {
   amp_configs made{.amp = {.version = version},
                    .scaling = version == paddle_version::v3 ? scaling::paddle() : scaling::paddle_guide()};
+  if (from.is_null() || (from.is_structured() && from.empty()) || from == "") {
+    made.amp.level = paddle_level::o0;
+    return made;
+  }
   if (from.is_string()) {
     made.amp.level = detail::amp_config_reader::level_of(from);
     return made;

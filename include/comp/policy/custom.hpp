@@ -130,6 +130,8 @@ struct custom {  // models comp::OperatorPolicy
     const auto last = std::find_if(all.rbegin(), all.rend(), [&](const rule& r) { return r.selects(op); });
     return last == all.rend() ? over.classify(op) : last->decision;
   }
+  /// The same rules over the policy beneath as that is on `machine`.
+  custom on(const hardware& machine) const { return {on_machine(over, machine), rules}; }
 
   /// Returns: one sentence per rule that selects no operator of `graph`, with the nearest kind, name or scope there.
   std::vector<std::string> unused_rules(const op_graph& graph) const {

@@ -34,8 +34,10 @@ class kind_table {
     comp::category category;
   };
 
-  /// `dotted_names`: the system's own names have dots (TVM's "nn.conv2d"), which are not ATen's overloads.
-  explicit kind_table(bool dotted_names = false) : dotted_names_{dotted_names} {}
+  /// `dotted_names`: the system's own names have dots (TVM's "nn.conv2d"), which are not ATen's overloads; `prefix` is
+  /// one that they may have or not ("relax.").
+  explicit kind_table(bool dotted_names = false, std::string_view prefix = {})
+      : dotted_names_{dotted_names}, prefix_{prefix} {}
 
   kind_table& add(std::span<const kind_alias> aliases) {
     aliases_.insert(aliases_.end(), aliases.begin(), aliases.end());
@@ -43,6 +45,11 @@ class kind_table {
   }
   kind_table& add(comp::category to, std::span<const std::string_view> kinds) {
     for (const std::string_view kind : kinds) entries_.push_back({kind, to});
+    return *this;
+  }
+  /// Names that are ATen's too, for something else: bare they are the system's, as "aten::mul" or "mul.Tensor" ATen's.
+  kind_table& add_own(std::span<const std::string_view> kinds) {
+    own_.insert(own_.end(), kinds.begin(), kinds.end());
     return *this;
   }
   kind_table take_sorted() {
@@ -53,6 +60,8 @@ class kind_table {
 
   /// The system's name of an operator: "aten::conv2d" is "Conv2D"; a name that is no alias is taken as the system's.
   std::string_view theirs(std::string_view kind) const {
+    if (std::find(own_.begin(), own_.end(), kind) != own_.end()) return kind;
+    if (!prefix_.empty() && kind.starts_with(prefix_)) return kind.substr(prefix_.size());
     const auto* found = find(aliases_, without_overload(kind));
     if (found != nullptr) return found->theirs;
     return dotted_names_ ? without_namespace(kind) : without_overload(kind);
@@ -90,7 +99,9 @@ class kind_table {
 
   std::vector<kind_alias> aliases_;
   std::vector<entry> entries_;
+  std::vector<std::string_view> own_;
   bool dotted_names_;
+  std::string_view prefix_;
 };
 
 /// Operators that a user puts on a list, in the system's words or ATen's.

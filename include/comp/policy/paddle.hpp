@@ -18,6 +18,7 @@
 #include <comp/policy/kind_lists.hpp>
 #include <comp/policy/paddle_lists.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,7 +41,7 @@ inline tables make(paddle_version version, bool fp16) {
   const bool v3 = version == paddle_version::v3;
   kind_table o1, o2;
   for (kind_table* table : {&o1, &o2}) {
-    table->add(aliases).add(v3 ? v3_aliases : guide_aliases);
+    table->add(aliases).add(v3 ? v3_aliases : guide_aliases).add_own(own_names);
     if (v3) table->add(category::allow, white).add(category::deny, black_grad);
     if (v3 && fp16) table->add(category::allow, white_fp16);
     if (!v3 && fp16) table->add(category::deny, guide_black_interp);
@@ -71,7 +72,14 @@ struct paddle {  // models comp::OperatorPolicy
   bool use_promote = true;                               // O2 of v3: FP32 for an unlisted operator that reads FP32
   bool use_fp16_guard = false;                           // O2: only operators inside the guard run low
   std::vector<std::string> fp16_guard = {"fp16_guard"};  // scopes that are inside
-  std::vector<std::string> excluded_layers = {};         // scopes whose parameters O2 leaves in FP32
+
+  // What paddle.amp.decorate is told; it does nothing below O2.
+  bool decorate = true;                           // false: auto_cast alone, on parameters in FP32
+  std::vector<std::string> excluded_layers = {};  // scopes whose parameters stay in FP32
+  kind_names excluded_types = {};                 // the same by operator: excluded_layers=[nn.Conv2D] is {"conv2d"}
+  bool master_weight = true;                      // FP32 copies for the optimizer
+  bool master_grad = false;                       // gradients of parameters in FP32
+  std::optional<precision> save_dtype = {};       // of parameters in files; nothing: as they are stored
 
   decision classify(const op_info& op) const {
     const category found = category_of(theirs(op), op);
@@ -100,6 +108,11 @@ struct paddle {  // models comp::OperatorPolicy
     return !use_fp16_guard || level != paddle_level::o2 || in_scopes(op, fp16_guard);
   }
   std::string_view theirs(const op_info& op) const { return table().theirs(op.kind); }
+  /// Whether O2 stores the parameters of such an operator low, as far as the user has said.
+  bool stores_low(const op_info& op) const {
+    return level == paddle_level::o2 && decorate && guarded(op) && !in_scopes(op, excluded_layers) &&
+           !names_kind(table(), excluded_types, theirs(op));
+  }
   static bool in_scopes(const op_info& op, const std::vector<std::string>& scopes) {
     return std::any_of(scopes.begin(), scopes.end(),
                        [&](const std::string& s) { return op.name == s || by_scope(s, deny()).selects(op); });
@@ -126,8 +139,7 @@ struct paddle {  // models comp::OperatorPolicy
   }
   bool adds_low(const op_info& op) const {
     const category add = category_of("elementwise_add", op);
-    return add == category::allow ||
-           (add == category::follow && level == paddle_level::o2 && !in_scopes(op, excluded_layers));
+    return add == category::allow || (add == category::follow && stores_low(op));
   }
 };
 

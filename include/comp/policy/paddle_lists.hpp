@@ -56,6 +56,9 @@ inline constexpr std::string_view guide_black_interp[] = {
 inline constexpr std::string_view guide_black_o2[] = {
     "lookup_table", "lookup_table_v2", "scatter", "scatter_grad"};
 
+/// Paddle's mul is a product of matrices, ATen's is elementwise_mul.
+inline constexpr std::string_view own_names[] = {"mul"};
+
 /// A layer of several operators has the name of the one that decides: mse_loss is square and reduce_mean.
 inline constexpr kind_alias aliases[] = {
     {"_log_softmax", "log_softmax"}, {"_softmax", "softmax"}, {"adaptive_avg_pool2d", "pool2d"},

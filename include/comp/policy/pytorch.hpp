@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which operators PyTorch's autocast lowers, on CUDA or on the CPU: the rule-based peer that a found plan is measured
-// against, and the default policy.
+// against, and the default policy. A search takes the list of its backend's device unless one is named.
 // lower_precision_fp is allow; each fp32 list is deny; promote is infer; what no list names is follow. A composite that
 // LibTorch expands has the category of what it expands into: cross_entropy_loss on CUDA is deny.
 // binary_cross_entropy, which raises an error under CUDA's autocast, is deny here: a trainer that has it can still be
@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cassert>
 #include <comp/core/decision.hpp>
+#include <comp/core/hardware.hpp>
 #include <comp/core/op_info.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/policy/kind_name.hpp>
@@ -23,7 +24,8 @@
 
 namespace comp::policy {
 
-enum class pytorch_list : std::uint8_t { cuda, cpu };
+/// by_device: that of the machine which on() is told of; without one CUDA's, which is PyTorch's default.
+enum class pytorch_list : std::uint8_t { by_device, cuda, cpu };
 
 namespace pytorch_lists {
 
@@ -95,13 +97,19 @@ inline const table& cpu() {
 }  // namespace pytorch_lists
 
 struct pytorch {  // models comp::OperatorPolicy
-  pytorch_list list = pytorch_list::cuda;
-  precision low = precision::fp16;  // PyTorch's own default: fp16 on CUDA, bf16 on the CPU
+  pytorch_list list = pytorch_list::by_device;
+  precision low = list == pytorch_list::cpu ? precision::bf16 : precision::fp16;  // PyTorch's own defaults
+
+  /// The policy with the list of `machine`, unless it names one already.
+  pytorch on(const hardware& machine) const {
+    if (list != pytorch_list::by_device || machine.kind == device_kind::unknown) return *this;
+    return {.list = machine.kind == device_kind::cpu ? pytorch_list::cpu : pytorch_list::cuda, .low = low};
+  }
 
   /// `choosable` is not asked for: an operator's category is that of its kind.
   decision classify(const op_info& op) const {
     const std::string_view kind = without_namespace(op.kind);
-    const auto* listed = (list == pytorch_list::cuda ? pytorch_lists::cuda() : pytorch_lists::cpu()).find(kind);
+    const auto* listed = (list == pytorch_list::cpu ? pytorch_lists::cpu() : pytorch_lists::cuda()).find(kind);
     if (listed == nullptr || kind.empty()) return {.category = category::follow};
     if (listed->category == category::allow) return {.category = category::allow, .compute = low, .output = low};
     return {.category = listed->category};

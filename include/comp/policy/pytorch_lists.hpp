@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // PyTorch's autocast lists as its sources register them, one array per registration policy. An entry is
 // "operator.overload"; a bare name is the default overload.
-// Version: PyTorch 2.11.0. Source: aten/src/ATen/autocast_mode.h (CUDA) and aten/src/ATen/autocast_mode.cpp (CPU,
-// extras of CUDA). In 2.15.0: the overloads with Dimname are gone on both devices; CUDA keeps rms_norm in FP32
-// (since 2.12, disputed upstream); the CPU drops cholesky and qr and gains linalg_matrix_sqrth. In-place and out=
-// variants are registered nowhere: they run in the precision of their inputs.
+// Version: PyTorch 2.11.0 and 2.15.0 together. Source: aten/src/ATen/autocast_mode.h (CUDA),
+// aten/src/ATen/autocast_mode.cpp (CPU, extras of CUDA), aten/src/ATen/cudnn/AutocastRNN.cpp. 2.15.0 has no overloads
+// with Dimname, no cholesky and no qr; CUDA's rms_norm is FP32 since 2.12 (disputed upstream) and followed before. What
+// composites become was measured (tests/policy/pytorch_kinds.py). In-place and out= variants are registered nowhere:
+// they run in the precision of their inputs.
 #pragma once
 
 #include <string_view>
@@ -20,19 +21,20 @@ inline constexpr std::string_view cuda_lower_precision_fp[] = {
     "einsum", "mm", "mv", "linalg_vecdot", "linear", "addbmm", "baddbmm", "bmm", "chain_matmul", "linalg_multi_dot",
     "_thnn_fused_lstm_cell", "_thnn_fused_gru_cell", "lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell",
     "_scaled_dot_product_flash_attention", "scaled_dot_product_attention", "cudnn_convolution",
-    "cudnn_convolution_transpose"};
+    "cudnn_convolution_transpose", "_cudnn_rnn"};
 
 /// Inputs cast to FP32.
 inline constexpr std::string_view cuda_fp32[] = {
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh",
-    "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm", "native_layer_norm",
+    "tan", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm", "native_layer_norm", "rms_norm",
     "group_norm", "frobenius_norm.dim", "nuclear_norm", "nuclear_norm.dim", "cosine_similarity", "poisson_nll_loss",
     "cosine_embedding_loss", "nll_loss", "nll_loss2d", "hinge_embedding_loss", "kl_div", "l1_loss", "smooth_l1_loss",
     "huber_loss", "mse_loss", "margin_ranking_loss", "multilabel_margin_loss", "soft_margin_loss",
     "triplet_margin_loss", "multi_margin_loss", "binary_cross_entropy_with_logits", "dist", "pdist", "cdist", "renorm",
     "logsumexp", "upsample_nearest1d", "_upsample_nearest_exact1d", "upsample_nearest2d", "_upsample_nearest_exact2d",
     "upsample_nearest3d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
-    "_upsample_bilinear2d_aa", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bicubic2d_aa"};
+    "_upsample_bilinear2d_aa", "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bicubic2d_aa",
+    "linalg_matrix_sqrth"};
 
 /// Run with dtype=float32 set, unless the caller set a dtype.
 inline constexpr std::string_view cuda_fp32_set_opt_dtype[] = {
@@ -52,18 +54,31 @@ inline constexpr std::string_view cuda_promote[] = {
 /// Raise an error under autocast, because FP16 gradients of it overflow; PyTorch asks for the variant with logits.
 inline constexpr std::string_view cuda_banned[] = {"binary_cross_entropy"};
 
-/// Composites that no list names: LibTorch expands them into listed operators, which autocast then sees.
+/// Composites that no list names: LibTorch expands them into listed operators, which autocast then sees. `into` is the
+/// one that decides the precision of the result.
 struct expansion {
   std::string_view kind;
   std::string_view into;  // the listed operator that decides
 };
 inline constexpr expansion cuda_composites[] = {
-    {"conv1d.padding", "conv1d"},       {"conv2d.padding", "conv2d"},
-    {"conv3d.padding", "conv3d"},       {"cross_entropy_loss", "nll_loss"},  // log_softmax, then nll_loss: both FP32
-    {"linalg_matmul", "matmul"},        {"linalg_norm", "linalg_vector_norm"},
-    {"nll_loss_nd", "nll_loss"},        {"special_expm1", "expm1"},
-    {"special_log1p", "log1p"},         {"special_log_softmax", "log_softmax"},
-    {"special_logsumexp", "logsumexp"}, {"special_softmax", "softmax"}};
+    {"_convolution_mode", "convolution"}, {"_upsample_bicubic2d_aa.vec", "_upsample_bicubic2d_aa"},
+    {"_upsample_bilinear2d_aa.vec", "_upsample_bilinear2d_aa"},
+    {"_upsample_nearest_exact1d.vec", "_upsample_nearest_exact1d"},
+    {"_upsample_nearest_exact2d.vec", "_upsample_nearest_exact2d"},
+    {"_upsample_nearest_exact3d.vec", "_upsample_nearest_exact3d"}, {"arccos", "acos"}, {"arcsin", "asin"},
+    {"arctan2", "atan2"}, {"conv1d.padding", "conv1d"}, {"conv2d.padding", "conv2d"}, {"conv3d.padding", "conv3d"},
+    {"cross_entropy_loss", "nll_loss"},  // log_softmax, then nll_loss: both FP32
+    {"cumulative_trapezoid.dx", "cumsum"}, {"cumulative_trapezoid.x", "cumsum"}, {"gru.input", "_cudnn_rnn"},
+    {"linalg_matmul", "matmul"}, {"linalg_matrix_power", "matmul"}, {"linalg_norm", "linalg_vector_norm"},
+    {"linalg_norm.ord_str", "linalg_matrix_norm"}, {"lstm.input", "_cudnn_rnn"}, {"matrix_power", "matmul"},
+    {"nll_loss_nd", "nll_loss"}, {"pairwise_distance", "norm"}, {"rnn_relu.input", "_cudnn_rnn"},
+    {"rnn_tanh.input", "_cudnn_rnn"}, {"special_erfinv", "erfinv"}, {"special_expm1", "expm1"},
+    {"special_log1p", "log1p"}, {"special_log_softmax", "log_softmax"}, {"special_logsumexp", "logsumexp"},
+    {"special_softmax", "softmax"}, {"square", "pow"}, {"sum_to_size", "sum"}, {"trapezoid.dx", "sum"},
+    {"trapezoid.x", "sum"}, {"trapz.dx", "sum"}, {"trapz.x", "sum"}, {"upsample_bicubic2d.vec", "upsample_bicubic2d"},
+    {"upsample_bilinear2d.vec", "upsample_bilinear2d"}, {"upsample_linear1d.vec", "upsample_linear1d"},
+    {"upsample_nearest1d.vec", "upsample_nearest1d"}, {"upsample_nearest2d.vec", "upsample_nearest2d"},
+    {"upsample_nearest3d.vec", "upsample_nearest3d"}, {"upsample_trilinear3d.vec", "upsample_trilinear3d"}};
 
 /// On the CPU softmax, log_softmax and layer_norm are on no list: they run in the precision of their inputs.
 inline constexpr std::string_view cpu_lower_precision_fp[] = {
@@ -83,6 +98,7 @@ inline constexpr std::string_view cpu_fp32[] = {
     "linalg_cond", "linalg_cond.p_str", "linalg_eig", "linalg_eigh", "linalg_eigvals", "linalg_eigvalsh",
     "linalg_householder_product", "linalg_inv", "linalg_inv_ex", "linalg_lstsq", "linalg_matrix_rank",
     "linalg_matrix_rank.atol_rtol_float", "linalg_matrix_rank.atol_rtol_tensor", "linalg_matrix_rank.tol_tensor",
+    "linalg_matrix_sqrth",
     "linalg_qr", "linalg_solve", "linalg_svd", "linalg_svdvals", "linalg_tensorinv", "linalg_tensorsolve", "lu_solve",
     "margin_ranking_loss", "max_pool3d", "max_unpool2d", "max_unpool3d", "mse_loss", "multi_margin_loss",
     "multilabel_margin_loss", "multilabel_margin_loss_forward", "nanquantile", "nanquantile.scalar", "nll_loss",
@@ -93,7 +109,12 @@ inline constexpr std::string_view cpu_fp32[] = {
 
 inline constexpr std::string_view cpu_promote[] = {"cat", "index_copy", "index_copy.dimname", "stack"};
 
-inline constexpr expansion cpu_composites[] = {{"linalg_matmul", "matmul"}, {"nll_loss_nd", "nll_loss"}};
+inline constexpr expansion cpu_composites[] = {
+    {"_transformer_encoder_layer_fwd", "_addmm_activation"},
+    {"affine_grid_generator", "bmm"}, {"chain_matmul", "mm"}, {"corrcoef", "mm"}, {"cov", "mm"}, {"einsum", "bmm"},
+    {"inner", "matmul"}, {"linalg_matmul", "matmul"}, {"linalg_matrix_power", "matmul"}, {"linalg_multi_dot", "mm"},
+    {"lstm.input", "linear"}, {"matrix_power", "matmul"}, {"nll_loss_nd", "nll_loss"}, {"rnn_relu.input", "linear"},
+    {"rnn_relu_cell", "linear"}, {"rnn_tanh.input", "linear"}, {"rnn_tanh_cell", "linear"}, {"tensordot", "mm"}};
 // clang-format on
 
 }  // namespace comp::policy::pytorch_lists

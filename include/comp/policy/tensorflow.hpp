@@ -8,6 +8,7 @@
 // versions (all that are in use pass them). Inert for a model without allow-operators.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <comp/core/decision.hpp>
 #include <comp/core/error.hpp>
@@ -28,7 +29,8 @@ namespace comp::policy {
 enum class tensorflow_list : std::uint8_t { cuda_fp16, onednn_fp16, onednn_bf16 };
 
 /// TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL. tensor_cores_only empties infer, deny and clear (FP16 on CUDA only);
-/// treat_infer_as_deny moves infer to deny; unsafe_force_all allows everything (refused with BF16).
+/// treat_infer_as_deny moves infer to deny; unsafe_force_all allows everything but SoftmaxCrossEntropyWithLogits,
+/// constants and what has a state (refused with BF16).
 enum class tensorflow_level : std::uint8_t { normal, tensor_cores_only, treat_infer_as_deny, unsafe_force_all };
 
 /// One list's additions and removals; a removal wins over an addition, as in TensorFlow.
@@ -159,7 +161,11 @@ struct tensorflow {  // models comp::OperatorPolicy
     return edits.level == tensorflow_level::tensor_cores_only && list == tensorflow_list::cuda_fp16;
   }
   category category_of(std::string_view theirs) const {
-    if (edits.level == tensorflow_level::unsafe_force_all) return category::allow;
+    constexpr std::array<std::string_view, 5> never_forced{"CheckNumerics", "Const", "SaveV2",
+                                                           "SoftmaxCrossEntropyWithLogits", "While"};
+    if (edits.level == tensorflow_level::unsafe_force_all &&
+        std::find(never_forced.begin(), never_forced.end(), theirs) == never_forced.end())
+      return category::allow;
     for (const auto& [name, edit, of] : named()) {
       if (!holds(of, theirs)) continue;
       return of == category::infer && edits.level == tensorflow_level::treat_infer_as_deny ? category::deny : of;

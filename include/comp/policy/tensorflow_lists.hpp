@@ -95,8 +95,9 @@ inline constexpr std::string_view tensor_lists[] = {
     "TensorListStack"};
 
 /// A layer that Keras 3 builds from moments (layer norm, group norm) is decided by Mean, a loss by its reduction.
+/// TensorFlow's rewrite makes version 2 of a FusedBatchNorm before it looks at lists.
 inline constexpr kind_alias aliases[] = {
-    {"_softmax", "Softmax"}, {"_log_softmax", "LogSoftmax"}, {"_thnn_fused_lstm_cell", "LSTMBlockCell"},
+    {"FusedBatchNorm", "FusedBatchNormV2"}, {"FusedBatchNormGrad", "FusedBatchNormGradV2"}, {"_softmax", "Softmax"}, {"_log_softmax", "LogSoftmax"}, {"_thnn_fused_lstm_cell", "LSTMBlockCell"},
     {"_thnn_fused_gru_cell", "GRUBlockCell"}, {"abs", "Abs"}, {"adaptive_avg_pool1d", "Mean"},
     {"adaptive_avg_pool2d", "Mean"}, {"adaptive_avg_pool3d", "Mean"}, {"add", "AddV2"}, {"addmm", "MatMul"},
     {"argmax", "ArgMax"}, {"argmin", "ArgMin"}, {"avg_pool2d", "AvgPool"}, {"avg_pool3d", "AvgPool3D"},

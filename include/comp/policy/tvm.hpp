@@ -4,8 +4,9 @@
 //   tvm amp{.low = precision::fp16};
 //   amp.registry.add("nn.conv2d", [](const op_info& call, precision low) -> conversion {...}, 11);
 // Use with autocast/tvm_pass.hpp for the plan that ToMixedPrecision would run. Any two precisions, FP8 too.
-// Not here: Relax, TVM's later IR (its layer norm follows, its unregistered operators are denied).
-// Source: TVM RFC 0006; src/relay/transforms/to_mixed_precision.cc and src/node/attr_registry.h (levels) at 21095b98.
+// Relax, TVM's later IR, has lists of its own, sums in FP32 and denies what is not registered: relax().
+// Source: TVM RFC 0006; src/relay/transforms/to_mixed_precision.cc and src/node/attr_registry.h (levels) at 21095b98;
+// src/relax/transform/to_mixed_precision.cc at 5d4dc872.
 #pragma once
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -45,12 +47,27 @@ inline const kind_table& relay() {
                                      .take_sorted();
   return made;
 }
+inline const kind_table& relax() {
+  static const kind_table made = kind_table{true, "relax."}
+                                     .add(relax_aliases)
+                                     .add(category::allow, relax_always)
+                                     .add(category::follow, relax_follow)
+                                     .take_sorted();
+  return made;
+}
 }  // namespace tvm_lists
 
-/// Rules per operator, in TVM's names or ATen's. TVM's defaults are in it, at the default level, until `cleared`.
+/// Rules per operator, in TVM's names or ATen's. TVM's defaults are in it, at the default level, until `cleared`:
+/// Relay's, or Relax'.
 class tvm_registry {
  public:
   static constexpr int default_level = 10;
+
+  static tvm_registry relax() {
+    tvm_registry made;
+    made.table_ = &tvm_lists::relax;
+    return made;
+  }
 
   /// No rule at all: every operator is unregistered.
   static tvm_registry cleared() {
@@ -64,9 +81,9 @@ class tvm_registry {
   tvm_registry& add(std::string_view op, conversion_rule rule, int level = default_level) {
     require<settings_error>(rule != nullptr,
                             "the conversion rule of \"{}\" is empty (it cannot be called): give a function", op);
-    const std::string name{tvm_lists::relay().theirs(op)};
+    const std::string name{theirs(op)};
     const auto same = std::find_if(rules_.begin(), rules_.end(), [&](const entry& e) { return e.op == name; });
-    const bool listed = has_defaults_ && tvm_lists::relay().category_of(name) != nullptr;
+    const bool listed = category_of(name) != nullptr;
     const bool taken = same != rules_.end() ? same->level == level : listed && level == default_level;
     require<settings_error>(!taken,
                             "\"{}\" has a conversion rule of level {} already (a higher level replaces, equal ones "
@@ -79,17 +96,18 @@ class tvm_registry {
     return *this;
   }
 
+  std::string_view theirs(std::string_view kind) const { return table_().theirs(kind); }
   /// Null: the user gave none. Then the defaults may have one: `category_of`.
   const conversion_rule* rule_of(std::string_view theirs) const {
     const auto found = std::find_if(rules_.begin(), rules_.end(), [&](const entry& e) { return e.op == theirs; });
     return found == rules_.end() ? nullptr : &found->rule;
   }
   const comp::category* category_of(std::string_view theirs) const {
-    return has_defaults_ ? tvm_lists::relay().category_of(theirs) : nullptr;
+    return has_defaults_ ? table_().category_of(theirs) : nullptr;
   }
   bool has(std::string_view theirs) const { return rule_of(theirs) != nullptr || category_of(theirs) != nullptr; }
   void offer_all(nearest_word& near) const {
-    if (has_defaults_) tvm_lists::relay().offer_all(near);
+    if (has_defaults_) table_().offer_all(near);
     for (const entry& e : rules_) near.offer(e.op);
   }
 
@@ -100,41 +118,43 @@ class tvm_registry {
     int level;
   };
   std::vector<entry> rules_ = {};
+  const kind_table& (*table_)() = &tvm_lists::relay;
   bool has_defaults_ = true;
 };
 
 /// What becomes of an operator without a rule: it follows its inputs, said once per kind (tvm_pass) or not at all; or
-/// it is an error. TVM's missing_op_mode 1, 2 and 0.
-enum class missing_rule : std::uint8_t { warn, silent, error };
+/// it is an error. TVM's missing_op_mode 1, 2 and 0. Or it runs in full precision, as in Relax.
+enum class missing_rule : std::uint8_t { warn, silent, error, deny };
 
 struct tvm {  // models comp::OperatorPolicy
   tvm_registry registry = {};
   precision low = precision::fp16;
   precision full = precision::fp32;
+  std::optional<precision> accumulate = {};  // of operators that TVM's own lists allow; nothing: `low`, Relay's
   missing_rule missing = missing_rule::warn;
   std::vector<precision> supported = {all_precisions.begin(), all_precisions.end()};  // by the device
 
   /// Throws: `settings_error`, naming the operator, when a rule throws, answers with a category that TVM lacks or with
   /// a precision that is not `supported`; and for an operator without a rule where that is an error.
   decision classify(const op_info& op) const {
-    const std::string_view theirs = tvm_lists::relay().theirs(op.kind);
+    const std::string_view theirs = registry.theirs(op.kind);
     if (const conversion_rule* rule = registry.rule_of(theirs)) return checked(op, ask(*rule, op));
     const category* listed = registry.category_of(theirs);
     require<settings_error>(listed != nullptr || missing != missing_rule::error, "{}",
                             listed == nullptr ? unregistered(op, 1) : "");
-    return checked(op, {listed == nullptr ? category::follow : *listed, low, low});
+    const category unlisted = missing == missing_rule::deny ? category::deny : category::follow;
+    const category found = listed == nullptr ? unlisted : *listed;
+    return checked(op, {found, found == category::allow ? accumulate.value_or(low) : low, low});
   }
 
   /// Returns: one sentence for each kind of `graph` that has no rule.
   std::vector<std::string> warnings(const op_graph& graph) const {
     std::vector<std::pair<const op_info*, std::size_t>> kinds;
-    const auto same = [](const op_info& op) {
-      return [&op](const auto& seen) {
-        return tvm_lists::relay().theirs(seen.first->kind) == tvm_lists::relay().theirs(op.kind);
-      };
+    const auto same = [this](const op_info& op) {
+      return [this, &op](const auto& seen) { return registry.theirs(seen.first->kind) == registry.theirs(op.kind); };
     };
     for (const op_info& op : graph) {
-      if (registry.has(tvm_lists::relay().theirs(op.kind))) continue;
+      if (registry.has(registry.theirs(op.kind))) continue;
       const auto seen = std::find_if(kinds.begin(), kinds.end(), same(op));
       if (seen == kinds.end())
         kinds.push_back({&op, 1});
@@ -173,12 +193,17 @@ struct tvm {  // models comp::OperatorPolicy
     return {.category = said.category, .compute = low, .accumulate = said.accumulate, .output = said.output};
   }
   std::string unregistered(const op_info& op, std::size_t count) const {
-    nearest_word near{tvm_lists::relay().theirs(op.kind)};
+    nearest_word near{registry.theirs(op.kind)};
     registry.offer_all(near);
     return fmt::format("\"{}\" has no conversion rule, {} time{} in this model (it follows its inputs): register one{}",
                        op.kind, count, count == 1 ? "" : "s",
                        near.found().empty() ? "" : fmt::format(", or did you mean \"{}\"?", near.found()));
   }
 };
+
+/// relax.transform.ToMixedPrecision: FP16, summed in `out_dtype` and rounded to FP16 by a cast.
+inline tvm relax(precision out_dtype = precision::fp32) {
+  return {.registry = tvm_registry::relax(), .accumulate = out_dtype, .missing = missing_rule::deny};
+}
 
 }  // namespace comp::policy

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // TVM's default registry for mixed precision, and what ATen's operators are called there.
-// Version: apache/tvm at 21095b98 (2025-02-15), the last commit before Relay was removed. Source:
-// python/tvm/relay/transform/mixed_precision.py. The aliases are ours, after TVM's importer of PyTorch models.
+// Relay: apache/tvm at 21095b98 (2025-02-15), the last commit before it was removed. Source:
+// python/tvm/relay/transform/mixed_precision.py. Relax: at 5d4dc872; TMixedPrecisionPolicy in src/relax/op. The aliases
+// are ours, after TVM's importers of PyTorch models.
 #pragma once
 
 #include <comp/policy/kind_lists.hpp>
@@ -53,6 +54,47 @@ inline constexpr kind_alias aliases[] = {
     {"select", "strided_slice"}, {"silu", "sigmoid"}, {"slice", "strided_slice"}, {"softmax", "nn.softmax"},
     {"sub", "subtract"}, {"t", "transpose"}, {"unsqueeze", "expand_dims"}, {"upsample_bilinear2d", "image.resize2d"},
     {"upsample_nearest2d", "image.resize2d"}, {"var", "variance"}, {"view", "reshape"}};
+
+inline constexpr std::string_view relax_always[] = {
+    "nn.attention", "nn.attention_bias", "nn.attention_var_len", "nn.conv1d", "nn.conv2d", "nn.conv3d",
+    "nn.conv1d_transpose", "nn.conv2d_transpose", "nn.conv3d_transpose", "matmul", "outer"};
+
+inline constexpr std::string_view relax_follow[] = {
+    "image.resize2d", "image.resize3d", "image.grid_sample", "image.affine_grid", "nn.layer_norm", "nn.group_norm",
+    "nn.instance_norm", "nn.rms_norm", "nn.dropout", "nn.batch_flatten", "nn.max_pool1d", "nn.max_pool2d",
+    "nn.max_pool3d", "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d", "nn.adaptive_avg_pool1d",
+    "nn.adaptive_avg_pool2d", "nn.adaptive_avg_pool3d", "full", "full_like", "ones", "zeros", "eye", "arange",
+    "hamming_window", "astype", "strided_slice", "dynamic_strided_slice", "broadcast_to", "concat", "expand_dims",
+    "flatten", "layout_transform", "permute_dims", "reshape", "split", "squeeze", "stack", "meshgrid", "ewise_fma",
+    "vision.roi_align", "vision.roi_pool", "nn.relu", "nn.gelu", "nn.gelu_tanh", "nn.selu", "nn.silu", "equal",
+    "greater", "greater_equal", "less", "less_equal", "not_equal", "add", "divide", "floor_divide", "log_add_exp",
+    "multiply", "power", "atan2", "subtract", "mod", "floor_mod", "minimum", "maximum", "logical_and", "logical_or",
+    "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "abs", "acos", "acosh",
+    "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos", "cosh", "exp", "floor", "log", "logical_not",
+    "negative", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "square", "sqrt", "tan", "tanh", "trunc", "erf",
+    "isfinite", "isinf", "isnan"};
+
+inline constexpr kind_alias relax_aliases[] = {
+    {"_log_softmax", "nn.log_softmax"}, {"_softmax", "nn.softmax"}, {"adaptive_avg_pool1d", "nn.adaptive_avg_pool1d"},
+    {"adaptive_avg_pool2d", "nn.adaptive_avg_pool2d"}, {"adaptive_avg_pool3d", "nn.adaptive_avg_pool3d"},
+    {"addmm", "matmul"}, {"avg_pool1d", "nn.avg_pool1d"}, {"avg_pool2d", "nn.avg_pool2d"},
+    {"avg_pool3d", "nn.avg_pool3d"}, {"baddbmm", "matmul"}, {"batch_norm", "nn.batch_norm"}, {"bmm", "matmul"},
+    {"cat", "concat"}, {"chunk", "split"}, {"clamp", "clip"}, {"conv1d", "nn.conv1d"}, {"conv2d", "nn.conv2d"},
+    {"conv3d", "nn.conv3d"}, {"conv_transpose1d", "nn.conv1d_transpose"}, {"conv_transpose2d", "nn.conv2d_transpose"},
+    {"conv_transpose3d", "nn.conv3d_transpose"}, {"convolution", "nn.conv2d"},
+    {"cross_entropy_loss", "nn.cross_entropy_with_logits"}, {"div", "divide"}, {"dropout", "nn.dropout"},
+    {"embedding", "take"}, {"eq", "equal"}, {"expand", "broadcast_to"}, {"ge", "greater_equal"}, {"gelu", "nn.gelu"},
+    {"group_norm", "nn.group_norm"}, {"gt", "greater"}, {"instance_norm", "nn.instance_norm"},
+    {"layer_norm", "nn.layer_norm"}, {"le", "less_equal"}, {"linear", "matmul"}, {"log_softmax", "nn.log_softmax"},
+    {"lt", "less"}, {"max_pool1d", "nn.max_pool1d"}, {"max_pool2d", "nn.max_pool2d"}, {"max_pool3d", "nn.max_pool3d"},
+    {"mm", "matmul"}, {"mse_loss", "mean"}, {"mul", "multiply"}, {"mv", "matmul"},
+    {"native_batch_norm", "nn.batch_norm"}, {"native_layer_norm", "nn.layer_norm"}, {"ne", "not_equal"},
+    {"neg", "negative"}, {"nll_loss", "nn.nll_loss"}, {"nll_loss_nd", "nn.nll_loss"}, {"permute", "permute_dims"},
+    {"pow", "power"}, {"relu", "nn.relu"}, {"remainder", "floor_mod"}, {"rms_norm", "nn.rms_norm"},
+    {"scaled_dot_product_attention", "nn.attention"}, {"select", "strided_slice"}, {"selu", "nn.selu"},
+    {"silu", "nn.silu"}, {"slice", "strided_slice"}, {"softmax", "nn.softmax"}, {"sub", "subtract"},
+    {"t", "permute_dims"}, {"to", "astype"}, {"transpose", "permute_dims"}, {"unsqueeze", "expand_dims"},
+    {"upsample_bilinear2d", "image.resize2d"}, {"upsample_nearest2d", "image.resize2d"}, {"view", "reshape"}};
 // clang-format on
 
 }  // namespace comp::policy::tvm_lists

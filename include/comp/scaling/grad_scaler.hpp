@@ -5,6 +5,7 @@
 //   auto step = scaler.unscale(gradients);                 // clip and apply exist only on what is unscaled
 //   step.clip_norm(1.0);
 //   const step_report report = std::move(step).apply([&] { optimizer.step(); });
+// Several optimizers: unscale(gradients, "critic") and step() for each, then update() once.
 // A step whose gradients are not finite is skipped and reported; at the scale's floor the report says which tensors.
 // Not here: the arithmetic (a backend's, see Gradients), LibTorch's optimizers (comp_libtorch/grad_scaler.hpp).
 // Source: Micikevicius et al. 2018; the algorithm of torch.amp.GradScaler, with Paddle's backoff after several steps.
@@ -18,8 +19,10 @@
 #include <comp/core/unmet.hpp>
 #include <comp/scaling/settings.hpp>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -96,25 +99,46 @@ class grad_scaler {
   /// are those of the mean loss.
   double loss_factor() const { return state_.scale / static_cast<double>(settings_.micro_batches); }
 
-  /// After each backward. Returns: whether it was the last before a step.
-  /// Throws: `error` when the step is due already.
+  /// After each backward. Returns: whether it was the last before a step. After the step of one optimizer the backward
+  /// of another one's loss is counted anew. Throws: `error` when the step is due already.
   bool count_micro_batch() {
+    if (stepped_ && open_ == 0 && state_.micro_batches == settings_.micro_batches) state_.micro_batches = 0;
     require<error>(state_.micro_batches < settings_.micro_batches,
                    "backward number {} of {} (gradients of so many are accumulated): call unscale() and apply() before "
                    "the next",
                    state_.micro_batches + 1, settings_.micro_batches);
     return ++state_.micro_batches == settings_.micro_batches;
   }
+  /// The data ended (an epoch): the micro-batches that there are make a step, of their mean.
+  /// Returns: whether there are any.
+  bool end_accumulation() {
+    ended_ = state_.micro_batches > 0;
+    return ended_;
+  }
+  /// What gradients of so many micro-batches are multiplied by to be those of their mean loss.
+  double unscale_factor(std::int64_t micro_batches) const {
+    return static_cast<double>(settings_.micro_batches) / (state_.scale * static_cast<double>(micro_batches));
+  }
 
-  /// Divides the gradients by the scale, once. Returns: what can be clipped and applied.
-  /// Throws: `error` before the last micro-batch, or while the gradients are unscaled already.
+  /// Divides the gradients by the scale, once. `optimizer`: whose they are, where there are several.
+  /// Returns: what can be clipped and applied.
+  /// Throws: `error` before the last micro-batch, or for a second call for an optimizer since the last update.
   template <Gradients G>
-  [[nodiscard]] unscaled<G> unscale(G gradients);
+  [[nodiscard]] unscaled<G> unscale(G gradients, std::string_view optimizer = {});
 
-  /// Forgets the micro-batches since the last step: their gradients are to be made again.
+  /// Sets the scale for the next step, by what the step() of all optimizers found since the last update.
+  /// Throws: `error` when there was none, or one is unscaled and has not stepped.
+  void update() {
+    require<error>(stepped_ && open_ == 0, "update() {} (the scale is judged by whole steps): call step() first",
+                   open_ > 0 ? "before an optimizer's step" : "with no step since the last one");
+    judge(finite_);
+    forget_round();
+  }
+
+  /// Forgets the micro-batches and steps since the last update: their gradients are to be made again.
   void give_up() {
     state_.micro_batches = 0;
-    busy_ = false;
+    forget_round();
   }
 
   const state& now() const { return state_; }
@@ -130,10 +154,25 @@ class grad_scaler {
         "these settings): save it again, or load it with the settings that it was saved with",
         from.scale, from.skipped, from.steps, from.micro_batches);
     state_ = from;
-    busy_ = false;
+    forget_round();
+  }
+  const settings& constants() const { return settings_; }
+  /// Takes constants and state together. Throws: `settings_error` as the constructor and load(state).
+  void load(const settings& chosen, const state& from) {
+    grad_scaler made{chosen};
+    made.load(from);
+    settings_ = chosen;
+    load(from);
   }
 
  private:
+  void forget_round() {
+    ++round_;
+    seen_.clear();
+    open_ = 0;
+    finite_ = true;
+    stepped_ = ended_ = false;
+  }
   /// Grows, backs off or counts.
   void judge(bool finite) {
     ++state_.steps;
@@ -160,7 +199,14 @@ class grad_scaler {
 
   settings settings_;
   state state_;
-  bool busy_ = false;  // unscaled, not applied
+
+  // Since the last update:
+  std::uint64_t round_ = 0;        // number of updates, and of those that were given up
+  std::vector<std::string> seen_;  // optimizers whose gradients were unscaled
+  std::size_t open_ = 0;           // of them, those that have not stepped
+  bool stepped_ = false;           // one has
+  bool finite_ = true;             // all gradients were
+  bool ended_ = false;             // no more micro-batches come
 };
 
 /// Gradients that were divided by the scale: the only thing that clips and steps. Ends with apply(), or with its life,
@@ -170,12 +216,13 @@ class [[nodiscard]] grad_scaler::unscaled {
  public:
   unscaled(unscaled&& from) noexcept
       : scaler_{std::exchange(from.scaler_, nullptr)},
+        round_{from.round_},
         gradients_{from.gradients_},
         finite_{from.finite_},
         norm_{from.norm_} {}
   unscaled& operator=(unscaled&&) = delete;
   ~unscaled() {
-    if (scaler_ != nullptr) scaler_->give_up();
+    if (scaler_ != nullptr && scaler_->round_ == round_) scaler_->give_up();
   }
 
   bool finite() const { return finite_; }
@@ -189,44 +236,63 @@ class [[nodiscard]] grad_scaler::unscaled {
     return norm_;
   }
 
-  /// Calls `optimizer_step` unless a gradient is not finite, then sets the scale for the next step.
-  /// Throws: what `optimizer_step` throws; the step is then given up.
+  /// Calls `optimizer_step` unless a gradient is not finite, then sets the scale for the next step: step() of the only
+  /// or the last optimizer, and update(). Throws: what `optimizer_step` throws; the step is then given up.
   template <std::invocable F>
   step_report apply(F&& optimizer_step) && {
+    grad_scaler& scaler = *scaler_;
+    step_report report = std::move(*this).step(std::forward<F>(optimizer_step));
+    scaler.update();
+    return report;
+  }
+
+  /// Calls `optimizer_step` unless a gradient of this optimizer is not finite. Others may follow before update().
+  /// Throws: as apply(); `error` when the steps since the last update were given up.
+  template <std::invocable F>
+  step_report step(F&& optimizer_step) && {
+    require<error>(
+        scaler_->round_ == round_,
+        "step() with gradients of a step that was given up (they are to be made again): unscale() the new ones");
     step_report report{.skipped = !finite_, .scale = scaler_->scale(), .norm = norm_};
     if (finite_)
       std::forward<F>(optimizer_step)();
     else
       report.not_finite = gradients_.not_finite();
     if (report.skipped) report.diagnosis = scaler_->diagnose(report);
-    scaler_->judge(finite_);
-    std::exchange(scaler_, nullptr)->busy_ = false;
+    scaler_->stepped_ = true;
+    scaler_->finite_ = scaler_->finite_ && finite_;
+    --std::exchange(scaler_, nullptr)->open_;
     return report;
   }
 
  private:
   friend class grad_scaler;
-  unscaled(grad_scaler& scaler, G gradients) : scaler_{&scaler}, gradients_{std::move(gradients)} {
-    finite_ = gradients_.unscale(1 / scaler.scale());
-    scaler.busy_ = true;
+  unscaled(grad_scaler& scaler, G gradients)
+      : scaler_{&scaler}, round_{scaler.round_}, gradients_{std::move(gradients)} {
+    finite_ = gradients_.unscale(scaler.unscale_factor(scaler.state_.micro_batches));
+    ++scaler.open_;
   }
 
   grad_scaler* scaler_;
+  std::uint64_t round_;
   G gradients_;
   bool finite_ = false;
   double norm_ = 0;
 };
 
 template <Gradients G>
-grad_scaler::unscaled<G> grad_scaler::unscale(G gradients) {
-  require<error>(!busy_,
-                 "unscale() of gradients that are unscaled (they would be divided by {} twice): apply() the step first",
-                 state_.scale);
+grad_scaler::unscaled<G> grad_scaler::unscale(G gradients, std::string_view optimizer) {
   require<error>(
-      state_.micro_batches == settings_.micro_batches,
+      std::find(seen_.begin(), seen_.end(), optimizer) == seen_.end(),
+      "unscale() of gradients{}{} that are unscaled (they would be divided by {} twice): apply() the step, or "
+      "step() and update(), first",
+      optimizer.empty() ? "" : " of ", optimizer, state_.scale);
+  require<error>(
+      state_.micro_batches == settings_.micro_batches || (ended_ && state_.micro_batches > 0),
       "unscale() after {} of {} micro-batches (the gradients are not complete): call count_micro_batch() after "
       "each backward, and unscale() when it returns true",
       state_.micro_batches, settings_.micro_batches);
+  seen_.emplace_back(optimizer);
   return unscaled<G>{*this, std::move(gradients)};
 }
 

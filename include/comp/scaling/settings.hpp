@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 #include <comp/core/error.hpp>
+#include <comp/core/precision.hpp>
 #include <cstdint>
 #include <string_view>
 #include <system_error>
@@ -28,8 +29,6 @@ struct settings {
 };
 
 constexpr settings pytorch() { return {}; }
-/// Paddle 3.
-constexpr settings paddle() { return {}; }
 /// Of the guide: 2^15, 2.0, 0.5, 1000, 2.
 constexpr settings paddle_guide() { return {.initial = 32768, .growth_interval = 1000, .backoff_interval = 2}; }
 constexpr settings keras() { return {.initial = 32768}; }
@@ -37,6 +36,8 @@ constexpr settings keras() { return {.initial = 32768}; }
 constexpr settings fixed(double scale) { return {.initial = scale, .floor = scale, .dynamic = false}; }
 /// No scaling: for precisions with FP32's range. Steps that are not finite are skipped all the same.
 constexpr settings off() { return fixed(1); }
+/// Paddle 3: its scaler turns itself off where `low`, the precision of auto_cast, is not FP16.
+constexpr settings paddle(precision low = precision::fp16) { return low == precision::fp16 ? settings{} : off(); }
 
 /// The settings of a name: "pytorch", "paddle", "paddle-guide", "keras", "off", or a number, which is a static scale.
 /// Throws: `settings_error`, naming those.

@@ -43,7 +43,7 @@ class search_run {
  public:
   search_run(const P& policy, const S1& stage1, const S2& stage2, const search_settings& settings, B& trainer,
              Observers& observers)
-      : policy_{policy},
+      : policy_{on_machine(policy, machine_of(trainer))},
         stage1_{stage1},
         stage2_{stage2},
         settings_{settings},
@@ -67,6 +67,11 @@ class search_run {
   }
 
  private:
+  static hardware machine_of(const B& trainer) {
+    if constexpr (detail::knows_hardware<B>) return trainer.hardware();
+    return {};
+  }
+
   // Everything that can be refused before the first batch is refused here.
   void prepare() {
     settings_.check();
@@ -75,7 +80,7 @@ class search_run {
     log_.higher_is_better = settings_.direction == loss_direction::higher_is_better;
     log_.memory_limit = settings_.memory_limit;
     log_.criterion = settings_.criterion;
-    if constexpr (detail::knows_hardware<B>) log_.hardware = trainer_.hardware();
+    log_.hardware = machine_of(trainer_);
     log_.precisions = searched_precisions(trainer_, settings_);
     lows_.assign(log_.precisions.begin() + 1, log_.precisions.end());
     require<settings_error>(detail::validates<B> || settings_.criterion != criterion::scores,
@@ -414,7 +419,7 @@ class search_run {
 
   static std::string shortened(const plan& p) { return p.size() <= 64 ? p.str() : p.str().substr(0, 61) + "..."; }
 
-  const P& policy_;
+  const P policy_;
   const S1& stage1_;
   const S2& stage2_;
   const search_settings& settings_;

@@ -11,6 +11,7 @@
 #include <cctype>
 #include <comp/autocast/all_rules.hpp>
 #include <comp/core/error.hpp>
+#include <comp/core/hardware.hpp>
 #include <comp/search/rivals.hpp>
 #include <span>
 #include <string>
@@ -42,19 +43,21 @@ inline std::string all_system_names() {
 
 }  // namespace detail
 
-/// One rival per system and per searched precision that the systems have (FP16, BF16); empty `wanted`: all systems.
+/// One rival per system and per searched precision that the systems have (FP16, BF16), by the lists for `machine`
+/// (trainer.hardware()); empty `wanted`: all systems.
 /// Throws: `settings_error`, naming the systems, for one that is not among them.
-inline rival_source system_rules(std::vector<std::string> wanted = {}) {
+inline rival_source system_rules(std::vector<std::string> wanted = {}, hardware machine = {}) {
   for (const std::string& name : wanted) {
     require<settings_error>(std::find(system_names.begin(), system_names.end(), name) != system_names.end(),
                             "\"{}\" is no system whose rules are known (they are {}): name some of those", name,
                             detail::all_system_names());
   }
-  return [wanted = std::move(wanted)](const op_graph& graph, std::span<const precision> lows) {
+  return [wanted = std::move(wanted), machine = std::move(machine)](const op_graph& graph,
+                                                                    std::span<const precision> lows) {
     std::vector<rival> rivals;
     for (const precision low : lows) {
       if (low != precision::fp16 && low != precision::bf16) continue;
-      for (const auto& [system, types] : autocast::all_rules(graph, low)) {
+      for (const auto& [system, types] : autocast::all_rules(graph, low, machine)) {
         const bool asked =
             wanted.empty() || std::find(wanted.begin(), wanted.end(), detail::typed_name(system)) != wanted.end();
         if (asked) rivals.push_back({fmt::format("rule-based {} {}", system, name(low)), types.plan});

@@ -81,7 +81,8 @@ inline std::vector<std::string> scopes_of(std::string_view name) {
   return scopes;
 }
 
-/// The operators of `m` as a search sees them: node i is operator i, the loss is the last.
+/// The operators of `m` as a search sees them: node i is operator i, the loss is the last. Parameter p is leaf p, the
+/// model's input the leaf after them.
 inline op_graph graph_of(const model& m) {
   std::vector<op_info> operators;
   operators.reserve(m.nodes.size());
@@ -97,6 +98,14 @@ inline op_graph graph_of(const model& m) {
     }
     for (const std::size_t p : n.parameters) parameters.push_back(m.parameters[p].shape);
     describe(info, n.what, inputs, parameters, n.output);
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      info.inputs[k].source = n.inputs[k];
+      if (n.inputs[k] == model_input) info.inputs[k].leaf = static_cast<std::int32_t>(m.parameters.size());
+    }
+    for (std::size_t k = 0; k < parameters.size(); ++k) {
+      info.inputs[inputs.size() + k].parameter = true;
+      info.inputs[inputs.size() + k].leaf = static_cast<std::int32_t>(n.parameters[k]);
+    }
     operators.push_back(std::move(info));
   }
   return op_graph{std::move(operators)};

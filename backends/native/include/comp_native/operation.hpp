@@ -82,25 +82,13 @@ constexpr std::string_view name(activation kind) {
 /// ATen's name of an operator.
 constexpr std::string_view kind_of(const operation& what) {
   if (const auto* f = std::get_if<op::activate>(&what)) return name(f->kind);
-  constexpr std::string_view names[] = {"linear",
-                                        "conv2d",
-                                        "batch_norm",
-                                        "layer_norm",
-                                        "activate",
-                                        "dropout",
-                                        "max_pool2d",
-                                        "avg_pool2d",
-                                        "adaptive_avg_pool2d",
-                                        "flatten",
-                                        "add",
-                                        "mul",
-                                        "embedding",
-                                        "bmm",
-                                        "softmax",
-                                        "log_softmax",
-                                        "cross_entropy_loss",
-                                        "nll_loss",
-                                        "mse_loss"};
+  constexpr std::string_view names[] = {
+      "linear",    "conv2d",     "batch_norm", "layer_norm",          "activate",
+      "dropout",   "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "flatten",
+      "add",
+      "aten::mul",  // Paddle's mul is another
+      "embedding", "bmm",        "softmax",    "log_softmax",         "cross_entropy_loss",
+      "nll_loss",  "mse_loss"};
   static_assert(std::size(names) == std::variant_size_v<operation>);
   return names[what.index()];
 }

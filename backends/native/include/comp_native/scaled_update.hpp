@@ -69,8 +69,9 @@ class scaled_update {
   }
 
   /// The same in two halves, on a Device that defers. First the update is given, unseen, and waited for.
-  step_seen give(D& device, network<D>& network, const training& chosen, std::int64_t taken) requires Defers<D> {
-    device.guard_update(network.trainable(), {1 / now().scale(), chosen.clip_norm});
+  step_seen give(D& device, network<D>& network, const training& chosen, std::int64_t taken,
+                 double unscale_factor) requires Defers<D> {
+    device.guard_update(network.trainable(), {unscale_factor, chosen.clip_norm});
     update(device, network.trainable(), chosen.optimizer, chosen.schedule, taken);
     return device.end_step();
   }

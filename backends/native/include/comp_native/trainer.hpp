@@ -59,10 +59,6 @@ class trainer {
     require_usable(settings_);
     require_fit(network_.model(), train_.source().layout());
     require_fit(network_.model(), validation_.source().layout());
-    require<settings_error>(batches_per_epoch() > 0,
-                            "{} batches of training data for {} micro-batches in a step (an epoch is a step at least): "
-                            "accumulate fewer, or train on more data",
-                            train_.batches_per_epoch(), settings_.scaling.micro_batches);
   }
 
   const op_graph& graph() const { return network_.graph(); }
@@ -75,8 +71,10 @@ class trainer {
   /// true: the epochs from here on train with the plan that was found, and their steps may be captured where that is
   /// faster. false: epochs are compared by their time again.
   void post_training(bool on) { step_.post_training(on); }
-  /// Of as many micro-batches as `training::scaling` says; those that do not fill the last one are left out.
-  std::uint64_t batches_per_epoch() const { return train_.batches_per_epoch() / micro_batches(); }
+  /// Of as many micro-batches as `training::scaling` says; the last one of those that are left.
+  std::uint64_t batches_per_epoch() const {
+    return (train_.batches_per_epoch() + micro_batches() - 1) / micro_batches();
+  }
 
   /// Throws: `plan_error` for a plan that does not fit the model or has a precision that the Device lacks, or in which
   /// it does not run the operator.

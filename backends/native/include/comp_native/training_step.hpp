@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <comp/core/error.hpp>
 #include <comp_native/capture_choice.hpp>
@@ -62,7 +63,6 @@ class training_step {
 
   /// The next step. captured: it may be.
   step_result operator()(bool captured = false) {
-    if (train_.at().batch + micro_batches() > train_.batches_per_epoch()) train_.seek({train_.at().epoch + 1, 0});
     comp::scaling::grad_scaler& scaler = update_.begin();
     network_.zero_gradients();
     if constexpr (Defers<D>) {
@@ -123,25 +123,31 @@ class training_step {
 
  private:
   bool measures() const { return Captures<D> && chosen_.captured == capture_mode::measured; }
-  std::uint64_t micro_batches() const { return static_cast<std::uint64_t>(chosen_.scaling.micro_batches); }
-  double share(double loss) const { return loss / static_cast<double>(micro_batches()); }
+  /// Of the next step: the last one of an epoch has those that are left.
+  std::uint64_t micro_batches() const {
+    return std::min(static_cast<std::uint64_t>(chosen_.scaling.micro_batches),
+                    train_.batches_per_epoch() - train_.at().batch);
+  }
   std::string words(double loss) const {
     return fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", loss, taken_);
   }
 
   step_result looked_at(comp::scaling::grad_scaler& scaler) {
     step_result result;
-    do {
+    const std::uint64_t all = micro_batches();
+    for (std::uint64_t i = 0; i < all; ++i) {
       const auto batch = uploaded(device_, network_.model(), train_.next());
       const double loss = network_.forward(batch);
-      result.loss += share(loss);
+      result.loss += loss / static_cast<double>(all);
       if (!std::isfinite(loss)) {
         network_.forget();
         result.update.not_finite = words(loss);
         return result;
       }
       network_.backward(batch, scaler.loss_factor());
-    } while (!scaler.count_micro_batch());
+      scaler.count_micro_batch();
+    }
+    scaler.end_accumulation();
     result.update = update_(device_, network_, chosen_, taken_);
     return result;
   }
@@ -162,18 +168,20 @@ class training_step {
       one.position = train_.at();
       one.draws = network_.draws();
     }
-    const step_seen seen = update_.give(device_, network_, chosen_, taken_);
+    const step_seen seen =
+        update_.give(device_, network_, chosen_, taken_, scaler.unscale_factor(static_cast<std::int64_t>(all.size())));
     step_result result;
     for (const given& one : all) {
-      result.loss += share(one.loss);
+      result.loss += one.loss / static_cast<double>(all.size());
       if (!std::isfinite(one.loss)) {
         train_.seek(one.position);
         network_.set_draws(one.draws);
         result.update.not_finite = words(one.loss);
         return result;
       }
-      (void)scaler.count_micro_batch();
+      scaler.count_micro_batch();
     }
+    scaler.end_accumulation();
     result.update = update_.judge(seen, device_, network_, chosen_, taken_);
     return result;
   }

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Casts that the model itself has: x.float() of PyTorch, Paddle's and TVM's cast, TensorFlow's Cast. Every pass leaves
+// them what they are: a reader gets what the cast gives, whatever the operators before it run in.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <comp/core/op_info.hpp>
+#include <comp/core/precision.hpp>
+#include <comp/policy/kind_name.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace comp::autocast {
+
+/// True for x.type_as(y) and x.to(y): they give the precision of y, their second input.
+inline bool casts_as_other(const op_info& op) {
+  const std::string_view kind = policy::without_namespace(op.kind);
+  return (kind == "type_as" || kind == "to.other") && op.inputs.size() > 1;
+}
+
+/// What `op` casts to; nothing where it is no cast to a floating format. x.to(dtype) of a tensor that has the dtype
+/// already is one, x.to(device) is not. Where the recording does not say what comes out, only the name can.
+inline std::optional<precision> cast_target(const op_info& op) {
+  constexpr std::array<std::pair<std::string_view, precision>, 3> named{
+      {{"float", precision::fp32}, {"half", precision::fp16}, {"bfloat16", precision::bf16}}};
+  constexpr std::array<std::string_view, 3> always{"to.dtype", "cast", "Cast"};
+  constexpr std::array<std::string_view, 3> sometimes{"to", "_to_copy", "type"};
+  const std::string_view kind = policy::without_namespace(op.kind), bare = policy::without_overload(kind);
+  if (!op.outputs.empty() && !op.outputs.front().floating) return std::nullopt;
+  for (const auto& [name, to] : named) {
+    if (kind == name) return to;
+  }
+  if (casts_as_other(op) && op.inputs[1].source < 0 && (op.producers.empty() || op.inputs[0].source >= 0))
+    return op.inputs[1].dtype;  // a parameter's, or data's
+  if (op.outputs.empty()) return std::nullopt;
+  const precision to = op.outputs.front().dtype;
+  if (std::find(always.begin(), always.end(), kind) != always.end()) return to;
+  if (op.inputs.empty() || std::find(sometimes.begin(), sometimes.end(), bare) == sometimes.end()) return std::nullopt;
+  const bool changes = !op.inputs.front().floating || op.inputs.front().dtype != to;
+  return changes ? std::optional{to} : std::nullopt;
+}
+
+}  // namespace comp::autocast

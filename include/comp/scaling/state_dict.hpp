@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// PyTorch's checkpoint of a scaler, as JSON: written from grad_scaler, and read into it.
+// Not here: pickled files; json.dump(scaler.state_dict(), file) makes what is read here.
+// Source: torch/amp/grad_scaler.py of PyTorch 2.15.
+#pragma once
+
+#include <fmt/core.h>
+
+#include <comp/core/error.hpp>
+#include <comp/scaling/grad_scaler.hpp>
+#include <comp/scaling/settings.hpp>
+#include <exception>
+
+namespace comp::scaling {
+
+/// What torch.amp.GradScaler.state_dict() gives: the scale, its constants, and the steps since it changed.
+template <class Json>
+Json state_dict(const grad_scaler& scaler) {
+  const settings& constants = scaler.constants();
+  return {{"scale", scaler.scale()},
+          {"growth_factor", constants.growth},
+          {"backoff_factor", constants.backoff},
+          {"growth_interval", constants.growth_interval},
+          {"_growth_tracker", scaler.now().finite_steps}};
+}
+/// Goes on from there, with its constants, as load_state_dict does.
+/// Throws: `settings_error` for anything that is no state_dict of a scaler, or out of its range.
+template <class Json>
+void load_state_dict(grad_scaler& scaler, const Json& from) {
+  settings constants = scaler.constants();
+  state next;
+  try {
+    from.at("growth_factor").get_to(constants.growth);
+    from.at("backoff_factor").get_to(constants.backoff);
+    from.at("growth_interval").get_to(constants.growth_interval);
+    from.at("scale").get_to(next.scale);
+    from.at("_growth_tracker").get_to(next.finite_steps);
+  } catch (const std::exception& fault) {
+    throw settings_error{fmt::format(
+        "a scaler's state_dict cannot be read ({}): it has scale, growth_factor, backoff_factor, growth_interval and "
+        "_growth_tracker, and is empty where the scaler was not enabled",
+        fault.what())};
+  }
+  scaler.load(constants, next);
+}
+
+}  // namespace comp::scaling
