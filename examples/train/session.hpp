@@ -62,13 +62,6 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
   return settings;
 }
 
-/// The ledger of this run; without --resume an older one is kept beside it.
-inline std::string ledger_path(const options& chosen) {
-  const auto path = chosen.out / "search.jsonl";
-  if (!chosen.resume && std::filesystem::exists(path)) std::filesystem::rename(path, path.string() + ".old");
-  return path.string();
-}
-
 /// Trains an epoch under each contestant, from where the search began, so that the report can compare losses and scores
 /// of whole epochs too. It is no part of the search and not counted as its cost. The trainer is left as it was found.
 template <class Trainer>
@@ -98,7 +91,8 @@ comp::outcome search(const options& chosen, Trainer& trainer, comp::search_setti
   const comp::two_stage search{policy_for(chosen, trainer.hardware(), low), any_strategy{chosen.stage1, chosen.seed},
                                any_strategy{chosen.stage2, chosen.seed}, std::move(settings)};
   const auto start = trainer.save();
-  comp::ledger ledger{ledger_path(chosen)};
+  comp::ledger ledger{(chosen.out / "search.jsonl").string(),
+                      chosen.resume ? comp::ledger::mode::resume_or_start : comp::ledger::mode::keep_old};
   comp::outcome found = search.run(trainer, comp::progress_bar{}, ledger, signals);
   if (chosen.compare_epochs) fill_in_epochs(trainer, start, found);
   comp::save(found, (chosen.out / "plan.json").string());

@@ -46,6 +46,13 @@ inline bool is_regular(int descriptor) {
   return ::fstat(descriptor, &about) == 0 && S_ISREG(about.st_mode);
 }
 
+/// Whether `path` still names this open file.
+inline bool is_at(int descriptor, const std::string& path) {
+  struct stat open = {}, named = {};
+  return ::fstat(descriptor, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
+         open.st_ino == named.st_ino;
+}
+
 /// The folder of a path, for calls that need one.
 inline std::string folder_of(const std::string& path) {
   const auto slash = path.rfind('/');
