@@ -62,6 +62,25 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
   return settings;
 }
 
+/// Throws: `error`, naming the option, where what is to be written at the end could not be: said before the search.
+inline void require_outputs(const options& chosen) {
+  const auto of_option = [](const char* option, const std::string& path) {
+    try {
+      comp::detail::require_writable(path);
+    } catch (const comp::file_error& e) {
+      throw comp::error{fmt::format("{}: {}", option, e.what())};
+    }
+  };
+  std::error_code failed;
+  std::filesystem::create_directories(chosen.out, failed);
+  comp::require<comp::error>(!failed, "--out: \"{}\" cannot be made ({}): give a folder that can be written",
+                             chosen.out.string(), failed.message());
+  if (!chosen.plan.empty()) return;
+  for (const char* file : {"plan.json", "summary.json", "report.html"})
+    of_option("--out", (chosen.out / file).string());
+  if (!chosen.t4.empty()) of_option("--t4", chosen.t4.string());
+}
+
 /// Trains an epoch under each contestant, from where the search began, so that the report can compare losses and scores
 /// of whole epochs too. It is no part of the search and not counted as its cost. The trainer is left as it was found.
 template <class Trainer>
@@ -144,9 +163,11 @@ void train_on(const options& chosen, Trainer& trainer, const comp::outcome& foun
 template <class Trainer>
 int run_session(const options& chosen, Trainer& trainer, const std::string& description,
                 const std::vector<comp::precision>& sped_up) {
-  std::filesystem::create_directories(chosen.out);
+  require_outputs(chosen);
   fmt::print("{}, on {}\n", description, trainer.hardware().name);
-  std::fflush(stdout);  // before the progress on stderr, also into a file
+  comp::require<comp::error>(std::fflush(stdout) == 0,  // before the progress on stderr, also into a file
+                             "standard output cannot be written ({}): free some space, or lead it elsewhere",
+                             comp::detail::errno_text());
   const auto precisions = precisions_for(chosen, sped_up);
   const comp::stop_on_signal signals;
   try {
@@ -181,6 +202,7 @@ int run_main(int argc, char** argv, Run run) {
   try {
     require_heard(chosen);
     require_strategies(chosen);
+    require_threads(chosen);
     return run(chosen);
   } catch (const std::exception& failed) {
     fmt::print(stderr, "train: {}\n", failed.what());

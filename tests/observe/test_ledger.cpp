@@ -169,10 +169,11 @@ TEST_CASE("a ledger of another search is refused, saying which parts differ") {
   const scratch folder;
   const std::string path = folder / "l.jsonl";
   search(path, 2);
-  CHECK(refusal(path, {}, "model=1; backend=other; seed=3") ==
-        "ledger \"" + path +
-            "\" belongs to another search: \"backend\" is \"toy\" there and \"other\" here, \"seed\" is nothing there and \"3\" "
-            "here (its runs would not be this search's): give another file, or ledger::mode::restart to overwrite it");
+  CHECK(
+      refusal(path, {}, "model=1; backend=other; seed=3") ==
+      "ledger \"" + path +
+          "\" belongs to another search: \"backend\" is \"toy\" there and \"other\" here, \"seed\" is nothing there and \"3\" "
+          "here (its runs would not be this search's): give another file, or ledger::mode::restart to overwrite it");
   CHECK(lines(path) == 3);
   CHECK(refusal(path, {}, "backend=toy; model=1").empty());
   CHECK(refusal(path, restart, "model=2").empty());
@@ -184,10 +185,11 @@ TEST_CASE("of long values that differ only the words that do are told") {
   const std::string path = folder / "l.jsonl", long_one = "model=1; backend=mlp of digits, batch 64, rate 0.";
   ledger{path}.search_started(about(long_one + "1, momentum 0.9"));
   CHECK(has(refusal(path, {}, long_one + "01, momentum 0.9"),
-            "another search: \"backend\" is \"0.1\" there and \"0.01\" here (its"));
+            "another search: \"backend\" is \"rate 0.1\" there and \"rate 0.01\" here (its"));
 }
 
-TEST_CASE("a ledger of a trainer without a signature goes by FP32's first losses, as far as the trainer repeats itself") {
+TEST_CASE(
+    "a ledger of a trainer without a signature goes by FP32's first losses, as far as the trainer repeats itself") {
   const scratch folder;
   const std::string path = folder / "l.jsonl";
   const auto written = [&](double again) {
@@ -197,9 +199,7 @@ TEST_CASE("a ledger of a trainer without a signature goes by FP32's first losses
     first.sample.curve = {2.5, again, 2.1};
     l.trial_done(first);
   };
-  const auto refused = [&](const std::string& losses) {
-    return refusal(path, {}, "model=1; losses=" + losses);
-  };
+  const auto refused = [&](const std::string& losses) { return refusal(path, {}, "model=1; losses=" + losses); };
   written(2.25);
   CHECK(refused("2.5,2.25").empty());
   CHECK(refused("2.5,2.25000001").empty());  // another compiler's roundings

@@ -64,8 +64,8 @@ inline void require_seal(std::string_view line, const json_place& place) {
   constexpr std::size_t digits = 8, size = before.size() + digits + after.size();
   const std::string_view seal = line.substr(line.size() - std::min(size, line.size()));
   require<file_error>(seal.size() == size && seal.starts_with(before) && seal.ends_with(after),
-                      "{}: no checksum at its end (it was changed after it was written, or by comp 0.1): {}", place.str(),
-                      place.remedy);
+                      "{}: no checksum at its end (it was changed after it was written, or by comp 0.1): {}",
+                      place.str(), place.remedy);
   const std::string sum = crc32_of(std::string{line.substr(0, line.size() - size)} + '}');
   require<file_error>(seal.substr(before.size(), digits) == sum,
                       "{}: its checksum is not that of its text, which is {} (it was changed after it was written): {}",
@@ -174,8 +174,8 @@ inline std::vector<double> numbers_of(const std::string& field) {
 }
 
 /// Whether FP32's first losses are those of the recorded search, which ran the same batches again in its baseline: that
-/// tells how far they may be apart. A training that repeats itself may differ in roundings, another one by a part of the
-/// loss.
+/// tells how far they may be apart. A training that repeats itself may differ in roundings, another one by a part of
+/// the loss.
 inline bool same_losses(const std::string& recorded, const std::string& now, const std::vector<trial>& trials) {
   if (recorded == now || trials.empty()) return true;
   const std::vector<double> before = numbers_of(recorded), here = numbers_of(now);
@@ -218,20 +218,21 @@ std::string signature_difference(const std::string& path,
   std::string text;
   for (const auto& [name, values] : fields) {
     std::string_view before = values.first, here = values.second;
-    const auto trim = [&](auto from_front, auto drop) {
-      std::size_t same = 0, words = 0;
-      while (same < std::min(before.size(), here.size()) && from_front(before, same) == from_front(here, same)) {
-        if (const char c = from_front(before, same++); c == ' ' || c == ',') words = same;
-      }
-      drop(before, words), drop(here, words);
-    };
-    trim([](std::string_view t, std::size_t i) { return t[i]; },
-         [](std::string_view& t, std::size_t n) { t.remove_prefix(n); });
-    trim([](std::string_view t, std::size_t i) { return t[t.size() - 1 - i]; },
-         [](std::string_view& t, std::size_t n) { t.remove_suffix(n); });
+    const auto ends_word = [](char c) { return c == ' ' || c == ','; };
+    std::size_t same = 0, word = 0, before_it = 0;  // from the front; the word before is kept: it says of what
+    for (; same < std::min(before.size(), here.size()) && before[same] == here[same]; ++same) {
+      if (ends_word(before[same])) before_it = std::exchange(word, same + 1);
+    }
+    before.remove_prefix(before_it), here.remove_prefix(before_it);
+    for (same = 0, word = 0; same < std::min(before.size(), here.size()); ++same) {  // from the back
+      const char c = before[before.size() - 1 - same];
+      if (c != here[here.size() - 1 - same]) break;
+      if (ends_word(c)) word = same + 1;
+    }
+    before.remove_suffix(word), here.remove_suffix(word);
     const auto shown = [](std::string_view value) { return value.empty() ? "nothing" : in_quotes<Json>(value, 120); };
-    text += fmt::format("{} {} is {} there and {} here", text.empty() ? "" : ",", in_quotes<Json>(name, 40), shown(before),
-                        shown(here));
+    text += fmt::format("{} {} is {} there and {} here", text.empty() ? "" : ",", in_quotes<Json>(name, 40),
+                        shown(before), shown(here));
   }
   return fmt::format(
       "ledger \"{}\" belongs to another search:{} (its runs would not be this search's): give another file, or "

@@ -15,22 +15,40 @@
 
 namespace comp {
 
+namespace detail {
+template <class O>
+struct watching {
+  static_assert(Observer<O>);
+};
+}  // namespace detail
+
 /// The settings of a search; copy it, keep it, run it on any number of trainers.
-template <OperatorPolicy P, SearchStrategy S1 = strategy::guided, SearchStrategy S2 = strategy::greedy>
+template <class P, class S1 = strategy::guided, class S2 = strategy::greedy>
 struct two_stage {
+  // Not constraints: where a template argument is deduced compilers list candidates and leave the reason out.
+  static_assert(OperatorPolicy<P>);
+  static_assert(SearchStrategy<S1>);
+  static_assert(SearchStrategy<S2>);
+
   P policy = {};
   S1 stage1 = {};  // judged by losses; strategy::guided, the default, does both stages
   S2 stage2 = {};  // judged by times
   search_settings settings = {};
 
-  /// Searches the plan for `trainer`, which is left with outcome.trained_batches trained: FP32's and those of plans that
-  /// were accepted; comp::post_training goes on from there. After an exception it is at the start (where it can be
+  /// Searches the plan for `trainer`, which is left with outcome.trained_batches trained: FP32's and those of plans
+  /// that were accepted; comp::post_training goes on from there. After an exception it is at the start (where it can be
   /// restored). Throws: `settings_error`, `space_error` before anything is run; `comp::error` when FP32 itself does not
   /// train; `interrupted` when an observer asked to stop; what observers throw.
-  template <Backend B, Observer... Observers>
+  template <class B, class... Observers>
   outcome run(B& trainer, Observers&&... observers) const {
-    observer_list<std::remove_reference_t<Observers>...> list{observers...};
-    return search_run<B, P, S1, S2, decltype(list)>{policy, stage1, stage2, settings, trainer, list}();
+    static_assert(Backend<B>);
+    (void)(sizeof(detail::watching<std::remove_reference_t<Observers>>) + ... + 0);
+    constexpr bool sound = OperatorPolicy<P> && SearchStrategy<S1> && SearchStrategy<S2> && Backend<B> &&
+                           (Observer<std::remove_reference_t<Observers>> && ...);
+    if constexpr (sound) {  // or the sentence would be lost among what follows from it
+      observer_list<std::remove_reference_t<Observers>...> list{observers...};
+      return search_run<B, P, S1, S2, decltype(list)>{policy, stage1, stage2, settings, trainer, list}();
+    }
   }
 };
 
