@@ -5,6 +5,8 @@
 #include <stdexcept>
 
 #include "fake_search.hpp"
+#include "truth/trainer.hpp"
+#include "truth/worlds.hpp"
 
 using comp::precision;
 
@@ -59,6 +61,16 @@ struct says : fake::trainer {
     change(got);
     return got;
   }
+};
+
+// Trainers of the lab whose restore() or set_precision() does nothing.
+struct keeps_training : truth::full_trainer {
+  using truth::full_trainer::full_trainer;
+  void restore(const truth::state&) {}
+};
+struct keeps_fp32 : truth::full_trainer {
+  using truth::full_trainer::full_trainer;
+  void set_precision(const comp::plan&) {}
 };
 
 comp::outcome searched(auto& trainer, fake::watcher& watching, comp::search_settings settings = {}) {
@@ -226,4 +238,25 @@ TEST_CASE("an exception that is none is a failed trial") {
   CHECK(got.plan.count_low() == 0);
   CHECK(std::any_of(got.trials.begin(), got.trials.end(),
                     [](const comp::trial& t) { return t.sample.message == "an exception that is no std::exception"; }));
+}
+
+TEST_CASE("in the worlds of the lab no sound trainer is suspected, and nearly all that do not restore are") {
+  using make = truth::world (*)(std::uint64_t);
+  constexpr std::uint64_t seeds = 20;
+  std::size_t suspected = 0, restores = 0, precisions = 0, worlds = 0;
+  const auto wrong = [](auto&& trainer) { return !comp::check(trainer, truth::lists{}).ok(); };
+  for (const make world :
+       {make{truth::small_dag}, make{truth::noisy_losses}, make{truth::raises_by_5_percent}, make{truth::chaotic},
+        make{truth::lengths}, make{truth::pairs}, make{truth::sensitive}, make{truth::signs}, make{truth::bad_input}}) {
+    for (std::uint64_t seed = 0; seed < seeds; ++seed, ++worlds) {
+      suspected += wrong(truth::full_trainer{world(seed)});
+      restores += wrong(keeps_training{world(seed)});
+      precisions += wrong(keeps_fp32{world(seed)});
+    }
+  }
+  MESSAGE(worlds << " worlds: " << suspected << " sound trainers suspected, told: " << restores
+                 << " without restore(), " << precisions << " without set_precision()");
+  CHECK(suspected == 0);
+  CHECK(restores >= worlds * 8 / 10);
+  CHECK(precisions >= seeds);  // of the worlds that repeat themselves to the bit
 }

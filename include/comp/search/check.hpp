@@ -22,6 +22,7 @@
 #include <exception>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -191,7 +192,10 @@ inline bool changes_nothing(const sample& fp32, const sample& low) {
   if (n < 2 || !low.ok() ||
       !std::equal(low.curve.begin(), low.curve.begin() + static_cast<std::ptrdiff_t>(n), fp32.curve.begin()))
     return false;
-  const paired_speedup times = compare_paired(fp32.batch_seconds, low.batch_seconds);
+  const std::size_t timed = std::min(fp32.batch_seconds.size(), low.batch_seconds.size());
+  if (timed < 2) return true;  // the first batch pays for what is made once
+  const std::span<const double> a{fp32.batch_seconds}, b{low.batch_seconds};
+  const paired_speedup times = compare_paired(a.subspan(1, timed - 1), b.subspan(1, timed - 1));
   return !times.clearly_faster() && !times.clearly_slower() && times.ratio > 0.8 && times.ratio < 1.25;
 }
 inline std::string ignored_sentence(precision low) {
