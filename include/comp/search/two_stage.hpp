@@ -15,20 +15,25 @@
 
 namespace comp {
 
+// What a search is made of, named where the compiler has to look at it. Constraints of two_stage itself, whose
+// arguments are deduced, would be answered with a list of candidates, and nvcc gives no reason for a static_assert.
 namespace detail {
-template <class O>
-struct watching {
-  static_assert(Observer<O>);
-};
+template <OperatorPolicy P>
+struct classified_by {};
+template <SearchStrategy S>
+struct searched_by {};
+template <Backend B>
+struct trained_by {};
+template <Observer O>
+struct watched_by {};
 }  // namespace detail
 
 /// The settings of a search; copy it, keep it, run it on any number of trainers.
 template <class P, class S1 = strategy::guided, class S2 = strategy::greedy>
 struct two_stage {
-  // Not constraints: where a template argument is deduced compilers list candidates and leave the reason out.
-  static_assert(OperatorPolicy<P>);
-  static_assert(SearchStrategy<S1>);
-  static_assert(SearchStrategy<S2>);
+  using policy_type = detail::classified_by<P>;
+  using stage1_type = detail::searched_by<S1>;
+  using stage2_type = detail::searched_by<S2>;
 
   P policy = {};
   S1 stage1 = {};  // judged by losses; strategy::guided, the default, does both stages
@@ -41,11 +46,13 @@ struct two_stage {
   /// train; `interrupted` when an observer asked to stop; what observers throw.
   template <class B, class... Observers>
   outcome run(B& trainer, Observers&&... observers) const {
-    static_assert(Backend<B>);
-    (void)(sizeof(detail::watching<std::remove_reference_t<Observers>>) + ... + 0);
+    using trainer_type = detail::trained_by<B>;
+    (void)(sizeof(detail::watched_by<std::remove_reference_t<Observers>>) + ... + sizeof(trainer_type));
     constexpr bool sound = OperatorPolicy<P> && SearchStrategy<S1> && SearchStrategy<S2> && Backend<B> &&
                            (Observer<std::remove_reference_t<Observers>> && ...);
-    if constexpr (sound) {  // or the sentence would be lost among what follows from it
+    if constexpr (!sound) {
+      return {};  // or the sentence would be lost among what follows from it
+    } else {
       observer_list<std::remove_reference_t<Observers>...> list{observers...};
       return search_run<B, P, S1, S2, decltype(list)>{policy, stage1, stage2, settings, trainer, list}();
     }
