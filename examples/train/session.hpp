@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <comp/comp.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/observe/t4.hpp>
@@ -165,9 +166,9 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
                 const std::vector<comp::precision>& sped_up) {
   require_outputs(chosen);
   fmt::print("{}, on {}\n", description, trainer.hardware().name);
-  comp::require<comp::error>(std::fflush(stdout) == 0,  // before the progress on stderr, also into a file
-                             "standard output cannot be written ({}): free some space, or lead it elsewhere",
-                             comp::detail::errno_text());
+  const int full = std::fflush(stdout) == 0 ? 0 : errno;  // before the progress on stderr, also into a file
+  comp::require<comp::error>(full == 0, "standard output cannot be written ({}): free some space, or lead it elsewhere",
+                             comp::detail::errno_text(full));
   const auto precisions = precisions_for(chosen, sped_up);
   const comp::stop_on_signal signals;
   try {
