@@ -250,6 +250,10 @@ TEST_CASE("keep_old sets an old ledger aside, but not one that a search writes t
     CHECK(text_of(path) == now);
   }
   CHECK(refusal(path, ledger::mode::keep_old, "model=3").empty());
+  std::filesystem::remove(path + ".old");
+  std::filesystem::create_directory(path + ".old");
+  CHECK(has(refusal(path, ledger::mode::keep_old),
+            "cannot be renamed to \"" + path + ".old\" (Is a directory): move it"));
 }
 
 TEST_CASE("start_new keeps an existing file") {

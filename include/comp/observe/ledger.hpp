@@ -112,9 +112,9 @@ class basic_ledger {
     file_ = detail::file_handle{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     if (!file_.is_open() || !detail::is_regular(file_.get())) return;
     lock();
-    require<file_error>(std::rename(path_.c_str(), (path_ + ".old").c_str()) == 0,
-                        "ledger \"{}\" cannot be renamed to \"{}.old\" ({}): move it away", path_, path_,
-                        detail::errno_text());
+    const int code = std::rename(path_.c_str(), (path_ + ".old").c_str()) == 0 ? 0 : errno;
+    require<file_error>(code == 0, "ledger \"{}\" cannot be renamed to \"{}.old\" ({}): move it away", path_, path_,
+                        detail::errno_text(code));
   }
 
   void lock() {
@@ -148,9 +148,9 @@ class basic_ledger {
   }
 
   void cut_to_size(std::string_view what) {
-    require<file_error>(::ftruncate(file_.get(), static_cast<off_t>(size_)) == 0,
-                        "ledger \"{}\" keeps {} ({}): delete what follows byte {} of the file", path_, what,
-                        detail::errno_text(), size_);
+    const int code = ::ftruncate(file_.get(), static_cast<off_t>(size_)) == 0 ? 0 : errno;
+    require<file_error>(code == 0, "ledger \"{}\" keeps {} ({}): delete what follows byte {} of the file", path_, what,
+                        detail::errno_text(code), size_);
   }
 
   void append(const std::string& line) {
