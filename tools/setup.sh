@@ -8,6 +8,7 @@ meson_version=1.12.1
 ninja_version=1.13.0
 onednn_wheel=2022.2.1 # PyPI's; it holds oneDNN 2.6, which Debian 12 packages and Ubuntu 22.04 and 24.04 do not
 torch_version=${COMP_TORCH_VERSION:-2.11.0} # PyPI's; ./run test passes with the newest 2.x too
+apt_tries=120 # of apt_pause seconds, for another program's lock
 jargon_text=/usr/share/doc/jargon-text/jargon.txt.gz
 
 build_packages=(
@@ -102,6 +103,21 @@ find_missing() {
   done
 }
 
+# apt-get, as root, with the arguments given; where another program holds the package manager's lock (on a freshly started
+# Ubuntu the one that installs updates) it is waited for, ten minutes at most.
+apt_get() {
+  local said tries status
+  for ((tries = 0; ; ++tries)); do
+    status=0
+    said=$(as_root env LC_ALL=C DEBIAN_FRONTEND=noninteractive apt-get -qq "$@" 2>&1 >/dev/null) || status=$?
+    [[ $status != 0 && $said == *"Could not get lock"* && $tries -lt $apt_tries ]] || break
+    ((tries)) || echo "  waiting for another program that installs packages (apt's lock is taken) ..."
+    sleep "${apt_pause:-5}"
+  done
+  [[ -z $said ]] || echo "$said" >&2
+  return "$status"
+}
+
 as_root() {
   if ((EUID == 0)); then "$@"; else sudo "$@"; fi
 }
@@ -141,13 +157,13 @@ need_packages() {
     return
   fi
   echo "Installing what is missing:"
-  as_root apt-get -qq update || echo "run: apt-get update failed; trying with the lists that are there" >&2
+  apt_get update || echo "run: apt-get update failed; trying with the lists that are there" >&2
   for row in "${missing[@]}"; do
     packages=$(names_of "${row%%|*}" | tr '\n' ' ') || true
     [[ $packages ]] || continue
     echo "  $packages(${row##*|})"
     # shellcheck disable=SC2086 # several names
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $packages >/dev/null || true
+    apt_get install -y --no-install-recommends $packages || true
   done
   find_missing "$@"
   refuse_if_required "could not be installed: install by hand and run again"

@@ -94,14 +94,14 @@ std::vector<setting> settings() {
 comp::replay recorded(const bench::world& model, const comp::search_space& space) {
   const std::string path =
       (std::filesystem::temp_directory_path() / fmt::format("comp-strategies-{}.jsonl", ::getpid())).string();
-  std::string text = comp::detail::ledger_header("bench strategies") + "\n";
+  std::string text = comp::detail::ledger_header("bench strategies");
   auto every = strategy::exhaustive{}.start(space);
   std::size_t number = 0;
   for (auto plans = every.ask(64); !plans.empty(); plans = every.ask(64)) {
     for (const comp::plan& p : plans) {
       comp::trial t = model.measured(space, p);
       t.number = number++;
-      text += comp::json_text(comp::json_of(t)) + "\n";
+      text += comp::detail::ledger_line(t);
     }
   }
   comp::detail::write_file(path, text);

@@ -40,6 +40,9 @@ class any_strategy {
     void tell(const comp::trial& seen) {
       std::visit([&](auto& s) { s.tell(seen); }, started_);
     }
+    std::size_t at_most() const {
+      return std::visit([](const auto& s) { return static_cast<std::size_t>(s.at_most()); }, started_);
+    }
 
    private:
     started_type started_;

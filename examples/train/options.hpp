@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <comp/core/error.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/scaling/settings.hpp>
@@ -15,6 +17,7 @@
 #include <range/v3/view/split.hpp>
 #include <range/v3/view/transform.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace train {
@@ -147,7 +150,36 @@ inline std::string check_precisions(const std::string& text) {
   return {};
 }
 
+/// What CLI11 converts in silence: signs and numbers that wrap around, nan and inf.
+inline std::string check_whole(const std::string& text) {
+  std::uint64_t value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code == std::errc{} && end == text.data() + text.size()) return {};
+  return "\"" + text + "\" is no whole number from 0 to 18446744073709551615: write digits alone";
+}
+inline std::string check_finite(const std::string& text) {
+  double value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code == std::errc{} && end == text.data() + text.size() && std::isfinite(value)) return {};
+  return "\"" + text + "\" is no number, or none that can be used: write one such as 0.01 or 1e-3";
+}
+inline std::string check_unsigned(const std::string& text) {
+  return text.find('-') == std::string::npos ? "" : "\"" + text + "\" is negative: write a size such as 800MiB";
+}
+
+/// Throws: `error` for more threads than processors, which would only wait for each other.
+inline void require_threads(const options& chosen) {
+  const unsigned processors = std::max(std::thread::hardware_concurrency(), 1U);
+  comp::require<comp::error>(
+      chosen.threads <= static_cast<int>(processors),
+      "--threads {} (this program may run on {} processor{}, and more threads only wait for each "
+      "other): give {} at most, or leave it out",
+      chosen.threads, processors, processors == 1 ? "" : "s", processors);
+}
+
 inline void describe(CLI::App& app, options& chosen) {
+  const CLI::Validator whole{[](std::string& text) { return check_whole(text); }, ""};
+  const CLI::Validator finite{[](std::string& text) { return check_finite(text); }, ""};
   // ./run demo gives options of its own, then the user's.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.description(
@@ -173,12 +205,17 @@ inline void describe(CLI::App& app, options& chosen) {
       ->check(CLI::IsMember({"host", "cuda", "libtorch"}))
       ->capture_default_str();
   job->add_option("--epochs", chosen.epochs, "Epochs to train in all; batches that the search trained for good count")
+      ->check(whole)
       ->check(CLI::Range(1, 1000000))
       ->capture_default_str();
-  job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")->check(CLI::Range(1, 1 << 20));
+  job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")
+      ->check(whole)
+      ->check(CLI::Range(1, 1 << 20));
   job->add_option("--limit", chosen.limit, "Training examples per epoch, the first ones (default: all)")
+      ->check(whole)
       ->check(CLI::PositiveNumber);
   job->add_option("--learning-rate", chosen.learning_rate, "Of the optimiser (default: the model's)")
+      ->check(finite)
       ->check(CLI::PositiveNumber);
   job->add_option(
          "--scaling", chosen.scaling,
@@ -189,11 +226,17 @@ inline void describe(CLI::App& app, options& chosen) {
   job->add_option(
          "--accumulate", chosen.accumulate,
          "Batches whose gradients make a step, of the host and cuda backends; each is as large as --batch says")
+      ->check(whole)
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  job->add_option("--seed", chosen.seed, "Of weights, shuffling, dropout and random search")->capture_default_str();
-  job->add_option("--threads", chosen.threads, "Threads that compute (default: all cores)")->check(CLI::Range(1, 1024));
+  job->add_option("--seed", chosen.seed, "Of weights, shuffling, dropout and random search")
+      ->check(whole)
+      ->capture_default_str();
+  job->add_option("--threads", chosen.threads, "Threads that compute (default: all cores)")
+      ->check(whole)
+      ->check(CLI::Range(1, 1024));
   job->add_option("--gpu", chosen.gpu, "Which GPU the cuda backend trains on")
+      ->check(whole)
       ->check(CLI::Range(0, 1023))
       ->capture_default_str();
   job->add_option(
@@ -205,15 +248,19 @@ inline void describe(CLI::App& app, options& chosen) {
   job->add_option("--size", chosen.size, "Of bert: base, small or tiny; of gan: connected or convolutional")
       ->check(CLI::IsMember({"base", "small", "tiny", "connected", "convolutional"}));
   job->add_option("--layers", chosen.layers, "Blocks of the transformer")
+      ->check(whole)
       ->check(CLI::Range(1, 96))
       ->capture_default_str();
   job->add_option("--width", chosen.width, "Width of the transformer")
+      ->check(whole)
       ->check(CLI::Range(8, 16384))
       ->capture_default_str();
   job->add_option("--heads", chosen.heads, "Attention heads of the transformer")
+      ->check(whole)
       ->check(CLI::Range(1, 128))
       ->capture_default_str();
   job->add_option("--context", chosen.context, "Characters that the transformer sees")
+      ->check(whole)
       ->check(CLI::Range(2, 8192))
       ->capture_default_str();
 
@@ -253,17 +300,20 @@ inline void describe(CLI::App& app, options& chosen) {
       ->check(CLI::Validator{[](std::string& text) { return check_precisions(text); }, "LIST|auto"})
       ->capture_default_str();
   search->add_option("--tolerance", chosen.tolerance, "How far above FP32's a plan's loss may be, as a part of it")
+      ->check(finite)
       ->check(CLI::Range(0.0, 9.0))
       ->capture_default_str();
   search
       ->add_option("--level", chosen.level,
                    "Chance that a plan is wrongly accepted, or wrongly rejected; a lower one takes more batches")
+      ->check(finite)
       ->check(CLI::Range(1e-6, 0.49))
       ->capture_default_str();
   search
       ->add_option("--budget", chosen.budget,
                    "Part of the training (--epochs, or 100 where that is more) that the search may cost; while much is "
                    "to be gained, eight times that")
+      ->check(finite)
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   search
@@ -277,7 +327,9 @@ inline void describe(CLI::App& app, options& chosen) {
       ->add_option(
           "--memory-limit", chosen.memory_limit,
           "The fastest plan that needs no more memory is wanted: bytes, or as 800MiB, 4GiB (default: no limit)")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->transform(CLI::Validator{[](std::string& text) { return check_unsigned(text); }, ""})
+      ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 62));
   search
       ->add_option("--slowdown", chosen.slowdown,
                    "The plan with the least memory is wanted of those that are by such a part slower than the fastest")

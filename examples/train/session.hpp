@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <comp/comp.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/observe/t4.hpp>
@@ -66,11 +67,23 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
   return settings;
 }
 
-/// The ledger of this run; without --resume an older one is kept beside it.
-inline std::string ledger_path(const options& chosen) {
-  const auto path = chosen.out / "search.jsonl";
-  if (!chosen.resume && std::filesystem::exists(path)) std::filesystem::rename(path, path.string() + ".old");
-  return path.string();
+/// Throws: `error`, naming the option, where what is to be written at the end could not be: said before the search.
+inline void require_outputs(const options& chosen) {
+  const auto of_option = [](const char* option, const std::string& path) {
+    try {
+      comp::detail::require_writable(path);
+    } catch (const comp::file_error& e) {
+      throw comp::error{fmt::format("{}: {}", option, e.what())};
+    }
+  };
+  std::error_code failed;
+  std::filesystem::create_directories(chosen.out, failed);
+  comp::require<comp::error>(!failed, "--out: \"{}\" cannot be made ({}): give a folder that can be written",
+                             chosen.out.string(), failed.message());
+  if (!chosen.plan.empty()) return;
+  for (const char* file : {"plan.json", "summary.json", "report.html"})
+    of_option("--out", (chosen.out / file).string());
+  if (!chosen.t4.empty()) of_option("--t4", chosen.t4.string());
 }
 
 /// Trains an epoch under each contestant, from where the search began, so that the report can compare losses and scores
@@ -102,7 +115,8 @@ comp::outcome search(const options& chosen, Trainer& trainer, comp::search_setti
   const comp::two_stage search{policy_for(chosen, trainer.hardware(), low), any_strategy{chosen.stage1, chosen.seed},
                                any_strategy{chosen.stage2, chosen.seed}, std::move(settings)};
   const auto start = trainer.save();
-  comp::ledger ledger{ledger_path(chosen)};
+  comp::ledger ledger{(chosen.out / "search.jsonl").string(),
+                      chosen.resume ? comp::ledger::mode::resume_or_start : comp::ledger::mode::keep_old};
   comp::outcome found = search.run(trainer, comp::progress_bar{}, ledger, signals);
   if (chosen.compare_epochs) fill_in_epochs(trainer, start, found);
   comp::save(found, (chosen.out / "plan.json").string());
@@ -154,9 +168,11 @@ void train_on(const options& chosen, Trainer& trainer, const comp::outcome& foun
 template <class Trainer>
 int run_session(const options& chosen, Trainer& trainer, const std::string& description,
                 const std::vector<comp::precision>& sped_up) {
-  std::filesystem::create_directories(chosen.out);
+  require_outputs(chosen);
   fmt::print("{}, on {}\n", description, trainer.hardware().name);
-  std::fflush(stdout);  // before the progress on stderr, also into a file
+  const int full = std::fflush(stdout) == 0 ? 0 : errno;  // before the progress on stderr, also into a file
+  comp::require<comp::error>(full == 0, "standard output cannot be written ({}): free some space, or lead it elsewhere",
+                             comp::detail::errno_text(full));
   const auto precisions = precisions_for(chosen, sped_up);
   const comp::stop_on_signal signals;
   try {
@@ -192,6 +208,7 @@ int run_main(int argc, char** argv, Run run) {
   try {
     require_heard(chosen);
     require_strategies(chosen);
+    require_threads(chosen);
     return run(chosen);
   } catch (const std::exception& failed) {
     fmt::print(stderr, "train: {}\n", failed.what());

@@ -4,6 +4,8 @@
 // Backends are elsewhere: they come with their own libraries (comp_host/device.hpp, comp_native/trainer.hpp).
 #pragma once
 
+#include <comp/core/cxx20.hpp>
+//
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/core/concepts.hpp>
 #include <comp/core/decision.hpp>
@@ -27,6 +29,7 @@
 #include <comp/policy/custom.hpp>
 #include <comp/policy/pytorch.hpp>
 #include <comp/policy/tensor_core.hpp>
+#include <comp/search/check.hpp>
 #include <comp/search/post_training.hpp>
 #include <comp/search/two_stage.hpp>
 #include <comp/strategy/exhaustive.hpp>

@@ -88,6 +88,23 @@ class SetUp(unittest.TestCase):
         self.assertEqual(len(installs), 1)
         self.assertTrue(installs[0].endswith(' can-do'), installs)
 
+    def test_another_program_that_installs_is_waited_for_and_said_once(self):
+        held = self.bin / 'held'
+        held.write_text('xx')  # so many more calls find the lock taken
+        self.stand_in('apt-get', f'if [[ -s {held} ]]; then truncate -s -1 {held}; '
+                                 'echo "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7" >&2; exit 100; fi\n'
+                                 f'echo "$@" >>{self.asked}\nfor word in "$@"; do [[ $word != can-* ]] || '
+                                 f'install -m 755 /dev/null {self.bin}/$word; done')
+        row = '"can-do | command can-do | a tool"'
+        got = bash(f'apt_pause=0.01; need_packages {row}; echo went on', PATH=self.path)
+        self.assertIn('went on', got.stdout, got.stderr)
+        self.assertEqual(got.stdout.count('waiting for another program that installs packages'), 1)
+        self.assertNotIn('Could not get lock', got.stderr)
+        held.write_text('x' * 1000)
+        got = bash(f'apt_pause=0; apt_tries=3; need_packages "{row[1:-1].replace("can-do", "can-not")}"', PATH=self.path)
+        self.assertEqual(got.returncode, 1)
+        self.assertIn('Could not get lock', got.stderr)
+
     def test_what_cannot_be_installed_is_named_and_ends_the_script(self):
         got = self.need('gone-1 | command gone-1 | first', 'gone-2 | header no/such.h | second')
         self.assertEqual(got.returncode, 1)

@@ -72,6 +72,21 @@ struct overloaded : whole::backend {  // two of one name, one of them right
 };
 static_assert(comp::Backend<overloaded>);
 
+struct runs_epochs_by_number : whole::backend {
+  using whole::backend::run_epoch;
+  comp::sample run_epoch(int) { return {}; }
+};
+static_assert(!comp::Backend<runs_epochs_by_number>);
+struct stops_in_any_way : whole::backend {
+  comp::sample run_epoch() { return {}; }
+  comp::sample run_epoch(auto&&) { return {}; }
+};
+static_assert(comp::Backend<stops_in_any_way>);
+struct may_be_verbose : whole::backend {
+  comp::sample run_epoch(bool = false) { return {}; }
+};
+static_assert(comp::Backend<may_be_verbose>);
+
 struct counts : whole::policy {
   mutable int asked = 0;
   comp::decision classify(const comp::op_info&) const {
@@ -84,7 +99,7 @@ static_assert(comp::OperatorPolicy<counts>);
 struct not_an_observer {
   int number;
 };
-static_assert(comp::Observer<not_an_observer>);  // watches nothing, costs nothing
+static_assert(!comp::Observer<not_an_observer>);  // a misspelt member looks like this
 
 }  // namespace
 
@@ -97,8 +112,7 @@ TEST_CASE("a list of observers calls what each has and nothing else") {
     int batches = 0;
     void batch_done(const comp::trial&, const comp::sample&) { ++batches; }
   } counting;
-  not_an_observer nothing{};
-  comp::observer_list list{stopping, counting, nothing};
+  comp::observer_list list{stopping, counting};
   const comp::trial t;
   CHECK_FALSE(list.trial_done(t));
   CHECK(list.trial_done(t));

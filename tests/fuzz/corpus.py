@@ -18,7 +18,7 @@ PLAN = b'''{"comp_plan": 1, "comp_version": "0.1.0", "plan": "011",
 "model": {"fingerprint": "33682b02222891cc", "operators": 3},
 "operators": [{"kind": "conv2d", "name": "stem", "precision": "fp16"}, {"kind": "batch_norm", "name": "norm", "precision": "fp32"},
 {"kind": "softmax", "name": "head", "precision": "fp32"}], "precisions": ["fp32", "fp16"], "speedup": 1.25, "speedup_bounds": [1.2, "inf"]}'''
-LEDGER = b'''{"comp_ledger":1,"signature":"model=1; backend=toy","started":"2026-01-31T12:00:00Z"}
+LEDGER = b'''{"comp_ledger":2,"signature":"model=1; backend=toy","started":"2026-01-31T12:00:00Z"}
 {"accepted":true,"bounds":["-inf",0.02],"label":"fp32","number":0,"plan":"111","repeat":0,"sample":{"batch_seconds":[0.01,0.02],"batches":2,"curve":[2.5,"nan"],"loss":2.25,"losses":[1,2],"message":"x","peak_bytes":1024,"score":0.5,"seconds":0.03,"status":"ok"},"seconds":0.015,"stage":"baseline"}
 {"accepted":false,"bounds":[0,1],"number":1,"plan":"0b1","repeat":1,"sample":{"batches":0,"loss":"nan","peak_bytes":0,"seconds":0,"status":"not_finite"},"seconds":"inf","stage":"epochs"}
 {"end":true,"plan":"011","runs":2,"speedup":1.25}

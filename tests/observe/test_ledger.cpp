@@ -158,7 +158,7 @@ TEST_CASE("a corrupt line is refused with its number, and the file stays as it w
   SUBCASE("a huge number") { text.replace(text.find("\"repeat\":0", third_line), 10, "\"repeat\":1e400"); }
   write_text(path, text);
   CHECK(has(refusal(path), "l.jsonl\" line 3: "));
-  CHECK(has(refusal(path), "mend the line, or start again with ledger::mode::restart or another file"));
+  CHECK(has(refusal(path), "delete the line, or start again with ledger::mode::restart or another file"));
   CHECK(text_of(path) == text);
   CHECK_THROWS_AS((void)comp::read_ledger(path), comp::file_error);
   CHECK(refusal(path, restart).empty());
@@ -169,14 +169,91 @@ TEST_CASE("a ledger of another search is refused, saying which parts differ") {
   const scratch folder;
   const std::string path = folder / "l.jsonl";
   search(path, 2);
-  CHECK(refusal(path, {}, "model=1; backend=other; seed=3") ==
-        "ledger \"" + path +
-            "\" belongs to another search: it has \"backend=toy\", this search has \"backend=other; seed=3\" "
-            "(its runs would not be this search's): give another file, or ledger::mode::restart to overwrite it");
+  CHECK(
+      refusal(path, {}, "model=1; backend=other; seed=3") ==
+      "ledger \"" + path +
+          "\" belongs to another search: \"backend\" is \"toy\" there and \"other\" here, \"seed\" is nothing there and \"3\" "
+          "here (its runs would not be this search's): give another file, or ledger::mode::restart to overwrite it");
   CHECK(lines(path) == 3);
   CHECK(refusal(path, {}, "backend=toy; model=1").empty());
   CHECK(refusal(path, restart, "model=2").empty());
   CHECK(lines(path) == 1);
+}
+
+TEST_CASE("of long values that differ only the words that do are told") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl", long_one = "model=1; backend=mlp of digits, batch 64, rate 0.";
+  ledger{path}.search_started(about(long_one + "1, momentum 0.9"));
+  CHECK(has(refusal(path, {}, long_one + "01, momentum 0.9"),
+            "another search: \"backend\" is \"rate 0.1\" there and \"rate 0.01\" here (its"));
+}
+
+TEST_CASE(
+    "a ledger of a trainer without a signature goes by FP32's first losses, as far as the trainer repeats itself") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  const auto written = [&](double again) {
+    ledger l{path, restart};
+    l.search_started(about("model=1; losses=2.5,2.25"));
+    comp::trial first = found.trials[0];
+    first.sample.curve = {2.5, again, 2.1};
+    l.trial_done(first);
+  };
+  const auto refused = [&](const std::string& losses) { return refusal(path, {}, "model=1; losses=" + losses); };
+  written(2.25);
+  CHECK(refused("2.5,2.25").empty());
+  CHECK(refused("2.5,2.25000001").empty());  // another compiler's roundings
+  CHECK(has(refused("2.5,2.249"), "\"losses\" is \"2.5,2.25\" there and \"2.5,2.249\" here"));
+  for (const char* other : {"2.5", "2.5,2.25,2", "", "x", "2.5,nan"}) CHECK_FALSE(refused(other).empty());
+  written(2.24);  // does not repeat itself
+  CHECK(refused("2.5,2.249").empty());
+  CHECK_FALSE(refused("2.5,1.9").empty());
+  ledger{path, restart}.search_started(about("model=1; losses=2.5,2.25"));
+  CHECK(refused("2.5,1").empty());  // nothing was recorded
+}
+
+TEST_CASE("an edited number, label or letter is refused, whichever it is") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  search(path, 3);
+  const std::string text = text_of(path);
+  std::size_t edited = 0;
+  for (std::size_t at = text.find('\n'); at < text.size(); ++at) {
+    if (text[at] < '0' || text[at] > '8') continue;
+    std::string changed = text;
+    ++changed[at];
+    write_text(path, changed);
+    CAPTURE(changed.substr(at - 5, 20));
+    const std::string said = refusal(path);
+    CHECK(has(said, "it was changed after it was written"));
+    ++edited;
+    at += 15;
+  }
+  CHECK(edited > 20);
+}
+
+TEST_CASE("keep_old sets an old ledger aside, but not one that a search writes to") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  CHECK(refusal(path, ledger::mode::keep_old).empty());
+  search(path, 2);
+  const std::string old = text_of(path);
+  {
+    ledger running{path, ledger::mode::keep_old};
+    running.search_started(about("model=2"));
+    CHECK(text_of(path + ".old") == old);
+    const std::string now = text_of(path);
+    CHECK(has(refusal(path, ledger::mode::keep_old), "is in use (another search writes to it)"));
+    CHECK(text_of(path) == now);
+    CHECK(text_of(path + ".old") == old);
+    running.search_started(about("model=2"));  // a training after it
+    CHECK(text_of(path) == now);
+  }
+  CHECK(refusal(path, ledger::mode::keep_old, "model=3").empty());
+  std::filesystem::remove(path + ".old");
+  std::filesystem::create_directory(path + ".old");
+  CHECK(has(refusal(path, ledger::mode::keep_old),
+            "cannot be renamed to \"" + path + ".old\" (Is a directory): move it"));
 }
 
 TEST_CASE("start_new keeps an existing file") {

@@ -66,7 +66,7 @@ TEST_CASE("a ledger of another model, without runs, or that is none is refused")
   const scratch other;
   CHECK(has(refused(written_ledger(other, "no model named"), made_up::graph(24)),
             "has a plan of 12 operators (the model has 24)"));
-  write_text(folder / "empty.jsonl", "{\"comp_ledger\":1,\"signature\":\"\",\"started\":\"\"}\n");
+  write_text(folder / "empty.jsonl", comp::detail::ledger_header(""));
   CHECK(has(refused(folder / "empty.jsonl", found.graph), "has no run"));
   write_text(folder / "none.txt", "hello\n");
   CHECK(has(refused(folder / "none.txt", found.graph), "is no ledger"));

@@ -227,6 +227,7 @@ static_assert(comp::Backend<trainer> && comp::detail::saves<trainer> && comp::de
 struct watcher {
   std::vector<std::string> calls = {};
   std::vector<comp::trial> done = {};
+  std::vector<std::string> warnings = {};
   std::vector<comp::trial> recalls_from = {};
   std::size_t recalled = 0;
   std::size_t epochs_at_most = 0;
@@ -265,6 +266,7 @@ struct watcher {
     return stops_after && stops_after(t);
   }
   bool stop_requested() { return stops_now && stops_now(); }
+  void warned(const std::string& sentence) { warnings.push_back(sentence); }
   void search_done(const comp::outcome&) { note("search_done"); }
 
  private:

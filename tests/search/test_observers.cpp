@@ -8,7 +8,9 @@ using comp::trial;
 
 namespace {
 
-struct silent {};
+struct silent {
+  void search_started(const comp::search_info&) {}
+};
 struct counting {
   int done = 0;
   void trial_done(const trial&) { ++done; }
@@ -31,6 +33,10 @@ struct stops_by_number {
   int trial_done(const trial&) { return 0; }
 };
 static_assert(!comp::Observer<stops_by_number> && !comp::Observer<stops_by_number&>);
+struct misspelt {
+  void trial_finished(const trial&) {}
+};
+static_assert(!comp::Observer<misspelt>);
 
 }  // namespace
 

@@ -134,8 +134,14 @@ TEST_CASE("FP32 that does not train is an error that says how it ended") {
   SUBCASE("not finite from the first batch") {
     world.loss_offset = fake::nan;
     fake::trainer trainer{world};
+    CHECK_THROWS_WITH_AS((void)search_with(trainer), doctest::Contains("the loss of batch 0 in FP32 is nan ("),
+                         comp::error);
+  }
+  SUBCASE("not finite later") {
+    world.swing = [](std::uint64_t batch) { return batch == 5 ? fake::nan : 0.0; };
+    fake::trainer trainer{world};
     CHECK_THROWS_WITH_AS((void)search_with(trainer),
-                         "FP32 training ended as not_finite after 1 batches (plans are judged against FP32, which must "
+                         "FP32 training ended as not_finite after 6 batches (plans are judged against FP32, which must "
                          "train): check the data, the learning rate and the backend",
                          comp::error);
   }

@@ -60,6 +60,11 @@ template <class B>
 concept stops = requires(B& b, const stop_predicate& stop) {
   { b.run_epoch(stop) } -> std::same_as<sample>;
 };
+// One run_epoch, or one that stops: an overload in another form would never be called.
+template <class B>
+concept has_one_run_epoch = requires {
+  &B::run_epoch;
+};
 template <class B>
 concept profiles = requires(B& b) {
   { b.profile() } -> std::same_as<std::vector<op_time>>;
@@ -140,6 +145,8 @@ concept Backend =
      || unmet<"a Backend needs: comp::sample run_epoch()">()) &&
     (requires(B& b) { { b.run_batch() } -> std::same_as<sample>; }
      || unmet<"a Backend needs: comp::sample run_batch()">()) &&
+    (detail::has_one_run_epoch<B> || detail::stops<B>
+     || unmet<"a Backend's second run_epoch needs the form: comp::sample run_epoch(const comp::stop_predicate&)">()) &&
     (!(detail::names_save<B> || detail::names_restore<B>) || detail::saves<B>
      || unmet<"a Backend that saves needs both: state save() and void restore(const state&)">()) &&
     (!detail::names_profile<B> || detail::profiles<B>

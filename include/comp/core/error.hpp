@@ -4,6 +4,8 @@
 // A message follows one grammar: <problem, with the value> (<why>): <what to do>.
 #pragma once
 
+#include <comp/core/cxx20.hpp>
+//
 #include <fmt/core.h>
 
 #include <concepts>

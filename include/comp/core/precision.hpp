@@ -5,6 +5,8 @@
 // (policy/tensor_core.hpp).
 #pragma once
 
+#include <comp/core/cxx20.hpp>
+//
 #include <array>
 #include <cstddef>
 #include <cstdint>

@@ -3,6 +3,8 @@
 // Keep a sentence on one source line: g++ and nvcc quote the line.
 #pragma once
 
+#include <comp/core/cxx20.hpp>
+//
 #include <algorithm>
 #include <cstddef>
 #include <type_traits>

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps every run of a search in a file, so that a search that was killed at any moment goes on from there and repeats
 // at most the run it was in. JSON lines, each on the disk before the search goes on:
-//   {"comp_ledger":1,"signature":"...","started":"2026-01-31T12:00:00Z"}
+//   {"comp_ledger":2,"signature":"...","started":"2026-01-31T12:00:00Z",...}
 //   {"number":0,"stage":"baseline","plan":"111",...}      one per run, everything needed to recall it
 //   (observe/json.hpp)
 //   {"end":true,"plan":"011","runs":42,"speedup":1.25}    the search is complete; later lines are training
+// Each line ends with a checksum of its text, "crc32":"1c291ca3": what was edited or damaged is not taken for a result.
 // The file doubles as a table of results to simulate searches with: `read_ledger`.
 // Not here: what makes recorded runs usable again; the search says so in its signature, "key=value; key=value".
 #pragma once
@@ -17,6 +18,7 @@
 #include <comp/search/observers.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <optional>
 #include <set>
 #include <string>
@@ -33,6 +35,7 @@ class basic_ledger {
   enum class mode : std::uint8_t {
     resume_or_start,  // goes on from the file if there is one
     start_new,        // refuses a file that is there
+    keep_old,         // renames it: PATH.old
     restart           // overwrites it
   };
 
@@ -68,7 +71,7 @@ class basic_ledger {
   void trial_done(const trial& t) {
     const auto key = key_of(t);
     if (recalled_.erase(key) > 0) return;
-    append(json_text<Json>(json_of<Json>(t)));
+    append(detail::ledger_line<Json>(t));
     recorded_.try_emplace(key, t);
     complete_ = false;
   }
@@ -80,7 +83,7 @@ class basic_ledger {
     line["plan"] = found.plan.str();
     line["runs"] = found.trials.size();
     line["speedup"] = json_of<Json>(found.speedup);
-    append(json_text<Json>(line));
+    append(detail::sealed(json_text<Json>(line)));
     complete_ = true;
   }
 
@@ -92,6 +95,7 @@ class basic_ledger {
   static std::string key_of(const trial& t) { return fmt::format("{} {} {}", name(t.stage), t.repeat, t.plan.str()); }
 
   void open() {
+    if (mode_ == mode::keep_old) set_aside();
     const int create = O_CREAT | (mode_ == mode::start_new ? O_EXCL : 0);
     file_ = detail::file_handle{::open(path_.c_str(), O_RDWR | O_APPEND | O_CLOEXEC | create, 0666)};
     if (file_.is_open()) return;
@@ -103,9 +107,20 @@ class basic_ledger {
                                  path_, detail::errno_text())};
   }
 
+  // What another search writes to is not taken from under it.
+  void set_aside() {
+    file_ = detail::file_handle{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+    if (!file_.is_open() || !detail::is_regular(file_.get())) return;
+    lock();
+    const int code = std::rename(path_.c_str(), (path_ + ".old").c_str()) == 0 ? 0 : errno;
+    require<file_error>(code == 0, "ledger \"{}\" cannot be renamed to \"{}.old\" ({}): move it away", path_, path_,
+                        detail::errno_text(code));
+  }
+
   void lock() {
-    if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) return;
-    const int code = errno;
+    int code = ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    if (code == 0 && !detail::is_at(file_.get(), path_)) code = EWOULDBLOCK;  // renamed meanwhile, by another search
+    if (code == 0) return;
     file_ = detail::file_handle{};
     require<file_error>(
         code != EWOULDBLOCK,
@@ -116,9 +131,12 @@ class basic_ledger {
 
   // Makes what was read the state of this ledger, and cuts off what cannot be used.
   void take(detail::ledger_content content, std::size_t bytes_in_file) {
-    if (content.usable_bytes > 0 && detail::signature_parts(content.signature) != detail::signature_parts(signature_)) {
-      file_ = detail::file_handle{};
-      throw file_error{detail::signature_difference<Json>(path_, content.signature, signature_)};
+    if (content.usable_bytes > 0) {
+      const auto other = detail::differing_fields(content.signature, signature_, content.trials);
+      if (!other.empty()) {
+        file_ = detail::file_handle{};
+        throw file_error{detail::signature_difference<Json>(path_, other)};
+      }
     }
     size_ = content.usable_bytes;
     complete_ = content.complete;
@@ -130,15 +148,14 @@ class basic_ledger {
   }
 
   void cut_to_size(std::string_view what) {
-    require<file_error>(::ftruncate(file_.get(), static_cast<off_t>(size_)) == 0,
-                        "ledger \"{}\" keeps {} ({}): delete what follows byte {} of the file", path_, what,
-                        detail::errno_text(), size_);
+    const int code = ::ftruncate(file_.get(), static_cast<off_t>(size_)) == 0 ? 0 : errno;
+    require<file_error>(code == 0, "ledger \"{}\" keeps {} ({}): delete what follows byte {} of the file", path_, what,
+                        detail::errno_text(code), size_);
   }
 
-  void append(std::string line) {
+  void append(const std::string& line) {
     require<file_error>(file_.is_open(), "ledger \"{}\" is not open (search_started opens it): pass it to a search",
                         path_);
-    line += '\n';
     int code = detail::write_all(file_.get(), line);
     if (code == 0) code = detail::flush_to_disk(file_.get());
     if (code == 0) {

@@ -10,9 +10,11 @@
 
 #include <chrono>
 #include <comp/observe/progress_text.hpp>
+#include <comp/search/noise.hpp>
 #include <comp/search/observers.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -33,6 +35,7 @@ class basic_progress_bar {
   void search_started(const search_info& info) {
     progress_.search_started(info.epochs_at_most);
     begun_ = false;
+    warned_.clear();
   }
 
   void trial_started(const trial& t) {
@@ -57,16 +60,23 @@ class basic_progress_bar {
     }
   }
 
+  void warned(const std::string& sentence) {
+    if (warned_.insert(sentence).second) print("Warning: " + detail::printable(sentence, 1000), "33");
+  }
+
   void search_done(const outcome& found) {
     leave();
     const paired_speedup over_fp32{found.speedup, found.speedup_bounds};
     const bool fp32 = !found.contest.empty() && found.plan == found.contest.front().plan;
+    const char* kept =
+        too_noisy_to_tell(found.contest) ? "FP32, too noisy to tell" : "FP32, no accepted plan is faster";
     std::string text = fmt::format("Found {}: {}", detail::printable(found.plan.str(), 40),
-                                   fp32 ? "FP32, no accepted plan is faster" : detail::faster_text(over_fp32, "FP32"));
+                                   fp32 ? kept : detail::faster_text(over_fp32, "FP32"));
     if (found.recalled > 0) {
       text += fmt::format("; {} of {} runs came from the ledger", found.recalled, found.trials.size());
     }
     print(text, "1");
+    for (const std::string& sentence : found.warnings) warned(sentence);
   }
 
  private:
@@ -134,6 +144,7 @@ class basic_progress_bar {
   stage stage_ = stage::baseline;
   bool begun_ = false;      // a stage
   bool line_open_ = false;  // the cursor stands behind a line that is redrawn
+  std::set<std::string> warned_ = {};
   clock::time_point start_ = clock::now();
   clock::time_point drawn_ = {};
 };

@@ -10,6 +10,7 @@
 #include <comp/search/observers.hpp>
 #include <cstddef>
 #include <limits>
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -66,6 +67,7 @@ class progress {
     const bool measured = at != under_way_.end();
     under_way_.erase(at, under_way_.end());
     learn_fp32(t);
+    if (t.stage == stage::contest && t.sample.ok()) turns_[t.plan.str()].push_back(t.sample.seconds);
     if (t.stage != stage_) return measured;  // FP32's, within a candidate's
     ++runs_;
     all_batches_ += t.sample.batches;
@@ -74,7 +76,7 @@ class progress {
       ++judged_;
       accepted_ += t.accepted ? 1 : 0;
       if (measured) run_seconds_ += t.sample.seconds, ++timed_;
-      if (t.accepted && t.seconds < best_seconds_) best_seconds_ = t.seconds;
+      if (t.accepted) best_seconds_ = std::min(best_seconds_, own_seconds(t));
     }
     return measured;
   }
@@ -85,6 +87,8 @@ class progress {
     runs_ = accepted_ = 0;
     all_batches_ = 0;
     plans_.clear();
+    turns_.clear();
+    fp32_now_.clear();
     judged_before_ = judged_;
   }
 
@@ -98,11 +102,11 @@ class progress {
     if (s == stage::epochs) {
       return text + fmt::format("{}, {} accepted{}", of(judged_ - judged_before_, "plan"), accepted_, best());
     }
-    return text + of(all_batches_, "batch") + (s == stage::baseline ? "" : " of " + of(plans_.size(), "plan"));
+    return text + of(all_batches_, "batch") + (s == stage::baseline ? "" : " of " + of(plans_.size(), "plan") + best());
   }
 
   /// "Judged by losses: 0011 took 52.1 ms per batch, 1.31x FP32, loss +0.22% of 16 batches, accepted". Times are set
-  /// against FP32's only where they were taken on the same batches.
+  /// against FP32's of the same stage, where it ran in it: a training's first batches load data and make kernels.
   std::string trial_line(const trial& t) const {
     const std::string plan = t.label.empty() ? t.plan.str() : t.label;
     std::string line = fmt::format("{}: {}", in_words(t.stage), printable(plan, 40));
@@ -112,12 +116,10 @@ class progress {
       return line;
     }
     if (t.repeat >= profile_repeats) return line + fmt::format(" took {:.3g} ms", 1e3 * t.sample.seconds);
-    line += fmt::format(" took {:.3g} ms per batch", 1e3 * t.seconds);
+    line += fmt::format(" took {:.3g} ms per batch", 1e3 * own_seconds(t));
     if (t.repeat >= first_look_repeats) return line + ", a first look";
     if (is_judged(t)) {
-      if (const double fp32 = fp32_seconds(); std::isfinite(fp32)) {
-        line += fmt::format(", {:.2f}x FP32", fp32 / t.seconds);
-      }
+      if (!fp32_now_.empty()) line += fmt::format(", {:.2f}x FP32", median(fp32_now_) / own_seconds(t));
       const auto change = change_of(t.sample, fp32_);
       line += change ? ", loss " + change_text(*change) : fmt::format(", loss {:.5g}", t.sample.loss);
       return line + (t.accepted ? ", accepted" : ", rejected");
@@ -149,18 +151,21 @@ class progress {
 
   // FP32's batches come in parts, each going on where the last one ended.
   void learn_fp32(const trial& t) {
-    if (t.stage != stage::baseline || t.repeat >= perturbed_repeats || !t.sample.ok()) return;
+    if (t.stage != stage::baseline || t.repeat >= first_look_repeats || !t.sample.ok()) return;
+    if (stage_ == stage::epochs) fp32_now_.push_back(own_seconds(t));
+    if (t.repeat >= perturbed_repeats) return;
+    fp32_plan_ = t.plan.str();
     const auto add = [](auto& to, const auto& more) { to.insert(to.end(), more.begin(), more.end()); };
     add(fp32_.curve, t.sample.curve);
     add(fp32_.batch_seconds, t.sample.batch_seconds);
     fp32_.loss = t.sample.loss;  // only asked for where there are no curves, and then there is one part
     fp32_.batches += t.sample.batches;
-    fp32_alone_ = t.seconds;
   }
-  double fp32_seconds() const {
-    std::vector<double> times = fp32_.batch_seconds;
-    if (times.empty()) return fp32_alone_;
-    if (times.size() > 3) times.erase(times.begin());  // as comp times a trial
+  // Of a batch; the first one is left out, as where comp times a trial.
+  static double own_seconds(const trial& t) {
+    std::vector<double> times = t.sample.batch_seconds;
+    if (times.empty()) return t.seconds;
+    if (times.size() > 3) times.erase(times.begin());
     return median(std::move(times));
   }
 
@@ -180,9 +185,14 @@ class progress {
   }
 
   std::string best() const {
-    const double fp32 = fp32_seconds();
-    if (!std::isfinite(best_seconds_) || !std::isfinite(fp32)) return {};
-    return fmt::format(", best {:.2f}x FP32", fp32 / best_seconds_);
+    double speedup = median(fp32_now_) / best_seconds_;
+    if (stage_ == stage::contest) {
+      speedup = 1;
+      const auto fp32 = turns_.find(fp32_plan_);
+      if (fp32 == turns_.end()) return {};
+      for (const auto& [p, seconds] : turns_) speedup = std::max(speedup, compare_paired(fp32->second, seconds).ratio);
+    }
+    return speedup > 0 && stage_ != stage::batches ? fmt::format(", best {:.2f}x FP32", speedup) : "";
   }
 
   std::string left(double now) const {
@@ -201,7 +211,10 @@ class progress {
   double began_ = 0, run_seconds_ = 0;
   std::int64_t batches_ = 0;
   sample fp32_ = {};  // all of its batches so far
-  double fp32_alone_ = std::numeric_limits<double>::infinity(), best_seconds_ = fp32_alone_;
+  std::string fp32_plan_ = {};
+  std::vector<double> fp32_now_ = {};                              // of a batch, each time that it ran in the stage
+  std::map<std::string, std::vector<double>> turns_ = {};          // of the contest: seconds of each batch, by plan
+  double best_seconds_ = std::numeric_limits<double>::infinity();  // of the accepted plans
 };
 
 }  // namespace comp::detail

@@ -267,6 +267,8 @@ class evaluator {
       fail(status::out_of_memory, e.what());
     } catch (const std::exception& e) {
       fail(status::failed, e.what());
+    } catch (...) {
+      fail(status::failed, "an exception that is no std::exception");
     }
     if (fatal_) {
       to_kept();

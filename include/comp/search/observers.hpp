@@ -21,6 +21,7 @@ COMP_DETAIL_NAMES(trial_done)
 COMP_DETAIL_NAMES(recall)
 COMP_DETAIL_NAMES(stop_requested)
 COMP_DETAIL_NAMES(search_done)
+COMP_DETAIL_NAMES(warned)
 
 namespace comp {
 
@@ -29,6 +30,10 @@ template <class R>
 inline constexpr bool is_void_or_bool = std::is_void_v<R> || std::is_same_v<R, bool>;
 template <class R>
 concept void_or_bool = is_void_or_bool<R>;  // one condition: two alternatives would be explained on ten lines
+template <class O>
+inline constexpr bool is_told_anything =
+    names_search_started<O> || names_recall<O> || names_trial_started<O> || names_batch_done<O> ||
+    names_trial_done<O> || names_stop_requested<O> || names_warned<O> || names_search_done<O>;
 }  // namespace detail
 
 /// What is known when a search (or a training after it) starts.
@@ -50,9 +55,12 @@ struct search_info {
 ///   void batch_done(const trial&, const sample&)   the epoch's sample so far
 ///   void or bool trial_done(const trial&)          true: stop the search
 ///   bool stop_requested()                          asked after each batch and run; true: stop, comp::interrupted is thrown
+///   void warned(const std::string& sentence)       something is wrong, as soon as it is known; outcome.warnings has it too
 ///   void search_done(const outcome&)
 template <class O>
 concept Observer =
+    (detail::is_told_anything<O>
+     || unmet<"an observer needs a member: search_started, trial_started, batch_done, trial_done, warned, search_done, ...">()) &&
     (!detail::names_search_started<O> || requires(O& o, const search_info& info) { { o.search_started(info) } -> std::same_as<void>; }
      || unmet<"an observer's search_started needs the form: void search_started(const comp::search_info&)">()) &&
     (!detail::names_recall<O> || requires(O& o, const trial& t) { { o.recall(t) } -> std::same_as<std::optional<trial>>; }
@@ -65,6 +73,8 @@ concept Observer =
      || unmet<"an observer's trial_done needs the form: void or bool trial_done(const comp::trial&)">()) &&
     (!detail::names_stop_requested<O> || requires(O& o) { { o.stop_requested() } -> std::same_as<bool>; }
      || unmet<"an observer's stop_requested needs the form: bool stop_requested()">()) &&
+    (!detail::names_warned<O> || requires(O& o, const std::string& sentence) { { o.warned(sentence) } -> std::same_as<void>; }
+     || unmet<"an observer's warned needs the form: void warned(const std::string&)">()) &&
     (!detail::names_search_done<O> || requires(O& o, const outcome& found) { { o.search_done(found) } -> std::same_as<void>; }
      || unmet<"an observer's search_done needs the form: void search_done(const comp::outcome&)">());
 // clang-format on
@@ -119,6 +129,11 @@ class observer_list {
       if constexpr (requires { o.stop_requested(); }) stop = o.stop_requested() || stop;
     });
     return stop;
+  }
+  void warned(const std::string& sentence) {
+    visit([&](auto& o) {
+      if constexpr (requires { o.warned(sentence); }) o.warned(sentence);
+    });
   }
   void search_done(const outcome& found) {
     visit([&](auto& o) {

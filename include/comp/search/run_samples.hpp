@@ -18,9 +18,11 @@ inline bool finite(const sample& got) {
          std::all_of(got.losses.begin(), got.losses.end(), [](double loss) { return std::isfinite(loss); });
 }
 
-/// Fills in what a backend left out, and refuses an "ok" without a usable loss.
+/// Fills in what a backend left out or got wrong, and refuses an "ok" without a usable loss.
 inline void complete(sample& got, double wall_seconds) {
-  if (!(got.seconds > 0)) got.seconds = wall_seconds;
+  const auto usable = [](double seconds) { return seconds > 0 && std::isfinite(seconds); };
+  if (!usable(got.seconds)) got.seconds = wall_seconds;
+  if (!std::all_of(got.batch_seconds.begin(), got.batch_seconds.end(), usable)) got.batch_seconds.clear();
   if (got.ok() && got.batches <= 0) got.batches = 1;
   if (got.ok() && !finite(got)) got.status = status::not_finite;
 }

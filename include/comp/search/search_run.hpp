@@ -10,6 +10,7 @@
 #include <comp/core/concepts.hpp>
 #include <comp/core/strategy.hpp>
 #include <comp/search/candidate_space.hpp>
+#include <comp/search/check.hpp>
 #include <comp/search/contest.hpp>
 #include <comp/search/entrants.hpp>
 #include <comp/search/evaluator.hpp>
@@ -110,9 +111,20 @@ class search_run {
       candidates = most_plans(stage1_.start(candidates_.space));
     }
     segments_.assign(log_.graph.size(), segment_kind::decided);
-    const search_info info{log_.graph, log_.hardware, search_signature(trainer_, log_, settings_), settings_.tolerance,
+    if (settings_.self_check) checked_ = detail::check_at_start(trainer_, log_.graph, policy_, fp32_);
+    require<error>(checked_.why_pointless().empty(), "{}", checked_.why_pointless());
+    log_.cost(stage::baseline).seconds += checked_.seconds;
+    const search_info info{log_.graph, log_.hardware,
+                           search_signature(trainer_, log_, settings_, checked_.first_losses), settings_.tolerance,
                            candidates > 0 ? candidates + 2 : 0};  // and FP32's, and the winner's
     observers_.search_started(info);
+    for (const std::string& finding : checked_.findings()) warn(finding);
+  }
+
+  // For what should be known before the search ends.
+  void warn(const std::string& sentence) {
+    log_.warnings.push_back(sentence);
+    observers_.warned(sentence);
   }
 
   // An operator that the policy fixes is fixed in every plan, and none is asked to run in what it lacks.
@@ -161,6 +173,10 @@ class search_run {
           fmt::format("FP32 needs more memory than there is: plan {} takes its place, and is what \"fp32\" stands for",
                       shortened(fp32_)));
     }
+    if (!run_->recalled() && !log_.baseline.curve.empty()) {
+      if (const auto wrong = detail::problem_of_restore(checked_.first_losses, log_.baseline.curve.front()))
+        warn(*wrong);
+    }
     if (trials_->by_epochs() && log_.batches_per_epoch == 0)
       log_.batches_per_epoch = static_cast<std::size_t>(log_.baseline.batches);
     if (!evaluator_type::restores) {
@@ -171,6 +187,9 @@ class search_run {
       guided();
     } else {
       staged();
+    }
+    if (settings_.self_check) {
+      for (const std::string& finding : detail::findings_afterwards<B>(log_, checked_)) warn(finding);
     }
     log_.run_seconds = run_->seconds();
   }
@@ -227,7 +246,7 @@ class search_run {
     const auto wins = [&](std::size_t at) {
       contestant& c = log_.contest[at];
       const bool pays = c.over_fp32.ratio > 1 || settings_.slowdown > 0;
-      return at == 0 || (pays && (is_tight() || keeps_the_loss(c)));
+      return at == 0 || (pays && !too_noisy(c) && (is_tight() || keeps_the_loss(c)));
     };
     const auto first = std::find_if(order.begin(), order.end(), wins);
     const std::size_t winner = first == order.end() ? 0 : *first;
@@ -318,6 +337,7 @@ class search_run {
         settings_.slowdown);
     for (const std::size_t at : order) {
       contestant& c = log_.contest[at];
+      if (too_noisy(c)) continue;
       if (at == 0) {
         run_->restore(trials_->fp32_end().value_or(trials_->reference().start()));
         return crown(c);
@@ -367,7 +387,7 @@ class search_run {
 
   // What stage 2 has to enumerate is known only after stage 1: too much for its strategy must not waste that.
   plan race_for(const search_space& space) {
-    stage_two<evaluator_type> race{*run_, settings_.race};
+    stage_two<evaluator_type> race{*run_, log_, settings_.race};
     try {
       (void)stage2_.start(space);
     } catch (const space_error& e) {
@@ -389,6 +409,8 @@ class search_run {
   }
 
   void crown(const contestant& winner) {
+    const auto noise = winner.plan == fp32_ ? too_noisy_to_tell(log_.contest) : std::nullopt;
+    if (noise) warn(*noise);
     log_.plan = winner.plan;
     log_.speedup = winner.plan == fp32_ ? 1 : winner.over_fp32.ratio;
     log_.speedup_bounds = winner.plan == fp32_ ? interval{1, 1} : winner.over_fp32.bounds;
@@ -429,6 +451,7 @@ class search_run {
   trials_type* trials_ = nullptr;
   const strategy::guided* guide_ = nullptr;
   outcome log_ = {};
+  check_report checked_ = {};
   plan fp32_ = {};
   std::vector<precision> lows_ = {};
   op_support runs_ = {};

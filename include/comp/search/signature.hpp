@@ -3,14 +3,22 @@
 #pragma once
 
 #include <algorithm>
+#include <boost/core/demangle.hpp>
 #include <comp/core/concepts.hpp>
 #include <comp/search/candidate_space.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/settings.hpp>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 namespace comp {
+
+namespace detail {
+inline constexpr const char* no_precisions =
+    "supported_precisions() gave none (a search needs to know what it may try): name what the trainer computes in, or leave "
+    "the member out";
+}  // namespace detail
 
 /// What `trainer` can run.
 template <Backend B>
@@ -20,10 +28,11 @@ std::vector<precision> supported_precisions(const B& trainer) {
 }
 
 /// FP32 first, then the low precisions to search in order of preference.
-/// Throws: `settings_error` for a precision that the backend does not support.
+/// Throws: `settings_error` for a precision that the backend does not support, and where it names none.
 template <Backend B>
 std::vector<precision> searched_precisions(const B& trainer, const search_settings& settings) {
   const std::vector<precision> supported = supported_precisions(trainer);
+  require<settings_error>(!supported.empty(), "{}", detail::no_precisions);
   std::vector<precision> searched{precision::fp32};
   for (const precision p : settings.precisions.empty() ? supported : settings.precisions) {
     require<settings_error>(std::ranges::find(supported, p) != supported.end(),
@@ -35,10 +44,21 @@ std::vector<precision> searched_precisions(const B& trainer, const search_settin
 }
 
 /// `part=value` pairs joined by "; ". What only chooses among recorded trials (strategies, tolerance) is not in it.
+/// A backend without a signature() is identified by what it does: its type, the batches of an epoch and FP32's first
+/// losses, `first_losses`; without those nothing tells its trainings apart.
 template <Backend B>
-std::string search_signature(const B& trainer, const outcome& log, const search_settings& settings) {
-  std::string backend = "unnamed";
-  if constexpr (detail::signs<B>) backend = trainer.signature();
+std::string search_signature(const B& trainer, const outcome& log, const search_settings& settings,
+                             const std::vector<double>& first_losses = {}) {
+  std::string backend;
+  if constexpr (detail::signs<B>) {
+    backend = trainer.signature();
+  } else {
+    backend = "type " + boost::core::demangle(typeid(B).name());
+    if (log.batches_per_epoch > 0) backend += fmt::format("; batches={}", log.batches_per_epoch);
+    std::string losses;
+    for (const double loss : first_losses) losses += fmt::format("{}{:.9g}", losses.empty() ? "" : ",", loss);
+    if (!losses.empty()) backend += "; losses=" + losses;
+  }
   return fmt::format("model={:016x}; backend={}; hardware={}/{}/{}; judged by={}; cut={:g},{:g},{},{:g},{:g},{}",
                      log.graph.fingerprint(), backend, log.hardware.name, log.hardware.compute_capability,
                      log.hardware.threads, name(settings.criterion), settings.cut.slower_than_fp32,

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <comp/search/asking.hpp>
 #include <comp/search/candidate_space.hpp>
 #include <comp/search/trials.hpp>
 #include <comp/strategy/greedy.hpp>
@@ -29,17 +30,19 @@ class stage_one {
   /// Returns: the fastest accepted plan other than FP32; nothing when there is none.
   template <SearchStrategy S>
   std::optional<trial> operator()(const S& strategy, const candidate_space& candidates) {
-    try_all(strategy.start(candidates.space));
+    try_all(strategy, candidates.space);
     if (!best_) back_off(candidates);
     return best_;
   }
 
  private:
-  template <class Run>
-  void try_all(Run strategy) {
-    for (auto plans = strategy.ask(1); !plans.empty(); plans = strategy.ask(1)) {
-      for (const plan& p : plans) strategy.tell(try_one(p));
+  template <SearchStrategy S>
+  void try_all(const S& strategy, const search_space& space) {
+    asking run{strategy.start(space), space, log_.graph};
+    for (auto plans = run.ask(1); !plans.empty(); plans = run.ask(1)) {
+      for (const plan& p : plans) run.tell(try_one(p));
     }
+    if (!run.warning().empty()) log_.warnings.push_back(run.warning());
   }
 
   trial try_one(const plan& p) {
@@ -62,11 +65,11 @@ class stage_one {
       levels.insert(levels.end(), group.levels.begin(), group.levels.end());
       for (const auto op : group.operators) groups.add(op, levels);
     }
-    search_space space{fp32_.plan, groups.take()};
+    const search_space space{fp32_.plan, groups.take()};
     if (space.groups().empty()) return;
     log_.warnings.push_back(
         "no candidate of stage 1 was accepted with every allow-operator low: they were lowered one group at a time");
-    try_all(strategy::greedy{.both_ends = false}.start(std::move(space)));
+    try_all(strategy::greedy{.both_ends = false}, space);
   }
 
   loss_trials<Evaluator>& trials_;

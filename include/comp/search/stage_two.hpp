@@ -5,6 +5,7 @@
 #pragma once
 
 #include <comp/core/strategy.hpp>
+#include <comp/search/asking.hpp>
 #include <comp/search/race.hpp>
 #include <cstddef>
 #include <map>
@@ -16,18 +17,19 @@ namespace comp {
 template <class Evaluator>
 class stage_two {
  public:
-  stage_two(Evaluator& run, const race_settings& settings) : run_{run}, settings_{settings} {}
+  stage_two(Evaluator& run, outcome& log, const race_settings& settings) : run_{run}, log_{log}, settings_{settings} {}
 
   /// Returns: the fastest plan of the space; its most conservative one when nothing is clearly faster.
   template <SearchStrategy S>
   plan operator()(const S& strategy, const search_space& space) {
     best_.plan = space.conservative();
     if (space.groups().empty()) return best_.plan;
-    auto asking = strategy.start(space);
-    for (auto plans = asking.ask(8); !plans.empty(); plans = asking.ask(8)) {
+    asking run{strategy.start(space), space, log_.graph};
+    for (auto plans = run.ask(8); !plans.empty(); plans = run.ask(8)) {
       hold_race(plans);
-      for (const plan& p : plans) asking.tell(done_.at(p));
+      for (const plan& p : plans) run.tell(done_.at(p));
     }
+    if (!run.warning().empty()) log_.warnings.push_back(run.warning());
     return best_.plan;
   }
 
@@ -86,6 +88,7 @@ class stage_two {
   }
 
   Evaluator& run_;
+  outcome& log_;
   race_settings settings_;
   trial best_ = {};
   std::map<plan, trial> done_;

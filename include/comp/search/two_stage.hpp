@@ -15,22 +15,47 @@
 
 namespace comp {
 
+// What a search is made of, named where the compiler has to look at it. Constraints of two_stage itself, whose
+// arguments are deduced, would be answered with a list of candidates, and nvcc gives no reason for a static_assert.
+namespace detail {
+template <OperatorPolicy P>
+struct classified_by {};
+template <SearchStrategy S>
+struct searched_by {};
+template <Backend B>
+struct trained_by {};
+template <Observer O>
+struct watched_by {};
+}  // namespace detail
+
 /// The settings of a search; copy it, keep it, run it on any number of trainers.
-template <OperatorPolicy P, SearchStrategy S1 = strategy::guided, SearchStrategy S2 = strategy::greedy>
+template <class P, class S1 = strategy::guided, class S2 = strategy::greedy>
 struct two_stage {
+  using policy_type = detail::classified_by<P>;
+  using stage1_type = detail::searched_by<S1>;
+  using stage2_type = detail::searched_by<S2>;
+
   P policy = {};
   S1 stage1 = {};  // judged by losses; strategy::guided, the default, does both stages
   S2 stage2 = {};  // judged by times
   search_settings settings = {};
 
-  /// Searches the plan for `trainer`, which is left with outcome.trained_batches trained: FP32's and those of plans that
-  /// were accepted; comp::post_training goes on from there. After an exception it is at the start (where it can be
+  /// Searches the plan for `trainer`, which is left with outcome.trained_batches trained: FP32's and those of plans
+  /// that were accepted; comp::post_training goes on from there. After an exception it is at the start (where it can be
   /// restored). Throws: `settings_error`, `space_error` before anything is run; `comp::error` when FP32 itself does not
   /// train; `interrupted` when an observer asked to stop; what observers throw.
-  template <Backend B, Observer... Observers>
+  template <class B, class... Observers>
   outcome run(B& trainer, Observers&&... observers) const {
-    observer_list<std::remove_reference_t<Observers>...> list{observers...};
-    return search_run<B, P, S1, S2, decltype(list)>{policy, stage1, stage2, settings, trainer, list}();
+    using trainer_type = detail::trained_by<B>;
+    (void)(sizeof(detail::watched_by<std::remove_reference_t<Observers>>) + ... + sizeof(trainer_type));
+    constexpr bool sound = OperatorPolicy<P> && SearchStrategy<S1> && SearchStrategy<S2> && Backend<B> &&
+                           (Observer<std::remove_reference_t<Observers>> && ...);
+    if constexpr (!sound) {
+      return {};  // or the sentence would be lost among what follows from it
+    } else {
+      observer_list<std::remove_reference_t<Observers>...> list{observers...};
+      return search_run<B, P, S1, S2, decltype(list)>{policy, stage1, stage2, settings, trainer, list}();
+    }
   }
 };
 

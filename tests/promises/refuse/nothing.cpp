@@ -2,10 +2,8 @@
 // expect: nothing
 #include "whole.hpp"
 
-struct silent {};
 whole::search_of<whole::backend> least;
 whole::search_of<whole::capable_backend> most;
 whole::classified_by<whole::policy> classified;
 whole::searched_by<whole::strategy> searched;
 whole::watched_by<whole::observer> watched;
-whole::watched_by<silent> unwatched;

@@ -54,6 +54,7 @@ struct observer {
   void batch_done(const comp::trial&, const comp::sample&) {}
   bool trial_done(const comp::trial&) { return false; }
   bool stop_requested() { return false; }
+  void warned(const std::string&) {}
   void search_done(const comp::outcome&) {}
 };
 
