@@ -314,6 +314,22 @@ TEST_CASE(
   CHECK(scaler.now() == state{});
 }
 
+TEST_CASE("two losses in turns at the end of an epoch: each has its own shorter accumulation, and no more backwards") {
+  grad_scaler scaler{{.micro_batches = 3}};
+  std::vector<tensor> all{{"w", {1}}};
+  for (const char* turn : {"critic", "generator"}) {
+    CHECK_FALSE(scaler.count_micro_batch());
+    CHECK_FALSE(scaler.count_micro_batch());
+    CHECK_THROWS_AS(static_cast<void>(scaler.unscale(gradients{&all}, turn)), comp::error);
+    CHECK(scaler.end_accumulation());
+    scaler.unscale(gradients{&all}, turn).step([] {});
+  }
+  for (int i = 0; i < 3; ++i) scaler.count_micro_batch();
+  CHECK_THROWS_AS(scaler.count_micro_batch(), comp::error);
+  scaler.update();
+  CHECK(scaler.now().steps == 1);
+}
+
 TEST_CASE("PyTorch's state_dict is written as PyTorch writes it, and read with its constants") {
   grad_scaler scaler{{.initial = 32, .growth = 4, .backoff = 0.25, .growth_interval = 10}};
   for (int i = 0; i < 3; ++i) step(scaler, 1);

@@ -102,7 +102,10 @@ class grad_scaler {
   /// After each backward. Returns: whether it was the last before a step. After the step of one optimizer the backward
   /// of another one's loss is counted anew. Throws: `error` when the step is due already.
   bool count_micro_batch() {
-    if (stepped_ && open_ == 0 && state_.micro_batches == settings_.micro_batches) state_.micro_batches = 0;
+    if (anew_ && open_ == 0) {
+      state_.micro_batches = 0;
+      anew_ = ended_ = false;
+    }
     require<error>(state_.micro_batches < settings_.micro_batches,
                    "backward number {} of {} (gradients of so many are accumulated): call unscale() and apply() before "
                    "the next",
@@ -171,7 +174,7 @@ class grad_scaler {
     seen_.clear();
     open_ = 0;
     finite_ = true;
-    stepped_ = ended_ = false;
+    stepped_ = ended_ = anew_ = false;
   }
   /// Grows, backs off or counts.
   void judge(bool finite) {
@@ -207,6 +210,7 @@ class grad_scaler {
   bool stepped_ = false;           // one has
   bool finite_ = true;             // all gradients were
   bool ended_ = false;             // no more micro-batches come
+  bool anew_ = false;              // the next micro-batch is another optimizer's first
 };
 
 /// Gradients that were divided by the scale: the only thing that clips and steps. Ends with apply(), or with its life,
@@ -259,7 +263,7 @@ class [[nodiscard]] grad_scaler::unscaled {
     else
       report.not_finite = gradients_.not_finite();
     if (report.skipped) report.diagnosis = scaler_->diagnose(report);
-    scaler_->stepped_ = true;
+    scaler_->stepped_ = scaler_->anew_ = true;
     scaler_->finite_ = scaler_->finite_ && finite_;
     --std::exchange(scaler_, nullptr)->open_;
     return report;
