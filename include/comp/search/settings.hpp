@@ -56,7 +56,7 @@ struct search_settings {
   double budget = 0.01;              // part of that training that the search may cost; see docs/guide.md
   std::int64_t memory_limit = 0;  // bytes: the fastest plan within it is wanted; 0: memory decides between ties alone
   plan warm_start = {};           // an earlier search's plan, of another machine or batch size; empty: none
-  std::vector<precision> precisions = {};  // to search, in order of preference; empty: what the backend supports
+  std::vector<precision> precisions = {};  // to search, in order of preference; empty: what runs fast
   comp::tie epochs_tie = comp::tie::kind;
   comp::tie batches_tie = comp::tie::kind;
   comp::stages stages = comp::stages::both;
