@@ -77,16 +77,19 @@ job recurrent_of() {
 /// Matrix products that ATen makes of others.
 [[maybe_unused]] job products() {
   struct weights : torch::nn::Module {
-    torch::Tensor w = register_parameter("w", torch::randn({8, 12}) / 4);
-    torch::Tensor v = register_parameter("v", torch::randn({12, 12}) / 4);
+    torch::Tensor add(const char* name, at::IntArrayRef sizes) {
+      return register_parameter(name, torch::randn(sizes) / 4);
+    }
+    torch::Tensor a = add("a", {8, 12}), b = add("b", {12, 12}), c = add("c", {8, 12}), d = add("d", {12, 8}),
+                  e = add("e", {12, 12});
   };
   const auto net = std::make_shared<weights>();
   const auto x = torch::randn({6, 3, 8});
   return {net, [=] {
-            auto y = torch::einsum("tbi,ih->tbh", {x, net->w});
-            y = torch::einsum("tbi,hi->tbh", {torch::relu(y), net->v});
-            const auto z = torch::tensordot(x, net->w, {2}, {0}) + torch::inner(x, net->w.t());
-            const auto cube = torch::linalg_matrix_power(net->v, 3) + torch::linalg_multi_dot({net->v, net->v, net->v});
+            auto y = torch::einsum("tbi,ih->tbh", {x, net->a});
+            y = torch::einsum("tbi,hi->tbh", {torch::relu(y), net->b});
+            const auto z = torch::tensordot(x, net->c, {2}, {0}) + torch::inner(x, net->d);
+            const auto cube = torch::linalg_matrix_power(net->e, 3) + torch::linalg_multi_dot({net->e, net->e, net->e});
             return (y + z).pow(2).mean() + cube.mean();
           }};
 }

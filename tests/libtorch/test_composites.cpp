@@ -107,17 +107,16 @@ TEST_CASE("composites are opened where autocast lowers a product in them, and on
   program p;
   record_forward(p, [&] {
     torch::einsum("ij,jk->ik", {x, x});
-    torch::corrcoef(x);  // of cov, of a product
     torch::chain_matmul({x, x, x});
     torch::linear(x, x);
     torch::matmul(x, x);
     torch::dropout(x, 0.5, true);
     torch::einsum("ii->i", {x});
   });
-  CHECK(products_of(p.graph()) == std::vector<std::string>{"bmm", "matmul", "mm", "mm_2", "linear", "matmul_2"});
+  CHECK(products_of(p.graph()) == std::vector<std::string>{"bmm", "mm", "mm_2", "linear", "matmul"});
   CHECK(index_of(p.graph(), "dropout") < p.graph().size());
-  for (const char* name : {"einsum", "corrcoef", "cov", "chain_matmul", "linalg_multi_dot"}) {
-    CAPTURE(name);
+  for (const char* name : {"einsum", "chain_matmul", "linalg_multi_dot"}) {
+    CAPTURE(std::string{name});
     CHECK((index_of(p.graph(), name) < p.graph().size()) == (std::string_view{name} == "einsum"));  // the diagonal
   }
   const comp::op_info& bmm = p.graph()[index_of(p.graph(), "bmm")];
@@ -150,7 +149,8 @@ TEST_CASE("a recurrent network may be given sequences of other lengths than the 
   torch::nn::GRU net{torch::nn::GRUOptions{8, 12}.num_layers(2)};
   program p;
   p.name_parameters(*net);
-  record_forward(p, [&] { net->forward(torch::randn({6, 3, 8})); });
+  const auto six = torch::randn({6, 3, 8});
+  record_forward(p, [&] { net->forward(six); });
   const comp::plan low = autocast_plan(p.graph());
   const comp::plan fp32{p.graph().size()};
   for (const std::int64_t length : {1, 4, 9}) {

@@ -71,12 +71,13 @@ TEST_CASE("a trainer runs autocast's plan under LibTorch's autocast, and no othe
         comp::autocast::rule_plan(comp::policy::pytorch{comp::policy::pytorch_list::cpu, precision::bf16},
                                   trainer.graph(), precision::bf16));
   trainer.restore(before);
+  const auto want = losses_under_autocast();
   on.clear();
   torch::manual_seed(5);
   trainer.set_precision(real);
-  CHECK(trainer.run_epoch().curve == losses_under_autocast());
+  CHECK(trainer.run_epoch().curve == want);
   trainer.validate();
-  CHECK(on == std::vector<bool>(5, true));
+  CHECK((on == std::vector<bool>(5, true)));
   CHECK_FALSE(autocast_is_on());
   CHECK(trainer.executor().kept_bytes() == 0);
 
@@ -88,24 +89,24 @@ TEST_CASE("a trainer runs autocast's plan under LibTorch's autocast, and no othe
 
   comp::plan other = real;
   for (std::size_t i = 0; i < other.size(); ++i) {
-    if (trainer.graph()[i].name == "net.6.linear") other[i] = precision::fp32;
+    if (trainer.graph()[i].name == "net.6.addmm") other[i] = precision::fp32;
   }
   CHECK_THROWS_WITH_AS(trainer.set_precision(other),
-                       doctest::Contains("(\"net.6.linear\") fp32, LibTorch's autocast bf16"), comp::plan_error);
+                       doctest::Contains("(\"net.6.addmm\") fp32, LibTorch's autocast bf16"), comp::plan_error);
   CHECK_THROWS_AS(trainer.set_precision(comp::plan{real.size()}.as_autocast()), comp::plan_error);
 }
 
 TEST_CASE("a search has LibTorch's autocast in its final contest, timed") {
   classification user;
   lt::trainer trainer{user.setup, user.batches, user.make_step()};
-  comp::two_stage search{comp::policy::all_fp32{}, comp::strategy::random{.trials = 1},
+  comp::two_stage search{comp::policy::pytorch{}, comp::strategy::random{.trials = 1},
                          comp::strategy::random{.trials = 1}};
   search.settings.race = {.min_rounds = 6, .max_rounds = 6, .contest_rounds = 6};
   const comp::outcome found = search.run(trainer);
   const auto at = std::ranges::find(found.contest, "rule-based autocast bf16", &comp::contestant::label);
   REQUIRE(at != found.contest.end());
   CHECK(at->plan == trainer.own_autocast(precision::bf16));
-  CHECK(at->seconds.size() >= 6);
+  CHECK(at->seconds.size() >= 2);  // it leaves early where it is far slower than FP32
   CHECK(found.warnings.empty());
 }
 
@@ -118,7 +119,7 @@ TEST_CASE("where LibTorch's autocast does not run a model, a search says so and 
                         }));
                         s.update(user.optimizer);
                       }};
-  comp::two_stage search{comp::policy::all_fp32{}, comp::strategy::random{.trials = 1},
+  comp::two_stage search{comp::policy::pytorch{}, comp::strategy::random{.trials = 1},
                          comp::strategy::random{.trials = 1}};
   search.settings.race = {.min_rounds = 6, .max_rounds = 6, .contest_rounds = 6};
   const comp::outcome found = search.run(trainer);
@@ -157,7 +158,7 @@ TEST_CASE("a plan from a machine with units that this one lacks is refused, unle
   classification user;
   {
     lt::trainer trainer{user.setup, user.batches, user.make_step()};
-    const comp::plan slow = lowered(trainer.graph(), precision::fp16, "linear");
+    const comp::plan slow = lowered(trainer.graph(), precision::fp16, "addmm");
     comp::hardware other = without_units();
     other.isa = {"avx512_fp16"};
     comp::save(slow, trainer.graph(), other, file.str());
@@ -175,7 +176,7 @@ TEST_CASE("a plan from a machine with units that this one lacks is refused, unle
         CHECK_NOTHROW((void)planned.enter());
       } else {
         CHECK_THROWS_WITH_AS((void)planned.enter(),
-                             doctest::Contains("(\"net.6.linear\") fp16 (this CPU has neither avx512_fp16 nor "
+                             doctest::Contains("(\"net.6.addmm\") fp16 (this CPU has neither avx512_fp16 nor "
                                                "amx_fp16; it was found on an old CPU)"),
                              comp::plan_error);
       }
@@ -218,5 +219,5 @@ TEST_CASE("a search leaves out what this machine has no units for, unless it is 
     CHECK((std::ranges::find(searched, p) != searched.end()) == fast);
   }
   settings.precisions = {precision::fp16};
-  CHECK(comp::searched_precisions(trainer, settings) == std::vector{precision::fp32, precision::fp16});
+  CHECK((comp::searched_precisions(trainer, settings) == std::vector{precision::fp32, precision::fp16}));
 }

@@ -3,8 +3,8 @@
 // them and casts the products that they are made of, so a plan has those, one by one, and not the composite.
 // Which ones is asked, not listed: a composite is opened when a trial on tensors without memory calls a product that
 // autocast has a rule for. Composites that have a rule of their own (linear, matmul) stay whole, and so do those
-// without such a product (dropout, flatten). Not here: kernels below autograd that call products
-// (affine_grid_generator), where a plan would cast unseen.
+// without such a product (dropout, flatten) or that look at data before it (cov), which the trial has none of.
+// Not here: kernels below autograd that call products (affine_grid_generator), where a plan would cast unseen.
 #pragma once
 
 #include <ATen/autocast_mode.h>
