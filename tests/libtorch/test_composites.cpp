@@ -140,8 +140,13 @@ TEST_CASE("a composite that takes tensors of one format gets them where an opera
   const auto got = run_low(p, {"mm"}, forward);
   const auto low = torch::mm(x.to(torch::kBFloat16), w.to(torch::kBFloat16)).to(torch::kFloat);
   CHECK(same(got, torch::mm(low, w)));
-  const auto r = p.evaluate();
-  CHECK(same(got, forward()));
+  {
+    const auto r = p.evaluate();
+    CHECK(same(got, forward()));
+  }
+  program of_list;
+  const auto product = [&] { return torch::linalg_multi_dot({torch::mm(x, w), w, w}); };
+  CHECK(same(run_low(of_list, {"mm"}, product), torch::linalg_multi_dot({low, w, w})));
 }
 
 TEST_CASE("a recurrent network may be given sequences of other lengths than the recorded one") {

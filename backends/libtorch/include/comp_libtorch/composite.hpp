@@ -13,7 +13,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include <comp_libtorch/contraction.hpp>
+#include <comp_libtorch/casting.hpp>
 #include <comp_libtorch/dispatch_key.hpp>
 #include <comp_libtorch/op_traits.hpp>
 #include <comp_libtorch/probe.hpp>
@@ -94,11 +94,16 @@ inline bool has_products(const c10::OperatorHandle& op, const torch::jit::Stack&
 /// True where a composite with products refuses tensors of which one is in BF16 and others are in FP32, as they are
 /// when an operator before it was lowered: they go back to FP32 then.
 inline bool needs_one_format(const c10::OperatorHandle& op, const torch::jit::Stack& stack, at::DeviceType device) {
+  const at::NoGradGuard no_gradients;
   torch::jit::Stack mixed{stack.end() - static_cast<std::ptrdiff_t>(traits(op).arguments.size()), stack.end()};
+  bool one_is_low = false;
   for (at::IValue& value : mixed) {
-    const at::IValue before = value;
-    value = lowered(value, at::kBFloat16, device);
-    if (!value.isSameIdentity(before) || value.isTensorList()) break;
+    replace(
+        value, device, [&](const at::Tensor&) { return !one_is_low; },
+        [&](const at::Tensor& t) {
+          one_is_low = true;
+          return at::_to_copy(t, t.options().dtype(at::kBFloat16));
+        });
   }
   return !has_products(op, mixed, device);
 }

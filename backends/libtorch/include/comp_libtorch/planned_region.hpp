@@ -6,8 +6,9 @@
 //     { auto on = planned.enter(); loss = cross_entropy(net->forward(batch.data), batch.target); }
 //     loss.backward();  optimizer.step();  optimizer.zero_grad();
 //   }
-// The first forward of each segment runs in FP32 and is recorded; then the plan is checked against what was seen, and
-// used. Plans with FP16 want a grad_scaler around backward and step: needs_scaling().
+// Weights may be written between regions in any way. The first forward of each segment runs in FP32 and is recorded;
+// then the plan is checked against what was seen, and used. Plans with FP16 want a grad_scaler around backward and
+// step: needs_scaling().
 #pragma once
 
 #include <algorithm>

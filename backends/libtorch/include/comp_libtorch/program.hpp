@@ -83,6 +83,7 @@ class program {
 
   /// A training step is over: times of operators are added up by steps.
   void end_step() { profiler_.end_of_step(); }
+
   /// While on, operators are timed; results stay the same. Turning it on forgets earlier times.
   void profile(bool on) { profiler_.turn(on); }
   /// Seconds of each operator in one step (up to end_step()), casts left out: medians of the steps run while
