@@ -78,7 +78,6 @@ int main(int argc, char** argv) {
     loss.backward();
     optimizer.step();
     optimizer.zero_grad();
-    planned.weights_changed();
   }
   fmt::print("trained on with {}: loss {:.3f}\n", plan_file, loss.item<double>());
 }

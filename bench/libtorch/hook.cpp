@@ -76,7 +76,6 @@ int main(int argc, char** argv) {
         optimizer.zero_grad();
         now.loss().backward();
         optimizer.step();
-        if (now.program) now.program->weights_changed();
       }
       now.seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / steps);
     }

@@ -32,14 +32,27 @@ TEST_CASE("a plan of n operators is FP32 everywhere unless told otherwise") {
 
 TEST_CASE("any plan survives its string") {
   CHECK(rc::check([] {
-    const plan original{any_choices()};
+    const plan original = plan{any_choices()}.as_autocast(*rc::gen::arbitrary<bool>());
     RC_ASSERT(comp::parse_plan(original.str()) == original);
   }));
 }
 
-TEST_CASE("plans are ordered, equal and hashed by their choices alone") {
+TEST_CASE("a plan that autocast runs is another plan than its precisions, and its string says so") {
+  const plan by_operators{precision::bf16, precision::fp32}, real = by_operators.as_autocast();
+  CHECK(real.runs_autocast());
+  CHECK_FALSE(by_operators.runs_autocast());
+  CHECK(real.str() == "b1@autocast");
+  CHECK(real != by_operators);
+  CHECK((by_operators < real) != (real < by_operators));
+  CHECK(std::hash<plan>{}(real) != std::hash<plan>{}(by_operators));
+  CHECK(comp::parse_plan("b1@autocast") == real);
+  CHECK(real.as_autocast(false) == by_operators);
+  CHECK_THROWS_AS((void)comp::parse_plan("b1@auto"), comp::plan_error);
+}
+
+TEST_CASE("plans are ordered, equal and hashed by what they say alone") {
   CHECK(rc::check([] {
-    const plan a{any_choices()}, b{any_choices()};
+    const plan a = plan{any_choices()}.as_autocast(*rc::gen::arbitrary<bool>()), b{any_choices()};
     RC_ASSERT((a == b) == (a.str() == b.str()));
     RC_ASSERT((a < b) == (b > a));
     RC_ASSERT((a <=> b == 0) == (a == b));

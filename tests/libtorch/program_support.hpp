@@ -67,14 +67,42 @@ struct job {
   return {net.ptr(), [=]() mutable { return net->forward(x).pow(2).mean(); }};
 }
 
-[[maybe_unused]] job recurrent() {
-  torch::nn::LSTM net{torch::nn::LSTMOptions{8, 12}.num_layers(2)};
+template <class Net, class Options>
+job recurrent_of() {
+  Net net{Options{8, 12}.num_layers(2)};
   const auto x = torch::randn({6, 3, 8});
   return {net.ptr(), [=]() mutable { return std::get<0>(net->forward(x)).pow(2).mean(); }};
 }
 
+/// Matrix products that ATen makes of others.
+[[maybe_unused]] job products() {
+  struct weights : torch::nn::Module {
+    torch::Tensor add(const char* name, at::IntArrayRef sizes) {
+      return register_parameter(name, torch::randn(sizes) / 4);
+    }
+    torch::Tensor a = add("a", {8, 12}), b = add("b", {12, 12}), c = add("c", {8, 12}), d = add("d", {12, 8}),
+                  e = add("e", {12, 12});
+  };
+  const auto net = std::make_shared<weights>();
+  const auto x = torch::randn({6, 3, 8});
+  return {net, [=] {
+            auto y = torch::einsum("tbi,ih->tbh", {x, net->a});
+            y = torch::einsum("tbi,hi->tbh", {torch::relu(y), net->b});
+            const auto z = torch::tensordot(x, net->c, {2}, {0}) + torch::inner(x, net->d);
+            const auto cube = torch::linalg_matrix_power(net->e, 3) + torch::linalg_multi_dot({net->e, net->e, net->e});
+            return (y + z).pow(2).mean() + cube.mean();
+          }};
+}
+
 [[maybe_unused]] std::vector<std::pair<std::string, job (*)()>> all_jobs() {
-  return {{"mlp", [] { return mlp(); }}, {"conv_net", conv_net}, {"transformer", transformer}, {"lstm", recurrent}};
+  using namespace torch::nn;
+  return {{"mlp", [] { return mlp(); }},
+          {"conv_net", conv_net},
+          {"transformer", transformer},
+          {"lstm", recurrent_of<LSTM, LSTMOptions>},
+          {"gru", recurrent_of<GRU, GRUOptions>},
+          {"rnn", recurrent_of<RNN, RNNOptions>},
+          {"products", products}};
 }
 
 /// Records the forward of `it`, whose state (running statistics, random numbers) is as before.
@@ -115,7 +143,7 @@ struct outcome {
     }
     loss.backward();
     optimizer.step();
-    if (p != nullptr) p->weights_changed();
+    if (p != nullptr) p->end_step();
     seen.losses.push_back(loss.detach().clone());
   }
   for (const auto& parameter : it.model->parameters()) {

@@ -123,7 +123,6 @@ TEST_CASE("a thread started in a region is not in it; threads have regions of th
         }
         if (i % 2 == 0 && !same(y, want)) ++wrong[t];
         if (i % 2 == 1) y.sum().backward();
-        if (i % 16 == 0) s.p.weights_changed();
       }
     });
   }
@@ -220,8 +219,6 @@ TEST_CASE("one network's optimizer may step before the other's backward") {
     }
     torch::mm(made.detach().to(torch::kFloat), d).sum().backward();
     judges.step();
-    SUBCASE("all weights are said to have changed") { p.weights_changed(); }
-    SUBCASE("those of its optimizer") { p.weights_changed(std::vector<torch::Tensor>{d}); }
     made.sum().backward();
     gradients.push_back(g.grad().clone());
     g.mutable_grad().reset();

@@ -176,7 +176,7 @@ TEST_CASE("a plan chooses for operators that compute in floating point") {
     torch::dropout(y, 0.5, true);
   });
   const auto choosable = [&](std::string_view name) { return at_name(graph, name).choosable; };
-  for (const auto* name : {"mm", "embedding", "index_select", "scaled_dot_product_attention", "einsum", "dropout"}) {
+  for (const auto* name : {"mm", "embedding", "index_select", "scaled_dot_product_attention", "bmm", "dropout"}) {
     CAPTURE(name);
     CHECK(choosable(name));
   }
@@ -185,7 +185,7 @@ TEST_CASE("a plan chooses for operators that compute in floating point") {
     CAPTURE(name);
     CHECK_FALSE(choosable(name));
   }
-  CHECK(at_name(graph, "einsum").flops == 2 * 4 * 4 * 4);
+  CHECK(at_name(graph, "bmm").flops == 2 * 4 * 4 * 4);
   CHECK(at_name(graph, "scaled_dot_product_attention").flops == 2 * 2 * 4 * 4 * 4);
 }
 
@@ -291,7 +291,6 @@ TEST_CASE("no_grad and inference_mode inside a region are fine") {
     const auto r = p.enter();
     CHECK_FALSE(forward().requires_grad());
   }
-  p.weights_changed();
   torch::Tensor again;
   {
     const auto r = p.enter();
@@ -343,7 +342,7 @@ TEST_CASE("a forward that differs is an error that names the first operator, or 
       torch::mm(x, w);
     }
     CHECK(p.problems().ended_early == 1);
-    CHECK(p.problems().first.find("ended after 1 of 3 operators, before \"tanh\" (aten::tanh)") != std::string::npos);
+    CHECK(p.problems().first.find("ended after 1 of 3 operators, before aten::tanh (\"tanh\")") != std::string::npos);
   }
   SUBCASE("more operators") {
     branch = false;

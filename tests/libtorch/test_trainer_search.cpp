@@ -222,7 +222,6 @@ TEST_CASE("a plan from a file runs in a loop of the user's own as it does in the
     loss.backward();
     user.optimizer.step();
     user.optimizer.zero_grad();
-    planned.weights_changed();
     return loss.item<double>();
   };
   torch::manual_seed(5);

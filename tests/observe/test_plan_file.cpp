@@ -72,8 +72,17 @@ TEST_CASE("a plan saved alone is checked by its size only, and the loader says s
 TEST_CASE("a plan for another model is refused, saying what differs") {
   const json file = saved();
   CHECK(refusal<comp::plan_error>(file, made_up::graph(13)) ==
-        "\"p.json\" is for a model with 12 operators, this one has 13 (they must agree): use a plan that was found for "
-        "this model, or search again");
+        "\"p.json\" is for a model with 12 operators, this one has 13 (the first that the file lacks is operator 12, "
+        "\"block1.linear0\" (\"linear\")): use a plan that was found for this model, or search again");
+  CHECK(refusal<comp::plan_error>(file, made_up::graph(11)) ==
+        "\"p.json\" is for a model with 12 operators, this one has 11 (the first that the model lacks is operator 11, "
+        "\"block0.add11\" (\"add\")): use a plan that was found for this model, or search again");
+  const auto shorter = changed([](auto& ops) {
+    ops[3].name = "norm";
+    ops.pop_back();
+  });
+  CHECK(has(refusal<comp::plan_error>(file, shorter),
+            "its operator 3 is \"block0.softmax3\" (\"softmax\"), the model's is \"norm\""));
   CHECK(has(refusal<comp::plan_error>(file, changed([](auto& ops) { ops[4].name = "stem"; })),
             "its operator 4 is \"block0.matmul4\" (\"matmul\"), the model's is \"stem\" (\"matmul\")"));
   CHECK(has(refusal<comp::plan_error>(file, changed([](auto& ops) { ops[5].kind = "mul"; })),

@@ -72,7 +72,7 @@ TEST_CASE("a GPU below 7.0 is warned of as Paddle does, with its name and capabi
 }
 
 TEST_CASE("float16 starts with Volta, bfloat16 and TF32 with Ampere, FP8 with Ada") {
-  const auto has = [](const char* device, precision p) { return detail::no_unit(p, device_named(device)).empty(); };
+  const auto has = [](const char* device, precision p) { return no_unit(p, device_named(device)).empty(); };
   for (const char* device : {"V100", "T4", "A100", "RTX 3090", "H100", "H200"}) CHECK(has(device, precision::fp16));
   for (const char* device : {"K40", "M40", "P100"}) CHECK_FALSE(has(device, precision::fp16));
   for (const precision p : {precision::bf16, precision::tf32}) {

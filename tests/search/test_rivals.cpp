@@ -177,3 +177,53 @@ TEST_CASE("the systems' rules are rivals by name, for each searched precision th
                        "paddle-o1, paddle-o2): name some of those",
                        comp::settings_error);
 }
+
+namespace {
+
+/// Has a mixed precision of its own, which takes `seconds` a batch.
+struct with_autocast : fake::trainer {
+  with_autocast(fake::world given, plan lowers, double seconds)
+      : fake::trainer{[&] {
+          given.seconds = [inner = given.seconds, seconds](const plan& p) {
+            return p.runs_autocast() ? seconds : inner(p);
+          };
+          return std::move(given);
+        }()},
+        lowers_{std::move(lowers)} {}
+  plan own_autocast(precision low) {
+    if (lowers_.empty()) throw comp::error{fmt::format("no autocast to {}", name(low))};
+    return lowers_.as_autocast();
+  }
+  plan lowers_;
+};
+
+comp::outcome searched(with_autocast& trainer, const comp::search_settings& settings = {}) {
+  return fake::greedy_search{{}, {}, {}, settings}.run(trainer);
+}
+
+}  // namespace
+
+TEST_CASE("the backend's own autocast is a rival of each search, apart from the plan of the same precisions") {
+  SUBCASE("it wins where it is fastest, as itself") {
+    with_autocast trainer{fake::typical(), parse_plan("11bb"), 0.5};
+    const auto found = searched(trainer);
+    CHECK(found.plan == parse_plan("11bb@autocast"));
+    CHECK(trainer.now() == found.plan);
+    REQUIRE(found.fallbacks.size() > 1);
+    CHECK(found.fallbacks.front() == found.plan);
+    for (std::size_t i = 1; i < found.fallbacks.size(); ++i) CHECK_FALSE(found.fallbacks[i].runs_autocast());
+    CHECK(comp::summary(found)["rule_based"] == "rule-based autocast bf16");
+  }
+  SUBCASE("it loses where it is slower than what it lowers") {
+    with_autocast trainer{fake::typical(), parse_plan("11bb"), 20};
+    const auto found = searched(trainer);
+    CHECK(found.plan.str() == "1bbb");
+    const auto labels = labels_of(found);
+    CHECK(std::find(labels.begin(), labels.end(), "rule-based autocast bf16") != labels.end());
+  }
+  SUBCASE("what it cannot run is said") {
+    with_autocast trainer{fake::typical(), {}, 1};
+    const auto found = searched(trainer);
+    CHECK(found.warnings.front() == "the backend's own autocast to bf16 was no rival: no autocast to bf16");
+  }
+}

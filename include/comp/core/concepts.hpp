@@ -43,6 +43,7 @@ COMP_DETAIL_NAMES(batches_per_epoch)
 COMP_DETAIL_NAMES(validate)
 COMP_DETAIL_NAMES(supported_precisions)
 COMP_DETAIL_NAMES(supports)
+COMP_DETAIL_NAMES(own_autocast)
 COMP_DETAIL_NAMES(hardware)
 COMP_DETAIL_NAMES(signature)
 COMP_DETAIL_NAMES(post_training)
@@ -94,6 +95,10 @@ concept supports_some = requires(const B& b, const op_info& op) {
   { b.supports(op, precision::fp32) } -> std::same_as<bool>;
 };
 template <class B>
+concept has_autocast = requires(B& b) {
+  { b.own_autocast(precision::bf16) } -> std::same_as<plan>;
+};
+template <class B>
 concept knows_hardware = requires(const B& b) {
   { b.hardware() } -> std::same_as<comp::hardware>;
 };
@@ -131,6 +136,8 @@ concept knows_machines = requires(const P& p, const comp::hardware& machine) {
 ///   supported_precisions()      default: fp32, bf16, fp16
 ///   supports(op, precision)     false: this operator does not run in this precision, although others may. Default: all
 ///                               run in all that supported_precisions() lists, and FP32 always does
+///   own_autocast(precision)     a plan with plan::runs_autocast() of what a mixed precision of the backend's own gives each
+///                               operator: set_precision of it trains under just that. Each search has it as a rival
 ///   hardware()                  default: unknown, sizes alone decide tensor-core use
 ///   signature()                 everything that makes two searches comparable: data, batch size, optimiser, seed
 ///   post_training(bool)         true: epochs from here on train with the found plan, and may be measured for what gives
@@ -163,6 +170,8 @@ concept Backend =
      || unmet<"a Backend's supported_precisions needs the form: std::vector<comp::precision> supported_precisions() const">()) &&
     (!detail::names_supports<B> || detail::supports_some<B>
      || unmet<"a Backend's supports needs the form: bool supports(const comp::op_info&, comp::precision) const">()) &&
+    (!detail::names_own_autocast<B> || detail::has_autocast<B>
+     || unmet<"a Backend's own_autocast needs the form: comp::plan own_autocast(comp::precision low)">()) &&
     (!detail::names_hardware<B> || detail::knows_hardware<B>
      || unmet<"a Backend's hardware needs the form: comp::hardware hardware() const">()) &&
     (!detail::names_signature<B> || detail::signs<B>

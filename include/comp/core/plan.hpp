@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A precision for each operator of a graph: what a search finds and a backend follows.
-// A value: copied, compared, ordered and hashed. Prints as one letter per operator (core/precision.hpp).
+// A value: copied, compared, ordered and hashed. Prints as one letter per operator (core/precision.hpp), with
+// "@autocast" behind them where the backend's own autocast runs it.
 // Not here: files (observe/plan_file.hpp), which also hold the model that a plan belongs to.
 #pragma once
 
@@ -19,6 +20,8 @@
 
 namespace comp {
 
+inline constexpr std::string_view autocast_mark = "@autocast";
+
 class plan {
  public:
   plan() = default;
@@ -33,11 +36,21 @@ class plan {
   auto begin() const { return choices_.begin(); }
   auto end() const { return choices_.end(); }
 
-  /// One letter per operator: "011" is FP16, FP32, FP32.
+  /// True for a plan that the backend's own autocast runs (Backend::own_autocast): its precisions tell what that gives
+  /// each operator. Equal precisions that the backend runs operator by operator are another plan, which may be faster.
+  bool runs_autocast() const { return autocast_; }
+  /// The same precisions, run by the backend's own autocast or operator by operator.
+  plan as_autocast(bool by_autocast = true) const {
+    plan made = *this;
+    made.autocast_ = by_autocast;
+    return made;
+  }
+
+  /// One letter per operator: "011" is FP16, FP32, FP32; "011@autocast" where autocast runs it.
   std::string str() const {
     std::string text(choices_.size(), '1');
     for (std::size_t i = 0; i < text.size(); ++i) text[i] = letter(choices_[i]);
-    return text;
+    return autocast_ ? text.append(autocast_mark) : text;
   }
 
   /// Number of operators in a lower precision than FP32.
@@ -49,16 +62,20 @@ class plan {
 
   friend bool operator==(const plan&, const plan&) = default;
   friend std::strong_ordering operator<=>(const plan& a, const plan& b) {
-    return std::lexicographical_compare_three_way(a.begin(), a.end(), b.begin(), b.end());
+    const auto order = std::lexicographical_compare_three_way(a.begin(), a.end(), b.begin(), b.end());
+    return order != 0 ? order : a.autocast_ <=> b.autocast_;
   }
 
  private:
   std::vector<precision> choices_;
+  bool autocast_ = false;
 };
 
-/// The plan of a string of precision letters.
+/// The plan of a string of precision letters, with or without the mark.
 /// Throws: `plan_error`, naming the operator, for a character that is no precision letter.
 inline plan parse_plan(std::string_view text) {
+  const bool marked = text.ends_with(autocast_mark);
+  if (marked) text.remove_suffix(autocast_mark.size());
   plan result{text.size()};
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto known = precision_of(text[i]);
@@ -68,7 +85,7 @@ inline plan parse_plan(std::string_view text) {
                         text.substr(0, 64), text[i], i, precision_letters);
     result[i] = *known;
   }
-  return result;
+  return result.as_autocast(marked);
 }
 
 /// Throws: `plan_error` unless `p` has a precision for each operator of `graph` and FP32 for each that is not
@@ -89,7 +106,7 @@ inline void require_fits(const plan& p, const op_graph& graph) {
 template <>
 struct std::hash<comp::plan> {
   std::size_t operator()(const comp::plan& p) const noexcept {
-    std::size_t mixed = 0xcbf29ce484222325ULL;
+    std::size_t mixed = 0xcbf29ce484222325ULL + p.runs_autocast();
     for (const auto choice : p) mixed = (mixed ^ static_cast<std::size_t>(choice)) * 0x100000001b3ULL;
     return mixed;
   }

@@ -89,7 +89,9 @@ interval interval_from(const basic_json_reader<Json>& from) {
 template <class Json>
 plan plan_from(const basic_json_reader<Json>& from) {
   const std::string_view letters = from.text();
-  if (letters.find_first_not_of(precision_letters) != std::string_view::npos) {
+  const std::string_view choices =
+      letters.substr(0, letters.size() - (letters.ends_with(autocast_mark) ? autocast_mark.size() : 0));
+  if (choices.find_first_not_of(precision_letters) != std::string_view::npos) {
     from.fail(fmt::format("one letter of {} for each operator", precision_letters));
   }
   return parse_plan(letters);
@@ -97,8 +99,8 @@ plan plan_from(const basic_json_reader<Json>& from) {
 
 template <class Json>
 sample sample_from(const basic_json_reader<Json>& from) {
-  from.only({"loss", "seconds", "batches", "peak_bytes", "status", "losses", "batch_seconds", "curve", "curves", "score",
-             "message"});
+  from.only({"loss", "seconds", "batches", "peak_bytes", "status", "losses", "batch_seconds", "curve", "curves",
+             "score", "message"});
   constexpr auto most = std::numeric_limits<std::int64_t>::max();
   sample s;
   s.loss = from["loss"].number();

@@ -2,7 +2,8 @@
 // Plans as JSON files that a person can read and edit: the plan, each operator with its precision, and what the plan
 // was found for (model, machine). Loading refuses a plan that does not fit the model and says what differs.
 //   { "comp_plan": 1, "comp_version": "0.1.0",
-//     "plan": "011",                                  one letter per operator (core/precision.hpp)
+//     "plan": "011",                                  one letter per operator (core/precision.hpp); "011@autocast":
+//                                                     run by the backend's own autocast
 //     "operators": [ {"kind": "conv2d", "name": "stem", "precision": "fp16"}, ... ],
 //     "model": {"fingerprint": "0123456789abcdef", "operators": 3},
 //     "hardware": {...}, "precisions": ["fp32", "fp16"], "speedup": 1.25, "speedup_bounds": [1.2, 1.3] }
@@ -25,6 +26,7 @@ namespace comp {
 /// A plan from a file, and what a person should know before using it: it is for other hardware, it was saved alone.
 struct loaded_plan {
   comp::plan plan = {};
+  comp::hardware made_for = {};  // of unknown kind where the file does not say
   std::vector<std::string> warnings = {};
 };
 
@@ -77,10 +79,11 @@ std::string plan_text(const Json& document) {
   return text + "\n}\n";
 }
 
-/// The precisions of the operator list. Throws: `plan_error` for the first operator of other name or kind than the
-/// model's.
+/// The precisions of the operator list; `surplus`: the first operator that the model has not, in words. Throws:
+/// `plan_error` for the first operator of other name or kind than the model's.
 template <class Json>
-plan listed_plan(const basic_json_reader<Json>& list, const op_graph& graph, const std::string& file) {
+plan listed_plan(const basic_json_reader<Json>& list, const op_graph& graph, const std::string& file,
+                 std::string& surplus) {
   std::vector<precision> choices;
   list.each([&](const basic_json_reader<Json>& op) {
     op.only({"name", "kind", "precision"});
@@ -88,7 +91,11 @@ plan listed_plan(const basic_json_reader<Json>& list, const op_graph& graph, con
     if (!chosen) op["precision"].fail("one of fp32, tf32, bf16, fp16, fp8_e4m3, fp8_e5m2");
     const std::size_t i = choices.size();
     choices.push_back(*chosen);
-    if (i >= graph.size()) return;
+    if (i >= graph.size()) {
+      if (i == graph.size())
+        surplus = fmt::format("{} ({})", in_quotes<Json>(op["name"].text()), in_quotes<Json>(op["kind"].text()));
+      return;
+    }
     const auto differs = [](const std::string& ours, const std::string& theirs) {
       return ours != theirs &&
              json_text<Json>(ours) != json_text<Json>(theirs);  // equal once bytes that are no UTF-8 are replaced
@@ -102,11 +109,19 @@ plan listed_plan(const basic_json_reader<Json>& list, const op_graph& graph, con
   return plan{std::move(choices)};
 }
 
-inline void require_count(std::size_t operators, const op_graph& graph, const std::string& file) {
-  require<plan_error>(operators == graph.size(),
-                      "\"{}\" is for a model with {} operators, this one has {} (they must agree): use a plan that was "
-                      "found for this model, or search again",
-                      file, operators, graph.size());
+/// `surplus`: the first operator that only the file has, in words, where that is known.
+inline void require_count(std::size_t operators, const std::string& surplus, const op_graph& graph,
+                          const std::string& file) {
+  if (operators == graph.size()) return;
+  const std::string first =
+      operators < graph.size() ? fmt::format("the first that the file lacks is operator {}, \"{}\" (\"{}\")", operators,
+                                             graph[operators].name, graph[operators].kind)
+      : surplus.empty()        ? std::string{"they must agree"}
+                        : fmt::format("the first that the model lacks is operator {}, {}", graph.size(), surplus);
+  throw plan_error{
+      fmt::format("\"{}\" is for a model with {} operators, this one has {} ({}): use a plan that was found for this "
+                  "model, or search again",
+                  file, operators, graph.size(), first)};
 }
 
 inline void require_agree(const plan& text, const plan& listed, const op_graph& graph, const std::string& file) {
@@ -192,12 +207,15 @@ loaded_plan read_plan(std::string_view text, const op_graph& graph, const hardwa
   if (!letters && !list) from.fail("an object with field \"plan\" or \"operators\"");
 
   loaded_plan result;
-  if (letters) detail::require_count((result.plan = plan_from(*letters)).size(), graph, file);
+  if (letters) result.plan = plan_from(*letters);
+  if (!list) detail::require_count(result.plan.size(), "", graph, file);
   if (list) {
-    const plan listed = detail::listed_plan(*list, graph, file);
-    detail::require_count(listed.size(), graph, file);
+    std::string surplus;
+    const plan listed = detail::listed_plan(*list, graph, file, surplus);
+    detail::require_count(listed.size(), surplus, graph, file);
+    if (letters) detail::require_count(result.plan.size(), "", graph, file);
     if (letters) detail::require_agree(result.plan, listed, graph, file);
-    result.plan = listed;
+    result.plan = listed.as_autocast(result.plan.runs_autocast());
   }
   if (model) {
     const std::string ours = fmt::format("{:016x}", graph.fingerprint());
@@ -215,8 +233,8 @@ loaded_plan read_plan(std::string_view text, const op_graph& graph, const hardwa
   }
   require_fits(result.plan, graph);
   if (const auto machine = from.find("hardware")) {
-    const hardware made_for = hardware_from(*machine);
-    if (here != nullptr) detail::warn_of_hardware<Json>(made_for, *here, result);
+    result.made_for = hardware_from(*machine);
+    if (here != nullptr) detail::warn_of_hardware<Json>(result.made_for, *here, result);
   }
   return result;
 }

@@ -51,7 +51,7 @@ inline std::vector<std::string> machine_advice(const hardware& machine, precisio
         "{} has compute capability {}.{}, and mixed precision needs 7.0 or higher: leave it off, it would save memory "
         "but no time",
         machine.name, has / 10, has % 10));
-  } else if (const std::string missing = detail::no_unit(low, machine); !missing.empty()) {
+  } else if (const std::string missing = no_unit(low, machine); !missing.empty()) {
     const bool fp16_instead = machine.kind == device_kind::cuda && (low == precision::bf16 || low == precision::tf32);
     all.push_back(fmt::format("{}: {}", missing, fp16_instead ? "use fp16, with loss scaling" : "choose another"));
   }

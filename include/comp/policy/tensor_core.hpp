@@ -47,19 +47,6 @@ inline bool cpu_has_unit(precision p, const hardware& machine) {
   return p == precision::fp16 && (machine.has("avx512_fp16") || machine.has("amx_fp16"));
 }
 
-/// Empty, or why this machine has no matrix unit for `p`.
-inline std::string no_unit(precision p, const hardware& machine) {
-  if (p == precision::fp32) return "fp32 has no matrix unit";
-  if (machine.kind == device_kind::cpu && !cpu_has_unit(p, machine)) {
-    if (p != precision::bf16 && p != precision::fp16) return fmt::format("no CPU computes in {}", name(p));
-    return fmt::format("this CPU has neither avx512_{0} nor amx_{0}", name(p));
-  }
-  const int needed = first_capability(p), has = machine.compute_capability;
-  if (machine.kind != device_kind::cuda || has == 0 || has >= needed) return {};
-  return fmt::format("tensor cores take {} from compute capability {}.{} (this GPU has {}.{})", name(p), needed / 10,
-                     needed % 10, has / 10, has % 10);
-}
-
 struct named_size {
   std::string_view name;
   std::int64_t value;
@@ -90,13 +77,26 @@ inline std::string unfit_sizes(const op_info& op, precision p) {
 
 }  // namespace detail
 
+/// Empty, or why this machine has no matrix unit for `p`.
+inline std::string no_unit(precision p, const hardware& machine) {
+  if (p == precision::fp32) return "fp32 has no matrix unit";
+  if (machine.kind == device_kind::cpu && !detail::cpu_has_unit(p, machine)) {
+    if (p != precision::bf16 && p != precision::fp16) return fmt::format("no CPU computes in {}", name(p));
+    return fmt::format("this CPU has neither avx512_{0} nor amx_{0}", name(p));
+  }
+  const int needed = detail::first_capability(p), has = machine.compute_capability;
+  if (machine.kind != device_kind::cuda || has == 0 || has >= needed) return {};
+  return fmt::format("tensor cores take {} from compute capability {}.{} (this GPU has {}.{})", name(p), needed / 10,
+                     needed % 10, has / 10, has % 10);
+}
+
 /// Returns: why `op` does not suit the matrix units of `machine` at `p`, a clause without a full stop; empty when it
 /// suits.
 /// A size of 0 is unknown and counts as suiting. An operator without any size suits while nothing at all is known of
 /// it; once its shapes are known, having no contraction size means that it is no contraction.
 inline std::string why_not(const op_info& op, precision p, const hardware& machine,
                            size_rule sizes = size_rule::strict) {
-  if (std::string missing = detail::no_unit(p, machine); !missing.empty()) return missing;
+  if (std::string missing = no_unit(p, machine); !missing.empty()) return missing;
   const bool sized = op.m != 0 || op.n != 0 || op.k != 0 || op.channels_in != 0 || op.channels_out != 0;
   if (!sized && !(op.inputs.empty() && op.outputs.empty()))
     return "it is no contraction: matrix units do not speed it up";

@@ -17,7 +17,7 @@ namespace comp {
 inline std::vector<plan> conservative_ladder(const plan& p, std::span<const decision> decisions, const plan& base) {
   std::vector<plan> ladder{p};
   const auto add = [&](auto keeps) {
-    plan next = p;
+    plan next = p.as_autocast(false);
     for (std::size_t i = 0; i < next.size(); ++i) {
       if (!keeps(decisions[i].category)) next[i] = base[i];
     }

@@ -84,6 +84,11 @@ class search_run {
     log_.hardware = machine_of(trainer_);
     log_.precisions = searched_precisions(trainer_, settings_);
     lows_.assign(log_.precisions.begin() + 1, log_.precisions.end());
+    if (lows_.empty() && settings_.precisions.empty() && supported_precisions(trainer_).size() > 1) {
+      log_.warnings.push_back(
+          "nothing was searched: this machine computes no lower precision faster than FP32. Name those that are to be "
+          "tried all the same in settings.precisions");
+    }
     require<settings_error>(detail::validates<B> || settings_.criterion != criterion::scores,
                             "plans are to be judged by scores (this backend has no validate()): give it "
                             "double validate(), or choose another criterion");
@@ -101,6 +106,7 @@ class search_run {
     }
     rivals_ = rivals_of(settings_.rivals, log_.graph, lows_, supported_precisions(trainer_), runs_);
     for (rival& r : rivals_) r.plan = with_fixed(std::move(r.plan));
+    if constexpr (detail::has_autocast<B>) add_autocast();
     if constexpr (detail::counts_batches<B>)
       log_.batches_per_epoch = static_cast<std::size_t>(trainer_.batches_per_epoch());
     guide_ = settings_.stages == stages::both ? strategy::guide_of(stage1_) : nullptr;
@@ -125,6 +131,24 @@ class search_run {
   void warn(const std::string& sentence) {
     log_.warnings.push_back(sentence);
     observers_.warned(sentence);
+  }
+
+  // The backend's own autocast, run by itself: no model of it that may be slower, or lower something else.
+  void add_autocast() {
+    for (const precision low : lows_) {
+      if (low != precision::bf16 && low != precision::fp16) continue;
+      try {
+        plan real = trainer_.own_autocast(low);
+        require_fits(real, log_.graph);
+        const plan by_operators = real.as_autocast(false);
+        require<error>(with_fixed(by_operators) == by_operators,
+                       "it gives operators another precision than the policy");
+        if (real.count_low() > 0)
+          rivals_.push_back({fmt::format("rule-based autocast {}", name(low)), std::move(real)});
+      } catch (const std::exception& e) {
+        log_.warnings.push_back(fmt::format("the backend's own autocast to {} was no rival: {}", name(low), e.what()));
+      }
+    }
   }
 
   // An operator that the policy fixes is fixed in every plan, and none is asked to run in what it lacks.
@@ -213,9 +237,9 @@ class search_run {
       }
     }
     for (const precision low : lows_) from.rules.push_back(rule(low));
-    for (const rival& r : rivals_) from.rules.push_back(r.plan);
+    for (const rival& r : rivals_) from.rules.push_back(r.plan.as_autocast(false));
     if (settings_.warm_start.size() == fp32_.size()) {
-      from.rules.push_back(with_fixed(settings_.warm_start));
+      from.rules.push_back(with_fixed(settings_.warm_start.as_autocast(false)));
     } else if (!settings_.warm_start.empty()) {
       log_.warnings.push_back(fmt::format("the earlier plan was not used: it has {} operators, this model {}",
                                           settings_.warm_start.size(), fp32_.size()));

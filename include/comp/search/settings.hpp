@@ -58,7 +58,7 @@ struct search_settings {
   std::int64_t memory_limit = 0;  // bytes: the fastest plan within it is wanted; 0: memory decides between ties alone
   double slowdown = 0;            // the plan with the least memory of those so much slower than the fastest is wanted
   plan warm_start = {};           // an earlier search's plan, of another machine or batch size; empty: none
-  std::vector<precision> precisions = {};  // to search, in order of preference; empty: what the backend supports
+  std::vector<precision> precisions = {};  // to search, in order of preference; empty: what runs fast
   comp::tie epochs_tie = comp::tie::kind;
   comp::tie batches_tie = comp::tie::kind;
   comp::stages stages = comp::stages::both;

@@ -3,6 +3,8 @@
 // graph. Users meet it as comp::libtorch::trainer.
 #pragma once
 
+#include <c10/util/ScopeExit.h>
+
 #include <comp/core/concepts.hpp>
 #include <comp_libtorch/data_order.hpp>
 #include <comp_libtorch/exceptions.hpp>
@@ -136,6 +138,24 @@ class batched_training {
     }
     stop();
     return errors.errors();
+  }
+
+  /// What LibTorch's autocast to `low` gives each operator, seen in a step under it. The state and the plan are as
+  /// before.
+  plan seen_autocast(precision low) {
+    program& executor = loop.executor();
+    const plan before = loop.current();
+    plan seen{executor.graph().size()};
+    const auto stop = c10::make_scope_exit([&] {
+      executor.watch_autocast(nullptr);
+      loop.set_plan(before);
+    });
+    undone([&] {
+      loop.set_plan(plan{executor.graph().size()});
+      executor.watch_autocast(&seen, low);
+      (void)next_step_of_any_epoch();
+    });
+    return seen.as_autocast();
   }
 
   /// As the source says, or counted: a source that goes back gives an epoch's batches without their being trained.

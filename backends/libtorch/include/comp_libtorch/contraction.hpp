@@ -28,13 +28,13 @@ class contraction {
     if (word == "addmm" || word == "baddbmm" || word == "addbmm" || word == "addmv") return product(1, 2);
     if (word == "dot" || word == "vdot") return product(0, 1);
     if (word == "linear") return linear();
-    if (word == "einsum") return einsum();
     if (word == "scaled_dot_product_attention") return attention();
     if (word == "convolution" || word == "_convolution") return convolution(arguments_[6].toBool(), 8);
     if (word.starts_with("conv_transpose")) return convolution(true, 6);
     if (word == "conv1d" || word == "conv2d" || word == "conv3d") return convolution(false, 6);
-    if (word == "lstm" || word == "gru" || word == "rnn_tanh" || word == "rnn_relu") return recurrent(2);
-    return word.ends_with("_cell") && recurrent(2);
+    if (word == "mkldnn_rnn_layer") return recurrent(1, 5);
+    if (word == "_cudnn_rnn") return recurrent(1, 2);
+    return word.ends_with("_cell") && recurrent(2, 4);
   }
 
  private:
@@ -90,13 +90,14 @@ class contraction {
     return true;
   }
 
-  /// Each step of the sequence takes every weight matrix once: input (T,B,K) or (B,K), weights (4H,K), (4H,H), ...
-  bool recurrent(std::size_t first_weight) {
+  /// Each step of the sequence takes every weight matrix once: input (T,B,K) or (B,K), weights (4H,K), (4H,H), ... are
+  /// the arguments from `first` up to `last`.
+  bool recurrent(std::size_t first, std::size_t last) {
     const at::Tensor* x = tensor(0);
     if (x == nullptr || x->dim() == 0 || x->size(-1) == 0) return false;
     const std::int64_t rows = x->numel() / x->size(-1);
     std::int64_t weights = 0, n = 0, k = 0;
-    for (std::size_t i = first_weight; i < arguments_.size(); ++i) {
+    for (std::size_t i = first; i < std::min(last, arguments_.size()); ++i) {
       for_each_tensor(arguments_[i], [&](const at::Tensor& weight, int) {
         if (weight.dim() != 2) return;
         if (weights == 0) n = weight.size(0), k = weight.size(1);
@@ -104,32 +105,6 @@ class contraction {
       });
     }
     return weights > 0 && sizes(rows, n, k, 2 * rows * weights);
-  }
-
-  /// Of two operands with single-letter axes and no ellipsis; others stay unknown.
-  bool einsum() {
-    if (arguments_.size() < 2 || !arguments_[0].isString() || !arguments_[1].isList()) return false;
-    std::string text = arguments_[0].toStringRef();
-    std::erase(text, ' ');
-    const auto comma = text.find(','), arrow = text.find("->");
-    const auto operands = arguments_[1].toListRef();
-    if (operands.size() != 2 || comma == std::string::npos || arrow == std::string::npos || comma > arrow) return false;
-    const std::string a = text.substr(0, comma), b = text.substr(comma + 1, arrow - comma - 1);
-    const std::string out = text.substr(arrow + 2);
-    const at::Tensor &left = operands[0].toTensor(), &right = operands[1].toTensor();
-    const bool plain =
-        left.dim() == static_cast<std::int64_t>(a.size()) && right.dim() == static_cast<std::int64_t>(b.size());
-    if (!plain || text.find('.') != std::string::npos) return false;
-    const auto has = [](const std::string& letters, char c) { return letters.find(c) != std::string::npos; };
-    std::int64_t m = 1, n = 1, k = 1;
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      if (!has(b, a[i]) && has(out, a[i])) m *= left.size(static_cast<std::int64_t>(i));
-      if (has(b, a[i]) && !has(out, a[i])) k *= left.size(static_cast<std::int64_t>(i));
-    }
-    for (std::size_t i = 0; i < b.size(); ++i) {
-      if (!has(a, b[i]) && has(out, b[i])) n *= right.size(static_cast<std::int64_t>(i));
-    }
-    return sizes(m, n, k, 2 * result_.numel() * k);
   }
 
   op_info& info_;

@@ -94,14 +94,14 @@ struct direct_call;
 
 template <class Operator, class Result, class... Arguments>
 struct direct_call<Operator, Result(Arguments...)> {
-  static Result run(Arguments... arguments) {
+  static Result run(c10::DispatchKeySet keys, Arguments... arguments) {
     const c10::impl::ExcludeDispatchKeyGuard inner_operators_pass{claimed_key};
     std::array<at::Tensor, sizeof...(Arguments)> made;
     if (listening == nullptr) {
       require_no_backward();
     } else {
       const std::array<const at::Tensor*, sizeof...(Arguments)> tensors{tensor_in(std::as_const(arguments))...};
-      if (!listening->called_directly(handle(), tensors.data(), made.data())) return run_boxed(arguments...);
+      if (!listening->called_directly(handle(), tensors.data(), made.data())) return run_boxed(keys, arguments...);
     }
     return call(std::index_sequence_for<Arguments...>{}, made, arguments...);
   }
@@ -116,9 +116,9 @@ struct direct_call<Operator, Result(Arguments...)> {
                      std::remove_reference_t<Arguments>&... arguments) {
     return Operator::call(chosen(arguments, made[I])...);
   }
-  static Result run_boxed(std::remove_reference_t<Arguments>&... arguments) {
+  static Result run_boxed(c10::DispatchKeySet keys, std::remove_reference_t<Arguments>&... arguments) {
     auto stack = c10::impl::boxArgs<const std::remove_cvref_t<Arguments>&...>(arguments...);
-    listening->called(handle(), stack);
+    listening->called(handle(), keys, stack);
     if constexpr (std::is_reference_v<Result>) {
       return first(arguments...);  // an in-place operator gives its first argument
     } else {

@@ -45,9 +45,9 @@ class registration {
     call_common_operators_directly(aten_);
   }
 
-  static void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack* stack) {
+  static void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
     const c10::impl::ExcludeDispatchKeyGuard inner_operators_pass{claimed_key};
-    if (listening != nullptr) return listening->called(op, *stack);
+    if (listening != nullptr) return listening->called(op, keys, *stack);
     require_no_backward();  // the engine and at::launch take the caller's key set to their threads
     op.callBoxed(stack);
   }

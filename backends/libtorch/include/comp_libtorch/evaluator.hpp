@@ -6,6 +6,7 @@
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
 #include <comp_libtorch/casting.hpp>
+#include <comp_libtorch/composite.hpp>
 #include <comp_libtorch/instructions.hpp>
 #include <comp_libtorch/op_names.hpp>
 #include <comp_libtorch/session.hpp>
@@ -18,16 +19,22 @@ namespace comp::libtorch::detail {
 
 /// Where in a graph the operator of a name is.
 using name_index = std::unordered_map<std::string_view, std::size_t>;
+/// The composites of a recording that are opened, and whether they take tensors of one format only.
+using opened_composites = std::unordered_map<c10::OperatorHandle, bool>;
 
 class evaluator final : public session {
  public:
   evaluator(const op_graph& graph, const plan& chosen, const name_index& index, const parameter_names& names,
-            const program_settings& settings)
-      : session{settings.device.type()}, graph_{graph}, plan_{chosen}, index_{index}, names_{names} {}
+            const opened_composites& opened, const program_settings& settings)
+      : session{settings.device.type()}, graph_{graph}, plan_{chosen}, index_{index}, opened_{opened}, names_{names} {}
 
-  void called(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     require_no_autocast();
     if (torch::autograd::get_current_node() != nullptr) require_no_backward();
+    if (const auto at = opened_.find(op); at != opened_.end()) {
+      if (at->second) cast_read(stack, traits(op), at::kFloat, device(), true);
+      return call_opened(op, keys, stack);
+    }
     const op_traits& known = traits(op);
     const op_names::named named = names_.next(known, stack);
     const precision chosen = precision_of(named.name, known);
@@ -58,6 +65,7 @@ class evaluator final : public session {
   const op_graph& graph_;
   const plan& plan_;
   const name_index& index_;
+  const opened_composites& opened_;
   op_names names_;
 };
 

@@ -3,8 +3,11 @@
 // comparison and a look at the formats of the arguments that may need a cast.
 #pragma once
 
+#include <c10/util/ScopeExit.h>
+
 #include <comp/core/op_graph.hpp>
 #include <comp_libtorch/casting.hpp>
+#include <comp_libtorch/composite.hpp>
 #include <comp_libtorch/instructions.hpp>
 #include <comp_libtorch/profiler.hpp>
 #include <comp_libtorch/sensitivity.hpp>
@@ -13,6 +16,7 @@
 #include <comp_libtorch/tf32.hpp>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -27,7 +31,9 @@ struct executor_context {
   low_weights* weights;
   problem_list* problems;
   std::string_view segment;
-  operator_errors* errors;  // null, or what operators are compared by; the plan is FP32 then
+  operator_errors* errors;          // null, or what operators are compared by; the plan is FP32 then
+  plan* seen = nullptr;             // null, or what LibTorch's autocast, which is on then, gives each operator
+  precision low = precision::fp32;  // of that autocast
 };
 
 class executor final : public session {
@@ -40,10 +46,12 @@ class executor final : public session {
         shared_(code_->shared),
         life_{std::move(life)} {}
 
-  void called(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
-    if (next_ >= code_->instructions.size() || code_->instructions[next_].op != op) return leave(op, stack);
-    require_no_autocast();
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
+    if (!is_next(op) && !find_in_composite(op)) return leave(op, stack);
+    if (context_.seen == nullptr) require_no_autocast();
     const instruction& now = code_->instructions[next_++];
+    if (now.opens) return open(now, keys, stack);
+    if (context_.seen != nullptr) return run_seen(now, stack);
     if (life_ != nullptr) return run_watched(now, stack);
     if (context_.errors != nullptr && (*context_.graph)[now.index].choosable) {
       return context_.errors->run(op, now.index, stack);
@@ -54,9 +62,9 @@ class executor final : public session {
   }
 
   bool called_directly(const c10::OperatorHandle& op, const at::Tensor* const* tensors, at::Tensor* made) override {
-    if (next_ >= code_->instructions.size() || life_ != nullptr || context_.errors != nullptr) return false;
+    if (!is_next(op) || life_ != nullptr || context_.errors != nullptr || context_.seen != nullptr) return false;
     const instruction& now = code_->instructions[next_];
-    if (now.op != op || now.unusual || now.lists) return false;
+    if (now.unusual || now.lists || now.opens) return false;
     require_no_autocast();
     ++next_;
     const cast_slot* slot = code_->slots.data() + now.first_slot;
@@ -68,18 +76,55 @@ class executor final : public session {
     return true;
   }
 
+  bool begin() override {
+    if (context_.seen != nullptr) autocast_.emplace(device(), scalar_type(context_.low));
+    context_.weights->begin_region();
+    return true;
+  }
+
   void end(bool abandoned) noexcept override {
+    autocast_.reset();
+    context_.weights->end_region();
     if (abandoned || lost_ || next_ == code_->instructions.size()) return;
-    const op_info& expected = (*context_.graph)[code_->instructions[next_].index];
     try {
-      context_.problems->ended_early(fmt::format("region \"{}\" ended after {} of {} operators, before \"{}\" ({})",
-                                                 context_.segment, next_, code_->instructions.size(), expected.name,
-                                                 expected.kind));
+      context_.problems->ended_early(fmt::format("region \"{}\" ended after {} of {} operators, before {}",
+                                                 context_.segment, next_, code_->instructions.size(), expected()));
     } catch (...) {  // out of memory for the text: the region ends all the same
     }
   }
 
  private:
+  bool is_next(const c10::OperatorHandle& op) const {
+    const std::size_t end = composite_.empty() ? code_->instructions.size() : composite_.end;
+    return next_ < end && code_->instructions[next_].op == op;
+  }
+
+  /// Runs a composite by the instructions of the operators that it is made of.
+  void open(const instruction& composite, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
+    const auto outer = std::exchange(composite_, {next_, composite.end});
+    const auto done = c10::make_scope_exit([&] {
+      composite_ = outer;
+      next_ = composite.end;
+    });
+    if (composite.uniform && context_.seen == nullptr)
+      cast_read(stack, traits(composite.op), at::kFloat, device(), true);
+    call_opened(composite.op, keys, stack);
+  }
+
+  /// A composite may be made of other operators than when it was recorded (a longer sequence, another kernel for
+  /// another format): each then runs as the next of its kind in it. Returns: false where there is none.
+  bool find_in_composite(const c10::OperatorHandle& op) {
+    const auto [first, end] = composite_;
+    for (std::size_t tried = 0, at = next_; tried < end - first; ++tried, ++at) {
+      if (at >= end) at = first;
+      if (code_->instructions[at].op == op) {
+        next_ = at;
+        return true;
+      }
+    }
+    return false;
+  }
+
   /// A cast that other operators of the forward read too.
   struct shared_cast {
     at::Tensor source;
@@ -161,6 +206,17 @@ class executor final : public session {
     return image ? now.layout : at::MemoryFormat::Preserve;
   }
 
+  /// LibTorch's autocast runs it; what it gives says what it computed in.
+  void run_seen(const instruction& now, torch::jit::Stack& stack) const {
+    now.op.callBoxed(stack);
+    if (!(*context_.graph)[now.index].choosable) return;
+    bool low = false, full = false;
+    for_each_tensor(stack, now.op.schema().returns().size(), [&](const at::Tensor& t, std::size_t, int) {
+      if (is_eligible(t, device())) (t.scalar_type() == scalar_type(context_.low) ? low : full) = true;
+    });
+    (*context_.seen)[now.index] = low && !full ? context_.low : precision::fp32;
+  }
+
   void run_watched(const instruction& now, torch::jit::Stack& stack) {
     const moment start{life_->device()};
     if (now.slots != 0) cast_inputs(now, stack);
@@ -193,23 +249,21 @@ class executor final : public session {
   /// The forward has left the recorded sequence.
   void leave(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     require_no_backward();
-    require_no_autocast();
+    if (context_.seen == nullptr) require_no_autocast();
     const op_traits& known = traits(op);
-    if (!lost_) {
+    if (!lost_ && composite_.empty()) {
       lost_ = true;
       std::string what = difference(known);
       if (context_.settings->otherwise == on_mismatch::error) throw error{what};
       context_.problems->mismatch(std::move(what));
     }
-    cast_to_fp32(stack, known, device());
+    if (context_.seen == nullptr) cast_to_fp32(stack, known, device());
     op.callBoxed(stack);
   }
 
   std::string difference(const op_traits& seen) const {
     const bool over = next_ >= code_->instructions.size();
-    const op_info* expected = over ? nullptr : &(*context_.graph)[code_->instructions[next_].index];
-    const std::string recorded =
-        over ? std::string{"nothing: it was the last"} : fmt::format("{} (\"{}\")", expected->kind, expected->name);
+    const std::string recorded = over ? std::string{"nothing: it was the last"} : expected();
     return fmt::format(
         "operator {} of region \"{}\" is {}, recorded was {} (a plan goes by the recorded sequence; it changes where a "
         "forward depends on its data or mode, or where backward() is called in the region): keep the forward the same "
@@ -217,11 +271,27 @@ class executor final : public session {
         next_, context_.segment, seen.kind, recorded);
   }
 
+  /// The next recorded operator, in words.
+  std::string expected() const {
+    const instruction& now = code_->instructions[next_];
+    if (now.opens) return traits(now.op).kind;
+    const op_info& op = (*context_.graph)[now.index];
+    return fmt::format("{} (\"{}\")", op.kind, op.name);
+  }
+
+  /// Instructions of the innermost composite that is running; none: empty.
+  struct range {
+    std::size_t first = 0, end = 0;
+    bool empty() const { return first == end; }
+  };
+
   executor_context context_;
   std::shared_ptr<const code> code_;
   std::vector<shared_cast> shared_;
   std::shared_ptr<profiled_life> life_;
+  std::optional<autocast_guard> autocast_;
   std::size_t next_ = 0;
+  range composite_ = {};
   bool lost_ = false;
 };
 

@@ -40,7 +40,10 @@ struct instruction {
   std::uint32_t first_slot = 0;
   std::uint16_t slots = 0;
   std::uint16_t arguments = 0;
-  bool lists = false;  // a slot is in a list of tensors
+  bool lists = false;    // a slot is in a list of tensors
+  bool opens = false;    // a composite, which no plan has: the instructions up to `end` are of what it is made of
+  bool uniform = false;  // it takes tensors of one format only
+  std::uint32_t end = 0;
   // What needs more than casts and a call:
   bool unusual = false;           // one of the following
   bool tf32 = false;              // TensorFloat-32 is switched on for it
@@ -108,12 +111,23 @@ class compiler {
         any_low_{chosen.count_low() > 0},
         wanted_{ops, chosen, settings.device.type()} {}
 
-  /// `order`: the indices of the operators of one segment.
-  code compile(std::span<const std::uint32_t> order) {
+  /// `calls`: those of one segment.
+  code compile(std::span<const recorded_call> calls) {
     code made;
     uses_.clear();
-    made.instructions.reserve(order.size());
-    for (const std::uint32_t index : order) add(made, ops_[index], index);
+    made.instructions.reserve(calls.size());
+    std::vector<std::size_t> open;
+    for (const recorded_call& call : calls) {
+      if (call.composite) {
+        open.push_back(made.instructions.size());
+        made.instructions.push_back({.op = *call.composite, .index = 0, .opens = true, .uniform = call.uniform});
+      } else if (call.index) {
+        add(made, ops_[*call.index], *call.index);
+      } else {
+        made.instructions[open.back()].end = static_cast<std::uint32_t>(made.instructions.size());
+        open.pop_back();
+      }
+    }
     share(made);
     return made;
   }

@@ -11,10 +11,11 @@
 
 namespace comp::libtorch::detail {
 
-/// Called with each operator that this thread dispatches, and with its arguments on top of the stack; runs it.
+/// Called with each operator that this thread dispatches, and with its arguments on top of the stack; runs it. `keys`:
+/// those that the dispatcher chose it by.
 class listener {
  public:
-  virtual void called(const c10::OperatorHandle& op, torch::jit::Stack& stack) = 0;
+  virtual void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) = 0;
   /// Asked first where arguments are at hand unboxed: `tensors[i]` is argument i, null where it is no tensor. Returns:
   /// false to be called with them on a stack; true to have the operator run as it is, with `made[i]` in place of
   /// argument i where that is defined.

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-precision copies of parameters, shared by the regions of a program: made on first use after a change, as autocast
-// does, or kept and refreshed in place. A change is what the program is told of, and every in-place write that autograd
-// counts. The parameter stays FP32, and so does its gradient. Use from several threads is safe.
+// Low-precision copies of parameters, shared by the operators of a region: made on first use in it and dropped at its
+// end, as autocast does, or in memory that is kept and written anew on first use. So no region sees the weights of an
+// earlier one, however they were written; within a region every in-place write that autograd counts is seen. The
+// parameter stays FP32, and so does its gradient. Use from several threads is safe.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/_to_copy.h>
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -38,14 +38,30 @@ class low_weights {
     return at == entries_.end() ? -1 : static_cast<std::int32_t>(at - entries_.begin());
   }
 
+  /// A region begins: what the copies hold is not known to be the weights any more.
+  void begin_region() {
+    const std::lock_guard only_one{mutex_};
+    ++regions_;
+  }
+  /// A region has ended: copies are dropped unless their memory is kept.
+  void end_region() {
+    const std::lock_guard only_one{mutex_};
+    for (entry& e : entries_) {
+      if (!e.copy.defined()) e.drop();
+    }
+  }
+
   /// The low copy of `parameter` as it is now.
   at::Tensor get(std::int32_t number, const at::Tensor& parameter, bool keep) {
     const std::lock_guard only_one{mutex_};
     entry& e = entries_[static_cast<std::size_t>(number)];
-    if (!e.usable_for(parameter)) {
+    if (e.region != regions_ && keep && e.is_of(parameter) && e.has_room()) {
+      e.refresh();
+    } else if (e.region != regions_ || !e.is_of(parameter) || !e.unwritten()) {
       e.make(parameter, keep);
       remember(e);
     }
+    e.region = regions_;
     return e.low;
   }
 
@@ -59,25 +75,6 @@ class low_weights {
     }
   }
 
-  /// The optimizer has written those of the parameters for which `is_written`: kept copies are refreshed, all at once;
-  /// others are dropped.
-  template <class Predicate>
-  void changed(Predicate&& is_written) {
-    const std::lock_guard only_one{mutex_};
-    std::vector<at::Tensor> copies, sources;
-    for (entry& e : entries_) {
-      if (!e.source.defined() || !is_written(e.source)) continue;
-      const bool fits = e.copy.defined() && e.copy.sizes() == e.source.sizes();
-      if (!fits) e.drop();
-      if (!fits) continue;  // whatever its version: LibTorch's optimizers write parameter.data(), which does not count
-      copies.push_back(e.copy);
-      sources.push_back(e.source);
-      e.note_versions();
-    }
-    if (copies.empty()) return;
-    const at::NoGradGuard no_gradients;
-    at::_foreach_copy_(copies, sources);
-  }
   /// Another plan: its entries are made anew.
   void drop_entries() {
     const std::lock_guard only_one{mutex_};
@@ -103,18 +100,28 @@ class low_weights {
     at::ScalarType type;
     at::MemoryFormat layout;
     at::Tensor source = {};
-    at::Tensor low = {};   // what operators get: a node of the graph
-    at::Tensor copy = {};  // keep: the memory of `low`
+    at::Tensor low = {};       // what operators get: a node of the graph
+    at::Tensor copy = {};      // keep: the memory of `low`
+    std::uint64_t region = 0;  // that it was made or refreshed in
     std::uint32_t source_version = 0;
     std::uint32_t low_version = 0;  // an operator may give its input back, and that be written
 
-    bool usable_for(const at::Tensor& now) const {
+    bool is_of(const at::Tensor& now) const {
       if (!low.defined() || source.unsafeGetTensorImpl() != now.unsafeGetTensorImpl()) return false;
-      if (source_version != version(*now.unsafeGetTensorImpl())) return false;
-      if (low_version != version(*low.unsafeGetTensorImpl())) return false;
       if (low.requires_grad() != now.requires_grad() && (low.requires_grad() || at::GradMode::is_enabled()))
         return false;
       return !low.is_inference() || c10::InferenceMode::is_enabled();
+    }
+    /// Since the copy was made, as far as writes are counted.
+    bool unwritten() const {
+      return source_version == version(*source.unsafeGetTensorImpl()) &&
+             low_version == version(*low.unsafeGetTensorImpl());
+    }
+    bool has_room() const { return copy.defined() && copy.sizes() == source.sizes(); }
+    void refresh() {
+      const at::NoGradGuard no_gradients;
+      copy.copy_(source);
+      note_versions();
     }
     void make(const at::Tensor& now, bool keep) {
       drop();
@@ -159,6 +166,7 @@ class low_weights {
 
   mutable std::mutex mutex_;
   std::vector<entry> entries_;
+  std::uint64_t regions_ = 0;
   std::vector<at::Tensor> seen_;  // parameters by their number in the recording, as `get` last saw them
 };
 

@@ -93,6 +93,15 @@ inline bool only_fp32(std::string_view word) {
   return word.starts_with("fft_") || std::ranges::find(others, word) != others.end();
 }
 
+/// Multiplies matrices, or what amounts to it.
+inline bool is_product(std::string_view word) {
+  constexpr std::array products{"mm",     "bmm",           "addmm",         "addbmm", "baddbmm",
+                                "matmul", "linalg_matmul", "linalg_vecdot", "linear", "scaled_dot_product_attention",
+                                "mv",     "addmv",         "dot",           "vdot",   "mkldnn_rnn_layer"};
+  return word.starts_with("conv") || word.ends_with("_cell") || word == "_cudnn_rnn" ||
+         std::ranges::find(products, word) != products.end();
+}
+
 inline bool convolves(std::string_view word) { return word == "conv2d" || word == "conv3d"; }
 
 }  // namespace by_name

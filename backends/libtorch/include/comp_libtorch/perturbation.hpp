@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights moved in their last bits, in place: a training from there differs from the one that was as two trainings
 // differ whose operators round in another order.
-// Not here: putting the weights back (training_state.hpp), telling a program of it (program::weights_changed).
+// Not here: putting the weights back (training_state.hpp).
 #pragma once
 
 #include <ATen/Context.h>

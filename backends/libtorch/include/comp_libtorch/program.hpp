@@ -4,7 +4,6 @@
 //   program p;  p.name_parameters(*net);
 //   p.record(true);   { auto r = p.enter(); loss = forward(); }   p.record(false);
 //   p.set_plan(plan); { auto r = p.enter(); loss = forward(); }   loss.backward(); optimizer.step();
-//   p.weights_changed();
 // A choosable operator's floating inputs are cast as LibTorch's autocast casts: autograd sees it, gradients come back
 // in the parameter's format. Running statistics stay FP32, so do a norm's weight and bias where ATen takes them so;
 // written arguments, integers and FP64 are never cast; what is not choosable runs with what it gets.
@@ -22,7 +21,6 @@
 #include <comp_libtorch/region.hpp>
 #include <comp_libtorch/settings.hpp>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -48,18 +46,13 @@ class program {
   /// region of a segment while record is on records it. A step may enter several segments, and one several times;
   /// backward() and the optimizer stay outside.
   /// Throws: `error` for a segment that was not recorded, and while LibTorch's autocast is on.
-  region enter(std::string_view segment = "forward") {
-    std::unique_ptr<detail::session> made = session_of(segment);
-    made->require_no_autocast();
-    return region{std::move(made)};
-  }
+  region enter(std::string_view segment = "forward") { return begun(session_of(segment)); }
 
   /// As `enter`, for a forward with another sequence of operators (evaluation mode): each runs in the precision of the
   /// recorded operator of its name, and in FP32 where there is none.
   region evaluate() {
-    auto made = std::make_unique<detail::evaluator>(graph_, plan_, index_, names_, settings_);
-    made->require_no_autocast();
-    return region{std::move(made)};
+    if (plan_.runs_autocast()) return begun(by_autocast());
+    return begun(std::make_unique<detail::evaluator>(graph_, plan_, index_, names_, opened_, settings_));
   }
 
   /// On: forgets what was recorded and the plan; each segment is recorded, in FP32, when it is first entered.
@@ -73,36 +66,27 @@ class program {
   /// The operators of all recorded segments in the order of their calls.
   const op_graph& graph() const { return graph_; }
 
-  /// Throws: `plan_error` for a plan that does not fit the graph, or asks for TF32 on a CPU or for FP8; `error` while
-  /// recording.
+  /// A plan with plan::runs_autocast() is run by LibTorch's own autocast: its regions are that autocast and nothing of
+  /// comp's. Throws: `plan_error` for a plan that does not fit the graph, or asks for TF32 on a CPU or for FP8, or is
+  /// autocast's and has no low precision or two; `error` while recording.
   void set_plan(const plan& chosen) {
     require<error>(recording_ == nullptr,
                    "a plan was set while recording (operators are recorded in FP32): call record(false) first");
     require_fits(chosen, graph_);
     for (std::size_t i = 0; i < chosen.size(); ++i) require_runs(chosen[i], i);
+    if (chosen.runs_autocast()) (void)autocast_type(chosen);
     require_no_open_region();
     plan_ = chosen;
     compile();
   }
   const plan& current_plan() const { return plan_; }
 
-  /// Call it after each optimizer step: casts of parameters are dropped, kept copies refreshed. Needed: LibTorch's
-  /// optimizers write parameters in a way that no count of writes shows.
-  void weights_changed() {
-    weights_.changed([](const at::Tensor&) { return true; });
-    profiler_.end_of_step();
-  }
-  /// For an optimizer of some of the parameters: those alone.
-  void weights_changed(std::span<const at::Tensor> written) {
-    weights_.changed([&](const at::Tensor& parameter) {
-      return std::ranges::any_of(written, [&](const at::Tensor& w) { return w.is_same(parameter); });
-    });
-    profiler_.end_of_step();
-  }
+  /// A training step is over: times of operators are added up by steps.
+  void end_step() { profiler_.end_of_step(); }
 
   /// While on, operators are timed; results stay the same. Turning it on forgets earlier times.
   void profile(bool on) { profiler_.turn(on); }
-  /// Seconds of each operator in one step (up to weights_changed()), casts left out: medians of the steps run while
+  /// Seconds of each operator in one step (up to end_step()), casts left out: medians of the steps run while
   /// profiling was on.
   std::vector<op_time> times() const { return profiler_.times(graph_.size()); }
   /// Seconds that the casts of one forward take: the median.
@@ -113,6 +97,14 @@ class program {
   void compare(detail::operator_errors* with) {
     require_no_open_region();
     errors_ = with;
+  }
+
+  /// While not null, regions run under LibTorch's autocast to `low`, and `to` gets what it gives each choosable
+  /// operator. Requires: the plan is all FP32, `to` has its size.
+  void watch_autocast(plan* to, precision low = precision::fp32) {
+    require_no_open_region();
+    autocast_seen_ = to;
+    autocast_low_ = low;
   }
 
   /// What differed between forwards and the recorded sequence, since record(true) or clear_problems().
@@ -135,6 +127,27 @@ class program {
     return prefix.empty() ? name : prefix + "." + name;
   }
 
+  static region begun(std::unique_ptr<detail::session> made) {
+    made->require_no_autocast();
+    return region{std::move(made)};
+  }
+
+  /// Throws: `plan_error` unless the low operators of `p` are all in BF16 or all in FP16.
+  static at::ScalarType autocast_type(const plan& p) {
+    const auto low = std::ranges::find_if(p, [](precision each) { return each != precision::fp32; });
+    const bool one = low != p.end() && (*low == precision::bf16 || *low == precision::fp16) &&
+                     std::ranges::all_of(p, [&](precision each) { return each == precision::fp32 || each == *low; });
+    require<plan_error>(
+        one,
+        "plan is run by LibTorch's autocast and has {} (that lowers operators to bf16 or to fp16, all to "
+        "the same): delete \"{}\" from it, or search again",
+        low == p.end() ? "nothing low" : "other precisions", autocast_mark);
+    return detail::scalar_type(*low);
+  }
+  std::unique_ptr<detail::session> by_autocast() const {
+    return std::make_unique<detail::autocast_session>(settings_.device.type(), autocast_type(plan_));
+  }
+
   std::unique_ptr<detail::session> session_of(std::string_view segment) {
     if (recording_ != nullptr && !recording_->has(segment)) {
       return std::make_unique<detail::recording_session>(recording_, std::string{segment}, settings_.device.type());
@@ -144,7 +157,9 @@ class program {
     require<error>(at != segments_.end(),
                    "region \"{}\" was not recorded ({} regions were): enter it once while record(true) holds", segment,
                    segments_.size());
-    const detail::executor_context context{&graph_, &settings_, &weights_, &problems_, at->name, errors_};
+    if (plan_.runs_autocast()) return by_autocast();
+    const detail::executor_context context{&graph_,  &settings_, &weights_,      &problems_,
+                                           at->name, errors_,    autocast_seen_, autocast_low_};
     return std::make_unique<detail::executor>(context, at->code, profiler_.begin(settings_.device));
   }
 
@@ -175,6 +190,12 @@ class program {
     graph_ = op_graph{std::move(all.infos)};
     ops_ = std::move(all.ops);
     segments_ = std::move(all.segments);
+    opened_.clear();
+    for (const detail::segment& each : segments_) {
+      for (const detail::recorded_call& call : each.calls) {
+        if (call.composite) opened_[*call.composite] |= call.uniform;
+      }
+    }
     index_.clear();
     for (std::size_t i = 0; i < graph_.size(); ++i) index_.emplace(graph_[i].name, i);
     plan_ = plan{graph_.size()};
@@ -195,9 +216,9 @@ class program {
     weights_.drop_entries();
     detail::compiler compiler{ops_, plan_, settings_, weights_};
     for (detail::segment& each : segments_) {
-      each.code = std::make_shared<const detail::code>(compiler.compile(each.order));
+      each.code = std::make_shared<const detail::code>(compiler.compile(each.calls));
     }
-    if (settings_.weights == weight_casts::keep) weights_.keep_known();
+    if (settings_.weights == weight_casts::keep && !plan_.runs_autocast()) weights_.keep_known();
   }
 
   program_settings settings_;
@@ -208,10 +229,13 @@ class program {
   std::vector<detail::recorded_op> ops_;
   std::vector<detail::segment> segments_;
   detail::name_index index_;
+  detail::opened_composites opened_;
   detail::low_weights weights_;
   detail::problem_list problems_;
   detail::profiler profiler_;
   detail::operator_errors* errors_ = nullptr;
+  plan* autocast_seen_ = nullptr;
+  precision autocast_low_ = precision::fp32;
 };
 
 }  // namespace comp::libtorch

@@ -55,6 +55,14 @@ struct recorded_op {
   std::vector<std::uint32_t> outputs = {};  // values
 };
 
+/// What a forward called: an operator, or the beginning of a composite that is opened, or (neither) the end of the
+/// composite that began last.
+struct recorded_call {
+  std::optional<std::uint32_t> index = {};  // of an operator in the graph
+  std::optional<c10::OperatorHandle> composite = {};
+  bool uniform = false;  // the composite takes tensors of one format only
+};
+
 class recorder {
  public:
   recorder(const parameter_names& parameters, at::DeviceType device)
@@ -155,7 +163,6 @@ class recorder {
     made.info.inputs.push_back(describe(tensor));
     made.info.inputs.back().parameter = from.parameter >= 0;
     made.info.inputs.back().source = last;
-    made.info.inputs.back().source = std::max(from.producer, last_writer(tensor));
     made.read.emplace_back(tensor.unsafeGetTensorImpl(), from.value);
     const argument_use use = known.arguments[argument];
     const bool may_be_cast = use == argument_use::read || use == argument_use::affine;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <comp/core/error.hpp>
+#include <comp_libtorch/composite.hpp>
 #include <comp_libtorch/instructions.hpp>
 #include <comp_libtorch/recorder.hpp>
 #include <comp_libtorch/session.hpp>
@@ -20,7 +21,7 @@ namespace comp::libtorch::detail {
 
 struct segment {
   std::string name;
-  std::vector<std::uint32_t> order = {};  // its operators in the graph
+  std::vector<recorded_call> calls = {};
   std::shared_ptr<const detail::code> code = {};
 };
 
@@ -50,7 +51,18 @@ class recording {
   }
   void after(recorder::call made, const torch::jit::Stack& stack) {
     const std::lock_guard only_one{mutex_};
+    const std::size_t number = made.op.segment;
+    segments_[number].calls.push_back({.index = static_cast<std::uint32_t>(recorder_.ops().size())});
     recorder_.after(std::move(made), stack);
+  }
+  /// The operators up to close() are those that the composite of `call` is made of.
+  void open(recorded_call call, std::size_t number) {
+    const std::lock_guard only_one{mutex_};
+    segments_[number].calls.push_back(std::move(call));
+  }
+  void close(std::size_t number) {
+    const std::lock_guard only_one{mutex_};
+    segments_[number].calls.emplace_back();
   }
   /// A segment that an exception ended is as if it had not been entered.
   void end(std::size_t number, bool abandoned) {
@@ -63,18 +75,11 @@ class recording {
   recorded finish() {
     const std::lock_guard only_one{mutex_};
     recorded all;
-    std::vector<std::size_t> place(segments_.size());
-    for (std::size_t s = 0; s < segments_.size(); ++s) {
-      place[s] = all.segments.size();
-      if (!segments_[s].abandoned) all.segments.push_back({segments_[s].name});
-    }
     const auto& infos = recorder_.infos();
     std::vector<std::size_t> renumbered(infos.size(), infos.size());
     for (std::size_t i = 0; i < infos.size(); ++i) {
-      const std::size_t from = recorder_.ops()[i].segment;
-      if (segments_[from].abandoned) continue;
+      if (segments_[recorder_.ops()[i].segment].abandoned) continue;
       renumbered[i] = all.infos.size();
-      all.segments[place[from]].order.push_back(static_cast<std::uint32_t>(all.infos.size()));
       all.ops.push_back(recorder_.ops()[i]);
       all.infos.push_back(infos[i]);
       auto& producers = all.infos.back().producers;
@@ -86,6 +91,13 @@ class recording {
         input.source = now == infos.size() ? -1 : static_cast<std::int32_t>(now);
       }
     }
+    for (const entry& from : segments_) {
+      if (from.abandoned) continue;
+      std::vector<recorded_call>& calls = all.segments.emplace_back(segment{from.name, from.calls}).calls;
+      for (recorded_call& call : calls) {
+        if (call.index) call.index = static_cast<std::uint32_t>(renumbered[*call.index]);
+      }
+    }
     return all;
   }
 
@@ -94,6 +106,7 @@ class recording {
     std::string name;
     op_names::counts names_before;
     bool abandoned = false;
+    std::vector<recorded_call> calls = {};
   };
   mutable std::mutex mutex_;
   recorder recorder_;
@@ -106,9 +119,10 @@ class recording_session final : public session {
   recording_session(std::shared_ptr<recording> to, std::string segment, at::DeviceType device)
       : session{device}, recording_{std::move(to)}, segment_{recording_->begin(std::move(segment))} {}
 
-  void called(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     require_no_backward();
     require_no_autocast();
+    if (has_products(op, stack, device())) return record_opened(op, keys, stack);
     recorder::call made = recording_->before(op, stack, segment_);
     op.callBoxed(stack);
     recording_->after(std::move(made), stack);
@@ -116,6 +130,17 @@ class recording_session final : public session {
   void end(bool abandoned) noexcept override { recording_->end(segment_, abandoned); }
 
  private:
+  void record_opened(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
+    recording_->open({.composite = op, .uniform = needs_one_format(op, stack, device())}, segment_);
+    try {
+      call_opened(op, keys, stack);
+    } catch (...) {
+      recording_->close(segment_);
+      throw;
+    }
+    recording_->close(segment_);
+  }
+
   std::shared_ptr<recording> recording_;
   std::size_t segment_;
 };
@@ -124,7 +149,7 @@ class recording_session final : public session {
 class passing_session final : public session {
  public:
   using session::session;
-  void called(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack& stack) override {
     require_no_backward();
     op.callBoxed(stack);
   }

@@ -15,7 +15,9 @@ namespace comp::libtorch {
 class [[nodiscard]] region {
  public:
   explicit region(std::unique_ptr<detail::session> listens)
-      : session_{std::move(listens)}, exceptions_{std::uncaught_exceptions()}, guard_{std::in_place, session_.get()} {}
+      : session_{std::move(listens)}, exceptions_{std::uncaught_exceptions()} {
+    if (session_->begin()) guard_.emplace(session_.get());
+  }
   ~region() {
     guard_.reset();
     session_->end(std::uncaught_exceptions() > exceptions_);

@@ -5,9 +5,11 @@
 #include <ATen/autocast_mode.h>
 
 #include <comp/core/error.hpp>
+#include <comp_libtorch/autocast_guard.hpp>
 #include <comp_libtorch/dispatch_key.hpp>
 #include <cstddef>
 #include <mutex>
+#include <optional>
 #include <string>
 
 namespace comp::libtorch {
@@ -26,6 +28,8 @@ class session : public listener {
   explicit session(at::DeviceType device)
       : device_{device}, autocast_{at::autocast::get_autocast_dispatch_key_from_device_type(device)} {}
   virtual ~session() = default;
+  /// The region begins on this thread. Returns: whether operators are to be told.
+  virtual bool begin() { return true; }
   /// The region ends; `abandoned`: by an exception.
   virtual void end(bool abandoned) noexcept = 0;
 
@@ -42,6 +46,24 @@ class session : public listener {
  private:
   at::DeviceType device_;
   c10::DispatchKey autocast_;
+};
+
+/// A region that LibTorch's own autocast runs, and nothing of comp's.
+class autocast_session final : public session {
+ public:
+  autocast_session(at::DeviceType device, at::ScalarType low) : session{device}, low_{low} {}
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack& stack) override {
+    op.callBoxed(stack);
+  }
+  bool begin() override {
+    on_.emplace(device(), low_);
+    return false;
+  }
+  void end(bool /*abandoned*/) noexcept override { on_.reset(); }
+
+ private:
+  at::ScalarType low_;
+  std::optional<autocast_guard> on_;
 };
 
 /// Collects problems from the regions of several threads.

@@ -16,8 +16,8 @@ enum class on_mismatch : std::uint8_t {
 
 /// Where the low-precision copies of parameters come from.
 enum class weight_casts : std::uint8_t {
-  cast,  // made on first use in a step, as autocast does
-  keep   // a copy lives on and is refreshed in place after the optimizer step
+  cast,  // made on first use in a region and dropped at its end, as autocast does
+  keep   // the memory of a copy lives on; what is in it is written anew on first use in a region
 };
 
 enum class memory_format : std::uint8_t { as_is, channels_last };

@@ -115,7 +115,6 @@ class step {
         "of the search for this optimizer");
     optimizer.step([&] {
       const at::AutoGradMode on{true};
-      program_.weights_changed();
       ++evaluations_;
       return closure();
     });
@@ -152,7 +151,7 @@ class step {
 
   void updated(torch::optim::Optimizer& optimizer) {
     updated_.push_back(&optimizer);
-    program_.weights_changed();
+    program_.end_step();
     serve(optimizer);
   }
 

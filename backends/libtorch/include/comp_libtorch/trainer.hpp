@@ -24,6 +24,7 @@
 #include <comp_libtorch/training_signature.hpp>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -72,7 +73,9 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
   Source& batches() { return training_.source; }
   program& executor() { return training_.loop.executor(); }
 
-  /// Throws: `plan_error` for a plan that does not fit the graph or has a precision that the device lacks.
+  /// A plan with plan::runs_autocast() trains under LibTorch's own autocast alone: see own_autocast.
+  /// Throws: `plan_error` for a plan that does not fit the graph, has a precision that the device lacks, or is marked
+  /// as autocast's and differs from what that does.
   void set_precision(const plan& p) {
     require_fits(p, graph());
     const auto known = supported_precisions();
@@ -81,9 +84,10 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
                           "plan gives operator {} {} (LibTorch on this device has no such precision): choose another",
                           i, name(p[i]));
     }
+    if (p.runs_autocast()) require_is_autocast(p);
     if (p != training_.loop.current()) in_a_row_ = 0;
     training_.loop.set_plan(p);
-    if (measures()) use(tuning_.of(p));
+    if (measures() && !p.runs_autocast()) use(tuning_.of(p));
   }
 
   /// Trains from the beginning of an epoch to its end: one that run_batch() began is left.
@@ -144,6 +148,16 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
     });
   }
 
+  /// What LibTorch's own autocast to `low` gives each operator, as seen in a step under it, which is undone; marked so
+  /// that set_precision trains under that autocast. Throws: `error` where the step does not run under it.
+  plan own_autocast(precision low) {
+    if (const auto known = autocast_.find(low); known != autocast_.end()) return known->second;
+    return translated([&] {
+      training_.record();
+      return autocast_[low] = training_.seen_autocast(low);
+    });
+  }
+
   /// Moves each weight by about half a unit in its last place, at random: see perturbation.hpp. restore() undoes it.
   void perturb(std::uint64_t seed) {
     translated([&] { training_.loop.perturb(seed); });
@@ -154,10 +168,12 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
     return translated([&] { return static_cast<std::uint64_t>(training_.batches_per_epoch()); });
   }
 
-  /// Measures how the current plan is best run, and runs it so from now on. The state is as before.
+  /// Measures how the current plan is best run, and runs it so from now on; nothing for autocast's, which LibTorch
+  /// runs. The state is as before.
   tuned_choice tune() {
     return translated([&] {
       training_.record();
+      if (training_.loop.current().runs_autocast()) return tuned_choice{};
       tuned_choice found;
       training_.undone([&] {
         found = measured_choice(
@@ -181,12 +197,27 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
     });
   }
 
+  void require_is_autocast(const plan& p) {
+    const auto low = std::ranges::find_if(p, is_low);
+    require<plan_error>(low != p.end(),
+                        "plan \"...{}\" has no low precision (LibTorch's autocast lowers some operators): search again",
+                        autocast_mark);
+    const plan real = own_autocast(*low);
+    const auto [at, seen] = std::ranges::mismatch(p, real);
+    if (at == p.end()) return;
+    const auto i = static_cast<std::size_t>(at - p.begin());
+    throw plan_error{fmt::format(
+        "plan \"...{}\" gives operator {} (\"{}\") {}, LibTorch's autocast {} (it is run by that autocast, so they "
+        "must agree): delete \"{}\" from the plan to run it operator by operator, or search again",
+        autocast_mark, i, graph()[i].name, name(*at), name(*seen), autocast_mark)};
+  }
+
   bool measures() const { return training_.loop.given().choices == executor_choices::measured; }
 
   void prepare() {
     training_.record();
     const plan& now = training_.loop.current();
-    if (!measures() || !tuning_.wants(now, trained_per_epoch_, in_a_row_)) return;
+    if (!measures() || now.runs_autocast() || !tuning_.wants(now, trained_per_epoch_, in_a_row_)) return;
     if (hopeless()) {
       tuning_.learn(now, {});
     } else {
@@ -226,6 +257,7 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
   score_function score_;
   comp::hardware hardware_;
   std::string signature_;
+  std::map<precision, plan> autocast_;  // by its low precision
   tuning_memory tuning_{tuning_settings{}};
   std::int64_t trained_per_epoch_ = 0, in_a_row_ = 0;  // under the current plan
   double fp32_seconds_ = 0;                            // of a batch

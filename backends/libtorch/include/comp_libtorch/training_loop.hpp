@@ -115,14 +115,10 @@ class training_loop {
     restore_training(from, setup_, device_);
     scaler_.load(from.scaler);
     steps_ = from.steps;
-    program_.weights_changed();
   }
 
   /// Moves each weight by about half a unit in its last place; restore() undoes it.
-  void perturb(std::uint64_t seed) {
-    libtorch::perturb(tensors_of(setup_, false), seed);
-    program_.weights_changed();
-  }
+  void perturb(std::uint64_t seed) { libtorch::perturb(tensors_of(setup_, false), seed); }
 
   /// Waits for the device.
   void synchronize() const {

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// LibTorch's own autocast is a contestant of each search, and a plan that it runs is run by it and by nothing else.
+#include <unistd.h>
+
+#include <comp/comp.hpp>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "torch_and_doctest.hpp"
+#include "trainer_support.hpp"
+
+using namespace libtorch_tests;
+using comp::precision;
+
+namespace {
+
+struct scratch_file {
+  std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("comp_libtorch_autocast_" + std::to_string(::getpid()) + ".json");
+  ~scratch_file() { std::filesystem::remove(path); }
+  std::string str() const { return path.string(); }
+};
+
+bool autocast_is_on() { return at::autocast::is_autocast_enabled(at::kCPU); }
+
+comp::hardware without_units() { return {.name = "an old CPU", .kind = comp::device_kind::cpu}; }
+
+/// The first losses of a plain loop under LibTorch's autocast.
+std::vector<double> losses_under_autocast() {
+  classification user;
+  std::vector<double> losses;
+  torch::manual_seed(5);
+  while (const auto batch = user.batches.next()) {
+    at::Tensor loss;
+    {
+      const lt::autocast_guard on{at::kCPU, at::kBFloat16};
+      loss = user.loss(*batch);
+    }
+    user.optimizer.zero_grad();
+    loss.backward();
+    user.optimizer.step();
+    losses.push_back(loss.item<double>());
+  }
+  return losses;
+}
+
+}  // namespace
+
+TEST_CASE("a trainer runs autocast's plan under LibTorch's autocast, and no other plan") {
+  classification user;
+  std::vector<bool> on;
+  lt::trainer trainer{user.setup, user.batches,
+                      [&](lt::step& s, const torch::data::Example<>& batch) {
+                        s.backward(s.forward([&] {
+                          on.push_back(autocast_is_on());
+                          return user.loss(batch);
+                        }));
+                        s.update(user.optimizer);
+                      },
+                      [&] {
+                        on.push_back(autocast_is_on());
+                        return user.accuracy();
+                      }};
+  torch::manual_seed(5);
+  const auto before = trainer.save();
+  const comp::plan real = trainer.own_autocast(precision::bf16);
+  CHECK(real.runs_autocast());
+  CHECK(real.count_low() > 2);
+  CHECK(real.as_autocast(false) ==
+        comp::autocast::rule_plan(comp::policy::pytorch{comp::policy::pytorch_list::cpu, precision::bf16},
+                                  trainer.graph(), precision::bf16));
+  trainer.restore(before);
+  const auto want = losses_under_autocast();
+  on.clear();
+  torch::manual_seed(5);
+  trainer.set_precision(real);
+  CHECK(trainer.run_epoch().curve == want);
+  trainer.validate();
+  CHECK((on == std::vector<bool>(5, true)));
+  CHECK_FALSE(autocast_is_on());
+  CHECK(trainer.executor().kept_bytes() == 0);
+
+  on.clear();
+  trainer.set_precision(real.as_autocast(false));
+  trainer.run_batch();
+  trainer.validate();
+  CHECK(on == std::vector<bool>(2, false));
+
+  comp::plan other = real;
+  for (std::size_t i = 0; i < other.size(); ++i) {
+    if (trainer.graph()[i].name == "net.6.addmm") other[i] = precision::fp32;
+  }
+  CHECK_THROWS_WITH_AS(trainer.set_precision(other),
+                       doctest::Contains("(\"net.6.addmm\") fp32, LibTorch's autocast bf16"), comp::plan_error);
+  CHECK_THROWS_AS(trainer.set_precision(comp::plan{real.size()}.as_autocast()), comp::plan_error);
+}
+
+TEST_CASE("a search has LibTorch's autocast in its final contest, timed") {
+  classification user;
+  lt::trainer trainer{user.setup, user.batches, user.make_step()};
+  comp::two_stage search{comp::policy::pytorch{}, comp::strategy::random{.trials = 1},
+                         comp::strategy::random{.trials = 1}};
+  search.settings.race = {.min_rounds = 6, .max_rounds = 6, .contest_rounds = 6};
+  const comp::outcome found = search.run(trainer);
+  const auto at = std::ranges::find(found.contest, "rule-based autocast bf16", &comp::contestant::label);
+  REQUIRE(at != found.contest.end());
+  CHECK(at->plan == trainer.own_autocast(precision::bf16));
+  CHECK(at->seconds.size() >= 2);  // it leaves early where it is far slower than FP32
+  CHECK(found.warnings.empty());
+}
+
+TEST_CASE("where LibTorch's autocast does not run a model, a search says so and goes on") {
+  classification user;
+  lt::trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
+                        s.backward(s.forward([&] {
+                          if (autocast_is_on()) throw std::runtime_error{"not with autocast"};
+                          return user.loss(batch);
+                        }));
+                        s.update(user.optimizer);
+                      }};
+  comp::two_stage search{comp::policy::pytorch{}, comp::strategy::random{.trials = 1},
+                         comp::strategy::random{.trials = 1}};
+  search.settings.race = {.min_rounds = 6, .max_rounds = 6, .contest_rounds = 6};
+  const comp::outcome found = search.run(trainer);
+  REQUIRE_FALSE(found.warnings.empty());
+  CHECK(found.warnings.front() == "the backend's own autocast to bf16 was no rival: not with autocast");
+  CHECK_FALSE(autocast_is_on());
+}
+
+TEST_CASE("a plan file keeps that autocast runs its plan, and a planned region runs it so") {
+  const scratch_file file;
+  classification user;
+  comp::plan real;
+  std::vector<double> want;
+  {
+    lt::trainer trainer{user.setup, user.batches, user.make_step()};
+    real = trainer.own_autocast(precision::bf16);
+    comp::save(real, trainer.graph(), trainer.hardware(), file.str());
+    CHECK(comp::load_plan(file.str(), trainer.graph()).plan == real);
+  }
+  const auto first = *user.batches.next();
+  for (const auto match : {lt::plan_match::exact, lt::plan_match::by_name}) {
+    lt::planned_region planned{{{"net", user.net}}, file.str(), {.match = match}};
+    for (const bool expected : {false, true, true}) {  // the first forward is recorded
+      const auto on = planned.enter();
+      CHECK(autocast_is_on() == expected);
+      user.loss(first);
+    }
+    CHECK(planned.executor().current_plan() == real);
+    const auto on = planned.evaluate();
+    CHECK(autocast_is_on());
+  }
+}
+
+TEST_CASE("a plan from a machine with units that this one lacks is refused, unless it is forced") {
+  const scratch_file file;
+  classification user;
+  {
+    lt::trainer trainer{user.setup, user.batches, user.make_step()};
+    const comp::plan slow = lowered(trainer.graph(), precision::fp16, "addmm");
+    comp::hardware other = without_units();
+    other.isa = {"avx512_fp16"};
+    comp::save(slow, trainer.graph(), other, file.str());
+    REQUIRE_FALSE(comp::policy::no_unit(precision::fp16, trainer.hardware()).empty());  // else try another machine
+  }
+  const auto batch = *user.batches.next();
+  for (const auto match : {lt::plan_match::exact, lt::plan_match::by_name}) {
+    for (const bool forced : {false, true}) {
+      lt::planned_region planned{{{"net", user.net}}, file.str(), {.match = match, .forced = forced}};
+      {
+        const auto on = planned.enter();
+        user.loss(batch);
+      }
+      if (forced) {
+        CHECK_NOTHROW((void)planned.enter());
+      } else {
+        CHECK_THROWS_WITH_AS((void)planned.enter(),
+                             doctest::Contains("(\"net.6.addmm\") fp16 (this CPU has neither avx512_fp16 nor "
+                                               "amx_fp16; it was found on an old CPU)"),
+                             comp::plan_error);
+      }
+    }
+  }
+}
+
+TEST_CASE("a plan file that knows no operator of the model is refused, unless it is forced") {
+  const scratch_file file;
+  classification user;
+  {
+    lt::trainer trainer{user.setup, user.batches, user.make_step()};
+    comp::save(lowered(trainer.graph(), precision::bf16), trainer.graph(), trainer.hardware(), file.str());
+  }
+  torch::nn::Linear other{2, 2};
+  for (const bool forced : {false, true}) {
+    lt::planned_region planned{{{"other", other}}, file.str(), {.match = lt::plan_match::by_name, .forced = forced}};
+    {
+      const auto on = planned.enter();
+      other->forward(torch::ones({1, 2}));
+    }
+    if (forced) {
+      CHECK_NOTHROW((void)planned.enter());
+      CHECK(planned.warnings().size() == 1);
+    } else {
+      CHECK_THROWS_WITH_AS((void)planned.enter(), doctest::Contains("not \"other."), comp::plan_error);
+    }
+  }
+}
+
+TEST_CASE("a search leaves out what this machine has no units for, unless it is asked") {
+  classification user;
+  lt::trainer trainer{user.setup, user.batches, user.make_step()};
+  comp::search_settings settings;
+  const auto searched = comp::searched_precisions(trainer, settings);
+  for (const precision p : trainer.supported_precisions()) {
+    if (p == precision::fp32) continue;
+    CAPTURE(comp::name(p));
+    const bool fast = comp::policy::no_unit(p, trainer.hardware()).empty();
+    CHECK((std::ranges::find(searched, p) != searched.end()) == fast);
+  }
+  settings.precisions = {precision::fp16};
+  CHECK((comp::searched_precisions(trainer, settings) == std::vector{precision::fp32, precision::fp16}));
+}
