@@ -143,13 +143,17 @@ TEST_CASE("a low precision may overflow or be missing: that is for the search to
 }
 
 TEST_CASE("a trainer that hardly repeats itself is not told to mend restore()") {
-  using comp::detail::problem_of_restore;
-  CHECK_FALSE(problem_of_restore({2.5, 2.4}, 2.500001));      // roundings of the forward
-  CHECK_FALSE(problem_of_restore({1e-9, 1.1e-9}, 1.001e-9));  // close to its end
-  CHECK_FALSE(problem_of_restore({0, 0}, 0));
-  CHECK_FALSE(problem_of_restore({}, 1));
-  CHECK(problem_of_restore({2.5, 2.4}, 2.3));
-  CHECK(problem_of_restore({-1, -1.001}, -1.002));
+  const auto problem_of_restore = [](std::vector<double> first, std::vector<double> again) {
+    return comp::detail::problem_of_restore(first, again).has_value();
+  };
+  CHECK_FALSE(problem_of_restore({2.5, 2.4}, {2.500001}));      // roundings of the forward
+  CHECK_FALSE(problem_of_restore({1e-9, 1.1e-9}, {1.001e-9}));  // close to its end
+  CHECK_FALSE(problem_of_restore({0, 0}, {0}));
+  CHECK_FALSE(problem_of_restore({}, {1}));
+  CHECK(problem_of_restore({2.5, 2.4}, {2.3}));
+  CHECK(problem_of_restore({-1, -1.001}, {-1.002}));
+  CHECK(problem_of_restore({2.5}, {2.3, 2.2}));  // which of the two is longer does not matter
+  CHECK_FALSE(problem_of_restore({2.5}, {2.3}));
 }
 
 TEST_CASE("operators of one name, kinds that no list has and an empty list of precisions are told without a batch") {

@@ -10,6 +10,7 @@
 #include <search/truth/found.hpp>
 #include <search/truth/late_worlds.hpp>
 #include <search/truth/worlds.hpp>
+#include <vector>
 
 namespace {
 
@@ -115,4 +116,29 @@ TEST_CASE("a plan that is asked about first and judged at the level later trains
     CHECK(found->cost(comp::stage::epochs).batches == static_cast<std::size_t>(batches));
   }
   CHECK(again >= 5);
+}
+
+TEST_CASE("a search that is recalled whole runs nothing more, also where batches differ in length") {
+  struct recalling {
+    std::vector<comp::trial> known = {}, done = {};
+    std::optional<comp::trial> recall(const comp::trial& t) {
+      const auto at = std::ranges::find_if(
+          known, [&](const comp::trial& k) { return k.stage == t.stage && k.plan == t.plan && k.repeat == t.repeat; });
+      return at == known.end() ? std::nullopt : std::optional{*at};
+    }
+    void trial_done(const comp::trial& t) { done.push_back(t); }
+  };
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    CAPTURE(seed);
+    const truth::world w = truth::lengths(seed);
+    recalling first, again;
+    truth::full_trainer trainer{w}, other{w};
+    comp::two_stage search{truth::lists{}};
+    const comp::outcome found = search.run(trainer, first);
+    again.known = first.done;
+    const comp::outcome same = search.run(other, again);
+    CHECK(same.plan == found.plan);
+    CHECK(same.trials.size() == found.trials.size());
+    CHECK(same.recalled == same.trials.size());
+  }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Looks for mistakes that make a search's result worth nothing: a loss that nobody sets, a restore() that does nothing,
 // a set_precision() that is ignored, kinds that the policy does not know. A search looks at its start, at the price of
-// two batches in FP32 (search_settings::self_check), and again at what it sees anyway; `comp::check(trainer)` looks at
-// all of it at once and gives a table. Told is only what a sound trainer does not do: a mistake may go unnoticed.
+// a batch or two in FP32 (search_settings::self_check), and again at what it sees anyway; `comp::check(trainer)` looks
+// at all of it at once and gives a table. Told is only what a sound trainer does not do: a mistake may go unnoticed.
 // Use: fmt::print("{}", comp::check(trainer).str());
 #pragma once
 
@@ -164,13 +164,17 @@ void check_at_rest(const B& trainer, const op_graph& graph, const P& policy, che
   }
 }
 
-/// What a search looks at before it starts: two batches of `fp32`, undone.
+/// What a search looks at before it starts: a batch of `fp32`, undone; two where a ledger has nothing else to know the
+/// training by.
 template <Backend B, OperatorPolicy P>
 check_report check_at_start(B& trainer, const op_graph& graph, const P& policy, [[maybe_unused]] const plan& fp32) {
   check_report report;
   check_at_rest(trainer, graph, policy, report);
   if constexpr (saves<B>) {
-    undone(trainer, [&](auto&&) { report.first_losses = trainer_check<B>{trainer, report}.batches(fp32, 2).curve; });
+    constexpr std::size_t count = signs<B> ? 1 : 2;
+    undone(trainer, [&](auto&&) {
+      report.first_losses = trainer_check<B>{trainer, report}.batches(fp32, count).curve;
+    });
   }
   return report;
 }
@@ -234,8 +238,7 @@ check_report check(B& trainer, const P& policy = {}) {
       back();
       const sample again = run.batches(fp32, 1);
       if (first.curve.size() == 2 && again.curve.size() == 1)
-        report.add("restore", detail::problem_of_restore(first.curve, again.curve.front()),
-                   "the same batch, the same loss");
+        report.add("restore", detail::problem_of_restore(first.curve, again.curve), "the same batch, the same loss");
       for (const precision low : lows) {
         plan p = fp32;
         for (std::size_t i = 0; i < p.size(); ++i) {

@@ -124,6 +124,7 @@ class evaluator {
       measure(t, [&] { return work(t); });
       recalled_ = false;
     }
+    if (t.repeat < profile_repeats) ran_.insert(p);
     detail::summarise_times(t);
     t.accepted = t.sample.ok();
     return t;
@@ -207,7 +208,8 @@ class evaluator {
     record(t);
     return t;
   }
-  bool warm(const plan& p) const { return warm_.contains(p); }
+  /// Whether `p` has had a batch in this search, recalled ones counted in.
+  bool ran(const plan& p) const { return ran_.contains(p); }
 
   /// Numbers that `work(trainer)` gives about plan `p`, which leaves the state as it is: a profile's, a score's. They
   /// go through the ledger like a run, so a search that is resumed decides by the same ones. Throws: `error` with what
@@ -341,7 +343,7 @@ class evaluator {
   sample trained_ = {};
   double seconds_ = 0, recalled_seconds_ = 0;
   std::map<std::pair<stage, plan>, std::size_t> repeats_;
-  std::set<plan> warm_;
+  std::set<plan> warm_, ran_;
   std::exception_ptr fatal_;
   bool may_recall_ = true, recalled_ = false, stop_asked_ = false, scores_ = false;
 };

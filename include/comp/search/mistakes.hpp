@@ -112,18 +112,19 @@ inline problem problem_of_sample(const sample& got) {
   return {};
 }
 
-/// `first`: losses of batches from a state. `again`: of the first of them, from the same state put back. What a batch
-/// moves the loss by is what tells a state that was not put back from roundings.
-inline problem problem_of_restore(const std::vector<double>& first, double again) {
-  if (first.size() < 2 || !std::isfinite(again)) return {};
-  const double off = std::abs(again - first[0]), moved = std::abs(first[1] - first[0]);
-  const double scale = std::max({std::abs(first[0]), std::abs(first[1]), std::abs(again)});
+/// Losses of the same batches from a state and, `again`, from the same state put back; at least one of each, and two of
+/// one. What a batch moves the loss by is what tells a state that was not put back from roundings.
+inline problem problem_of_restore(std::span<const double> first, std::span<const double> again) {
+  const std::span<const double> longer = first.size() < 2 ? again : first;
+  if (first.empty() || again.empty() || longer.size() < 2 || !std::isfinite(again[0])) return {};
+  const double off = std::abs(again[0] - first[0]), moved = std::abs(longer[1] - longer[0]);
+  const double scale = std::max({std::abs(first[0]), std::abs(longer[1]), std::abs(again[0])});
   if (off <= std::max(1e-5 * scale, moved / 10)) return {};
   return fmt::format(
       "after restore() the same batch in FP32 gave loss {:.8g}, before it {:.8g} (plans are compared on the "
       "same batches from the same state, or every plan would seem to train): save and restore weights, "
       "optimizer, random generators and the place in the data",
-      again, first[0]);
+      again[0], first[0]);
 }
 
 /// Batches under a plan with all in `low`, or with some, against FP32's.

@@ -58,7 +58,7 @@ class race {
         racer& r = racers[round % 2 == 0 ? i : racers.size() - 1 - i];
         if (r.out || round >= r.rounds_at_most) continue;
         if (before && !std::exchange(first, false)) run_.restore(*before);
-        if (before && !run_.warm(r.plan)) {
+        if (before && !run_.ran(r.plan)) {
           (void)run_.batch(stage_, r.plan, r.label);  // a second batch, so another one
           run_.restore(*before);
         }

@@ -197,9 +197,8 @@ class search_run {
           fmt::format("FP32 needs more memory than there is: plan {} takes its place, and is what \"fp32\" stands for",
                       shortened(fp32_)));
     }
-    if (!run_->recalled() && !log_.baseline.curve.empty()) {
-      if (const auto wrong = detail::problem_of_restore(checked_.first_losses, log_.baseline.curve.front()))
-        warn(*wrong);
+    if (!run_->recalled()) {
+      if (const auto wrong = detail::problem_of_restore(checked_.first_losses, log_.baseline.curve)) warn(*wrong);
     }
     if (trials_->by_epochs() && log_.batches_per_epoch == 0)
       log_.batches_per_epoch = static_cast<std::size_t>(log_.baseline.batches);

@@ -65,7 +65,7 @@ struct search_settings {
   early_cut cut = {};
   race_settings race = {};
   rival_source rivals = {};  // plans that the found one has to beat, beside FP32 and the policy's own
-  bool self_check = true;    // looks for mistakes of the trainer at the start, in two batches that are undone
+  bool self_check = true;    // looks for mistakes of the trainer at the start, in a batch or two that are undone
 
   /// Throws: `settings_error` for a value that cannot be used.
   void check() const {
