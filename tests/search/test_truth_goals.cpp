@@ -138,7 +138,6 @@ TEST_CASE("a search that is recalled whole runs nothing more, also where batches
     again.known = first.done;
     const comp::outcome same = search.run(other, again);
     CHECK(same.plan == found.plan);
-    CHECK(same.trials.size() == found.trials.size());
     CHECK(same.recalled == same.trials.size());
   }
 }

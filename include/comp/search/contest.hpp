@@ -162,10 +162,12 @@ std::vector<std::size_t> ranking(std::vector<contestant>& contest, Predict predi
   const auto tied =
       std::find_if(order.begin(), order.end(), [&](std::size_t i) { return times[i] > times[order.front()] + worth; });
   if (slowdown > 0) {
-    std::stable_partition(order.begin(), tied, [&](std::size_t i) { return contest[i].peak_bytes > 0; });
-    const auto known = std::find_if(order.begin(), tied, [&](std::size_t i) { return contest[i].peak_bytes == 0; });
-    std::stable_sort(order.begin(), known,
-                     [&](std::size_t a, std::size_t b) { return contest[a].peak_bytes < contest[b].peak_bytes; });
+    const auto memory = [&](std::size_t i) {  // not known: last
+      return contest[i].peak_bytes > 0 ? contest[i].peak_bytes : std::numeric_limits<std::int64_t>::max();
+    };
+    std::sort(order.begin(), tied, [&](std::size_t a, std::size_t b) {
+      return memory(a) != memory(b) ? memory(a) < memory(b) : times[a] < times[b];
+    });
   } else if (const auto fp32 = std::find(order.begin(), tied, 0); fp32 != tied) {
     std::rotate(order.begin(), fp32, fp32 + 1);
   }

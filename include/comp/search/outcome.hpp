@@ -156,8 +156,9 @@ inline std::vector<std::size_t> outcome::front() const {
     });
     if (usable(contest[i]) && !beaten) found.push_back(i);
   }
-  std::stable_sort(found.begin(), found.end(), [this](std::size_t a, std::size_t b) {
-    return contest[a].over_fp32.ratio > contest[b].over_fp32.ratio;
+  std::sort(found.begin(), found.end(), [this](std::size_t a, std::size_t b) {
+    const double first = contest[a].over_fp32.ratio, second = contest[b].over_fp32.ratio;
+    return first != second ? first > second : a < b;
   });
   return found;
 }
