@@ -4,11 +4,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <comp/core/error.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/scaling/settings.hpp>
 #include <comp/search/system_rules.hpp>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <range/v3/range/conversion.hpp>
 #include <range/v3/view/join.hpp>
@@ -50,6 +52,7 @@ struct options {
   std::uint64_t seed = 1;
   int threads = 0;                                        // 0: all cores
   int gpu = 0;                                            // of the cuda backend
+  std::string command = {};                               // the line that chose all this
   std::string captured = "measured";                      // in the cuda backend: steps as CUDA graphs
   int layers = 2, width = 256, heads = 4, context = 128;  // of the transformer
 };
@@ -103,6 +106,15 @@ inline void require_data(const options& chosen) {
   comp::require<comp::error>(!chosen.data.empty(),
                              "no data for {} (backend {} makes up none): name a file or folder with --data",
                              chosen.model, chosen.backend);
+}
+
+/// A word of a command line as a shell takes it.
+inline std::string in_shell(const std::string& word) {
+  const auto plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("_-./=,:+@%", c); };
+  if (!word.empty() && std::ranges::all_of(word, plain)) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string{"'\\''"} : std::string{c};
+  return quoted + "'";
 }
 
 inline std::vector<std::string> split(const std::string& text) {

@@ -105,8 +105,12 @@ class search_run {
       candidates = most_plans(stage1_.start(candidates_.space));
     }
     segments_.assign(log_.graph.size(), segment_kind::decided);
-    const search_info info{log_.graph, log_.hardware, search_signature(trainer_, log_, settings_), settings_.tolerance,
-                           candidates > 0 ? candidates + 2 : 0};  // and FP32's, and the winner's
+    const search_info info{log_.graph,
+                           log_.hardware,
+                           search_signature(trainer_, log_, settings_),
+                           settings_.tolerance,
+                           candidates > 0 ? candidates + 2 : 0,  // and FP32's, and the winner's
+                           &log_};
     observers_.search_started(info);
   }
 
