@@ -113,8 +113,14 @@ TEST_CASE("the report says what another search could tell") {
   comp::outcome o = made_up::outcome(12);
   const auto next = [&] { return section_of(comp::html_text(o), "What next"); };
   CHECK_FALSE(has(next(), "Search again"));
-  o.speedup = 1.01, o.speedup_bounds = {0.98, 1.03};
+  o.contest[2].over_fp32 = {1.01, {0.98, 1.03}};
   CHECK(has(next(), "<li>on a quiet machine, or with more rounds"));
+  CHECK(has(next(), "&quot;comp&quot; was 0.98 to 1.03 times as fast as FP32, which is too noisy to tell</li>"));
+  comp::outcome fp32 = made_up::fp32_wins(12);
+  fp32.contest[2].over_fp32 = {0.97, {0.14, 3.24}};
+  CHECK_FALSE(has(comp::html_text(fp32), "too noisy to tell"));  // its loss was rejected
+  fp32.contest[2].loss.reset();
+  CHECK(has(comp::html_text(fp32), "was 0.14 to 3.24 times as fast as FP32, which is too noisy to tell"));
   o.fates.resize(12);
   o.fates[1] = {.what = comp::op_fate::kind::undecided, .low = comp::precision::bf16};
   CHECK(

@@ -77,11 +77,16 @@ std::string held_back(const Outcome& found) {
 template <std::same_as<outcome> Outcome>
 std::vector<std::string> search_again(const Outcome& found) {
   std::vector<std::string> advice;
-  if (within_noise({found.speedup, found.speedup_bounds}) && !found.contest.empty() &&
-      found.plan != found.contest.front().plan) {
-    advice.push_back(
-        "on a quiet machine, or with more rounds (settings.race.contest_rounds): the times are too noisy to tell the plan "
-        "from FP32");
+  constexpr double worth_it = 1.05;
+  const auto noisy = std::find_if(found.contest.begin(), found.contest.end(), [&](const contestant& c) {
+    return (c.plan == found.plan || fp32_won(found)) && c.plan != found.contest.front().plan && !rejected(c) &&
+           within_noise(c.over_fp32) && (c.plan == found.plan || c.over_fp32.bounds.high > worth_it);
+  });
+  if (noisy != found.contest.end()) {
+    advice.push_back(fmt::format(
+        "on a quiet machine, or with more rounds (settings.race.contest_rounds): \"{}\" was {} times as fast "
+        "as FP32, which is too noisy to tell",
+        noisy->label, bounds_text(noisy->over_fp32.bounds)));
   }
   if (const auto open = left_by(op_fate::kind::undecided, found).size(); open > 0) {
     advice.push_back(fmt::format(
