@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <comp/core/error.hpp>
@@ -11,6 +12,7 @@
 #include <comp/scaling/settings.hpp>
 #include <comp/search/system_rules.hpp>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <range/v3/range/conversion.hpp>
 #include <range/v3/view/join.hpp>
@@ -53,6 +55,7 @@ struct options {
   std::uint64_t seed = 1;
   int threads = 0;                                        // 0: all cores
   int gpu = 0;                                            // of the cuda backend
+  std::string command = {};                               // the line that chose all this
   std::string captured = "measured";                      // in the cuda backend: steps as CUDA graphs
   int layers = 2, width = 256, heads = 4, context = 128;  // of the transformer
 };
@@ -106,6 +109,15 @@ inline void require_data(const options& chosen) {
   comp::require<comp::error>(!chosen.data.empty(),
                              "no data for {} (backend {} makes up none): name a file or folder with --data",
                              chosen.model, chosen.backend);
+}
+
+/// A word of a command line as a shell takes it.
+inline std::string in_shell(const std::string& word) {
+  const auto plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("_-./=,:+@%", c); };
+  if (!word.empty() && std::ranges::all_of(word, plain)) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string{"'\\''"} : std::string{c};
+  return quoted + "'";
 }
 
 inline std::vector<std::string> split(const std::string& text) {

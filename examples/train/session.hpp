@@ -103,9 +103,19 @@ void fill_in_epochs(Trainer& trainer, const typename Trainer::state& start, comp
   trainer.set_precision(found.plan);
 }
 
+inline comp::report_info info_of(const options& chosen, const std::string& description) {
+  const std::string plan = (chosen.out / "plan.json").string();
+  return {.model = description,
+          .data = chosen.data.string(),
+          .command = chosen.command,
+          .date = comp::local_time(),
+          .use_command = chosen.command.empty() ? "" : chosen.command + " --plan " + in_shell(plan),
+          .plan_file = plan};
+}
+
 template <class Trainer>
 comp::outcome search(const options& chosen, Trainer& trainer, comp::search_settings settings,
-                     const comp::stop_on_signal& signals) {
+                     const comp::report_info& info, const comp::stop_on_signal& signals) {
   const comp::precision low = settings.precisions[1];
   if (!chosen.warm_start.empty()) {
     comp::loaded_plan first = comp::warm_start(chosen.warm_start.string(), trainer.graph());
@@ -117,12 +127,15 @@ comp::outcome search(const options& chosen, Trainer& trainer, comp::search_setti
   const auto start = trainer.save();
   comp::ledger ledger{(chosen.out / "search.jsonl").string(),
                       chosen.resume ? comp::ledger::mode::resume_or_start : comp::ledger::mode::keep_old};
-  comp::outcome found = search.run(trainer, comp::progress_bar{}, ledger, signals);
-  if (chosen.compare_epochs) fill_in_epochs(trainer, start, found);
+  comp::html_report report{(chosen.out / "report.html").string(), info};
+  comp::outcome found = search.run(trainer, comp::progress_bar{}, ledger, signals, report);
+  if (chosen.compare_epochs) {
+    fill_in_epochs(trainer, start, found);
+    report.search_done(found);
+  }
   comp::save(found, (chosen.out / "plan.json").string());
-  comp::write_summary(found, (chosen.out / "summary.json").string());
+  comp::write_summary(found, (chosen.out / "summary.json").string(), info);
   if (!chosen.t4.empty()) comp::write_t4(found, chosen.t4.string());
-  comp::html_report{(chosen.out / "report.html").string()}.search_done(found);
   fmt::print("\n{}\n", comp::table(found));
   return found;
 }
@@ -177,7 +190,8 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
   const comp::stop_on_signal signals;
   try {
     const comp::outcome found =
-        chosen.plan.empty() ? search(chosen, trainer, settings_for(chosen, precisions, trainer.hardware()), signals)
+        chosen.plan.empty() ? search(chosen, trainer, settings_for(chosen, precisions, trainer.hardware()),
+                                     info_of(chosen, description), signals)
                             : load(chosen, trainer, precisions[1]);
     train_on(chosen, trainer, found, signals);
   } catch (const comp::interrupted& stopped) {
@@ -205,6 +219,7 @@ int run_main(int argc, char** argv, Run run) {
   options chosen;
   describe(app, chosen);
   CLI11_PARSE(app, argc, argv);
+  for (int i = 0; i < argc; ++i) chosen.command += (i > 0 ? " " : "") + in_shell(argv[i]);
   try {
     require_heard(chosen);
     require_strategies(chosen);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // All of comp: what a trainer includes to find its precision plan.
-// Apart, for their compile time: observe/summary.hpp and observe/t4.hpp.
+// Apart, for their compile time: observe/summary.hpp, observe/compare.hpp and observe/t4.hpp.
 // Backends are elsewhere: they come with their own libraries (comp_host/device.hpp, comp_native/trainer.hpp).
 #pragma once
 

@@ -2,8 +2,11 @@
 # examples/train as a user types it: what it writes, what it refuses and how, and that a search goes on after an end at
 # any moment. Small jobs on the digits that come with the project.
 # Usage: test_train.py TRAIN DIGITS
+import html
 import json
 import pathlib
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -73,6 +76,15 @@ class Train(unittest.TestCase):
         report = (self.out / 'report.html').read_text()
         for elsewhere in ('src="http', "src='http", 'href="http', '@import'):
             self.assertNotIn(elsewhere, report)
+        self.assertNotIn('http-equiv="refresh"', report)
+        use = html.unescape(re.search(r'Train with it:</p><pre[^>]*><code>(.*?)</code>', report)[1])
+        used = subprocess.run(shlex.split(use), text=True, capture_output=True, timeout=SECONDS)
+        self.assertEqual(used.returncode, 0, used.stderr)
+        self.assertIn('epoch   1: ', used.stdout)
+        compared = subprocess.run([pathlib.Path(TRAIN).parent / 'comp', 'compare', self.out, self.out], text=True,
+                                  capture_output=True, timeout=SECONDS)
+        self.assertEqual(compared.returncode, 0, compared.stderr)
+        self.assertIn(f'{self.out} has the plan of {self.out}.', compared.stdout)
         plan = self.folder / 'plan.json'
         shutil.copy(self.out / 'plan.json', plan)
         before = self.ledger()
@@ -322,9 +334,13 @@ class Train(unittest.TestCase):
         _, complained = process.communicate(timeout=SECONDS)
         before = self.runs()
         self.assertGreaterEqual(len(before), 2)
+        watched = (self.out / 'report.html').read_text()
+        self.assertIn('<meta http-equiv="refresh"', watched)
+        self.assertIn('<h1>Searching: ', watched)
         self.assertFalse(any('end' in line for line in self.ledger()), 'it ended by itself: make the job longer')
         resumed = self.train('--resume', *job, limit='1536')
         self.assertEqual(resumed.returncode, 0, resumed.stderr)
+        self.assertNotIn('<h1>Searching: ', (self.out / 'report.html').read_text())
         after = self.runs()
         self.assertEqual(after[:len(before)], before)
         self.assertEqual(len(set(after)), len(after), 'a recorded run was made again')

@@ -27,7 +27,7 @@ KERNELS_MAY = {'comp_cuda/kernels.hpp', 'comp_cuda/errors.hpp', 'comp_native/dev
 
 # Headers that a user includes on top of <comp/comp.hpp>: files for other programs, and rules of other systems, which
 # would be half a second of everyone's compilation.
-APART = {'comp/observe/summary.hpp', 'comp/observe/t4.hpp', 'comp/policy/kind_lists.hpp', 'comp/policy/tensorflow.hpp',
+APART = {'comp/observe/compare.hpp', 'comp/observe/summary.hpp', 'comp/observe/t4.hpp', 'comp/policy/kind_lists.hpp', 'comp/policy/tensorflow.hpp',
          'comp/policy/tensorflow_lists.hpp', 'comp/policy/paddle.hpp', 'comp/policy/paddle_lists.hpp',
          'comp/policy/amp_configs.hpp', 'comp/autocast/typed_plan.hpp', 'comp/autocast/follow_pass.hpp',
          'comp/autocast/casts.hpp', 'comp/autocast/tensorflow_pass.hpp', 'comp/autocast/paddle_pass.hpp',

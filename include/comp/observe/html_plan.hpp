@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The found plan in the report: a strip of one cell per operator, and the table that says why each has its precision.
+// The found plan in the report: a strip of one cell per operator. Not here: their table (html_operators.hpp).
 #pragma once
 
 #include <algorithm>
@@ -56,22 +56,45 @@ inline std::string precision_legend(const plan& p) {
   return text + "</div>\n";
 }
 
-/// A whole plan in little: at most 120 columns, each in the colour of its lowest precision.
+/// How many of the operators [first, last) have each precision, by its number.
+using precision_counts = std::array<std::size_t, all_precisions.size()>;
+inline precision_counts counts_of(const plan& p, std::size_t first, std::size_t last) {
+  precision_counts counts{};
+  for (std::size_t i = first; i < last; ++i) ++counts[static_cast<std::size_t>(p[i])];
+  return counts;
+}
+
+/// A whole plan in little: up to 120 operators a column each, above that columns of neighbours that show the share of
+/// each precision.
 inline std::string small_plan(const plan& p) {
   if (p.size() <= 16) return fmt::format("<code>{}</code>", p.str());
   constexpr std::array colours{"#c4ccd5", "#009e73", "#0072b2", "#e69f00", "#cc79a7", "#d55e00"};
-  const std::size_t columns = std::min<std::size_t>(p.size(), 120);
+  const std::size_t columns = p.size() <= 120 ? p.size() : 60;
   const auto at = [&](std::size_t column) {
-    return *std::max_element(p.begin() + static_cast<std::ptrdiff_t>(column * p.size() / columns),
-                             p.begin() + static_cast<std::ptrdiff_t>((column + 1) * p.size() / columns));
+    return counts_of(p, column * p.size() / columns, (column + 1) * p.size() / columns);
   };
   std::string text =
       fmt::format("<svg viewBox=\"0 0 {} 10\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\">", columns,
                   counts_text(p));
   for (std::size_t first = 0, next; first < columns; first = next) {
-    for (next = first + 1; next < columns && at(next) == at(first);) ++next;
-    text += fmt::format("<path fill=\"{}\" d=\"M{} 0h{}v10h-{}z\"/>", colours[static_cast<std::size_t>(at(first))],
-                        first, next - first, next - first);
+    const precision_counts counts = at(first);
+    const auto same = [&](const precision_counts& other) {  // columns can differ by one operator
+      for (std::size_t k = 0; k < counts.size(); ++k) {
+        if ((counts[k] == 0) != (other[k] == 0) || std::max(counts[k], other[k]) > std::min(counts[k], other[k]) + 1)
+          return false;
+      }
+      return true;
+    };
+    for (next = first + 1; next < columns && same(at(next));) ++next;
+    double all = 0, top = 0;
+    for (const std::size_t count : counts) all += static_cast<double>(count);
+    for (std::size_t k = 0; k < counts.size(); ++k) {
+      const double high = 10 * static_cast<double>(counts[k]) / all;
+      if (counts[k] > 0)
+        text += fmt::format("<path fill=\"{}\" d=\"M{} {:.4g}h{}v{:.4g}h-{}z\"/>", colours[k], first, top, next - first,
+                            high, next - first);
+      top += high;
+    }
   }
   return text + fmt::format("</svg><small>{} of {} lowered</small>", p.count_low(), p.size());
 }
@@ -82,28 +105,57 @@ inline std::string_view place_of(const op_info& op) {
   return std::string_view{op.name}.substr(0, std::min(op.name.find('.'), op.name.size()));
 }
 
-/// Operators [first, last) that one cell stands for: one, or for large graphs a run of neighbours of the same place and
-/// precision.
+/// Above so many operators a cell of the strip stands for several neighbours, and shows their shares.
+inline constexpr std::size_t most_cells = 2000;
+
+/// The end of the cell that begins with operator `first`: of large graphs at most a few hundredths, of one place where
+/// places are not too many.
 template <std::same_as<outcome> Outcome>
-std::size_t cell_end(const Outcome& found, std::size_t first, bool merge) {
+std::size_t cell_end(const Outcome& found, std::size_t first, bool by_place) {
+  const std::size_t n = found.graph.size(), most = n > most_cells ? first + (n + 299) / 300 : first + 1;
   std::size_t last = first + 1;
-  while (merge && last < found.graph.size() && found.plan[last] == found.plan[first] &&
-         place_of(found.graph[last]) == place_of(found.graph[first])) {
-    ++last;
-  }
+  while (last < std::min(n, most) && (!by_place || place_of(found.graph[last]) == place_of(found.graph[first]))) ++last;
   return last;
+}
+
+/// "4 bf16, 2 fp32".
+inline std::string shares_text(const precision_counts& counts) {
+  std::string text;
+  for (const precision p : all_precisions) {
+    if (const auto count = counts[static_cast<std::size_t>(p)]; count > 0)
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", count, name(p));
+  }
+  return text;
+}
+
+/// Colours from below upwards, each as high as its share.
+inline std::string shares_fill(const precision_counts& counts, std::size_t all) {
+  std::string stops;
+  double from = 0;
+  for (const precision p : all_precisions) {
+    const double to = from + 100 * static_cast<double>(counts[static_cast<std::size_t>(p)]) / static_cast<double>(all);
+    if (to > from) stops += fmt::format(",var(--p{0}) {1:.3g}%,var(--p{0}) {2:.3g}%", letter(p), from, to);
+    from = to;
+  }
+  return "linear-gradient(0deg" + stops + ")";
 }
 
 template <std::same_as<outcome> Outcome>
 std::string cell(const Outcome& found, std::size_t first, std::size_t last) {
+  const int focus = first == 0 ? 0 : -1;
+  if (last > first + 1) {
+    const precision_counts counts = counts_of(found.plan, first, last);
+    return fmt::format(
+        "<span class=\"c part\" role=\"button\" tabindex=\"{}\" data-tip data-rows=\"{}-{}\" style=\"background:{}\" aria-label=\"{} to {}, from {} to {}: {}\"></span>",
+        focus, first, last - 1, shares_fill(counts, last - first), first, last - 1, html(found.graph[first].name),
+        html(found.graph[last - 1].name), shares_text(counts));
+  }
   const op_info& op = found.graph[first];
   const precision p = found.plan[first];
-  std::string tip = last == first + 1 ? fmt::format("{} {} ({}): {}", first, op.name, op.kind, name(p))
-                                      : fmt::format("{} to {}, from {} to {}: {}", first, last - 1, op.name,
-                                                    found.graph[last - 1].name, name(p));
-  if (last == first + 1 && first < found.reasons.size()) tip += ". " + found.reasons[first].text;
+  std::string tip = fmt::format("{} {} ({}): {}", first, op.name, op.kind, name(p));
+  if (first < found.reasons.size()) tip += ". " + found.reasons[first].text;
   return fmt::format("<span class=\"c f{0}\" role=\"img\" tabindex=\"{1}\" data-tip aria-label=\"{2}\">{0}</span>",
-                     letter(p), first == 0 ? 0 : -1, html(tip));
+                     letter(p), focus, html(tip));
 }
 
 /// The strip: cells under the label of their scope; with labels only where they group anything.
@@ -112,7 +164,7 @@ std::string plan_strip(const Outcome& found) {
   const std::size_t n = found.graph.size();
   std::size_t places = 0;
   for (std::size_t i = 0; i < n; ++i) places += i == 0 || place_of(found.graph[i]) != place_of(found.graph[i - 1]);
-  const bool labels = places > 1 && places * 2 <= n;
+  const bool by_place = n <= most_cells || places <= 600, labels = places > 1 && places * 2 <= n && places <= 600;
   std::string text = fmt::format("<div class=\"{}\"><div class=\"strip\">", n <= 80    ? "big"
                                                                             : n <= 400 ? "mid"
                                                                                        : "small");
@@ -122,7 +174,7 @@ std::string plan_strip(const Outcome& found) {
     std::size_t count = 0;
     next = first;
     do {
-      const std::size_t last = cell_end(found, next, n > 4000);
+      const std::size_t last = cell_end(found, next, by_place);
       cells += cell(found, next, last);
       next = last;
       ++count;
@@ -135,38 +187,6 @@ std::string plan_strip(const Outcome& found) {
     text += "<div class=\"cells\">" + cells + "</div></div>\n";
   }
   return text + "</div></div>\n";
-}
-
-inline std::string shape_text(const op_info& op) {
-  if (op.k > 0) return fmt::format("{} x {} x {}", op.m, op.n, op.k);
-  if (op.channels_in > 0) return fmt::format("{} to {} channels", op.channels_in, op.channels_out);
-  if (op.outputs.empty()) return "";
-  std::string text;
-  for (const auto extent : op.outputs.front().shape) text += fmt::format("{}{}", text.empty() ? "" : " x ", extent);
-  return text;
-}
-
-/// The table of operators: at most 4,000 rows.
-template <std::same_as<outcome> Outcome>
-std::string operator_table(const Outcome& found) {
-  const std::size_t n = std::min<std::size_t>(found.graph.size(), 4000);
-  std::string text =
-      "<input type=\"search\" id=\"find\" placeholder=\"Filter: name, kind, precision, reason\" aria-label=\"Filter the "
-      "operators\"> <span class=\"soft\" id=\"found\" role=\"status\"></span>\n<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Operators\">"
-      "<table id=\"ops\"><thead><tr><th class=\"n\">#</th><th>Operator</th><th>Kind</th><th>Sizes</th><th>Policy says</th>"
-      "<th>Precision</th><th>Why</th></tr></thead><tbody>\n";
-  for (std::size_t i = 0; i < n; ++i) {
-    const op_info& op = found.graph[i];
-    const bool known = i < found.reasons.size();
-    text += fmt::format(
-        "<tr><td class=\"n\">{}</td><td class=\"t\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"m\">{}</td></tr>\n",
-        i, html(op.name), html(op.kind), shape_text(op), known ? name(found.reasons[i].category) : "",
-        precision_badge(found.plan[i]), known ? html(found.reasons[i].text) : "");
-  }
-  text += "</tbody></table></div>\n";
-  if (n < found.graph.size())
-    text += fmt::format("<p class=\"soft\">The first {} of {} operators.</p>", n, found.graph.size());
-  return text;
 }
 
 }  // namespace comp::detail

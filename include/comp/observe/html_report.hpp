@@ -5,12 +5,20 @@
 // Not here: the machine-readable figures (observe/summary.hpp).
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/file.hpp>
+#include <comp/observe/html_about.hpp>
+#include <comp/observe/html_costs.hpp>
+#include <comp/observe/html_curves.hpp>
+#include <comp/observe/html_head.hpp>
+#include <comp/observe/html_operators.hpp>
 #include <comp/observe/html_plan.hpp>
 #include <comp/observe/html_runs.hpp>
 #include <comp/observe/html_scatter.hpp>
 #include <comp/observe/html_template.hpp>
+#include <comp/observe/report_info.hpp>
 #include <comp/search/observers.hpp>
 #include <string>
 #include <string_view>
@@ -19,153 +27,6 @@
 namespace comp {
 
 namespace detail {
-
-template <std::same_as<outcome> Outcome>
-bool fp32_won(const Outcome& found) {
-  return found.plan == (found.contest.empty() ? plan{found.plan.size()} : found.contest.front().plan);
-}
-
-/// The found plan against FP32.
-template <std::same_as<outcome> Outcome>
-paired_speedup speedup_of(const Outcome& found) {
-  return {found.speedup, found.speedup_bounds};
-}
-
-template <std::same_as<outcome> Outcome>
-std::string headline(const Outcome& found) {
-  if (fp32_won(found)) return "FP32 is the fastest plan here that keeps the loss";
-  if (within_noise(speedup_of(found))) return "As fast as FP32 within noise";
-  return fmt::format("{:.2f} times as fast as FP32{}", found.speedup,
-                     found.cost(stage::epochs).runs > 0 ? fmt::format(", its loss within {:g}%", 100 * found.tolerance)
-                                                        : ", its loss not looked at");
-}
-
-/// "1.07 times as fast as the best rule-based plan (95%: 1.02 to 1.10)"; empty without one.
-template <std::same_as<outcome> Outcome>
-std::string against_rules(const Outcome& found) {
-  const contestant *winner = winner_of(found), *rules = rule_based_of(found);
-  if (winner == nullptr || rules == nullptr) return {};
-  if (winner == rules) return "the same as the rule-based plan";
-  return faster_text(over(*winner, *rules, found), "the best rule-based plan");
-}
-
-template <std::same_as<outcome> Outcome>
-std::string lead(const Outcome& found) {
-  std::string text = fmt::format("<p class=\"lead\">The found plan runs {}.", counts_text(found.plan));
-  if (!fp32_won(found)) {
-    text += fmt::format(" It is {}", faster_text(speedup_of(found), "FP32"));
-    if (const std::string rules = against_rules(found); !rules.empty()) text += " and " + rules;
-    text += ".";
-  } else if (const contestant* rules = rule_based_of(found)) {
-    text += fmt::format(" The best rule-based plan, {}, ran at {} FP32's speed{}.", html(rules->label),
-                        ratio_text(rules->over_fp32.ratio),
-                        rejected(*rules)                    ? ", but its loss was not accepted"
-                        : rules->over_fp32.clearly_faster() ? ", but its loss was not judged"
-                        : within_noise(rules->over_fp32)    ? ": no faster beyond noise"
-                                                            : "");
-  }
-  return text + "</p>\n";
-}
-
-inline std::string tile(std::string_view figure, std::string_view what) {
-  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>", figure, what);
-}
-
-/// The found plan's loss, or that of a plan which lowers more; empty for FP32 and where none was judged.
-template <std::same_as<outcome> Outcome>
-std::string loss_tile(const Outcome& found) {
-  const contestant* winner = winner_of(found);
-  if (winner == nullptr || fp32_won(found)) return {};
-  const auto limit = fmt::format("limit {:+g}%", (found.higher_is_better ? -100 : 100) * found.tolerance);
-  if (const auto change = change_of(*winner, found)) {
-    const std::string radius = std::isfinite(change->radius) ? fmt::format("+- {:.2f}%, ", 100 * change->radius) : "";
-    return tile(percent_text(change->difference),
-                fmt::format("loss against FP32's: {}mean of {} batches; {}", radius, change->batches, limit));
-  }
-  const trial* more = covering_run(found.plan, found);
-  const auto change = more != nullptr ? change_of(more->sample, found.baseline) : std::nullopt;
-  if (!change) return {};
-  return tile(
-      percent_text(change->difference),
-      fmt::format("loss against FP32's of a plan that lowers more: mean of {} batches; {}", change->batches, limit));
-}
-
-template <std::same_as<outcome> Outcome>
-std::string tiles(const Outcome& found) {
-  const contestant *winner = winner_of(found), *rules = rule_based_of(found);
-  std::string text = "<div class=\"tiles\">" +
-                     tile(ratio_text(found.speedup), "against FP32, 95%: " + bounds_text(found.speedup_bounds));
-  if (winner != nullptr && rules != nullptr) {
-    const auto ratio = over(*winner, *rules, found);
-    text +=
-        tile(ratio_text(ratio.ratio), fmt::format("against the rule-based plan, 95%: {}{}", bounds_text(ratio.bounds),
-                                                  winner != rules && within_noise(ratio) ? ": a tie" : ""));
-  }
-  text += loss_tile(found);
-  if (const auto peak = winner != nullptr ? peak_of(*winner, found) : 0; peak > 0) {
-    const auto base = static_cast<double>(peak_of(*fp32_of(found), found));
-    std::string about = "peak memory";
-    if (base > 0) about += fmt::format(", {:.0f}% of FP32's", 100 * static_cast<double>(peak) / base);
-    if (found.memory_limit > 0) about += fmt::format("; limit {}", bytes_text(found.memory_limit));
-    text += tile(bytes_text(peak), about);
-  }
-  const double share = found.overhead_share();
-  text +=
-      std::isfinite(share)
-          ? tile(share_text(share), fmt::format("of a 100-epoch training is what the search cost: {}",
-                                                time_text(found.overhead_seconds())))
-          : tile(time_text(found.overhead_seconds()), "is what the search cost; how long an epoch is, is not known");
-  return text + "</div>\n";
-}
-
-template <std::same_as<outcome> Outcome>
-std::string costs(const Outcome& found) {
-  constexpr std::size_t stages = 4;  // training is none of the search's
-  const double all = search_seconds(found);
-  std::string bar = "<div class=\"stack\" aria-hidden=\"true\">", rows;
-  for (std::size_t i = 0; i < stages; ++i) {
-    const stage_cost& cost = found.costs[i];
-    if (all > 0 && cost.seconds > 0)
-      bar += fmt::format("<i class=\"s{}\" style=\"width:{:.3f}%\"></i>", i, 100 * cost.seconds / all);
-    rows += fmt::format(
-        "<tr><td><span class=\"key s{}\"></span>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n",
-        i, in_words(static_cast<stage>(i)), cost.runs, cost.batches, time_text(cost.seconds));
-  }
-  const auto sum = [](std::string_view what, const std::string& batches, const std::string& time) {
-    return fmt::format("<tr><td>{}</td><td></td><td class=\"n\">{}</td><td class=\"n\">{}</td></tr>\n", what, batches,
-                       time);
-  };
-  return bar +
-         "</div>\n<div class=\"scroll\"><table><thead><tr><th>Stage</th><th class=\"n\">Runs</th><th class=\"n\">Batches</th><th class=\"n\">Time</th></tr></thead><tbody>\n" +
-         rows + sum("Whole search", "", time_text(all)) +
-         sum("Kept as training, at the found plan's speed", fmt::format("{}", found.trained_batches),
-             time_text(kept_seconds(found))) +
-         sum("<b>What the search cost</b>", "",
-             fmt::format("<b>{}</b>, {}", time_text(found.overhead_seconds()), overhead_text(found))) +
-         "</tbody></table></div>\n";
-}
-
-template <std::same_as<outcome> Outcome>
-std::string settings(const Outcome& found) {
-  std::string searched;
-  for (const precision p : found.precisions) searched += precision_badge(p) + " ";
-  const hardware& h = found.hardware;
-  std::string features;
-  for (const auto& feature : h.isa) features += (features.empty() ? "" : ", ") + html(feature);
-  if (h.compute_capability > 0)
-    features = fmt::format("compute capability {}.{}", h.compute_capability / 10, h.compute_capability % 10);
-  return fmt::format(
-      "<dl><dt>Device</dt><dd>{} ({})</dd><dt>Can do</dt><dd>{}</dd><dt>Threads</dt><dd>{}</dd>"
-      "<dt>Precisions searched</dt><dd>{}</dd><dt>Judged by</dt><dd>{}, at most {:g}% {} FP32's</dd>"
-      "<dt>Batches per epoch</dt><dd>{}</dd><dt>Runs</dt><dd>{}</dd><dt>Operators</dt><dd>{}, fingerprint {:016x}</dd><dt>Plan</dt><dd><code>{}</code></dd></dl>\n",
-      html(h.name), name(h.kind), features.empty() ? "not known" : features,
-      h.threads > 0 ? fmt::format("{}", h.threads) : "not known", searched, name(found.criterion),
-      100 * found.tolerance, found.higher_is_better || found.criterion == criterion::scores ? "below" : "above",
-      found.batches_per_epoch > 0 ? fmt::format("{}", found.batches_per_epoch) : "not known",
-      found.recalled > 0 ? fmt::format("{}, {} of them from the ledger", found.trials.size(), found.recalled)
-                         : fmt::format("{}", found.trials.size()),
-      found.graph.size(), found.graph.fingerprint(), found.plan.size() > 5000 ? "in the plan file" : found.plan.str());
-}
 
 template <std::same_as<outcome> Outcome>
 std::string warnings(const Outcome& found) {
@@ -179,57 +40,146 @@ inline std::string section(std::string_view title, std::string_view about, std::
   return fmt::format("<section><h2>{}</h2>\n<p class=\"soft\">{}</p>\n{}</section>\n", title, about, body);
 }
 
+/// The page around its sections. `reload`: seconds after which a browser reads it again; 0: never.
+inline std::string page(std::string_view title, const std::string& body, int reload = 0) {
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,"
+      "initial-scale=1\">{}\n<title>{}</title>\n<style>{}</style><script>document.documentElement.className='js'</script></head><body><main>\n"
+      "<header><p class=\"eyebrow\">CoMP precision search</p><h1>{}</h1>\n{}</main><div id=\"tip\" role=\"tooltip\" hidden></div><script>{}</script></body></html>\n",
+      reload > 0 ? fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">", reload) : "", title, html_style, title,
+      body, html_script);
+}
+
+template <std::same_as<outcome> Outcome>
+std::string scatter_section(const Outcome& found) {
+  return section(
+      "Each candidate: time against loss",
+      "Every plan that was judged: its mean loss against FP32's on the same batches. Further left is faster, lower is better. What lies beyond the chart is drawn at its edge.",
+      scatter(found));
+}
+
+template <std::same_as<outcome> Outcome>
+std::string trials_section(const Outcome& found) {
+  return section(
+      "Every run",
+      "Batches of one plan in turns are one line. FP32's batches come in parts, as many as its candidates need.",
+      trial_table(found));
+}
+
+template <std::same_as<outcome> Outcome>
+std::string operators_about(const Outcome& found) {
+  std::string text = "Matrix products show m x n x k. A click on a head sorts.";
+  if (!measured(found).fp32.empty())
+    text += " In FP32, Found: forward and backward in FP32 and in the found precision, profiled.";
+  if (!sensitivities(found).empty())
+    text += " Low error: how far lowering this operator alone moves what it computes, of its norm.";
+  return text;
+}
+
+/// A section that is left out where its body is empty.
+inline std::string section_of(std::string_view title, std::string_view about, const std::string& body) {
+  return body.empty() ? "" : section(title, about, body);
+}
+
 }  // namespace detail
 
 /// The report as one HTML text.
 template <std::same_as<outcome> Outcome>
-std::string html_text(const Outcome& found) {
+std::string html_text(const Outcome& found, const report_info& info = {}) {
   using namespace detail;
-  std::string text = fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,"
-      "initial-scale=1\">\n<title>{}</title>\n<style>{}</style></head><body><main>\n<header><p class=\"eyebrow\">CoMP precision search</p><h1>{}</h1>\n",
-      headline(found), html_style, headline(found));
-  text += lead(found) + "</header>\n" + tiles(found) + warnings(found);
+  std::string text = about_line(found, info) + lead(found) + "</header>\n" + tiles(found) + warnings(found);
+  text += section_of("What next", "What to do with the plan, and what could make it better.", what_next(found, info));
   text += section(
       "The plan",
-      "One cell per operator in execution order; its letter is its precision in the plan string. Point at a cell, or move with the arrow keys, to read more.",
+      found.graph.size() > most_cells
+          ? "Each cell is a run of neighbours in execution order, filled by the share of each precision. A click lists its operators below."
+          : "One cell per operator in execution order; its letter is its precision in the plan string. Point at a cell, or move with the arrow keys, to read more.",
       precision_legend(found.plan) + plan_strip(found));
   text += section(
       "Head to head",
       "Batches of all contestants in turns, so that drift of the machine hits all alike; medians with 95% intervals. Losses are differences from FP32's on the same batches.",
       contest_table(found));
-  text += section(
-      "Each candidate: time against loss",
-      "Every plan that was judged: its mean loss against FP32's on the same batches. Further left is faster, lower is better. A loss above the chart is drawn at its upper edge.",
-      scatter(found));
-  text += section("Why each operator has its precision", "Matrix products show m x n x k.", operator_table(found));
+  text += section_of(
+      "Losses of FP32 and of the plan",
+      "The same batches from the same state. The second chart has the mean of their differences so far: where it ends is what was judged, and what had to stay within the band.",
+      loss_curves(found));
+  text += scatter_section(found);
+  text += section_of("Time per operator",
+                     "From profiles of whole plans, each operator timed alone; a batch's time is from the contest.",
+                     op_times(found));
+  text += section("Why each operator has its precision", operators_about(found), operator_table(found));
   text += section(
       "Where the search's time went",
       "Batches under FP32 and under accepted plans are training already done; they count with the time that they take under the found plan.",
       costs(found));
-  text += section(
-      "Every run",
-      "Batches of one plan in turns are one line. FP32's batches come in parts, as many as its candidates need.",
-      trial_table(found));
-  text += section("Hardware and settings", "What the result holds for.", settings(found));
-  return text + fmt::format("</main><div id=\"tip\" role=\"tooltip\" hidden></div><script>{}</script></body></html>\n",
-                            html_script);
+  text += trials_section(found);
+  text += section("What it holds for", "Model, machine and settings of the search.", settings(found, info));
+  return page(headline(found), text);
+}
+
+/// The page of a search that still runs: what is known by now. A browser reads it again after `reload` seconds.
+template <std::same_as<outcome> Outcome>
+std::string html_text_so_far(const Outcome& so_far, const report_info& info = {}, int reload = 5) {
+  using namespace detail;
+  const std::string title =
+      fmt::format("Searching: {} run{} so far", so_far.trials.size(), so_far.trials.size() == 1 ? "" : "s");
+  std::string text =
+      about_line(so_far, info) +
+      fmt::format(
+          "<p class=\"lead\">As of {}; this page reloads itself every {} s until the search is done. Where "
+          "the time stands still, the search was ended: with its ledger it goes on from there.</p></header>\n",
+          local_time(), reload) +
+      warnings(so_far) + scatter_section(so_far) + trials_section(so_far) +
+      section("What it holds for", "Model, machine and settings of the search.", settings(so_far, info));
+  return page(title, text, reload);
 }
 
 /// Throws: `file_error` when the file cannot be written; the old one is then still there.
 template <std::same_as<outcome> Outcome>
-void write_html(const Outcome& found, const std::string& path) {
-  detail::write_file(path, html_text(found));
+void write_html(const Outcome& found, const std::string& path, const report_info& info = {}) {
+  detail::write_file(path, html_text(found, info));
 }
 
-/// An observer: writes the report when the search is done.
+/// An observer: writes the report when the search is done, and before that what is known by then, for who watches.
+/// Throws: `file_error` where the file cannot be written when the search starts or is done.
 class html_report {
  public:
-  explicit html_report(std::string path) : path_{std::move(path)} {}
-  void search_done(const std::same_as<outcome> auto& found) { write_html(found, path_); }
+  explicit html_report(std::string path, report_info info = {}) : path_{std::move(path)}, info_{std::move(info)} {
+    if (info_.date.empty()) info_.date = local_time();
+  }
+
+  void search_started(const std::same_as<search_info> auto& info) {
+    so_far_ = info.so_far;
+    if (so_far_ != nullptr) write_so_far(*so_far_);
+  }
+  void trial_done(const std::same_as<trial> auto& t) {
+    if (so_far_ == nullptr || t.stage == stage::training || clock::now() < next_) return;
+    try {
+      write_so_far(*so_far_);
+    } catch (const file_error&) {  // who searches for hours is told at the end, not stopped
+    }
+  }
+  void search_done(const std::same_as<outcome> auto& found) {
+    so_far_ = nullptr;
+    write_html(found, path_, info_);
+  }
 
  private:
+  using clock = std::chrono::steady_clock;
+
+  // Every two seconds at most, and seldom enough that it takes no more than a hundredth of the time.
+  void write_so_far(const std::same_as<outcome> auto& so_far) {
+    const auto begin = clock::now();
+    next_ = begin + std::chrono::minutes{1};  // where it fails
+    detail::write_file(path_, html_text_so_far(so_far, info_));
+    const auto end = clock::now();
+    next_ = end + std::max<clock::duration>(std::chrono::seconds{2}, 100 * (end - begin));
+  }
+
   std::string path_;
+  report_info info_;
+  const outcome* so_far_ = nullptr;
+  clock::time_point next_ = {};
 };
 
 }  // namespace comp

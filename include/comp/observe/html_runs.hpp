@@ -32,9 +32,11 @@ template <std::same_as<outcome> Outcome>
 std::string contest_row(const contestant& c, const Outcome& found, double most, bool epochs) {
   const std::vector<double> times = batch_times(c, found);
   const double middle = median(times);
-  const auto cell = [](const std::string& text) { return fmt::format("<td class=\"n\">{}</td>", text); };
+  const auto cell = [](std::string_view label, const std::string& text) {
+    return fmt::format("<td class=\"n\" data-l=\"{}\">{}</td>", label, text);
+  };
   std::string row = fmt::format(
-      "<tr{}><td class=\"t\">{}{}</td><td class=\"plan\">{}</td><td class=\"n\">{}</td><td>{}</td><td class=\"n\"><b>{}</b><br>"
+      "<tr{}><td class=\"t\">{}{}</td><td class=\"plan\">{}</td><td class=\"n\" data-l=\"Per batch\">{}</td><td>{}</td><td class=\"n\" data-l=\"Against FP32\"><b>{}</b><br>"
       "<span class=\"soft\">{}</span></td>",
       &c == winner_of(found) ? " class=\"win\"" : "", html(c.label),
       tie_of(c, found).empty() ? ""
@@ -47,12 +49,12 @@ std::string contest_row(const contestant& c, const Outcome& found, double most, 
       times.empty() ? "" : bounds_text(c.over_fp32.bounds));
   const std::string loss = loss_cell(c, found);
   const auto of = std::min(loss.find(" of "), loss.size());
-  row +=
-      cell(bytes_text(peak_of(c, found)) + (above_limit(c, found) ? "<br><span class=\"soft\">too much</span>" : "")) +
-      cell(fmt::format("{}<br><span class=\"soft\">{}</span>", loss.substr(0, of), loss.substr(of)));
+  row += cell("Peak memory", bytes_text(peak_of(c, found)) +
+                                 (above_limit(c, found) ? "<br><span class=\"soft\">too much</span>" : "")) +
+         cell("Loss", fmt::format("{}<br><span class=\"soft\">{}</span>", loss.substr(0, of), loss.substr(of)));
   if (epochs) {
-    row += cell(c.epoch ? loss_text(c.epoch->loss) : "not run");
-    row += cell(c.epoch && c.epoch->score ? fmt::format("{:.4g}", *c.epoch->score) : "-");
+    row += cell("Epoch loss", c.epoch ? loss_text(c.epoch->loss) : "not run");
+    row += cell("Score", c.epoch && c.epoch->score ? fmt::format("{:.4g}", *c.epoch->score) : "-");
   }
   return row + "</tr>\n";
 }
@@ -69,11 +71,11 @@ std::string contest_table(const Outcome& found) {
     covered = covered || loss_cell(c, found) == "covered";
   }
   std::string text =
-      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Contest\"><table><thead><tr><th>Contestant</th>"
-      "<th>Plan</th><th class=\"n\">Per batch</th><th>from 0, with 95% interval</th><th class=\"n\">Against FP32</th>"
-      "<th class=\"n\">Peak memory</th><th class=\"n\">" +
+      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Contest\"><table class=\"cards\"><thead><tr><th scope=\"col\">Contestant</th>"
+      "<th scope=\"col\">Plan</th><th scope=\"col\" class=\"n\">Per batch</th><th scope=\"col\">from 0, with 95% interval</th><th scope=\"col\" class=\"n\">Against FP32</th>"
+      "<th scope=\"col\" class=\"n\">Peak memory</th><th scope=\"col\" class=\"n\">" +
       std::string{found.criterion == criterion::scores ? "Below FP32's score" : "Loss against FP32's"} + "</th>";
-  if (epochs) text += "<th class=\"n\">Epoch loss</th><th class=\"n\">Score</th>";
+  if (epochs) text += "<th scope=\"col\" class=\"n\">Epoch loss</th><th scope=\"col\" class=\"n\">Score</th>";
   text += "</tr></thead><tbody>\n";
   for (const contestant& c : found.contest) text += contest_row(c, found, most * 1.04, epochs);
   text += "</tbody></table></div>\n";
@@ -85,24 +87,36 @@ std::string contest_table(const Outcome& found) {
   return text;
 }
 
+/// A cell that is sorted by its number, whatever unit is shown; what is not known or not finite comes last.
+inline std::string number_cell(double value, std::string_view shown, std::string_view style = "n") {
+  return fmt::format("<td class=\"{}\" data-v=\"{}\">{}</td>", style,
+                     std::isfinite(value) ? fmt::format("{:.6g}", value) : "", shown);
+}
+
 template <std::same_as<outcome> Outcome>
 std::string trial_table(const Outcome& found) {
   std::string text =
-      "<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Runs\"><table><thead><tr><th class=\"n\">#</th><th>Stage</th><th>Plan</th>"
-      "<th>Label</th><th class=\"n\">Runs</th><th class=\"n\">Batches</th><th class=\"n\">Per batch</th><th class=\"n\">Loss</th><th class=\"n\">Against FP32's</th><th>Ended</th></tr></thead><tbody>\n";
+      "<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Runs\"><table class=\"sorts\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\" class=\"wide\">Stage</th><th scope=\"col\">Plan</th>"
+      "<th scope=\"col\" class=\"n wide\">Runs</th><th scope=\"col\" class=\"n wide\">Batches</th><th scope=\"col\" class=\"n\">Per batch</th><th scope=\"col\" class=\"n wide\">Loss</th><th scope=\"col\" class=\"n\">Against FP32's</th><th scope=\"col\">Ended</th></tr></thead><tbody>\n";
   for (const trial_group& g : grouped_trials(found)) {
     const trial& t = *g.shown;
     const bool fp32 = t.stage == stage::baseline && t.repeat < perturbed_repeats;
     const auto change = by_batches(t.stage) || fp32 ? std::nullopt : change_of(t.sample, found.baseline);
     std::int64_t batches = 0;
     for (const trial* run : g.runs) batches += run->sample.batches;
-    text += fmt::format(
-        "<tr><td class=\"n\">{}</td><td>{}</td><td class=\"plan\">{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
-        "<td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"m\">{}{}</td></tr>\n",
-        t.number, in_words(t.stage), small_plan(t.plan), html(t.label), g.runs.size(), batches, time_text(g.seconds()),
-        by_batches(t.stage) || batches == 0 ? "" : loss_text(t.sample.loss),
-        change ? percent_text(change->difference) : "", fate_text(t),
-        t.sample.ok() || t.sample.message.empty() ? "" : ": " + html(t.sample.message));
+    const bool timed_only = by_batches(t.stage) || batches == 0;
+    text += fmt::format("<tr><td class=\"n\">{}</td><td class=\"wide\">{}{}</td><td class=\"plan\">{}</td>", t.number,
+                        in_words(t.stage),
+                        t.label.empty() ? "" : fmt::format("<br><span class=\"soft\">{}</span>", html(t.label)),
+                        small_plan(t.plan));
+    text += fmt::format("<td class=\"n wide\">{}</td><td class=\"n wide\">{}</td>", g.runs.size(), batches);
+    text += number_cell(g.seconds(), time_text(g.seconds()));
+    text +=
+        number_cell(timed_only ? std::nan("") : t.sample.loss, timed_only ? "" : loss_text(t.sample.loss), "n wide");
+    text += number_cell(change.value_or(loss_change{std::nan("")}).difference,
+                        change ? percent_text(change->difference) : "");
+    text += fmt::format("<td class=\"e\">{}{}</td></tr>\n", fate_text(t),
+                        t.sample.ok() || t.sample.message.empty() ? "" : ": " + html(t.sample.message));
   }
   return text + "</tbody></table></div>\n";
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/observe/figures.hpp>
+#include <comp/observe/html_chart.hpp>
 #include <comp/observe/html_plan.hpp>
 #include <comp/observe/loss_change.hpp>
 #include <comp/search/outcome.hpp>
@@ -28,20 +29,11 @@ inline mark mark_of(const trial& t) {
 
 /// A shape per fate: square, circle, triangle, diamond, cross; colour only repeats it.
 inline std::string mark_shape(mark m, double x, double y) {
-  switch (m) {
-    case mark::base:
-      return fmt::format("<rect class=\"mk base\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"14\" height=\"14\"/>", x - 7,
-                         y - 7);
-    case mark::accepted:
-      return fmt::format("<circle class=\"mk ok\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"8\"/>", x, y);
-    case mark::rejected:
-      return fmt::format("<path class=\"mk rej\" d=\"M{:.1f} {:.1f}l9 16h-18z\"/>", x, y - 10);
-    case mark::cut:
-      return fmt::format("<path class=\"mk cut\" d=\"M{:.1f} {:.1f}l8 8-8 8-8-8z\"/>", x, y - 8);
-    case mark::failed:
-      break;
-  }
-  return fmt::format("<path class=\"mk bad\" d=\"M{:.1f} {:.1f}l14 14m0-14l-14 14\"/>", x - 7, y - 7);
+  constexpr std::string_view shapes[] = {
+      "<rect class=\"mk base\" x=\"-5\" y=\"-5\" width=\"10\" height=\"10\"/>", "<circle class=\"mk ok\" r=\"5.5\"/>",
+      "<path class=\"mk rej\" d=\"M0 -6.5l6.5 11.5h-13z\"/>", "<path class=\"mk cut\" d=\"M0 -6l6 6-6 6-6-6z\"/>",
+      "<path class=\"mk bad\" d=\"M-5 -5l10 10m0-10l-10 10\"/>"};
+  return fmt::format("<g transform=\"translate({:.1f} {:.1f})\">{}</g>", x, y, shapes[static_cast<std::size_t>(m)]);
 }
 
 /// Seconds per batch of any run, finished or not.
@@ -84,85 +76,48 @@ std::pair<std::vector<scatter_point>, std::size_t> scatter_points(const Outcome&
   return {std::move(points), without};
 }
 
-/// The axes of the scatter: where a time and a loss are drawn. A loss far above the line is drawn at the upper edge.
-struct scatter_scale {
-  double quick = 0, slow = 0, least = 0, most = 0;
-  static constexpr double left = 78, right = 920, top = 26, bottom = 350;
-
-  double x(double seconds) const { return left + (right - left) * (seconds - quick) / (slow - quick); }
-  double y(double worse) const {
-    if (!std::isfinite(worse) || worse > most) return top;
-    return bottom - (bottom - top) * (std::max(worse, least) - least) / (most - least);
-  }
-};
-
-inline scatter_scale scale_of(const std::vector<scatter_point>& shown, double tolerance) {
-  const double reach = std::max(8 * tolerance, 0.02);
-  scatter_scale s{1e300, 0, 0, std::max(tolerance, 0.001)};
+/// The chart ends where the points that matter do: a time far above FP32's is drawn at the right edge, a loss far above
+/// the line at the upper one.
+inline chart_frame frame_of(const std::vector<scatter_point>& shown, double fp32_seconds, double tolerance) {
+  const double reach = std::max(8 * tolerance, 0.02), slow = 1.6 * fp32_seconds;
+  chart_frame f{1e300, 0, 0, std::max(tolerance, 0.001)};
   for (const scatter_point& p : shown) {
-    s.quick = std::min(s.quick, p.seconds);
-    s.slow = std::max(s.slow, p.seconds);
+    f.x_low = std::min(f.x_low, p.seconds);
+    f.x_high = std::max(f.x_high, slow > 0 ? std::min(p.seconds, slow) : p.seconds);
     if (std::abs(p.worse) >= reach) continue;
-    s.least = std::min(s.least, p.worse);
-    s.most = std::max(s.most, p.worse);
+    f.y_low = std::min(f.y_low, p.worse);
+    f.y_high = std::max(f.y_high, p.worse);
   }
-  const double wide = std::max(0.08 * (s.slow - s.quick), 0.02 * s.slow), high = 0.12 * (s.most - s.least);
-  return {std::max(0.0, s.quick - wide), s.slow + std::max(wide, 1e-12), s.least - high, s.most + high};
-}
-
-/// Round numbers within [low, high], about `count` of them.
-inline std::vector<double> ticks(double low, double high, int count) {
-  const double rough = (high - low) / count;
-  if (!(rough > 0) || !std::isfinite(rough)) return {low};
-  const double ten = std::pow(10, std::floor(std::log10(rough)));
-  const double step = ten * (rough <= ten ? 1 : rough <= 2 * ten ? 2 : rough <= 5 * ten ? 5 : 10);
-  std::vector<double> values;
-  const double first = std::ceil(low / step);
-  for (int i = 0; i <= 2 * count && (first + i) * step <= high; ++i) values.push_back((first + i) * step);
-  return values;
+  f.x_low = std::min(f.x_low, f.x_high);
+  const double wide = std::max({0.04 * (f.x_high - f.x_low), 0.02 * f.x_high, 1e-12});
+  const double high = 0.08 * (f.y_high - f.y_low);
+  return {std::max(0.0, f.x_low - wide), f.x_high + wide, f.y_low - high, f.y_high + high};
 }
 
 template <std::same_as<outcome> Outcome>
-std::string scatter_axes(const scatter_scale& s, const Outcome& found) {
-  std::string text;
-  for (const double time : ticks(s.quick, s.slow, 5)) {
-    text += fmt::format("<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>", s.x(time), s.top,
-                        s.bottom);
-    text += fmt::format("<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>", s.x(time), s.bottom + 22,
-                        tick_text(time));
-  }
-  for (const double worse : ticks(s.least, s.most, 5)) {
-    text += fmt::format("<line class=\"axis\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>", s.left, s.right,
-                        s.y(worse));
-    const double shown = 100 * (found.higher_is_better ? -worse : worse);
-    const std::string percent = std::abs(shown) < 1e-9 ? "0%" : fmt::format("{:+.3g}%", shown);
-    text +=
-        fmt::format("<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">{}</text>", s.left - 8, s.y(worse) + 5, percent);
-  }
-  const double line = s.y(found.tolerance);
-  text +=
-      fmt::format("<line class=\"limit\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>", s.left, s.right, line);
-  text += fmt::format("<text class=\"limit-text\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">accepted {}</text>",
-                      s.right - 4, line - 6,
-                      found.higher_is_better ? fmt::format("above FP32 - {:g}%", 100 * found.tolerance)
-                                             : fmt::format("below FP32 + {:g}%", 100 * found.tolerance));
-  return text + fmt::format(
-                    "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">time per batch</text>"
-                    "<text x=\"8\" y=\"14\">loss against FP32's on the same batches</text>\n",
-                    s.right, s.bottom + 44);
+std::string scatter_axes(const chart_frame& f, const Outcome& found) {
+  const double line = f.y(found.tolerance);
+  return chart_axes(f, "time per batch", "loss against FP32's on the same batches", tick_text,
+                    [&](double worse) { return axis_percent(found.higher_is_better ? -worse : worse); }) +
+         fmt::format("<line class=\"limit\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>", f.left, f.right,
+                     line) +
+         fmt::format("<text class=\"limit-text\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">accepted {}</text>\n",
+                     f.right - 4, line - 5,
+                     found.higher_is_better ? fmt::format("above FP32 - {:g}%", 100 * found.tolerance)
+                                            : fmt::format("below FP32 + {:g}%", 100 * found.tolerance));
 }
 
 inline std::string scatter_legend() {
   const auto entry = [](const std::string& shape, std::string_view words) {
-    return fmt::format("<span><svg width=\"18\" height=\"18\" aria-hidden=\"true\">{}</svg>{}</span>", shape, words);
+    return fmt::format("<span><svg width=\"16\" height=\"16\" aria-hidden=\"true\">{}</svg>{}</span>", shape, words);
   };
   std::string text =
-      "<div class=\"legend\">" + entry(mark_shape(mark::base, 9, 9), "FP32, as it is and with its roundings perturbed");
+      "<div class=\"legend\">" + entry(mark_shape(mark::base, 8, 8), "FP32, as it is and with its roundings perturbed");
   const std::pair<mark, const char*> fates[] = {{mark::accepted, "accepted"},
                                                 {mark::rejected, "rejected: loss too high"},
                                                 {mark::cut, "cut: too slow"},
                                                 {mark::failed, "diverged or failed"}};
-  for (const auto& [fate, words] : fates) text += entry(mark_shape(fate, 9, 9), words);
+  for (const auto& [fate, words] : fates) text += entry(mark_shape(fate, 8, 8), words);
   return text +
          "<span><svg width=\"24\" height=\"24\" aria-hidden=\"true\"><circle class=\"ring\" cx=\"12\" cy=\"12\" r=\"10\"/></svg>the found plan</span></div>\n";
 }
@@ -174,21 +129,19 @@ std::string scatter(const Outcome& found) {
   if (shown.empty()) {
     text = "<p class=\"soft\">No plan was judged by its losses.</p>";
   } else {
-    const scatter_scale scale = scale_of(shown, found.tolerance);
-    text =
-        scatter_legend() +
-        "<div class=\"scroll\"><svg class=\"chart\" viewBox=\"0 0 960 402\" role=\"group\" aria-label=\"Time per batch against loss of each plan that was judged\">" +
-        scatter_axes(scale, found);
+    const chart_frame frame = frame_of(shown, median(found.baseline.batch_seconds), found.tolerance);
+    std::string marks = scatter_axes(frame, found);
     for (const scatter_point& p : shown) {
-      const double x = scale.x(p.seconds), y = scale.y(p.worse);
-      text += fmt::format("<g tabindex=\"0\" data-tip role=\"img\" aria-label=\"{}: {} per batch, loss {}, {}. {}\">{}",
-                          p.of->label.empty() ? "candidate" : html(p.of->label), time_text(p.seconds), p.loss,
-                          fate_text(*p.of), counts_text(p.of->plan), mark_shape(mark_of(*p.of), x, y));
+      const double x = frame.x(p.seconds), y = frame.y(p.worse);
+      marks +=
+          fmt::format("<g tabindex=\"0\" data-tip role=\"img\" aria-label=\"{}: {} per batch, loss {}, {}. {}\">{}",
+                      p.of->label.empty() ? "candidate" : html(p.of->label), time_text(p.seconds), p.loss,
+                      fate_text(*p.of), counts_text(p.of->plan), mark_shape(mark_of(*p.of), x, y));
       if (p.of->plan == found.plan)
-        text += fmt::format("<circle class=\"ring\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"14\"/>", x, y);
-      text += "</g>\n";
+        marks += fmt::format("<circle class=\"ring\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"9.5\"/>", x, y);
+      marks += "</g>\n";
     }
-    text += "</svg></div>\n";
+    text = scatter_legend() + chart("Time per batch against loss of each plan that was judged", marks);
   }
   if (without > 0)
     text += fmt::format(

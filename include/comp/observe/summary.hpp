@@ -9,6 +9,8 @@
 #include <comp/observe/figures.hpp>
 #include <comp/observe/file.hpp>
 #include <comp/observe/json.hpp>
+#include <comp/observe/plan_file.hpp>
+#include <comp/observe/report_info.hpp>
 #include <comp/search/observers.hpp>
 #include <string>
 #include <utility>
@@ -91,10 +93,12 @@ inline json overhead_json(const outcome& found) {
 }  // namespace detail
 
 /// Every figure of a search. "comp" is the found plan, "rule_based" the fastest rule-based one; null where there is
-/// none.
-inline json summary(const outcome& found) {
+/// none. "of" has what `info` tells.
+inline json summary(const outcome& found, const report_info& info = {}) {
   json to;
   to["comp_summary"] = 1;
+  to["comp_version"] = detail::comp_version;
+  to["of"] = {{"model", info.model}, {"data", info.data}, {"command", info.command}, {"date", info.date}};
   to["plan"] = found.plan.str();
   to["operators"] = found.graph.size();
   to["fingerprint"] = fmt::format("{:016x}", found.graph.fingerprint());
@@ -123,8 +127,8 @@ inline json summary(const outcome& found) {
 }
 
 /// Throws: `file_error` when the file cannot be written; the old one is then still there.
-inline void write_summary(const outcome& found, const std::string& path) {
-  detail::write_file(path, summary(found).dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+inline void write_summary(const outcome& found, const std::string& path, const report_info& info = {}) {
+  detail::write_file(path, summary(found, info).dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 namespace detail {

@@ -40,9 +40,10 @@ inline constexpr bool is_told_anything =
 struct search_info {
   const op_graph& graph;
   const comp::hardware& hardware;
-  std::string signature;           // everything that makes recorded trials usable again, as one line of text
-  double tolerance;                // of the loss, relative
-  std::size_t epochs_at_most = 0;  // epochs that will be run, where the strategies' spaces tell; 0: not known
+  std::string signature;            // everything that makes recorded trials usable again, as one line of text
+  double tolerance;                 // of the loss, relative
+  std::size_t epochs_at_most = 0;   // epochs that will be run, where the strategies' spaces tell; 0: not known
+  const outcome* so_far = nullptr;  // what the search knows by now, as long as it runs; none where there is no search
 };
 
 // A sentence stays on one line:

@@ -120,9 +120,12 @@ class search_run {
     if (settings_.self_check) checked_ = detail::check_at_start(trainer_, log_.graph, policy_, fp32_);
     require<error>(checked_.why_pointless().empty(), "{}", checked_.why_pointless());
     log_.cost(stage::baseline).seconds += checked_.seconds;
-    const search_info info{log_.graph, log_.hardware,
-                           search_signature(trainer_, log_, settings_, checked_.first_losses), settings_.tolerance,
-                           candidates > 0 ? candidates + 2 : 0};  // and FP32's, and the winner's
+    const search_info info{log_.graph,
+                           log_.hardware,
+                           search_signature(trainer_, log_, settings_, checked_.first_losses),
+                           settings_.tolerance,
+                           candidates > 0 ? candidates + 2 : 0,  // and FP32's, and the winner's
+                           &log_};
     observers_.search_started(info);
     for (const std::string& finding : checked_.findings()) warn(finding);
   }

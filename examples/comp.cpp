@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one wants to know of searches that are done. `comp compare A B` puts their summaries side by side: A and B are
+// folders that `train --out` wrote, or files of comp::write_summary.
+#include <CLI/CLI.hpp>
+#include <comp/observe/compare.hpp>
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+int main(int argc, char** argv) {
+  CLI::App app{"Looks at searches that are done."};
+  app.require_subcommand(1);
+  std::vector<std::string> runs;
+  CLI::App* compare = app.add_subcommand("compare", "Puts summaries of searches side by side");
+  compare->add_option("RUN", runs, "Folder that train --out wrote, or a summary.json")->required()->expected(2, 64);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    fmt::print("{}", comp::compare_text(runs));
+  } catch (const std::exception& failed) {
+    fmt::print(stderr, "comp: {}\n", failed.what());
+    return 1;
+  }
+}

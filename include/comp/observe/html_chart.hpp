@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The frame of the report's charts: axes, ticks and grid, in the units of one view box that is legible on a phone too.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/error.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace comp::detail {
+
+/// Values to places. What lies beyond an end is drawn at it.
+struct chart_frame {
+  double x_low = 0, x_high = 1, y_low = 0, y_high = 1;
+  static constexpr double left = 66, right = 550, top = 26, bottom = 236, width = 560, height = 286;
+
+  double x(double value) const { return left + (right - left) * part(value, x_low, x_high); }
+  double y(double value) const { return bottom - (bottom - top) * part(value, y_low, y_high); }
+
+ private:
+  static double part(double value, double low, double high) {
+    if (std::isnan(value)) return 1;
+    return high > low ? (std::clamp(value, low, high) - low) / (high - low) : 0.5;
+  }
+};
+
+/// Round numbers within [low, high], about `count` of them.
+inline std::vector<double> ticks(double low, double high, int count) {
+  const double rough = (high - low) / count;
+  if (!(rough > 0) || !std::isfinite(rough)) return {low};
+  const double ten = std::pow(10, std::floor(std::log10(rough)));
+  const double step = ten * (rough <= ten ? 1 : rough <= 2 * ten ? 2 : rough <= 5 * ten ? 5 : 10);
+  std::vector<double> values;
+  const double first = std::ceil(low / step);
+  for (int i = 0; i <= 2 * count && (first + i) * step <= high; ++i) values.push_back((first + i) * step);
+  return values;
+}
+
+/// A change at an axis: "+0.5%".
+inline std::string axis_percent(double change) {
+  return std::abs(change) < 1e-11 ? "0%" : fmt::format("{:+.3g}%", 100 * change);
+}
+
+/// Grid, ticks and names of the axes. `x_text` and `y_text` say a tick's value.
+template <class XText, class YText>
+std::string chart_axes(const chart_frame& f, std::string_view x_name, std::string_view y_name, XText x_text,
+                       YText y_text) {
+  std::string text;
+  for (const double value : ticks(f.x_low, f.x_high, 4)) {
+    text += fmt::format(
+        "<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
+        "<text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4}</text>",
+        f.x(value), f.top, f.bottom, f.bottom + 20, x_text(value));
+  }
+  for (const double value : ticks(f.y_low, f.y_high, 4)) {
+    text += fmt::format(
+        "<line class=\"axis\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
+        "<text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5}</text>",
+        f.left, f.right, f.y(value), f.left - 7, f.y(value) + 4, y_text(value));
+  }
+  return text + fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text><text x=\"4\" y=\"14\">{}</text>\n",
+                            f.right, f.bottom + 42, x_name, y_name);
+}
+
+/// A chart with `body` in it; `about` is what a screen reader says of it.
+inline std::string chart(std::string_view about, const std::string& body) {
+  return fmt::format("<svg class=\"chart\" viewBox=\"0 0 {} {}\" role=\"group\" aria-label=\"{}\">{}</svg>\n",
+                     chart_frame::width, chart_frame::height, about, body);
+}
+
+}  // namespace comp::detail

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// What operators were measured to take and to lose: from the profiles and sensitivities that a search asks its backend
+// for, and the report's chart of them.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/concepts.hpp>
+#include <comp/observe/figures.hpp>
+#include <comp/observe/html_plan.hpp>
+#include <comp/search/outcome.hpp>
+#include <concepts>
+#include <cstddef>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace comp::detail {
+
+/// Seconds per operator in FP32 and in its found precision, from profiles of whole plans. Empty where one is missing.
+struct measured_ops {
+  std::vector<op_time> fp32 = {}, found = {};
+};
+
+template <std::same_as<outcome> Outcome>
+measured_ops measured(const Outcome& found) {
+  const std::size_t n = found.graph.size();
+  const plan base = found.contest.empty() ? plan{n} : found.contest.front().plan;
+  measured_ops m;
+  std::vector<bool> known(n);
+  for (const bool first : {true, false}) {  // FP32's own profile before the others'
+    for (const trial& t : found.trials) {
+      if (t.repeat != profile_repeats || t.sample.curve.size() != 2 * n || t.plan.size() != n) continue;
+      if ((t.plan == base) != first || !t.sample.ok()) continue;
+      if (first) m.fp32.resize(n);
+      m.found.resize(n);
+      for (std::size_t i = 0; i < n; ++i) {
+        const op_time time{t.sample.curve[2 * i], t.sample.curve[2 * i + 1]};
+        if (first) m.fp32[i] = time;
+        if (!known[i] && t.plan[i] == found.plan[i]) m.found[i] = time, known[i] = true;
+      }
+    }
+  }
+  if (m.fp32.empty() || !std::all_of(known.begin(), known.end(), [](bool each) { return each; })) return {};
+  return m;
+}
+
+/// Per operator, its error in the precision that the plan has it in, or would have had: see op_error. Empty where the
+/// search asked for none; NaN for an operator that has no low precision.
+template <std::same_as<outcome> Outcome>
+std::vector<double> sensitivities(const Outcome& found) {
+  const std::size_t n = found.graph.size();
+  std::vector<double> each;
+  for (const trial& t : found.trials) {
+    if (t.repeat <= profile_repeats || t.sample.curve.size() != n || !t.sample.ok()) continue;
+    each.resize(n, std::nan(""));
+    const std::size_t index = t.repeat - profile_repeats - 1;
+    for (std::size_t i = 0; i < n; ++i) {
+      const bool own = index < all_precisions.size() && found.plan[i] == all_precisions[index];
+      if (own || std::isnan(each[i])) each[i] = t.sample.curve[i];
+    }
+  }
+  return each;
+}
+
+inline double seconds_of(const op_time& t) { return t.forward + t.backward; }
+
+/// A bar of parts, each [s], on a scale from 0 to `most`.
+inline std::string part_bar(std::initializer_list<double> parts, double most) {
+  std::string bar = "<div class=\"stack\" aria-hidden=\"true\">";
+  int key = 1;
+  for (const double part : parts) {
+    if (part > 0 && most > 0)
+      bar += fmt::format("<i class=\"s{}\" style=\"width:{:.2f}%\"></i>", key, 100 * part / most);
+    ++key;
+  }
+  return bar + "</div>";
+}
+
+/// A batch in FP32 and under the found plan, and the operators that take most of it; empty without profiles.
+template <std::same_as<outcome> Outcome>
+std::string op_times(const Outcome& found) {
+  const measured_ops m = measured(found);
+  if (m.fp32.empty()) return "";
+  constexpr std::size_t most_rows = 10;
+  const auto sum = [](const std::vector<op_time>& times, double op_time::*part) {
+    return std::accumulate(times.begin(), times.end(), 0.0, [&](double s, const op_time& t) { return s + t.*part; });
+  };
+  // `batch` [s]: NaN where a row is one operator, or the batch was not timed.
+  const auto row = [](const std::string& name, std::string_view what, const op_time& t, double batch, double most) {
+    const double ops = seconds_of(t), rest = batch - ops;
+    return fmt::format(
+        "<tr><th scope=\"row\">{}</th><td>{}</td><td class=\"n wide\">{}</td><td class=\"n wide\">{}</td><td class=\"n wide\">{}</td><td class=\"n\">{}</td><td>{}</td></tr>\n",
+        name, what, time_text(t.forward), time_text(t.backward), rest >= 0 ? time_text(rest) : "",
+        time_text(std::isfinite(batch) ? batch : ops), part_bar({t.forward, t.backward, rest}, most));
+  };
+  const op_time fp32{sum(m.fp32, &op_time::forward), sum(m.fp32, &op_time::backward)},
+      low{sum(m.found, &op_time::forward), sum(m.found, &op_time::backward)};
+  const auto batch = [&](const contestant* c) { return c != nullptr ? median(batch_times(*c, found)) : std::nan(""); };
+  const double batch_fp32 = batch(fp32_of(found)), batch_low = batch(winner_of(found)), alone = std::nan("");
+  const double whole = std::fmax(std::fmax(batch_fp32, batch_low), std::max(seconds_of(fp32), seconds_of(low)));
+  std::string text =
+      "<div class=\"legend\"><span><i class=\"key s1\"></i>forward</span><span><i class=\"key s2\"></i>backward</span>"
+      "<span><i class=\"key s3\"></i>rest of the batch: casts, optimiser, data</span></div>\n"
+      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Time per operator\"><table class=\"times\"><thead><tr>"
+      "<th scope=\"col\">Operator</th><th scope=\"col\">Precision</th><th scope=\"col\" class=\"n wide\">Forward</th>"
+      "<th scope=\"col\" class=\"n wide\">Backward</th><th scope=\"col\" class=\"n wide\">Rest</th><th scope=\"col\" class=\"n\">Time</th><th scope=\"col\">from 0</th></tr></thead><tbody>\n" +
+      row("Whole batch", "FP32", fp32, batch_fp32, whole) + row("Whole batch", "found plan", low, batch_low, whole);
+  std::vector<std::size_t> order(m.fp32.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto slower = [&](std::size_t a, std::size_t b) { return seconds_of(m.fp32[a]) > seconds_of(m.fp32[b]); };
+  const auto shown = order.begin() + static_cast<std::ptrdiff_t>(std::min(most_rows, order.size()));
+  std::partial_sort(order.begin(), shown, order.end(), slower);
+  const double most = order.empty() ? 0 : std::max(seconds_of(m.fp32[order[0]]), seconds_of(m.found[order[0]]));
+  for (auto at = order.begin(); at != shown; ++at) {
+    const std::string name = html(found.graph[*at].name);
+    text += row(name, precision_badge(precision::fp32), m.fp32[*at], alone, most);
+    if (is_low(found.plan[*at])) text += row(name, precision_badge(found.plan[*at]), m.found[*at], alone, most);
+  }
+  text += "</tbody></table></div>\n";
+  if (seconds_of(fp32) > batch_fp32 || seconds_of(low) > batch_low)
+    text +=
+        "<p class=\"soft\">Timed alone, the operators take longer than the whole batch: the machine was busy, or they overlap in it.</p>\n";
+  if (order.size() > most_rows) {
+    text += fmt::format("<p class=\"soft\">The {} operators that take longest; the table of operators has all.</p>\n",
+                        most_rows);
+  }
+  return text;
+}
+
+}  // namespace comp::detail

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The first things that the report says, what was found and how much it gives, and the last, what the search cost.
+#pragma once
+
+#include <cmath>
+#include <comp/observe/figures.hpp>
+#include <comp/observe/html_plan.hpp>
+#include <comp/observe/loss_change.hpp>
+#include <comp/search/outcome.hpp>
+#include <concepts>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace comp::detail {
+
+template <std::same_as<outcome> Outcome>
+bool fp32_won(const Outcome& found) {
+  return found.plan == (found.contest.empty() ? plan{found.plan.size()} : found.contest.front().plan);
+}
+
+/// The found plan against FP32.
+template <std::same_as<outcome> Outcome>
+paired_speedup speedup_of(const Outcome& found) {
+  return {found.speedup, found.speedup_bounds};
+}
+
+template <std::same_as<outcome> Outcome>
+std::string headline(const Outcome& found) {
+  if (fp32_won(found)) return "FP32 is the fastest plan here that keeps the loss";
+  if (within_noise(speedup_of(found))) return "As fast as FP32 within noise";
+  return fmt::format("{:.2f} times as fast as FP32{}", found.speedup,
+                     found.cost(stage::epochs).runs > 0 ? fmt::format(", its loss within {:g}%", 100 * found.tolerance)
+                                                        : ", its loss not looked at");
+}
+
+/// "1.07 times as fast as the best rule-based plan (95%: 1.02 to 1.10)"; empty without one.
+template <std::same_as<outcome> Outcome>
+std::string against_rules(const Outcome& found) {
+  const contestant *winner = winner_of(found), *rules = rule_based_of(found);
+  if (winner == nullptr || rules == nullptr) return {};
+  if (winner == rules) return "the same as the rule-based plan";
+  return faster_text(over(*winner, *rules, found), "the best rule-based plan");
+}
+
+template <std::same_as<outcome> Outcome>
+std::string lead(const Outcome& found) {
+  std::string text = fmt::format("<p class=\"lead\">The found plan runs {}.", counts_text(found.plan));
+  if (!fp32_won(found)) {
+    text += fmt::format(" It is {}", faster_text(speedup_of(found), "FP32"));
+    if (const std::string rules = against_rules(found); !rules.empty()) text += " and " + rules;
+    text += ".";
+  } else if (const contestant* rules = rule_based_of(found)) {
+    text += fmt::format(" The best rule-based plan, {}, ran at {} FP32's speed{}.", html(rules->label),
+                        ratio_text(rules->over_fp32.ratio),
+                        rejected(*rules)                    ? ", but its loss was not accepted"
+                        : rules->over_fp32.clearly_faster() ? ", but its loss was not judged"
+                        : within_noise(rules->over_fp32)    ? ": no faster beyond noise"
+                                                            : "");
+  }
+  return text + "</p>\n";
+}
+
+inline std::string tile(std::string_view figure, std::string_view what) {
+  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>", figure, what);
+}
+
+/// The found plan's loss, or that of a plan which lowers more; empty for FP32 and where none was judged.
+template <std::same_as<outcome> Outcome>
+std::string loss_tile(const Outcome& found) {
+  const contestant* winner = winner_of(found);
+  if (winner == nullptr || fp32_won(found)) return {};
+  const auto limit = fmt::format("limit {:+g}%", (found.higher_is_better ? -100 : 100) * found.tolerance);
+  if (const auto change = change_of(*winner, found)) {
+    const std::string radius = std::isfinite(change->radius) ? fmt::format("+- {:.2f}%, ", 100 * change->radius) : "";
+    return tile(percent_text(change->difference),
+                fmt::format("loss against FP32's: {}mean of {} batches; {}", radius, change->batches, limit));
+  }
+  const trial* more = covering_run(found.plan, found);
+  const auto change = more != nullptr ? change_of(more->sample, found.baseline) : std::nullopt;
+  if (!change) return {};
+  return tile(
+      percent_text(change->difference),
+      fmt::format("loss against FP32's of a plan that lowers more: mean of {} batches; {}", change->batches, limit));
+}
+
+template <std::same_as<outcome> Outcome>
+std::string tiles(const Outcome& found) {
+  const contestant *winner = winner_of(found), *rules = rule_based_of(found);
+  std::string text = "<div class=\"tiles\">" +
+                     tile(ratio_text(found.speedup), "against FP32, 95%: " + bounds_text(found.speedup_bounds));
+  if (winner != nullptr && rules != nullptr) {
+    const auto ratio = over(*winner, *rules, found);
+    text +=
+        tile(ratio_text(ratio.ratio), fmt::format("against the rule-based plan, 95%: {}{}", bounds_text(ratio.bounds),
+                                                  winner != rules && within_noise(ratio) ? ": a tie" : ""));
+  }
+  text += loss_tile(found);
+  if (const auto peak = winner != nullptr ? peak_of(*winner, found) : 0; peak > 0) {
+    const auto base = static_cast<double>(peak_of(*fp32_of(found), found));
+    std::string about = "peak memory";
+    if (base > 0) about += fmt::format(", {:.0f}% of FP32's", 100 * static_cast<double>(peak) / base);
+    if (found.memory_limit > 0) about += fmt::format("; limit {}", bytes_text(found.memory_limit));
+    text += tile(bytes_text(peak), about);
+  }
+  const double share = found.overhead_share();
+  text +=
+      std::isfinite(share)
+          ? tile(share_text(share), fmt::format("of a 100-epoch training is what the search cost: {}",
+                                                time_text(found.overhead_seconds())))
+          : tile(time_text(found.overhead_seconds()), "is what the search cost; how long an epoch is, is not known");
+  return text + "</div>\n";
+}
+
+template <std::same_as<outcome> Outcome>
+std::string costs(const Outcome& found) {
+  constexpr std::size_t stages = 4;  // training is none of the search's
+  const double all = search_seconds(found);
+  std::string bar = "<div class=\"stack\" aria-hidden=\"true\">", rows;
+  for (std::size_t i = 0; i < stages; ++i) {
+    const stage_cost& cost = found.costs[i];
+    if (all > 0 && cost.seconds > 0)
+      bar += fmt::format("<i class=\"s{}\" style=\"width:{:.3f}%\"></i>", i, 100 * cost.seconds / all);
+    rows += fmt::format(
+        "<tr><td><span class=\"key s{}\"></span>{}</td><td class=\"n wide\">{}</td><td class=\"n wide\">{}</td><td class=\"n\">{}</td></tr>\n",
+        i, in_words(static_cast<stage>(i)), cost.runs, cost.batches, time_text(cost.seconds));
+  }
+  const auto sum = [](std::string_view what, const std::string& batches, const std::string& time) {
+    return fmt::format(
+        "<tr><td>{}</td><td class=\"wide\"></td><td class=\"n wide\">{}</td><td class=\"n\">{}</td></tr>\n", what,
+        batches, time);
+  };
+  return bar +
+         "</div>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Costs\"><table><thead><tr><th scope=\"col\">Stage</th><th scope=\"col\" class=\"n wide\">Runs</th><th scope=\"col\" class=\"n wide\">Batches</th><th scope=\"col\" class=\"n\">Time</th></tr></thead><tbody>\n" +
+         rows + sum("Whole search", "", time_text(all)) +
+         sum("Kept as training, at the found plan's speed", fmt::format("{}", found.trained_batches),
+             time_text(kept_seconds(found))) +
+         sum("<b>What the search cost</b>", "",
+             fmt::format("<b>{}</b>, {}", time_text(found.overhead_seconds()), overhead_text(found))) +
+         "</tbody></table></div>\n";
+}
+
+}  // namespace comp::detail

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The report's table of operators: each with its precision and why, what it takes and what lowering it loses.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/observe/html_costs.hpp>
+#include <comp/observe/html_plan.hpp>
+#include <comp/observe/html_runs.hpp>
+#include <comp/search/outcome.hpp>
+#include <concepts>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace comp::detail {
+
+inline std::string shape_text(const op_info& op) {
+  if (op.k > 0) return fmt::format("{} x {} x {}", op.m, op.n, op.k);
+  if (op.channels_in > 0) return fmt::format("{} to {} channels", op.channels_in, op.channels_out);
+  if (op.outputs.empty()) return "";
+  std::string text;
+  for (const auto extent : op.outputs.front().shape) text += fmt::format("{}{}", text.empty() ? "" : " x ", extent);
+  return text;
+}
+
+/// "0.4%" of the norm; "out of range" for what leaves the format.
+inline std::string error_text(double error) {
+  return std::isnan(error) ? "" : std::isinf(error) ? "out of range" : fmt::format("{:.2g}%", 100 * error);
+}
+
+/// At most 20,000 rows; the script shows the first 1000 of them and those that are asked for.
+template <std::same_as<outcome> Outcome>
+std::string operator_table(const Outcome& found) {
+  constexpr std::size_t at_once = 1000;
+  const std::size_t n = std::min<std::size_t>(found.graph.size(), 20'000);
+  const measured_ops times = measured(found);
+  const std::vector<double> errors = sensitivities(found);
+  std::string text =
+      "<input type=\"search\" id=\"find\" placeholder=\"Filter: name, kind, precision, reason, 20-40\" aria-label=\"Filter the "
+      "operators\"> <span class=\"soft\" id=\"found\" role=\"status\"></span>\n<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Operators\">"
+      "<table id=\"ops\" class=\"sorts\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Operator</th>"
+      "<th scope=\"col\" class=\"wide\">Kind and sizes</th><th scope=\"col\" class=\"wide\">Policy says</th>"
+      "<th scope=\"col\">Precision</th>";
+  if (!times.fp32.empty())
+    text += "<th scope=\"col\" class=\"n wide\">In FP32</th><th scope=\"col\" class=\"n wide\">Found</th>";
+  if (!errors.empty()) text += "<th scope=\"col\" class=\"n wide\">Low error</th>";
+  text += "<th scope=\"col\">Why</th></tr></thead><tbody>\n";
+  for (std::size_t i = 0; i < n; ++i) {
+    const op_info& op = found.graph[i];
+    const bool known = i < found.reasons.size();
+    text += fmt::format(
+        "<tr{}><td class=\"n\">{}</td><td class=\"t\">{}</td><td class=\"wide\">{}<br><span class=\"soft\">{}</span></td><td class=\"wide\">{}</td><td>{}</td>",
+        i >= at_once ? " class=\"far\"" : "", i, html(op.name), html(op.kind), shape_text(op),
+        known ? name(found.reasons[i].category) : "", precision_badge(found.plan[i]));
+    if (!times.fp32.empty()) {
+      const double fp32 = seconds_of(times.fp32[i]), low = seconds_of(times.found[i]);
+      text += number_cell(fp32, time_text(fp32), "n wide") + number_cell(low, time_text(low), "n wide");
+    }
+    if (!errors.empty()) text += number_cell(errors[i], error_text(errors[i]), "n wide");
+    text += fmt::format("<td class=\"m\">{}</td></tr>\n", known ? html(found.reasons[i].text) : "");
+  }
+  text += "</tbody></table></div>\n";
+  if (n < found.graph.size())
+    text += fmt::format("<p class=\"soft\">The first {} of {} operators.</p>", n, found.graph.size());
+  return text;
+}
+
+}  // namespace comp::detail

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <comp/observe/compare.hpp>
+#include <filesystem>
+
+#include "made_up.hpp"
+#include "scratch.hpp"
+
+namespace {
+std::string refusal(const std::string& path) {
+  return message_of<comp::file_error>([&] { (void)comp::compare_text({path, path}); });
+}
+}  // namespace
+
+TEST_CASE("summaries of two searches stand side by side, and what differs is told") {
+  const scratch folder;
+  comp::outcome o = made_up::outcome(12);
+  std::filesystem::create_directory(folder / "a");
+  comp::write_summary(o, folder / "a/summary.json", {.model = "mlp", .data = "digits"});
+  o.plan[1] = o.contest[2].plan[1] = comp::precision::fp16;
+  o.warnings.clear();
+  comp::write_summary(o, folder / "b.json");
+  const std::string text = comp::compare_text({folder / "a", folder / "b.json"});
+  const auto row = [&](const std::string& name) {
+    const auto at = text.find("\n" + name);
+    REQUIRE(at != std::string::npos);
+    std::string line = text.substr(at + 1, text.find('\n', at + 1) - at - 1);
+    line.erase(std::unique(line.begin(), line.end(), [](char a, char b) { return a == ' ' && b == ' '; }), line.end());
+    return line;
+  };
+  CHECK(row("model") == "model mlp -");
+  CHECK(row("operators lowered") == "operators lowered 6 of 12 bf16 6 of 12 bf16, 1 fp16");
+  CHECK(row("batch in FP32") == "batch in FP32 51.6 ms 51.6 ms");
+  CHECK(row("batch, found plan") == "batch, found plan 31.9 ms 31.9 ms");
+  CHECK(row("against FP32 (95%)") == "against FP32 (95%) 1.61x (1.59 to 1.64) 1.61x (1.59 to 1.64)");
+  CHECK(row("loss against FP32's") == "loss against FP32's +0.49% +- 0.16% +0.49% +- 0.16%");
+  CHECK(row("peak memory") == "peak memory 118 MiB 118 MiB");
+  CHECK(row("cost of the search") == "cost of the search 5.34 s 5.34 s");
+  CHECK(row("warnings") == "warnings 1 0");
+  CHECK_FALSE(has(text, "epoch loss"));  // neither has one
+  CHECK(has(text, folder / "b.json differs from " + (folder / "a") + " in 1 of 12 operators.\n"));
+}
+
+TEST_CASE("what cannot be compared is said") {
+  const scratch folder;
+  comp::outcome o = made_up::outcome(12);
+  comp::write_summary(o, folder / "a.json");
+  comp::write_summary(o, folder / "same.json");
+  o = made_up::outcome(24);
+  o.hardware.name = "another";
+  comp::write_summary(o, folder / "b.json");
+  const std::string text = comp::compare_text({folder / "a.json", folder / "same.json", folder / "b.json"});
+  CHECK(has(text, "same.json has the plan of "));
+  CHECK(has(text, "b.json is of another model than "));
+  CHECK(has(text, "b.json is of another machine than "));
+}
+
+TEST_CASE("a search without a contest has a column, too") {
+  const scratch folder;
+  comp::write_summary(comp::outcome{}, folder / "a.json");
+  CHECK(has(comp::compare_text({folder / "a.json", folder / "a.json"}), "all fp32"));
+}
+
+TEST_CASE("what is no summary is refused, and no control character reaches the terminal") {
+  const scratch folder;
+  const std::string path = folder / "x.json";
+  CHECK(has(refusal(path), "cannot be opened (No such file or directory)"));
+  CHECK(has(refusal(folder / ""), "summary.json\" cannot be opened"));
+  const std::pair<const char*, const char*> bad[] = {
+      {"[1, 2]", "array of 2 (an object is needed)"},
+      {R"({"comp_summary": 2})", "field comp_summary is 2"},
+      {R"({"comp_summary": 1, "comp": 7, "contest": [{"label": "a"}]})", "is 7 (a text is needed)"},
+      {R"({"comp_summary": 1, "comp": "a"})", "field \"contest\""},
+      {R"({"comp_summary": 1, "comp": "a", "contest": [3]})", "field contest[0]"},
+      {R"({"comp_summary": 1, "plan": 3})", "is 3 (a text is needed)"},
+      {R"({"comp_summary": 1, "runs": "many"})", "is \"many\" (a number"},
+      {R"({"comp_summary": 1, "ratios": {"comp_over_fp32": {"ratio": 1, "interval_95": [2]}}})", "two numbers"},
+      {"{", "no JSON"}};
+  for (const auto& [text, said] : bad) {
+    CAPTURE(text);
+    write_text(path, text);
+    CHECK(has(refusal(path), said));
+  }
+  write_text(path, R"({"comp_summary": 1, "hardware": {"name": "\u001b[2Jcpu"}, "ratios": 5})");
+  const std::string text = comp::compare_text({path, path});
+  CHECK(has(text, " [2Jcpu"));
+  CHECK_FALSE(has(text, "\x1b"));
+}

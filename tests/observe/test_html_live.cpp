@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <comp/observe/html_report.hpp>
+#include <thread>
+
+#include "made_up.hpp"
+#include "scratch.hpp"
+
+namespace {
+const std::string reloads = "<meta http-equiv=\"refresh\" content=\"5\">";
+
+comp::search_info about(const comp::outcome& o) {
+  return {
+      .graph = o.graph, .hardware = o.hardware, .signature = "", .tolerance = 0.01, .epochs_at_most = 0, .so_far = &o};
+}
+}  // namespace
+
+TEST_CASE("the page of a running search reloads itself and shows what is known; the report does not reload") {
+  const scratch folder;
+  comp::outcome o = made_up::outcome(12);
+  const comp::outcome whole = o;
+  o.contest.clear(), o.plan = {}, o.reasons.clear();
+  comp::html_report report{folder / "report.html", {.model = "mlp <8>"}};
+  report.search_started(about(o));
+  const std::string page = text_of(folder / "report.html");
+  CHECK(has(page, reloads));
+  CHECK(has(page, "<h1>Searching: 73 runs so far</h1>"));
+  CHECK(has(page, "<span>mlp &lt;8&gt;</span>"));
+  CHECK(has(page, "candidate: 32.2 ms per batch, loss +0.49% of 40 batches, accepted."));
+  CHECK_FALSE(has(page, "Head to head"));
+  report.search_done(whole);
+  CHECK_FALSE(has(text_of(folder / "report.html"), reloads));
+  CHECK(has(text_of(folder / "report.html"), "<h1>1.61 times as fast as FP32"));
+}
+
+TEST_CASE("a search that has just begun has a page, too") {
+  comp::outcome nothing;
+  const std::string page = comp::html_text_so_far(nothing);
+  CHECK(has(page, "<h1>Searching: 0 runs so far</h1>"));
+  CHECK_FALSE(has(page, "nan"));
+}
+
+TEST_CASE("the page is not written more often than anyone looks, and not for the training after the search") {
+  const scratch folder;
+  comp::outcome o = made_up::outcome(12);
+  comp::html_report report{folder / "report.html"};
+  report.search_started(about(o));
+  o.trials.push_back(o.trials[1]);
+  report.trial_done(o.trials.back());
+  CHECK(has(text_of(folder / "report.html"), "73 runs so far"));  // within two seconds of the last
+  std::filesystem::remove(folder / "report.html");
+  report.search_done(o);
+  std::filesystem::remove(folder / "report.html");
+  report.trial_done(comp::trial{.stage = comp::stage::training});
+  CHECK(folder.files() == 0);
+}
+
+TEST_CASE("a report that cannot be written is refused before the search, and does not end a running one") {
+  comp::outcome o = made_up::outcome(12);
+  comp::html_report nowhere{"/dev/full"};
+  CHECK_THROWS_AS(nowhere.search_started(about(o)), comp::file_error);
+
+  const scratch folder;
+  std::filesystem::create_directory(folder / "run");
+  comp::html_report report{folder / "run/report.html"};
+  report.search_started(about(o));
+  o.trials.push_back(o.trials[1]);
+  std::this_thread::sleep_for(std::chrono::milliseconds{2100});
+  report.trial_done(o.trials.back());
+  CHECK(has(text_of(folder / "run/report.html"), "74 runs so far"));
+  std::filesystem::remove_all(folder / "run");
+  std::this_thread::sleep_for(std::chrono::milliseconds{2100});
+  report.trial_done(o.trials.back());
+  CHECK_THROWS_AS(report.search_done(o), comp::file_error);
+}
+
+TEST_CASE("who observes a search that tells nothing so far still gets a report at the end") {
+  const scratch folder;
+  comp::outcome o = made_up::outcome(12);
+  comp::html_report report{folder / "report.html"};
+  auto info = about(o);
+  info.so_far = nullptr;
+  report.search_started(info);
+  report.trial_done(o.trials[0]);
+  CHECK(folder.files() == 0);
+  report.search_done(o);
+  CHECK(folder.files() == 1);
+}
