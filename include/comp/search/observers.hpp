@@ -7,6 +7,7 @@
 #include <comp/core/trial.hpp>
 #include <comp/core/unmet.hpp>
 #include <comp/search/outcome.hpp>
+#include <comp/search/training_progress.hpp>
 #include <concepts>
 #include <cstddef>
 #include <optional>
@@ -21,6 +22,7 @@ COMP_DETAIL_NAMES(trial_done)
 COMP_DETAIL_NAMES(recall)
 COMP_DETAIL_NAMES(stop_requested)
 COMP_DETAIL_NAMES(search_done)
+COMP_DETAIL_NAMES(training_progressed)
 
 namespace comp {
 
@@ -51,6 +53,8 @@ struct search_info {
 ///   void or bool trial_done(const trial&)          true: stop the search
 ///   bool stop_requested()                          asked after each batch and run; true: stop, comp::interrupted is thrown
 ///   void search_done(const outcome&)
+///   void training_progressed(const training_progress&)   of a training after a search: before its first epoch and after
+///                                                        each; the trainer's state now is what goes on from there
 template <class O>
 concept Observer =
     (!detail::names_search_started<O> || requires(O& o, const search_info& info) { { o.search_started(info) } -> std::same_as<void>; }
@@ -66,7 +70,9 @@ concept Observer =
     (!detail::names_stop_requested<O> || requires(O& o) { { o.stop_requested() } -> std::same_as<bool>; }
      || unmet<"an observer's stop_requested needs the form: bool stop_requested()">()) &&
     (!detail::names_search_done<O> || requires(O& o, const outcome& found) { { o.search_done(found) } -> std::same_as<void>; }
-     || unmet<"an observer's search_done needs the form: void search_done(const comp::outcome&)">());
+     || unmet<"an observer's search_done needs the form: void search_done(const comp::outcome&)">()) &&
+    (!detail::names_training_progressed<O> || requires(O& o, const training_progress& p) { { o.training_progressed(p) } -> std::same_as<void>; }
+     || unmet<"an observer's training_progressed needs the form: void training_progressed(const comp::training_progress&)">());
 // clang-format on
 
 /// Calls what each observer has. Holds references: lives no longer than the call that made it.
@@ -123,6 +129,11 @@ class observer_list {
   void search_done(const outcome& found) {
     visit([&](auto& o) {
       if constexpr (requires { o.search_done(found); }) o.search_done(found);
+    });
+  }
+  void training_progressed(const training_progress& now) {
+    visit([&](auto& o) {
+      if constexpr (requires { o.training_progressed(now); }) o.training_progressed(now);
     });
   }
 

@@ -55,6 +55,7 @@ struct observer {
   bool trial_done(const comp::trial&) { return false; }
   bool stop_requested() { return false; }
   void search_done(const comp::outcome&) {}
+  void training_progressed(const comp::training_progress&) {}
 };
 
 // What a user names; each is constrained by one concept.
