@@ -2,20 +2,20 @@
 // The command line of `train`: what can be chosen, checked before anything is loaded.
 #pragma once
 
+#include <sched.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <comp/core/error.hpp>
-#include <comp/core/precision.hpp>
-#include <comp/scaling/settings.hpp>
-#include <comp/search/system_rules.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <range/v3/range/conversion.hpp>
 #include <range/v3/view/join.hpp>
-#include <range/v3/view/split.hpp>
-#include <range/v3/view/transform.hpp>
 #include <string>
 #include <vector>
+
+#include "checks.hpp"
 
 namespace train {
 
@@ -46,6 +46,7 @@ struct options {
   bool resume = false;
   std::filesystem::path plan = {};
   std::filesystem::path t4 = {};
+  std::filesystem::path weights_out = {};
   std::string size = {};  // of libtorch's bert and gan; empty: the model's own default
   std::uint64_t seed = 1;
   int threads = 0;                                        // 0: all cores
@@ -87,6 +88,17 @@ inline void require_heard(const options& chosen) {
                              chosen.backend);
 }
 
+/// Of --threads as many as this process may run at once: more only wait for each other. 0: all.
+inline int threads_of(const options& chosen) {
+  cpu_set_t allowed;
+  if (chosen.threads == 0 || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return chosen.threads;
+  const int cores = CPU_COUNT(&allowed);
+  if (chosen.threads <= cores) return chosen.threads;
+  fmt::print(stderr, "Note: --threads {} on a machine that runs {} at once: {} are used\n", chosen.threads, cores,
+             cores);
+  return cores;
+}
+
 /// Throws: `settings_error` for strategies that do not go together.
 inline void require_strategies(const options& chosen) {
   comp::require<comp::settings_error>(
@@ -105,60 +117,19 @@ inline void require_data(const options& chosen) {
                              chosen.model, chosen.backend);
 }
 
-inline std::vector<std::string> split(const std::string& text) {
-  const auto as_string = [](auto&& part) { return part | ranges::to<std::string>(); };
-  return text | ranges::views::split(',') | ranges::views::transform(as_string) | ranges::to<std::vector>();
-}
-
-/// "none", "all", or systems joined by commas. Throws: `settings_error` for a system that is not known.
-inline comp::rival_source rivals_of(const std::string& rules) {
-  if (rules == "none") return {};
-  return comp::system_rules(rules == "all" ? std::vector<std::string>{} : split(rules));
-}
-inline std::string check_rules(const std::string& text) {
-  try {
-    (void)rivals_of(text);
-  } catch (const comp::settings_error& e) {
-    return e.what();
-  }
-  return {};
-}
-
-inline std::string check_scaling(const std::string& text) {
-  try {
-    (void)comp::scaling::preset(text);
-  } catch (const comp::settings_error& e) {
-    return e.what();
-  }
-  return {};
-}
-
-/// "auto", or precision names joined by commas: what CLI11 says when the text is neither.
-inline std::string check_precisions(const std::string& text) {
-  if (text == "auto") return {};
-  if (text.empty()) return "no precision is named: name them joined by commas, as in bf16,fp16";
-  for (const std::string& part : split(text)) {
-    if (!comp::precision_of(std::string_view{part})) {
-      return "\"" + part +
-             "\" is no precision (tf32, bf16, fp16, fp8_e4m3 and fp8_e5m2 are): name them joined by commas, as in "
-             "bf16,fp16";
-    }
-  }
-  return {};
-}
-
 inline void describe(CLI::App& app, options& chosen) {
   // ./run demo gives options of its own, then the user's.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.description(
       "Trains a model and finds, while doing so, the precision of each operator that trains fastest and still converges.\n"
-      "Writes plan.json, search.jsonl (the ledger), report.html and summary.json into --out.");
+      "Writes plan.json, search.jsonl (the ledger), report.html and summary.json into --out, and after each epoch\n"
+      "checkpoint.safetensors (with libtorch not yet).");
   app.footer(
       "Examples:\n"
       "  train --model vgg16 --data cifar-100-binary --epochs 10 --out out/vgg\n"
       "  train --model lenet5 --data mnist --stage1 exhaustive --tie none --tolerance 0.02\n"
       "  train --model vgg16 --data cifar-100-binary --plan out/vgg/plan.json --epochs 100   (trains without a search)\n"
-      "Ctrl-C ends it in good order; the same command with --resume goes on.");
+      "Ctrl-C, a hang-up or a kill end it in good order; the same command with --resume goes on.");
   const auto group = [&](const char* name) { return app.add_option_group(name); };
 
   auto* job = group("The job");
@@ -173,13 +144,13 @@ inline void describe(CLI::App& app, options& chosen) {
       ->check(CLI::IsMember({"host", "cuda", "libtorch"}))
       ->capture_default_str();
   job->add_option("--epochs", chosen.epochs, "Epochs to train in all; batches that the search trained for good count")
-      ->check(CLI::Range(1, 1000000))
+      ->transform(whole(1, 1000000))
       ->capture_default_str();
-  job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")->check(CLI::Range(1, 1 << 20));
+  job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")->transform(whole(1, 1 << 20));
   job->add_option("--limit", chosen.limit, "Training examples per epoch, the first ones (default: all)")
-      ->check(CLI::PositiveNumber);
+      ->transform(whole(1, std::uint64_t{1} << 40));
   job->add_option("--learning-rate", chosen.learning_rate, "Of the optimiser (default: the model's)")
-      ->check(CLI::PositiveNumber);
+      ->transform(positive());
   job->add_option(
          "--scaling", chosen.scaling,
          "Loss scaling of the host and cuda backends while a plan has FP16: pytorch, paddle, paddle-guide, keras, off, or "
@@ -189,12 +160,14 @@ inline void describe(CLI::App& app, options& chosen) {
   job->add_option(
          "--accumulate", chosen.accumulate,
          "Batches whose gradients make a step, of the host and cuda backends; each is as large as --batch says")
-      ->check(CLI::Range(1, 1 << 16))
+      ->transform(whole(1, 1 << 16))
       ->capture_default_str();
-  job->add_option("--seed", chosen.seed, "Of weights, shuffling, dropout and random search")->capture_default_str();
-  job->add_option("--threads", chosen.threads, "Threads that compute (default: all cores)")->check(CLI::Range(1, 1024));
+  job->add_option("--seed", chosen.seed, "Of weights, shuffling, dropout and random search")
+      ->transform(whole(0, std::numeric_limits<std::uint64_t>::max()))
+      ->capture_default_str();
+  job->add_option("--threads", chosen.threads, "Threads that compute (default: all cores)")->transform(whole(1, 1024));
   job->add_option("--gpu", chosen.gpu, "Which GPU the cuda backend trains on")
-      ->check(CLI::Range(0, 1023))
+      ->transform(whole(0, 1023))
       ->capture_default_str();
   job->add_option(
          "--captured", chosen.captured,
@@ -205,16 +178,16 @@ inline void describe(CLI::App& app, options& chosen) {
   job->add_option("--size", chosen.size, "Of bert: base, small or tiny; of gan: connected or convolutional")
       ->check(CLI::IsMember({"base", "small", "tiny", "connected", "convolutional"}));
   job->add_option("--layers", chosen.layers, "Blocks of the transformer")
-      ->check(CLI::Range(1, 96))
+      ->transform(whole(1, 96))
       ->capture_default_str();
   job->add_option("--width", chosen.width, "Width of the transformer")
-      ->check(CLI::Range(8, 16384))
+      ->transform(whole(8, 16384))
       ->capture_default_str();
   job->add_option("--heads", chosen.heads, "Attention heads of the transformer")
-      ->check(CLI::Range(1, 128))
+      ->transform(whole(1, 128))
       ->capture_default_str();
   job->add_option("--context", chosen.context, "Characters that the transformer sees")
-      ->check(CLI::Range(2, 8192))
+      ->transform(whole(2, 8192))
       ->capture_default_str();
 
   auto* search = group("The search");
@@ -253,18 +226,18 @@ inline void describe(CLI::App& app, options& chosen) {
       ->check(CLI::Validator{[](std::string& text) { return check_precisions(text); }, "LIST|auto"})
       ->capture_default_str();
   search->add_option("--tolerance", chosen.tolerance, "How far above FP32's a plan's loss may be, as a part of it")
-      ->check(CLI::Range(0.0, 9.0))
+      ->transform(real(0.0, 9.0))
       ->capture_default_str();
   search
       ->add_option("--level", chosen.level,
                    "Chance that a plan is wrongly accepted, or wrongly rejected; a lower one takes more batches")
-      ->check(CLI::Range(1e-6, 0.49))
+      ->transform(real(1e-6, 0.49))
       ->capture_default_str();
   search
       ->add_option("--budget", chosen.budget,
                    "Part of the training (--epochs, or 100 where that is more) that the search may cost; while much is "
                    "to be gained, eight times that")
-      ->check(CLI::Range(0.0, 1.0))
+      ->transform(real(0.0, 1.0))
       ->capture_default_str();
   search
       ->add_option(
@@ -277,11 +250,13 @@ inline void describe(CLI::App& app, options& chosen) {
       ->add_option(
           "--memory-limit", chosen.memory_limit,
           "The fastest plan that needs no more memory is wanted: bytes, or as 800MiB, 4GiB (default: no limit)")
-      ->transform(CLI::AsSizeValue(false));
+      ->transform(CLI::AsSizeValue(false))
+      ->transform(digits_first())
+      ->check(whole(0, std::numeric_limits<std::int64_t>::max()));
   search
       ->add_option("--slowdown", chosen.slowdown,
                    "The plan with the least memory is wanted of those that are by such a part slower than the fastest")
-      ->check(CLI::Range(0.0, 9.0))
+      ->transform(real(0.0, 9.0))
       ->capture_default_str();
   search
       ->add_option("--warm-start", chosen.warm_start,
@@ -291,10 +266,13 @@ inline void describe(CLI::App& app, options& chosen) {
 
   auto* files = group("Files");
   files->add_option("--out", chosen.out, "Folder for what is written; made when missing")->capture_default_str();
-  files->add_flag("--resume", chosen.resume, "Go on with the ledger in --out (else it is kept as search.jsonl.old)");
+  files->add_flag("--resume", chosen.resume,
+                  "Go on with the search or the training in --out, which are kept as *.old without this option");
   files->add_flag("--compare-epochs", chosen.compare_epochs,
                   "Also train an epoch of each contestant, for losses and scores in the table; no part of the search");
   files->add_option("--t4", chosen.t4, "Also write the trials in Kernel Tuner's T4 results format");
+  files->add_option("--weights-out", chosen.weights_out,
+                    "Also write the trained weights: in safetensors' format, with libtorch in LibTorch's own");
 }
 
 }  // namespace train

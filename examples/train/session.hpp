@@ -13,12 +13,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "checkpoints.hpp"
 #include "choices.hpp"
 #include "options.hpp"
+#include "outputs.hpp"
 
 namespace train {
 
@@ -68,7 +71,9 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
 /// The ledger of this run; without --resume an older one is kept beside it.
 inline std::string ledger_path(const options& chosen) {
   const auto path = chosen.out / "search.jsonl";
-  if (!chosen.resume && std::filesystem::exists(path)) std::filesystem::rename(path, path.string() + ".old");
+  if (!chosen.resume && std::filesystem::exists(path)) {
+    naming("--out", [&] { std::filesystem::rename(path, path.string() + ".old"); });
+  }
   return path.string();
 }
 
@@ -94,7 +99,8 @@ comp::outcome search(const options& chosen, Trainer& trainer, comp::search_setti
                      const comp::stop_on_signal& signals) {
   const comp::precision low = settings.precisions[1];
   if (!chosen.warm_start.empty()) {
-    comp::loaded_plan first = comp::warm_start(chosen.warm_start.string(), trainer.graph());
+    comp::loaded_plan first =
+        naming("--warm-start", [&] { return comp::warm_start(chosen.warm_start.string(), trainer.graph()); });
     for (const std::string& warning : first.warnings) fmt::print(stderr, "Note: {}\n", warning);
     settings.warm_start = std::move(first.plan);
   }
@@ -118,7 +124,8 @@ comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low)
   comp::outcome found;
   found.graph = trainer.graph();
   found.hardware = trainer.hardware();
-  const comp::loaded_plan loaded = comp::load_plan(chosen.plan.string(), found.graph, &found.hardware);
+  const comp::loaded_plan loaded =
+      naming("--plan", [&] { return comp::load_plan(chosen.plan.string(), found.graph, &found.hardware); });
   for (const std::string& warning : loaded.warnings) fmt::print(stderr, "Note: {}\n", warning);
   found.plan = loaded.plan;
   std::vector<comp::decision> decisions;
@@ -129,10 +136,43 @@ comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low)
   return found;
 }
 
+/// What a training that is gone on with was told otherwise. Throws: `settings_error` for another plan.
+inline void require_same(const options& chosen, const comp::training_progress& from, const comp::op_graph& graph,
+                         const std::string& file) {
+  if (!chosen.plan.empty()) {
+    const comp::plan asked = naming("--plan", [&] { return comp::load_plan(chosen.plan.string(), graph).plan; });
+    comp::require<comp::settings_error>(
+        asked == from.ladder.front(),
+        "--plan \"{}\" is not what \"{}\" trains with (it is {}): leave out --plan to go on, or --resume to begin anew",
+        chosen.plan.string(), file, from.ladder.front().str());
+  }
+  if (chosen.compare_epochs || !chosen.t4.empty()) {
+    fmt::print(stderr, "Note: --compare-epochs and --t4 are about the search, which has ended: they are not heard\n");
+  }
+}
+
+/// A training's plan, from the search, a file or a checkpoint, and the training with it.
 template <class Trainer>
-void train_on(const options& chosen, Trainer& trainer, const comp::outcome& found,
-              const comp::stop_on_signal& signals) {
-  const auto result = comp::post_training{.epochs = chosen.epochs}.run(trainer, found, signals);
+comp::training_result train_on(const options& chosen, Trainer& trainer, const std::vector<comp::precision>& precisions,
+                               checkpoints<Trainer>& kept, const comp::stop_on_signal& signals) {
+  const comp::post_training training{.epochs = chosen.epochs};
+  if (!chosen.resume) naming("--out", [&] { kept.set_aside(); });
+  std::optional<comp::training_progress> begun;
+  if (chosen.resume) begun = naming("--resume", [&] { return kept.load(); });
+  if (begun) {
+    require_same(chosen, *begun, trainer.graph(), kept.last().string());
+    fmt::print("The training goes on after {} epochs, with plan {}.\n", begun->so_far.epochs.size(),
+               begun->ladder[begun->rung].str());
+    std::fflush(stdout);
+    return training.go_on(trainer, *std::move(begun), kept, signals);
+  }
+  const comp::outcome found = chosen.plan.empty() ? search(chosen, trainer, settings_for(chosen, precisions), signals)
+                                                  : load(chosen, trainer, precisions[1]);
+  return training.run(trainer, found, kept, signals);
+}
+
+template <class Trainer>
+void tell_of(const comp::training_result& result, const Trainer& trainer) {
   for (std::size_t e = 0; e < result.epochs.size(); ++e) {
     const comp::sample& epoch = result.epochs[e];
     fmt::print("epoch {:>3}: loss {:.4f}, {:.1f} s{}\n", e + 1, epoch.loss, epoch.seconds,
@@ -149,27 +189,39 @@ void train_on(const options& chosen, Trainer& trainer, const comp::outcome& foun
   }
 }
 
-/// The whole job. Returns: the program's exit status; 128 and the signal's number after Ctrl-C.
+/// The whole job. `write_weights(path)` writes those that the trainer has. Returns: the program's exit status; 128 and
+/// the signal's number after a signal.
+template <class Trainer, class F>
+int run_session(const options& chosen, Trainer& trainer, const std::string& description,
+                const std::vector<comp::precision>& sped_up, F write_weights) {
+  fmt::print("{}, on {}\n", description, trainer.hardware().name);
+  require_printed();  // before the progress on stderr, also into a file
+  require_outputs(chosen);
+  const comp::stop_on_signal signals;
+  checkpoints<Trainer> kept{chosen.out, trainer};
+  try {
+    tell_of(train_on(chosen, trainer, precisions_for(chosen, sped_up), kept, signals), trainer);
+  } catch (const comp::interrupted& stopped) {
+    const std::string what =
+        kept.epochs() ? fmt::format("training stopped after {} epochs", *kept.epochs()) : std::string{stopped.what()};
+    fmt::print(stderr, "\n{}\nThe same command with --resume goes on from {}.\n", what,
+               (kept.epochs() ? kept.last() : chosen.out / "search.jsonl").string());
+    return 128 + signals.signal();
+  }
+  if (!chosen.weights_out.empty()) naming("--weights-out", [&] { write_weights(chosen.weights_out.string()); });
+  fmt::print("written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/report.html (open it){1}{2}\n",
+             chosen.out.string(), kept.epochs() ? fmt::format(", {}", kept.last().string()) : "",
+             chosen.weights_out.empty() ? "" : fmt::format(", {}", chosen.weights_out.string()));
+  require_printed();
+  return 0;
+}
+
+/// The same with weights in a safetensors file.
 template <class Trainer>
 int run_session(const options& chosen, Trainer& trainer, const std::string& description,
                 const std::vector<comp::precision>& sped_up) {
-  std::filesystem::create_directories(chosen.out);
-  fmt::print("{}, on {}\n", description, trainer.hardware().name);
-  std::fflush(stdout);  // before the progress on stderr, also into a file
-  const auto precisions = precisions_for(chosen, sped_up);
-  const comp::stop_on_signal signals;
-  try {
-    const comp::outcome found = chosen.plan.empty() ? search(chosen, trainer, settings_for(chosen, precisions), signals)
-                                                    : load(chosen, trainer, precisions[1]);
-    train_on(chosen, trainer, found, signals);
-  } catch (const comp::interrupted& stopped) {
-    fmt::print(stderr, "\n{}\nThe same command with --resume goes on from {}.\n", stopped.what(),
-               (chosen.out / "search.jsonl").string());
-    return 128 + signals.signal();
-  }
-  fmt::print("written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/report.html (open it)\n",
-             chosen.out.string());
-  return 0;
+  return run_session(chosen, trainer, description, sped_up,
+                     [&](const std::string& path) { comp::write_safetensors(path, trainer.weights()); });
 }
 
 /// Becomes the program `name` beside this one, with the same command line. Throws: `error`, saying `otherwise`, where
