@@ -44,6 +44,16 @@ class checkpoints {
   /// Epochs of the training that is in the file; nothing before the search has ended.
   std::optional<std::size_t> epochs() const { return epochs_; }
 
+  /// Removes what kills left half written. Requires: no other process writes to the folder.
+  void clear_up() const {
+    std::error_code gone;
+    for (const auto& entry : std::filesystem::directory_iterator{last_.parent_path()}) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with(last_.filename().string() + ".") && name.ends_with(".tmp")) {
+        std::filesystem::remove(entry.path(), gone);
+      }
+    }
+  }
   /// A new training begins: an older one's files are kept beside.
   void set_aside() const {
     for (const auto& path : {last_, before_}) {

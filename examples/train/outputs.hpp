@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,12 +54,19 @@ inline void require_writable(const char* option, const std::filesystem::path& pa
                                   option, path.string(), comp::detail::errno_text(fault));
 }
 
-/// Makes --out and tries whatever else is to be written. Throws: `file_error`, naming the option.
-inline void require_outputs(const options& chosen) {
+/// Makes --out, which is this process's own while what is returned lives, and tries whatever else is to be written.
+/// Throws: `file_error`, naming the option.
+[[nodiscard]] inline comp::detail::file_handle require_outputs(const options& chosen) {
   naming("--out", [&] { std::filesystem::create_directories(chosen.out); });
+  comp::detail::file_handle folder{::open(chosen.out.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  comp::require<comp::file_error>(
+      ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
+      "--out \"{}\" is in use (another process trains there): wait for it to end, or give another folder",
+      chosen.out.string());
   require_writable("--out", chosen.out / "plan.json");
   if (!chosen.t4.empty()) require_writable("--t4", chosen.t4);
   if (!chosen.weights_out.empty()) require_writable("--weights-out", chosen.weights_out);
+  return folder;
 }
 
 }  // namespace train

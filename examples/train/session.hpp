@@ -156,7 +156,10 @@ template <class Trainer>
 comp::training_result train_on(const options& chosen, Trainer& trainer, const std::vector<comp::precision>& precisions,
                                checkpoints<Trainer>& kept, const comp::stop_on_signal& signals) {
   const comp::post_training training{.epochs = chosen.epochs};
-  if (!chosen.resume) naming("--out", [&] { kept.set_aside(); });
+  naming("--out", [&] {
+    kept.clear_up();
+    if (!chosen.resume) kept.set_aside();
+  });
   std::optional<comp::training_progress> begun;
   if (chosen.resume) begun = naming("--resume", [&] { return kept.load(); });
   if (begun) {
@@ -196,11 +199,13 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
                 const std::vector<comp::precision>& sped_up, F write_weights) {
   fmt::print("{}, on {}\n", description, trainer.hardware().name);
   require_printed();  // before the progress on stderr, also into a file
-  require_outputs(chosen);
+  const comp::detail::file_handle ours = require_outputs(chosen);
   const comp::stop_on_signal signals;
   checkpoints<Trainer> kept{chosen.out, trainer};
   try {
-    tell_of(train_on(chosen, trainer, precisions_for(chosen, sped_up), kept, signals), trainer);
+    const auto result = train_on(chosen, trainer, precisions_for(chosen, sped_up), kept, signals);
+    if (!chosen.weights_out.empty()) naming("--weights-out", [&] { write_weights(chosen.weights_out.string()); });
+    tell_of(result, trainer);
   } catch (const comp::interrupted& stopped) {
     const std::string what =
         kept.epochs() ? fmt::format("training stopped after {} epochs", *kept.epochs()) : std::string{stopped.what()};
@@ -208,7 +213,6 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
                (kept.epochs() ? kept.last() : chosen.out / "search.jsonl").string());
     return 128 + signals.signal();
   }
-  if (!chosen.weights_out.empty()) naming("--weights-out", [&] { write_weights(chosen.weights_out.string()); });
   fmt::print("written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/report.html (open it){1}{2}\n",
              chosen.out.string(), kept.epochs() ? fmt::format(", {}", kept.last().string()) : "",
              chosen.weights_out.empty() ? "" : fmt::format(", {}", chosen.weights_out.string()));

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import unittest
+import zipfile
 
 DIGITS = pathlib.Path(sys.argv.pop(2))
 TRAIN = sys.argv.pop(1)
@@ -457,6 +458,29 @@ class Train(unittest.TestCase):
             shutil.copy(self.checkpoint('.previous'), self.checkpoint())
         return process.returncode, complained
 
+    def test_a_folder_in_which_another_process_trains_is_refused(self):
+        first = subprocess.Popen(self.command('--epochs', '1000', '--policy', 'fp32'), stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE)
+        while not self.ledger() and first.poll() is None:
+            time.sleep(0.002)
+        before = self.ledger()
+        for resume in ((), ('--resume',)):
+            self.refused(self.train(*resume), f'--out "{self.out}" is in use')
+        first.kill()
+        first.communicate(timeout=SECONDS)
+        self.assertEqual(self.ledger()[:len(before)], before)
+
+    def test_a_training_under_nohup_outlives_its_terminal(self):
+        process = subprocess.Popen(self.command('--epochs', '10', '--plan', str(self.fp16_plan())), text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        while not self.epochs_of('') and process.poll() is None:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGHUP)
+        output, complained = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 0, complained)
+        self.assertIn('epoch  10:', output)
+
     def test_a_training_after_a_search_goes_on_without_the_search_and_ends_as_the_one_that_was_not_ended(self):
         whole, resumed = self.folder / 'whole', self.folder / 'resumed'
         process = subprocess.Popen(self.command('--epochs', '30', '--weights-out', str(whole)), text=True,
@@ -495,9 +519,12 @@ class Train(unittest.TestCase):
         self.assertEqual(len(self.trained(self.checkpoint('.previous'))[0]), 3)
         damaged = bytearray(self.checkpoint().read_bytes())
         damaged[-100] ^= 1
+        half = self.out / 'checkpoint.safetensors.123.tmp'  # as a kill leaves it
+        half.touch()
         self.checkpoint().write_bytes(damaged)
         got = self.train(*job, '--resume')
         self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertFalse(half.exists())
         self.assertIn('is damaged', got.stderr)
         self.assertIn('goes on after 3 epochs', got.stdout)
         self.assertEqual(self.trained(), expected)
@@ -594,6 +621,15 @@ class TrainLibTorch(unittest.TestCase):
         self.assertEqual(got.returncode, 0, got.stderr)
         after = [line for line in (self.out / 'search.jsonl').read_text().splitlines() if '"stage"' in line]
         self.assertEqual(after, runs)
+
+    def test_weights_are_written_as_libtorch_reads_them(self):
+        for model, modules in (('simplenet', 1), ('gan', 2)):
+            with self.subTest(model):
+                file = self.out.parent / model
+                self.assertEqual(self.train('--model', model, '--weights-out', str(file)).returncode, 0)
+                with zipfile.ZipFile(file) as archive:  # LibTorch's archives are zip files
+                    self.assertIsNone(archive.testzip())
+                    self.assertGreater(sum('/data/' in name for name in archive.namelist()), modules)
 
     def test_a_model_that_it_lacks_is_refused_with_those_it_has(self):
         got = self.train('--model', 'mlp')
