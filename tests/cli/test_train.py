@@ -459,15 +459,15 @@ class Train(unittest.TestCase):
         return process.returncode, complained
 
     def test_a_folder_in_which_another_process_trains_is_refused(self):
-        first = subprocess.Popen(self.command('--epochs', '1000', '--policy', 'fp32'), stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE)
+        first = subprocess.Popen(self.command('--epochs', '100000', '--policy', 'fp32'), stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL)
+        self.addCleanup(first.wait)
+        self.addCleanup(first.kill)
         while not self.ledger() and first.poll() is None:
             time.sleep(0.002)
         before = self.ledger()
         for resume in ((), ('--resume',)):
             self.refused(self.train(*resume), f'--out "{self.out}" is in use')
-        first.kill()
-        first.communicate(timeout=SECONDS)
         self.assertEqual(self.ledger()[:len(before)], before)
 
     def test_a_training_under_nohup_outlives_its_terminal(self):
