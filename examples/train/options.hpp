@@ -252,7 +252,7 @@ inline void describe(CLI::App& app, options& chosen) {
           "The fastest plan that needs no more memory is wanted: bytes, or as 800MiB, 4GiB (default: no limit)")
       ->transform(CLI::AsSizeValue(false))
       ->transform(digits_first())
-      ->check(whole(0, std::numeric_limits<std::int64_t>::max()));
+      ->check(whole(0, std::numeric_limits<std::int64_t>::max()).description(""));
   search
       ->add_option("--slowdown", chosen.slowdown,
                    "The plan with the least memory is wanted of those that are by such a part slower than the fastest")

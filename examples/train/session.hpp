@@ -209,8 +209,9 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
   } catch (const comp::interrupted& stopped) {
     const std::string what =
         kept.epochs() ? fmt::format("training stopped after {} epochs", *kept.epochs()) : std::string{stopped.what()};
-    fmt::print(stderr, "\n{}\nThe same command with --resume goes on from {}.\n", what,
-               (kept.epochs() ? kept.last() : chosen.out / "search.jsonl").string());
+    const auto from = kept.epochs() ? kept.last() : chosen.out / "search.jsonl";
+    std::fputs(fmt::format("\n{}\nThe same command with --resume goes on from {}.\n", what, from.string()).c_str(),
+               stderr);
     return 128 + signals.signal();
   }
   fmt::print("written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/report.html (open it){1}{2}\n",
@@ -248,7 +249,7 @@ int run_main(int argc, char** argv, Run run) {
     require_strategies(chosen);
     return run(chosen);
   } catch (const std::exception& failed) {
-    fmt::print(stderr, "train: {}\n", failed.what());
+    std::fputs(fmt::format("train: {}\n", failed.what()).c_str(), stderr);  // which may be a terminal that hung up
     return 1;
   }
 }
