@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <libtorch/jobs.hpp>
 #include <libtorch/trainers.hpp>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include "train/options.hpp"
@@ -32,12 +34,31 @@ std::vector<comp::precision> sped_up(const comp::hardware& machine) {
   return found;
 }
 
+/// As LibTorch does: torch::load(module, path) reads it. Of several modules each is an archive of its name within.
+void write_weights(const torch_models::job& from, const std::string& path) {
+  torch::serialize::OutputArchive all;
+  for (const auto& [name, module] : from.modules) {
+    if (from.modules.size() == 1) {
+      module->save(all);
+    } else {
+      torch::serialize::OutputArchive one;
+      module->save(one);
+      all.write(name, one);
+    }
+  }
+  std::ostringstream text;
+  all.save_to(text);
+  comp::detail::write_file(path, text.str());
+}
+
 int run(const train::options& chosen) {
   train::require_model_of(chosen, train::libtorch_models);
-  if (chosen.threads > 0) at::set_num_threads(chosen.threads);
-  torch_models::job job = torch_models::make_job(chosen.model, options_of(chosen));
+  if (const int threads = train::threads_of(chosen)) at::set_num_threads(threads);
+  torch_models::job job =
+      train::naming("--data", [&] { return torch_models::make_job(chosen.model, options_of(chosen)); });
   auto trainer = torch_models::make_trainer(job, chosen.seed);
-  return train::run_session(chosen, trainer, job.description, sped_up(trainer.hardware()));
+  return train::run_session(chosen, trainer, job.description, sped_up(trainer.hardware()),
+                            [&](const std::string& path) { write_weights(job, path); });
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "options.hpp"
+#include "outputs.hpp"
 
 namespace train {
 
@@ -145,9 +146,10 @@ inline job image_job(const options& chosen) {
 
 }  // namespace detail
 
-/// Throws: `file_error` for data that cannot be read, `error` when model and data do not fit.
+/// Throws: `file_error`, naming the option, for data that cannot be read, `error` when model and data do not fit.
 inline job load_job(const options& chosen) {
-  return chosen.model == "transformer" ? detail::text_job(chosen) : detail::image_job(chosen);
+  return naming("--data",
+                [&] { return chosen.model == "transformer" ? detail::text_job(chosen) : detail::image_job(chosen); });
 }
 
 }  // namespace train

@@ -2,25 +2,22 @@
 // The command line of `train`: what can be chosen, checked before anything is loaded.
 #pragma once
 
+#include <sched.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
-#include <charconv>
-#include <cmath>
 #include <comp/core/error.hpp>
-#include <comp/core/precision.hpp>
-#include <comp/scaling/settings.hpp>
-#include <comp/search/system_rules.hpp>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <range/v3/range/conversion.hpp>
 #include <range/v3/view/join.hpp>
-#include <range/v3/view/split.hpp>
-#include <range/v3/view/transform.hpp>
 #include <string>
-#include <thread>
 #include <vector>
+
+#include "checks.hpp"
 
 namespace train {
 
@@ -51,6 +48,7 @@ struct options {
   bool resume = false;
   std::filesystem::path plan = {};
   std::filesystem::path t4 = {};
+  std::filesystem::path weights_out = {};
   std::string size = {};  // of libtorch's bert and gan; empty: the model's own default
   std::uint64_t seed = 1;
   int threads = 0;                                        // 0: all cores
@@ -93,6 +91,17 @@ inline void require_heard(const options& chosen) {
                              chosen.backend);
 }
 
+/// Of --threads as many as this process may run at once: more only wait for each other. 0: all.
+inline int threads_of(const options& chosen) {
+  cpu_set_t allowed;
+  if (chosen.threads == 0 || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return chosen.threads;
+  const int cores = CPU_COUNT(&allowed);
+  if (chosen.threads <= cores) return chosen.threads;
+  fmt::print(stderr, "Note: --threads {} on a machine that runs {} at once: {} are used\n", chosen.threads, cores,
+             cores);
+  return cores;
+}
+
 /// Throws: `settings_error` for strategies that do not go together.
 inline void require_strategies(const options& chosen) {
   comp::require<comp::settings_error>(
@@ -120,89 +129,19 @@ inline std::string in_shell(const std::string& word) {
   return quoted + "'";
 }
 
-inline std::vector<std::string> split(const std::string& text) {
-  const auto as_string = [](auto&& part) { return part | ranges::to<std::string>(); };
-  return text | ranges::views::split(',') | ranges::views::transform(as_string) | ranges::to<std::vector>();
-}
-
-/// "none", "all", or systems joined by commas. Throws: `settings_error` for a system that is not known.
-inline comp::rival_source rivals_of(const std::string& rules, const comp::hardware& on = {}) {
-  if (rules == "none") return {};
-  return comp::system_rules(rules == "all" ? std::vector<std::string>{} : split(rules), on);
-}
-inline std::string check_rules(const std::string& text) {
-  try {
-    (void)rivals_of(text);
-  } catch (const comp::settings_error& e) {
-    return e.what();
-  }
-  return {};
-}
-
-inline std::string check_scaling(const std::string& text) {
-  try {
-    (void)comp::scaling::preset(text);
-  } catch (const comp::settings_error& e) {
-    return e.what();
-  }
-  return {};
-}
-
-/// "auto", or precision names joined by commas: what CLI11 says when the text is neither.
-inline std::string check_precisions(const std::string& text) {
-  if (text == "auto") return {};
-  if (text.empty()) return "no precision is named: name them joined by commas, as in bf16,fp16";
-  for (const std::string& part : split(text)) {
-    if (!comp::precision_of(std::string_view{part})) {
-      return "\"" + part +
-             "\" is no precision (tf32, bf16, fp16, fp8_e4m3 and fp8_e5m2 are): name them joined by commas, as in "
-             "bf16,fp16";
-    }
-  }
-  return {};
-}
-
-/// What CLI11 converts in silence: signs and numbers that wrap around, nan and inf.
-inline std::string check_whole(const std::string& text) {
-  std::uint64_t value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code == std::errc{} && end == text.data() + text.size()) return {};
-  return "\"" + text + "\" is no whole number from 0 to 18446744073709551615: write digits alone";
-}
-inline std::string check_finite(const std::string& text) {
-  double value = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code == std::errc{} && end == text.data() + text.size() && std::isfinite(value)) return {};
-  return "\"" + text + "\" is no number, or none that can be used: write one such as 0.01 or 1e-3";
-}
-inline std::string check_unsigned(const std::string& text) {
-  return text.find('-') == std::string::npos ? "" : "\"" + text + "\" is negative: write a size such as 800MiB";
-}
-
-/// Throws: `error` for more threads than processors, which would only wait for each other.
-inline void require_threads(const options& chosen) {
-  const unsigned processors = std::max(std::thread::hardware_concurrency(), 1U);
-  comp::require<comp::error>(
-      chosen.threads <= static_cast<int>(processors),
-      "--threads {} (this program may run on {} processor{}, and more threads only wait for each "
-      "other): give {} at most, or leave it out",
-      chosen.threads, processors, processors == 1 ? "" : "s", processors);
-}
-
 inline void describe(CLI::App& app, options& chosen) {
-  const CLI::Validator whole{[](std::string& text) { return check_whole(text); }, ""};
-  const CLI::Validator finite{[](std::string& text) { return check_finite(text); }, ""};
   // ./run demo gives options of its own, then the user's.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.description(
       "Trains a model and finds, while doing so, the precision of each operator that trains fastest and still converges.\n"
-      "Writes plan.json, search.jsonl (the ledger), report.html and summary.json into --out.");
+      "Writes plan.json, search.jsonl (the ledger), report.html and summary.json into --out, and after each epoch\n"
+      "checkpoint.safetensors (with libtorch not yet).");
   app.footer(
       "Examples:\n"
       "  train --model vgg16 --data cifar-100-binary --epochs 10 --out out/vgg\n"
       "  train --model lenet5 --data mnist --stage1 exhaustive --tie none --tolerance 0.02\n"
       "  train --model vgg16 --data cifar-100-binary --plan out/vgg/plan.json --epochs 100   (trains without a search)\n"
-      "Ctrl-C ends it in good order; the same command with --resume goes on.");
+      "Ctrl-C, a hang-up or a kill end it in good order; the same command with --resume goes on.");
   const auto group = [&](const char* name) { return app.add_option_group(name); };
 
   auto* job = group("The job");
@@ -217,18 +156,13 @@ inline void describe(CLI::App& app, options& chosen) {
       ->check(CLI::IsMember({"host", "cuda", "libtorch"}))
       ->capture_default_str();
   job->add_option("--epochs", chosen.epochs, "Epochs to train in all; batches that the search trained for good count")
-      ->check(whole)
-      ->check(CLI::Range(1, 1000000))
+      ->transform(whole(1, 1000000))
       ->capture_default_str();
-  job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")
-      ->check(whole)
-      ->check(CLI::Range(1, 1 << 20));
+  job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")->transform(whole(1, 1 << 20));
   job->add_option("--limit", chosen.limit, "Training examples per epoch, the first ones (default: all)")
-      ->check(whole)
-      ->check(CLI::PositiveNumber);
+      ->transform(whole(1, std::uint64_t{1} << 40));
   job->add_option("--learning-rate", chosen.learning_rate, "Of the optimiser (default: the model's)")
-      ->check(finite)
-      ->check(CLI::PositiveNumber);
+      ->transform(positive());
   job->add_option(
          "--scaling", chosen.scaling,
          "Loss scaling of the host and cuda backends while a plan has FP16: pytorch, paddle, paddle-guide, keras, off, or "
@@ -238,18 +172,14 @@ inline void describe(CLI::App& app, options& chosen) {
   job->add_option(
          "--accumulate", chosen.accumulate,
          "Batches whose gradients make a step, of the host and cuda backends; each is as large as --batch says")
-      ->check(whole)
-      ->check(CLI::Range(1, 1 << 16))
+      ->transform(whole(1, 1 << 16))
       ->capture_default_str();
   job->add_option("--seed", chosen.seed, "Of weights, shuffling, dropout and random search")
-      ->check(whole)
+      ->transform(whole(0, std::numeric_limits<std::uint64_t>::max()))
       ->capture_default_str();
-  job->add_option("--threads", chosen.threads, "Threads that compute (default: all cores)")
-      ->check(whole)
-      ->check(CLI::Range(1, 1024));
+  job->add_option("--threads", chosen.threads, "Threads that compute (default: all cores)")->transform(whole(1, 1024));
   job->add_option("--gpu", chosen.gpu, "Which GPU the cuda backend trains on")
-      ->check(whole)
-      ->check(CLI::Range(0, 1023))
+      ->transform(whole(0, 1023))
       ->capture_default_str();
   job->add_option(
          "--captured", chosen.captured,
@@ -260,20 +190,16 @@ inline void describe(CLI::App& app, options& chosen) {
   job->add_option("--size", chosen.size, "Of bert: base, small or tiny; of gan: connected or convolutional")
       ->check(CLI::IsMember({"base", "small", "tiny", "connected", "convolutional"}));
   job->add_option("--layers", chosen.layers, "Blocks of the transformer")
-      ->check(whole)
-      ->check(CLI::Range(1, 96))
+      ->transform(whole(1, 96))
       ->capture_default_str();
   job->add_option("--width", chosen.width, "Width of the transformer")
-      ->check(whole)
-      ->check(CLI::Range(8, 16384))
+      ->transform(whole(8, 16384))
       ->capture_default_str();
   job->add_option("--heads", chosen.heads, "Attention heads of the transformer")
-      ->check(whole)
-      ->check(CLI::Range(1, 128))
+      ->transform(whole(1, 128))
       ->capture_default_str();
   job->add_option("--context", chosen.context, "Characters that the transformer sees")
-      ->check(whole)
-      ->check(CLI::Range(2, 8192))
+      ->transform(whole(2, 8192))
       ->capture_default_str();
 
   auto* search = group("The search");
@@ -312,21 +238,18 @@ inline void describe(CLI::App& app, options& chosen) {
       ->check(CLI::Validator{[](std::string& text) { return check_precisions(text); }, "LIST|auto"})
       ->capture_default_str();
   search->add_option("--tolerance", chosen.tolerance, "How far above FP32's a plan's loss may be, as a part of it")
-      ->check(finite)
-      ->check(CLI::Range(0.0, 9.0))
+      ->transform(real(0.0, 9.0))
       ->capture_default_str();
   search
       ->add_option("--level", chosen.level,
                    "Chance that a plan is wrongly accepted, or wrongly rejected; a lower one takes more batches")
-      ->check(finite)
-      ->check(CLI::Range(1e-6, 0.49))
+      ->transform(real(1e-6, 0.49))
       ->capture_default_str();
   search
       ->add_option("--budget", chosen.budget,
                    "Part of the training (--epochs, or 100 where that is more) that the search may cost; while much is "
                    "to be gained, eight times that")
-      ->check(finite)
-      ->check(CLI::Range(0.0, 1.0))
+      ->transform(real(0.0, 1.0))
       ->capture_default_str();
   search
       ->add_option(
@@ -340,12 +263,12 @@ inline void describe(CLI::App& app, options& chosen) {
           "--memory-limit", chosen.memory_limit,
           "The fastest plan that needs no more memory is wanted: bytes, or as 800MiB, 4GiB (default: no limit)")
       ->transform(CLI::AsSizeValue(false))
-      ->transform(CLI::Validator{[](std::string& text) { return check_unsigned(text); }, ""})
-      ->check(CLI::Range(std::uint64_t{0}, std::uint64_t{1} << 62));
+      ->transform(digits_first())
+      ->check(whole(0, std::numeric_limits<std::int64_t>::max()).description(""));
   search
       ->add_option("--slowdown", chosen.slowdown,
                    "The plan with the least memory is wanted of those that are by such a part slower than the fastest")
-      ->check(CLI::Range(0.0, 9.0))
+      ->transform(real(0.0, 9.0))
       ->capture_default_str();
   search
       ->add_option("--warm-start", chosen.warm_start,
@@ -355,10 +278,13 @@ inline void describe(CLI::App& app, options& chosen) {
 
   auto* files = group("Files");
   files->add_option("--out", chosen.out, "Folder for what is written; made when missing")->capture_default_str();
-  files->add_flag("--resume", chosen.resume, "Go on with the ledger in --out (else it is kept as search.jsonl.old)");
+  files->add_flag("--resume", chosen.resume,
+                  "Go on with the search or the training in --out, which are kept as *.old without this option");
   files->add_flag("--compare-epochs", chosen.compare_epochs,
                   "Also train an epoch of each contestant, for losses and scores in the table; no part of the search");
   files->add_option("--t4", chosen.t4, "Also write the trials in Kernel Tuner's T4 results format");
+  files->add_option("--weights-out", chosen.weights_out,
+                    "Also write the trained weights: in safetensors' format, with libtorch in LibTorch's own");
 }
 
 }  // namespace train

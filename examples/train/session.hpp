@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <comp/comp.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/observe/t4.hpp>
@@ -14,12 +13,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "checkpoints.hpp"
 #include "choices.hpp"
 #include "options.hpp"
+#include "outputs.hpp"
 
 namespace train {
 
@@ -67,25 +69,6 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
   return settings;
 }
 
-/// Throws: `error`, naming the option, where what is to be written at the end could not be: said before the search.
-inline void require_outputs(const options& chosen) {
-  const auto of_option = [](const char* option, const std::string& path) {
-    try {
-      comp::detail::require_writable(path);
-    } catch (const comp::file_error& e) {
-      throw comp::error{fmt::format("{}: {}", option, e.what())};
-    }
-  };
-  std::error_code failed;
-  std::filesystem::create_directories(chosen.out, failed);
-  comp::require<comp::error>(!failed, "--out: \"{}\" cannot be made ({}): give a folder that can be written",
-                             chosen.out.string(), failed.message());
-  if (!chosen.plan.empty()) return;
-  for (const char* file : {"plan.json", "summary.json", "report.html"})
-    of_option("--out", (chosen.out / file).string());
-  if (!chosen.t4.empty()) of_option("--t4", chosen.t4.string());
-}
-
 /// Trains an epoch under each contestant, from where the search began, so that the report can compare losses and scores
 /// of whole epochs too. It is no part of the search and not counted as its cost. The trainer is left as it was found.
 template <class Trainer>
@@ -118,7 +101,8 @@ comp::outcome search(const options& chosen, Trainer& trainer, comp::search_setti
                      const comp::report_info& info, const comp::stop_on_signal& signals) {
   const comp::precision low = settings.precisions[1];
   if (!chosen.warm_start.empty()) {
-    comp::loaded_plan first = comp::warm_start(chosen.warm_start.string(), trainer.graph());
+    comp::loaded_plan first =
+        naming("--warm-start", [&] { return comp::warm_start(chosen.warm_start.string(), trainer.graph()); });
     for (const std::string& warning : first.warnings) fmt::print(stderr, "Note: {}\n", warning);
     settings.warm_start = std::move(first.plan);
   }
@@ -146,7 +130,8 @@ comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low)
   comp::outcome found;
   found.graph = trainer.graph();
   found.hardware = trainer.hardware();
-  const comp::loaded_plan loaded = comp::load_plan(chosen.plan.string(), found.graph, &found.hardware);
+  const comp::loaded_plan loaded =
+      naming("--plan", [&] { return comp::load_plan(chosen.plan.string(), found.graph, &found.hardware); });
   for (const std::string& warning : loaded.warnings) fmt::print(stderr, "Note: {}\n", warning);
   found.plan = loaded.plan;
   std::vector<comp::decision> decisions;
@@ -157,10 +142,48 @@ comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low)
   return found;
 }
 
+/// What a training that is gone on with was told otherwise. Throws: `settings_error` for another plan.
+inline void require_same(const options& chosen, const comp::training_progress& from, const comp::op_graph& graph,
+                         const std::string& file) {
+  if (!chosen.plan.empty()) {
+    const comp::plan asked = naming("--plan", [&] { return comp::load_plan(chosen.plan.string(), graph).plan; });
+    comp::require<comp::settings_error>(
+        asked == from.ladder.front(),
+        "--plan \"{}\" is not what \"{}\" trains with (it is {}): leave out --plan to go on, or --resume to begin anew",
+        chosen.plan.string(), file, from.ladder.front().str());
+  }
+  if (chosen.compare_epochs || !chosen.t4.empty()) {
+    fmt::print(stderr, "Note: --compare-epochs and --t4 are about the search, which has ended: they are not heard\n");
+  }
+}
+
+/// A training's plan, from the search, a file or a checkpoint, and the training with it.
 template <class Trainer>
-void train_on(const options& chosen, Trainer& trainer, const comp::outcome& found,
-              const comp::stop_on_signal& signals) {
-  const auto result = comp::post_training{.epochs = chosen.epochs}.run(trainer, found, signals);
+comp::training_result train_on(const options& chosen, Trainer& trainer, const std::vector<comp::precision>& precisions,
+                               const comp::report_info& info, checkpoints<Trainer>& kept,
+                               const comp::stop_on_signal& signals) {
+  const comp::post_training training{.epochs = chosen.epochs};
+  naming("--out", [&] {
+    kept.clear_up();
+    if (!chosen.resume) kept.set_aside();
+  });
+  std::optional<comp::training_progress> begun;
+  if (chosen.resume) begun = naming("--resume", [&] { return kept.load(); });
+  if (begun) {
+    require_same(chosen, *begun, trainer.graph(), kept.last().string());
+    fmt::print("The training goes on after {} epochs, with plan {}.\n", begun->so_far.epochs.size(),
+               begun->ladder[begun->rung].str());
+    std::fflush(stdout);
+    return training.go_on(trainer, *std::move(begun), kept, signals);
+  }
+  const comp::outcome found =
+      chosen.plan.empty() ? search(chosen, trainer, settings_for(chosen, precisions, trainer.hardware()), info, signals)
+                          : load(chosen, trainer, precisions[1]);
+  return training.run(trainer, found, kept, signals);
+}
+
+template <class Trainer>
+void tell_of(const comp::training_result& result, const Trainer& trainer) {
   for (std::size_t e = 0; e < result.epochs.size(); ++e) {
     const comp::sample& epoch = result.epochs[e];
     fmt::print("epoch {:>3}: loss {:.4f}, {:.1f} s{}\n", e + 1, epoch.loss, epoch.seconds,
@@ -177,31 +200,42 @@ void train_on(const options& chosen, Trainer& trainer, const comp::outcome& foun
   }
 }
 
-/// The whole job. Returns: the program's exit status; 128 and the signal's number after Ctrl-C.
+/// The whole job. `write_weights(path)` writes those that the trainer has. Returns: the program's exit status; 128 and
+/// the signal's number after a signal.
+template <class Trainer, class F>
+int run_session(const options& chosen, Trainer& trainer, const std::string& description,
+                const std::vector<comp::precision>& sped_up, F write_weights) {
+  fmt::print("{}, on {}\n", description, trainer.hardware().name);
+  require_printed();  // before the progress on stderr, also into a file
+  const comp::detail::file_handle ours = require_outputs(chosen);
+  const comp::stop_on_signal signals;
+  checkpoints<Trainer> kept{chosen.out, trainer};
+  try {
+    const auto result =
+        train_on(chosen, trainer, precisions_for(chosen, sped_up), info_of(chosen, description), kept, signals);
+    if (!chosen.weights_out.empty()) naming("--weights-out", [&] { write_weights(chosen.weights_out.string()); });
+    tell_of(result, trainer);
+  } catch (const comp::interrupted& stopped) {
+    const std::string what =
+        kept.epochs() ? fmt::format("training stopped after {} epochs", *kept.epochs()) : std::string{stopped.what()};
+    const auto from = kept.epochs() ? kept.last() : chosen.out / "search.jsonl";
+    std::fputs(fmt::format("\n{}\nThe same command with --resume goes on from {}.\n", what, from.string()).c_str(),
+               stderr);
+    return 128 + signals.signal();
+  }
+  fmt::print("written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/report.html (open it){1}{2}\n",
+             chosen.out.string(), kept.epochs() ? fmt::format(", {}", kept.last().string()) : "",
+             chosen.weights_out.empty() ? "" : fmt::format(", {}", chosen.weights_out.string()));
+  require_printed();
+  return 0;
+}
+
+/// The same with weights in a safetensors file.
 template <class Trainer>
 int run_session(const options& chosen, Trainer& trainer, const std::string& description,
                 const std::vector<comp::precision>& sped_up) {
-  require_outputs(chosen);
-  fmt::print("{}, on {}\n", description, trainer.hardware().name);
-  const int full = std::fflush(stdout) == 0 ? 0 : errno;  // before the progress on stderr, also into a file
-  comp::require<comp::error>(full == 0, "standard output cannot be written ({}): free some space, or lead it elsewhere",
-                             comp::detail::errno_text(full));
-  const auto precisions = precisions_for(chosen, sped_up);
-  const comp::stop_on_signal signals;
-  try {
-    const comp::outcome found =
-        chosen.plan.empty() ? search(chosen, trainer, settings_for(chosen, precisions, trainer.hardware()),
-                                     info_of(chosen, description), signals)
-                            : load(chosen, trainer, precisions[1]);
-    train_on(chosen, trainer, found, signals);
-  } catch (const comp::interrupted& stopped) {
-    fmt::print(stderr, "\n{}\nThe same command with --resume goes on from {}.\n", stopped.what(),
-               (chosen.out / "search.jsonl").string());
-    return 128 + signals.signal();
-  }
-  fmt::print("written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/report.html (open it)\n",
-             chosen.out.string());
-  return 0;
+  return run_session(chosen, trainer, description, sped_up,
+                     [&](const std::string& path) { comp::write_safetensors(path, trainer.weights()); });
 }
 
 /// Becomes the program `name` beside this one, with the same command line. Throws: `error`, saying `otherwise`, where
@@ -223,10 +257,9 @@ int run_main(int argc, char** argv, Run run) {
   try {
     require_heard(chosen);
     require_strategies(chosen);
-    require_threads(chosen);
     return run(chosen);
   } catch (const std::exception& failed) {
-    fmt::print(stderr, "train: {}\n", failed.what());
+    std::fputs(fmt::format("train: {}\n", failed.what()).c_str(), stderr);  // which may be a terminal that hung up
     return 1;
   }
 }

@@ -4,20 +4,36 @@
 # Usage: test_train.py TRAIN DIGITS
 import html
 import json
+import math
+import os
 import pathlib
 import re
+import resource
 import shlex
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import zipfile
 
 DIGITS = pathlib.Path(sys.argv.pop(2))
 TRAIN = sys.argv.pop(1)
 SECONDS = 300  # that any one run may take on a slow machine
+
+
+def safetensors(file):
+    """Metadata and {name: (shape, bytes)} of a file, by the description of its format."""
+    data = file.read_bytes()
+    length, = struct.unpack('<Q', data[:8])
+    header, data = json.loads(data[8:8 + length]), data[8 + length:]
+    metadata = header.pop('__metadata__', {})
+    tensors = {name: (of['shape'], data[slice(*of['data_offsets'])]) for name, of in header.items()}
+    assert all(of['dtype'] == 'F32' for of in header.values())
+    return metadata, tensors
 
 
 class Train(unittest.TestCase):
@@ -60,7 +76,7 @@ class Train(unittest.TestCase):
         for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
                        'precisions', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
                        't4', 'gpu', 'captured', 'level', 'budget', 'judge-by', 'compare-epochs',
-                       'memory-limit', 'slowdown', 'warm-start'):
+                       'memory-limit', 'slowdown', 'warm-start', 'weights-out'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
         self.assertIn('Examples:', got.stdout)
 
@@ -198,6 +214,7 @@ class Train(unittest.TestCase):
     def test_a_resumed_search_says_how_much_came_from_the_ledger(self):
         self.assertEqual(self.train().returncode, 0)
         before = self.runs()
+        self.checkpoint().unlink()  # or the training would go on, without the search
         got = self.train('--resume')
         self.assertEqual(got.returncode, 0, got.stderr)
         recalled = self.summary()['runs_from_ledger']
@@ -213,7 +230,7 @@ class Train(unittest.TestCase):
         empty.touch()
         for data in (self.folder / 'none.csv.gz', half, empty, self.folder):
             with self.subTest(data.name):
-                self.refused(self.train(data=data), str(data), '): ')
+                self.refused(self.train(data=data), f'train: --data: "{data}', '): ')
 
     def test_an_empty_text_is_refused(self):
         text = self.folder / 'empty.txt'
@@ -320,6 +337,8 @@ class Train(unittest.TestCase):
 
     def test_a_ledger_of_another_search_is_refused_with_what_differs(self):
         self.assertEqual(self.train().returncode, 0)
+        self.refused(self.train('--resume', '--seed', '7'), 'checkpoint.safetensors', 'has seed 1, this one has seed 7')
+        self.checkpoint().unlink()
         self.refused(self.train('--resume', '--seed', '7'), 'search.jsonl', 'seed')
 
     def end_and_go_on(self, ending):
@@ -355,6 +374,245 @@ class Train(unittest.TestCase):
     def test_a_killed_search_goes_on(self):
         code, _ = self.end_and_go_on(signal.SIGKILL)
         self.assertEqual(code, -signal.SIGKILL)
+
+    def test_numbers_that_are_none_wrap_or_are_out_of_range_are_refused_by_name(self):
+        for option in ('--learning-rate', '--tolerance', '--level', '--budget', '--slowdown'):
+            for value in ('nan', 'inf', '-inf', '-1', '1e999', '0.1x', ''):
+                with self.subTest(option + value):
+                    self.not_taken(option, value)
+        for option in ('--epochs', '--batch', '--limit', '--seed', '--threads', '--accumulate', '--gpu', '--layers',
+                       '--width', '--heads', '--context'):
+            for value in ('-1', 'nan', '1.5', '18446744073709551616', '-18446744073709551615', '0x10', ' 5', ''):
+                with self.subTest(option + value):
+                    self.not_taken(option, value)
+        for value in ('-1', '-18446744073709551615', '9223372036854775808', '99999999999GiB', 'nan', '1.5GiB', 'inf'):
+            with self.subTest('--memory-limit' + value):
+                self.not_taken('--memory-limit', value)
+        self.not_taken('--limit', '9223372036854775807')
+        self.not_taken('--scaling', 'nan')
+        self.assertFalse(self.out.exists())
+
+    def not_taken(self, option, value):
+        got = self.train(f'{option}={value}')
+        self.assertNotEqual(got.returncode, 0)
+        self.assertIn(option, got.stdout + got.stderr)
+
+    def test_a_leading_zero_means_no_octal_number(self):
+        got = self.train('--epochs', '010', '--policy', 'fp32')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn('epoch  10:', got.stdout)
+
+    def test_outputs_that_cannot_be_written_are_refused_before_the_search_with_their_option(self):
+        file = self.folder / 'file'
+        file.write_text('mine')
+        nowhere = self.folder / 'nowhere' / 'file'
+        for option, path, reason in (('--t4', nowhere, 'No such file'), ('--t4', self.folder, 'Is a directory'),
+                                     ('--t4', '/dev/full', 'No space left'), ('--weights-out', nowhere, 'No such file'),
+                                     ('--weights-out', self.folder, 'Is a directory'),
+                                     ('--weights-out', '/dev/full', 'No space left'),
+                                     ('--out', file, 'directory'), ('--out', file / 'below', 'directory')):
+            with self.subTest(f'{option} {path}'):
+                self.refused(self.train(option, str(path)), f'train: {option}', str(path), reason)
+                self.assertFalse((self.out / 'search.jsonl').exists())
+        self.assertEqual(file.read_text(), 'mine')
+        self.assertEqual(sorted(self.folder.rglob('*')), [file, self.out])
+
+    def test_a_full_or_closed_stdout_is_noticed_before_the_search(self):
+        for redirect, reason in (('> /dev/full', 'No space left'), ('>&-', 'Bad file descriptor')):
+            with self.subTest(redirect):
+                got = subprocess.run(['sh', '-c', f'"$@" {redirect}', 'sh', *self.command()], text=True,
+                                     capture_output=True, timeout=SECONDS)
+                self.refused(got, f'the output cannot be printed ({reason}')
+                self.assertFalse(self.out.exists())
+
+    def test_threads_that_the_machine_does_not_have_are_not_used(self):
+        cores = len(os.sched_getaffinity(0))
+        got = self.train('--threads', str(cores + 1), '--policy', 'fp32')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn(f'Note: --threads {cores + 1} on a machine that runs {cores} at once: {cores} are used', got.stderr)
+        self.assertEqual(self.summary()['hardware']['threads'], cores)
+
+    def test_files_of_options_that_are_damaged_are_refused_with_the_option(self):
+        bad = self.folder / 'bad.json'
+        bad.write_text('{')
+        for option in ('--plan', '--warm-start'):
+            self.refused(self.train(option, str(bad)), f'train: {option}: "{bad}": no JSON')
+
+    def checkpoint(self, which=''):
+        return self.out / f'checkpoint{which}.safetensors'
+
+    def trained(self, file=None):
+        """Of a checkpoint: losses of its epochs, and all that counts."""
+        metadata, _ = safetensors(file or self.checkpoint())
+        about = json.loads(metadata['comp_training'])
+        return [epoch['loss'] for epoch in about['progress']['so_far']['epochs']], about['numbers']
+
+    def fp16_plan(self):
+        """A plan to train with, so that nothing of a training depends on times; losses are scaled."""
+        self.assertEqual(self.train('--precisions', 'fp16').returncode, 0)
+        plan = max((row['plan'] for row in self.summary()['contest']), key=lambda letters: letters.count('0'))
+        self.assertIn('0', plan)
+        shutil.rmtree(self.out)
+        file = self.folder / 'plan.json'
+        file.write_text(json.dumps({'comp_plan': 1, 'plan': plan}))
+        return file
+
+    def test_weights_are_written_as_any_reader_of_safetensors_wants_them(self):
+        file = self.folder / 'weights.safetensors'
+        got = self.train('--weights-out', str(file), '--policy', 'fp32')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn(str(file), got.stdout)
+        metadata, tensors = safetensors(file)
+        self.assertEqual(metadata, {})
+        self.assertEqual({name: shape for name, (shape, _) in tensors.items()},
+                         {'layer0.linear.weight': [512, 64], 'layer0.linear.bias': [512],
+                          'layer1.linear.weight': [512, 512], 'layer1.linear.bias': [512],
+                          'head.weight': [10, 512], 'head.bias': [10]})
+        for name, (shape, data) in tensors.items():
+            self.assertEqual(len(data), 4 * math.prod(shape), name)
+        kept = safetensors(self.checkpoint())[1]
+        for name in tensors:
+            self.assertEqual(kept[name], tensors[name])
+
+    def test_a_training_that_ended_at_any_moment_goes_on_with_the_same_losses(self):
+        plan, job = self.fp16_plan(), ['--epochs', '30', '--plan', str(self.folder / 'plan.json')]
+        whole, resumed = self.folder / 'whole', self.folder / 'resumed'
+        got = self.train(*job, '--weights-out', str(whole))
+        self.assertEqual(got.returncode, 0, got.stderr)
+        expected = self.trained()
+        self.assertEqual(len(expected[0]), 30)
+        for ending in (signal.SIGKILL, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(ending.name):
+                shutil.rmtree(self.out)
+                code, complained = self.end_training(ending, job)
+                self.assertEqual(code, -ending if ending == signal.SIGKILL else 128 + ending)
+                if ending != signal.SIGKILL:
+                    self.assertIn(f'--resume goes on from {self.checkpoint()}', complained)
+                behind = len(self.trained()[0])
+                self.assertGreater(behind, 0)
+                self.assertLess(behind, 30, 'it ended by itself: make the job longer')
+                got = self.train(*job, '--resume', '--weights-out', str(resumed))
+                self.assertEqual(got.returncode, 0, got.stderr)
+                self.assertIn(f'The training goes on after {behind} epochs', got.stdout)
+                self.assertIn('epoch   1:', got.stdout)
+                self.assertEqual(self.trained(), expected)
+                self.assertEqual(resumed.read_bytes(), whole.read_bytes())
+        self.assertTrue(plan.exists())
+
+    def epochs_of(self, which):
+        try:
+            return len(self.trained(self.checkpoint(which))[0])
+        except FileNotFoundError:
+            return 0
+
+    def end_training(self, ending, job):
+        process = subprocess.Popen(self.command(*job), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        deadline = time.monotonic() + SECONDS
+        while not self.epochs_of('.previous') and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        process.send_signal(ending)
+        _, complained = process.communicate(timeout=SECONDS)
+        if not self.checkpoint().exists():  # killed between two files
+            shutil.copy(self.checkpoint('.previous'), self.checkpoint())
+        return process.returncode, complained
+
+    def test_a_folder_in_which_another_process_trains_is_refused(self):
+        first = subprocess.Popen(self.command('--epochs', '100000', '--policy', 'fp32'), stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.DEVNULL)
+        self.addCleanup(first.wait)
+        self.addCleanup(first.kill)
+        while not self.ledger() and first.poll() is None:
+            time.sleep(0.002)
+        before = self.ledger()
+        for resume in ((), ('--resume',)):
+            self.refused(self.train(*resume), f'--out "{self.out}" is in use')
+        self.assertEqual(self.ledger()[:len(before)], before)
+
+    def test_a_training_under_nohup_outlives_its_terminal(self):
+        process = subprocess.Popen(self.command('--epochs', '10', '--plan', str(self.fp16_plan())), text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        while not self.epochs_of('') and process.poll() is None:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGHUP)
+        output, complained = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 0, complained)
+        self.assertIn('epoch  10:', output)
+
+    def test_a_training_after_a_search_goes_on_without_the_search_and_ends_as_the_one_that_was_not_ended(self):
+        whole, resumed = self.folder / 'whole', self.folder / 'resumed'
+        process = subprocess.Popen(self.command('--epochs', '30', '--weights-out', str(whole)), text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        copy = self.folder / 'copy.safetensors'  # as a kill at that moment leaves it
+        while process.poll() is None and not copy.exists():
+            if self.checkpoint().exists():
+                try:
+                    shutil.copy(self.checkpoint(), copy)
+                except FileNotFoundError:
+                    continue
+        _, complained = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 0, complained)
+        expected, runs = self.trained(), self.runs()
+        self.assertLess(len(self.trained(copy)[0]), 30)
+        shutil.copy(copy, self.checkpoint())
+        got = self.train('--epochs', '30', '--resume', '--weights-out', str(resumed))
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertEqual(self.trained(), expected)
+        self.assertEqual(resumed.read_bytes(), whole.read_bytes())
+        self.assertEqual(self.runs(), runs)
+
+    def test_a_finished_training_can_be_made_longer(self):
+        job = ['--policy', 'fp32', '--plan', str(self.fp16_plan())]
+        self.assertEqual(self.train(*job, '--epochs', '5').returncode, 0)
+        expected = self.trained()
+        self.assertEqual(self.train(*job, '--epochs', '2').returncode, 0)
+        got = self.train(*job, '--resume', '--epochs', '5')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertEqual(self.trained(), expected)
+
+    def test_of_a_damaged_checkpoint_the_one_before_is_taken(self):
+        job = ['--plan', str(self.fp16_plan()), '--epochs', '4']
+        self.assertEqual(self.train(*job).returncode, 0)
+        expected = self.trained()
+        self.assertEqual(len(self.trained(self.checkpoint('.previous'))[0]), 3)
+        damaged = bytearray(self.checkpoint().read_bytes())
+        damaged[-100] ^= 1
+        half = self.out / 'checkpoint.safetensors.123.tmp'  # as a kill leaves it
+        half.touch()
+        self.checkpoint().write_bytes(damaged)
+        got = self.train(*job, '--resume')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertFalse(half.exists())
+        self.assertIn('is damaged', got.stderr)
+        self.assertIn('goes on after 3 epochs', got.stdout)
+        self.assertEqual(self.trained(), expected)
+        self.assertEqual(len(self.trained(self.checkpoint('.previous'))[0]), 3)  # the whole one, not the damaged one
+        for which in ('', '.previous'):
+            self.checkpoint(which).write_bytes(damaged[:1000])
+        self.refused(self.train(*job, '--resume'), '--resume: ', 'is no whole safetensors file')
+
+    def test_a_new_training_keeps_the_checkpoints_of_an_older_one_beside_and_goes_on_from_none(self):
+        plan = self.fp16_plan()
+        self.assertEqual(self.train('--plan', str(plan), '--epochs', '3').returncode, 0)
+        old = self.checkpoint().read_bytes()
+        got = self.train('--plan', str(plan), '--epochs', '1')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertEqual((self.out / 'checkpoint.safetensors.old').read_bytes(), old)
+        self.assertEqual(len(self.trained()[0]), 1)
+        other = self.folder / 'other.json'
+        other.write_text(plan.read_text().replace('0', '1', 1))
+        self.refused(self.train('--plan', str(other), '--resume'), '--plan', 'is not what', 'leave out --plan')
+
+    def test_a_checkpoint_that_cannot_be_written_does_not_end_the_training(self):
+        def small_files_only():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        got = subprocess.run(self.command('--epochs', '3', '--policy', 'fp32'), text=True, capture_output=True,
+                             timeout=SECONDS, preexec_fn=small_files_only)
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn('Note: no checkpoint after 2 epochs: ', got.stderr)
+        self.assertIn('File too large', got.stderr)
+        self.assertIn('epoch   3:', got.stdout)
 
 
 @unittest.skipUnless(pathlib.Path(TRAIN).with_name('train_cuda').exists(), 'this build has no CUDA')
@@ -421,6 +679,15 @@ class TrainLibTorch(unittest.TestCase):
         self.assertEqual(got.returncode, 0, got.stderr)
         after = [line for line in (self.out / 'search.jsonl').read_text().splitlines() if '"stage"' in line]
         self.assertEqual(after, runs)
+
+    def test_weights_are_written_as_libtorch_reads_them(self):
+        for model, modules in (('simplenet', 1), ('gan', 2)):
+            with self.subTest(model):
+                file = self.out.parent / model
+                self.assertEqual(self.train('--model', model, '--weights-out', str(file)).returncode, 0)
+                with zipfile.ZipFile(file) as archive:  # LibTorch's archives are zip files
+                    self.assertIsNone(archive.testzip())
+                    self.assertGreater(sum('/data/' in name for name in archive.namelist()), modules)
 
     def test_a_model_that_it_lacks_is_refused_with_those_it_has(self):
         got = self.train('--model', 'mlp')

@@ -53,7 +53,18 @@ def npz():
     return packed.getvalue()
 
 
+def safetensors(header, values=b''):
+    return struct.pack('<Q', len(header)) + header + values
+
+
+TENSORS = b'{"__metadata__":{"a":"b"},"w":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},"x":{"dtype":"F32","shape":[],"data_offsets":[8,12]}}'
+PROGRESS = b'''{"audits":{"acquittals":0,"began":0,"next":4},"baseline_loss":"nan","batches_per_epoch":4,"begun":{"batches":1,"loss":1,"peak_bytes":0,
+"seconds":0,"status":"ok"},"higher_is_better":false,"ladder":["0b","11"],"normal":{"epochs":[[0,1]],"leeway":1,"window":1},"rung":1,"so_far":{"compared":0,
+"epochs":[{"batches":4,"loss":1,"peak_bytes":0,"seconds":1,"status":"ok"}],"fallbacks":[{"epoch":0,"from":"0b","message":"","to":"11","why":"diverged"}],
+"warnings":["w"]},"tolerance":0.01}'''
+
 SEEDS = {
+    'training': [safetensors(TENSORS, bytes(12)), PROGRESS],
     'graph': [LINQS, MUSAE],
     'jpeg': [JPEG],
     'npz': [npz(), npy('<f4', '(2,)', bytes(8))],

@@ -236,6 +236,58 @@ TEST_CASE("a stop in training keeps the epochs that were finished") {
   CHECK(trainer.weights().steps == 20);
 }
 
+TEST_CASE("a training goes on from what it told after any epoch as if it had not ended") {
+  struct told {
+    std::vector<comp::training_progress> progress = {};
+    std::vector<fake::state> states = {};
+    const fake::trainer* trainer = nullptr;
+    void training_progressed(const comp::training_progress& now) {
+      progress.push_back(now);
+      states.push_back(trainer->weights());
+    }
+  };
+  const auto trained = [](fake::trainer& trainer) {  // begins an epoch in the search, and gives two plans up
+    trainer.change().harm = [&](const comp::plan& p) {
+      return p.count_low() > 0 && trainer.weights().steps >= 30 ? 1.0 : 0;
+    };
+  };
+  auto o = found("bb1", {"bb1", "b11", "111"});
+  o.batches_per_epoch = 10;
+  o.trained_batches = 14;
+  const post_training settings{.epochs = 7};
+  fake::trainer whole = three_operators();
+  trained(whole);
+  for (std::size_t b = 0; b < 14; ++b) comp::detail::append(o.trained, whole.run_batch());
+  told seen{.trainer = &whole};
+  const auto expected = settings.run(whole, o, seen);
+  REQUIRE(expected.fallbacks.size() == 2);
+  REQUIRE(seen.progress.size() == 7);  // the first epoch is the search's
+  CHECK(seen.progress.front().begun->batches == 4);
+  for (std::size_t i = 0; i < seen.progress.size(); ++i) {
+    CAPTURE(i);
+    fake::trainer again = three_operators();
+    trained(again);
+    again.restore(seen.states[i]);
+    const auto got = settings.go_on(again, seen.progress[i]);
+    CHECK(got.epochs.size() == 7);
+    CHECK(again.weights() == whole.weights());
+    CHECK(got.plan == expected.plan);
+    CHECK(got.compared == expected.compared);
+    REQUIRE(got.fallbacks.size() == 2);
+    CHECK(got.fallbacks[1].epoch == expected.fallbacks[1].epoch);
+    for (std::size_t e = 0; e < 7; ++e) CHECK(got.epochs[e].loss == expected.epochs[e].loss);
+  }
+  comp::training_progress foreign = seen.progress.back();
+  foreign.ladder = {parse_plan("11")};
+  foreign.rung = 0;
+  CHECK_THROWS_AS((void)settings.go_on(whole, foreign), comp::plan_error);
+  foreign.rung = 1;
+  CHECK_THROWS_WITH_AS((void)settings.go_on(whole, foreign),
+                       "a training on plan 1 of a ladder of 1 (there is none such): go on from what "
+                       "training_progressed() told",
+                       comp::plan_error);
+}
+
 TEST_CASE("a trainer that wants to know is told when training begins and when it ends, however it ends") {
   struct listener : fake::trainer {
     using fake::trainer::run_epoch;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C ends a search in good order: an observer that asks to stop once SIGINT or SIGTERM has come.
+// Ctrl-C ends a search in good order: an observer that asks to stop once SIGINT, SIGTERM or SIGHUP has come.
+// A SIGHUP that is ignored (nohup) stays so.
 // The search puts the trainer back and throws comp::interrupted; a ledger beside it has every finished trial.
 // A second signal acts as it would have without this object, for a backend that does not come back.
 // One at a time per process: signal handlers are the process's.
@@ -23,12 +24,15 @@ class stop_on_signal {
     action.sa_flags = static_cast<int>(SA_RESETHAND);
     sigaction(SIGINT, &action, &interrupt_before_);
     sigaction(SIGTERM, &action, &terminate_before_);
+    sigaction(SIGHUP, nullptr, &hang_up_before_);
+    if (hang_up_before_.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
   }
   stop_on_signal(const stop_on_signal&) = delete;
   stop_on_signal& operator=(const stop_on_signal&) = delete;
   ~stop_on_signal() {
     sigaction(SIGINT, &interrupt_before_, nullptr);
     sigaction(SIGTERM, &terminate_before_, nullptr);
+    sigaction(SIGHUP, &hang_up_before_, nullptr);
     alive_ = false;
   }
 
@@ -41,6 +45,7 @@ class stop_on_signal {
   inline static bool alive_ = false;
   struct sigaction interrupt_before_ = {};
   struct sigaction terminate_before_ = {};
+  struct sigaction hang_up_before_ = {};
 };
 
 }  // namespace comp

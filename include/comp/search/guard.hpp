@@ -10,8 +10,8 @@
 #include <comp/core/sample.hpp>
 #include <comp/search/loss_test.hpp>
 #include <comp/search/training_epochs.hpp>
+#include <comp/search/training_progress.hpp>
 #include <cstddef>
-#include <deque>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -33,55 +33,56 @@ namespace detail {
 /// The levels of the last two epochs, a level being the mean loss of some successive batches.
 class recent_levels {
  public:
-  explicit recent_levels(const guard_settings& settings) : settings_{settings} {}
+  explicit recent_levels(const guard_settings& settings, normal_levels from = {})
+      : settings_{settings}, state_{std::move(from)} {}
+
+  const normal_levels& state() const { return state_; }
 
   /// An epoch, or a part of one, that was trained and counts as normal.
   void learn(std::span<const double> losses) {
     if (losses.empty()) return;
-    window_ = std::clamp<std::size_t>(losses.size() / 4, 1, std::max<std::size_t>(settings_.batches, 1));
+    state_.window = std::clamp<std::size_t>(losses.size() / 4, 1, std::max<std::size_t>(settings_.batches, 1));
     double sum = 0, low = std::numeric_limits<double>::infinity(), high = -low;
     for (std::size_t i = 0; i < losses.size(); ++i) {
-      sum += losses[i] - (i >= window_ ? losses[i - window_] : 0);
-      if (i + 1 < window_) continue;
-      low = std::min(low, sum / static_cast<double>(window_));
-      high = std::max(high, sum / static_cast<double>(window_));
+      sum += losses[i] - (i >= state_.window ? losses[i - state_.window] : 0);
+      if (i + 1 < state_.window) continue;
+      low = std::min(low, sum / static_cast<double>(state_.window));
+      high = std::max(high, sum / static_cast<double>(state_.window));
     }
-    epochs_.emplace_back(low, high);
-    if (epochs_.size() > 2) epochs_.pop_front();
+    state_.epochs.emplace_back(low, high);
+    if (state_.epochs.size() > 2) state_.epochs.pop_front();
   }
 
-  std::size_t window() const { return window_; }
+  std::size_t window() const { return state_.window; }
   /// Highest level of the last epochs; infinity where nothing is known yet.
   double highest() const {
-    double high = epochs_.empty() ? std::numeric_limits<double>::infinity() : epochs_.front().second;
-    for (const auto& epoch : epochs_) high = std::max(high, epoch.second);
+    double high = state_.epochs.empty() ? std::numeric_limits<double>::infinity() : state_.epochs.front().second;
+    for (const auto& epoch : state_.epochs) high = std::max(high, epoch.second);
     return high;
   }
   /// What two levels in a row must be above to be suspicious.
   double line() const {
     double low = highest();
-    for (const auto& epoch : epochs_) low = std::min(low, epoch.first);
-    return highest() + leeway_ * settings_.above * std::max(highest() - low, std::abs(highest()) / 4);
+    for (const auto& epoch : state_.epochs) low = std::min(low, epoch.first);
+    return highest() + state_.leeway * settings_.above * std::max(highest() - low, std::abs(highest()) / 4);
   }
   /// After an alarm that was none, or was told: the next one takes twice as much.
-  void relax() { leeway_ *= 2; }
+  void relax() { state_.leeway *= 2; }
 
   /// Whether the last batches of `losses` are suspicious: two levels in a row above the line, or one that is far above
   /// it. `ended`: no more will come in this epoch; one level above the line is enough, of a short epoch too.
   bool suspects(std::span<const double> losses, bool ended) const {
-    if (epochs_.empty() || losses.empty() || (!ended && losses.size() < window_)) return false;
-    const auto last = losses.last(std::min(window_, losses.size()));
+    if (state_.epochs.empty() || losses.empty() || (!ended && losses.size() < state_.window)) return false;
+    const auto last = losses.last(std::min(state_.window, losses.size()));
     const double level = mean(last);
     if (!(level > line())) return false;
     if (ended || level > highest() + 3 * (line() - highest())) return true;
-    return losses.size() >= 2 * window_ && mean(losses.last(2 * window_).first(window_)) > line();
+    return losses.size() >= 2 * state_.window && mean(losses.last(2 * state_.window).first(state_.window)) > line();
   }
 
  private:
   guard_settings settings_;
-  std::deque<std::pair<double, double>> epochs_;
-  std::size_t window_ = 1;
-  double leeway_ = 1;
+  normal_levels state_;
 };
 
 inline std::vector<double> made_lower_better(std::vector<double> losses, double worse) {
@@ -184,25 +185,24 @@ class audit_watch {
 /// the first and second too, whatever the loss.
 class audit_times {
  public:
+  explicit audit_times(audit_state from = {}) : state_{from} {}
+
+  const audit_state& state() const { return state_; }
   bool due(std::size_t epoch, const std::vector<double>& means) const {
-    const std::size_t since = epoch - began_;
-    if (!std::has_single_bit(since) || since < next_) return false;
+    const std::size_t since = epoch - state_.began;
+    if (!std::has_single_bit(since) || since < state_.next) return false;
     if (since <= 2) return true;
     const double now = means.back(), then = means[means.size() - 1 - since / 2];
     return then - now < 0.1 * std::max(std::abs(now), std::abs(then));
   }
   void acquitted(std::size_t epoch) {
-    const std::size_t since = epoch - began_;
-    next_ = ++acquittals_ < 2 || since < 4 ? since + 1 : 4 * since;
+    const std::size_t since = epoch - state_.began;
+    state_.next = ++state_.acquittals < 2 || since < 4 ? since + 1 : 4 * since;
   }
-  void plan_given_up(std::size_t epoch) {
-    began_ = epoch;
-    next_ = 1;
-    acquittals_ = 0;
-  }
+  void plan_given_up(std::size_t epoch) { state_ = {.began = epoch, .next = 1}; }
 
  private:
-  std::size_t began_ = 0, next_ = 4, acquittals_ = 0;
+  audit_state state_;
 };
 
 }  // namespace detail

@@ -7,6 +7,7 @@
 #include <comp/core/trial.hpp>
 #include <comp/core/unmet.hpp>
 #include <comp/search/outcome.hpp>
+#include <comp/search/training_progress.hpp>
 #include <concepts>
 #include <cstddef>
 #include <optional>
@@ -22,6 +23,7 @@ COMP_DETAIL_NAMES(recall)
 COMP_DETAIL_NAMES(stop_requested)
 COMP_DETAIL_NAMES(search_done)
 COMP_DETAIL_NAMES(warned)
+COMP_DETAIL_NAMES(training_progressed)
 
 namespace comp {
 
@@ -31,9 +33,9 @@ inline constexpr bool is_void_or_bool = std::is_void_v<R> || std::is_same_v<R, b
 template <class R>
 concept void_or_bool = is_void_or_bool<R>;  // one condition: two alternatives would be explained on ten lines
 template <class O>
-inline constexpr bool is_told_anything =
-    names_search_started<O> || names_recall<O> || names_trial_started<O> || names_batch_done<O> ||
-    names_trial_done<O> || names_stop_requested<O> || names_warned<O> || names_search_done<O>;
+inline constexpr bool is_told_anything = names_search_started<O> || names_recall<O> || names_trial_started<O> ||
+                                         names_batch_done<O> || names_trial_done<O> || names_stop_requested<O> ||
+                                         names_warned<O> || names_search_done<O> || names_training_progressed<O>;
 }  // namespace detail
 
 /// What is known when a search (or a training after it) starts.
@@ -58,6 +60,8 @@ struct search_info {
 ///   bool stop_requested()                          asked after each batch and run; true: stop, comp::interrupted is thrown
 ///   void warned(const std::string& sentence)       something is wrong, as soon as it is known; outcome.warnings has it too
 ///   void search_done(const outcome&)
+///   void training_progressed(const training_progress&)   of a training after a search: before its first epoch and after
+///                                                        each; the trainer's state now is what goes on from there
 template <class O>
 concept Observer =
     (detail::is_told_anything<O>
@@ -77,7 +81,9 @@ concept Observer =
     (!detail::names_warned<O> || requires(O& o, const std::string& sentence) { { o.warned(sentence) } -> std::same_as<void>; }
      || unmet<"an observer's warned needs the form: void warned(const std::string&)">()) &&
     (!detail::names_search_done<O> || requires(O& o, const outcome& found) { { o.search_done(found) } -> std::same_as<void>; }
-     || unmet<"an observer's search_done needs the form: void search_done(const comp::outcome&)">());
+     || unmet<"an observer's search_done needs the form: void search_done(const comp::outcome&)">()) &&
+    (!detail::names_training_progressed<O> || requires(O& o, const training_progress& p) { { o.training_progressed(p) } -> std::same_as<void>; }
+     || unmet<"an observer's training_progressed needs the form: void training_progressed(const comp::training_progress&)">());
 // clang-format on
 
 /// Calls what each observer has. Holds references: lives no longer than the call that made it.
@@ -139,6 +145,11 @@ class observer_list {
   void search_done(const outcome& found) {
     visit([&](auto& o) {
       if constexpr (requires { o.search_done(found); }) o.search_done(found);
+    });
+  }
+  void training_progressed(const training_progress& now) {
+    visit([&](auto& o) {
+      if constexpr (requires { o.training_progressed(now); }) o.training_progressed(now);
     });
   }
 

@@ -14,6 +14,7 @@
 #include <comp/search/guard.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/training_epochs.hpp>
+#include <comp/search/training_progress.hpp>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -26,51 +27,64 @@ struct post_training {
   std::size_t epochs = 1;  // in all, those that the search trained counted in
   guard_settings guard = {};
 
-  /// A plan that had to be given up.
-  struct fallback {
-    std::size_t epoch = 0;  // from 0
-    comp::plan from = {}, to = {};
-    comp::status why = comp::status::ok;
-    std::string message = {};
-  };
-  struct result {
-    std::vector<sample> epochs = {};  // each finished epoch, those of the search first
-    std::vector<fallback> fallbacks = {};
-    std::vector<std::string> warnings = {};
-    std::size_t compared = 0;  // times that FP32 was run to judge the plan
-    comp::plan plan = {};      // to train on with; the trainer has it
-  };
+  using fallback = training_fallback;
+  using result = training_result;
 
   /// Trains `trainer` on from the state that the search left it in; an epoch that the search began is finished first.
   /// Throws: `comp::error` when even all FP32 does not train; `interrupted` as a search does.
   template <Backend B, Observer... Observers>
   result run(B& trainer, const outcome& found, Observers&&... observers) const;
+
+  /// Goes on with a training from where an observer's training_progressed() was told of it, perhaps in another process;
+  /// `trainer` is in its state of then. Throws: as run(); `plan_error` for another model's plans.
+  template <Backend B, Observer... Observers>
+  result go_on(B& trainer, training_progress from, Observers&&... observers) const;
 };
 
 namespace detail {
+
+/// Where a training stands when its search has ended: epochs that the search trained are behind it.
+inline training_progress progress_after(const outcome& found, const guard_settings& guard) {
+  const double worse = found.higher_is_better ? -1 : 1;
+  training_progress now{.ladder = found.fallbacks.empty() ? std::vector{found.plan} : found.fallbacks,
+                        .batches_per_epoch = found.batches_per_epoch,
+                        .baseline_loss = found.baseline.loss,
+                        .tolerance = found.tolerance,
+                        .higher_is_better = found.higher_is_better};
+  recent_levels normal{guard};
+  normal.learn(made_lower_better(found.baseline.curve, worse));
+  const std::size_t epoch = found.batches_per_epoch, behind = epoch > 0 ? found.trained_batches : 0;
+  for (std::size_t at = 0; at + epoch <= behind && epoch > 0; at += epoch) {
+    now.so_far.epochs.push_back(part_of(found.trained, at, at + epoch));
+    normal.learn(made_lower_better(now.so_far.epochs.back().curve, worse));
+  }
+  if (epoch > 0 && behind % epoch > 0) now.begun = part_of(found.trained, behind - behind % epoch, behind);
+  now.normal = normal.state();
+  return now;
+}
 
 /// One training after a search.
 template <Backend B, class Observers>
 class guarded_training {
  public:
-  guarded_training(const post_training& settings, B& trainer, Observers& observers, const outcome& found)
+  guarded_training(const post_training& settings, B& trainer, Observers& observers, const outcome& log,
+                   training_progress from)
       : settings_{settings},
-        log_{found},
+        log_{log},
         run_{trainer, observers, log_},
-        normal_{settings.guard},
-        worse_{found.higher_is_better ? -1.0 : 1.0},
-        ladder_{found.fallbacks.empty() ? std::vector{found.plan} : found.fallbacks} {
-    normal_.learn(made_lower_better(found.baseline.curve, worse_));
-    const std::size_t epoch = found.batches_per_epoch, behind = epoch > 0 ? found.trained_batches : 0;
-    for (std::size_t at = 0; at + epoch <= behind && epoch > 0; at += epoch) {
-      sample part = part_of(found.trained, at, at + epoch);
-      normal_.learn(made_lower_better(part.curve, worse_));
-      count(std::move(part));
-    }
-    if (epoch > 0 && behind % epoch > 0) begun_ = part_of(found.trained, behind - behind % epoch, behind);
+        observers_{observers},
+        normal_{settings.guard, std::move(from.normal)},
+        audits_{from.audits},
+        worse_{log.higher_is_better ? -1.0 : 1.0},
+        ladder_{std::move(from.ladder)},
+        rung_{from.rung},
+        begun_{std::move(from.begun)},
+        got_{std::move(from.so_far)} {
+    for (const sample& epoch : got_.epochs) means_.push_back(worse_ * epoch.loss);
   }
 
   post_training::result operator()() {
+    tell();
     while (got_.epochs.size() < settings_.epochs) {
       const bool audited = settings_.guard.on && can_compare() && !begun_ && audits_.due(got_.epochs.size(), means_);
       epoch_watch watch{normal_, settings_.guard.on && !safest(), worse_};
@@ -132,12 +146,22 @@ class guarded_training {
       epoch.run = *std::exchange(begun_, std::nullopt);
     }
     normal_.learn(epoch.losses);
-    count(std::move(epoch.run));
+    means_.push_back(worse_ * epoch.run.loss);
+    got_.epochs.push_back(std::move(epoch.run));
     run_.remember_start();
+    tell();
   }
-  void count(sample epoch) {
-    means_.push_back(worse_ * epoch.loss);
-    got_.epochs.push_back(std::move(epoch));
+  void tell() {
+    observers_.training_progressed({.so_far = got_,
+                                    .ladder = ladder_,
+                                    .rung = rung_,
+                                    .begun = begun_,
+                                    .normal = normal_.state(),
+                                    .audits = audits_.state(),
+                                    .batches_per_epoch = log_.batches_per_epoch,
+                                    .baseline_loss = log_.baseline.loss,
+                                    .tolerance = log_.tolerance,
+                                    .higher_is_better = log_.higher_is_better});
   }
 
   void give_up(status why, std::string message) {
@@ -206,6 +230,7 @@ class guarded_training {
   const post_training& settings_;
   outcome log_;  // numbers go on from the search's
   runs run_;
+  Observers& observers_;
   recent_levels normal_;
   audit_times audits_;
   double worse_;  // -1 for losses that are maximised
@@ -222,7 +247,26 @@ template <Backend B, Observer... Observers>
 post_training::result post_training::run(B& trainer, const outcome& found, Observers&&... observers) const {
   detail::training_observers<std::remove_reference_t<Observers>...> list{observers...};
   const detail::told_of_training<B> until_the_end{trainer};
-  return detail::guarded_training{*this, trainer, list, found}();
+  return detail::guarded_training{*this, trainer, list, found, detail::progress_after(found, guard)}();
+}
+
+template <Backend B, Observer... Observers>
+post_training::result post_training::go_on(B& trainer, training_progress from, Observers&&... observers) const {
+  outcome log;
+  log.graph = trainer.graph();
+  require<plan_error>(from.rung < from.ladder.size(),
+                      "a training on plan {} of a ladder of {} (there is none such): go on from what "
+                      "training_progressed() told",
+                      from.rung, from.ladder.size());
+  for (const plan& p : from.ladder) require_fits(p, log.graph);
+  log.plan = from.ladder.front();
+  log.batches_per_epoch = from.batches_per_epoch;
+  log.baseline.loss = from.baseline_loss;
+  log.tolerance = from.tolerance;
+  log.higher_is_better = from.higher_is_better;
+  detail::training_observers<std::remove_reference_t<Observers>...> list{observers...};
+  const detail::told_of_training<B> until_the_end{trainer};
+  return detail::guarded_training{*this, trainer, list, log, std::move(from)}();
 }
 
 }  // namespace comp

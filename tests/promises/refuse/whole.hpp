@@ -57,6 +57,7 @@ struct observer {
   bool stop_requested() { return false; }
   void warned(const std::string&) {}
   void search_done(const comp::outcome&) {}
+  void training_progressed(const comp::training_progress&) {}
 };
 
 // What a user names; each is constrained by one concept.

@@ -96,6 +96,8 @@ class device {
   void zero_gradient(parameter& p) { p.fresh = true; }
   parameter_state snapshot(const parameter& p) { return cuda::snapshot(c(), p); }
   void restore(parameter& p, const parameter_state& s) { cuda::restore(c(), p, s); }
+  native::parameter_slots slots(const parameter& p) { return cuda::slots(c(), p); }
+  void set_slots(parameter& p, const native::parameter_slots& from) { cuda::set_slots(c(), p, from); }
   std::int64_t count_not_finite(parameters all) { return cuda::count_not_finite(c(), all); }
   double gradient_norm(parameters all) { return cuda::gradient_norm(c(), all); }
   void scale_gradients(parameters all, double factor) { cuda::scale_gradients(c(), all, factor); }

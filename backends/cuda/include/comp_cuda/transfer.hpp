@@ -95,6 +95,17 @@ inline void set_values(context& c, parameter& p, std::span<const float> from) {
   p.changed();
 }
 
+inline native::parameter_slots slots(context& c, const parameter& p) {
+  return {download(c, p.first), download(c, p.second)};
+}
+inline void set_slots(context& c, parameter& p, const native::parameter_slots& from) {
+  const auto slot = [&](const std::vector<float>& values) {
+    return values.empty() ? tensor{} : in_order(c, upload(c, values, p.extents, precision::fp32), p.value.order());
+  };
+  p.first = slot(from.first);
+  p.second = slot(from.second);
+}
+
 inline parameter_state snapshot(context& c, const parameter& p) {
   return {duplicate(c, p.value), duplicate(c, p.first), duplicate(c, p.second)};
 }

@@ -136,6 +136,17 @@ inline void set_values(context& c, parameter& p, std::span<const float> from) {
   p.changed();
 }
 
+inline native::parameter_slots slots(context& c, const parameter& p) {
+  return {download(c, p.first), download(c, p.second)};
+}
+inline void set_slots(context& c, parameter& p, const native::parameter_slots& from) {
+  const auto slot = [&](const std::vector<float>& values) {
+    return values.empty() ? tensor{} : relaid(c, upload(c, values, p.extents, precision::fp32), p.value.layout());
+  };
+  p.first = slot(from.first);
+  p.second = slot(from.second);
+}
+
 namespace detail {
 inline tensor duplicate(context& c, const tensor& t) {
   if (!t) return {};

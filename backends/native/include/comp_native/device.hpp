@@ -78,6 +78,11 @@ struct with_saved {
   std::vector<Tensor> saved;
 };
 
+/// An optimizer's memory of a parameter, row-major: SGD's velocity, or Adam's two moments. Empty where there is none.
+struct parameter_slots {
+  std::vector<float> first, second;
+};
+
 /// A Device. `T` is D::tensor: a cheap handle with shared ownership and `shape()`, `precision()`; `I` is D::indices, the
 /// same for int32; `P` is D::parameter, movable only: FP32 value, FP32 gradient, optimizer slots, low-precision copies.
 ///
@@ -96,6 +101,7 @@ struct with_saved {
 ///   void set_values(P&, span<const float>)                 row-major
 ///   void zero_gradient(P&)                                 the next backward overwrites instead of adding
 ///   S snapshot(const P&); void restore(P&, const S&)       S = D::parameter_state: value and optimizer slots, bit for bit
+///   parameter_slots slots(const P&); void set_slots(P&, const parameter_slots&)   optional: for states in files
 ///   int64 count_not_finite(span<P* const>)                 gradient elements that are NaN or infinite
 ///   double gradient_norm(span<P* const>)                   2-norm over all of them
 ///   void scale_gradients(span<P* const>, double)

@@ -18,6 +18,7 @@
 #include <comp_native/optimizer.hpp>
 #include <comp_native/perturbation.hpp>
 #include <comp_native/sensitivity.hpp>
+#include <comp_native/stored_parameters.hpp>
 #include <comp_native/training.hpp>
 #include <comp_native/training_step.hpp>
 #include <cstdint>
@@ -120,6 +121,43 @@ class trainer {
     network_.set_draws(from.draws);
     train_.seek(from.position);
     step_.update().load(from.scale);
+  }
+
+  /// The weights and running statistics, by the names of the model's parameters.
+  std::vector<named_tensor> weights() { return stored_weights(device_, network_); }
+  /// The whole state, to be kept in a file. The same losses follow in another process with the same signature().
+  stored_state store_state() requires StoresSlots<D> {
+    const comp::scaling::state& scale = step_.update().state();
+    const auto number = [](auto count) { return static_cast<double>(count); };
+    return {stored_parameters(device_, network_),
+            {{"step", number(step_.taken())},
+             {"dropouts", number(network_.draws())},
+             {"epoch", number(train_.at().epoch)},
+             {"batch", number(train_.at().batch)},
+             {"loss scale", scale.scale},
+             {"loss scale, finite steps", number(scale.finite_steps)},
+             {"loss scale, overflows", number(scale.overflows)},
+             {"loss scale, skipped", number(scale.skipped)},
+             {"loss scale, steps", number(scale.steps)}}};
+  }
+  /// Throws: `error`, naming what differs, for the state of another trainer.
+  void load_state(const stored_state& from) requires StoresSlots<D> {
+    const auto count = [&](const char* name) { return static_cast<std::int64_t>(stored_count(from, name)); };
+    const auto scale = from.numbers.find("loss scale");
+    const comp::scaling::state scaling{.scale = scale == from.numbers.end() ? 0 : scale->second,
+                                       .finite_steps = count("loss scale, finite steps"),
+                                       .overflows = count("loss scale, overflows"),
+                                       .skipped = count("loss scale, skipped"),
+                                       .steps = count("loss scale, steps")};
+    const std::int64_t step = count("step");
+    const std::uint64_t draws = stored_count(from, "dropouts");
+    const loader_position position{stored_count(from, "epoch"), stored_count(from, "batch")};
+    network_.forget();
+    step_.forget(step);
+    load_parameters(device_, network_, from.tensors);
+    train_.seek(position);
+    step_.update().load(scaling);
+    network_.set_draws(draws);
   }
 
   /// Higher is better. Returns: the share of validation examples that are classified right or, for token models and

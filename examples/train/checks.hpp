@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks of values on the command line. CLI11's own for numbers let nan and infinity through, wrap negative numbers
+// around where none are meant, cut what is too large, and read 010 as eight.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <comp/core/error.hpp>
+#include <comp/core/hardware.hpp>
+#include <comp/core/precision.hpp>
+#include <comp/scaling/settings.hpp>
+#include <comp/search/system_rules.hpp>
+#include <cstdint>
+#include <limits>
+#include <range/v3/range/conversion.hpp>
+#include <range/v3/view/split.hpp>
+#include <range/v3/view/transform.hpp>
+#include <string>
+#include <vector>
+
+namespace train {
+
+namespace detail {
+
+template <class T>
+CLI::Validator number(T least, T most, const char* kind, const std::string& range) {
+  const auto check = [=](std::string& text) -> std::string {
+    T value{};
+    const char* end = text.data() + text.size();
+    const auto [read, fault] = std::from_chars(text.data(), end, value);
+    if (fault == std::errc{} && read == end && value >= least && value <= most) {
+      text = fmt::format("{}", value);  // as CLI11 reads it: without leading zeros
+      return {};
+    }
+    return fmt::format("\"{}\" (it must be {}, {}): change it", text, kind, range);
+  };
+  return {check, range};
+}
+
+}  // namespace detail
+
+/// A whole number in decimal digits. For ->transform(), which gives CLI11 the number that was checked.
+inline CLI::Validator whole(std::uint64_t least, std::uint64_t most) {
+  return detail::number(least, most, "a whole number", fmt::format("{} to {}", least, most));
+}
+/// A finite number within a range, ends included.
+inline CLI::Validator real(double least, double most) {
+  return detail::number(least, most, "a number", fmt::format("{} to {}", least, most));
+}
+/// A finite number above 0.
+inline CLI::Validator positive() {
+  return detail::number(std::numeric_limits<double>::min(), std::numeric_limits<double>::max(), "a number",
+                        "above 0 and finite");
+}
+
+/// "800MiB", "4GiB": bytes of a memory, which is below 2^63. For two ->transform(), the second first.
+inline CLI::Validator digits_first() {
+  return {[](std::string& text) -> std::string {
+            if (!text.empty() && text[0] >= '0' && text[0] <= '9') return {};
+            return fmt::format("\"{}\" (it must be a number of bytes, or as 800MiB or 4GiB): change it", text);
+          },
+          ""};
+}
+
+inline std::vector<std::string> split(const std::string& text) {
+  const auto as_string = [](auto&& part) { return part | ranges::to<std::string>(); };
+  return text | ranges::views::split(',') | ranges::views::transform(as_string) | ranges::to<std::vector>();
+}
+
+/// "none", "all", or systems joined by commas. Throws: `settings_error` for a system that is not known.
+inline comp::rival_source rivals_of(const std::string& rules, const comp::hardware& on = {}) {
+  if (rules == "none") return {};
+  return comp::system_rules(rules == "all" ? std::vector<std::string>{} : split(rules), on);
+}
+inline std::string check_rules(const std::string& text) {
+  try {
+    (void)rivals_of(text);
+  } catch (const comp::settings_error& e) {
+    return e.what();
+  }
+  return {};
+}
+
+inline std::string check_scaling(const std::string& text) {
+  try {
+    (void)comp::scaling::preset(text);
+  } catch (const comp::settings_error& e) {
+    return e.what();
+  }
+  return {};
+}
+
+/// "auto", or precision names joined by commas: what CLI11 says when the text is neither.
+inline std::string check_precisions(const std::string& text) {
+  if (text == "auto") return {};
+  if (text.empty()) return "no precision is named: name them joined by commas, as in bf16,fp16";
+  for (const std::string& part : split(text)) {
+    if (!comp::precision_of(std::string_view{part})) {
+      return "\"" + part +
+             "\" is no precision (tf32, bf16, fp16, fp8_e4m3 and fp8_e5m2 are): name them joined by commas, as in "
+             "bf16,fp16";
+    }
+  }
+  return {};
+}
+
+}  // namespace train

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `train` writes, tried before anything is computed: a search of hours must not end at a path that was mistyped.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <comp/core/error.hpp>
+#include <comp/observe/file.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+#include <utility>
+
+#include "options.hpp"
+
+namespace train {
+
+/// What `work` returns; an error of the file system names the option that it comes from.
+template <class F>
+auto naming(const char* option, F&& work) {
+  try {
+    return std::forward<F>(work)();
+  } catch (const comp::file_error& e) {
+    throw comp::file_error{fmt::format("{}: {}", option, e.what())};
+  } catch (const std::filesystem::filesystem_error& e) {
+    throw comp::file_error{fmt::format("{}: \"{}\" cannot be used ({}): give another path", option, e.path1().string(),
+                                       e.code().message())};
+  }
+}
+
+/// Throws: `file_error` when a text that was printed did not get through: a full disk, a closed pipe.
+inline void require_printed() {
+  const int fault = std::fflush(stdout) != 0 ? errno : std::ferror(stdout) != 0 ? EIO : 0;
+  comp::require<comp::file_error>(fault == 0, "the output cannot be printed ({}): see where stdout goes",
+                                  comp::detail::errno_text(fault));
+}
+
+/// Throws: `file_error`, naming the option, where no file can be written at `path`. Leaves nothing behind; what is
+/// there stays as it is.
+inline void require_writable(const char* option, const std::filesystem::path& path) {
+  struct stat about = {};
+  const bool exists = ::stat(path.c_str(), &about) == 0, direct = exists && !S_ISREG(about.st_mode);
+  if (direct && S_ISFIFO(about.st_mode)) return;  // who reads it may come later
+  const std::string probe = direct ? path.string() : fmt::format("{}.{}.try", path.string(), ::getpid());
+  const comp::detail::file_handle file{
+      path.empty() ? -1 : ::open(probe.c_str(), O_WRONLY | O_CLOEXEC | (direct ? 0 : O_CREAT | O_TRUNC), 0666)};
+  int fault = file.is_open() ? comp::detail::write_all(file.get(), "\n") : errno;  // white space, should it be JSON
+  if (!direct && file.is_open()) ::unlink(probe.c_str());
+  comp::require<comp::file_error>(fault == 0, "{} \"{}\" cannot be written ({}): give another path, or make room",
+                                  option, path.string(), comp::detail::errno_text(fault));
+}
+
+/// Makes --out, which is this process's own while what is returned lives, and tries whatever else is to be written.
+/// Throws: `file_error`, naming the option.
+[[nodiscard]] inline comp::detail::file_handle require_outputs(const options& chosen) {
+  naming("--out", [&] { std::filesystem::create_directories(chosen.out); });
+  comp::detail::file_handle folder{::open(chosen.out.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  comp::require<comp::file_error>(
+      ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
+      "--out \"{}\" is in use (another process trains there): wait for it to end, or give another folder",
+      chosen.out.string());
+  require_writable("--out", chosen.out / "plan.json");
+  if (!chosen.t4.empty()) require_writable("--t4", chosen.t4);
+  if (!chosen.weights_out.empty()) require_writable("--weights-out", chosen.weights_out);
+  return folder;
+}
+
+}  // namespace train

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// A trainer's state outside its process, on the device that tested_device.hpp names.
+#include <doctest/doctest.h>
+
+#include <comp_native/models.hpp>
+#include <comp_native/trainer.hpp>
+#include <string>
+#include <vector>
+
+#include "../support.hpp"
+#include "tested_device.hpp"
+
+using namespace comp::native;
+using namespace comp::native::testing;
+using comp::plan;
+using comp::precision;
+using device_trainer = trainer<comp::tested::device>;
+
+static_assert(comp::StoresState<device_trainer>);
+
+namespace {
+
+namespace tested = comp::tested;
+
+/// Convolutions, running statistics and dropout; FP16 in the plan, so that losses are scaled.
+model some_net() {
+  model_builder net{"some", input_kind::values, {8, 1, 8, 8}};
+  net.input()
+      .conv2d("conv", 6, {.padding = 1})
+      .batch_norm("norm")
+      .relu("relu")
+      .max_pool2d("pool")
+      .flatten("flatten")
+      .dropout("dropout", 0.2)
+      .linear("head", 4)
+      .cross_entropy_loss("loss");
+  return net.finish();
+}
+
+struct world {
+  tested::device device = tested::of_networks();
+  device_trainer t;
+  explicit world(const optimizer& o, model m = some_net())
+      : t{device,
+          std::move(m),
+          bars({1, 8, 8}, 4, 70, 1),
+          bars({1, 8, 8}, 4, 16, 2),
+          {.optimizer = o, .clip_norm = 1, .seed = 3, .scaling = {.growth_interval = 3}}} {
+    plan low{t.graph().size()};
+    low[0] = low[6] = precision::fp16;
+    t.set_precision(low);
+  }
+};
+
+std::string refused(device_trainer& t, const comp::stored_state& s) {
+  try {
+    t.load_state(s);
+  } catch (const comp::error& e) {
+    return e.what();
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("a training goes on in another trainer with the same losses, bit for bit") {
+  for (const optimizer& o : {sgd(0.05, 0.9), adamw(0.01), sgd(0.05)}) {
+    CAPTURE(text(o));
+    world first{o};
+    (void)first.t.run_epoch();
+    for (int i = 0; i < 3; ++i) (void)first.t.run_batch();
+    const comp::stored_state stored = first.t.store_state();
+    world second{o};
+    second.t.load_state(stored);
+    CHECK(second.t.store_state().tensors == stored.tensors);
+    CHECK(second.t.store_state().numbers == stored.numbers);
+    CHECK(second.t.validate() == first.t.validate());
+    for (int i = 0; i < 12; ++i) CHECK(second.t.run_batch().loss == first.t.run_batch().loss);  // into the next epoch
+    CHECK(second.t.run_epoch().curve == first.t.run_epoch().curve);
+    CHECK(second.t.store_state().tensors == first.t.store_state().tensors);
+    CHECK(second.t.store_state().numbers == first.t.store_state().numbers);
+  }
+}
+
+TEST_CASE("weights have the names and shapes of the model's parameters") {
+  world w{sgd(0.05, 0.9)};
+  const auto all = w.t.weights();
+  REQUIRE(all.size() == w.t.model().parameters.size());
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    CHECK(all[i].name == w.t.model().parameters[i].name);
+    CHECK(all[i].shape == w.t.model().parameters[i].shape);
+    CHECK(std::ssize(all[i].values) == elements(all[i].shape));
+  }
+}
+
+TEST_CASE("a state that is not of this trainer is refused with what differs") {
+  world w{sgd(0.05, 0.9)};
+  (void)w.t.run_batch();
+  const comp::stored_state good = w.t.store_state();
+  const auto changed = [&](auto change) {
+    comp::stored_state bad = good;
+    change(bad);
+    return refused(w.t, bad);
+  };
+  const auto has = [](const std::string& message, const char* part) { return message.find(part) != std::string::npos; };
+  CHECK(has(changed([](auto& s) { s.tensors.erase(s.tensors.begin()); }), "no stored tensor \"conv.weight\""));
+  CHECK(has(changed([](auto& s) { s.tensors[0].shape = {1}; }), "\"conv.weight\" has shape"));
+  CHECK(has(changed([](auto& s) { s.tensors[0].values.pop_back(); }), "and 53 values"));
+  CHECK(has(changed([](auto& s) { s.tensors.push_back({"more", {1}, {0}}); }), "it is another model's"));
+  CHECK(has(changed([](auto& s) { s.tensors.back().values.clear(); }), "and 0 values"));
+  CHECK(has(changed([](auto& s) { s.numbers.erase("step"); }), "\"step\" is -1"));
+  CHECK(has(changed([](auto& s) { s.numbers["dropouts"] = 0.5; }), "\"dropouts\" is 0.5"));
+  CHECK(has(changed([](auto& s) { s.numbers["batch"] = 1000; }), "it is past the end"));
+  CHECK(has(changed([](auto& s) { s.numbers["loss scale"] = -1; }), "scale -1"));
+  CHECK(w.t.store_state().tensors == good.tensors);
+  CHECK(w.t.store_state().numbers == good.numbers);
+}
