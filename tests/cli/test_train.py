@@ -288,48 +288,6 @@ class Train(unittest.TestCase):
         got = self.train('--scaling', 'apex')
         self.assertIn('loss scaling "apex" (it is pytorch, ', got.stderr)
 
-    def test_numbers_that_are_none_negative_or_too_large_are_refused_by_their_option(self):
-        for option, value in (('learning-rate', 'nan'), ('tolerance', 'nan'), ('level', 'inf'), ('budget', '-nan'),
-                              ('seed', '-1'), ('seed', '99999999999999999999999'), ('limit', '18446744073709551617'),
-                              ('memory-limit', '-1'), ('memory-limit', '99999999999GiB'), ('epochs', '2.5')):
-            with self.subTest(option=option, value=value):
-                got = self.train(f'--{option}', value)
-                self.assertNotEqual(got.returncode, 0)
-                self.assertIn(f'--{option}', got.stderr)
-                self.assertFalse(self.out.exists())
-        self.refused(self.train('--threads', '1000'), '--threads 1000 (this program may run on ')
-
-    def test_outputs_that_cannot_be_written_are_refused_before_the_search(self):
-        self.refused(self.train('--t4', str(self.folder / 'none' / 't4.json')), '--t4: "', 'No such file or directory')
-        self.refused(self.train('--t4', str(self.folder)), '--t4: "', 'Is a directory')
-        self.assertEqual(self.runs(), [])
-        file = self.folder / 'file'
-        file.write_text('mine')
-        self.refused(self.train('--out', str(file / 'out')), '--out: "', 'Not a directory')
-        (self.out / 'report.html').mkdir(parents=True)
-        self.refused(self.train(), '--out: "', 'report.html" cannot be written (Is a directory)')
-        shutil.rmtree(self.out)
-        with open('/dev/full', 'w') as full:
-            got = subprocess.run(self.command(), text=True, stdout=full, stderr=subprocess.PIPE, timeout=SECONDS)
-        self.assertEqual(got.returncode, 1)
-        self.assertIn('standard output cannot be written (No space left on device)', got.stderr)
-        self.assertEqual(self.runs(), [])
-
-    def test_a_running_search_keeps_its_ledger_from_another_one(self):
-        first = subprocess.Popen(self.command('--stage1', 'random', '--tie', 'none', limit='1536'), stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE)
-        deadline = time.monotonic() + SECONDS
-        while not self.runs() and first.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.002)
-        first.send_signal(signal.SIGSTOP)
-        kept = self.ledger()
-        self.refused(self.train(), 'search.jsonl', 'is in use (another search writes to it)')
-        self.assertEqual(self.ledger(), kept)
-        self.assertFalse((self.out / 'search.jsonl.old').exists())
-        first.send_signal(signal.SIGCONT)
-        first.kill()
-        first.communicate()
-
     def test_a_full_disk_ends_the_search_with_its_reason(self):
         self.out.mkdir()
         (self.out / 'search.jsonl').symlink_to('/dev/full')

@@ -107,20 +107,6 @@ inline std::string read_file(const std::string& path, std::size_t limit) {
   return read_all(file.get(), path, limit);
 }
 
-/// Throws: `file_error`, naming path and reason, where write_file could not write: known before there is anything to
-/// write. Nothing is changed. Not known before: a disk that is full, what a pipe or device will take.
-inline void require_writable(const std::string& path) {
-  struct stat about = {};
-  const bool exists = ::stat(path.c_str(), &about) == 0;
-  if (exists && !S_ISREG(about.st_mode) && !S_ISDIR(about.st_mode)) return;
-  const std::string beside = fmt::format("{}.{}.tmp", path, ::getpid());
-  const bool folder = path.empty() || path.back() == '/' || (exists && S_ISDIR(about.st_mode));
-  const file_handle file{folder ? -1 : ::open(beside.c_str(), O_WRONLY | O_CLOEXEC | O_CREAT, 0666)};
-  const int code = folder ? EISDIR : errno;
-  require<file_error>(file.is_open(), "\"{}\" cannot be written ({}): give another path", path, errno_text(code));
-  ::unlink(beside.c_str());
-}
-
 /// Writes `text` beside `path`, flushes it to the disk and renames it, so that `path` is the old or the new file and
 /// never half of one. A path that is no regular file (a pipe, /dev/stdout) is written to directly.
 /// Throws: `file_error`, naming path and reason; nothing is left behind.

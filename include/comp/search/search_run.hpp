@@ -271,8 +271,8 @@ class search_run {
         log_.contest, [&](const plan& p) { return search.predicted(p); }, settings_.memory_limit, settings_.slowdown);
     const auto wins = [&](std::size_t at) {
       contestant& c = log_.contest[at];
-      const bool pays = c.over_fp32.ratio > 1 || settings_.slowdown > 0;
-      return at == 0 || (pays && !too_noisy(c) && (is_tight() || keeps_the_loss(c)));
+      const bool pays = settings_.slowdown > 0 || (c.over_fp32.ratio > 1 && !too_noisy(c));
+      return at == 0 || (pays && (is_tight() || keeps_the_loss(c)));
     };
     const auto first = std::find_if(order.begin(), order.end(), wins);
     const std::size_t winner = first == order.end() ? 0 : *first;
@@ -363,7 +363,7 @@ class search_run {
         settings_.slowdown);
     for (const std::size_t at : order) {
       contestant& c = log_.contest[at];
-      if (too_noisy(c)) continue;
+      if (settings_.slowdown == 0 && too_noisy(c)) continue;
       if (at == 0) {
         run_->restore(trials_->fp32_end().value_or(trials_->reference().start()));
         return crown(c);
