@@ -271,13 +271,21 @@ class search_run {
         log_.contest, [&](const plan& p) { return search.predicted(p); }, settings_.memory_limit, settings_.slowdown);
     const auto wins = [&](std::size_t at) {
       contestant& c = log_.contest[at];
-      const bool pays = settings_.slowdown > 0 || (c.over_fp32.ratio > 1 && !too_noisy(c));
+      const bool pays = settings_.slowdown > 0 || (c.over_fp32.ratio > 1 && !undecided(c));
       return at == 0 || (pays && (is_tight() || keeps_the_loss(c)));
     };
     const auto first = std::find_if(order.begin(), order.end(), wins);
     const std::size_t winner = first == order.end() ? 0 : *first;
     if (winner == 0 && run_->trained().batches == 0 && trials_->fp32_end()) run_->restore(*trials_->fp32_end());
     crown(log_.contest[winner]);
+  }
+
+  // Neither the contest nor the batches that judged its losses say that it is faster.
+  bool undecided(const contestant& c) const {
+    const auto* judged = trials_->known(c.plan);
+    const bool clear =
+        judged != nullptr && judged->trial.accepted && judged->trial.bounds.high < trials_->fp32_seconds();
+    return too_noisy(c) && !clear;
   }
 
   // Takes out whose losses were not accepted, or are not known and cost too much to judge. The state stays.
@@ -363,7 +371,7 @@ class search_run {
         settings_.slowdown);
     for (const std::size_t at : order) {
       contestant& c = log_.contest[at];
-      if (settings_.slowdown == 0 && too_noisy(c)) continue;
+      if (settings_.slowdown == 0 && undecided(c)) continue;
       if (at == 0) {
         run_->restore(trials_->fp32_end().value_or(trials_->reference().start()));
         return crown(c);

@@ -88,10 +88,10 @@ class loss_trials {
   /// `asking`: a question among many: answered from the least batches, by what they say then, where the level would ask
   /// for more; such an answer is not `settled`, and is given again when the whole test is asked for.
   const result& operator()(const plan& p, std::string label = {}, bool asking = false) {
-    result asked;  // that are not settled: their batches count
+    result asked;  // that are not settled: in a search of few batches they count; else new ones, which nobody chose
     if (const auto at = done_.find(p); at != done_.end()) {
       if (asking || at->second.settled) return at->second;
-      asked = std::move(at->second);
+      if (least_ < 16) asked = std::move(at->second);
       done_.erase(at);
     }
     result made = by_epochs() ? judged_epoch(p, std::move(label)) : judged(p, std::move(label), asking, asked);
