@@ -18,7 +18,7 @@ struct interval {
 };
 
 /// Returns: the mean; 0 for no values.
-inline double mean(std::span<const double> values) {
+inline double mean_of(std::span<const double> values) {
   const double sum = std::accumulate(values.begin(), values.end(), 0.0);
   return values.empty() ? 0 : sum / static_cast<double>(values.size());
 }

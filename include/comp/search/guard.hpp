@@ -74,10 +74,10 @@ class recent_levels {
   bool suspects(std::span<const double> losses, bool ended) const {
     if (state_.epochs.empty() || losses.empty() || (!ended && losses.size() < state_.window)) return false;
     const auto last = losses.last(std::min(state_.window, losses.size()));
-    const double level = mean(last);
+    const double level = mean_of(last);
     if (!(level > line())) return false;
     if (ended || level > highest() + 3 * (line() - highest())) return true;
-    return losses.size() >= 2 * state_.window && mean(losses.last(2 * state_.window).first(state_.window)) > line();
+    return losses.size() >= 2 * state_.window && mean_of(losses.last(2 * state_.window).first(state_.window)) > line();
   }
 
  private:
@@ -137,7 +137,7 @@ inline bool clearly_better(std::span<const double> fp32, std::span<const double>
   const auto base = fp32.first(n).last(looked_at), got = suspect.first(n).last(looked_at);
   std::size_t below = 0;
   for (std::size_t i = 0; i < looked_at; ++i) below += base[i] < got[i] ? 1 : 0;
-  return mean(base) <= normal.highest() && 10 * below >= 9 * looked_at;
+  return mean_of(base) <= normal.highest() && 10 * below >= 9 * looked_at;
 }
 
 /// Compares a plan's finished epoch with FP32's on the same batches while that runs.

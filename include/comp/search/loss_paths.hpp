@@ -30,7 +30,7 @@ inline bool strays(std::span<const double> path, double tolerance) {
   double squares = 0;
   const std::size_t fours = path.size() / 4;
   for (std::size_t block = 0; block < fours; ++block) {
-    const double middle = mean(path.subspan(4 * block, 4));
+    const double middle = mean_of(path.subspan(4 * block, 4));
     squares += middle * middle / static_cast<double>(fours);
   }
   return std::sqrt(squares) > 0.4 * tolerance;
@@ -41,7 +41,7 @@ inline bool strays(std::span<const double> path, double tolerance) {
 /// Source: von Neumann 1941 (mean square successive difference).
 inline bool wanders(std::span<const double> path, double tolerance) {
   if (path.size() < 8) return false;
-  const double middle = mean(path), n = static_cast<double>(path.size());
+  const double middle = mean_of(path), n = static_cast<double>(path.size());
   double steps = 0, squares = 0, before = path.front();
   for (const double d : path) {
     squares += (d - middle) * (d - middle);
@@ -66,14 +66,14 @@ inline bool beyond_doubt(std::span<const double> path, std::span<const std::vect
   if (path.size() < 4) return false;
   const double far = doubtless(seen, tolerance, path.size());
   if (std::all_of(path.begin(), path.end(), [far](double d) { return !(d <= far); })) return true;
-  return !seen.empty() && path.size() >= 8 && !(mean(path.last(path.size() / 2)) <= far);
+  return !seen.empty() && path.size() >= 8 && !(mean_of(path.last(path.size() / 2)) <= far);
 }
 
 /// What repeats say, each a mean difference of a pair of trainings with their own perturbed roundings: Student's t.
 /// `last`: no further pair will come; then harm must stand out of the error of the mean by itself.
 inline loss_verdict judge_repeats(std::span<const double> differences, double tolerance, bool last) {
   const auto k = static_cast<double>(differences.size());
-  const double estimate = mean(differences);
+  const double estimate = mean_of(differences);
   double squares = 0;
   for (const double d : differences) squares += (d - estimate) * (d - estimate);
   const double error = k > 1 ? std::sqrt(squares / (k - 1) / k) : 0;

@@ -108,7 +108,7 @@ inline double loss_scale(std::span<const double> fp32) {
   if (most > 0) {
     for (double& loss : losses) loss = std::clamp(loss, usual - most, usual + most);
   }
-  const double middle = mean(losses);
+  const double middle = mean_of(losses);
   double deviation = 0;
   for (const double loss : losses) deviation = std::hypot(deviation, loss - middle);
   const double scale = std::max(std::abs(middle), deviation / std::sqrt(static_cast<double>(losses.size())));

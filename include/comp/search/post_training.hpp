@@ -215,7 +215,7 @@ class guarded_training {
     got_.warnings.push_back(
         fmt::format("FP32's loss is {:.4g} at the end of epoch {} (it was {:.4g} at most in the epochs before): "
                     "where it should not rise, lower the learning rate",
-                    worse_ * mean(last), got_.epochs.size(), worse_ * normal_.highest()));
+                    worse_ * mean_of(last), got_.epochs.size(), worse_ * normal_.highest()));
     normal_.relax();
   }
 

@@ -70,11 +70,11 @@ inline sample part_of(const sample& run, std::size_t from, std::size_t to) {
   part.curve = cut(run.curve);
   part.batch_seconds = cut(run.batch_seconds);
   part.seconds = run.seconds * count / std::max(static_cast<double>(run.batches), 1.0);
-  if (!part.curve.empty()) part.loss = mean(part.curve);
-  if (!part.batch_seconds.empty()) part.seconds = mean(part.batch_seconds) * count;
+  if (!part.curve.empty()) part.loss = mean_of(part.curve);
+  if (!part.batch_seconds.empty()) part.seconds = mean_of(part.batch_seconds) * count;
   for (std::size_t i = 0; i < run.curves.size(); ++i) {
     part.curves.push_back(cut(run.curves[i]));
-    if (!part.curves[i].empty() && i < part.losses.size()) part.losses[i] = mean(part.curves[i]);
+    if (!part.curves[i].empty() && i < part.losses.size()) part.losses[i] = mean_of(part.curves[i]);
   }
   return part;
 }

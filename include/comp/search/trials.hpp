@@ -266,7 +266,7 @@ class loss_trials {
   }
   double mean_difference(const sample& fp32, const sample& own) const {
     const std::vector<double> path = loss_path(fp32.curve, own.curve, worse());
-    return mean(std::span{path}.first(std::min(least_, path.size())));
+    return mean_of(std::span{path}.first(std::min(least_, path.size())));
   }
 
   loss_verdict verdict_of(const sample& got, bool last) const {
