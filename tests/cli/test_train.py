@@ -93,10 +93,13 @@ class Train(unittest.TestCase):
         for elsewhere in ('src="http', "src='http", 'href="http', '@import'):
             self.assertNotIn(elsewhere, report)
         self.assertNotIn('http-equiv="refresh"', report)
-        use = html.unescape(re.search(r'Train with it:</p><pre[^>]*><code>(.*?)</code>', report)[1])
-        used = subprocess.run(shlex.split(use), text=True, capture_output=True, timeout=SECONDS)
-        self.assertEqual(used.returncode, 0, used.stderr)
-        self.assertIn('epoch   1: ', used.stdout)
+        use = re.search(r'Train with it:</p><pre[^>]*><code>(.*?)</code>', report)
+        lowers = set(json.loads((self.out / 'plan.json').read_text())['plan']) != {'1'}  # on a busy machine FP32 may win
+        self.assertEqual(use is not None, lowers)
+        if use:
+            used = subprocess.run(shlex.split(html.unescape(use[1])), text=True, capture_output=True, timeout=SECONDS)
+            self.assertEqual(used.returncode, 0, used.stderr)
+            self.assertIn('epoch   1: ', used.stdout)
         compared = subprocess.run([pathlib.Path(TRAIN).parent / 'comp', 'compare', self.out, self.out], text=True,
                                   capture_output=True, timeout=SECONDS)
         self.assertEqual(compared.returncode, 0, compared.stderr)
