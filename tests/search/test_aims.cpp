@@ -197,6 +197,27 @@ TEST_CASE("a plan is not given up because the machine became slow while it was j
   }
 }
 
+TEST_CASE("a search can be stopped while FP32 is timed again") {
+  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(6, "allow")), .batches = 150};
+  fake::timed_by(world, {std::vector(6, 1.0), std::vector(6, 0.5), 0});
+  double load = 1;
+  int asked = 0, most = 0;
+  world.seconds = [&load, plain = world.seconds](const plan& p) { return load * plain(p); };
+  world.before_batch = [&](const plan&, std::uint64_t batch) { load = batch >= 20 ? 40 : 1; };
+  struct impatient {
+    const double& load;
+    int &asked, &most;
+    bool stop_requested() { return load > 1 && ++asked > most; }
+  };
+  for (most = 0; most < 12; ++most) {
+    asked = 0;
+    fake::full_trainer trainer{world};
+    impatient stops{load, asked, most};
+    CHECK_THROWS_AS(comp::two_stage<fake::lists>{}.run(trainer, stops), comp::interrupted);
+    CHECK(trainer.weights().steps == 0);
+  }
+}
+
 TEST_CASE("a search that trains more than was planned says so") {
   fake::world world = thrifty();
   world.batches = 4;

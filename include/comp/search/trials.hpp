@@ -208,6 +208,7 @@ class loss_trials {
     sample again;
     run_.train(begun, reference_.plan(), 4, again, [](const sample&) { return status::ok; });
     run_.restore(here);
+    if (again.batch_seconds.size() < 2) return false;  // the search was asked to stop
     const double slower = quickest(got) / quickest(again);
     if (slower < cut_.slower_than_fp32) slower_ = slower;
     return slower_.has_value();
