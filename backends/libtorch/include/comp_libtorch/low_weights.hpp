@@ -32,11 +32,6 @@ class low_weights {
     entries_.push_back({parameter, type, layout});
     return static_cast<std::int32_t>(entries_.size() - 1);
   }
-  std::int32_t find(std::int32_t parameter, at::ScalarType type) const {
-    const auto at =
-        std::ranges::find_if(entries_, [&](const entry& e) { return e.parameter == parameter && e.type == type; });
-    return at == entries_.end() ? -1 : static_cast<std::int32_t>(at - entries_.begin());
-  }
 
   /// A region begins: what the copies hold is not known to be the weights any more.
   void begin_region() {
