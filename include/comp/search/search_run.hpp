@@ -20,14 +20,11 @@
 #include <comp/search/segments.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/signature.hpp>
-#include <comp/search/stage_one.hpp>
-#include <comp/search/stage_two.hpp>
+#include <comp/search/staged_search.hpp>
 #include <comp/search/trials.hpp>
-#include <comp/strategy/greedy.hpp>
 #include <concepts>
 #include <cstddef>
 #include <limits>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -351,16 +348,11 @@ class search_run {
 
   // The paper's two stages with strategies of the user's.
   void staged() {
-    std::optional<trial> best;
-    if (settings_.stages != stages::batches_only && !lows_.empty()) {
-      run_->timed(stage::epochs, [&] {
-        best = stage_one<evaluator_type>{*trials_, log_, settings_}(stage1_, candidates_);
-      });
-    }
-    const plan found = search_by_batches(best);
-    stage_two_plan_ = found;
-    std::vector<racer> entrants = all_entrants(found);
-    if (best) enter(entrants, stage_one_plan_ = best->plan, "comp stage 1");
+    staged_search<evaluator_type> search{*run_, log_, settings_, *trials_, candidates_, lows_, runs_};
+    stage_two_plan_ = search(stage1_, stage2_);
+    segments_ = search.segments();
+    std::vector<racer> entrants = all_entrants(stage_two_plan_);
+    if (search.stage_one_trial()) enter(entrants, stage_one_plan_ = search.stage_one_trial()->plan, "comp stage 1");
     run_->timed(stage::contest, [&] {
       log_.contest = hold_contest(*run_, settings_.race, std::move(entrants),
                                   {.trains = false, .same_batches = trials_->lengths_differ()});
@@ -395,40 +387,6 @@ class search_run {
           fmt::format("plan {} (\"{}\") was fastest but its losses were not accepted ({}, loss {:.6g})",
                       shortened(c.plan), c.label, name(judged.trial.sample.status), judged.trial.sample.loss));
     }
-  }
-
-  // Stage 2, on the decided operators of `best`, or of FP32 when that is far faster.
-  plan search_by_batches(const std::optional<trial>& best) {
-    if (settings_.stages == stages::epochs_only || lows_.empty()) return best ? best->plan : fp32_;
-    search_space space;
-    if (settings_.stages == stages::batches_only) {
-      space = space_without_losses(candidates_, log_.graph, lows_, settings_.batches_tie, runs_);
-    } else {
-      const bool pays = best && best->seconds < settings_.cut.slower_than_fp32 * trials_->fp32_seconds();
-      auto made =
-          make_segment_space(log_.graph, candidates_.roles, pays ? best->plan : fp32_, settings_.batches_tie, runs_);
-      segments_ = std::move(made.kinds);
-      space = std::move(made.space);
-    }
-    plan found = fp32_;
-    run_->timed(stage::batches, [&] {
-      const place here = run_->save();
-      found = race_for(space);
-      run_->restore(here);
-    });
-    return found;
-  }
-
-  // What stage 2 has to enumerate is known only after stage 1: too much for its strategy must not waste that.
-  plan race_for(const search_space& space) {
-    stage_two<evaluator_type> race{*run_, log_, settings_.race};
-    try {
-      (void)stage2_.start(space);
-    } catch (const space_error& e) {
-      log_.warnings.push_back(fmt::format("stage 2 was searched by greedy: {}", e.what()));
-      return race(strategy::greedy{}, space);
-    }
-    return race(stage2_, space);
   }
 
   plan rule(precision low) const { return with_fixed(autocast::rule_plan(policy_, log_.graph, low)); }

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The paper's two stages with strategies of the user's: plans judged by losses, then plans judged by times, on the
+// operators that the first stage decided. Not here: the head-to-head after it (search_run.hpp), the default strategy,
+// which does both stages (guided_search.hpp). Source: CoMP paper, section 3; its ablations, section 4.6.
+#pragma once
+
+#include <comp/core/strategy.hpp>
+#include <comp/search/candidate_space.hpp>
+#include <comp/search/op_support.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/segments.hpp>
+#include <comp/search/settings.hpp>
+#include <comp/search/stage_one.hpp>
+#include <comp/search/stage_two.hpp>
+#include <comp/search/trials.hpp>
+#include <comp/strategy/greedy.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+template <class Evaluator>
+class staged_search {
+ public:
+  staged_search(Evaluator& run, outcome& log, const search_settings& settings, loss_trials<Evaluator>& trials,
+                const candidate_space& candidates, const std::vector<precision>& lows, const op_support& runs)
+      : run_{run},
+        log_{log},
+        settings_{settings},
+        trials_{trials},
+        candidates_{candidates},
+        lows_{lows},
+        runs_{runs},
+        segments_(log.graph.size(), segment_kind::decided) {}
+
+  /// Returns: the plan that was found, of FP32 where there is no other.
+  template <SearchStrategy S1, SearchStrategy S2>
+  plan operator()(const S1& stage1, const S2& stage2) {
+    if (settings_.stages != stages::batches_only && !lows_.empty()) {
+      run_.timed(stage::epochs, [&] { best_ = stage_one<Evaluator>{trials_, log_, settings_}(stage1, candidates_); });
+    }
+    return by_batches(stage2);
+  }
+
+  /// What stage 1 found; nothing where it found none, or did not run.
+  const std::optional<trial>& stage_one_trial() const { return best_; }
+  /// Of each operator, how stage 2 took it.
+  const std::vector<segment_kind>& segments() const { return segments_; }
+
+ private:
+  // Stage 2, on the decided operators of stage 1's plan, or of FP32 when that is far faster.
+  template <SearchStrategy S2>
+  plan by_batches(const S2& stage2) {
+    const plan& fp32 = trials_.reference().plan();
+    if (settings_.stages == stages::epochs_only || lows_.empty()) return best_ ? best_->plan : fp32;
+    search_space space;
+    if (settings_.stages == stages::batches_only) {
+      space = space_without_losses(candidates_, log_.graph, lows_, settings_.batches_tie, runs_);
+    } else {
+      const bool pays = best_ && best_->seconds < settings_.cut.slower_than_fp32 * trials_.fp32_seconds();
+      auto made =
+          make_segment_space(log_.graph, candidates_.roles, pays ? best_->plan : fp32, settings_.batches_tie, runs_);
+      segments_ = std::move(made.kinds);
+      space = std::move(made.space);
+    }
+    plan found = fp32;
+    run_.timed(stage::batches, [&] {
+      const auto here = run_.save();
+      found = race_for(space, stage2);
+      run_.restore(here);
+    });
+    return found;
+  }
+
+  // What stage 2 has to enumerate is known only after stage 1: too much for its strategy must not waste that.
+  template <SearchStrategy S2>
+  plan race_for(const search_space& space, const S2& stage2) {
+    stage_two<Evaluator> race{run_, log_, settings_.race};
+    try {
+      (void)stage2.start(space);
+    } catch (const space_error& e) {
+      log_.warnings.push_back(fmt::format("stage 2 was searched by greedy: {}", e.what()));
+      return race(strategy::greedy{}, space);
+    }
+    return race(stage2, space);
+  }
+
+  Evaluator& run_;
+  outcome& log_;
+  const search_settings& settings_;
+  loss_trials<Evaluator>& trials_;
+  const candidate_space& candidates_;
+  const std::vector<precision>& lows_;
+  const op_support& runs_;
+  std::vector<segment_kind> segments_;
+  std::optional<trial> best_ = {};
+};
+
+}  // namespace comp
