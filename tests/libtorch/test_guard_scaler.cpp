@@ -15,7 +15,6 @@
 
 using comp::libtorch::autocast_guard;
 using comp::libtorch::grad_scaler;
-using comp::libtorch::scaling_policy;
 namespace autocast = at::autocast;
 
 namespace {
@@ -109,15 +108,16 @@ TEST_CASE("the scaler follows the documented algorithm over random sequences of 
     CAPTURE(run);
     const auto interval = static_cast<std::int64_t>(1 + random() % 5);
     const double growth = run % 2 == 0 ? 2 : 1.5, backoff = run % 3 == 0 ? 0.5 : 0.3;
-    grad_scaler scaler{{.initial = 1024, .growth = growth, .backoff = backoff, .interval = interval, .floor = 1e-30}};
+    grad_scaler scaler{
+        {.initial = 1024, .growth = growth, .backoff = backoff, .growth_interval = interval, .floor = 1e-30}};
     one_parameter p;
-    float scale = 1024;
+    double scale = 1024;
     std::int64_t good = 0, skipped = 0;
     float weight = 1;
     for (int step = 0; step < 60; ++step) {
       const bool overflow = random() % 4 == 0;
       const float gradient = static_cast<float>(static_cast<double>(random() % 100)) / 64;
-      const float scaled = gradient * scale;
+      const float scaled = gradient * static_cast<float>(scale);
       CHECK(scaler.scale(torch::full({}, gradient)).item<float>() == scaled);
       p.gradient({overflow ? std::numeric_limits<float>::infinity() : scaled, scaled, scaled});
       const auto report = scaler.step(p.optimizer);
@@ -125,29 +125,21 @@ TEST_CASE("the scaler follows the documented algorithm over random sequences of 
       CHECK(report.skipped == overflow);
       CHECK(report.scale == scale);
       if (overflow) {
-        scale = static_cast<float>(scale * backoff);
+        scale *= backoff;
         good = 0;
         ++skipped;
       } else {
-        weight -= 0.5F * (scaled * static_cast<float>(1 / static_cast<double>(scale)));
+        weight -= 0.5F * (scaled * static_cast<float>(1 / scale));
         if (++good == interval) {
-          scale = static_cast<float>(scale * growth);
+          scale *= growth;
           good = 0;
         }
       }
       CHECK(p.weight[1].item<float>() == weight);
-      CHECK(scaler.state() == comp::libtorch::scaler_state{scale, good, skipped});
+      CHECK(scaler.state() ==
+            comp::scaling::state{.scale = scale, .finite_steps = good, .skipped = skipped, .steps = step + 1});
     }
   }
-}
-
-TEST_CASE("defaults are PyTorch's") {
-  const scaling_policy policy;
-  CHECK(policy.initial == 65536);
-  CHECK(policy.growth == 2);
-  CHECK(policy.backoff == 0.5);
-  CHECK(policy.interval == 2000);
-  CHECK(policy.enabled);
 }
 
 TEST_CASE("clipping comes after unscaling, whether that was asked for or not") {
@@ -167,19 +159,15 @@ TEST_CASE("clipping comes after unscaling, whether that was asked for or not") {
 TEST_CASE("calls out of order are refused") {
   grad_scaler scaler;
   one_parameter p;
-  CHECK_THROWS_WITH_AS(scaler.update(),
-                       "update() with no step since the last one (there is nothing to judge the scale by): call step() "
-                       "first",
-                       comp::error);
+  CHECK_THROWS_WITH_AS(
+      scaler.update(),
+      "update() with no step since the last one (the scale is judged by whole steps): call step() first", comp::error);
   p.gradient({1, 1, 1});
   CHECK_THROWS_AS(scaler.step(p.optimizer), comp::error);  // nothing was scaled
   scaler.scale(torch::ones({}));
   scaler.unscale_(p.optimizer);
-  CHECK_THROWS_WITH_AS(
-      scaler.unscale_(p.optimizer),
-      "unscale_() of an optimizer that has unscaled gradients (gradients are divided by the scale once "
-      "per step): call it once, between backward and step, and update() after",
-      comp::error);
+  CHECK_THROWS_AS(scaler.unscale_(p.optimizer), comp::error);  // twice
+  CHECK_THROWS_AS(scaler.update(), comp::error);               // before the step
   scaler.step(p.optimizer);
   CHECK_THROWS_AS(scaler.unscale_(p.optimizer), comp::error);
   CHECK_THROWS_AS(scaler.step(p.optimizer), comp::error);
@@ -199,7 +187,7 @@ TEST_CASE("each optimizer of several skips for itself, and the scale backs off o
   scaler.update();
   CHECK(good.weight[0].item<float>() == 0.5F);
   CHECK(bad.weight[0].item<float>() == 1.0F);
-  CHECK(scaler.scale_value() == 2);
+  CHECK(scaler.state().scale == 2);
   CHECK(scaler.state().skipped == 1);
 }
 
@@ -251,29 +239,81 @@ TEST_CASE("the scale stops at its floor, and the report names the parameter that
     if (step == 4) {
       CHECK(
           report.diagnosis ==
-          "gradients of head.weight are not finite although the loss scale is at its floor, 1 (so it is not the scale "
-          "that overflows, but the model): use more FP32 or a smaller learning rate");
+          "gradients of head.weight are not finite at the lowest loss scale, 1 (it is the model that overflows, not the "
+          "scale): give those operators FP32, or train with a smaller learning rate");
     }
   }
-  CHECK(scaler.scale_value() == 1);
+  CHECK(scaler.state().scale == 1);
 }
 
-TEST_CASE("a scaler that is switched off only steps") {
-  grad_scaler scaler{{.enabled = false}};
+TEST_CASE("a scaler that is off leaves losses and gradients as they are, and still skips what is not finite") {
+  grad_scaler scaler{comp::scaling::off()};
   one_parameter p;
   const auto loss = torch::ones({});
   CHECK(scaler.scale(loss).is_same(loss));
   p.gradient({2, 2, 2});
-  scaler.unscale_(p.optimizer);
   CHECK(scaler.clip_grad_norm(p.optimizer, 1) == doctest::Approx(std::sqrt(12)));
   CHECK_FALSE(scaler.step(p.optimizer).skipped);
   scaler.update();
-  CHECK(scaler.scale_value() == 1);
+  CHECK(scaler.state().scale == 1);
   CHECK(p.weight[0].item<double>() == doctest::Approx(1 - 0.5 / std::sqrt(3)));
+  scaler.scale(loss);
+  p.gradient({2, std::nanf(""), 2});
+  CHECK(scaler.step(p.optimizer).skipped);
+}
+
+TEST_CASE("the scale backs off after several overflows in a row where that is set, as Paddle's") {
+  grad_scaler scaler{{.initial = 8, .backoff_interval = 2}};
+  one_parameter p;
+  for (const double after : {8.0, 4.0, 4.0, 2.0}) {
+    scaler.scale(torch::ones({}));
+    p.gradient({1, std::numeric_limits<float>::infinity(), 1});
+    scaler.step(p.optimizer);
+    scaler.update();
+    CHECK(scaler.state().scale == after);
+  }
+}
+
+TEST_CASE("micro-batches: gradients of the mean loss, a step when all are there or the data ends") {
+  grad_scaler scaler{{.initial = 8, .micro_batches = 3}};
+  one_parameter p;
+  const auto micro_batch = [&] {
+    (p.weight.sum() * 0 + scaler.scale(p.weight[0] * 3)).backward();
+    return scaler.count_micro_batch();
+  };
+  p.weight.mutable_grad() = torch::zeros({3});
+  CHECK_FALSE(micro_batch());
+  CHECK_THROWS_AS(scaler.step(p.optimizer), comp::error);  // incomplete
+  CHECK_FALSE(micro_batch());
+  CHECK(micro_batch());
+  CHECK_THROWS_AS(micro_batch(), comp::error);
+  p.weight.mutable_grad() = torch::tensor({8.F * 3, 0.F, 0.F});  // what three of them make
+  scaler.step(p.optimizer);
+  scaler.update();
+  CHECK(p.weight[0].item<float>() == 1 - 0.5F * 3);
+  p.optimizer.zero_grad();
+  CHECK_FALSE(micro_batch());
+  CHECK(scaler.end_accumulation());
+  scaler.unscale_(p.optimizer);
+  CHECK(p.weight.grad()[0].item<float>() == 3.F);
+}
+
+TEST_CASE("gradients of several dtypes are clipped by one norm") {
+  auto low = torch::ones({1}, torch::dtype(torch::kBFloat16).requires_grad(true));
+  auto high = torch::ones({1}, torch::requires_grad());
+  torch::optim::SGD optimizer{{low, high}, 0.5};
+  grad_scaler scaler{{.initial = 4}};
+  scaler.scale(torch::ones({}));
+  low.mutable_grad() = torch::full({1}, 12, torch::kBFloat16);
+  high.mutable_grad() = torch::full({1}, 16.F);
+  CHECK(scaler.clip_grad_norm(optimizer, 2.5) == 5);
+  CHECK(low.grad().item<float>() == 1.5F);
+  CHECK(high.grad().item<float>() == 2.0F);
+  CHECK(scaler.step(optimizer).norm == 5);
 }
 
 TEST_CASE("a scaler's state comes back, from memory and from an archive; a bad one is refused") {
-  grad_scaler scaler{{.initial = 4, .interval = 3}};
+  grad_scaler scaler{{.initial = 4, .growth_interval = 3}};
   one_parameter p;
   const auto step = [&](grad_scaler& with) {
     with.scale(torch::ones({}));
@@ -289,23 +329,21 @@ TEST_CASE("a scaler's state comes back, from memory and from an archive; a bad o
   out.save_to(bytes);
   torch::serialize::InputArchive in;
   in.load_from(bytes);
-  grad_scaler loaded{{.initial = 4, .interval = 3}};
+  grad_scaler loaded{{.initial = 4, .growth_interval = 3}};
   loaded.load(in);
   CHECK(loaded.state() == scaler.state());
   const auto before = scaler.state();
   step(scaler);
   step(loaded);
-  CHECK(loaded.scale_value() == 8);
-  CHECK(scaler.scale_value() == 8);
+  CHECK(loaded.state().scale == 8);
+  CHECK(scaler.state().scale == 8);
   scaler.load(before);
-  CHECK(scaler.scale_value() == 4);
+  CHECK(scaler.state().scale == 4);
   scaler.update(16);
   CHECK(scaler.scale(torch::ones({})).item<float>() == 16);
 
   torch::serialize::OutputArchive wrong;
-  wrong.write("scale", c10::IValue{-1.0});
-  wrong.write("good_steps", c10::IValue{1});
-  wrong.write("skipped", c10::IValue{1});
+  wrong.write("grad_scaler", c10::IValue{R"({"scale": "high"})"});
   std::stringstream wrong_bytes;
   wrong.save_to(wrong_bytes);
   torch::serialize::InputArchive wrong_in;
@@ -317,6 +355,6 @@ TEST_CASE("constants that cannot work are refused") {
   CHECK_THROWS_AS((grad_scaler{{.initial = 0}}), comp::settings_error);
   CHECK_THROWS_AS((grad_scaler{{.growth = 0.5}}), comp::settings_error);
   CHECK_THROWS_AS((grad_scaler{{.backoff = 1}}), comp::settings_error);
-  CHECK_THROWS_AS((grad_scaler{{.interval = 0}}), comp::settings_error);
+  CHECK_THROWS_AS((grad_scaler{{.growth_interval = 0}}), comp::settings_error);
   CHECK_THROWS_AS((grad_scaler{{.floor = 0}}), comp::settings_error);
 }

@@ -20,7 +20,8 @@ BACKENDS = {'comp_native': '', 'comp_host': 'comp_native', 'comp_cuda': 'comp_na
 # Headers beyond the core that a backend may include: they scale losses, libtorch trains by a plan file without a search
 # and refuses one that the machine has no units for, some data sets are JSON.
 ALSO = {'comp_native': {'comp/observe/json_reader.hpp', 'comp/scaling/settings.hpp', 'comp/scaling/grad_scaler.hpp'},
-        'comp_libtorch': {'comp/observe/plan_file.hpp', 'comp/policy/tensor_core.hpp', 'comp/scaling/settings.hpp'}}
+        'comp_libtorch': {'comp/observe/plan_file.hpp', 'comp/policy/tensor_core.hpp', 'comp/scaling/settings.hpp',
+                          'comp/scaling/grad_scaler.hpp'}}
 
 # Kernels may include these, the core and comp_native/math.
 KERNELS_MAY = {'comp_cuda/kernels.hpp', 'comp_cuda/errors.hpp', 'comp_native/device.hpp'}

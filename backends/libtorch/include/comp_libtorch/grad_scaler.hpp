@@ -1,26 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loss scaling for FP16 gradients, PyTorch's torch.amp.GradScaler for C++: same algorithm, order of calls and defaults.
+// Loss scaling for FP16 gradients in a training loop of LibTorch's: comp::scaling::grad_scaler with the calls of
+// PyTorch's torch.amp.GradScaler.
 //   scaler.scale(loss).backward();
-//   scaler.clip_grad_norm(optimizer, 1.0);            // where wanted: unscales first, so the order cannot be wrong
-//   scaler.step(optimizer);                           // unscales if that is not done; skips where a gradient
-//   overflowed scaler.update();                                  // once per step, whatever the number of optimizers
+//   scaler.clip_grad_norm(optimizer, 1.0);  // where wanted: unscales first, so the order cannot be wrong
+//   scaler.step(optimizer);                 // unscales if that is not done; skips where a gradient overflowed
+//   scaler.update();                        // once per step, whatever the number of optimizers
 // Any number of optimizers, parameters on any devices. Not here: which plans need it (those with FP16; trainer.hpp does
-// it). Source: PyTorch 2.11, torch/amp/grad_scaler.py, as documented.
+// it), the algorithm and its constants (comp/scaling). Source: PyTorch 2.11, torch/amp/grad_scaler.py, as documented.
 #pragma once
 
 #include <torch/nn/module.h>
-#include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/optimizer.h>
+#include <torch/serialize/archive.h>
 
-#include <algorithm>
 #include <cmath>
 #include <comp/core/error.hpp>
-#include <comp_libtorch/loss_scaling.hpp>
+#include <comp/scaling/grad_scaler.hpp>
+#include <comp_libtorch/op_names.hpp>
 #include <cstdint>
+#include <exception>
 #include <map>
-#include <optional>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -37,211 +39,180 @@ inline std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& opti
   return all;
 }
 
+inline std::string name_of(const at::Tensor& parameter, const parameter_names& names) {
+  const std::string* name = names.find(parameter);
+  return name ? *name : fmt::format("a parameter of {} elements", parameter.numel());
+}
+
+/// The gradients of one optimizer's parameters, as comp::scaling::Gradients.
+class optimizer_gradients {
+ public:
+  /// Throws: `error` when there are none, or one is FP16.
+  optimizer_gradients(const torch::optim::Optimizer& optimizer, std::shared_ptr<const parameter_names> names)
+      : names_{std::move(names)} {
+    for (const at::Tensor& parameter : parameters_of(optimizer)) {
+      const at::Tensor& gradient = parameter.grad();
+      if (!gradient.defined()) continue;
+      require<error>(gradient.scalar_type() != at::kHalf,
+                     "gradient of {} is fp16 (fp16 parameters cannot be unscaled without loss): keep the parameters in "
+                     "FP32 and lower the operators by a plan",
+                     name_of(parameter, *names_));
+      parameters_.push_back(parameter);
+      by_kind_[{gradient.device().str(), gradient.scalar_type()}].push_back(values_of(gradient));
+    }
+    require<error>(!parameters_.empty(),
+                   "optimizer with no gradients (nothing to check for overflow): call "
+                   "scale(loss).backward() first, with parameters that the optimizer holds");
+  }
+
+  bool unscale(double factor) {
+    const torch::NoGradGuard no_grad;
+    std::map<std::string, at::Tensor> overflow;  // by device: all are started before one is waited for
+    for (auto& [kind, gradients] : by_kind_) {
+      const auto options = at::device(gradients.front().device()).dtype(at::kFloat);
+      const auto [flag, fresh] = overflow.try_emplace(kind.first);
+      if (fresh) flag->second = at::zeros({}, options);
+      at::_amp_foreach_non_finite_check_and_unscale_(gradients, flag->second, at::full({}, factor, options));
+    }
+    bool finite = true;
+    for (const auto& [device, flag] : overflow) finite = flag.item<float>() == 0 && finite;
+    return finite;
+  }
+  double norm() const {
+    double squares = 0;
+    for (const auto& [kind, gradients] : by_kind_) {
+      const double part = at::stack(at::_foreach_norm(gradients)).to(at::kDouble).norm().item<double>();
+      squares += part * part;
+    }
+    return std::sqrt(squares);
+  }
+  void multiply(double factor) {
+    const torch::NoGradGuard no_grad;
+    for (auto& [kind, gradients] : by_kind_) at::_foreach_mul_(gradients, factor);
+  }
+  /// Of those with a name: looking costs a wait for each.
+  std::vector<std::string> not_finite() const {
+    std::vector<std::string> found;
+    for (const at::Tensor& parameter : parameters_) {
+      if (names_->empty() || at::isfinite(values_of(parameter.grad())).all().item<bool>()) continue;
+      found.push_back(name_of(parameter, *names_));
+    }
+    return found;
+  }
+
+ private:
+  static at::Tensor values_of(const at::Tensor& gradient) {
+    return gradient.is_sparse() ? gradient._values() : gradient;
+  }
+
+  std::shared_ptr<const parameter_names> names_;
+  std::vector<at::Tensor> parameters_;
+  std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> by_kind_;  // device and dtype
+};
+
 }  // namespace detail
 
 class grad_scaler {
  public:
-  explicit grad_scaler(scaling_policy policy = {}) : policy_{policy}, carried_{.scale = policy.initial} {
-    require_usable(policy_);
-  }
+  /// Throws: `settings_error` for constants that cannot work.
+  explicit grad_scaler(scaling::settings chosen = {}) : scaler_{chosen} {}
+  grad_scaler(const grad_scaler&) = delete;
+  grad_scaler& operator=(const grad_scaler&) = delete;
 
   /// From now on the parameters whose gradients overflow are named in reports; they are looked for only then.
   void name_parameters(const torch::nn::Module& model, const std::string& prefix = "") {
+    auto names = *names_;
     for (const auto& p : model.named_parameters()) {
-      names_[p.value().unsafeGetTensorImpl()] = prefix.empty() ? p.key() : prefix + "." + p.key();
+      names.add(p.value(), prefix.empty() ? p.key() : prefix + "." + p.key());
     }
+    names_ = std::make_shared<const detail::parameter_names>(std::move(names));
   }
 
-  bool enabled() const { return policy_.enabled; }
-  const scaling_policy& policy() const { return policy_; }
-  /// Reads the device where there was a step since the last reading.
-  double scale_value() { return policy_.enabled ? state().scale : 1; }
-
-  /// The loss times the scale, on the loss's device, in at least FP32 where the product would overflow FP16.
+  /// The loss times the scale, over the number of micro-batches; in at least FP32: the product would overflow FP16.
   at::Tensor scale(const at::Tensor& loss) {
-    if (!policy_.enabled) return loss;
-    return loss * on(loss.device());
+    const bool low = loss.scalar_type() == at::kHalf || loss.scalar_type() == at::kBFloat16;
+    if (constants().micro_batches == 1 && state().micro_batches == 0) (void)scaler_.count_micro_batch();
+    return scaler_.loss_factor() == 1 ? loss : (low ? loss.to(at::kFloat) : loss) * scaler_.loss_factor();
   }
   std::vector<at::Tensor> scale(at::TensorList losses) {
     std::vector<at::Tensor> scaled;
     for (const at::Tensor& loss : losses) scaled.push_back(scale(loss));
     return scaled;
   }
+  /// After the backward of each of several micro-batches. Returns: whether a step is due; true where there is but one.
+  bool count_micro_batch() { return constants().micro_batches == 1 || scaler_.count_micro_batch(); }
+  /// The data ended: the micro-batches that there are make a step. Returns: whether there are any.
+  bool end_accumulation() { return scaler_.end_accumulation(); }
 
   /// Divides the gradients of the optimizer's parameters by the scale, and remembers whether one is not finite.
-  /// Throws: `error` for a second call since update(), a call after step(), FP16 gradients.
+  /// Throws: `error` for a second call since update(), before scale(), for FP16 gradients, or none at all.
   void unscale_(torch::optim::Optimizer& optimizer) {
-    if (!policy_.enabled) return;
-    record& mine = records_[&optimizer];
-    require<error>(
-        mine.done == progress::ready,
-        "unscale_() of an optimizer that {} (gradients are divided by the scale once per step): call it once, "
-        "between backward and step, and update() after",
-        mine.done == progress::unscaled ? "has unscaled gradients" : "has stepped since the last update()");
-    unscale(optimizer, mine);
-    mine.done = progress::unscaled;
+    unscaled_.emplace(&optimizer, scaler_.unscale(detail::optimizer_gradients{optimizer, names_},
+                                                  fmt::format("optimizer {}", static_cast<const void*>(&optimizer))));
   }
 
-  /// Unscales unless that is done, then clips the norm of all gradients of the optimizer together.
-  /// Returns: the norm before clipping; not finite where a gradient is not, and then step() will skip.
-  double clip_grad_norm(torch::optim::Optimizer& optimizer, double largest, double norm_type = 2) {
-    if (policy_.enabled && records_[&optimizer].done == progress::ready) unscale_(optimizer);
-    return torch::nn::utils::clip_grad_norm_(detail::parameters_of(optimizer), largest, norm_type);
-  }
+  /// Unscales unless that is done, then makes the norm of all gradients of the optimizer together at most `largest`.
+  /// Returns: the norm before; not finite where a gradient is not, and then step() will skip.
+  double clip_grad_norm(torch::optim::Optimizer& optimizer, double largest) { return of(optimizer).clip_norm(largest); }
 
   /// The optimizer's step, unless one of its gradients is not finite. Optimizers that call back (LBFGS) cannot be
-  /// scaled. Throws: `error` for a second step since update(), or when no parameter has a gradient.
-  scaled_step step(torch::optim::Optimizer& optimizer) {
-    if (!policy_.enabled) {
-      optimizer.step();
-      return {};
-    }
-    record& mine = records_[&optimizer];
-    require<error>(
-        mine.done != progress::stepped,
-        "step() twice of one optimizer since update() (the scale belongs to one step): call update() between");
-    if (mine.done == progress::ready) unscale_(optimizer);
-    require<error>(!mine.found.empty(),
-                   "step() of an optimizer with no gradients (nothing to check for overflow): call "
-                   "scale(loss).backward() first, with parameters that the optimizer holds");
-    mine.done = progress::stepped;
-    double found = 0;
-    for (const auto& [device, flag] : mine.found) found += flag.item<double>();
-    if (found == 0) optimizer.step();
-    scaled_step report{.skipped = found != 0, .scale = state().scale};
-    if (report.skipped) explain(optimizer, report);
-    return report;
+  /// scaled. Throws: as unscale_(); `error` for a second step since update().
+  scaling::step_report step(torch::optim::Optimizer& optimizer) {
+    auto mine = std::move(of(optimizer));
+    unscaled_.erase(&optimizer);
+    return std::move(mine).step([&] { optimizer.step(); });
   }
 
   /// Backs off, grows or counts, by what the steps since the last update() found.
-  /// Throws: `error` when there was no step or unscale_ since.
-  void update() {
-    if (!policy_.enabled) return;
-    at::Tensor found;
-    for (auto& [optimizer, mine] : records_) {
-      for (auto& [device, flag] : mine.found) {
-        const at::Tensor here = flag.to(scale_.device());
-        found = found.defined() ? found + here : here;
-      }
-    }
-    require<error>(
-        found.defined(),
-        "update() with no step since the last one (there is nothing to judge the scale by): call step() first");
-    at::_amp_update_scale_(scale_, good_steps_, found, policy_.growth, policy_.backoff, policy_.interval);
-    scale_.clamp_min_(policy_.floor);
-    skipped_.add_(found.gt(0));
-    known_ = false;
-    replicas_.clear();
-    records_.clear();
-  }
-  /// Sets the scale by hand.
+  /// Throws: `error` when there was no step since, or an optimizer is unscaled and has not stepped.
+  void update() { scaler_.update(); }
+  /// Sets the scale by hand. Throws: `settings_error` for one outside of floor and ceiling.
   void update(double scale) {
-    require<settings_error>(std::isfinite(scale) && scale >= policy_.floor,
-                            "loss scale {} (finite and not below its floor, {}): change it", scale, policy_.floor);
-    scaler_state now = state();
+    scaling::state now = state();
     now.scale = scale;
     load(now);
   }
-
   /// Forgets what was unscaled or stepped since the last update(): after an exception in the middle of a step.
-  void abandon_step() { records_.clear(); }
+  void give_up() {
+    scaler_.give_up();
+    unscaled_.clear();
+  }
 
-  /// Waits for the device.
-  scaler_state state() {
-    if (!known_) {
-      carried_ = {.scale = scale_.item<double>(),
-                  .good_steps = good_steps_.item<std::int64_t>(),
-                  .skipped = skipped_.item<std::int64_t>()};
-      known_ = true;
+  const scaling::settings& constants() const { return scaler_.constants(); }
+  const scaling::state& state() const { return scaler_.now(); }
+  /// Half-done steps are forgotten. Throws: `settings_error` for a state that these constants cannot have.
+  void load(const scaling::state& from) {
+    scaler_.load(from);
+    unscaled_.clear();
+  }
+  void save(torch::serialize::OutputArchive& to) const {
+    to.write("grad_scaler", c10::IValue{nlohmann::json(state()).dump()});
+  }
+  /// Throws: `file_error` when the archive holds no state; `settings_error` for one that these constants cannot have.
+  void load(torch::serialize::InputArchive& from) {
+    c10::IValue text;
+    require<file_error>(from.try_read("grad_scaler", text) && text.isString(),
+                        "archive without the state of a grad_scaler (save() writes it): save it again");
+    scaling::state read;
+    try {
+      read = nlohmann::json::parse(text.toStringRef()).get<scaling::state>();
+    } catch (const nlohmann::json::exception& fault) {
+      throw file_error{fmt::format("state of a grad_scaler cannot be read ({}): save it again", fault.what())};
     }
-    return carried_;
+    load(read);
   }
-  /// Half-done steps are forgotten.
-  void load(const scaler_state& from) {
-    carried_ = from;
-    known_ = true;
-    records_.clear();
-    replicas_.clear();
-    if (scale_.defined()) put(scale_.device());
-  }
-  void save(torch::serialize::OutputArchive& to) { write(state(), to); }
-  /// Throws: `file_error` when the archive holds no state in range.
-  void load(torch::serialize::InputArchive& from) { load(read_scaler_state(from, policy_.floor)); }
 
  private:
-  enum class progress { ready, unscaled, stepped };
-  struct record {
-    progress done = progress::ready;
-    std::map<c10::Device, at::Tensor, bool (*)(c10::Device, c10::Device)> found{&before};  // 1: a gradient not finite
-  };
+  using unscaled = scaling::grad_scaler::unscaled<detail::optimizer_gradients>;
 
-  static bool before(c10::Device a, c10::Device b) {
-    return std::pair{a.type(), a.index()} < std::pair{b.type(), b.index()};
+  unscaled& of(torch::optim::Optimizer& optimizer) {
+    if (!unscaled_.contains(&optimizer)) unscale_(optimizer);
+    return unscaled_.at(&optimizer);
   }
 
-  void put(c10::Device device) {
-    scale_ = at::full({}, carried_.scale, at::device(device).dtype(at::kFloat));
-    good_steps_ = at::full({}, carried_.good_steps, at::device(device).dtype(at::kInt));
-    skipped_ = at::full({}, carried_.skipped, at::device(device).dtype(at::kLong));
-  }
-  /// The scale on a device; it lives on the first one that was asked for.
-  at::Tensor on(c10::Device device) {
-    if (!scale_.defined()) put(device);
-    if (device == scale_.device()) return scale_;
-    const auto known = std::find_if(replicas_.begin(), replicas_.end(), [&](auto& r) { return r.device() == device; });
-    return known != replicas_.end() ? *known : replicas_.emplace_back(scale_.to(device));
-  }
-
-  void unscale(torch::optim::Optimizer& optimizer, record& mine) {
-    require<error>(scale_.defined(),
-                   "unscale_() before scale() (no loss was scaled): call scale(loss).backward() first");
-    torch::NoGradGuard no_grad;
-    std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> groups;  // by device and dtype
-    for (const at::Tensor& parameter : detail::parameters_of(optimizer)) {
-      const at::Tensor& gradient = parameter.grad();
-      if (!gradient.defined()) continue;
-      require<error>(gradient.scalar_type() != at::kHalf,
-                     "gradient of {} is fp16 (fp16 parameters cannot be unscaled without loss): keep the parameters in "
-                     "FP32 and lower the operators by a plan",
-                     name_of(parameter));
-      groups[{gradient.device().str(), gradient.scalar_type()}].push_back(gradient.is_sparse() ? gradient._values()
-                                                                                               : gradient);
-    }
-    for (auto& [key, gradients] : groups) {
-      const c10::Device device = gradients.front().device();
-      auto [found, fresh] = mine.found.try_emplace(device);
-      if (fresh) found->second = at::zeros({}, at::device(device).dtype(at::kFloat));
-      const at::Tensor inverse = on(device).to(at::kDouble).reciprocal().to(at::kFloat);
-      at::_amp_foreach_non_finite_check_and_unscale_(gradients, found->second, inverse);
-    }
-  }
-
-  std::string name_of(const at::Tensor& parameter) const {
-    const auto known = names_.find(parameter.unsafeGetTensorImpl());
-    return known == names_.end() ? fmt::format("a parameter of {} elements", parameter.numel()) : known->second;
-  }
-
-  void explain(torch::optim::Optimizer& optimizer, scaled_step& report) {
-    for (const at::Tensor& p : detail::parameters_of(optimizer)) {
-      if (names_.empty() || !p.grad().defined()) continue;
-      const at::Tensor values = p.grad().is_sparse() ? p.grad()._values() : p.grad();
-      if (!at::isfinite(values).all().item<bool>()) report.not_finite.push_back(name_of(p));
-    }
-    if (report.scale > policy_.floor) return;
-    report.diagnosis = fmt::format(
-        "gradients{}{} are not finite although the loss scale is at its floor, {} (so it is not the scale that overflows, "
-        "but the model): use more FP32 or a smaller learning rate",
-        report.not_finite.empty() ? "" : " of ", report.not_finite.empty() ? "" : report.not_finite.front(),
-        policy_.floor);
-  }
-
-  scaling_policy policy_;
-  scaler_state carried_;  // where known_: what the tensors hold
-  bool known_ = true;
-  at::Tensor scale_, good_steps_, skipped_;                       // on the first loss's device
-  std::vector<at::Tensor> replicas_;                              // of scale_, on other devices
-  std::unordered_map<torch::optim::Optimizer*, record> records_;  // since the last update()
-  std::unordered_map<const c10::TensorImpl*, std::string> names_;
+  scaling::grad_scaler scaler_;
+  std::shared_ptr<const detail::parameter_names> names_ = std::make_shared<const detail::parameter_names>();
+  std::unordered_map<torch::optim::Optimizer*, unscaled> unscaled_;  // that have not stepped
 };
 
 }  // namespace comp::libtorch

@@ -62,6 +62,7 @@ class parameter_names {
     if (parameter.defined())
       names_.insert_or_assign(parameter.unsafeGetTensorImpl(), entry{address_of(parameter), std::move(name)});
   }
+  bool empty() const { return names_.empty(); }
   /// Null for a tensor that no module has.
   const std::string* find(const at::Tensor& tensor) const {
     const auto at = names_.find(tensor.unsafeGetTensorImpl());

@@ -8,7 +8,6 @@
 
 #include <any>
 #include <comp/core/error.hpp>
-#include <comp_libtorch/loss_scaling.hpp>
 #include <comp_libtorch/settings.hpp>
 #include <functional>
 #include <optional>
@@ -52,7 +51,7 @@ struct setup {
   program_settings program = {};  // its device is that of the first parameter
   executor_choices choices = executor_choices::measured;
   loss_scaling scale_loss = loss_scaling::by_plan;
-  scaling_policy scaling = {};
+  comp::scaling::settings scaling = {};
   std::optional<c10::Device> states_on = {};  // where saved states live; none: where the tensors are
   int profile_steps = 2;                      // that are measured, after one that is not
   std::string about = {};  // anything else that makes two trainings comparable: goes into the signature
@@ -79,7 +78,11 @@ inline void require_usable(const setup& s) {
   require<settings_error>(s.profile_steps > 0, "profile of {} steps (at least one): change it", s.profile_steps);
   require<settings_error>(bool(s.extra.save) == bool(s.extra.restore),
                           "extra state with only one of save and restore (one undoes the other): give both");
-  require_usable(s.scaling);
+  require<settings_error>(s.scaling.micro_batches == 1,
+                          "loss scaling over {} micro-batches (a step calls backward as often as it likes before an "
+                          "update): leave it 1",
+                          s.scaling.micro_batches);
+  comp::scaling::require_usable(s.scaling);
 }
 
 /// Every parameter and buffer of the models, each once; undefined ones are left out.

@@ -144,7 +144,7 @@ class step {
     (known != losses_.end() ? *known : losses_.emplace_back(named_loss{name, {}})).parts.push_back(std::move(part));
   }
 
-  void note(const scaled_step& report) {
+  void note(const scaling::step_report& report) {
     skipped_ = skipped_ || report.skipped;
     if (diagnosis_.empty()) diagnosis_ = report.diagnosis;
   }

@@ -36,7 +36,7 @@ class training_loop {
  public:
   /// Throws: `settings_error`.
   explicit training_loop(setup s)
-      : setup_{checked(std::move(s))}, device_{device_of(setup_)}, program_{on_device()}, scaler_{enabled(setup_)} {
+      : setup_{checked(std::move(s))}, device_{device_of(setup_)}, program_{on_device()}, scaler_{setup_.scaling} {
     for (const named_module& m : setup_.modules) {
       program_.name_parameters(*m.module, m.name);
       scaler_.name_parameters(*m.module, m.name);
@@ -59,7 +59,7 @@ class training_loop {
   /// One step of the user's: `work` is called with a `step`.
   template <class F>
   step_result train(F&& work) {
-    scaler_.abandon_step();
+    scaler_.give_up();
     step s{program_, scales() ? &scaler_ : nullptr, served_, steps_};
     work(s);
     s.finish();
@@ -132,11 +132,6 @@ class training_loop {
     require_usable(s);
     return s;
   }
-  static scaling_policy enabled(const setup& s) {
-    scaling_policy policy = s.scaling;
-    policy.enabled = true;
-    return policy;
-  }
   program_settings on_device() const {
     program_settings chosen = setup_.program;
     chosen.device = device_;
@@ -164,7 +159,7 @@ class training_loop {
     std::string text;
     if (skipped > 0) {
       text =
-          fmt::format("{} steps skipped: FP16 gradients overflowed, loss scale now {}", skipped, scaler_.scale_value());
+          fmt::format("{} steps skipped: FP16 gradients overflowed, loss scale now {}", skipped, scaler_.state().scale);
     }
     const program_problems seen = program_.problems();
     if (const auto left = seen.mismatches + seen.ended_early; left > 0) {

@@ -10,8 +10,8 @@
 
 #include <any>
 #include <comp/core/error.hpp>
+#include <comp/scaling/grad_scaler.hpp>
 #include <comp_libtorch/generators.hpp>
-#include <comp_libtorch/loss_scaling.hpp>
 #include <comp_libtorch/memory.hpp>
 #include <comp_libtorch/optimizer_state.hpp>
 #include <comp_libtorch/setup.hpp>
@@ -94,7 +94,7 @@ struct training_state {
   std::vector<module_state> modules = {};
   std::vector<optimizer_state> optimizers = {};
   generator_states generators = {};
-  scaler_state scaler = {};
+  scaling::state scaler = {};
   std::uint64_t steps = 0;
   std::any extra = {};
 
