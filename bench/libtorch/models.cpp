@@ -5,7 +5,7 @@
 // FOLDER has the data sets under their names (cifar100, mnist, cora, squad-v2); what it lacks is made up.
 #include <CLI/CLI.hpp>
 #include <comp/comp.hpp>
-#include <comp/observe/json.hpp>
+#include <comp/files/json.hpp>
 #include <fstream>
 #include <map>
 

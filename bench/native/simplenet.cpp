@@ -11,8 +11,8 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
-#include <comp/autocast/paddle_pass.hpp>
 #include <comp/comp.hpp>
+#include <comp/systems/paddle_pass.hpp>
 #include <comp_host/device.hpp>
 #include <comp_native/model_builder.hpp>
 #include <comp_native/random.hpp>

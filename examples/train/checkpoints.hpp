@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <comp/comp.hpp>
-#include <comp/observe/training_file.hpp>
+#include <comp/files/training_file.hpp>
 #include <cstddef>
 #include <filesystem>
 #include <optional>

@@ -11,7 +11,7 @@
 #include <comp/core/hardware.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/scaling/settings.hpp>
-#include <comp/search/system_rules.hpp>
+#include <comp/systems/system_rules.hpp>
 #include <cstdint>
 #include <limits>
 #include <range/v3/range/conversion.hpp>

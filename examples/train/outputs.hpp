@@ -9,7 +9,7 @@
 
 #include <cerrno>
 #include <comp/core/error.hpp>
-#include <comp/observe/file.hpp>
+#include <comp/files/file.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <string>

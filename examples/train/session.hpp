@@ -7,9 +7,9 @@
 
 #include <algorithm>
 #include <comp/comp.hpp>
+#include <comp/files/warm_start.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/observe/t4.hpp>
-#include <comp/observe/warm_start.hpp>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// All of comp: what a trainer includes to find its precision plan.
-// Apart, for their compile time: observe/summary.hpp, observe/compare.hpp and observe/t4.hpp.
-// Backends are elsewhere: they come with their own libraries (comp_host/device.hpp, comp_native/trainer.hpp).
+// What a trainer includes to find its precision plan: the search with its default policy and strategies, and what
+// watches it. Not here, for their compile time; included one by one: the other strategies (strategy/), other systems'
+// rules (systems/), loss scaling (scaling/), casts (autocast/casts.hpp), files for other programs (files/,
+// observe/summary.hpp, observe/compare.hpp, observe/t4.hpp, observe/replay_file.hpp). Backends come with their own
+// libraries.
 #pragma once
 
 #include <comp/core/cxx20.hpp>
@@ -20,10 +22,11 @@
 #include <comp/core/statistics.hpp>
 #include <comp/core/strategy.hpp>
 #include <comp/core/trial.hpp>
+#include <comp/files/plan_file.hpp>
 #include <comp/observe/html_report.hpp>
 #include <comp/observe/ledger.hpp>
-#include <comp/observe/plan_file.hpp>
 #include <comp/observe/progress_bar.hpp>
+#include <comp/observe/save_outcome.hpp>
 #include <comp/observe/stop_on_signal.hpp>
 #include <comp/policy/all_fp32.hpp>
 #include <comp/policy/custom.hpp>

@@ -3,10 +3,10 @@
 
 #include <comp/autocast/casts.hpp>
 #include <comp/autocast/own_casts.hpp>
-#include <comp/autocast/paddle_pass.hpp>
 #include <comp/autocast/rule_plan.hpp>
-#include <comp/autocast/tensorflow_pass.hpp>
-#include <comp/autocast/tvm_pass.hpp>
+#include <comp/systems/paddle_pass.hpp>
+#include <comp/systems/tensorflow_pass.hpp>
+#include <comp/systems/tvm_pass.hpp>
 #include <optional>
 #include <string>
 #include <utility>

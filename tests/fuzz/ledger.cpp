@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole ledgers: what is read is written again and reads the same.
-#include <comp/observe/ledger_lines.hpp>
+#include <comp/files/ledger_lines.hpp>
 
 #include "fuzz.hpp"
 

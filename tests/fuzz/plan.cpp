@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plan files for a fixed model of three operators.
-#include <comp/observe/plan_file.hpp>
+#include <comp/files/plan_file.hpp>
 
 #include "fuzz.hpp"
 

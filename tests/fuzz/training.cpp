@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Safetensors files, and trainings in their metadata: what is read is written again and reads the same.
-#include <comp/observe/training_file.hpp>
+#include <comp/files/training_file.hpp>
 
 #include "fuzz.hpp"
 

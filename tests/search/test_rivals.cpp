@@ -3,7 +3,7 @@
 
 #include <comp/observe/summary.hpp>
 #include <comp/search/entrants.hpp>
-#include <comp/search/system_rules.hpp>
+#include <comp/systems/system_rules.hpp>
 
 #include "fake_search.hpp"
 

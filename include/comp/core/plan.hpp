@@ -2,7 +2,7 @@
 // A precision for each operator of a graph: what a search finds and a backend follows.
 // A value: copied, compared, ordered and hashed. Prints as one letter per operator (core/precision.hpp), with
 // "@autocast" behind them where the backend's own autocast runs it.
-// Not here: files (observe/plan_file.hpp), which also hold the model that a plan belongs to.
+// Not here: files (files/plan_file.hpp), which also hold the model that a plan belongs to.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A training's state outside its process: tensors by name and numbers, as any program can read them.
-// Not here: the file (observe/training_file.hpp).
+// Not here: the file (files/training_file.hpp).
 #pragma once
 
 #include <concepts>

@@ -7,8 +7,8 @@
 #include <array>
 #include <cmath>
 #include <comp/core/precision.hpp>
-#include <comp/observe/file.hpp>
-#include <comp/observe/json_reader.hpp>
+#include <comp/files/file.hpp>
+#include <comp/files/json_reader.hpp>
 #include <comp/observe/number_text.hpp>
 #include <comp/observe/summary.hpp>
 #include <filesystem>

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/files/plan_file.hpp>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/html_head.hpp>
 #include <comp/observe/html_plan.hpp>
-#include <comp/observe/plan_file.hpp>
 #include <comp/observe/report_info.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/reasons.hpp>

@@ -7,8 +7,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <comp/files/file.hpp>
 #include <comp/observe/figures.hpp>
-#include <comp/observe/file.hpp>
 #include <comp/observe/html_about.hpp>
 #include <comp/observe/html_costs.hpp>
 #include <comp/observe/html_curves.hpp>

@@ -3,7 +3,7 @@
 // at most the run it was in. JSON lines, each on the disk before the search goes on:
 //   {"comp_ledger":2,"signature":"...","started":"2026-01-31T12:00:00Z",...}
 //   {"number":0,"stage":"baseline","plan":"111",...}      one per run, everything needed to recall it
-//   (observe/json.hpp)
+//   (files/json.hpp)
 //   {"end":true,"plan":"011","runs":42,"speedup":1.25}    the search is complete; later lines are training
 // Each line ends with a checksum of its text, "crc32":"1c291ca3": what was edited or damaged is not taken for a result.
 // The file doubles as a table of results to simulate searches with: `read_ledger`.
@@ -13,8 +13,8 @@
 #include <sys/file.h>
 
 #include <comp/core/trial.hpp>
-#include <comp/observe/file.hpp>
-#include <comp/observe/ledger_lines.hpp>
+#include <comp/files/file.hpp>
+#include <comp/files/ledger_lines.hpp>
 #include <comp/search/observers.hpp>
 #include <cstddef>
 #include <cstdint>

@@ -8,9 +8,9 @@
 #pragma once
 
 #include <algorithm>
-#include <comp/observe/file.hpp>
-#include <comp/observe/json.hpp>
-#include <comp/observe/ledger_lines.hpp>
+#include <comp/files/file.hpp>
+#include <comp/files/json.hpp>
+#include <comp/files/ledger_lines.hpp>
 #include <comp/search/replay.hpp>
 #include <cstddef>
 #include <numeric>

@@ -6,10 +6,10 @@
 
 #include <array>
 #include <cmath>
+#include <comp/files/file.hpp>
+#include <comp/files/json.hpp>
+#include <comp/files/plan_file.hpp>
 #include <comp/observe/figures.hpp>
-#include <comp/observe/file.hpp>
-#include <comp/observe/json.hpp>
-#include <comp/observe/plan_file.hpp>
 #include <comp/observe/report_info.hpp>
 #include <comp/search/observers.hpp>
 #include <string>

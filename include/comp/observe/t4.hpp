@@ -9,10 +9,10 @@
 #pragma once
 
 #include <cmath>
+#include <comp/files/file.hpp>
+#include <comp/files/json.hpp>
+#include <comp/files/ledger_lines.hpp>
 #include <comp/observe/figures.hpp>
-#include <comp/observe/file.hpp>
-#include <comp/observe/json.hpp>
-#include <comp/observe/ledger_lines.hpp>
 #include <comp/search/outcome.hpp>
 #include <string>
 #include <string_view>

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <comp/core/error.hpp>
+#include <comp/core/rival.hpp>
 #include <comp/search/candidate_space.hpp>
 #include <comp/search/race.hpp>
-#include <comp/search/rivals.hpp>
 #include <span>
 #include <string>
 #include <string_view>

@@ -8,9 +8,9 @@
 #include <bit>
 #include <cmath>
 #include <comp/core/sample.hpp>
+#include <comp/core/training_progress.hpp>
 #include <comp/search/loss_test.hpp>
 #include <comp/search/training_epochs.hpp>
-#include <comp/search/training_progress.hpp>
 #include <cstddef>
 #include <limits>
 #include <numeric>

@@ -4,10 +4,10 @@
 // here: the observers themselves (observe/).
 #pragma once
 
+#include <comp/core/training_progress.hpp>
 #include <comp/core/trial.hpp>
 #include <comp/core/unmet.hpp>
 #include <comp/search/outcome.hpp>
-#include <comp/search/training_progress.hpp>
 #include <concepts>
 #include <cstddef>
 #include <optional>

@@ -10,11 +10,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/core/training_progress.hpp>
 #include <comp/search/evaluator.hpp>
 #include <comp/search/guard.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/training_epochs.hpp>
-#include <comp/search/training_progress.hpp>
 #include <cstddef>
 #include <optional>
 #include <string>

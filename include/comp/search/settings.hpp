@@ -5,8 +5,8 @@
 #include <comp/core/error.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/precision.hpp>
+#include <comp/core/rival.hpp>
 #include <comp/search/acceptance.hpp>
-#include <comp/search/rivals.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <vector>

@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp/core/plan.hpp>
-#include <comp/observe/plan_file.hpp>
+#include <comp/files/plan_file.hpp>
 #include <comp/policy/tensor_core.hpp>
 #include <comp_libtorch/hardware.hpp>
 #include <comp_libtorch/program.hpp>

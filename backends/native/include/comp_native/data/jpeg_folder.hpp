@@ -3,7 +3,7 @@
 // train/<class>/images/*.JPEG and val/images/*.JPEG with val/val_annotations.txt. Archives are unpacked by the user.
 #pragma once
 
-#include <comp/observe/json_reader.hpp>
+#include <comp/files/json_reader.hpp>
 #include <comp_native/data/file_bytes.hpp>
 #include <comp_native/data/images.hpp>
 #include <comp_native/data/lines.hpp>

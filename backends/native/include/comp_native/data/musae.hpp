@@ -3,7 +3,7 @@
 // each node has, <name>_target.csv with its class. Source: Rozemberczki et al. 2021 (arXiv 1909.13021).
 #pragma once
 
-#include <comp/observe/json_reader.hpp>
+#include <comp/files/json_reader.hpp>
 #include <comp_native/data/graph.hpp>
 #include <comp_native/data/lines.hpp>
 #include <set>

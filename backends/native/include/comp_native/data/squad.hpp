@@ -4,7 +4,7 @@
 // 1806.03822).
 #pragma once
 
-#include <comp/observe/json_reader.hpp>
+#include <comp/files/json_reader.hpp>
 #include <comp_native/data/text.hpp>
 #include <optional>
 #include <utility>

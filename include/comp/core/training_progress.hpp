@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training after a search has behind it: its result so far, and all that its guard knows. With the trainer's
+// state of the same moment it goes on in another process as if it had never ended (post_training::go_on).
+// Not here: the file (files/training_file.hpp).
+#pragma once
+
+#include <comp/core/plan.hpp>
+#include <comp/core/sample.hpp>
+#include <cstddef>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// A plan that had to be given up in a training.
+struct training_fallback {
+  std::size_t epoch = 0;  // from 0
+  comp::plan from = {}, to = {};
+  comp::status why = comp::status::ok;
+  std::string message = {};
+};
+
+/// What a training gave.
+struct training_result {
+  std::vector<sample> epochs = {};  // each finished epoch, those of the search first
+  std::vector<training_fallback> fallbacks = {};
+  std::vector<std::string> warnings = {};
+  std::size_t compared = 0;  // times that FP32 was run to judge the plan
+  comp::plan plan = {};      // to train on with; the trainer has it
+};
+
+/// What the guard takes for normal (search/guard.hpp): lowest and highest level of the last epochs.
+struct normal_levels {
+  std::deque<std::pair<double, double>> epochs = {};
+  std::size_t window = 1;
+  double leeway = 1;
+};
+
+/// When the guard audits next.
+struct audit_state {
+  std::size_t began = 0, next = 4, acquittals = 0;  // epochs, epochs since `began`, times
+};
+
+struct training_progress {
+  training_result so_far = {};
+  std::vector<comp::plan> ladder = {};  // ever more conservative
+  std::size_t rung = 0;                 // of the ladder, now
+  std::optional<sample> begun = {};     // the part of the next epoch that the search trained
+  normal_levels normal = {};
+  audit_state audits = {};
+  std::size_t batches_per_epoch = 0;
+  double baseline_loss = 0, tolerance = 0.01;  // of the search
+  bool higher_is_better = false;
+};
+
+}  // namespace comp

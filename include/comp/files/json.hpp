@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Trials, samples and hardware as JSON, and back. Numbers come back bit for bit; what JSON cannot say as a number is
+// written as "nan", "inf" or "-inf". Reading trusts nothing: each field's type, range and size is checked, and an error
+// names file, line, field, the value found, what is needed and the remedy. An unknown field is refused, so that a
+// misspelt one is not silently left out.
+// Not here: the files (files/plan_file.hpp, observe/ledger.hpp).
+#pragma once
+
+#include <cmath>
+#include <comp/core/hardware.hpp>
+#include <comp/core/trial.hpp>
+#include <comp/files/json_reader.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace comp {
+
+template <class Json = json>
+Json json_of(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return value;
+}
+
+template <class Json = json>
+Json json_of(const std::vector<double>& values) {
+  Json list = Json::array();
+  for (const double value : values) list.push_back(json_of<Json>(value));
+  return list;
+}
+
+template <class Json = json>
+Json json_of(const interval& bounds) {
+  return json_of<Json>(std::vector<double>{bounds.low, bounds.high});
+}
+
+template <class Json = json>
+Json json_of(const sample& s) {
+  Json to;
+  to["loss"] = json_of<Json>(s.loss);
+  to["seconds"] = json_of<Json>(s.seconds);
+  to["batches"] = s.batches;
+  to["peak_bytes"] = s.peak_bytes;
+  to["status"] = name(s.status);
+  if (!s.losses.empty()) to["losses"] = json_of<Json>(s.losses);
+  if (!s.batch_seconds.empty()) to["batch_seconds"] = json_of<Json>(s.batch_seconds);
+  if (!s.curve.empty()) to["curve"] = json_of<Json>(s.curve);
+  for (const auto& curve : s.curves) to["curves"].push_back(json_of<Json>(curve));
+  if (s.score) to["score"] = json_of<Json>(*s.score);
+  if (!s.message.empty()) to["message"] = s.message;
+  return to;
+}
+
+template <class Json = json>
+Json json_of(const trial& t) {
+  Json to;
+  to["number"] = t.number;
+  to["stage"] = name(t.stage);
+  to["plan"] = t.plan.str();
+  to["repeat"] = t.repeat;
+  to["accepted"] = t.accepted;
+  to["seconds"] = json_of<Json>(t.seconds);
+  to["bounds"] = json_of<Json>(t.bounds);
+  to["sample"] = json_of<Json>(t.sample);
+  if (!t.label.empty()) to["label"] = t.label;
+  return to;
+}
+
+template <class Json = json>
+Json json_of(const hardware& h) {
+  Json to;
+  to["name"] = h.name;
+  to["kind"] = name(h.kind);
+  to["compute_capability"] = h.compute_capability;
+  to["isa"] = h.isa;
+  to["threads"] = h.threads;
+  return to;
+}
+
+template <class Json>
+interval interval_from(const basic_json_reader<Json>& from) {
+  const auto ends = from.numbers();
+  if (ends.size() != 2 || !(ends[0] <= ends[1])) from.fail("two numbers, the lower one first");
+  return {ends[0], ends[1]};
+}
+
+template <class Json>
+plan plan_from(const basic_json_reader<Json>& from) {
+  const std::string_view letters = from.text();
+  const std::string_view choices =
+      letters.substr(0, letters.size() - (letters.ends_with(autocast_mark) ? autocast_mark.size() : 0));
+  if (choices.find_first_not_of(precision_letters) != std::string_view::npos) {
+    from.fail(fmt::format("one letter of {} for each operator", precision_letters));
+  }
+  return parse_plan(letters);
+}
+
+template <class Json>
+sample sample_from(const basic_json_reader<Json>& from) {
+  from.only({"loss", "seconds", "batches", "peak_bytes", "status", "losses", "batch_seconds", "curve", "curves",
+             "score", "message"});
+  constexpr auto most = std::numeric_limits<std::int64_t>::max();
+  sample s;
+  s.loss = from["loss"].number();
+  s.seconds = from["seconds"].seconds();
+  s.batches = from["batches"].integer(0, most);
+  s.peak_bytes = from["peak_bytes"].integer(0, most);
+  s.status = from["status"].template one_of<status>(status::failed);
+  if (const auto list = from.find("losses")) s.losses = list->numbers();
+  if (const auto list = from.find("batch_seconds")) s.batch_seconds = list->numbers();
+  if (const auto list = from.find("curve")) s.curve = list->numbers();
+  if (const auto lists = from.find("curves")) {
+    lists->each([&](const basic_json_reader<Json>& list) { s.curves.push_back(list.numbers()); });
+  }
+  if (const auto score = from.find("score")) s.score = score->number();
+  if (const auto message = from.find("message")) s.message = message->text();
+  return s;
+}
+
+template <class Json>
+trial trial_from(const basic_json_reader<Json>& from) {
+  from.only({"number", "stage", "plan", "repeat", "accepted", "seconds", "bounds", "sample", "label"});
+  constexpr std::int64_t most = std::int64_t{1} << 53;
+  trial t;
+  t.number = static_cast<std::size_t>(from["number"].integer(0, most));
+  t.stage = from["stage"].template one_of<stage>(stage::training);
+  t.plan = plan_from(from["plan"]);
+  t.repeat = static_cast<std::size_t>(from["repeat"].integer(0, most));
+  t.accepted = from["accepted"].boolean();
+  t.seconds = from["seconds"].seconds();
+  t.bounds = interval_from(from["bounds"]);
+  t.sample = sample_from(from["sample"]);
+  if (const auto label = from.find("label")) t.label = label->text();
+  return t;
+}
+
+template <class Json>
+hardware hardware_from(const basic_json_reader<Json>& from) {
+  from.only({"name", "kind", "compute_capability", "isa", "threads"});
+  hardware h;
+  h.name = from["name"].text();
+  h.kind = from["kind"].template one_of<device_kind>(device_kind::cuda);
+  h.compute_capability = static_cast<int>(from["compute_capability"].integer(0, 10'000));
+  h.threads = static_cast<int>(from["threads"].integer(0, 1'000'000));
+  from["isa"].each([&](const basic_json_reader<Json>& feature) { h.isa.emplace_back(feature.text()); });
+  return h;
+}
+
+}  // namespace comp

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+// FP32 tensors by name in a safetensors file, which Python's safetensors and others read too:
+//   8 bytes  length of the header, little-endian
+//   header   {"__metadata__":{"key":"text"},"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}
+//   data     the tensors' values, little-endian, row-major, without gaps
+// Source: github.com/huggingface/safetensors, README.md. Not here: other dtypes, which are refused.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <comp/core/error.hpp>
+#include <comp/core/stored_state.hpp>
+#include <comp/files/file.hpp>
+#include <comp/files/json_reader.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+struct tensor_file {
+  std::vector<named_tensor> tensors = {};
+  std::map<std::string, std::string> metadata = {};
+};
+
+namespace detail {
+
+static_assert(std::endian::native == std::endian::little,
+              "safetensors files are written as the values stand in memory");
+
+inline constexpr std::size_t tensor_file_limit = std::size_t{1} << 40;      // bytes of a file
+inline constexpr std::size_t tensor_header_limit = std::size_t{100} << 20;  // as in the format's own reader
+inline constexpr std::string_view metadata_field = "__metadata__";
+
+/// What a shape takes. Throws: `file_error` where it is more than any file has.
+template <class Json>
+std::size_t bytes_of(const basic_json_reader<Json>& shape, std::vector<std::int64_t>& extents) {
+  std::size_t count = 1;
+  shape.each([&](const basic_json_reader<Json>& extent) {
+    extents.push_back(extent.integer(0, static_cast<std::int64_t>(tensor_file_limit)));
+    const auto by = static_cast<std::size_t>(extents.back());
+    if (by > 0 && count > tensor_file_limit / by) shape.fail("a shape that fits into a file");
+    count *= by;
+  });
+  return count * sizeof(float);
+}
+
+/// One tensor of a header, its values from `data`. `places`: where each begins and ends.
+template <class Json>
+named_tensor tensor_from(const std::string& name, const basic_json_reader<Json>& from, std::string_view data,
+                         std::vector<std::pair<std::size_t, std::size_t>>& places) {
+  from.only({"dtype", "shape", "data_offsets"});
+  if (from["dtype"].text() != "F32") from["dtype"].fail("\"F32\"");
+  named_tensor made{.name = name};
+  const std::size_t bytes = bytes_of(from["shape"], made.shape);
+  std::vector<std::size_t> ends;
+  from["data_offsets"].each([&](const basic_json_reader<Json>& at) {
+    ends.push_back(static_cast<std::size_t>(at.integer(0, static_cast<std::int64_t>(data.size()))));
+  });
+  if (ends.size() != 2 || ends[0] > ends[1] || ends[1] - ends[0] != bytes) {
+    from["data_offsets"].fail(
+        fmt::format("a begin and an end within the file's {} bytes of data, {} bytes apart", data.size(), bytes));
+  }
+  made.values.resize(bytes / sizeof(float));
+  if (bytes > 0) std::memcpy(made.values.data(), data.data() + ends[0], bytes);
+  places.emplace_back(ends[0], ends[1]);
+  return made;
+}
+
+}  // namespace detail
+
+/// The text of a safetensors file. Throws: `file_error` for a name that is there twice or is the format's own.
+template <class Json = json>
+std::string safetensors_text(const std::vector<named_tensor>& tensors,
+                             const std::map<std::string, std::string>& metadata) {
+  Json header = Json::object();
+  if (!metadata.empty()) header[std::string{detail::metadata_field}] = metadata;
+  std::size_t at = 0;
+  for (const named_tensor& t : tensors) {
+    require<file_error>(!header.contains(t.name) && t.name != detail::metadata_field,
+                        "two tensors named \"{}\" for one file (names tell them apart): give each its own", t.name);
+    const std::size_t end = at + t.values.size() * sizeof(float);
+    header[t.name] = {{"dtype", "F32"}, {"shape", t.shape}, {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string text = json_text<Json>(header);
+  text.append((8 - text.size() % 8) % 8, ' ');  // the values begin where a double may
+  const auto length = std::bit_cast<std::array<char, 8>>(static_cast<std::uint64_t>(text.size()));
+  text.insert(0, length.data(), length.size());
+  text.reserve(text.size() + at);
+  for (const named_tensor& t : tensors) {
+    text.append(reinterpret_cast<const char*>(t.values.data()), t.values.size() * sizeof(float));
+  }
+  return text;
+}
+
+/// Writes tensors; the file is the old or the new one, never half. Throws: `file_error`, naming path and reason.
+template <class Json = json>
+void write_safetensors(const std::string& path, const std::vector<named_tensor>& tensors,
+                       const std::map<std::string, std::string>& metadata = {}) {
+  detail::write_file(path, safetensors_text<Json>(tensors, metadata));
+}
+
+/// The tensors of a file's text, in the order of their names; `path` names it in errors.
+/// Throws: `file_error` for anything but a whole file: lengths, types, shapes, gaps and overlaps are checked.
+template <class Json = json>
+tensor_file parse_safetensors(std::string_view text, const std::string& path) {
+  const json_place place{path, 0, "write the file again"};
+  std::uint64_t length = 0;
+  if (text.size() >= sizeof length) std::memcpy(&length, text.data(), sizeof length);
+  require<file_error>(
+      text.size() >= sizeof length && length <= text.size() - sizeof length && length <= detail::tensor_header_limit,
+      "\"{}\" is no whole safetensors file ({} bytes, with a header of {}): {}", path, text.size(), length,
+      place.remedy);
+  const Json header = parse_json<Json>(text.substr(sizeof length, length), place);
+  const basic_json_reader<Json> all{header, place};
+  const std::string_view data = text.substr(sizeof length + length);
+  if (!header.is_object()) all.fail("an object");
+  tensor_file made;
+  std::vector<std::pair<std::size_t, std::size_t>> places;
+  for (const auto& field : header.items()) {
+    const auto from = all[field.key()];
+    if (field.key() != detail::metadata_field) {
+      made.tensors.push_back(detail::tensor_from(field.key(), from, data, places));
+      continue;
+    }
+    if (!field.value().is_object()) from.fail("an object of texts");
+    for (const auto& entry : field.value().items()) made.metadata[entry.key()] = from[entry.key()].text();
+  }
+  std::sort(places.begin(), places.end());
+  std::size_t end = 0;
+  for (const auto& [first, last] : places) {
+    require<file_error>(first == end, "\"{}\": a tensor's data begin at byte {}, those before end at {} ({}): {}", path,
+                        first, end, first < end ? "they overlap" : "nothing is between", place.remedy);
+    end = last;
+  }
+  require<file_error>(end == data.size(), "\"{}\" has {} bytes after its last tensor (there is nothing else): {}", path,
+                      data.size() - end, place.remedy);
+  return made;
+}
+
+/// Reads what `write_safetensors` or another program wrote. Throws: `file_error`.
+template <class Json = json>
+tensor_file read_safetensors(const std::string& path) {
+  return parse_safetensors<Json>(detail::read_file(path, detail::tensor_file_limit), path);
+}
+
+}  // namespace comp

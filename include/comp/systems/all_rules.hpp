@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plans of every system that comp knows, for one model: what a found plan is held against.
+// Use for a table of who would do what, or as the rivals of a head-to-head.
+// Not here: settings of one's own (call the passes: rule_plan.hpp, tensorflow_pass.hpp, paddle_pass.hpp, tvm_pass.hpp).
+#pragma once
+
+#include <comp/autocast/rule_plan.hpp>
+#include <comp/core/hardware.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/core/precision.hpp>
+#include <comp/policy/pytorch.hpp>
+#include <comp/systems/paddle_pass.hpp>
+#include <comp/systems/tensorflow_pass.hpp>
+#include <comp/systems/tvm_pass.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::autocast {
+
+struct named_plan {
+  std::string name;  // "pytorch", "paddle O2"
+  typed_plan types;  // .plan is what a backend runs
+};
+
+/// Where a system has lists for GPUs and for CPUs, those of `machine`; where that is not known, FP16 is read as a GPU's
+/// and BF16 as a CPU's.
+/// Returns: one plan per system and level, all of which fit `graph`; several may be equal.
+/// Throws: `settings_error` for a precision that is neither FP16 nor BF16, or parameters that are stored low already.
+inline std::vector<named_plan> all_rules(const op_graph& graph, precision low, const hardware& machine = {}) {
+  require<settings_error>(low == precision::fp16 || low == precision::bf16,
+                          "rules for {} (every system has them for fp16 and bf16 only): choose one of these",
+                          name(low));
+  const bool bf16 = low == precision::bf16;
+  const bool cpu = machine.kind == device_kind::unknown ? bf16 : machine.kind == device_kind::cpu;
+  const policy::pytorch torch{.list = cpu ? policy::pytorch_list::cpu : policy::pytorch_list::cuda, .low = low};
+  const policy::tensorflow flow{.list = bf16  ? policy::tensorflow_list::onednn_bf16
+                                        : cpu ? policy::tensorflow_list::onednn_fp16
+                                              : policy::tensorflow_list::cuda_fp16};
+  const policy::tvm tvm{.low = low, .missing = policy::missing_rule::silent};
+  std::vector<named_plan> all{{"pytorch", typed(graph, rule_plan(torch, graph, low))},
+                              {"tensorflow", typed(graph, tensorflow_pass(flow, graph))},
+                              {"tvm", tvm_pass(tvm, graph)}};
+  for (const auto& [text, level] : {std::pair{"paddle OD", policy::paddle_level::od},
+                                    {"paddle O1", policy::paddle_level::o1},
+                                    {"paddle O2", policy::paddle_level::o2}}) {
+    all.push_back({text, paddle_pass({.level = level, .low = low}, graph)});
+  }
+  return all;
+}
+
+}  // namespace comp::autocast

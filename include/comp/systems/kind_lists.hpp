@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operator lists of systems that have names of their own: what a list is made of, how ATen's kinds find their way into
+// it, and what a user adds to it or takes from it. What systems/tensorflow.hpp, systems/paddle.hpp and systems/tvm.hpp
+// share. Not here: PyTorch's lists, whose names are ATen's own, with overloads (policy/pytorch.hpp).
+#pragma once
+
+#include <algorithm>
+#include <comp/core/decision.hpp>
+#include <comp/core/error.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/policy/kind_name.hpp>
+#include <comp/policy/nearest.hpp>
+#include <cstddef>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::policy {
+
+/// What a system calls an operator of ATen. Of a composite, the part that decides: linear is TensorFlow's MatMul.
+struct kind_alias {
+  std::string_view kind;    // ATen's, without namespace and overload
+  std::string_view theirs;  // the system's
+};
+
+/// A system's operators, each with the category that its list gives it. Sorted once, at run time.
+class kind_table {
+ public:
+  struct entry {
+    std::string_view kind;
+    comp::category category;
+  };
+
+  /// `dotted_names`: the system's own names have dots (TVM's "nn.conv2d"), which are not ATen's overloads; `prefix` is
+  /// one that they may have or not ("relax.").
+  explicit kind_table(bool dotted_names = false, std::string_view prefix = {})
+      : dotted_names_{dotted_names}, prefix_{prefix} {}
+
+  kind_table& add(std::span<const kind_alias> aliases) {
+    aliases_.insert(aliases_.end(), aliases.begin(), aliases.end());
+    return *this;
+  }
+  kind_table& add(comp::category to, std::span<const std::string_view> kinds) {
+    for (const std::string_view kind : kinds) entries_.push_back({kind, to});
+    return *this;
+  }
+  /// Names that are ATen's too, for something else: bare they are the system's, as "aten::mul" or "mul.Tensor" ATen's.
+  kind_table& add_own(std::span<const std::string_view> kinds) {
+    own_.insert(own_.end(), kinds.begin(), kinds.end());
+    return *this;
+  }
+  kind_table take_sorted() {
+    sort_by_kind(aliases_);
+    sort_by_kind(entries_);
+    return std::move(*this);
+  }
+
+  /// The system's name of an operator: "aten::conv2d" is "Conv2D"; a name that is no alias is taken as the system's.
+  std::string_view theirs(std::string_view kind) const {
+    if (std::find(own_.begin(), own_.end(), kind) != own_.end()) return kind;
+    if (!prefix_.empty() && kind.starts_with(prefix_)) return kind.substr(prefix_.size());
+    const auto* found = find(aliases_, without_overload(kind));
+    if (found != nullptr) return found->theirs;
+    return dotted_names_ ? without_namespace(kind) : without_overload(kind);
+  }
+  /// Null where no list has the system's operator `theirs`.
+  const comp::category* category_of(std::string_view theirs) const {
+    const auto* found = find(entries_, theirs);
+    return found != nullptr ? &found->category : nullptr;
+  }
+  /// Puts the nearest of the system's names, and of ATen's that it has an alias for, before `near`.
+  void offer_all(nearest_word& near) const {
+    for (const entry& e : entries_) near.offer(e.kind);
+    for (const kind_alias& a : aliases_) near.offer(a.kind);
+  }
+  bool knows(std::string_view kind) const {
+    const std::string_view name = theirs(kind);
+    const auto called_so = [name](const kind_alias& a) { return a.theirs == name; };
+    return category_of(name) != nullptr || std::any_of(aliases_.begin(), aliases_.end(), called_so);
+  }
+
+  std::span<const entry> entries() const { return entries_; }
+  std::span<const kind_alias> aliases() const { return aliases_; }
+
+ private:
+  template <class T>
+  static void sort_by_kind(std::vector<T>& list) {
+    std::sort(list.begin(), list.end(), [](const T& a, const T& b) { return a.kind < b.kind; });
+  }
+  template <class T>
+  static const T* find(const std::vector<T>& sorted, std::string_view wanted) {
+    const auto at = std::lower_bound(sorted.begin(), sorted.end(), wanted,
+                                     [](const T& e, std::string_view kind) { return e.kind < kind; });
+    return at != sorted.end() && at->kind == wanted ? &*at : nullptr;
+  }
+
+  std::vector<kind_alias> aliases_;
+  std::vector<entry> entries_;
+  std::vector<std::string_view> own_;
+  bool dotted_names_;
+  std::string_view prefix_;
+};
+
+/// Operators that a user puts on a list, in the system's words or ATen's.
+using kind_names = std::vector<std::string>;
+
+inline bool names_kind(const kind_table& table, const kind_names& listed, std::string_view theirs) {
+  return std::any_of(listed.begin(), listed.end(),
+                     [&](const std::string& kind) { return table.theirs(kind) == theirs; });
+}
+
+/// Throws: `settings_error`, naming the operator, when two lists of a user name the same one.
+inline void require_disjoint(const kind_table& table, std::string_view a_name, const kind_names& a,
+                             std::string_view b_name, const kind_names& b) {
+  for (const std::string& kind : a) {
+    require<settings_error>(!names_kind(table, b, table.theirs(kind)),
+                            "\"{}\" is on {} and on {} (one operator, two decisions): take it off one of them", kind,
+                            a_name, b_name);
+  }
+}
+
+/// Returns: one sentence for each of a user's operators that neither the system's lists nor `graph` know, with the
+/// nearest name that they know. A warning, no error: a list may name operators that only other models have.
+inline std::vector<std::string> unknown_kinds(const kind_table& table, std::string_view list, const kind_names& kinds,
+                                              const op_graph& graph = {}) {
+  std::vector<std::string> sentences;
+  for (const std::string& kind : kinds) {
+    const auto same = [&](const op_info& op) { return table.theirs(op.kind) == table.theirs(kind); };
+    if (table.knows(kind) || std::any_of(graph.begin(), graph.end(), same)) continue;
+    nearest_word near{kind};
+    table.offer_all(near);
+    for (const op_info& op : graph) near.offer(without_overload(op.kind));
+    sentences.push_back(fmt::format(
+        "{} names \"{}\" (no operator that is known has this name): {}", list, kind,
+        near.found().empty() ? "drop it or correct it" : fmt::format("did you mean \"{}\"?", near.found())));
+  }
+  return sentences;
+}
+
+}  // namespace comp::policy

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Paddle's levels O0, OD, O1 and O2 with their lists, a user's own lists, and the scope of FP16 (fp16_guard).
+//   paddle amp{.level = paddle_level::o1, .custom_white_list = {"elementwise_add"}};
+// Use with systems/paddle_pass.hpp for the plan that Paddle would run: it knows which tensors are FP32, and so what an
+// operator on no list runs in. Paddle's convolution adds its bias as an operator of its own, so does the Linear of the
+// guide's time: `output` of such an operator is what that addition gives, FP32 in O1 unless elementwise_add is white.
+// Not here: amp_configs as JSON (systems/amp_configs.hpp), loss scaling.
+// Source: Paddle's guide to automatic mixed precision; GetAmpDestDtype and GetPromoteType of its eager mode.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <comp/core/decision.hpp>
+#include <comp/core/error.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/precision.hpp>
+#include <comp/policy/custom.hpp>
+#include <comp/systems/kind_lists.hpp>
+#include <comp/systems/paddle_lists.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace comp::policy {
+
+/// o0: FP32. od: only the white list runs low. o1: white low, black FP32, the rest low when all it reads is. o2: all
+/// but the black list runs low, on parameters that are stored low.
+enum class paddle_level : std::uint8_t { o0, od, o1, o2 };
+
+/// v3: Paddle 3.3.1. guide: Paddle 2.4, of the guide's time; there O2 runs low whatever its inputs are.
+enum class paddle_version : std::uint8_t { v3, guide };
+
+namespace paddle_lists {
+
+struct tables {
+  kind_table o1, o2;
+};
+inline tables make(paddle_version version, bool fp16) {
+  const bool v3 = version == paddle_version::v3;
+  kind_table o1, o2;
+  for (kind_table* table : {&o1, &o2}) {
+    table->add(aliases).add(v3 ? v3_aliases : guide_aliases).add_own(own_names);
+    if (v3) table->add(category::allow, white).add(category::deny, black_grad);
+    if (v3 && fp16) table->add(category::allow, white_fp16);
+    if (!v3 && fp16) table->add(category::deny, guide_black_interp);
+  }
+  if (v3) o1.add(category::deny, black);
+  if (!v3 && fp16) o1.add(category::allow, guide_white_fp16).add(category::deny, guide_black_fp16);
+  if (!v3 && fp16) o2.add(category::deny, guide_black_o2);
+  if (!v3 && !fp16) o1.add(category::allow, guide_white_bf16);
+  return {o1.take_sorted(), o2.take_sorted()};
+}
+/// OD has O1's white list and no black one: what is not white is FP32 anyway.
+inline const kind_table& table(paddle_version version, precision low, paddle_level level) {
+  static const std::array<tables, 4> made{make(paddle_version::v3, false), make(paddle_version::v3, true),
+                                          make(paddle_version::guide, false), make(paddle_version::guide, true)};
+  const tables& both = made[2 * static_cast<std::size_t>(version) + (low == precision::fp16)];
+  return level == paddle_level::o2 ? both.o2 : both.o1;
+}
+
+}  // namespace paddle_lists
+
+struct paddle {  // models comp::OperatorPolicy
+  paddle_level level = paddle_level::o1;
+  precision low = precision::fp16;
+  paddle_version version = paddle_version::v3;
+  kind_names custom_white_list = {};  // taken off the black list, if there
+  kind_names custom_black_list = {};
+  kind_names unsupported = {};                           // kinds without a kernel in `low` on this device
+  bool use_promote = true;                               // O2 of v3: FP32 for an unlisted operator that reads FP32
+  bool use_fp16_guard = false;                           // O2: only operators inside the guard run low
+  std::vector<std::string> fp16_guard = {"fp16_guard"};  // scopes that are inside
+
+  // What paddle.amp.decorate is told; it does nothing below O2.
+  bool decorate = true;                           // false: auto_cast alone, on parameters in FP32
+  std::vector<std::string> excluded_layers = {};  // scopes whose parameters stay in FP32
+  kind_names excluded_types = {};                 // the same by operator: excluded_layers=[nn.Conv2D] is {"conv2d"}
+  bool master_weight = true;                      // FP32 copies for the optimizer
+  bool master_grad = false;                       // gradients of parameters in FP32
+  std::optional<precision> save_dtype = {};       // of parameters in files; nothing: as they are stored
+
+  decision classify(const op_info& op) const {
+    const category found = category_of(theirs(op), op);
+    if (found == category::deny) return {.category = found};
+    if (found != category::allow) return {.category = found, .compute = low, .output = low};
+    return {.category = found, .compute = low, .output = adds_bias_apart(op) && !adds_low(op) ? precision::fp32 : low};
+  }
+
+  /// Throws: `settings_error` for an operator on both custom lists, as Paddle does, and for a `low` that Paddle lacks.
+  void check() const {
+    require_disjoint(table(), "custom_white_list", custom_white_list, "custom_black_list", custom_black_list);
+    require<settings_error>(low == precision::fp16 || low == precision::bf16,
+                            "dtype is {} (Paddle's AMP has float16 and bfloat16): choose one of them", name(low));
+  }
+
+  /// Returns: one sentence for each of the user's operators that nobody knows, with the nearest that is known.
+  std::vector<std::string> warnings(const op_graph& graph = {}) const {
+    auto all = unknown_kinds(table(), "custom_white_list", custom_white_list, graph);
+    for (auto& sentence : unknown_kinds(table(), "custom_black_list", custom_black_list, graph))
+      all.push_back(sentence);
+    return all;
+  }
+
+  /// Inside the guard, or there is none.
+  bool guarded(const op_info& op) const {
+    return !use_fp16_guard || level != paddle_level::o2 || in_scopes(op, fp16_guard);
+  }
+  std::string_view theirs(const op_info& op) const { return table().theirs(op.kind); }
+  /// Whether O2 stores the parameters of such an operator low, as far as the user has said.
+  bool stores_low(const op_info& op) const {
+    return level == paddle_level::o2 && decorate && guarded(op) && !in_scopes(op, excluded_layers) &&
+           !names_kind(table(), excluded_types, theirs(op));
+  }
+  static bool in_scopes(const op_info& op, const std::vector<std::string>& scopes) {
+    return std::any_of(scopes.begin(), scopes.end(),
+                       [&](const std::string& s) { return op.name == s || by_scope(s, deny()).selects(op); });
+  }
+
+ private:
+  const kind_table& table() const { return paddle_lists::table(version, low, level); }
+  bool promotes() const { return version == paddle_version::v3 && use_promote; }
+
+  category category_of(std::string_view theirs, const op_info& op) const {
+    if (level == paddle_level::o0 || !guarded(op) || names_kind(table(), unsupported, theirs)) return category::deny;
+    const category* listed = table().category_of(theirs);
+    const bool white = names_kind(table(), custom_white_list, theirs);
+    const bool black = names_kind(table(), custom_black_list, theirs);
+    if (black || (!white && listed != nullptr && *listed == category::deny)) return category::deny;
+    if (white || listed != nullptr) return category::allow;
+    if (level == paddle_level::o2 && !promotes()) return category::allow;
+    return level == paddle_level::od ? category::deny : category::follow;
+  }
+  /// A convolution, or a Linear of the guide's time, with a bias. Nothing is known of an operator without inputs.
+  bool adds_bias_apart(const op_info& op) const {
+    const std::string_view kind = without_overload(op.kind);
+    return op.inputs.size() > 2 && (kind.starts_with("conv") || (kind == "linear" && version == paddle_version::guide));
+  }
+  bool adds_low(const op_info& op) const {
+    const category add = category_of("elementwise_add", op);
+    return add == category::allow || (add == category::follow && stores_low(op));
+  }
+};
+
+}  // namespace comp::policy

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Paddle's auto_cast and decorate make of a model: the plan of O0, OD, O1 or O2, and for O2 the parameters as they
+// are stored. An operator on no list reads its parameters too: FP32 parameters keep it in FP32, but for batch norm and
+// layer norm, whose first input decides.
+// Not here: casts (casts.hpp places them for the typed plan), the scaler, running (a backend's work).
+// Source: Paddle's guide, section 2; paddle.amp.decorate and need_keep_fp32 of Paddle 3.3.1, pure_fp16_initialize
+// of 2.4. Compared with what Paddle 3.3.1 does with 200 random graphs (tests/systems/paddle_typed.inc).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <comp/autocast/typed_plan.hpp>
+#include <comp/core/error.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/precision.hpp>
+#include <comp/systems/follow_pass.hpp>
+#include <comp/systems/paddle.hpp>
+#include <cstddef>
+#include <string_view>
+#include <vector>
+
+namespace comp::autocast {
+
+/// A model after paddle.amp.decorate.
+struct decorated {
+  std::vector<precision> parameters = {};  // of each operator, as stored between steps
+  std::vector<precision> saved = {};       // the same in files
+  bool master_weights = false;             // the optimizer steps on FP32 copies and writes the low ones from them
+  bool master_gradients = false;           // gradients of parameters are made FP32 before they are clipped and applied
+};
+
+namespace detail {
+
+template <std::size_t N>
+constexpr bool one_of(std::string_view kind, const std::array<std::string_view, N>& kinds) {
+  return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+}
+
+inline bool keeps_fp32(const policy::paddle& amp, const op_info& op) {
+  constexpr std::array<std::string_view, 2> batch_norms{"batch_norm", "sync_batch_norm"};
+  constexpr std::array<std::string_view, 1> layer_norms{"layer_norm"};
+  const std::string_view kind = amp.theirs(op);
+  const bool v3 = amp.version == policy::paddle_version::v3, fp16 = amp.low == precision::fp16;
+  if (!amp.stores_low(op)) return true;
+  if (one_of(kind, batch_norms)) return v3 || fp16;
+  return fp16 && (one_of(kind, layer_norms) || (v3 && kind == "instance_norm"));
+}
+
+/// Norms whose first input alone decides what they run in.
+inline bool first_decides(const policy::paddle& amp, const op_info& op) {
+  constexpr std::array<std::string_view, 3> norms{"batch_norm", "layer_norm", "sync_batch_norm"};
+  return one_of(amp.theirs(op), norms) && (amp.version == policy::paddle_version::v3 || amp.low == precision::fp16);
+}
+
+}  // namespace detail
+
+/// O2: each parameter is cast once, before training; master weights in FP32 stay with the optimizer. Batch norm keeps
+/// FP32, and with FP16 layer norm (and, in Paddle 3, instance norm) too; so do excluded layers, and what is outside the
+/// guard. Other levels, and O2 with `decorate` false: nothing is cast, as in Paddle.
+/// Throws: `settings_error`, naming the operator, when a parameter is stored low already.
+inline decorated decorate(const policy::paddle& amp, const op_graph& graph) {
+  decorated made{.parameters = std::vector<precision>(graph.size(), precision::fp32)};
+  made.saved = made.parameters;
+  if (amp.level != policy::paddle_level::o2 || !amp.decorate) return made;
+  made.master_weights = amp.master_weight;
+  made.master_gradients = amp.master_grad;
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    for (const std::size_t k : leaf_inputs(graph, i)) {
+      if (is_data(graph, i, k)) continue;
+      const precision stored = graph[i].inputs[k].dtype;
+      require<settings_error>(
+          stored == precision::fp32,
+          "a parameter of operator {} (\"{}\") is {} already (O2 casts parameters once, from FP32): "
+          "decorate the FP32 model, and only once",
+          i, graph[i].name, name(stored));
+      if (!detail::keeps_fp32(amp, graph[i])) made.parameters[i] = amp.low;
+    }
+    made.saved[i] = amp.save_dtype.value_or(made.parameters[i]);
+  }
+  return made;
+}
+
+/// Returns: a typed plan whose plan fits `graph`. Throws: `settings_error` as paddle::check and decorate.
+inline typed_plan paddle_pass(const policy::paddle& amp, const op_graph& graph) {
+  amp.check();
+  const decorated stored = decorate(amp, graph);
+  const auto all = [](bool /*data*/) { return true; };
+  typed_plan made = follow_pass(
+      graph, {.low = amp.low}, [&](std::size_t i) { return amp.classify(graph[i]); },
+      [&](std::size_t i) {
+        const bool counted = graph[i].producers.empty() || !detail::first_decides(amp, graph[i]);
+        const auto widest = widest_leaf(graph, i, stored.parameters[i], all);
+        return leaf_rule{.counted = counted, .stored = widest.value_or(precision::fp32)};
+      });
+  made.parameters = stored.parameters;
+  return made;
+}
+
+}  // namespace comp::autocast

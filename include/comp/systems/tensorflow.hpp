@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// TensorFlow's allow, infer, deny and clear lists, with the edits and the switches that TensorFlow reads from its
+// environment. Use with systems/tensorflow_pass.hpp for the plan that TensorFlow's graph rewrite would run; as the
+// policy of a search, its deny and allow lists are what the search starts from.
+//   tensorflow amp{.list = tensorflow_list::cuda_fp16, .edits = tensorflow_edits::from_environment()};
+// An operator on no list is follow here: TensorFlow never converts it, and its pass treats it as a boundary.
+// Not here: Keras' per-layer dtype policies (by_name and by_scope of policy/custom.hpp), the gates on CUDA and cuDNN
+// versions (all that are in use pass them). Inert for a model without allow-operators.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <comp/core/decision.hpp>
+#include <comp/core/error.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/precision.hpp>
+#include <comp/systems/kind_lists.hpp>
+#include <comp/systems/tensorflow_lists.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace comp::policy {
+
+enum class tensorflow_list : std::uint8_t { cuda_fp16, onednn_fp16, onednn_bf16 };
+
+/// TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL. tensor_cores_only empties infer, deny and clear (FP16 on CUDA only);
+/// treat_infer_as_deny moves infer to deny; unsafe_force_all allows everything but SoftmaxCrossEntropyWithLogits,
+/// constants and what has a state (refused with BF16).
+enum class tensorflow_level : std::uint8_t { normal, tensor_cores_only, treat_infer_as_deny, unsafe_force_all };
+
+/// One list's additions and removals; a removal wins over an addition, as in TensorFlow.
+struct list_edit {
+  kind_names add = {};
+  kind_names remove = {};
+};
+
+struct tensorflow_edits {
+  list_edit allow = {}, infer = {}, deny = {}, clear = {};
+  tensorflow_level level = tensorflow_level::normal;
+
+  /// As TensorFlow reads it: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{ALLOWLIST,INFERLIST,DENYLIST,CLEARLIST}_{ADD,
+  /// REMOVE}, comma-separated; also under the older names WHITELIST, GRAYLIST and BLACKLIST; and ..._LEVEL.
+  /// `variable` is what reads the environment; it gives null for a variable that is not set.
+  /// Throws: `settings_error` for a level that TensorFlow does not know (TensorFlow ignores it).
+  static tensorflow_edits from_environment(const std::function<const char*(const char*)>& variable = [](const char* n) {
+    return std::getenv(n);  // NOLINT(concurrency-mt-unsafe)
+  });
+};
+
+namespace tensorflow_lists {
+
+inline kind_table make_fp16(bool cuda) {
+  kind_table made;
+  made.add(aliases)
+      .add(category::allow, fp16_allow)
+      .add(category::allow, fp16_allow_recent)
+      .add(category::infer, fp16_infer);
+  made.add(category::deny, fp16_deny).add(category::clear, fp16_clear).add(category::clear, tensor_lists);
+  if (cuda) made.add(category::allow, fp16_allow_cuda);
+  if (!cuda) made.add(category::infer, fp16_infer_onednn);
+  return made.take_sorted();
+}
+inline kind_table make_bf16() {
+  kind_table made;
+  made.add(aliases).add(category::allow, bf16_allow).add(category::infer, bf16_infer).add(category::deny, bf16_deny);
+  return made.add(category::clear, bf16_clear).add(category::clear, tensor_lists).take_sorted();
+}
+inline const kind_table& table(tensorflow_list list) {
+  static const std::array made{make_fp16(true), make_fp16(false), make_bf16()};
+  return made[static_cast<std::size_t>(list)];
+}
+
+inline kind_names split(const char* text) {
+  kind_names names;
+  for (std::string_view rest = text == nullptr ? "" : text; !rest.empty();) {
+    const std::size_t end = std::min(rest.find(','), rest.size());
+    if (end > 0) names.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return names;
+}
+
+}  // namespace tensorflow_lists
+
+struct tensorflow {  // models comp::OperatorPolicy
+  tensorflow_list list = tensorflow_list::cuda_fp16;
+  tensorflow_edits edits = {};
+  precision low = list == tensorflow_list::onednn_bf16 ? precision::bf16 : precision::fp16;
+  /// An infer right after an allow becomes allow, too: in TensorFlow 2.21 for every list (seen by running it),
+  /// before 2.10 only through oneDNN.
+  bool infer_follows_allow = true;
+
+  decision classify(const op_info& op) const {
+    const category found = category_of(tensorflow_lists::table(list).theirs(op.kind));
+    return found == category::allow ? decision{.category = found, .compute = low, .output = low}
+                                    : decision{.category = found};
+  }
+
+  /// Throws: `settings_error` when an operator ends up on two lists, as TensorFlow does, or for unsafe_force_all with
+  /// BF16.
+  void check() const {
+    require<settings_error>(edits.level != tensorflow_level::unsafe_force_all || list != tensorflow_list::onednn_bf16,
+                            "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL is UNSAFE_FORCE_ALL (many operators have no "
+                            "BF16 kernel on a CPU): use it with FP16, or add to the allow list");
+    for (const auto& [name, edit, of] : named()) {
+      for (const std::string& kind : edit->add) {
+        const std::string_view theirs = tensorflow_lists::table(list).theirs(kind);
+        for (const auto& [other_name, other_edit, other] : named()) {
+          require<settings_error>(other == of || !(holds(of, theirs) && holds(other, theirs)),
+                                  "\"{}\" is on the {} and on the {} (one operator, two decisions): take it off one "
+                                  "of them, with ..._REMOVE or .remove",
+                                  kind, name, other_name);
+        }
+      }
+    }
+  }
+
+  /// Returns: one sentence for each edit that names an operator nobody knows, with the nearest that is known.
+  std::vector<std::string> warnings(const op_graph& graph = {}) const {
+    std::vector<std::string> all;
+    for (const auto& [name, edit, of] : named()) {
+      for (const kind_names* kinds : {&edit->add, &edit->remove}) {
+        for (auto& sentence : unknown_kinds(tensorflow_lists::table(list), name, *kinds, graph))
+          all.push_back(sentence);
+      }
+    }
+    return all;
+  }
+
+ private:
+  struct named_edit {
+    std::string_view name;
+    const list_edit* edit;
+    category of;
+  };
+  std::array<named_edit, 4> named() const {
+    return {{{"allow list", &edits.allow, category::allow},
+             {"deny list", &edits.deny, category::deny},
+             {"infer list", &edits.infer, category::infer},
+             {"clear list", &edits.clear, category::clear}}};
+  }
+
+  /// Whether the list of `of`, after the edits, has the operator.
+  bool holds(category of, std::string_view theirs) const {
+    if (of != category::allow && emptied()) return false;
+    const kind_table& table = tensorflow_lists::table(list);
+    for (const auto& [name, edit, edited] : named()) {
+      if (edited != of) continue;
+      if (names_kind(table, edit->remove, theirs)) return false;
+      if (names_kind(table, edit->add, theirs)) return true;
+    }
+    const category* listed = table.category_of(theirs);
+    return listed != nullptr && *listed == of;
+  }
+  bool emptied() const {
+    return edits.level == tensorflow_level::tensor_cores_only && list == tensorflow_list::cuda_fp16;
+  }
+  category category_of(std::string_view theirs) const {
+    constexpr std::array<std::string_view, 5> never_forced{"CheckNumerics", "Const", "SaveV2",
+                                                           "SoftmaxCrossEntropyWithLogits", "While"};
+    if (edits.level == tensorflow_level::unsafe_force_all &&
+        std::find(never_forced.begin(), never_forced.end(), theirs) == never_forced.end())
+      return category::allow;
+    for (const auto& [name, edit, of] : named()) {
+      if (!holds(of, theirs)) continue;
+      return of == category::infer && edits.level == tensorflow_level::treat_infer_as_deny ? category::deny : of;
+    }
+    return category::follow;
+  }
+};
+
+inline tensorflow_edits tensorflow_edits::from_environment(const std::function<const char*(const char*)>& variable) {
+  const std::string prefix = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_";
+  tensorflow_edits read;
+  const auto take = [&](list_edit& edit, const std::string& name) {
+    for (auto& kind : tensorflow_lists::split(variable((prefix + name + "_ADD").c_str()))) edit.add.push_back(kind);
+    for (auto& kind : tensorflow_lists::split(variable((prefix + name + "_REMOVE").c_str())))
+      edit.remove.push_back(kind);
+  };
+  take(read.allow, "ALLOWLIST"), take(read.allow, "WHITELIST");
+  take(read.infer, "INFERLIST"), take(read.infer, "GRAYLIST");
+  take(read.deny, "DENYLIST"), take(read.deny, "BLACKLIST");
+  take(read.clear, "CLEARLIST");
+  const char* set = variable((prefix + "LEVEL").c_str());
+  std::string level = set == nullptr ? "" : set;
+  for (char& c : level) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  constexpr std::array<std::string_view, 4> levels{"", "TENSOR_CORES_ONLY", "TREAT_INFER_AS_DENY", "UNSAFE_FORCE_ALL"};
+  const auto at = std::find(levels.begin(), levels.end(), level);
+  require<settings_error>(at != levels.end(),
+                          "{}LEVEL is \"{}\" (TensorFlow knows {}, {} and {}): correct it or unset it", prefix, level,
+                          levels[1], levels[2], levels[3]);
+  read.level = static_cast<tensorflow_level>(at - levels.begin());
+  return read;
+}
+
+}  // namespace comp::policy

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan of TensorFlow's graph rewrite: which operators it paints for the low precision, pass by pass, in its order.
+// Use with systems/tensorflow.hpp, or with any policy whose categories mean what TensorFlow's mean.
+// Operators that a cast of the model's own has put into a low precision stay as they are. A cast to FP32 that only
+// painted operators read gives the low precision at once, where it is choosable, so that a plan can say so.
+// Not here: what op_graph cannot say: loops (NextIteration) and tensor lists.
+// Inert without an allow-operator: everything stays in FP32, as TensorFlow leaves the graph alone.
+// Source: tensorflow/core/grappler/optimizers/auto_mixed_precision.cc; compared with what TensorFlow 2.21.0 does with
+// 300 random graphs, on CUDA and through oneDNN with BF16 (tests/systems/tensorflow_painted.inc).
+#pragma once
+
+#include <algorithm>
+#include <comp/autocast/own_casts.hpp>
+#include <comp/autocast/rule_plan.hpp>
+#include <comp/core/concepts.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/core/precision.hpp>
+#include <comp/policy/custom.hpp>
+#include <comp/policy/kind_name.hpp>
+#include <comp/systems/tensorflow.hpp>
+#include <concepts>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace comp::autocast {
+
+struct tensorflow_pass_settings {
+  precision low = precision::fp16;
+  std::vector<std::string> without_kernel = {};  // kinds that this device cannot run in `low`
+  bool infer_follows_allow = true;               // pass 4, which TensorFlow had for oneDNN first, and then for all
+};
+
+namespace detail {
+
+/// One operator as the rewrite sees it.
+enum class paint : unsigned char { none, allow, deny };
+
+/// The precision that each operator has in the model itself, before any plan: what it gives or, where that is integers,
+/// what it reads.
+inline std::vector<precision> own_precisions(const op_graph& graph) {
+  std::vector<precision> own(graph.size(), precision::fp32);
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    std::optional<precision> found = cast_target(graph[i]);
+    for (const auto* tensors : {&graph[i].outputs, &graph[i].inputs}) {
+      const auto is_float = std::find_if(tensors->begin(), tensors->end(), [](auto& t) { return t.floating; });
+      if (!found && is_float != tensors->end()) found = is_float->dtype;
+    }
+    for (const std::size_t from : graph[i].producers) {
+      if (!found && gives_floats(graph[from])) found = own[from];
+    }
+    own[i] = found.value_or(precision::fp32);
+  }
+  return own;
+}
+
+class tensorflow_painter {
+ public:
+  template <OperatorPolicy P>
+  tensorflow_painter(const P& policy, const op_graph& graph, const tensorflow_pass_settings& settings)
+      : graph_{graph}, own_{own_precisions(graph)}, painted_(graph.size(), paint::none) {
+    for (std::size_t i = 0; i < graph.size(); ++i) {
+      said_.push_back(policy.classify(graph[i]));
+      convertible_.push_back(own_[i] == precision::fp32 && has_floats(graph[i]) && has_kernel(graph[i], settings));
+    }
+  }
+
+  /// Pass 1. An allow-operator of the list is painted before anyone asks whether it has a kernel (see pass 6).
+  void allow_listed() {
+    for (std::size_t i = 0; i < graph_.size(); ++i) {
+      if (is_allow(i)) painted_[i] = paint::allow;
+    }
+  }
+  /// Pass 2. deny spreads forward through infer and clear, up to the last infer on the way.
+  void spread_deny() {
+    const std::vector<bool> reaches = clear_before_infer_or_deny();
+    for (std::size_t i = 0; i < graph_.size(); ++i) {
+      const bool listed = said_[i].category == category::deny;
+      if (listed || (reaches[i] && reads_painted(i, paint::deny))) painted_[i] = paint::deny;
+    }
+  }
+  /// Pass 3. infer and clear with an allow before and an allow behind become allow.
+  void allow_between_allows() {
+    std::vector<bool> below(graph_.size()), above(graph_.size());
+    for (std::size_t i = 0; i < graph_.size(); ++i) {
+      const auto& reads = graph_[i].producers;
+      below[i] = may_turn(i) && std::any_of(reads.begin(), reads.end(), [&](std::size_t from) {
+                   return gives_floats(graph_[from]) && (is_allow(from) || below[from]);
+                 });
+    }
+    for (std::size_t i = graph_.size(); i-- > 0;) {
+      const auto readers = graph_.consumers(i);
+      above[i] = below[i] && gives_floats(graph_[i]) &&
+                 std::any_of(readers.begin(), readers.end(), [&](std::size_t to) { return is_allow(to) || above[to]; });
+      if (above[i]) painted_[i] = paint::allow;
+    }
+  }
+  /// Pass 4. An infer that reads an allow and no deny becomes allow.
+  void allow_infer_after_allow() {
+    for (std::size_t i = 0; i < graph_.size(); ++i) {
+      if (painted_[i] != paint::none || !may_turn(i) || said_[i].category != category::infer) continue;
+      if (reads_painted(i, paint::allow) && !reads_painted(i, paint::deny)) painted_[i] = paint::allow;
+    }
+  }
+  /// Pass 5. clear connected to an allow, either way, through clear becomes allow; also one that gives integers, but
+  /// nothing behind it.
+  void allow_clear_beside_allow() {
+    std::vector<std::size_t> open;
+    for (std::size_t i = 0; i < graph_.size(); ++i) {
+      if (painted_[i] == paint::allow) open.push_back(i);
+    }
+    while (!open.empty()) {
+      const std::size_t from = open.back();
+      open.pop_back();
+      const auto visit = [&](std::size_t i) {
+        if (painted_[i] != paint::none || !may_turn(i) || said_[i].category != category::clear) return;
+        painted_[i] = paint::allow;
+        open.push_back(i);
+      };
+      for (const std::size_t i : graph_[from].producers) {
+        if (gives_floats(graph_[i])) visit(i);
+      }
+      if (!gives_floats(graph_[from])) continue;
+      for (const std::size_t i : graph_.consumers(from)) visit(i);
+    }
+  }
+  /// Pass 6. allow-operators of the list that have no kernel in the low precision lose their paint; what was painted
+  /// because of them keeps it.
+  void drop_without_kernel() {
+    for (std::size_t i = 0; i < graph_.size(); ++i) {
+      if (is_allow(i) && !convertible_[i]) painted_[i] = paint::none;
+    }
+  }
+  /// Pass 7. A cast to FP32 that only allow reads is painted, too.
+  void allow_casts_before_allow() {
+    for (std::size_t i = 0; i < graph_.size(); ++i) {
+      const auto readers = graph_.consumers(i);
+      if (cast_target(graph_[i]) != precision::fp32 || readers.empty()) continue;
+      if (std::all_of(readers.begin(), readers.end(), [&](std::size_t to) { return painted_[to] == paint::allow; }))
+        painted_[i] = paint::allow;
+    }
+  }
+
+  plan made(precision low) const {
+    plan p{graph_.size()};
+    for (std::size_t i = 0; i < graph_.size(); ++i) {
+      if (!graph_[i].choosable) continue;
+      p[i] = said_[i].fixed                ? said_[i].compute
+             : painted_[i] != paint::allow ? own_[i]
+             : is_allow(i)                 ? lowered(said_[i], low)
+                                           : low;
+    }
+    return p;
+  }
+
+ private:
+  bool has_floats(const op_info& op) const {
+    return gives_floats(op) || std::ranges::any_of(op.inputs, &tensor_info::floating) ||
+           std::ranges::any_of(op.producers, [&](std::size_t from) { return gives_floats(graph_[from]); });
+  }
+  static bool has_kernel(const op_info& op, const tensorflow_pass_settings& settings) {
+    return std::none_of(settings.without_kernel.begin(), settings.without_kernel.end(),
+                        [&](const std::string& kind) { return policy::same_operator(op.kind, kind); });
+  }
+  bool is_allow(std::size_t i) const { return said_[i].category == category::allow && graph_[i].choosable; }
+  bool may_turn(std::size_t i) const {
+    const bool open = said_[i].category == category::infer || said_[i].category == category::clear;
+    return open && convertible_[i] && painted_[i] != paint::deny;
+  }
+  bool reads_painted(std::size_t i, paint wanted) const {
+    const auto& reads = graph_[i].producers;
+    return std::any_of(reads.begin(), reads.end(),
+                       [&](std::size_t from) { return painted_[from] == wanted && gives_floats(graph_[from]); });
+  }
+  /// infer, deny, and the clear from which only clear leads to one of them: what pass 2 may spread to.
+  std::vector<bool> clear_before_infer_or_deny() const {
+    std::vector<bool> reaches(graph_.size());
+    for (std::size_t i = graph_.size(); i-- > 0;) {
+      const auto readers = graph_.consumers(i);
+      reaches[i] = said_[i].category == category::infer || said_[i].category == category::deny ||
+                   (said_[i].category == category::clear && gives_floats(graph_[i]) &&
+                    std::any_of(readers.begin(), readers.end(), [&](std::size_t to) { return reaches[to]; }));
+    }
+    return reaches;
+  }
+
+  const op_graph& graph_;
+  std::vector<precision> own_;
+  std::vector<decision> said_;
+  std::vector<bool> convertible_;
+  std::vector<paint> painted_;
+};
+
+}  // namespace detail
+
+/// Returns: a plan of `settings.low` and FP32 that fits `graph`, but for operators whose precision a cast of the
+/// model's own or a fixed decision says. An operator that is not choosable hands its paint on (a Reshape between two
+/// allows joins them) and has FP32 in the plan. Throws: what the policy throws.
+template <OperatorPolicy P>
+plan tensorflow_pass(const P& policy, const op_graph& graph, const tensorflow_pass_settings& settings) {
+  detail::tensorflow_painter painter{policy, graph, settings};
+  painter.allow_listed();
+  painter.spread_deny();
+  painter.allow_between_allows();
+  if (settings.infer_follows_allow) painter.allow_infer_after_allow();
+  painter.allow_clear_beside_allow();
+  painter.drop_without_kernel();
+  painter.allow_casts_before_allow();
+  return painter.made(settings.low);
+}
+
+namespace detail {
+
+/// The policy whose lists stand beneath a user's rules.
+template <class P>
+const P& beneath(const P& policy) {
+  return policy;
+}
+template <class Over>
+const auto& beneath(const policy::custom<Over>& listed) {
+  return beneath(listed.over);
+}
+
+}  // namespace detail
+
+/// TensorFlow's own lists and precision, with pass 4 as TensorFlow 2.21 has it, also with a user's rules over them
+/// (custom<tensorflow>). Any other policy: FP16, with pass 4.
+/// Throws: `settings_error` as tensorflow::check.
+template <OperatorPolicy P>
+plan tensorflow_pass(const P& policy, const op_graph& graph, std::vector<std::string> without_kernel = {}) {
+  tensorflow_pass_settings settings{.without_kernel = std::move(without_kernel)};
+  const auto& amp = detail::beneath(policy);
+  if constexpr (std::same_as<std::remove_cvref_t<decltype(amp)>, policy::tensorflow>) {
+    amp.check();
+    settings.low = amp.low;
+    settings.infer_follows_allow = amp.infer_follows_allow;
+  }
+  return tensorflow_pass(policy, graph, settings);
+}
+
+}  // namespace comp::autocast

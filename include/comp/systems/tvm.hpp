@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// TVM's mixed precision: a function of the call says of each operator whether it is ALLOW, FOLLOW or DENY, in what it
+// accumulates and what it gives. Functions are registered per operator, with a priority level.
+//   tvm amp{.low = precision::fp16};
+//   amp.registry.add("nn.conv2d", [](const op_info& call, precision low) -> conversion {...}, 11);
+// Use with systems/tvm_pass.hpp for the plan that ToMixedPrecision would run. Any two precisions, FP8 too.
+// Relax, TVM's later IR, has lists of its own, sums in FP32 and denies what is not registered: relax().
+// Source: TVM RFC 0006; src/relay/transforms/to_mixed_precision.cc and src/node/attr_registry.h (levels) at 21095b98;
+// src/relax/transform/to_mixed_precision.cc at 5d4dc872.
+#pragma once
+
+#include <algorithm>
+#include <comp/core/decision.hpp>
+#include <comp/core/error.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/precision.hpp>
+#include <comp/systems/kind_lists.hpp>
+#include <comp/systems/tvm_lists.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::policy {
+
+/// The RFC's answer to a call: [conversion category, accumulation dtype, output dtype]. The precisions count only when
+/// the operator runs low.
+struct conversion {
+  comp::category category = comp::category::follow;
+  precision accumulate = precision::fp32;
+  precision output = precision::fp32;
+};
+using conversion_rule = std::function<conversion(const op_info& call, precision low)>;
+
+namespace tvm_lists {
+inline const kind_table& relay() {
+  static const kind_table made = kind_table{true}
+                                     .add(aliases)
+                                     .add(category::allow, relay_always)
+                                     .add(category::follow, relay_follow)
+                                     .add(category::deny, relay_never)
+                                     .take_sorted();
+  return made;
+}
+inline const kind_table& relax() {
+  static const kind_table made = kind_table{true, "relax."}
+                                     .add(relax_aliases)
+                                     .add(category::allow, relax_always)
+                                     .add(category::follow, relax_follow)
+                                     .take_sorted();
+  return made;
+}
+}  // namespace tvm_lists
+
+/// Rules per operator, in TVM's names or ATen's. TVM's defaults are in it, at the default level, until `cleared`:
+/// Relay's, or Relax'.
+class tvm_registry {
+ public:
+  static constexpr int default_level = 10;
+
+  static tvm_registry relax() {
+    tvm_registry made;
+    made.table_ = &tvm_lists::relax;
+    return made;
+  }
+
+  /// No rule at all: every operator is unregistered.
+  static tvm_registry cleared() {
+    tvm_registry empty;
+    empty.has_defaults_ = false;
+    return empty;
+  }
+
+  /// A higher level replaces a lower one, whichever came first.
+  /// Throws: `settings_error` when the operator has a rule of the same level.
+  tvm_registry& add(std::string_view op, conversion_rule rule, int level = default_level) {
+    require<settings_error>(rule != nullptr,
+                            "the conversion rule of \"{}\" is empty (it cannot be called): give a function", op);
+    const std::string name{theirs(op)};
+    const auto same = std::find_if(rules_.begin(), rules_.end(), [&](const entry& e) { return e.op == name; });
+    const bool listed = category_of(name) != nullptr;
+    const bool taken = same != rules_.end() ? same->level == level : listed && level == default_level;
+    require<settings_error>(!taken,
+                            "\"{}\" has a conversion rule of level {} already (a higher level replaces, equal ones "
+                            "contradict): register it with level {}",
+                            op, level, level + 1);
+    if (same == rules_.end() && !(listed && level < default_level))
+      rules_.push_back({name, std::move(rule), level});
+    else if (same != rules_.end() && same->level < level)
+      *same = {name, std::move(rule), level};
+    return *this;
+  }
+
+  std::string_view theirs(std::string_view kind) const { return table_().theirs(kind); }
+  /// Null: the user gave none. Then the defaults may have one: `category_of`.
+  const conversion_rule* rule_of(std::string_view theirs) const {
+    const auto found = std::find_if(rules_.begin(), rules_.end(), [&](const entry& e) { return e.op == theirs; });
+    return found == rules_.end() ? nullptr : &found->rule;
+  }
+  const comp::category* category_of(std::string_view theirs) const {
+    return has_defaults_ ? table_().category_of(theirs) : nullptr;
+  }
+  bool has(std::string_view theirs) const { return rule_of(theirs) != nullptr || category_of(theirs) != nullptr; }
+  void offer_all(nearest_word& near) const {
+    if (has_defaults_) table_().offer_all(near);
+    for (const entry& e : rules_) near.offer(e.op);
+  }
+
+ private:
+  struct entry {
+    std::string op;
+    conversion_rule rule;
+    int level;
+  };
+  std::vector<entry> rules_ = {};
+  const kind_table& (*table_)() = &tvm_lists::relay;
+  bool has_defaults_ = true;
+};
+
+/// What becomes of an operator without a rule: it follows its inputs, said once per kind (tvm_pass) or not at all; or
+/// it is an error. TVM's missing_op_mode 1, 2 and 0. Or it runs in full precision, as in Relax.
+enum class missing_rule : std::uint8_t { warn, silent, error, deny };
+
+struct tvm {  // models comp::OperatorPolicy
+  tvm_registry registry = {};
+  precision low = precision::fp16;
+  precision full = precision::fp32;
+  std::optional<precision> accumulate = {};  // of operators that TVM's own lists allow; nothing: `low`, Relay's
+  missing_rule missing = missing_rule::warn;
+  std::vector<precision> supported = {all_precisions.begin(), all_precisions.end()};  // by the device
+
+  /// Throws: `settings_error`, naming the operator, when a rule throws, answers with a category that TVM lacks or with
+  /// a precision that is not `supported`; and for an operator without a rule where that is an error.
+  decision classify(const op_info& op) const {
+    const std::string_view theirs = registry.theirs(op.kind);
+    if (const conversion_rule* rule = registry.rule_of(theirs)) return checked(op, ask(*rule, op));
+    const category* listed = registry.category_of(theirs);
+    require<settings_error>(listed != nullptr || missing != missing_rule::error, "{}",
+                            listed == nullptr ? unregistered(op, 1) : "");
+    const category unlisted = missing == missing_rule::deny ? category::deny : category::follow;
+    const category found = listed == nullptr ? unlisted : *listed;
+    return checked(op, {found, found == category::allow ? accumulate.value_or(low) : low, low});
+  }
+
+  /// Returns: one sentence for each kind of `graph` that has no rule.
+  std::vector<std::string> warnings(const op_graph& graph) const {
+    std::vector<std::pair<const op_info*, std::size_t>> kinds;
+    const auto same = [this](const op_info& op) {
+      return [this, &op](const auto& seen) { return registry.theirs(seen.first->kind) == registry.theirs(op.kind); };
+    };
+    for (const op_info& op : graph) {
+      if (registry.has(registry.theirs(op.kind))) continue;
+      const auto seen = std::find_if(kinds.begin(), kinds.end(), same(op));
+      if (seen == kinds.end())
+        kinds.push_back({&op, 1});
+      else
+        ++seen->second;
+    }
+    std::vector<std::string> sentences;
+    for (const auto& [op, count] : kinds) sentences.push_back(unregistered(*op, count));
+    return sentences;
+  }
+
+ private:
+  conversion ask(const conversion_rule& rule, const op_info& op) const {
+    try {
+      return rule(op, low);
+    } catch (const std::exception& thrown) {
+      throw settings_error{
+          fmt::format("the conversion rule of \"{}\" failed for operator \"{}\" ({}): correct the rule", op.kind,
+                      op.name, thrown.what())};
+    }
+  }
+  decision checked(const op_info& op, const conversion& said) const {
+    require<settings_error>(
+        said.category == category::allow || said.category == category::follow || said.category == category::deny,
+        "the conversion rule of \"{}\" says {} for operator \"{}\" (TVM has allow, follow and deny): "
+        "answer with one of them",
+        op.kind, name(said.category), op.name);
+    if (said.category == category::deny) return {.category = said.category, .compute = full, .output = full};
+    for (const precision p : {low, said.accumulate, said.output}) {
+      require<settings_error>(
+          std::find(supported.begin(), supported.end(), p) != supported.end(),
+          "operator \"{}\" (\"{}\") is to use {} (this device lacks it): choose another low precision "
+          "or correct the rule",
+          op.name, op.kind, name(p));
+    }
+    return {.category = said.category, .compute = low, .accumulate = said.accumulate, .output = said.output};
+  }
+  std::string unregistered(const op_info& op, std::size_t count) const {
+    nearest_word near{registry.theirs(op.kind)};
+    registry.offer_all(near);
+    return fmt::format("\"{}\" has no conversion rule, {} time{} in this model (it follows its inputs): register one{}",
+                       op.kind, count, count == 1 ? "" : "s",
+                       near.found().empty() ? "" : fmt::format(", or did you mean \"{}\"?", near.found()));
+  }
+};
+
+/// relax.transform.ToMixedPrecision: FP16, summed in `out_dtype` and rounded to FP16 by a cast.
+inline tvm relax(precision out_dtype = precision::fp32) {
+  return {.registry = tvm_registry::relax(), .accumulate = out_dtype, .missing = missing_rule::deny};
+}
+
+}  // namespace comp::policy

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <comp/files/plan_file.hpp>
+#include <csignal>
+
+#include "observe/made_up.hpp"
+#include "observe/scratch.hpp"
+
+using comp::json;
+
+namespace {
+const comp::op_graph model = made_up::graph(12);
+const comp::plan chosen = comp::parse_plan("b1b1b1b1b011");
+
+json saved() {
+  const scratch folder;
+  comp::save(chosen, model, made_up::machine(), folder / "plan.json");
+  return json::parse(text_of(folder / "plan.json"));
+}
+template <class E>
+std::string refusal(const json& document, const comp::op_graph& graph = model) {
+  return message_of<E>([&] { comp::read_plan(document.dump(), graph, nullptr, "p.json"); });
+}
+comp::op_graph changed(auto change) {
+  std::vector<comp::op_info> operators{model.begin(), model.end()};
+  change(operators);
+  return operators;
+}
+}  // namespace
+
+TEST_CASE("a saved plan is loaded as it was, without a warning on the same machine") {
+  const scratch folder;
+  const auto machine = made_up::machine();
+  comp::save(chosen, model, machine, folder / "plan.json");
+  const auto loaded = comp::load_plan(folder / "plan.json", model, &machine);
+  CHECK(loaded.plan == chosen);
+  CHECK(loaded.warnings.empty());
+  CHECK(folder.files() == 1);  // nothing temporary is left
+}
+
+TEST_CASE("a plan file can be read and edited by a person: one operator per line") {
+  const scratch folder;
+  comp::save(chosen, model, made_up::machine(), folder / "plan.json");
+  const std::string text = text_of(folder / "plan.json");
+  CHECK(has(text, "\n    {\"kind\":\"linear\",\"name\":\"block0.linear0\",\"precision\":\"bf16\"},\n"));
+  CHECK(has(text, "\n  \"plan\": \"b1b1b1b1b011\""));
+}
+
+TEST_CASE("a plan saved alone is checked by its size only, and the loader says so") {
+  const scratch folder;
+  comp::save(chosen, folder / "plan.json");
+  const auto loaded = comp::load_plan(folder / "plan.json", model);
+  CHECK(loaded.plan == chosen);
+  REQUIRE(loaded.warnings.size() == 1);
+  CHECK(has(loaded.warnings[0], "does not say which model it is for"));
+  CHECK_THROWS_AS((void)comp::load_plan(folder / "plan.json", made_up::graph(11)), comp::plan_error);
+}
+
+TEST_CASE("a plan for another model is refused, saying what differs") {
+  const json file = saved();
+  CHECK(refusal<comp::plan_error>(file, made_up::graph(13)) ==
+        "\"p.json\" is for a model with 12 operators, this one has 13 (the first that the file lacks is operator 12, "
+        "\"block1.linear0\" (\"linear\")): use a plan that was found for this model, or search again");
+  CHECK(refusal<comp::plan_error>(file, made_up::graph(11)) ==
+        "\"p.json\" is for a model with 12 operators, this one has 11 (the first that the model lacks is operator 11, "
+        "\"block0.add11\" (\"add\")): use a plan that was found for this model, or search again");
+  const auto shorter = changed([](auto& ops) {
+    ops[3].name = "norm";
+    ops.pop_back();
+  });
+  CHECK(has(refusal<comp::plan_error>(file, shorter),
+            "its operator 3 is \"block0.softmax3\" (\"softmax\"), the model's is \"norm\""));
+  CHECK(has(refusal<comp::plan_error>(file, changed([](auto& ops) { ops[4].name = "stem"; })),
+            "its operator 4 is \"block0.matmul4\" (\"matmul\"), the model's is \"stem\" (\"matmul\")"));
+  CHECK(has(refusal<comp::plan_error>(file, changed([](auto& ops) { ops[5].kind = "mul"; })),
+            "its operator 5 is \"block0.add5\" (\"add\"), the model's is \"block0.add5\" (\"mul\")"));
+  CHECK(has(refusal<comp::plan_error>(file, changed([](auto& ops) { ops[6].outputs[0].shape[0] = 16; })),
+            "the operators agree, so shapes, edges or what is choosable changed"));
+}
+
+TEST_CASE("a plan that lowers an operator that cannot be chosen is refused, saved or loaded") {
+  const auto fixed = changed([](auto& ops) { ops[0].choosable = false; });
+  const scratch folder;
+  CHECK_THROWS_AS(comp::save(chosen, fixed, {}, folder / "plan.json"), comp::plan_error);
+  comp::save(chosen, folder / "plan.json");
+  CHECK_THROWS_AS((void)comp::load_plan(folder / "plan.json", fixed), comp::plan_error);
+}
+
+TEST_CASE("plan string and operator list must agree; either is enough") {
+  json file = saved();
+  file["operators"][9]["precision"] = "fp32";
+  CHECK(has(refusal<comp::plan_error>(file),
+            "its plan gives operator 9 (\"block0.softmax9\") fp16, its operator list fp32"));
+  file.erase("plan");
+  CHECK(comp::read_plan(file.dump(), model, nullptr, "p.json").plan == comp::parse_plan("b1b1b1b1b111"));
+  file = saved();
+  file.erase("operators");
+  CHECK(comp::read_plan(file.dump(), model, nullptr, "p.json").plan == chosen);
+  file.erase("plan");
+  CHECK(has(refusal<comp::file_error>(file), "field \"plan\" or \"operators\""));
+}
+
+TEST_CASE("other hardware is reported, not refused") {
+  comp::hardware other = made_up::machine();
+  other.name = "Other CPU";
+  other.isa.pop_back();
+  other.threads = 64;
+  const auto loaded = comp::read_plan(saved().dump(), model, &other, "p.json");
+  CHECK(loaded.plan == chosen);
+  REQUIRE(loaded.warnings.size() == 3);
+  CHECK(has(loaded.warnings[0], "the device was \"Made-up CPU <9>\", here it is \"Other CPU\""));
+  CHECK(has(loaded.warnings[1], "avx512_bf16"));
+  CHECK(has(loaded.warnings[2], "64"));
+}
+
+TEST_CASE("a malformed plan file is refused") {
+  const auto with = [](const char* field, const json& value) {
+    json file = saved();
+    file[field] = value;
+    return refusal<comp::file_error>(file);
+  };
+  CHECK(has(with("comp_plan", 2), "field comp_plan is 2 "));
+  CHECK(has(with("plan", 11), "field plan is 11 (a text is needed)"));
+  CHECK(has(with("plan", "b1b1b1b1b01?"), "field plan is "));
+  CHECK(has(with("operators", "all"), "field operators is \"all\" (a list is needed)"));
+  CHECK(has(with("operators", {{{"name", "x"}, {"kind", "y"}, {"precision", "int8"}}}), "precision is \"int8\""));
+  CHECK(has(with("operators", {1}), "field operators[0] is 1 (an object is needed)"));
+  CHECK(has(with("model", {{"fingerprint", 5}}), "field model.fingerprint is 5"));
+  CHECK(has(with("hardware", json::object()), "field hardware is "));
+  CHECK(has(with("speedup", "fast"), "field speedup is \"fast\""));
+  CHECK(has(with("precisions", {"fp12"}), "field precisions[0] is \"fp12\""));
+  CHECK(has(with("pla", 1), "field pla is 1 (no such field"));
+  CHECK(has(refusal<comp::file_error>(json::array()), "the text is array of 0"));
+}
+
+TEST_CASE("a path that cannot be read is named with the reason") {
+  const scratch folder;
+  const auto refused = [](const std::string& path) {
+    return message_of<comp::file_error>([&] { (void)comp::load_plan(path, model); });
+  };
+  CHECK(has(refused(folder / "none.json"), "none.json\" cannot be opened (No such file or directory)"));
+  CHECK(has(refused(folder / ""), "no regular file"));
+  CHECK(has(refused("/dev/zero"), "no regular file"));
+  CHECK(::truncate((write_text(folder / "huge.json", ""), (folder / "huge.json").c_str()), off_t{1} << 32) == 0);
+  CHECK(has(refused(folder / "huge.json"), "is larger than 67108864 bytes"));
+}
+
+TEST_CASE("a file that cannot be written is named with the reason, and the old one stays") {
+  const scratch folder;
+  const auto refused = [](const std::string& path) {
+    return message_of<comp::file_error>([&] { comp::save(chosen, path); });
+  };
+  CHECK(has(refused("/dev/full"), "\"/dev/full\" cannot be written (No space left on device)"));
+  CHECK(has(refused(folder / "no/plan.json"), "No such file or directory"));
+  CHECK(has(refused(folder / ""), "Is a directory"));
+
+  comp::save(chosen, folder / "plan.json");
+  const std::string before = text_of(folder / "plan.json");
+  rlimit old = {};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &old) == 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{16, old.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const std::string said = refused(folder / "plan.json");
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &old) == 0);
+  std::signal(SIGXFSZ, handler);
+  CHECK(has(said, "cannot be written (File too large)"));
+  CHECK(text_of(folder / "plan.json") == before);
+  CHECK(folder.files() == 1);
+}
+
+TEST_CASE("a rewritten file keeps its permissions") {
+  const scratch folder;
+  comp::save(chosen, folder / "plan.json");
+  REQUIRE(::chmod((folder / "plan.json").c_str(), 0640) == 0);
+  comp::save(chosen, folder / "plan.json");
+  struct stat about = {};
+  REQUIRE(::stat((folder / "plan.json").c_str(), &about) == 0);
+  CHECK((about.st_mode & 0777) == 0640);
+}
+
+TEST_CASE("names that are no UTF-8 do not keep a plan from its model") {
+  const auto odd = changed([](auto& ops) { ops[0].name = "caf\xe9"; });
+  const scratch folder;
+  comp::save(chosen, odd, {}, folder / "plan.json");
+  CHECK(comp::load_plan(folder / "plan.json", odd).plan == chosen);
+}
+
+TEST_CASE("a message shows no control characters of a file") {
+  json file = saved();
+  file["\x1b[2J"] = 1;
+  const std::string unknown = refusal<comp::file_error>(file);
+  CHECK(has(unknown, "field \"\\u001b[2J\" is 1"));
+  file = saved();
+  file["operators"][0]["name"] = "\x1b[2J" + std::string(10'000, 'x');
+  const std::string other = refusal<comp::plan_error>(file);
+  CHECK(has(other, "its operator 0 is \"\\u001b[2Jxxx"));
+  CHECK(other.size() < 500);
+  for (const char c : unknown + other) CHECK(c >= ' ');
+}

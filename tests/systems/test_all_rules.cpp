@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <doctest/doctest.h>
+
+#include <comp/autocast/casts.hpp>
+#include <comp/systems/all_rules.hpp>
+#include <map>
+#include <set>
+#include <string>
+
+#include "autocast/model_graphs.hpp"
+
+namespace {
+using comp::precision;
+using comp::autocast::all_rules;
+using comp::autocast::casts;
+
+TEST_CASE("every system has a plan for every model, and each is the plan of its own pass") {
+  for (const comp::op_graph& graph : {model_graphs::vgg16(), model_graphs::bert(2), model_graphs::gcn()}) {
+    for (const precision low : {precision::fp16, precision::bf16}) {
+      std::set<std::string> names;
+      for (const auto& [name, types] : all_rules(graph, low)) {
+        CAPTURE(name);
+        CHECK(names.insert(name).second);
+        CHECK_NOTHROW(comp::require_fits(types.plan, graph));
+        CHECK(types.plan.count_low() > 0);
+        for (const precision p : types.plan) CHECK((p == low || p == precision::fp32));
+      }
+      CHECK(names == std::set<std::string>{"pytorch", "tensorflow", "tvm", "paddle OD", "paddle O1", "paddle O2"});
+    }
+  }
+}
+
+TEST_CASE("the lists are those of the machine: softmax on a GPU is FP32 in BF16 too, on a CPU it follows") {
+  const comp::op_graph graph{{{.name = "a", .kind = "matmul"}, {.name = "b", .kind = "softmax"}}};
+  const comp::hardware gpu{.kind = comp::device_kind::cuda}, cpu{.kind = comp::device_kind::cpu};
+  CHECK(all_rules(graph, precision::bf16, gpu)[0].types.plan.str() == "b1");
+  CHECK(all_rules(graph, precision::fp16, cpu)[0].types.plan.str() == "00");
+  CHECK(all_rules(graph, precision::bf16)[0].types.plan.str() == "bb");
+  CHECK(all_rules(graph, precision::fp16)[0].types.plan.str() == "01");
+}
+
+TEST_CASE("on BERT the systems rank by how much they lower, and Paddle's O2 needs the fewest casts of parameters") {
+  // Derived by hand, per layer: OD six Linear and two products; PyTorch adds scale, two dropouts and GELU; TVM has
+  // GELU's erf in FP32; TensorFlow has softmax and its dropout low; Paddle's O2 as TensorFlow, with the parameters
+  // stored low.
+  const comp::op_graph bert = model_graphs::bert(2);
+  std::map<std::string, std::size_t> low, parameter_casts;
+  for (const auto& [name, types] : all_rules(bert, precision::fp16)) {
+    low[name] = types.plan.count_low();
+    for (const auto& c : casts(bert, types).forward) parameter_casts[name] += c.input.has_value();
+  }
+  CHECK(low["paddle OD"] == 2 * 8 + 1);
+  CHECK(low["pytorch"] == 2 * 12 + 1);
+  CHECK(low["paddle O1"] == low["pytorch"]);
+  CHECK(low["tvm"] == 5 + 2 * 11 + 1);
+  CHECK(low["tensorflow"] == 2 * 14 + 1);
+  CHECK(low["paddle O2"] == 2 * 14 + 2);
+  CHECK(parameter_casts["pytorch"] == 2 * 12 + 2);
+  CHECK(parameter_casts["paddle O2"] == 3);  // the tables of embeddings, stored low and looked up in FP32
+}
+
+TEST_CASE("rules for a precision that the systems lack are refused") {
+  CHECK_THROWS_WITH_AS(all_rules(model_graphs::gcn(), precision::tf32),
+                       "rules for tf32 (every system has them for fp16 and bf16 only): choose one of these",
+                       comp::settings_error);
+}
+}  // namespace

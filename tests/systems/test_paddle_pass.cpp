@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Expected plans are derived by hand from the guide's rules for O1 and O2 and from Paddle's lists: white runs low,
+// black runs in FP32, the rest runs low when all its inputs, parameters too, are low, else in FP32.
+// Those of random graphs are Paddle's own (paddle_typed.py).
+#include <doctest/doctest.h>
+
+#include <comp/autocast/casts.hpp>
+#include <comp/systems/paddle_pass.hpp>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "autocast/model_graphs.hpp"
+
+namespace {
+using comp::precision;
+using comp::autocast::casts;
+using comp::autocast::decorate;
+using comp::autocast::paddle_pass;
+using comp::policy::paddle;
+using comp::policy::paddle_level;
+using comp::policy::paddle_version;
+using model_graphs::builder;
+using model_graphs::spaced;
+using model_graphs::weight;
+
+std::string plan_of(const paddle& amp, const comp::op_graph& graph) { return paddle_pass(amp, graph).plan.str(); }
+std::string times(int n, const std::string& text) {
+  std::string all;
+  for (int i = 0; i < n; ++i) all += text;
+  return all;
+}
+
+/// The guide's SimpleNet: nine Linear, each a matmul and an add, then the mean squared error. `low_data`: the data set
+/// gives FP16, as the guide asks of O2 in static graphs. Linear 1 to 8 have the tag of the guide's fp16_guard example.
+comp::op_graph simple_net(bool low_data = false) {
+  const std::int64_t batch = 2048, width = 8192;
+  const precision data = low_data ? precision::fp16 : precision::fp32;
+  builder net;
+  std::size_t at = 0;
+  for (int l = 0; l < 9; ++l) {
+    const std::string n = "linears." + std::to_string(l);
+    const comp::tensor_info input{.shape = {batch, width}, .dtype = data};
+    at = l == 0 ? net.add(n + ".matmul", "matmul_v2", {}, {batch, width}, {input, weight({width, width})})
+                : net.add(n + ".matmul", "matmul_v2", {at}, {batch, width}, {weight({width, width})});
+    at = net.add(n + ".add", "elementwise_add", {at}, {batch, width}, {weight({width})});
+  }
+  net.add("loss", "mse_loss", {at}, {}, {{.shape = {batch, width}, .dtype = data}});
+  return std::move(net).made();
+}
+paddle of_guide(paddle_level level) { return {.level = level, .version = paddle_version::guide}; }
+
+TEST_CASE("the guide's FP32 and O1 training of SimpleNet: add on the custom white list makes all nine Linear FP16") {
+  CHECK(plan_of(of_guide(paddle_level::o0), simple_net()) == times(18, "1") + "1");
+  paddle amp = of_guide(paddle_level::o1);
+  CHECK(plan_of(amp, simple_net()) == times(9, "01") + "1");  // the bias is FP32, so is the add
+  amp.custom_white_list = {"elementwise_add"};
+  CHECK(plan_of(amp, simple_net()) == times(18, "0") + "1");  // the square in the loss is black
+  amp.version = paddle_version::v3;
+  CHECK(plan_of(amp, simple_net()) == times(18, "0") + "1");
+}
+
+TEST_CASE("the guide's O2 training of SimpleNet gives its loss in FP16, Paddle 3 promotes it to the label's FP32") {
+  // In the guide: "loss: [array([0.6743], dtype=float16)]".
+  CHECK(plan_of(of_guide(paddle_level::o2), simple_net()) == times(19, "0"));
+  CHECK(plan_of({.level = paddle_level::o2}, simple_net()) == times(18, "0") + "1");
+  CHECK(plan_of({.level = paddle_level::o2}, simple_net(true)) == times(19, "0"));
+  CHECK(plan_of({.level = paddle_level::o2, .use_promote = false}, simple_net()) == times(19, "0"));
+}
+
+TEST_CASE("the guide's fp16_guard: the first Linear and the loss stay in FP32") {
+  // In the guide: "loss: [array([0.6691731], dtype=float32)]".
+  paddle amp = of_guide(paddle_level::o2);
+  amp.use_fp16_guard = true;
+  for (int l = 1; l < 9; ++l) amp.fp16_guard.push_back("linears." + std::to_string(l));
+  const auto made = paddle_pass(amp, simple_net());
+  CHECK(made.plan.str() == "11" + times(16, "0") + "1");
+  CHECK(made.parameters[0] == precision::fp32);
+  CHECK(made.parameters[2] == precision::fp16);
+}
+
+TEST_CASE("OD runs only the white list low: every add in FP32, with a cast there and back for each Linear") {
+  const auto made = paddle_pass({.level = paddle_level::od}, simple_net());
+  CHECK(made.plan.str() == times(9, "01") + "1");
+}
+
+TEST_CASE("O2 casts parameters before training: its steps have casts of data and loss only, O1's one per parameter") {
+  const auto steps = [](const paddle& amp) {
+    return casts(simple_net(), paddle_pass(amp, simple_net())).forward.size();
+  };
+  CHECK(steps(of_guide(paddle_level::o2)) == 2);  // data and label
+  paddle o1 = of_guide(paddle_level::o1);
+  o1.custom_white_list = {"elementwise_add"};
+  CHECK(steps(o1) == 1 + 18 + 1);  // data, weights and biases, what the loss reads
+}
+
+TEST_CASE("decorate keeps batch norm and layer norm in FP32, has master weights, and does nothing below O2") {
+  builder net;
+  std::size_t at = net.add("conv", "conv2d", {}, {4, 8, 2, 2}, {{.shape = {4, 3, 2, 2}}, weight({8, 3, 1, 1})});
+  for (const char* norm : {"batch_norm", "layer_norm", "instance_norm", "group_norm"})
+    at = net.add(norm, norm, {at}, {4, 8, 2, 2}, {weight({8}), weight({8})});
+  const comp::op_graph graph = std::move(net).made();
+  const auto stored = [&](const paddle& amp) { return comp::plan{decorate(amp, graph).parameters}.str(); };
+  CHECK(stored({.level = paddle_level::o2}) == "01110");
+  CHECK(stored(of_guide(paddle_level::o2)) == "01100");
+  CHECK(stored({.level = paddle_level::o2, .low = precision::bf16}) == "b1bbb");
+  CHECK(stored({.level = paddle_level::o2, .excluded_layers = {"conv"}}) == "11110");
+  CHECK(stored({.level = paddle_level::o2, .excluded_types = {"conv2d", "group_norm"}}) == "11111");
+  CHECK(stored({.level = paddle_level::o1}) == "11111");
+  CHECK(decorate({.level = paddle_level::o2}, graph).master_weights);
+  CHECK_FALSE(decorate({.level = paddle_level::o1}, graph).master_weights);
+  // A norm's first input decides: batch norm and layer norm follow the convolution, instance norm's FP32 scale
+  // promotes, and group norm then reads FP32.
+  CHECK(plan_of({.level = paddle_level::o2}, graph) == "00011");
+}
+
+TEST_CASE("O2 without decorate reads FP32 parameters: a bias in FP32 keeps in FP32 what a low one would not") {
+  const comp::op_graph vgg = model_graphs::vgg16();
+  const paddle bare{.level = paddle_level::o2, .decorate = false};
+  CHECK(plan_of(bare, vgg).substr(0, 4) == "0101");  // convolution, ReLU behind a bias of FP32
+  CHECK(plan_of({.level = paddle_level::o2}, vgg).substr(0, 4) == "0000");
+  const auto made = decorate(bare, vgg);
+  CHECK_FALSE(made.master_weights);
+  CHECK(made.parameters == std::vector<precision>(vgg.size(), precision::fp32));
+}
+
+TEST_CASE("decorate is told of master weights, master gradients and the precision of files") {
+  const comp::op_graph vgg = model_graphs::vgg16();
+  const auto usual = decorate({.level = paddle_level::o2}, vgg);
+  CHECK(usual.saved[0] == precision::fp16);
+  CHECK_FALSE(usual.master_gradients);
+  const auto told = decorate(
+      {.level = paddle_level::o2, .master_weight = false, .master_grad = true, .save_dtype = precision::fp32}, vgg);
+  CHECK_FALSE(told.master_weights);
+  CHECK(told.master_gradients);
+  CHECK(told.parameters[0] == precision::fp16);
+  CHECK(told.saved[0] == precision::fp32);
+}
+
+TEST_CASE("parameters that are low already are refused: decorated twice") {
+  builder net;
+  net.add("fc", "linear", {}, {4, 8},
+          {{.shape = {4, 2}}, {.shape = {8, 2}, .dtype = precision::fp16, .parameter = true}});
+  const comp::op_graph graph = std::move(net).made();
+  CHECK_THROWS_WITH_AS(paddle_pass({.level = paddle_level::o2}, graph),
+                       "a parameter of operator 0 (\"fc\") is fp16 already (O2 casts parameters once, from FP32): "
+                       "decorate the FP32 model, and only once",
+                       comp::settings_error);
+  CHECK_NOTHROW(paddle_pass({.level = paddle_level::o1}, graph));
+}
+
+TEST_CASE("overlapping lists are refused before anything is decided") {
+  CHECK_THROWS_AS(paddle_pass({.custom_white_list = {"exp"}, .custom_black_list = {"exp"}}, simple_net()),
+                  comp::settings_error);
+}
+
+TEST_CASE("an operator that reads one FP32 tensor and one low runs in FP32, and reads both in FP32") {
+  builder net;
+  const std::size_t a = net.add("a", "matmul_v2", {}, {4, 4}, {{.shape = {4, 4}}, weight({4, 4})});
+  const std::size_t b = net.same("b", "softmax", {a});
+  net.same("sum", "elementwise_add", {a, b});
+  const comp::op_graph graph = std::move(net).made();
+  const auto made = paddle_pass({}, graph);
+  CHECK(made.plan.str() == "011");
+  const auto placed = casts(graph, made);
+  REQUIRE(placed.forward.size() == 3);  // data, weight, and one cast of `a` for softmax and sum
+  CHECK(placed.forward[2].readers == std::vector<std::uint32_t>{1, 2});
+}
+
+/// The operators of a line of paddle_typed.inc; what it says is written in paddle_typed.py.
+comp::op_graph parse(std::istringstream& words) {
+  std::vector<comp::op_info> ops;
+  for (std::string word; words >> word && word != "|";) {
+    std::istringstream parts{word};
+    comp::op_info op{.outputs = {{.shape = {4, 4}}}};
+    std::getline(parts, op.kind, ',');
+    if (op.kind.starts_with("cast:")) {
+      op.outputs[0].dtype = op.kind.back() == 'b' ? precision::bf16 : precision::fp32;
+      op.kind = "cast";
+    }
+    for (std::string read; std::getline(parts, read, ',');) {
+      op.inputs.push_back({.shape = {4, 4}, .parameter = read[0] == 'p'});
+      if (read == "-1" || read[0] == 'p') continue;
+      op.inputs.back().source = std::stoi(read);
+      op.producers.push_back(std::stoul(read));
+    }
+    ops.push_back(std::move(op));
+  }
+  return ops;
+}
+
+TEST_CASE("200 random graphs run at each level as Paddle 3.3.1 runs them") {
+  const paddle o1{.low = precision::bf16}, od{.level = paddle_level::od, .low = precision::bf16};
+  paddle o2{.level = paddle_level::o2, .low = precision::bf16};
+  paddle unpromoted = o2, listed = o1;
+  unpromoted.use_promote = false;
+  o2.decorate = unpromoted.decorate = false;  // a static program's parameters are FP32
+  listed.custom_white_list = {"softmax", "elementwise_add"};
+  listed.custom_black_list = {"tanh"};
+  for (const char* line : {
+#include "paddle_typed.inc"
+       }) {
+    CAPTURE(line);
+    std::istringstream words{line};
+    const comp::op_graph graph = parse(words);
+    for (const paddle& amp : {o1, od, o2, unpromoted, listed}) {
+      std::string theirs;
+      words >> theirs;
+      if (theirs != "-") CHECK(plan_of(amp, graph) == theirs);
+    }
+  }
+}
+
+TEST_CASE("VGG16 under Paddle's O1: convolutions and Linear low; biases in FP32 keep ReLU and pooling there") {
+  const comp::op_graph vgg = model_graphs::vgg16();
+  // conv2d is white; its bias is an elementwise_add on FP32, so ReLU and pooling read FP32. linear_v2 adds its bias
+  // itself: ReLU and dropout follow it. Cross entropy is black.
+  const std::string conv = "01";
+  const std::string blocks =
+      times(2, conv) + "1" + times(2, conv) + "1" + times(3, conv) + "1" + times(3, conv) + "1" + times(3, conv) + "1";
+  CHECK(plan_of({}, vgg) == blocks + spaced("1 1 000 000 0 1"));
+  CHECK(plan_of(of_guide(paddle_level::o1), vgg) == blocks + spaced("1 1 011 011 0 1"));
+  // With add on the white list everything follows the convolutions; the view is not choosable.
+  CHECK(plan_of({.custom_white_list = {"elementwise_add"}}, vgg) == times(31, "0") + spaced("0 1 000 000 0 1"));
+}
+
+TEST_CASE("VGG16 under Paddle's O2: all of it, and the loss where nothing promotes") {
+  // The loss reads low logits and integer labels; softmax_with_cross_entropy is not on O2's black list.
+  CHECK(plan_of({.level = paddle_level::o2}, model_graphs::vgg16()) == times(32, "0") + spaced("1 000 000 0 0"));
+}
+
+TEST_CASE("BERT under Paddle's O1: softmax, norms, residuals, embeddings and loss in FP32") {
+  // lookup_table_v2 is black, so the sums of embeddings read FP32; layer_norm is black, so residual adds read FP32
+  // beside the low dropout. The attention's dropout reads softmax in FP32. GELU follows its linear.
+  const std::string heads = spaced("011 011 011 1");
+  const std::string attention = spaced("0 0 1 1 0 11 0");
+  const std::string layer = heads + attention + spaced("0 1 1 0 0 0 0 1 1");
+  CHECK(plan_of({}, model_graphs::bert(2)) == spaced("111 11 1 1") + layer + layer + spaced("0 1"));
+}
+
+TEST_CASE("BERT under Paddle's O2: only the embeddings, which read FP32 from their black table lookups") {
+  // layer_norm is not black in O2 and follows its first input: the sums of embeddings are FP32, so are norm and
+  // dropout, and the first residual add. That add's norm is FP32 too, and so is every later residual.
+  const std::string heads = spaced("011 011 011 1");
+  const std::string attention = spaced("0 0 0 0 0 11 0");
+  const std::string layer = heads + attention + spaced("0 1 1 0 0 0 0 1 1");
+  CHECK(plan_of({.level = paddle_level::o2}, model_graphs::bert(2)) ==
+        spaced("111 11 1 1") + layer + layer + spaced("0 0"));
+}
+
+TEST_CASE("GCN under Paddle's O1: the sparse product reads an FP32 adjacency, only the dense ones run low") {
+  const std::string expected = spaced("1 0 1 1 1 1 0 1 1 1 1");
+  CHECK(plan_of({}, model_graphs::gcn()) == expected);
+}
+}  // namespace
