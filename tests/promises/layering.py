@@ -18,8 +18,8 @@ PARTS = {
 # A backend may include comp's core, itself and what stands beside it here; none needs the search.
 BACKENDS = {'comp_native': '', 'comp_host': 'comp_native', 'comp_cuda': 'comp_native', 'comp_libtorch': ''}
 # Headers beyond the core that a backend may include: they scale losses, libtorch trains by a plan file without a search
-# and refuses one that the machine has no units for, some data sets are JSON.
-ALSO = {'comp_native': {'comp/observe/json_reader.hpp', 'comp/scaling/settings.hpp', 'comp/scaling/grad_scaler.hpp'},
+# and refuses one that the machine has no units for.
+ALSO = {'comp_native': {'comp/scaling/settings.hpp', 'comp/scaling/grad_scaler.hpp'},
         'comp_libtorch': {'comp/observe/plan_file.hpp', 'comp/policy/tensor_core.hpp', 'comp/scaling/settings.hpp'}}
 
 # Kernels may include these, the core and comp_native/math.
@@ -55,7 +55,7 @@ def wrong_in_part(header, root):
     allowed = {part, *PARTS[part].split()}
     names = [i.split('/') for i in includes(header)]
     return ['/'.join(n) for n in names
-            if (n[0] == 'comp' and n[1] not in allowed) or n[0] in BACKENDS or '..' in n or n[0] in PARTS]
+            if (n[0] == 'comp' and n[1] not in allowed) or n[0] in BACKENDS or n[0] == 'examples' or '..' in n or n[0] in PARTS]
 
 
 def wrong_in_backend(header, backend):
@@ -63,7 +63,7 @@ def wrong_in_backend(header, backend):
     names = [i.split('/') for i in includes(header)]
     return ['/'.join(n) for n in names
             if (n[0] == 'comp' and n[1] != 'core' and '/'.join(n) not in ALSO.get(backend, ()))
-            or (n[0] in BACKENDS and n[0] not in allowed) or n[-1].endswith('.cuh')]
+            or (n[0] in BACKENDS and n[0] not in allowed) or n[0] == 'examples' or n[-1].endswith('.cuh')]
 
 
 def wrong_in_kernel(source):
@@ -92,6 +92,9 @@ def main():
         for header in sorted(root.glob(f'backends/*/include/{backend}/**/*.hpp')):
             faults += [f'{header.relative_to(root)} includes {w}' for w in wrong_in_backend(header, backend)]
             headers.append(header)
+    for reader in sorted(root.glob('examples/data/*.hpp')):  # no backend is needed to read a data set
+        faults += [f'{reader.relative_to(root)} includes {i}' for i in includes(reader) if i.split('/')[0] in BACKENDS]
+        headers.append(reader)
     for source in sorted(root.glob('backends/cuda/kernels/**/*.cu*')):
         faults += [f'{source.relative_to(root)} includes {w}' for w in wrong_in_kernel(source)]
         headers.append(source)
