@@ -36,7 +36,7 @@ APART = {'comp/observe/compare.hpp', 'comp/observe/summary.hpp', 'comp/observe/t
          'comp/policy/devices.hpp', 'comp/strategy/annealing.hpp', 'comp/strategy/beam.hpp', 'comp/strategy/delta_debugging.hpp',
          'comp/strategy/genetic.hpp', 'comp/strategy/hierarchical.hpp', 'comp/strategy/moves.hpp', 'comp/strategy/pareto.hpp',
          'comp/strategy/successive_halving.hpp', 'comp/search/replay.hpp', 'comp/observe/replay_file.hpp', 'comp/observe/warm_start.hpp',
-         'comp/core/stored_state.hpp', 'comp/observe/safetensors.hpp', 'comp/observe/training_file.hpp'}
+         'comp/core/cpu.hpp', 'comp/core/stored_state.hpp', 'comp/observe/safetensors.hpp', 'comp/observe/training_file.hpp'}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 
