@@ -3,9 +3,9 @@
 //   advise --model lenet5 --device A100 --precision fp16
 //   advise --table                                         which precisions each device has
 #include <CLI/CLI.hpp>
+#include <comp/core/cpu.hpp>
 #include <comp/policy/advice.hpp>
 #include <comp/policy/devices.hpp>
-#include <comp_host/device.hpp>
 #include <comp_native/models.hpp>
 #include <cstdio>
 #include <string>
@@ -30,7 +30,7 @@ comp::native::model model_of(const options& o) {
 }
 
 comp::hardware device_of(const options& o) {
-  return o.device == "this" ? comp::host::device{}.hardware() : comp::policy::device_named(o.device);
+  return o.device == "this" ? comp::this_cpu() : comp::policy::device_named(o.device);
 }
 
 void print_table() {
@@ -40,7 +40,7 @@ void print_table() {
   for (const auto& d : comp::policy::known_devices) {
     fmt::print("\n{:<12} {:>8}.{}", d.name, d.compute_capability / 10, d.compute_capability % 10);
     for (const precision p : columns) {
-      fmt::print(" {:>8}", d.compute_capability >= comp::policy::detail::first_capability(p) ? "yes" : "-");
+      fmt::print(" {:>8}", d.compute_capability >= comp::unit_for(p).capability ? "yes" : "-");
     }
   }
   fmt::print("\n");

@@ -26,11 +26,10 @@ torch_models::job_options options_of(const train::options& chosen) {
 
 /// FP16 is supported on a CPU and slow on most; BF16 is fast where there are instructions for it.
 std::vector<comp::precision> sped_up(const comp::hardware& machine) {
-  if (machine.kind == comp::device_kind::cuda) return {comp::precision::fp16, comp::precision::bf16};
   std::vector<comp::precision> found;
-  const auto has = [&](const char* set) { return std::ranges::find(machine.isa, set) != machine.isa.end(); };
-  if (has("avx512_bf16") || has("amx_bf16")) found.push_back(comp::precision::bf16);
-  if (has("avx512_fp16") || has("amx_fp16")) found.push_back(comp::precision::fp16);
+  for (const auto p : {comp::precision::fp16, comp::precision::bf16}) {
+    if (comp::has_unit(p, machine)) found.push_back(p);
+  }
   return found;
 }
 

@@ -94,14 +94,12 @@ class jobs_of {
     chain("gelu", 2, {{.kind = step_kind::gelu}});
     chain("add", 3, {{.kind = step_kind::add, .other = t.z.data()}});
     chain("gelu_backward", 3, {{.kind = step_kind::gelu_backward, .other = t.z.data()}});
-    chain("bias, gelu, dropout, add", 3,
-          {{.kind = step_kind::bias, .vector = t.vector.data(), .period = width},
-           {.kind = step_kind::gelu},
+    chain("gelu, dropout, add", 3,
+          {{.kind = step_kind::gelu},
            {.kind = step_kind::dropout, .mask = {0.1, {9, 4}}},
            {.kind = step_kind::add, .other = t.z.data()}});
-    add("dropout", 2, 0, [&t] { dropout<T>(on, t.x.data(), t.y.data(), t.n, 0.1, {9, 4}); });
-    add("bias_activation", 2, 0,
-        [&t] { bias_activation<T>(on, t.x.data(), t.vector.data(), t.y.data(), t.rows, width, activation::gelu); });
+    chain("dropout", 2, {{.kind = step_kind::dropout, .mask = {0.1, {9, 4}}}});
+    add("add_bias", 2, 0, [&t] { add_bias<T>(on, t.x.data(), t.vector.data(), t.y.data(), t.rows, width); });
     add("transpose", 2, 0, [&t] { transpose<T>(on, t.x.data(), t.y.data(), 1, t.rows, width); });
     add("swap_middle", 2, 0, [&t] { swap_middle<T>(on, t.x.data(), t.y.data(), 1, t.rows, 16, width / 16); });
   }
@@ -183,7 +181,6 @@ class jobs_of {
   }
   void sums() {
     const tensors_type& t = t_;
-    add("sum", 1, 0, [&t] { sum<T>(on, t.x.data(), t.n, t.number.data(), t.scratch.data()); });
     add("column_sums", 1, 0,
         [&t] { column_sums<T>(on, t.x.data(), t.d_vector.data(), t.rows, width, false, t.scratch.data()); });
   }

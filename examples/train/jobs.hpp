@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp_native/data/cifar.hpp>
-#include <comp_native/data/digits.hpp>
-#include <comp_native/data/idx.hpp>
-#include <comp_native/data/text.hpp>
 #include <comp_native/datasets.hpp>
 #include <comp_native/models.hpp>
 #include <comp_native/training.hpp>
+#include <examples/data/cifar.hpp>
+#include <examples/data/digits.hpp>
+#include <examples/data/idx.hpp>
+#include <examples/data/text.hpp>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -54,8 +54,8 @@ inline std::int64_t batch_for(const options& chosen, std::int64_t usual) {
 
 /// The last tenth of a text is for validation; of the rest as many windows as asked for.
 inline job text_job(const options& chosen) {
-  const auto text = native::data::read_text(chosen.data);
-  const native::data::vocabulary letters{text};
+  const auto text = data_sets::read_text(chosen.data);
+  const data_sets::vocabulary letters{text};
   std::vector<std::int32_t> tokens = letters.encode(text);
   const auto cut = static_cast<std::ptrdiff_t>(tokens.size() - tokens.size() / 10);
   std::vector<std::int32_t> held_out(tokens.begin() + cut, tokens.end());
@@ -79,7 +79,7 @@ inline job text_job(const options& chosen) {
 }
 
 /// Reads whatever standard layout `path` is.
-inline native::data::images_split read_images(const std::filesystem::path& path) {
+inline data_sets::images_split read_images(const std::filesystem::path& path) {
   using namespace native::data;
   const std::string name = path.filename().string();
   if (name.ends_with(".csv.gz") || name.ends_with(".csv")) return split(read_digits(path), 0.1);
@@ -88,7 +88,7 @@ inline native::data::images_split read_images(const std::filesystem::path& path)
   return split(read_cifar(path, part::train), 0.1);  // one file: its last tenth is for validation
 }
 
-inline void keep_first(native::data::images& all, std::size_t count) {
+inline void keep_first(data_sets::images& all, std::size_t count) {
   if (count == 0 || count >= all.labels.size()) return;
   all.count = static_cast<std::int64_t>(count);
   all.labels.resize(count);
@@ -96,7 +96,7 @@ inline void keep_first(native::data::images& all, std::size_t count) {
 }
 
 /// Mean and deviation of each channel of the training images, in [0,1].
-inline std::pair<std::vector<float>, std::vector<float>> channel_moments(const native::data::images& all) {
+inline std::pair<std::vector<float>, std::vector<float>> channel_moments(const data_sets::images& all) {
   const auto channels = static_cast<std::size_t>(all.channels);
   const auto plane = static_cast<std::size_t>(all.height * all.width);
   std::vector<double> sums(channels), squares(channels);
@@ -115,7 +115,7 @@ inline std::pair<std::vector<float>, std::vector<float>> channel_moments(const n
   return {std::move(means), std::move(deviations)};
 }
 
-inline native::model image_model(const options& chosen, const native::data::images& of) {
+inline native::model image_model(const options& chosen, const data_sets::images& of) {
   using namespace native::models;
   const std::int64_t classes = of.classes, batch = batch_for(chosen, 64);
   if (chosen.model == "mlp") {

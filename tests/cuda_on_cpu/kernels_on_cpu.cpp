@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel library as nvcc makes it, made by g++ on the SIMT shim: what comp_cuda/kernels.hpp declares.
 #include "kernels/adaptive_pooling.cu"
-#include "kernels/bias_activation.cu"
+#include "kernels/bias.cu"
 #include "kernels/casts.cu"
-#include "kernels/dropout.cu"
 #include "kernels/edge_softmax.cu"
 #include "kernels/edges.cu"
 #include "kernels/elementwise.cu"

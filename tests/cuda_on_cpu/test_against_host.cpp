@@ -57,7 +57,8 @@ TEST_CASE_TEMPLATE("element-wise kernels give the host's bits", T, float, bf16, 
   const chain_step<T> back{.kind = step_kind::relu_backward, .other = positive.data()};
   run_chain<T>(on, b.here.data(), y.data(), n, {&back, 1});
   CHECK(same(y, d, d.activate_backward(native::activation::relu, b.there, a.there, rectified)));
-  dropout<T>(on, a.here.data(), y.data(), n, 0.3, {42, 7});
+  const chain_step<T> drop{.kind = step_kind::dropout, .mask = {0.3, {42, 7}}};
+  run_chain<T>(on, a.here.data(), y.data(), n, {&drop, 1});
   CHECK(same(y, d, d.dropout(a.there, 0.3, {42, 7})));
   if constexpr (std::is_same_v<T, float>) {
     const both<float> t{d, 3};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Casts, chains, dropout and bias with activation, each against FP64; two axes exchanged, bit by bit.
+// Casts, chains, dropout and biases, each against FP64; two axes exchanged, bit by bit.
 #include <cstring>
 #include <limits>
 
 #include "kernel_test.hpp"
 
 #ifdef COMP_SIMT
-#include "kernels/dropout.cuh"
+#include "kernels/elementwise.cuh"
 #include "kernels/transpose.cuh"
 #endif
 
@@ -109,10 +109,9 @@ TEST_CASE_TEMPLATE("each element-wise step agrees with FP64 for any size and ali
 TEST_CASE_TEMPLATE("a chain rounds once, keeps what it is asked to keep, and may write over its input", T, float, bf16,
                    fp16) {
   const std::size_t n = 1003;
-  const input<T> x{values<T>(n, 3)}, residual{values<T>(n, 4)};
-  const input<float> bias{values<float>(17, 5)};
+  const input<T> x{values<T>(n, 3)}, residual{values<T>(n, 4)}, shift{values<T>(n, 5)};
   buffer<T> before{n}, y{x.host};
-  const std::vector<chain_step<T>> steps{{.kind = step_kind::bias, .vector = bias.data(), .period = 17},
+  const std::vector<chain_step<T>> steps{{.kind = step_kind::add, .other = shift.data()},
                                          {.kind = step_kind::keep, .kept = before.data()},
                                          {.kind = step_kind::gelu},
                                          {.kind = step_kind::scale, .number = 3},
@@ -122,7 +121,7 @@ TEST_CASE_TEMPLATE("a chain rounds once, keeps what it is asked to keep, and may
   std::vector<double> want, want_before;
   const auto stays = kept(n, 0.5, {9, 4});
   for (std::size_t i = 0; i < n; ++i) {
-    want_before.push_back(x.value[i] + bias.value[i % 17]);
+    want_before.push_back(x.value[i] + shift.value[i]);
     want.push_back((stays[i] ? 6 * gelu(want_before[i]) : 0) + residual.value[i]);
   }
   check_close(before.values(), want_before, 1.1, 1e-6);
@@ -153,6 +152,13 @@ TEST_CASE_TEMPLATE("NaN and infinity go through activations", T, float, bf16, fp
   CHECK(got[5] == static_cast<double>(inf));
 }
 
+/// to[i] = from[i] / (1 - p) where `key` keeps it, 0 elsewhere.
+template <class T>
+void dropout(const T* from, T* to, std::size_t n, double p, const native::dropout_key& key) {
+  const chain_step<T> step{.kind = step_kind::dropout, .mask = {p, key}};
+  run_chain<T>(on, from, to, static_cast<index>(n), {&step, 1});
+}
+
 TEST_CASE_TEMPLATE("dropout keeps the elements that its key says, from any address", T, float, bf16, fp16) {
   const native::dropout_key key{0x123456789abcULL, 77};
   for (const std::size_t n : sizes) {
@@ -161,7 +167,7 @@ TEST_CASE_TEMPLATE("dropout keeps the elements that its key says, from any addre
       CAPTURE(shift);
       const input<T> x{values<T>(n, 1), shift};
       buffer<T> y{n, shift};
-      dropout<T>(on, x.data(), y.data(), static_cast<index>(n), 0.3, key);
+      dropout<T>(x.data(), y.data(), n, 0.3, key);
       const auto stays = kept(n, 0.3, key);
       std::vector<double> want;
       for (std::size_t i = 0; i < n; ++i) want.push_back(stays[i] ? x.value[i] / (1 - 0.3) : 0.0);
@@ -170,8 +176,8 @@ TEST_CASE_TEMPLATE("dropout keeps the elements that its key says, from any addre
   }
   const input<T> x{values<T>(40, 1)};
   buffer<T> none{40}, all{40};
-  dropout<T>(on, x.data(), none.data(), 40, 1, key);
-  dropout<T>(on, x.data(), all.data(), 40, 0, key);
+  dropout<T>(x.data(), none.data(), 40, 1, key);
+  dropout<T>(x.data(), all.data(), 40, 0, key);
   check_close(none.values(), std::vector<double>(40, 0.0));
   check_close(all.values(), x.value);
 }
@@ -182,43 +188,25 @@ TEST_CASE("a grid with fewer threads than packs goes on until the end") {
     for (const index head : {0, 3}) {
       const input<float> x{values<float>(n, 1), static_cast<std::size_t>(4 - head) % 4};
       buffer<float> y{n, static_cast<std::size_t>(4 - head) % 4};
-      const detail::dropped<float> keep_all{x.data(), y.data(), {0, {1, 2}}, nullptr};
-      launch(on, {dim3{2}, block_size}, over_elements<4, detail::dropped<float>>, keep_all, static_cast<index>(n),
-             head);
+      const detail::chain<float> copy{x.data(), y.data(), 0, {}};
+      launch(on, {dim3{2}, block_size}, over_elements<4, detail::chain<float>>, copy, static_cast<index>(n), head);
       check_close(y.values(), x.value);
     }
   }
 }
 #endif
 
-TEST_CASE_TEMPLATE("bias and activation over rows agree with FP64", T, float, bf16, fp16) {
+TEST_CASE_TEMPLATE("a bias over rows agrees with FP64", T, float, bf16, fp16) {
   for (const std::size_t width : widths) {
     const std::size_t rows = width > 2000 ? 2 : 9;
     CAPTURE(width);
     const input<T> x{values<T>(rows * width, 1)};
     const input<float> bias{values<float>(width, 2)};
-    buffer<T> y{rows * width}, z{x.host};
-    bias_activation<T>(on, x.data(), bias.data(), y.data(), static_cast<index>(rows), static_cast<index>(width),
-                       native::activation::gelu);
-    add_bias<T>(on, z.data(), bias.data(), z.data(), static_cast<index>(rows), static_cast<index>(width));
-    std::vector<double> want, sums;
-    for (std::size_t i = 0; i < rows * width; ++i) {
-      sums.push_back(x.value[i] + bias.value[i % width]);
-      want.push_back(gelu(sums.back()));
-    }
-    check_close(y.values(), want, 1.5, 1e-6);
-    check_close(z.values(), sums, 1.01);
-  }
-  const input<T> x{values<T>(12, 1)};
-  for (const native::activation a : {native::activation::relu, native::activation::tanh, native::activation::sigmoid}) {
-    buffer<T> y{12};
-    bias_activation<T>(on, x.data(), nullptr, y.data(), 3, 4, a);
-    std::vector<double> want;
-    for (const double v : x.value)
-      want.push_back(a == native::activation::relu   ? relu(v)
-                     : a == native::activation::tanh ? std::tanh(v)
-                                                     : sigmoid(v));
-    check_close(y.values(), want, 3);
+    buffer<T> y{x.host};
+    add_bias<T>(on, y.data(), bias.data(), y.data(), static_cast<index>(rows), static_cast<index>(width));
+    std::vector<double> sums;
+    for (std::size_t i = 0; i < rows * width; ++i) sums.push_back(x.value[i] + bias.value[i % width]);
+    check_close(y.values(), sums, 1.01);
   }
 }
 

@@ -4,8 +4,8 @@
 
 #include <zip.h>
 
-#include <comp_native/data/jpeg.hpp>
 #include <cstdlib>
+#include <examples/data/jpeg.hpp>
 #include <map>
 
 #include "temporary.hpp"

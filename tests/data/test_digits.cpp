@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
-#include <comp_native/data/digits.hpp>
 #include <cstdlib>
+#include <examples/data/digits.hpp>
 
 #include "temporary.hpp"
 
 namespace {
-using namespace comp::native::data;
+using namespace data_sets;
 using namespace test_data;
 
 std::string line(const std::string& first, const std::string& digit) {

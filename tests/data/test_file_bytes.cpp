@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <comp_native/data/file_bytes.hpp>
+#include <examples/data/file_bytes.hpp>
 
 #include "temporary.hpp"
 
 namespace {
-using namespace comp::native::data;
+using namespace data_sets;
 using namespace test_data;
 
 TEST_CASE("a plain file and its gzip give the same bytes, whatever the file is called") {

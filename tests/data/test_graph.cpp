@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <comp_native/data/read_graph.hpp>
+#include <examples/data/read_graph.hpp>
 
 #include "archives.hpp"
 
 namespace {
-using namespace comp::native::data;
+using namespace data_sets;
 using namespace test_data;
 using ints = std::vector<std::int32_t>;
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <comp_native/data/jpeg_folder.hpp>
+#include <examples/data/jpeg_folder.hpp>
 
 #include "archives.hpp"
 
 namespace {
-using namespace comp::native::data;
+using namespace data_sets;
 using namespace test_data;
 using channels = std::vector<std::uint8_t>;
 

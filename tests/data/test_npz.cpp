@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <comp_native/data/npz.hpp>
+#include <examples/data/npz.hpp>
 
 #include "archives.hpp"
 
 namespace {
-using namespace comp::native::data;
+using namespace data_sets;
 using namespace test_data;
 
 npy_array parsed(const std::string& text) { return parse_npy(bytes(text), "f"); }

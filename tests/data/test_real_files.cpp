@@ -2,17 +2,17 @@
 // The published files, where the environment variable COMP_DATA names a folder with mnist/, cifar10/, cifar100/, cora/,
 // musae-facebook/ and squad-v2/.
 #include <algorithm>
-#include <comp_native/data/cifar.hpp>
-#include <comp_native/data/idx.hpp>
-#include <comp_native/data/read_graph.hpp>
-#include <comp_native/data/read_squad.hpp>
 #include <cstdlib>
+#include <examples/data/cifar.hpp>
+#include <examples/data/idx.hpp>
+#include <examples/data/read_graph.hpp>
+#include <examples/data/read_squad.hpp>
 #include <optional>
 
 #include "temporary.hpp"
 
 namespace {
-using namespace comp::native::data;
+using namespace data_sets;
 
 /// The subfolder of COMP_DATA; nothing, with a message, where there is none.
 std::optional<std::filesystem::path> real(const char* subfolder) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <comp_native/data/text.hpp>
+#include <examples/data/text.hpp>
 
 #include "temporary.hpp"
 
 namespace {
-using namespace comp::native::data;
+using namespace data_sets;
 using namespace test_data;
 
 TEST_CASE("a text is read as it is, plain or gzip") {

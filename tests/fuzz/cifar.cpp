@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <comp_native/data/cifar.hpp>
+#include <examples/data/cifar.hpp>
 
 #include "fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace comp::native::data;
+  using namespace data_sets;
   for (const cifar kind : {cifar::ten, cifar::hundred}) {
     fuzz::read_or_refuse([&] {
       const images read = parse_cifar(fuzz::bytes(data, size), kind, "f");

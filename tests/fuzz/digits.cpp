@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <comp_native/data/digits.hpp>
+#include <examples/data/digits.hpp>
 
 #include "fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace comp::native::data;
+  using namespace data_sets;
   fuzz::read_or_refuse([&] {
     const images read = parse_digits(fuzz::bytes(data, size), "f");
     fuzz::must(read.count > 0 && read.labels.size() == static_cast<std::size_t>(read.count));

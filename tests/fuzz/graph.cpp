@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The texts of a graph: two of LINQS or three of MUSAE, with a NUL byte between them.
-#include <comp_native/data/read_graph.hpp>
+#include <examples/data/read_graph.hpp>
 
 #include "fuzz.hpp"
 
 namespace {
-void must_be_sound(const comp::native::data::graph& read) {
+void must_be_sound(const data_sets::graph& read) {
   fuzz::must(read.source.size() == read.target.size());
   for (std::size_t i = 0; i < read.source.size(); ++i) {
     fuzz::must(read.source[i] >= 0 && read.source[i] < read.nodes && read.target[i] >= 0 &&
@@ -18,7 +18,7 @@ void must_be_sound(const comp::native::data::graph& read) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace comp::native::data;
+  using namespace data_sets;
   const auto parts = fields({reinterpret_cast<const char*>(data), size}, '\0');
   if (parts.size() == 2) fuzz::read_or_refuse([&] { must_be_sound(parse_citations(parts[0], parts[1], "c", "d")); });
   if (parts.size() == 3) {

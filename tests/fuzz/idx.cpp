@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first two bytes say where the images end and the labels begin.
-#include <comp_native/data/idx.hpp>
+#include <examples/data/idx.hpp>
 
 #include "fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace comp::native::data;
+  using namespace data_sets;
   const auto all = fuzz::bytes(data, size);
   fuzz::read_or_refuse([&] {
     const idx_array read = parse_idx(all, "f");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <comp_native/data/graph_npz.hpp>
+#include <examples/data/graph_npz.hpp>
 
 #include "fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace comp::native::data;
+  using namespace data_sets;
   fuzz::read_or_refuse([&] {
     const npy_array read = parse_npy(fuzz::bytes(data, size), "f");
     fuzz::must(read.size() * read.item == read.bytes.size());

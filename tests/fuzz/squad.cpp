@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <comp_native/data/squad_windows.hpp>
+#include <examples/data/squad_windows.hpp>
 
 #include "fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace comp::native::data;
+  using namespace data_sets;
   static const wordpiece pieces{"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##a\n##b\nb\n.\n"};
   const std::string_view text{reinterpret_cast<const char*>(data), size};
   fuzz::read_or_refuse([&] {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The first half makes the vocabulary, all of it is encoded.
-#include <comp_native/data/text.hpp>
+#include <examples/data/text.hpp>
 
 #include "fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace comp::native::data;
+  using namespace data_sets;
   fuzz::read_or_refuse([&] {
     const std::string text = parse_text(fuzz::bytes(data, size), "f");
     const vocabulary own{text};

@@ -408,17 +408,8 @@ TEST_CASE("LibTorch's exceptions become comp's, without the stack trace") {
   CHECK(lt::translated([] { return 3; }) == 3);
 }
 
-TEST_CASE("the CPU is read from what the kernel says") {
-  std::istringstream info{
-      "processor\t: 0\nmodel name\t: A CPU @ 2GHz\nflags\t\t: fpu f16c avx2 avx512f avx512bw avx512vl avx512dq avx512_bf16\n"
-      "model name\t: another\nflags\t\t: amx_bf16\n"};
-  comp::hardware found;
-  lt::detail::read_cpu(info, found);
-  CHECK(found.name == "A CPU @ 2GHz");
-  CHECK(found.isa == std::vector<std::string>{"f16c", "avx2", "avx512_core", "avx512_bf16"});
-  std::istringstream nothing{"Features : asimd\n"};
-  comp::hardware unknown;
-  lt::detail::read_cpu(nothing, unknown);
-  CHECK(unknown == comp::hardware{});
-  CHECK(lt::probe(at::kCPU).threads == at::get_num_threads());
+TEST_CASE("a CPU is this one, with the threads that LibTorch computes on") {
+  const comp::hardware found = lt::probe(at::kCPU);
+  CHECK(found == comp::this_cpu(at::get_num_threads()));
+  CHECK(found.kind == comp::device_kind::cpu);
 }

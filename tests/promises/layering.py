@@ -17,9 +17,9 @@ MAY_REACH = {
     'comp/strategy': 'comp/core',
     'comp/search': 'comp/core comp/policy comp/autocast comp/strategy',
     'comp/observe': 'comp/core comp/policy comp/autocast comp/strategy comp/search comp/files',
-    'comp_native': 'comp/core comp/scaling comp/files',
-    'comp_host': 'comp/core comp/scaling comp/files comp_native',
-    'comp_cuda': 'comp/core comp/scaling comp/files comp_native',
+    'comp_native': 'comp/core comp/scaling',
+    'comp_host': 'comp/core comp/scaling comp_native',
+    'comp_cuda': 'comp/core comp/scaling comp_native',
     'comp_libtorch': 'comp/core comp/scaling comp/files comp/policy',
 }
 # Kernels know their own declarations, what both sides compute with, and the core; nothing that a host does.
@@ -71,6 +71,11 @@ def main():
             continue
         faults += [' includes '.join(chain) for chain in wrong_chains(header, included)]
         faults += [f'{header} includes {i}: spell it from its root' for i in included[header] if '..' in i]
+        faults += [f'{header} includes {i} (examples use it, not the other way round)'
+                   for i in included[header] if i.startswith('examples')]
+    for reader in sorted(root.glob('examples/data/*.hpp')):  # no backend is needed to read a data set
+        faults += [f'{reader.relative_to(root)} includes {i}' for i in INCLUDE.findall(reader.read_text())
+                   if i.startswith('comp_')]
     kernels = sorted(root.glob('backends/cuda/kernels/**/*.cu*'))
     for source in kernels:
         faults += [f'{source.relative_to(root)} includes {i}' for i in INCLUDE.findall(source.read_text())

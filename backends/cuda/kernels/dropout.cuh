@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout: the mask is made from key and element by the same Philox as on the host, so both drop the same elements.
-// Its backward is the same launch over the gradient. As a step among others: see elementwise.cuh.
+// Dropout as a step of a chain (elementwise.cuh): the mask is made from key and element by the same Philox as on the
+// host, so both drop the same elements. Its backward is the same step over the gradient.
 #pragma once
 
 #include <comp_native/math/philox.hpp>
 
-#include "support/over_elements.cuh"
+#include "support/packs.cuh"
 
 namespace comp::cuda {
 
@@ -38,32 +38,6 @@ __device__ __forceinline__ void drop(float (&v)[N], const native::math::dropout_
     for (int s = 1; s < 4; ++s) f = skip == s ? factor[j + s] : f;
     v[j] = f != 0 ? v[j] * f : 0.0F;
   }
-}
-
-namespace detail {
-
-template <class T>
-struct dropped {
-  pointer<const T> from;
-  pointer<T> to;
-  native::math::dropout_mask mask;
-  pointer<const std::uint64_t> draws;
-  template <int N>
-  __device__ __forceinline__ void at(index i) const {
-    float v[N];
-    load_all<N, T>(from + i, v);
-    drop(v, mask_of(mask, draws), i);
-    store_all<N, T>(to + i, v);
-  }
-};
-
-}  // namespace detail
-
-template <class T>
-void dropout(stream on, const T* from, T* to, index n, double p, const native::dropout_key& key,
-             const std::uint64_t* draws) {
-  constexpr int N = wide<T>;
-  for_elements<N>(on, n, common_head<N>(from, to), detail::dropped<T>{from, to, {p, key}, draws});
 }
 
 }  // namespace comp::cuda

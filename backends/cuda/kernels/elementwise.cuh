@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chains of element-wise operators that share a precision, in one launch: read once, computed in FP32, rounded once at
 // the end (and at each value that is kept for a backward, or where a step says so: then the result is that of as many
-// launches, bit for bit). Bias, activations and their gradients, sums, products,
-// dropout. The steps are data, not types: which neighbours fuse is known when a model runs. A step is the same branch
+// launches, bit for bit). Activations and their gradients, sums, products, dropout. The steps are data, not types: which neighbours fuse is known when a model runs. A step is the same branch
 // for all.
 #pragma once
 
@@ -23,8 +22,6 @@ struct device_step {
   bool rounds;
   pointer<const T> other;
   pointer<T> kept;
-  pointer<const float> vector;
-  index period;
   float number;
   native::math::dropout_mask mask;
   pointer<const std::uint64_t> draws;
@@ -42,21 +39,6 @@ __device__ __forceinline__ void combine(float (&v)[N], pointer<const T> other, i
 #pragma unroll
   for (int j = 0; j < N; ++j) v[j] = f(v[j], o[j]);
 }
-/// 32-bit division where the numbers allow it: the other takes many times as long.
-__device__ __forceinline__ index remainder(index i, index period) {
-  if ((i | period) >> 32 == 0) return static_cast<unsigned>(i) % static_cast<unsigned>(period);
-  return i % period;
-}
-template <int N>
-__device__ __forceinline__ void add_bias(float (&v)[N], pointer<const float> vector, index period, index i) {
-  index column = remainder(i, period);
-#pragma unroll
-  for (int j = 0; j < N; ++j) {
-    v[j] += vector[column];
-    if (++column == period) column = 0;
-  }
-}
-
 template <class T>
 struct chain {
   pointer<const T> from;
@@ -88,8 +70,6 @@ struct chain {
         return combine<N, T>(v, s.other, i, m::plus{});
       case step_kind::mul:
         return combine<N, T>(v, s.other, i, m::times{});
-      case step_kind::bias:
-        return add_bias(v, s.vector, s.period, i);
       case step_kind::scale:
         return map(v, [&](float x) { return x * s.number; });
       case step_kind::dropout:
@@ -121,23 +101,10 @@ void run_chain(stream on, const T* from, T* to, index n, std::span<const chain_s
   index head = common_head<N>(from, to);
   for (std::size_t s = 0; s < steps.size(); ++s) {
     const chain_step<T>& given = steps[s];
-    c.steps[s] = {given.kind,   given.rounds, given.other, given.kept, given.vector,
-                  given.period, given.number, given.mask,  given.draws};
+    c.steps[s] = {given.kind, given.rounds, given.other, given.kept, given.number, given.mask, given.draws};
     if (common_head<N>(from, to, given.other, static_cast<const T*>(given.kept)) != head) head = -1;
   }
   for_elements<N>(on, n, head, c);
-}
-
-/// to = a + b and to = a * b, element by element.
-template <class T>
-void add(stream on, const T* a, const T* b, T* to, index n) {
-  const chain_step<T> step{.kind = step_kind::add, .other = b};
-  run_chain<T>(on, a, to, n, {&step, 1});
-}
-template <class T>
-void multiply(stream on, const T* a, const T* b, T* to, index n) {
-  const chain_step<T> step{.kind = step_kind::mul, .other = b};
-  run_chain<T>(on, a, to, n, {&step, 1});
 }
 
 }  // namespace comp::cuda

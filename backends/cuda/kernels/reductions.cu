@@ -4,9 +4,7 @@
 
 namespace comp::cuda {
 
-#define COMP_DEFINE(T)                                         \
-  template void sum(stream, const T*, index, double*, float*); \
-  template void column_sums(stream, const T*, float*, index, index, bool, float*);
+#define COMP_DEFINE(T) template void column_sums(stream, const T*, float*, index, index, bool, float*);
 COMP_FOR_STORAGE(COMP_DEFINE)
 #undef COMP_DEFINE
 

@@ -35,18 +35,6 @@ __global__ void __launch_bounds__(block_size)
   if (threadIdx.x == 0) *to = root ? sqrt(whole) : whole;
 }
 
-template <class T>
-struct plain_terms {
-  pointer<const T> x;
-  template <int N>
-  __device__ __forceinline__ void at(index i, float& part) const {
-    float v[N];
-    load_all<N, T>(x + i, v);
-#pragma unroll
-    for (int j = 0; j < N; ++j) part += v[j];
-  }
-};
-
 /// f(i) for every `step`th i from `first` on, in order, and so that the loads of eight are on their way at once.
 template <class F>
 __device__ __forceinline__ void strided(index first, index last, index step, F f) {
@@ -123,11 +111,6 @@ void total(stream on, index n, index head, const F& f, double factor, double* to
     launch(on, {grid, block_size}, detail::sum_by_blocks<N, F>, f, n, head < n ? head : n, scratch);
   }
   launch(on, {1, block_size}, detail::sum_of_partials<double>, scratch, blocks, factor, root, to);
-}
-template <class T>
-void sum(stream on, const T* x, index n, double* to, float* scratch) {
-  constexpr int N = wide<T>;
-  total<N>(on, n, common_head<N>(x), detail::plain_terms<T>{x}, 1, to, scratch);
 }
 
 /// first (and second, for two terms) (+)= the sums over rows.

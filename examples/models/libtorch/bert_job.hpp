@@ -3,7 +3,7 @@
 // everywhere, so with a learning rate for training from scratch; batch of the CoMP paper, section 4.1.
 #pragma once
 
-#include <comp_native/data/read_squad.hpp>
+#include <examples/data/read_squad.hpp>
 #include <libtorch/bert.hpp>
 #include <libtorch/job.hpp>
 
@@ -12,15 +12,15 @@ namespace torch_models {
 /// Columns: tokens, segments and which are no padding (N,T), the answer's first and last token (N,2).
 struct question_set {
   columns train = {}, validation = {};
-  comp::native::data::squad questions = {};  // those of the validation rows
-  std::vector<comp::native::data::squad_window> windows = {};
+  data_sets::squad questions = {};  // those of the validation rows
+  std::vector<data_sets::squad_window> windows = {};
   std::int64_t vocabulary = 0;
   std::string source = {};
 };
 
 namespace detail {
 
-inline columns window_columns(const std::vector<comp::native::data::squad_window>& windows, std::int64_t length,
+inline columns window_columns(const std::vector<data_sets::squad_window>& windows, std::int64_t length,
                               std::int32_t pad) {
   const std::int64_t count = std::ssize(windows);
   columns made = {torch::full({count, length}, pad, torch::kLong), torch::zeros({count, length}, torch::kLong),
@@ -37,7 +37,7 @@ inline columns window_columns(const std::vector<comp::native::data::squad_window
 }
 
 inline question_set read_questions(const job_options& o, std::int64_t length) {
-  using namespace comp::native::data;
+  using namespace data_sets;
   auto [train, validation, pieces] = read_squad_folder(o.data);
   if (o.limit > 0)
     validation.questions.resize(std::min(validation.questions.size(), static_cast<std::size_t>(o.limit)));
@@ -107,7 +107,7 @@ inline double text_f1(const question_set& set, const torch::Tensor& spans) {
     answers[window.question] =
         context.substr(window.from[first].first, window.from[last].second - window.from[first].first);
   }
-  return comp::native::data::score_answers(set.questions, answers).f1;
+  return data_sets::score_answers(set.questions, answers).f1;
 }
 
 /// The share of rows whose answer is found to the token.

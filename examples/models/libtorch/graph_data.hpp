@@ -3,7 +3,7 @@
 // attends along, and which nodes train and which test.
 #pragma once
 
-#include <comp_native/data/read_graph.hpp>
+#include <examples/data/read_graph.hpp>
 #include <libtorch/gat.hpp>
 #include <libtorch/job.hpp>
 
@@ -24,7 +24,7 @@ inline torch::Tensor numbers(const std::vector<std::int32_t>& from) {
   return torch::tensor(torch::ArrayRef<std::int32_t>(from), torch::kLong);
 }
 
-inline torch::Tensor feature_matrix(const comp::native::data::graph& from) {
+inline torch::Tensor feature_matrix(const data_sets::graph& from) {
   const torch::Tensor nodes = numbers(from.feature_node);
   const torch::Tensor values = torch::tensor(torch::ArrayRef<float>(from.feature_value));
   const torch::Tensor sums = torch::zeros({from.nodes}).index_add(0, nodes, values).clamp_min(1e-12);
@@ -50,8 +50,8 @@ inline columns nodes_with_labels(const std::vector<std::int64_t>& nodes, const t
 }
 
 /// Cora's sizes. Nodes of a class share words, and seven of eight edges stay within a class.
-inline comp::native::data::graph made_up_graph(std::uint64_t seed) {
-  comp::native::data::graph made{.nodes = 2708, .features = 1433, .classes = 7};
+inline data_sets::graph made_up_graph(std::uint64_t seed) {
+  data_sets::graph made{.nodes = 2708, .features = 1433, .classes = 7};
   std::mt19937_64 random{seed};
   const auto below = [&](std::int32_t bound) {
     return static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(bound));
@@ -64,7 +64,7 @@ inline comp::native::data::graph made_up_graph(std::uint64_t seed) {
         below(8) == 0 ? below(made.nodes) : from % made.classes + made.classes * below(made.nodes / made.classes);
     pairs.emplace_back(from, to);
   }
-  comp::native::data::set_edges(made, std::move(pairs), "the made-up graph");
+  data_sets::set_edges(made, std::move(pairs), "the made-up graph");
   for (std::int32_t node = 0; node < made.nodes; ++node) {
     for (int word = 0; word < 18; ++word) {
       made.feature_node.push_back(node);
@@ -80,7 +80,7 @@ inline comp::native::data::graph made_up_graph(std::uint64_t seed) {
 /// Twenty nodes of each class train, those of the test part of the split validate.
 /// Throws: `comp::file_error`.
 inline graph_set graph_data(const job_options& o) {
-  using namespace comp::native::data;
+  using namespace data_sets;
   const graph from = o.data.empty() ? detail::made_up_graph(o.seed) : read_graph(o.data);
   const node_split split = split_nodes(from, o.seed);
   const torch::Tensor labels = detail::numbers(from.labels), self = torch::arange(from.nodes);

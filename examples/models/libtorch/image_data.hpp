@@ -3,9 +3,9 @@
 // are decoded once where they fit in memory, else when their batch is picked.
 #pragma once
 
-#include <comp_native/data/cifar.hpp>
-#include <comp_native/data/idx.hpp>
-#include <comp_native/data/jpeg_folder.hpp>
+#include <examples/data/cifar.hpp>
+#include <examples/data/idx.hpp>
+#include <examples/data/jpeg_folder.hpp>
 #include <libtorch/job.hpp>
 
 namespace torch_models {
@@ -26,7 +26,7 @@ struct image_set {
 
 namespace detail {
 
-inline columns as_columns(const comp::native::data::images& from) {
+inline columns as_columns(const data_sets::images& from) {
   const torch::Tensor pixels = torch::tensor(torch::ArrayRef<std::uint8_t>(from.pixels), torch::kByte);
   return {pixels.view({from.count, from.channels, from.height, from.width}),
           torch::tensor(torch::ArrayRef<std::int32_t>(from.labels), torch::kLong)};
@@ -64,7 +64,7 @@ inline std::function<torch::Tensor(const torch::Tensor&)> decoder(std::vector<st
     at::parallel_for(0, wanted.size(0), 1, [&](std::int64_t first, std::int64_t last) {
       for (std::int64_t i = first; i < last; ++i) {
         const auto& file = files[static_cast<std::size_t>(number[i])];
-        const auto pixels = comp::native::data::read_picture(file, side, side * 8 / 7);
+        const auto pixels = data_sets::read_picture(file, side, side * 8 / 7);
         std::copy(pixels.begin(), pixels.end(), to + i * each);
       }
     });
@@ -74,7 +74,7 @@ inline std::function<torch::Tensor(const torch::Tensor&)> decoder(std::vector<st
 
 /// Side 64 is Tiny ImageNet's own, 224 ImageNet's. In an order of its own: files are listed class by class.
 inline image_set read_pictures(const std::filesystem::path& path, std::int64_t side) {
-  using namespace comp::native::data;
+  using namespace data_sets;
   constexpr std::int64_t in_memory = std::int64_t{2} << 30;  // [bytes]
   picture_files train = list_pictures(path, part::train), test = list_pictures(path, part::test);
   const std::int64_t cut = std::ssize(train.files), all = cut + std::ssize(test.files);
@@ -99,7 +99,7 @@ inline image_set read_pictures(const std::filesystem::path& path, std::int64_t s
 /// CIFAR, MNIST or a folder of JPEG pictures as they are published; of a single file the last tenth is for validation.
 /// `side` is what pictures are brought to, 0: 64. Throws: `comp::file_error`.
 inline image_set read_images(const std::filesystem::path& path, std::int64_t side = 0) {
-  using namespace comp::native::data;
+  using namespace data_sets;
   if (is_picture_folder(path)) return detail::read_pictures(path, side > 0 ? side : 64);
   const images_split read = is_mnist(path) ? images_split{read_mnist(path, part::train), read_mnist(path, part::test)}
                             : std::filesystem::is_directory(path)

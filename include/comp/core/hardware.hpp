@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine that a plan is made for: what decides which precisions are fast, and what a plan file records.
-// Not here: probing (a backend knows its device) and the rules that read these facts (policy/tensor_core.hpp).
+// The machine that a plan is made for: which precisions it is fast in, and what a plan file records.
+// Not here: probing (core/cpu.hpp; a backend knows its GPU), and the sizes that matrix units want
+// (policy/tensor_core.hpp).
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <comp/core/precision.hpp>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -28,5 +31,39 @@ struct hardware {
   bool has(std::string_view feature) const { return std::find(isa.begin(), isa.end(), feature) != isa.end(); }
   friend bool operator==(const hardware&, const hardware&) = default;
 };
+
+/// What computes in a precision faster than in FP32. Source: CUDA C++ Programming Guide (compute capabilities); Intel,
+/// Architecture Instruction Set Extensions (AVX512-BF16, AVX512-FP16, AMX).
+struct matrix_unit {
+  int capability = 0;                          // the first compute capability of its tensor cores; 0: none has them
+  std::array<std::string_view, 2> cpu_sets{};  // either of these instruction sets; empty: no CPU has one
+};
+
+constexpr matrix_unit unit_for(precision p) {
+  switch (p) {
+    case precision::fp32:
+      return {};
+    case precision::tf32:
+      return {.capability = 80};
+    case precision::bf16:
+      return {.capability = 80, .cpu_sets = {"avx512_bf16", "amx_bf16"}};
+    case precision::fp16:
+      return {.capability = 70, .cpu_sets = {"avx512_fp16", "amx_fp16"}};
+    case precision::fp8_e4m3:
+    case precision::fp8_e5m2:
+      return {.capability = 89};
+  }
+  return {};
+}
+
+/// Whether this machine has a unit for `p`; true, but for FP32, of a machine of which that is not known.
+inline bool has_unit(precision p, const hardware& machine) {
+  const matrix_unit unit = unit_for(p);
+  if (machine.kind == device_kind::cpu) {
+    return std::any_of(unit.cpu_sets.begin(), unit.cpu_sets.end(), [&](auto set) { return machine.has(set); });
+  }
+  const bool known = machine.kind == device_kind::cuda && machine.compute_capability != 0;
+  return unit.capability != 0 && (!known || machine.compute_capability >= unit.capability);
+}
 
 }  // namespace comp

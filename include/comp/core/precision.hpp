@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The number formats an operator can run in, with what their bits can hold.
 // One letter each in a plan string; `0` = FP16 and `1` = FP32 are the CoMP paper's, so a published plan can be pasted
-// in. Not here: conversion of values (a backend's work), and which formats a machine is fast in
-// (policy/tensor_core.hpp).
+// in. A precision that is added is known everywhere or does not compile (docs/adding.md).
+// Not here: conversion of values (a backend's work), and which formats a machine is fast in (core/hardware.hpp).
 #pragma once
 
 #include <comp/core/cxx20.hpp>
@@ -20,13 +20,11 @@ enum class precision : std::uint8_t { fp32, tf32, bf16, fp16, fp8_e4m3, fp8_e5m2
 inline constexpr std::array all_precisions{precision::fp32, precision::tf32,     precision::bf16,
                                            precision::fp16, precision::fp8_e4m3, precision::fp8_e5m2};
 
-/// The letters of a plan string, in the order of `precision`.
-inline constexpr std::string_view precision_letters = "1tb0eE";
-
 /// What the bits of a format can hold. `bytes` is the size in memory: TF32 is stored as FP32.
 /// Source: IEEE 754-2019 (fp32, fp16), NVIDIA A100 white paper (tf32), Intel bfloat16 white paper, OCP FP8 1.0 (fp8).
 struct precision_traits {
   std::string_view name;
+  char letter;  // in a plan string
   int bytes;
   int exponent_bits;
   int fraction_bits;
@@ -35,24 +33,46 @@ struct precision_traits {
   double half_ulp;         // largest relative error of one rounding to nearest, for normal values
 };
 
-inline constexpr std::array<precision_traits, 6> precision_table{{
-    {"fp32", 4, 8, 23, 0x1.fffffep127, 0x1p-126, 0x1p-24},
-    {"tf32", 4, 8, 10, 0x1.ffcp127, 0x1p-126, 0x1p-11},
-    {"bf16", 2, 8, 7, 0x1.fep127, 0x1p-126, 0x1p-8},
-    {"fp16", 2, 5, 10, 65504.0, 0x1p-14, 0x1p-11},
-    {"fp8_e4m3", 1, 4, 3, 448.0, 0x1p-6, 0x1p-4},
-    {"fp8_e5m2", 1, 5, 2, 57344.0, 0x1p-14, 0x1p-3},
-}};
+constexpr precision_traits traits(precision p) {
+  switch (p) {
+    case precision::fp32:
+      return {"fp32", '1', 4, 8, 23, 0x1.fffffep127, 0x1p-126, 0x1p-24};
+    case precision::tf32:
+      return {"tf32", 't', 4, 8, 10, 0x1.ffcp127, 0x1p-126, 0x1p-11};
+    case precision::bf16:
+      return {"bf16", 'b', 2, 8, 7, 0x1.fep127, 0x1p-126, 0x1p-8};
+    case precision::fp16:
+      return {"fp16", '0', 2, 5, 10, 65504.0, 0x1p-14, 0x1p-11};
+    case precision::fp8_e4m3:
+      return {"fp8_e4m3", 'e', 1, 4, 3, 448.0, 0x1p-6, 0x1p-4};
+    case precision::fp8_e5m2:
+      return {"fp8_e5m2", 'E', 1, 5, 2, 57344.0, 0x1p-14, 0x1p-3};
+  }
+  return {};
+}
+static_assert(traits(precision{all_precisions.size()}).name.empty(), "a precision is missing in all_precisions");
 
-constexpr const precision_traits& traits(precision p) { return precision_table[static_cast<std::size_t>(p)]; }
 constexpr std::string_view name(precision p) { return traits(p).name; }
-constexpr char letter(precision p) { return precision_letters[static_cast<std::size_t>(p)]; }
+constexpr char letter(precision p) { return traits(p).letter; }
+
+namespace detail {
+
+inline constexpr auto letters = [] {
+  std::array<char, all_precisions.size()> all{};
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = letter(all_precisions[i]);
+  return all;
+}();
+
+}  // namespace detail
+
+/// The letters of a plan string, in the order of `precision`.
+inline constexpr std::string_view precision_letters{detail::letters.data(), detail::letters.size()};
 
 /// The precision of a plan letter; nothing for a character that is none.
 constexpr std::optional<precision> precision_of(char letter) {
   const auto at = precision_letters.find(letter);
   if (at == std::string_view::npos) return std::nullopt;
-  return static_cast<precision>(at);
+  return all_precisions[at];
 }
 
 /// The precision of a name such as "bf16"; nothing for an unknown name.

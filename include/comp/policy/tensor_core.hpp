@@ -3,10 +3,9 @@
 // that an allow-operator runs low. NVIDIA: each size of a matrix product (m, n, k), or both channel counts of a
 // convolution, a multiple of 16 bytes: 8 for FP16 and BF16, 4 for TF32, 16 for FP8. CPUs: the instruction set decides,
 // not the size: oneDNN blocks any size. Unknown hardware: NVIDIA's multiples. Not here: whether lowering converges (the
-// search's question). Source: Paddle's guide to automatic mixed precision, section 4; NVIDIA, Matrix Multiplication
-// Background User's Guide (Tensor Core requirements) and Convolutional Layers User's Guide (channels in and out); CUDA
-// C++ Programming Guide (compute capabilities); Intel, Architecture Instruction Set Extensions (AVX512-BF16,
-// AVX512-FP16, AMX).
+// search's question), which machine has a unit (core/hardware.hpp). Source: Paddle's guide to automatic mixed
+// precision, section 4; NVIDIA, Matrix Multiplication Background User's Guide (Tensor Core requirements) and
+// Convolutional Layers User's Guide (channels in and out).
 #pragma once
 
 #include <fmt/core.h>
@@ -36,16 +35,6 @@ constexpr std::int64_t preferred_multiple(precision p, const hardware& machine) 
 }
 
 namespace detail {
-
-/// The first compute capability whose tensor cores take `p`.
-constexpr int first_capability(precision p) {
-  return p == precision::fp16 ? 70 : p == precision::bf16 || p == precision::tf32 ? 80 : 89;
-}
-
-inline bool cpu_has_unit(precision p, const hardware& machine) {
-  if (p == precision::bf16) return machine.has("avx512_bf16") || machine.has("amx_bf16");
-  return p == precision::fp16 && (machine.has("avx512_fp16") || machine.has("amx_fp16"));
-}
 
 struct named_size {
   std::string_view name;
@@ -80,14 +69,16 @@ inline std::string unfit_sizes(const op_info& op, precision p) {
 /// Empty, or why this machine has no matrix unit for `p`.
 inline std::string no_unit(precision p, const hardware& machine) {
   if (p == precision::fp32) return "fp32 has no matrix unit";
-  if (machine.kind == device_kind::cpu && !detail::cpu_has_unit(p, machine)) {
-    if (p != precision::bf16 && p != precision::fp16) return fmt::format("no CPU computes in {}", name(p));
-    return fmt::format("this CPU has neither avx512_{0} nor amx_{0}", name(p));
+  if (has_unit(p, machine)) return {};
+  const matrix_unit needed = unit_for(p);
+  if (machine.kind == device_kind::cpu) {
+    if (needed.cpu_sets[0].empty()) return fmt::format("no CPU computes in {}", name(p));
+    return fmt::format("this CPU has neither {} nor {}", needed.cpu_sets[0], needed.cpu_sets[1]);
   }
-  const int needed = detail::first_capability(p), has = machine.compute_capability;
-  if (machine.kind != device_kind::cuda || has == 0 || has >= needed) return {};
-  return fmt::format("tensor cores take {} from compute capability {}.{} (this GPU has {}.{})", name(p), needed / 10,
-                     needed % 10, has / 10, has % 10);
+  if (needed.capability == 0) return fmt::format("no tensor core takes {}", name(p));
+  const int has = machine.compute_capability;
+  return fmt::format("tensor cores take {} from compute capability {}.{} (this GPU has {}.{})", name(p),
+                     needed.capability / 10, needed.capability % 10, has / 10, has % 10);
 }
 
 /// Returns: why `op` does not suit the matrix units of `machine` at `p`, a clause without a full stop; empty when it

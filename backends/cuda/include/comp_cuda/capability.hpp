@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a GPU is and which precisions its tensor cores have, with the sentences that a user should read before a search.
-// Source: NVIDIA's table of compute capabilities; the warnings are those of the Paddle AMP guide.
+// Source: the warnings are those of the Paddle AMP guide.
 #pragma once
 
-#include <comp/core/precision.hpp>
+#include <algorithm>
+#include <comp/core/hardware.hpp>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -19,27 +21,17 @@ struct capability {
   int multiprocessors = 0;
   bool memory_pools = false;
 
-  constexpr bool at_least(int m, int n) const { return major > m || (major == m && minor >= n); }
+  comp::hardware hardware() const {
+    return {.name = name, .kind = device_kind::cuda, .compute_capability = 10 * major + minor};
+  }
   /// True where the tensor cores compute in p. FP32 always runs, without them.
   constexpr bool has(precision p) const {
-    switch (p) {
-      case precision::fp32:
-        return true;
-      case precision::fp16:
-        return at_least(7, 0);
-      case precision::bf16:
-      case precision::tf32:
-        return at_least(8, 0);
-      default:
-        return at_least(8, 9);  // the two of FP8
-    }
+    const int first = unit_for(p).capability;
+    return p == precision::fp32 || (first != 0 && 10 * major + minor >= first);
   }
   std::vector<precision> supported() const {
     std::vector<precision> all;
-    for (const precision p : {precision::fp32, precision::tf32, precision::bf16, precision::fp16, precision::fp8_e4m3,
-                              precision::fp8_e5m2}) {
-      if (has(p)) all.push_back(p);
-    }
+    std::ranges::copy_if(all_precisions, std::back_inserter(all), [this](precision p) { return has(p); });
     return all;
   }
   /// One sentence for each precision that this device would not run faster.

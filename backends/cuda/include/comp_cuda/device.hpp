@@ -52,10 +52,7 @@ class device {
   explicit device(const settings& chosen = {})
       : context_{std::make_unique<context>(probe(chosen.gpu), checked(chosen))} {}
 
-  comp::hardware hardware() const {
-    const capability& card = context_->card();
-    return {.name = card.name, .kind = device_kind::cuda, .compute_capability = 10 * card.major + card.minor};
-  }
+  comp::hardware hardware() const { return context_->card().hardware(); }
   std::vector<comp::precision> supported_precisions() const { return context_->card().supported(); }
   /// FP8 is for linear layers.
   bool supports(const op_info& op, comp::precision p) const {

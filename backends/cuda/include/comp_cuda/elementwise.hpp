@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "layout.hpp"
@@ -20,17 +21,19 @@ namespace detail {
 inline tensor beside(context& c, const tensor& t, const tensor& like) {
   return in_order(c, cast(c, t, like.precision()), like.order());
 }
-constexpr step_kind step_of(activation a) {
-  return a == activation::relu   ? step_kind::relu
-         : a == activation::gelu ? step_kind::gelu
-         : a == activation::tanh ? step_kind::tanh
-                                 : step_kind::sigmoid;
-}
-constexpr step_kind backward_step_of(activation a) {
-  return a == activation::relu   ? step_kind::relu_backward
-         : a == activation::gelu ? step_kind::gelu_backward
-         : a == activation::tanh ? step_kind::tanh_backward
-                                 : step_kind::sigmoid_backward;
+/// The steps of its forward and backward.
+constexpr std::pair<step_kind, step_kind> steps_of(activation a) {
+  switch (a) {
+    case activation::relu:
+      return {step_kind::relu, step_kind::relu_backward};
+    case activation::gelu:
+      return {step_kind::gelu, step_kind::gelu_backward};
+    case activation::tanh:
+      return {step_kind::tanh, step_kind::tanh_backward};
+    case activation::sigmoid:
+      return {step_kind::sigmoid, step_kind::sigmoid_backward};
+  }
+  return {};
 }
 /// a and b, which lie alike, combined by a step that does not tell them apart: the one that is not there yet goes on.
 inline tensor combined(context& c, step_kind kind, const tensor& a, const tensor& b) {
@@ -42,14 +45,14 @@ inline tensor combined(context& c, step_kind kind, const tensor& a, const tensor
 
 inline tensor activate(context& c, activation a, const tensor& x) {
   require_some("activate", x.shape());
-  return apply(c, x, {{detail::step_of(a)}});
+  return apply(c, x, {{detail::steps_of(a).first}});
 }
 /// x and y: what activate took and gave. Returns: the gradient of x.
 inline tensor activate_backward(context& c, activation a, const tensor& dy, const tensor& x, const tensor& y) {
-  const tensor& known = a == activation::gelu ? x : y;
+  const tensor& known = traits(a).backward_reads_input ? x : y;
   require_same("activate_backward", dy.shape(), known.shape());
   const tensor at = cast(c, known, dy.precision());
-  return apply(c, in_order(c, dy, at.order()), {{detail::backward_step_of(a), at}});
+  return apply(c, in_order(c, dy, at.order()), {{detail::steps_of(a).second, at}});
 }
 
 /// Element by element; b is taken in the precision of a.

@@ -32,7 +32,7 @@ struct cast_job {
 template <class From, class To>
 void cast(stream, std::span<const cast_job<From, To>>);
 
-// elementwise.cuh, dropout.cuh, bias_activation.cuh
+// elementwise.cuh, bias.cuh
 
 /// What a step does to the value v of element i.
 enum class step_kind : std::uint8_t {
@@ -46,7 +46,6 @@ enum class step_kind : std::uint8_t {
   sigmoid_backward,
   add,      // v += other[i]
   mul,      // v *= other[i]
-  bias,     // v += vector[i % period]
   scale,    // v *= number
   dropout,  // by `mask`
   keep,     // kept[i] = v, rounded
@@ -56,8 +55,6 @@ struct chain_step {
   step_kind kind;
   const T* other = nullptr;
   T* kept = nullptr;
-  const float* vector = nullptr;
-  index period = 0;
   float number = 1;
   native::math::dropout_mask mask{};
   const std::uint64_t* draws = nullptr;  // on the device: added to the mask's draw, where it is not null
@@ -68,13 +65,7 @@ inline constexpr int most_steps = 8;
 /// Throws: error for more than 8 steps.
 template <class T>
 void run_chain(stream, const T* from, T* to, index n, std::span<const chain_step<T>>);
-/// to[i] = from[i] / (1 - p) where kept, 0 elsewhere, whatever from[i] is. draws: as in a step of a chain.
-template <class T>
-void dropout(stream, const T* from, T* to, index n, double p, const native::dropout_key&,
-             const std::uint64_t* draws = nullptr);
-/// y = f(x + bias): x and y are (rows, width), bias is (width) in FP32, or null. x and y may be the same.
-template <class T>
-void bias_activation(stream, const T* x, const float* bias, T* y, index rows, index width, native::activation);
+/// y = x + bias: x and y are (rows, width), bias is (width) in FP32. x and y may be the same.
 template <class T>
 void add_bias(stream, const T* x, const float* bias, T* y, index rows, index width);
 
@@ -182,9 +173,6 @@ constexpr index rows_of_chunk(index rows) { return rows <= 256 * 1024 ? 256 : (r
 constexpr index column_chunks(index rows) { return (rows + rows_of_chunk(rows) - 1) / rows_of_chunk(rows); }
 /// How many floats of scratch sums over rows need.
 constexpr index column_scratch(index rows, index width, int terms) { return column_chunks(rows) * terms * width; }
-/// *to = the sum of n elements. scratch: most_partials floats.
-template <class T>
-void sum(stream, const T* x, index n, double* to, float* scratch);
 /// to (+)= the sums of the columns of x (rows, width): the gradient of a bias. scratch: column_scratch(rows, width, 1).
 template <class T>
 void column_sums(stream, const T* x, float* to, index rows, index width, bool adds, float* scratch);

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The handles that users hold: tensors and indices in device memory. Copying shares the memory, which outlives the
 // device where a handle does; nothing is written through a handle once an operator has returned it.
-// How a precision is stored: FP32 and TF32 as FP32; BF16, and FP8 between operators, as BF16; FP16 as FP16. An operator
-// in FP8 rounds its operands itself, with a scale for each tensor; what it gives is no FP8.
 #pragma once
 
 #include <comp/core/precision.hpp>
 #include <comp_native/device.hpp>
 #include <comp_native/math/formats.hpp>
+#include <comp_native/storage.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <type_traits>
 #include <utility>
 
 #include "memory_pool.hpp"
@@ -28,25 +26,10 @@ using native::math::fp16;
 /// want them. Anything but four axes is row-major.
 enum class order : std::uint8_t { row_major, channels_last };
 
-enum class storage : std::uint8_t { fp32, bf16, fp16 };
-
-constexpr storage storage_of(precision p) {
-  if (p == precision::fp32 || p == precision::tf32) return storage::fp32;
-  return p == precision::fp16 ? storage::fp16 : storage::bf16;
-}
+using native::storage;
+using native::storage_of;
+using native::with_storage;
 constexpr std::int64_t bytes_of(storage s) { return s == storage::fp32 ? 4 : 2; }
-
-/// f(std::type_identity<T>{}) with the type that `s` is stored in. Returns: what f does.
-template <class F>
-decltype(auto) with_storage(storage s, F&& f) {
-  if (s == storage::bf16) return f(std::type_identity<bf16>{});
-  if (s == storage::fp16) return f(std::type_identity<fp16>{});
-  return f(std::type_identity<float>{});
-}
-template <class F>
-decltype(auto) with_storage(precision p, F&& f) {
-  return with_storage(storage_of(p), std::forward<F>(f));
-}
 
 class memory;
 /// What fills memory when somebody asks where it is; see pending.hpp.

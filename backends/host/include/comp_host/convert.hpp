@@ -5,7 +5,7 @@
 #pragma once
 
 #include <comp/core/precision.hpp>
-#include <comp_native/math/formats.hpp>
+#include <comp_native/storage.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -122,9 +122,8 @@ void convert(const From* from, To* to, std::size_t n) {
 /// Calls f with a null pointer of the type that stores `p`.
 template <class F>
 decltype(auto) with_storage(precision p, F f) {
-  if (p == precision::bf16) return f(static_cast<bf16*>(nullptr));
-  if (p == precision::fp16) return f(static_cast<fp16*>(nullptr));
-  return f(static_cast<float*>(nullptr));
+  return native::with_storage(
+      p, [&]<class T>(std::type_identity<T>) -> decltype(auto) { return f(static_cast<T*>(nullptr)); });
 }
 /// The same for what kernels compute on: FP32 and BF16.
 template <class F>

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <comp/core/cpu.hpp>
 #include <comp_native/device.hpp>
 #include <cstdint>
 #include <memory>
@@ -57,7 +58,7 @@ class device {
     if (chosen.threads > 0) set_threads(chosen.threads);
   }
 
-  comp::hardware hardware() const { return probe(threads_of_loops()); }
+  comp::hardware hardware() const { return this_cpu(threads_of_loops()); }
   std::vector<comp::precision> supported_precisions() const { return host::supported_precisions(); }
 
   // Memory and transfer

@@ -89,12 +89,20 @@ tensor rectify(context& c, const tensor& taken, const tensor& deciding) {
   return rectified<Gradient, std::int16_t>(c, taken, deciding);
 }
 
-/// oneDNN's name for an activation; backwards of tanh and sigmoid read the result, gelu's the input.
+/// oneDNN's name for an activation; backwards of ReLU, tanh and sigmoid read the result, gelu's the input.
 inline dnnl::algorithm algorithm_of(activation a, bool backward) {
   using alg = dnnl::algorithm;
-  if (a == activation::gelu) return alg::eltwise_gelu_erf;
-  if (a == activation::tanh) return backward ? alg::eltwise_tanh_use_dst_for_bwd : alg::eltwise_tanh;
-  return backward ? alg::eltwise_logistic_use_dst_for_bwd : alg::eltwise_logistic;
+  switch (a) {
+    case activation::relu:
+      return backward ? alg::eltwise_relu_use_dst_for_bwd : alg::eltwise_relu;
+    case activation::gelu:
+      return alg::eltwise_gelu_erf;
+    case activation::tanh:
+      return backward ? alg::eltwise_tanh_use_dst_for_bwd : alg::eltwise_tanh;
+    case activation::sigmoid:
+      return backward ? alg::eltwise_logistic_use_dst_for_bwd : alg::eltwise_logistic;
+  }
+  return alg::undef;
 }
 
 }  // namespace detail
@@ -121,7 +129,8 @@ inline tensor activate(context& c, activation a, const tensor& x) {
 
 /// x and y: what activate took and gave. Returns: the gradient of x.
 inline tensor activate_backward(context& c, activation a, const tensor& dy, const tensor& x, const tensor& y) {
-  const tensor& known = a == activation::gelu ? x : y;
+  const bool reads_input = traits(a).backward_reads_input;
+  const tensor& known = reads_input ? x : y;
   require_same("activate_backward", dy.shape(), known.shape());
   if (a == activation::relu) {
     const tensor decides = detail::without_gaps(c, cast(c, known, dy.precision()));
@@ -136,12 +145,12 @@ inline tensor activate_backward(context& c, activation a, const tensor& dy, cons
         {dnnl::prop_kind::forward_training, forward_kind, desc, 0.0F, 0.0F}, c.user_scratch, c.engine};
     const dnnl::eltwise_backward::primitive_desc made{
         {forward_kind, desc, desc, 0.0F, 0.0F}, c.user_scratch, c.engine, forward};
-    return c.made(made, {{a == activation::gelu ? DNNL_ARG_SRC : DNNL_ARG_DST, desc},
-                         {DNNL_ARG_DIFF_DST, desc},
-                         {DNNL_ARG_DIFF_SRC, desc}});
+    return c.made(
+        made,
+        {{reads_input ? DNNL_ARG_SRC : DNNL_ARG_DST, desc}, {DNNL_ARG_DIFF_DST, desc}, {DNNL_ARG_DIFF_SRC, desc}});
   });
   const tensor dx = c.make(at.shape(), at.layout());
-  c.run(run, {{a == activation::gelu ? DNNL_ARG_SRC : DNNL_ARG_DST, at.data()},
+  c.run(run, {{reads_input ? DNNL_ARG_SRC : DNNL_ARG_DST, at.data()},
               {DNNL_ARG_DIFF_DST, g.data()},
               {DNNL_ARG_DIFF_SRC, dx.data()}});
   return cast(c, dx, dy.precision());

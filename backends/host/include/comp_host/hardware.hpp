@@ -1,109 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this CPU is: its name, its cores, its vector instruction sets, and the precisions that those speed up.
-// Use it to decide which plans are worth a search on this machine. On a CPU that is not x86 the list of sets is empty.
-// Not here: the sizes that a fast instruction wants (policy/tensor_core.hpp).
+// What host::device computes in, and which of that a CPU speeds up.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <comp/core/hardware.hpp>
 #include <comp/core/precision.hpp>
-#include <cstdint>
-#include <cstring>
-#include <string>
-#include <thread>
 #include <vector>
-
-#if defined(__x86_64__) || defined(__i386__)
-#include <cpuid.h>
-#define COMP_HOST_X86 1
-#else
-#define COMP_HOST_X86 0
-#endif
 
 namespace comp::host {
 
-namespace detail {
-
-/// The four registers of CPUID; zeros where the leaf does not exist.
-struct cpuid_registers {
-  std::uint32_t a = 0, b = 0, c = 0, d = 0;
-};
-
-inline cpuid_registers cpuid([[maybe_unused]] std::uint32_t leaf, [[maybe_unused]] std::uint32_t subleaf = 0) {
-  cpuid_registers r;
-#if COMP_HOST_X86
-  if (!__get_cpuid_count(leaf, subleaf, &r.a, &r.b, &r.c, &r.d)) return {};
-#endif
-  return r;
-}
-
-/// The register states that the operating system saves (XCR0); 0 where there is no XSAVE.
-inline std::uint64_t saved_states() {
-#if COMP_HOST_X86
-  if (!(cpuid(1).c >> 27 & 1)) return 0;
-  std::uint32_t low = 0, high = 0;
-  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  return std::uint64_t{high} << 32 | low;
-#else
-  return 0;
-#endif
-}
-
-inline std::string brand() {
-  if (cpuid(0x80000000U).a < 0x80000004U) return "unknown";
-  std::array<char, 49> text{};
-  for (std::uint32_t i = 0; i < 3; ++i) {
-    const cpuid_registers r = cpuid(0x80000002U + i);
-    std::memcpy(text.data() + 16 * i, &r, sizeof r);
-  }
-  std::string name = text.data();
-  while (!name.empty() && name.back() == ' ') name.pop_back();
-  while (!name.empty() && name.front() == ' ') name.erase(name.begin());
-  return name.empty() ? "unknown" : name;
-}
-
-}  // namespace detail
-
-/// The instruction sets that matter here, of those that both the CPU and the operating system offer.
-/// Source: Intel SDM volume 2, CPUID leaves 1 and 7; bits 1-2, 5-7 and 17-18 of XCR0 for AVX, AVX-512 and AMX state.
-inline std::vector<std::string> instruction_sets() {
-  const auto bit = [](std::uint32_t word, int at) { return (word >> at & 1) != 0; };
-  const std::uint64_t states = detail::saved_states();
-  const bool avx = (states & 0x6) == 0x6, avx512 = (states & 0xe6) == 0xe6, amx = (states & 0x60000) == 0x60000;
-  const auto one = detail::cpuid(1), seven = detail::cpuid(7), seven_one = detail::cpuid(7, 1);
-  const bool core = avx512 && bit(seven.b, 16) && bit(seven.b, 17) && bit(seven.b, 30) && bit(seven.b, 31);
-  std::vector<std::string> sets;
-  const auto add = [&](bool there, const char* name) {
-    if (there) sets.emplace_back(name);
-  };
-  add(avx && bit(one.c, 29), "f16c");
-  add(avx && bit(seven.b, 5), "avx2");
-  add(core, "avx512_core");
-  add(core && bit(seven_one.a, 5), "avx512_bf16");
-  add(core && bit(seven.d, 23), "avx512_fp16");
-  add(amx && bit(seven.d, 22), "amx_bf16");
-  add(amx && bit(seven_one.a, 21), "amx_fp16");
-  return sets;
-}
-
-/// This machine, probed. `threads` is what this device computes with; 0 takes every hardware thread.
-inline hardware probe(int threads = 0) {
-  const int all = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return {.name = detail::brand(),
-          .kind = device_kind::cpu,
-          .isa = instruction_sets(),
-          .threads = threads > 0 ? threads : all};
-}
-
-/// What host::device computes in, on any CPU.
+/// On any CPU.
 inline std::vector<precision> supported_precisions() { return {precision::fp32, precision::bf16, precision::fp16}; }
 
-/// True where the arithmetic itself is faster than in FP32.
-/// BF16 needs AVX512-BF16 or AMX-BF16. FP16 is never: oneDNN 2.6 has no FP16 arithmetic on CPUs, even where
-/// AVX512-FP16 or AMX-FP16 exist, so host::device stores FP16 and computes in FP32.
-inline bool accelerated(const hardware& cpu, precision p) {
-  return p == precision::bf16 && (cpu.has("avx512_bf16") || cpu.has("amx_bf16"));
-}
+/// True where the arithmetic itself is faster than in FP32. FP16 never is: oneDNN 2.6 has no FP16 arithmetic on CPUs,
+/// even where the CPU has, so host::device stores FP16 and computes in FP32.
+inline bool accelerated(const hardware& cpu, precision p) { return p == precision::bf16 && has_unit(p, cpu); }
 
 }  // namespace comp::host

@@ -15,9 +15,20 @@
 namespace comp::libtorch::detail {
 
 constexpr at::ScalarType scalar_type(precision p) {
-  return p == precision::bf16   ? at::kBFloat16
-         : p == precision::fp16 ? at::kHalf
-                                : at::kFloat;  // TF32 is stored as FP32
+  switch (p) {
+    case precision::fp32:
+    case precision::tf32:  // stored as FP32
+      return at::kFloat;
+    case precision::bf16:
+      return at::kBFloat16;
+    case precision::fp16:
+      return at::kHalf;
+    case precision::fp8_e4m3:
+      return at::kFloat8_e4m3fn;
+    case precision::fp8_e5m2:
+      return at::kFloat8_e5m2;
+  }
+  return at::kFloat;
 }
 
 /// Formats that plans move tensors between. FP64 and complex tensors are the user's own affair.

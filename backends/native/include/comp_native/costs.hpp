@@ -48,7 +48,7 @@ struct cost_rule {
   }
   void operator()(const op::batch_norm&) const { per_element(8); }
   void operator()(const op::layer_norm&) const { per_element(8); }
-  void operator()(const op::activate& o) const { per_element(o.kind == activation::relu ? 1 : 10); }
+  void operator()(const op::activate& o) const { per_element(traits(o.kind).flops); }
   void operator()(const op::dropout&) const { per_element(2); }
   void operator()(const op::max_pool2d& o) const { per_element(o.options.kernel[0] * o.options.kernel[1]); }
   void operator()(const op::avg_pool2d& o) const { per_element(o.options.kernel[0] * o.options.kernel[1]); }

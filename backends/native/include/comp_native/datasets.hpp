@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Two data sets in memory: images with a class each, and a run of tokens read in windows.
-// Not here: reading files (comp_native/data/).
+// Not here: reading files (examples/data).
 #pragma once
 
 #include <fmt/format.h>

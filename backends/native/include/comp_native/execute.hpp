@@ -81,10 +81,9 @@ struct forward_call {
   tensor operator()(const op::layer_norm& o) const {
     return keep_with_input(device.layer_norm(x[0], *parameters[0], *parameters[1], o.eps));
   }
-  /// GELU's derivative needs its input, the others' only their output.
   tensor operator()(const op::activate& o) const {
     tensor y = device.activate(o.kind, x[0]);
-    left.kept = {o.kind == activation::gelu ? x[0] : y};
+    left.kept = {traits(o.kind).backward_reads_input ? x[0] : y};
     return y;
   }
   tensor operator()(const op::dropout& o) const {

@@ -40,10 +40,11 @@ class value {
   value conv2d(std::string name, std::int64_t channels, convolution options = {}) const;
   value batch_norm(std::string name, op::batch_norm options = {}) const;
   value layer_norm(std::string name, op::layer_norm options = {}) const;
-  value relu(std::string name) const { return then(std::move(name), op::activate{activation::relu}); }
-  value gelu(std::string name) const { return then(std::move(name), op::activate{activation::gelu}); }
-  value tanh(std::string name) const { return then(std::move(name), op::activate{activation::tanh}); }
-  value sigmoid(std::string name) const { return then(std::move(name), op::activate{activation::sigmoid}); }
+  value activate(std::string name, activation kind) const { return then(std::move(name), op::activate{kind}); }
+  value relu(std::string name) const { return activate(std::move(name), activation::relu); }
+  value gelu(std::string name) const { return activate(std::move(name), activation::gelu); }
+  value tanh(std::string name) const { return activate(std::move(name), activation::tanh); }
+  value sigmoid(std::string name) const { return activate(std::move(name), activation::sigmoid); }
   value dropout(std::string name, double p) const { return then(std::move(name), op::dropout{p}); }
   value max_pool2d(std::string name, pool2d_options o = {}) const { return then(std::move(name), op::max_pool2d{o}); }
   value avg_pool2d(std::string name, pool2d_options o = {}) const { return then(std::move(name), op::avg_pool2d{o}); }

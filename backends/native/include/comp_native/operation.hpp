@@ -74,14 +74,9 @@ using operation =
                  op::avg_pool2d, op::adaptive_avg_pool2d, op::flatten, op::add, op::mul, op::embedding, op::bmm,
                  op::softmax, op::log_softmax, op::cross_entropy_loss, op::nll_loss, op::mse_loss>;
 
-constexpr std::string_view name(activation kind) {
-  constexpr std::string_view names[] = {"relu", "gelu", "tanh", "sigmoid"};
-  return names[static_cast<std::size_t>(kind)];
-}
-
 /// ATen's name of an operator.
 constexpr std::string_view kind_of(const operation& what) {
-  if (const auto* f = std::get_if<op::activate>(&what)) return name(f->kind);
+  if (const auto* f = std::get_if<op::activate>(&what)) return traits(f->kind).name;
   constexpr std::string_view names[] = {
       "linear",    "conv2d",     "batch_norm", "layer_norm",          "activate",
       "dropout",   "max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "flatten",

@@ -6,6 +6,8 @@
 // Source: OCP 8-bit floating point specification 1.0: E4M3 has no infinity and one NaN, E5M2 is FP16 cut short.
 #pragma once
 
+#include <comp/core/precision.hpp>
+
 #include "formats.hpp"
 
 #ifdef __CUDACC__
@@ -21,20 +23,18 @@ struct e5m2 {
   std::uint8_t bits;
 };
 
+template <precision P, std::uint8_t Largest>
+struct fp8_limits {
+  static constexpr int fraction_bits = traits(P).fraction_bits, bias = (1 << (traits(P).exponent_bits - 1)) - 1;
+  static constexpr std::uint8_t largest = Largest, not_a_number = 0x7f;
+  static constexpr auto largest_value = static_cast<float>(traits(P).largest);
+};
 template <class F>
 struct fp8_format;
 template <>
-struct fp8_format<e4m3> {
-  static constexpr int fraction_bits = 3, bias = 7;
-  static constexpr std::uint8_t largest = 0x7e, not_a_number = 0x7f;
-  static constexpr float largest_value = 448;
-};
+struct fp8_format<e4m3> : fp8_limits<precision::fp8_e4m3, 0x7e> {};
 template <>
-struct fp8_format<e5m2> {
-  static constexpr int fraction_bits = 2, bias = 15;
-  static constexpr std::uint8_t largest = 0x7b, not_a_number = 0x7f;
-  static constexpr float largest_value = 57344;
-};
+struct fp8_format<e5m2> : fp8_limits<precision::fp8_e5m2, 0x7b> {};
 
 /// One value, in integer arithmetic only.
 template <class F>

@@ -25,21 +25,7 @@ inline model mlp(const mlp_options& o) {
   if (o.input.size() > 1) x = x.flatten("flatten");
   for (std::size_t i = 0; i < o.hidden.size(); ++i) {
     x = x.linear(fmt::format("layer{}.linear", i), o.hidden[i]);
-    const auto name = fmt::format("layer{}.{}", i, native::name(o.activation));
-    switch (o.activation) {
-      case activation::relu:
-        x = x.relu(name);
-        break;
-      case activation::gelu:
-        x = x.gelu(name);
-        break;
-      case activation::tanh:
-        x = x.tanh(name);
-        break;
-      case activation::sigmoid:
-        x = x.sigmoid(name);
-        break;
-    }
+    x = x.activate(fmt::format("layer{}.{}", i, traits(o.activation).name), o.activation);
   }
   x = x.linear("head", o.outputs);
   o.regression ? x.mse_loss("loss") : x.cross_entropy_loss("loss");

@@ -3,13 +3,13 @@
 // and its class in each line; <name>.cites with two papers in each line.
 #pragma once
 
-#include <comp_native/data/graph.hpp>
-#include <comp_native/data/lines.hpp>
-#include <comp_native/data/text.hpp>
+#include <examples/data/graph.hpp>
+#include <examples/data/lines.hpp>
+#include <examples/data/text.hpp>
 #include <map>
 #include <unordered_map>
 
-namespace comp::native::data {
+namespace data_sets {
 namespace detail {
 
 inline void add_paper(graph& to, const std::vector<std::string_view>& of, std::map<std::string, std::int32_t>& classes,
@@ -74,4 +74,4 @@ inline graph parse_citations(std::string_view content, std::string_view cites, s
   return made;
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

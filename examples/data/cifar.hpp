@@ -4,17 +4,20 @@
 #pragma once
 
 #include <comp/core/error.hpp>
-#include <comp_native/data/file_bytes.hpp>
-#include <comp_native/data/images.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <examples/data/file_bytes.hpp>
+#include <examples/data/images.hpp>
 #include <filesystem>
 #include <span>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
-namespace comp::native::data {
+namespace data_sets {
+
+using comp::file_error;
+using comp::require;
 
 enum class cifar : std::uint8_t { ten, hundred };
 
@@ -129,4 +132,4 @@ inline images read_cifar(const std::filesystem::path& path, part which, std::siz
   return read_cifar(path, kind_of(path, limit), which, limit);
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -19,7 +19,11 @@
 #include <string_view>
 #include <vector>
 
-namespace comp::native::data {
+namespace data_sets {
+
+using comp::file_error;
+using comp::require;
+using comp::settings_error;
 
 /// Shape of pixels: (height, width, 3).
 struct picture {
@@ -130,4 +134,4 @@ inline picture decode_jpeg(std::span<const std::byte> bytes, std::string_view na
   return made;
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -9,7 +9,11 @@
 #include <utility>
 #include <vector>
 
-namespace comp::native::data {
+namespace data_sets {
+
+using comp::error;
+using comp::file_error;
+using comp::require;
 
 /// Which part of a data set that comes divided.
 enum class part : std::uint8_t { train, test };
@@ -72,4 +76,4 @@ inline images_split split(images all, double held_out) {
   return {std::move(all), std::move(test)};
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -4,12 +4,12 @@
 
 #include <zip.h>
 
-#include <comp_native/data/file_bytes.hpp>
-#include <comp_native/data/npy.hpp>
+#include <examples/data/file_bytes.hpp>
+#include <examples/data/npy.hpp>
 #include <map>
 #include <memory>
 
-namespace comp::native::data {
+namespace data_sets {
 
 class npz_arrays {
  public:
@@ -72,4 +72,4 @@ class npz_arrays {
   std::map<std::string, npy_array, std::less<>> arrays_;
 };
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dropout.cuh"
+#include "bias.cuh"
 #include "support/instantiate.cuh"
 
 namespace comp::cuda {
 
-#define COMP_DEFINE(T) \
-  template void dropout(stream, const T*, T*, index, double, const native::dropout_key&, const std::uint64_t*);
+#define COMP_DEFINE(T) template void add_bias(stream, const T*, const float*, T*, index, index);
 COMP_FOR_STORAGE(COMP_DEFINE)
 #undef COMP_DEFINE
 

@@ -4,11 +4,18 @@
 #pragma once
 
 #include <comp/files/json_reader.hpp>
-#include <comp_native/data/graph.hpp>
-#include <comp_native/data/lines.hpp>
+#include <examples/data/graph.hpp>
+#include <examples/data/lines.hpp>
 #include <set>
 
-namespace comp::native::data {
+namespace data_sets {
+
+using comp::file_error;
+using comp::json;
+using comp::json_place;
+using comp::json_reader;
+using comp::parse_json;
+using comp::require;
 
 /// The texts of the three files, and how messages call them.
 struct musae_files {
@@ -96,4 +103,4 @@ inline graph parse_musae(const musae_files& from) {
   return made;
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

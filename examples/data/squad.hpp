@@ -5,11 +5,20 @@
 #pragma once
 
 #include <comp/files/json_reader.hpp>
-#include <comp_native/data/text.hpp>
+#include <examples/data/text.hpp>
 #include <optional>
 #include <utility>
 
-namespace comp::native::data {
+namespace data_sets {
+
+using comp::error;
+using comp::file_error;
+using comp::in_quotes;
+using comp::json;
+using comp::json_place;
+using comp::json_reader;
+using comp::parse_json;
+using comp::require;
 
 struct squad_answer {
   std::string text = {};
@@ -104,4 +113,4 @@ inline std::pair<squad, squad> split(const squad& all, double held_out = 0.1) {
   return made;
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <comp_native/data/squad.hpp>
+#include <examples/data/squad.hpp>
 #include <map>
 
-namespace comp::native::data {
+namespace data_sets {
 
 struct squad_score {
   double exact = 0, f1 = 0;  // each from 0 to 1
@@ -72,4 +72,4 @@ inline squad_score score_answers(const squad& of, const std::vector<std::string>
   return sum;
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -7,13 +7,13 @@
 #include <utf8proc.h>
 
 #include <array>
-#include <comp_native/data/lines.hpp>
-#include <comp_native/data/text.hpp>
+#include <examples/data/lines.hpp>
+#include <examples/data/text.hpp>
 #include <functional>
 #include <unordered_map>
 #include <utility>
 
-namespace comp::native::data {
+namespace data_sets {
 
 /// A token and the bytes [begin, end) of the text that it stands for.
 struct piece {
@@ -185,4 +185,4 @@ class wordpiece {
   std::int32_t size_ = 0;
 };
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -19,7 +19,10 @@
 #include <utility>
 #include <vector>
 
-namespace comp::native::data {
+namespace data_sets {
+
+using comp::file_error;
+using comp::require;
 
 inline constexpr std::size_t default_limit = std::size_t{1} << 30;  // [bytes], unpacked
 
@@ -140,4 +143,4 @@ inline std::filesystem::path plain_or_gz(const std::filesystem::path& folder, st
                   folder.string(), stem, stem)};
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

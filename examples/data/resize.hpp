@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp_native/data/jpeg.hpp>
+#include <examples/data/jpeg.hpp>
 
-namespace comp::native::data {
+namespace data_sets {
 namespace detail {
 
 /// The old places that one new place is made of.
@@ -94,4 +94,4 @@ inline std::vector<std::uint8_t> middle(const picture& from, std::int64_t side, 
   return made;
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -13,7 +13,10 @@
 #include <utility>
 #include <vector>
 
-namespace comp::native::data {
+namespace data_sets {
+
+using comp::file_error;
+using comp::require;
 
 /// Shapes: source and target are (E): each edge in both directions, once, none from a node to itself, by target and
 /// then by source. The three of features are (Z), one for each that is not zero, by node and then by column.
@@ -83,4 +86,4 @@ inline node_split split_nodes(const graph& of, std::uint64_t seed, std::int64_t 
   return made;
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

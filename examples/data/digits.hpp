@@ -6,16 +6,19 @@
 
 #include <charconv>
 #include <comp/core/error.hpp>
-#include <comp_native/data/file_bytes.hpp>
-#include <comp_native/data/images.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <examples/data/file_bytes.hpp>
+#include <examples/data/images.hpp>
 #include <filesystem>
 #include <span>
 #include <string_view>
 #include <system_error>
 
-namespace comp::native::data {
+namespace data_sets {
+
+using comp::file_error;
+using comp::require;
 
 namespace detail {
 
@@ -88,4 +91,4 @@ inline images read_digits(const std::filesystem::path& path, std::size_t limit =
   return parse_digits(file_bytes(path, limit), fmt::format("\"{}\"", path.string()));
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

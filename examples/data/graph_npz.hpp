@@ -3,10 +3,10 @@
 // collection (cora.npz, citeseer.npz, pubmed.npz, ...). Source: Shchur et al. 2018 (arXiv 1811.05868).
 #pragma once
 
-#include <comp_native/data/graph.hpp>
-#include <comp_native/data/npz.hpp>
+#include <examples/data/graph.hpp>
+#include <examples/data/npz.hpp>
 
-namespace comp::native::data {
+namespace data_sets {
 namespace detail {
 
 /// Compressed sparse rows as (row, column) pairs with the place of each value.
@@ -66,4 +66,4 @@ inline graph parse_graph_npz(std::span<const std::byte> bytes, std::string_view 
   return made;
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

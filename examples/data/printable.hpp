@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace comp::native::data {
+namespace data_sets {
 
 /// At most `most` bytes, control characters and what is not ASCII as '?'.
 inline std::string printable(std::string_view text, std::size_t most = 40) {
@@ -17,4 +17,4 @@ inline std::string printable(std::string_view text, std::size_t most = 40) {
   return shown;
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -2,12 +2,12 @@
 // A graph from whatever standard layout a folder or file is.
 #pragma once
 
-#include <comp_native/data/citations.hpp>
-#include <comp_native/data/graph_npz.hpp>
-#include <comp_native/data/musae.hpp>
+#include <examples/data/citations.hpp>
+#include <examples/data/graph_npz.hpp>
+#include <examples/data/musae.hpp>
 #include <optional>
 
-namespace comp::native::data {
+namespace data_sets {
 namespace detail {
 
 /// The one file in `folder` whose name ends so, ".gz" or not; of several the first by name.
@@ -66,4 +66,4 @@ inline graph read_graph(const std::filesystem::path& path) {
                   path.string())};
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

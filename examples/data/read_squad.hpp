@@ -2,10 +2,10 @@
 // SQuAD and BERT's vocabulary from a folder: train*.json and dev*.json as published, and *vocab.txt, plain or gzip.
 #pragma once
 
-#include <comp_native/data/squad_score.hpp>
-#include <comp_native/data/squad_windows.hpp>
+#include <examples/data/squad_score.hpp>
+#include <examples/data/squad_windows.hpp>
 
-namespace comp::native::data {
+namespace data_sets {
 
 struct squad_folder {
   squad train, validation;
@@ -47,4 +47,4 @@ inline squad_folder read_squad_folder(const std::filesystem::path& folder) {
   return {std::move(first), std::move(last), std::move(pieces)};
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -4,14 +4,18 @@
 #pragma once
 
 #include <comp/files/json_reader.hpp>
-#include <comp_native/data/file_bytes.hpp>
-#include <comp_native/data/images.hpp>
-#include <comp_native/data/lines.hpp>
-#include <comp_native/data/resize.hpp>
-#include <comp_native/data/text.hpp>
+#include <examples/data/file_bytes.hpp>
+#include <examples/data/images.hpp>
+#include <examples/data/lines.hpp>
+#include <examples/data/resize.hpp>
+#include <examples/data/text.hpp>
 #include <map>
 
-namespace comp::native::data {
+namespace data_sets {
+
+using comp::file_error;
+using comp::in_quotes;
+using comp::require;
 
 struct picture_files {
   std::vector<std::filesystem::path> files = {};
@@ -132,4 +136,4 @@ inline std::vector<std::uint8_t> read_picture(const std::filesystem::path& file,
   return middle(decode_jpeg(file_bytes(file), fmt::format("\"{}\"", file.string())), side, scale_to);
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -4,10 +4,10 @@
 // Source: google-research/bert, run_squad.py (max_query_length 64, doc_stride 128).
 #pragma once
 
-#include <comp_native/data/squad.hpp>
-#include <comp_native/data/wordpiece.hpp>
+#include <examples/data/squad.hpp>
+#include <examples/data/wordpiece.hpp>
 
-namespace comp::native::data {
+namespace data_sets {
 
 struct window_options {
   std::size_t length = 384;   // [tokens] of a window, question and marks included
@@ -89,4 +89,4 @@ inline std::vector<squad_window> windows(const squad& of, const wordpiece& piece
   return made;
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -6,16 +6,20 @@
 #include <algorithm>
 #include <array>
 #include <comp/core/error.hpp>
-#include <comp_native/data/file_bytes.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <examples/data/file_bytes.hpp>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace comp::native::data {
+namespace data_sets {
+
+using comp::error;
+using comp::file_error;
+using comp::require;
 
 /// Throws: `file_error`, with the offset, for a NUL byte: the file is no text.
 inline std::string parse_text(std::span<const std::byte> bytes, std::string_view name) {
@@ -107,4 +111,4 @@ inline text_split split_text(std::string_view text, double held_out = 0.1) {
   return {text.substr(0, text.size() - tail), text.substr(text.size() - tail)};
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

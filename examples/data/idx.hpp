@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <comp/core/error.hpp>
-#include <comp_native/data/file_bytes.hpp>
-#include <comp_native/data/images.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <examples/data/file_bytes.hpp>
+#include <examples/data/images.hpp>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -17,7 +17,10 @@
 #include <system_error>
 #include <vector>
 
-namespace comp::native::data {
+namespace data_sets {
+
+using comp::file_error;
+using comp::require;
 
 /// Values of any number of axes. `values` points into the bytes that were parsed.
 struct idx_array {
@@ -121,4 +124,4 @@ inline bool is_mnist(const std::filesystem::path& folder) {
   return std::filesystem::exists(images, why) || std::filesystem::exists(images.string() + ".gz", why);
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -4,14 +4,17 @@
 
 #include <charconv>
 #include <comp/core/error.hpp>
-#include <comp_native/data/printable.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <examples/data/printable.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace comp::native::data {
+namespace data_sets {
+
+using comp::file_error;
+using comp::require;
 
 /// Calls f(line, number from 1) for each line that is not empty; "\r\n" ends one, too.
 template <class F>
@@ -95,4 +98,4 @@ inline std::vector<std::vector<std::string>> parse_csv(std::string_view text, st
   return rows;
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

@@ -6,16 +6,19 @@
 #include <algorithm>
 #include <charconv>
 #include <comp/core/error.hpp>
-#include <comp_native/data/printable.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <examples/data/printable.hpp>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace comp::native::data {
+namespace data_sets {
+
+using comp::file_error;
+using comp::require;
 
 /// The bytes of an array of known shape. `kind` is NumPy's letter: f, i, u, b (bool) or U (text, 4 bytes a character).
 struct npy_array {
@@ -166,4 +169,4 @@ inline npy_array parse_npy(std::span<const std::byte> bytes, std::string_view na
   return made;
 }
 
-}  // namespace comp::native::data
+}  // namespace data_sets

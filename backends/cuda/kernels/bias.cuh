@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// A bias for each column, added in one pass over rows: to a convolution whose channels lie side by side.
+// Not here: the bias gradient, which is a sum over rows (reductions.cuh); one for each channel of NCHW (cuDNN's
+// epilogue).
+#pragma once
+
+#include "support/rows.cuh"
+
+namespace comp::cuda {
+
+namespace detail {
+
+/// Elements of one row by one block: no sum joins them, so a row needs neither registers nor barriers.
+template <class T>
+struct biased {
+  static constexpr bool one_pass = true;
+  pointer<const T> from;
+  pointer<const float> bias;
+  pointer<T> to;
+  index width;
+  template <int N, int Held, class Lanes>
+  __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
+    for (index at = lanes.rank() * N; at < width; at += Lanes::count * N) {
+      float v[N], b[N];
+      load_all<N, T>(from + (r * width + at), v);
+      load_all<N, float>(bias + at, b);
+#pragma unroll
+      for (int j = 0; j < N; ++j) v[j] += b[j];
+      store_all<N, T>(to + (r * width + at), v);
+    }
+  }
+};
+
+}  // namespace detail
+
+template <class T>
+void add_bias(stream on, const T* x, const float* bias, T* y, index rows, index width) {
+  constexpr int N = wide<T>;
+  const bool packed = fits<N>(x) && fits<N>(y) && fits<N>(bias);
+  for_rows<N>(on, rows, width, packed, detail::biased<T>{x, bias, y, width});
+}
+
+}  // namespace comp::cuda
