@@ -8,6 +8,9 @@
 #include <examples/data/jpeg.hpp>
 
 namespace data_sets {
+
+using comp::error;
+
 namespace detail {
 
 /// The old places that one new place is made of.
