@@ -19,9 +19,9 @@ configure() {
 # compile FOLDER [TARGET...]: in JOBS jobs (default: ninja's choice); goes on after an error, to show all.
 compile() { ninja -C "$1" -k 0 ${JOBS:+-j "$JOBS"} "${@:2}"; }
 
-# stage FOLDER "AREA..." OPTIONS...: configures, builds and runs the tests of these folders under tests/ (and the examples
-# where these are configured). What goes wrong is noted in `broken`, never ends the script.
-broken=() tested=()
+# stage FOLDER "AREA..." OPTIONS...: configures, builds and runs the tests of these folders under tests/ or of this name (and
+# the examples where these are configured). What goes wrong is noted in `broken`, never ends the script.
+broken=() tested=() left_to_all=""
 stage() {
   local folder=$1 areas=${2// /|}
   local -a targets tests
@@ -34,7 +34,7 @@ stage() {
     return
   fi
   sed -nE '/^    [a-z]* *: (YES|NO)( \(.*\))?$/p' "$folder.log" # the summary: which backends and parts are built
-  mapfile -t targets < <(ninja -C "$folder" -t targets all | sed -nE "s#^((tests/($areas)|examples|bench/cuda)/[^:/]*): .*(_LINKER|CUSTOM_COMMAND(_DEP)?)\$#\1#p")
+  mapfile -t targets < <(ninja -C "$folder" -t targets all | sed -nE "s#^(((tests/)?($areas)|examples)/[^:/]*): .*(_LINKER|CUSTOM_COMMAND(_DEP)?)\$#\1#p")
   compile "$folder" "${targets[@]}" || broken+=("$folder did not build whole")
   # shellcheck disable=SC2086 # several names
   mapfile -t tests < <(meson introspect --tests "$folder" | python3 tools/built_tests.py $2 examples)
@@ -57,5 +57,6 @@ finish_tests() {
     echo "0 passed, ${#broken[@]} failed"
     return 1
   fi
+  [[ ! $left_to_all ]] || printf '\nLeft to ./run test --all: %s\n' "$left_to_all"
   python3 tools/count_tests.py "${tested[@]}" -- "${broken[@]}"
 }

@@ -300,7 +300,7 @@ class Check:
                 failed = int(not passed)
             self.note('tests', name, passed, failed, seconds, why)
         if (self.build / 'build.ninja').exists() and self.takes('tests', 'training') and 'training' not in dict(self.programs('tests')):
-            self.note('tests', 'training', 0, 0, 0, 'trainings beside the host device, which needs oneDNN 2.6 or 2.7 (dnnl): not here')
+            self.note('tests', 'training', 0, 0, 0, 'trainings beside the host device, which needs oneDNN 2.6 or newer (dnnl): not here')
 
     def sanitizer(self):
         tool = find_tool('compute-sanitizer', find_tool('nvcc'))

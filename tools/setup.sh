@@ -6,7 +6,7 @@
 
 meson_version=1.12.1
 ninja_version=1.13.0
-onednn_wheel=2022.2.1 # PyPI's; it holds oneDNN 2.6, which Debian 12 packages and Ubuntu 22.04 and 24.04 do not
+onednn_wheel=2023.2.0 # PyPI's, for where no package is new enough (Ubuntu 22.04): oneDNN 3.2 for g++'s OpenMP, without SYCL
 torch_version=${COMP_TORCH_VERSION:-2.11.0} # PyPI's; ./run test passes with the newest 2.x too
 apt_tries=120 # of apt_pause seconds, for another program's lock
 jargon_text=/usr/share/doc/jargon-text/jargon.txt.gz
@@ -25,12 +25,13 @@ build_packages=(
   "libzip-dev         | header zip.h                | npz files"
   "libutf8proc-dev    | header utf8proc.h           | the tokenizer of BERT"
   "libjpeg-dev        | header jpeglib.h            | pictures"
-  "libdnnl-dev        | onednn                      | arithmetic of the native trainer; oneDNN 2.6 or 2.7"
+  "libdnnl-dev        | onednn                      | arithmetic of the native trainer; oneDNN 2.6 or newer"
 )
 test_packages=(
   "doctest-dev        | header doctest/doctest.h    | tests"
   "librapidcheck-dev  | header rapidcheck.h         | tests of properties"
   "libboost-context-dev | library boost_context     | fibres: tests of CUDA kernels without a GPU"
+  "cmake              | command cmake               | a test of what CMake users have"
   "clang              | clang                       | second compiler of the tests, fuzzing; version 16 or newer"
 )
 demo_packages=(
@@ -44,7 +45,7 @@ gpu_packages=( # of the above what the CUDA backend needs: a machine with a GPU 
   "libboost-dev       | header boost/graph/boykov_kolmogorov_max_flow.hpp | minimum cuts: the cheapest plan"
   "doctest-dev        | header doctest/doctest.h    | tests"
 )
-not_required=" libdnnl-dev clang jargon-text " # oneDNN has a wheel, the other two a message
+not_required=" libdnnl-dev clang cmake jargon-text " # oneDNN has a wheel, the others a message
 
 die() {
   echo "run: $*" >&2
@@ -85,7 +86,7 @@ probe() {
     file) [[ -r $2 ]] ;;
     clang) find_clang ;;
     onednn) preprocesses <<<'#include <oneapi/dnnl/dnnl_version.h>
-#if DNNL_VERSION_MAJOR != 2 || DNNL_VERSION_MINOR < 6
+#if DNNL_VERSION_MAJOR * 100 + DNNL_VERSION_MINOR < 206
 #error
 #endif' ;;
   esac
@@ -142,7 +143,10 @@ names_of() {
       [[ -z $(candidate "libclang-rt-$number-dev") ]] || echo "libclang-rt-$number-dev"
       return
     done ;;
-    libdnnl-dev) [[ $(candidate libdnnl-dev) != 2.[67]* ]] || echo libdnnl-dev ;;
+    libdnnl-dev)
+      version=$(candidate libdnnl-dev)
+      [[ ! $version || $version == [01].* || $version == 2.[0-5].* ]] || echo libdnnl-dev
+      ;;
     *) echo "$1" ;;
   esac
 }
@@ -231,13 +235,13 @@ take_extra_headers() {
   done
 }
 
-# The system's oneDNN where its version is right, else the wheel.
+# The system's oneDNN where it is new enough, else the wheel.
 find_onednn() {
   ! probe onednn || return 0
   if [[ ! -e .venv/include/oneapi ]]; then
-    echo "Putting oneDNN 2.6 into .venv (this system's package is another version)"
+    echo "Putting oneDNN 3.2 into .venv (this system's package is older than 2.6)"
     .venv/bin/pip -q install "onednn-devel-cpu-gomp==$onednn_wheel" ||
-      die "no oneDNN 2.6 or 2.7 here and none from PyPI (no network?): install libdnnl-dev of such a version"
+      die "no oneDNN 2.6 or newer here and none from PyPI (no network?): install libdnnl-dev"
   fi
   export CPLUS_INCLUDE_PATH=$PWD/.venv/include${CPLUS_INCLUDE_PATH:+:$CPLUS_INCLUDE_PATH}
   export LIBRARY_PATH=$PWD/.venv/lib${LIBRARY_PATH:+:$LIBRARY_PATH}

@@ -27,6 +27,11 @@ class Commands(unittest.TestCase):
         for command in ('demo', 'test', 'bench', 'gpu-check', 'clean', 'help'):
             self.assertIn(f'./run {command}', got.stdout)
 
+    def test_a_word_that_test_does_not_know_is_refused_before_anything_is_built(self):
+        got = self.run_with('test', '--al')
+        self.assertEqual((got.returncode, got.stdout), (1, ''))
+        self.assertIn('"--al" is nothing that test knows: it takes --all, or nothing', got.stderr)
+
     def test_no_command_is_a_call_for_help(self):
         self.assertEqual(self.run_with().stdout, self.run_with('help').stdout)
 
@@ -129,7 +134,7 @@ class SetUp(unittest.TestCase):
             'Ubuntu 22.04': ({'g++': '4:11.2.0-1ubuntu1', 'g++-12': '12.3.0-1ubuntu1~22.04', 'clang-15': '1:15.0.7',
                               'libdnnl-dev': '2.2.4+ds-2'}, 'g++-12;;;zlib1g-dev'),
             'Ubuntu 24.04': ({'g++': '4:13.2.0-7ubuntu1', 'clang-18': '1:18.1.3', 'libclang-rt-18-dev': '1:18.1.3',
-                              'libdnnl-dev': '3.1.1-2'}, 'g++;clang-18 libclang-rt-18-dev;;zlib1g-dev'),
+                              'libdnnl-dev': '3.1.1-2'}, 'g++;clang-18 libclang-rt-18-dev;libdnnl-dev;zlib1g-dev'),
         }
         for release, (versions, expected) in releases.items():
             with self.subTest(release):

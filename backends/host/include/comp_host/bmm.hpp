@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <utility>
 #include <vector>
 
@@ -23,8 +22,7 @@ inline const layout* heads_layout(context& c, const shape& s, precision p) {
 inline const layout* transposed(context& c, const layout* from) {
   shape s = from->extents;
   const auto n = s.size();
-  const auto& raw = from->desc.data.format_desc.blocking.strides;
-  shape steps(raw, raw + n);
+  shape steps = onednn::strides_of(from->desc);
   std::swap(s[n - 1], s[n - 2]);
   std::swap(steps[n - 1], steps[n - 2]);
   return c.layouts.strided(s, steps, from->precision);
@@ -32,7 +30,7 @@ inline const layout* transposed(context& c, const layout* from) {
 /// Only views with strides can be multiplied; blocked layouts are made row-major.
 inline tensor multipliable(context& c, const tensor& t) {
   const tensor in = computable(c, t);
-  return in.layout()->desc.data.format_desc.blocking.inner_nblks == 0 ? in : row_major(c, in);
+  return onednn::inner_blocks(in.layout()->desc) == 0 ? in : row_major(c, in);
 }
 
 }  // namespace detail
@@ -75,9 +73,9 @@ inline tensor bmm(context& c, const tensor& a, const tensor& b, bool transpose_a
         if (alpha != 1) {
           attributes = {};
           attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-          attributes.set_output_scales(0, {static_cast<float>(alpha)});
+          onednn::scale_result(attributes, static_cast<float>(alpha));
         }
-        const dnnl::matmul::primitive_desc made{{l->desc, r->desc, places->desc}, attributes, c.engine};
+        const auto made = onednn::described<dnnl::matmul>(c.engine, attributes, l->desc, r->desc, places->desc);
         return c.made(made, {{DNNL_ARG_SRC, l->desc}, {DNNL_ARG_WEIGHTS, r->desc}, {DNNL_ARG_DST, places->desc}});
       });
   const tensor y = c.make(places);

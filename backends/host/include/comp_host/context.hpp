@@ -11,13 +11,13 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "kernel.hpp"
 #include "layout.hpp"
+#include "onednn.hpp"
 #include "pool.hpp"
 #include "tensor.hpp"
 
@@ -40,7 +40,7 @@ class primitive {
 
   template <class Description>
   primitive(const dnnl::engine& engine, layout_table& layouts, const Description& description,
-            std::initializer_list<std::pair<int, dnnl::memory::desc>> arguments)
+            const std::vector<std::pair<int, dnnl::memory::desc>>& arguments)
       : run_{description.get()}, scratch_{description.scratchpad_desc().get_size()} {
     const auto add = [&](int index, const dnnl::memory::desc& desc) {
       slots_.push_back({index, dnnl::memory{desc, engine, nullptr}, layouts.intern(desc)});
@@ -124,8 +124,17 @@ class context {
       refuse(failure);
     }
   }
+  /// What a primitive of `Op` is made from, with memory of ours as its scratchpad: onednn.hpp.
+  template <class Op, class... Arguments>
+  auto described(const Arguments&... arguments) const {
+    return onednn::described<Op>(engine, user_scratch, arguments...);
+  }
+  template <class Op, class Forward, class... Arguments>
+  auto described_backward(const Forward& forward, const Arguments&... arguments) const {
+    return onednn::described_backward<Op>(engine, user_scratch, forward, arguments...);
+  }
   template <class Description>
-  primitive made(const Description& description, std::initializer_list<std::pair<int, dnnl::memory::desc>> arguments) {
+  primitive made(const Description& description, const std::vector<std::pair<int, dnnl::memory::desc>>& arguments) {
     return {engine, layouts, description, arguments};
   }
 

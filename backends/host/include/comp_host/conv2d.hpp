@@ -4,7 +4,6 @@
 
 #include <comp_native/device.hpp>
 #include <cstdint>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
 #include "context.hpp"
@@ -41,22 +40,21 @@ struct conv2d_plan {
   dnnl::convolution_forward::primitive_desc forward() const {
     const auto train = dnnl::prop_kind::forward_training;
     const auto direct = dnnl::algorithm::convolution_direct;
-    return {bias ? op::desc{train, direct, x(), w(type), b(), y(), stride(), gaps(), padding(), padding()}
-                 : op::desc{train, direct, x(), w(type), y(), stride(), gaps(), padding(), padding()},
-            c.user_scratch, c.engine};
+    return bias ? c.described<op>(train, direct, x(), w(type), b(), y(), stride(), gaps(), padding(), padding())
+                : c.described<op>(train, direct, x(), w(type), y(), stride(), gaps(), padding(), padding());
   }
   dnnl::convolution_backward_data::primitive_desc data() const {
-    return {{dnnl::algorithm::convolution_direct, x(), w(type), y(), stride(), gaps(), padding(), padding()},
-            c.user_scratch,
-            c.engine,
-            forward()};
+    return c.described_backward<dnnl::convolution_backward_data>(forward(), dnnl::algorithm::convolution_direct, x(),
+                                                                 w(type), y(), stride(), gaps(), padding(), padding());
   }
   dnnl::convolution_backward_weights::primitive_desc weights() const {
     using back = dnnl::convolution_backward_weights;
     const auto direct = dnnl::algorithm::convolution_direct;
-    return {bias ? back::desc{direct, x(), w(kind::f32), b(), y(), stride(), gaps(), padding(), padding()}
-                 : back::desc{direct, x(), w(kind::f32), y(), stride(), gaps(), padding(), padding()},
-            c.user_scratch, c.engine, forward()};
+    const auto gradient = w(kind::f32);
+    return bias ? c.described_backward<back>(forward(), direct, x(), gradient, b(), y(), stride(), gaps(), padding(),
+                                             padding())
+                : c.described_backward<back>(forward(), direct, x(), gradient, y(), stride(), gaps(), padding(),
+                                             padding());
   }
 };
 

@@ -10,7 +10,6 @@
 #include <comp_native/math/elementwise.hpp>
 #include <cstdint>
 #include <limits>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <span>
 #include <utility>
 #include <vector>
@@ -116,10 +115,8 @@ inline tensor activate(context& c, activation a, const tensor& x) {
   const tensor in = detail::loopable(c, x);
   auto& run = c.cached(key{operation::activate, a, in.layout()->id}, [&] {
     const auto& desc = in.layout()->desc;
-    const dnnl::eltwise_forward::primitive_desc made{
-        {dnnl::prop_kind::forward_training, detail::algorithm_of(a, false), desc, 0.0F, 0.0F},
-        c.user_scratch,
-        c.engine};
+    const auto made = c.described<dnnl::eltwise_forward>(dnnl::prop_kind::forward_training,
+                                                         detail::algorithm_of(a, false), desc, desc, 0.0F, 0.0F);
     return c.made(made, {{DNNL_ARG_SRC, desc}, {DNNL_ARG_DST, desc}});
   });
   const tensor y = c.make(in.shape(), in.layout());
@@ -141,10 +138,9 @@ inline tensor activate_backward(context& c, activation a, const tensor& dy, cons
   auto& run = c.cached(key{operation::activate_backward, a, at.layout()->id}, [&] {
     const auto& desc = at.layout()->desc;
     const auto forward_kind = detail::algorithm_of(a, true);
-    const dnnl::eltwise_forward::primitive_desc forward{
-        {dnnl::prop_kind::forward_training, forward_kind, desc, 0.0F, 0.0F}, c.user_scratch, c.engine};
-    const dnnl::eltwise_backward::primitive_desc made{
-        {forward_kind, desc, desc, 0.0F, 0.0F}, c.user_scratch, c.engine, forward};
+    const auto forward =
+        c.described<dnnl::eltwise_forward>(dnnl::prop_kind::forward_training, forward_kind, desc, desc, 0.0F, 0.0F);
+    const auto made = c.described_backward<dnnl::eltwise_backward>(forward, forward_kind, desc, desc, desc, 0.0F, 0.0F);
     return c.made(
         made,
         {{reads_input ? DNNL_ARG_SRC : DNNL_ARG_DST, desc}, {DNNL_ARG_DIFF_DST, desc}, {DNNL_ARG_DIFF_SRC, desc}});

@@ -14,11 +14,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "onednn.hpp"
 
 namespace comp::host {
 
@@ -93,7 +94,7 @@ class layout_table {
   }
 
   const layout* intern(const dnnl::memory::desc& desc, precision p) {
-    auto& same = by_extents_[key{p, desc.dims()}];
+    auto& same = by_extents_[key{p, onednn::extents_of(desc)}];
     const auto found = std::ranges::find_if(same, [&](const layout* known) { return known->desc == desc; });
     if (found != same.end()) return *found;
     same.push_back(&all_.emplace_back(described(desc, p)));
@@ -101,7 +102,7 @@ class layout_table {
   }
   /// What a primitive says it reads or writes; other types than FP32 and BF16 (workspaces) keep their bytes.
   const layout* intern(const dnnl::memory::desc& desc) {
-    return intern(desc, desc.data_type() == data_type::bf16 ? precision::bf16 : precision::fp32);
+    return intern(desc, onednn::type_of(desc) == data_type::bf16 ? precision::bf16 : precision::fp32);
   }
   const layout* plain(const shape& s, precision p) {
     const auto [at, is_new] = plain_.try_emplace(key{p, s}, nullptr);
@@ -113,14 +114,12 @@ class layout_table {
     if (is_new) at->second = intern({s, type_of(p), steps}, p);
     return at->second;
   }
-  /// The same places, another precision.
+  /// The same places, another precision; null where oneDNN cannot say that.
   const layout* with(const layout* from, precision p) {
     if (from->precision == p) return from;
     const auto [at, is_new] = recast_.try_emplace(key{from->id, p}, nullptr);
     if (is_new) {
-      dnnl::memory::desc desc = from->desc;
-      desc.data.data_type = static_cast<dnnl_data_type_t>(type_of(p));
-      at->second = intern(desc, p);
+      if (const auto desc = onednn::with_type(from->desc, type_of(p))) at->second = intern(*desc, p);
     }
     return at->second;
   }
@@ -133,16 +132,17 @@ class layout_table {
 
  private:
   layout described(const dnnl::memory::desc& desc, precision p) const {
-    layout made{.desc = desc, .precision = p, .id = static_cast<std::int64_t>(all_.size()), .extents = desc.dims()};
-    const std::size_t type_bytes = dnnl::memory::data_type_size(desc.data_type());
+    layout made{.desc = desc,
+                .precision = p,
+                .id = static_cast<std::int64_t>(all_.size()),
+                .extents = onednn::extents_of(desc)};
+    const std::size_t type_bytes = dnnl::memory::data_type_size(onednn::type_of(desc));
     made.stored = desc.get_size() / std::max<std::size_t>(type_bytes, 1);
     made.bytes =
-        desc.data_type() == type_of(p) ? made.stored * static_cast<std::size_t>(traits(p).bytes) : desc.get_size();
-    const auto& raw = desc.data;
-    std::size_t padded = 1;
-    for (int i = 0; i < raw.ndims; ++i) padded *= static_cast<std::size_t>(raw.padded_dims[i]);
-    made.dense = raw.format_kind == dnnl_blocked && padded == made.stored;
-    made.plain = made.dense && desc == dnnl::memory::desc{made.extents, desc.data_type(), strides(made.extents)};
+        onednn::type_of(desc) == type_of(p) ? made.stored * static_cast<std::size_t>(traits(p).bytes) : desc.get_size();
+    const bool blocked = onednn::is_blocked(desc);
+    made.dense = blocked && elements(onednn::padded_extents_of(desc)) == static_cast<std::int64_t>(made.stored);
+    made.plain = made.dense && desc == dnnl::memory::desc{made.extents, onednn::type_of(desc), strides(made.extents)};
     return made;
   }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <vector>
 
 #include "context.hpp"
@@ -31,17 +30,16 @@ struct linear_plan {
   key keyed(operation o) const { return key{o, type, bias, rows, inputs, outputs}; }
   dnnl::inner_product_forward::primitive_desc forward() const {
     using op = dnnl::inner_product_forward;
-    const auto kind = dnnl::prop_kind::forward_training;
-    return {bias ? op::desc{kind, x(), w(type), b(), y()} : op::desc{kind, x(), w(type), y()}, c.user_scratch,
-            c.engine};
+    const auto train = dnnl::prop_kind::forward_training;
+    return bias ? c.described<op>(train, x(), w(type), b(), y()) : c.described<op>(train, x(), w(type), y());
   }
   dnnl::inner_product_backward_data::primitive_desc data() const {
-    return {{x(), w(type), y()}, c.user_scratch, c.engine, forward()};
+    return c.described_backward<dnnl::inner_product_backward_data>(forward(), x(), w(type), y());
   }
   dnnl::inner_product_backward_weights::primitive_desc weights() const {
     using op = dnnl::inner_product_backward_weights;
-    return {bias ? op::desc{x(), w(kind::f32), b(), y()} : op::desc{x(), w(kind::f32), y()}, c.user_scratch, c.engine,
-            forward()};
+    return bias ? c.described_backward<op>(forward(), x(), w(kind::f32), b(), y())
+                : c.described_backward<op>(forward(), x(), w(kind::f32), y());
   }
 };
 

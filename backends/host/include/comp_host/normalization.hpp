@@ -4,7 +4,6 @@
 
 #include <comp_native/device.hpp>
 #include <cstdint>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <utility>
 #include <vector>
 
@@ -30,7 +29,8 @@ inline dnnl::batch_normalization_forward::primitive_desc batch_norm_forward(cont
                                                                             const batch_norm_options& o) {
   auto flags = norm_flags::use_scale | norm_flags::use_shift;
   if (!o.training) flags = flags | norm_flags::use_global_stats;
-  return {{dnnl::prop_kind::forward_training, x->desc, static_cast<float>(o.eps), flags}, c.user_scratch, c.engine};
+  return c.described<dnnl::batch_normalization_forward>(dnnl::prop_kind::forward_training, x->desc, x->desc,
+                                                        static_cast<float>(o.eps), flags);
 }
 /// running = (1 - momentum) running + momentum batch; the variance as PyTorch's, over n - 1.
 inline void track(context& c, parameter& running, const tensor& batch, double momentum, double factor) {
@@ -87,7 +87,23 @@ inline saved_tensor batch_norm(context& c, const tensor& x, parameter& gamma, pa
 
 namespace detail {
 
-/// What the backward of either norm runs: adds the gradients of gamma and beta. Returns: the gradient of `in`.
+/// The backward of either norm. One that wants the shift, too, reads nothing of it: its memory stays empty.
+template <class Description>
+primitive made_norm_backward(context& c, const Description& made, const dnnl::memory::desc& x, std::int64_t size) {
+  const dnnl::memory::desc vector{{size}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a};
+  std::vector<std::pair<int, dnnl::memory::desc>> arguments{{DNNL_ARG_SRC, x},
+                                                            {DNNL_ARG_DIFF_DST, x},
+                                                            {DNNL_ARG_DIFF_SRC, made.diff_src_desc()},
+                                                            {DNNL_ARG_SCALE, vector},
+                                                            {DNNL_ARG_DIFF_SCALE, vector},
+                                                            {DNNL_ARG_DIFF_SHIFT, vector},
+                                                            {DNNL_ARG_MEAN, made.mean_desc()},
+                                                            {DNNL_ARG_VARIANCE, made.variance_desc()}};
+  constexpr int needed = 5;
+  if (onednn::inputs_of(made) > needed) arguments.emplace_back(DNNL_ARG_SHIFT, vector);
+  return c.made(made, arguments);
+}
+/// What it runs: adds the gradients of gamma and beta. Returns: the gradient of `in`.
 inline tensor run_norm_backward(context& c, primitive& run, const tensor& in, const tensor& g,
                                 const std::vector<tensor>& saved, parameter& gamma, parameter& beta) {
   const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
@@ -97,7 +113,6 @@ inline tensor run_norm_backward(context& c, primitive& run, const tensor& in, co
               {DNNL_ARG_DIFF_DST, g.data()},
               {DNNL_ARG_DIFF_SRC, dx.data()},
               {DNNL_ARG_SCALE, plain_values(c, gamma)},
-              {DNNL_ARG_SHIFT, plain_values(c, beta)},
               {DNNL_ARG_DIFF_SCALE, d_gamma.data()},
               {DNNL_ARG_DIFF_SHIFT, d_beta.data()},
               {DNNL_ARG_MEAN, saved[0].data()},
@@ -119,21 +134,10 @@ inline tensor batch_norm_backward(context& c, const tensor& dy, const tensor& x,
     const auto forward = detail::batch_norm_forward(c, in.layout(), o);
     auto flags = detail::norm_flags::use_scale | detail::norm_flags::use_shift;
     if (!o.training) flags = flags | detail::norm_flags::use_global_stats;
-    const dnnl::batch_normalization_backward::primitive_desc made{
-        {dnnl::prop_kind::backward, in.layout()->desc, in.layout()->desc, static_cast<float>(o.eps), flags},
-        c.user_scratch,
-        c.engine,
-        forward};
-    const dnnl::memory::desc vector{{x.shape()[1]}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a};
-    return c.made(made, {{DNNL_ARG_SRC, in.layout()->desc},
-                         {DNNL_ARG_DIFF_DST, in.layout()->desc},
-                         {DNNL_ARG_DIFF_SRC, made.diff_src_desc()},
-                         {DNNL_ARG_SCALE, vector},
-                         {DNNL_ARG_SHIFT, vector},
-                         {DNNL_ARG_DIFF_SCALE, vector},
-                         {DNNL_ARG_DIFF_SHIFT, vector},
-                         {DNNL_ARG_MEAN, made.mean_desc()},
-                         {DNNL_ARG_VARIANCE, made.variance_desc()}});
+    const auto& desc = in.layout()->desc;
+    const auto made = c.described_backward<dnnl::batch_normalization_backward>(
+        forward, dnnl::prop_kind::backward, desc, desc, desc, static_cast<float>(o.eps), flags);
+    return detail::made_norm_backward(c, made, desc, x.shape()[1]);
   });
   const tensor dx = detail::run_norm_backward(c, run, in, g, saved, gamma, beta);
   const tensor out = cast(c, dx, dy.precision());
@@ -143,10 +147,9 @@ inline tensor batch_norm_backward(context& c, const tensor& dy, const tensor& x,
 namespace detail {
 
 inline dnnl::layer_normalization_forward::primitive_desc layer_norm_forward(context& c, const layout* x, double eps) {
-  return {{dnnl::prop_kind::forward_training, x->desc, static_cast<float>(eps),
-           norm_flags::use_scale | norm_flags::use_shift},
-          c.user_scratch,
-          c.engine};
+  return c.described<dnnl::layer_normalization_forward>(dnnl::prop_kind::forward_training, x->desc, x->desc,
+                                                        static_cast<float>(eps),
+                                                        norm_flags::use_scale | norm_flags::use_shift);
 }
 
 }  // namespace detail
@@ -185,21 +188,11 @@ inline tensor layer_norm_backward(context& c, const tensor& dy, const tensor& x,
   const tensor in = as_matrix(c, computable(c, cast(c, x, dy.precision()))), g = as_matrix(c, computable(c, dy));
   auto& run = c.cached(detail::norm_key(operation::layer_norm_backward, in.layout(), eps, true), [&] {
     const auto flags = detail::norm_flags::use_scale | detail::norm_flags::use_shift;
-    const dnnl::layer_normalization_backward::primitive_desc made{
-        {dnnl::prop_kind::backward, in.layout()->desc, in.layout()->desc, static_cast<float>(eps), flags},
-        c.user_scratch,
-        c.engine,
-        detail::layer_norm_forward(c, in.layout(), eps)};
-    const dnnl::memory::desc vector{{x.shape().back()}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a};
-    return c.made(made, {{DNNL_ARG_SRC, in.layout()->desc},
-                         {DNNL_ARG_DIFF_DST, in.layout()->desc},
-                         {DNNL_ARG_DIFF_SRC, made.diff_src_desc()},
-                         {DNNL_ARG_SCALE, vector},
-                         {DNNL_ARG_SHIFT, vector},
-                         {DNNL_ARG_DIFF_SCALE, vector},
-                         {DNNL_ARG_DIFF_SHIFT, vector},
-                         {DNNL_ARG_MEAN, made.mean_desc()},
-                         {DNNL_ARG_VARIANCE, made.variance_desc()}});
+    const auto forward = detail::layer_norm_forward(c, in.layout(), eps);
+    const auto& desc = in.layout()->desc;
+    const auto made = c.described_backward<dnnl::layer_normalization_backward>(
+        forward, dnnl::prop_kind::backward, desc, desc, desc, static_cast<float>(eps), flags);
+    return detail::made_norm_backward(c, made, desc, x.shape().back());
   });
   const tensor dx = detail::run_norm_backward(c, run, in, g, saved, gamma, beta);
   return reshape(c, cast(c, dx, dy.precision()), x.shape());

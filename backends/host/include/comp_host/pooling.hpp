@@ -7,7 +7,6 @@
 #include <comp_native/device.hpp>
 #include <cstdint>
 #include <limits>
-#include <oneapi/dnnl/dnnl.hpp>
 #include <utility>
 #include <vector>
 
@@ -28,23 +27,21 @@ struct pool_plan {
   shape y_sizes;
   pool2d_options options;
   dnnl::algorithm algorithm;
+  dnnl::memory::dims dense = {0, 0};  // no dilation
 
   static dnnl::memory::dims dims(const std::array<std::int64_t, 2>& of) { return {of.begin(), of.end()}; }
-  dnnl::memory::desc y() const { return {y_sizes, x->desc.data_type(), dnnl::memory::format_tag::any}; }
+  dnnl::memory::desc y() const { return {y_sizes, onednn::type_of(x->desc), dnnl::memory::format_tag::any}; }
   key keyed(operation o) const { return key{o, x->id, options.kernel, options.stride, options.padding}; }
   dnnl::pooling_forward::primitive_desc forward() const {
-    return {{dnnl::prop_kind::forward_training, algorithm, x->desc, y(), dims(options.stride), dims(options.kernel),
-             dims(options.padding), dims(options.padding)},
-            c.user_scratch,
-            c.engine};
+    return c.described<dnnl::pooling_forward>(dnnl::prop_kind::forward_training, algorithm, x->desc, y(),
+                                              dims(options.stride), dims(options.kernel), dense, dims(options.padding),
+                                              dims(options.padding));
   }
   dnnl::pooling_backward::primitive_desc backward() const {
     const auto hint = forward();
-    return {{algorithm, x->desc, hint.dst_desc(), dims(options.stride), dims(options.kernel), dims(options.padding),
-             dims(options.padding)},
-            c.user_scratch,
-            c.engine,
-            hint};
+    return c.described_backward<dnnl::pooling_backward>(hint, algorithm, x->desc, hint.dst_desc(), dims(options.stride),
+                                                        dims(options.kernel), dense, dims(options.padding),
+                                                        dims(options.padding));
   }
 };
 
@@ -123,6 +120,9 @@ inline saved_tensor max_pool2d(context& c, const tensor& x, const pool2d_options
 inline tensor max_pool2d_backward(context& c, const tensor& dy, const std::vector<tensor>& saved,
                                   const pool2d_options& o) {
   const layout* x = c.layouts.with(saved[1].layout(), c.computes(dy.precision()) ? dy.precision() : precision::fp32);
+  require<error>(
+      x, "max_pool2d_backward in {} of a result in a layout that oneDNN has in {} alone: use the same precision",
+      name(dy.precision()), name(saved[1].precision()));
   const auto plan = detail::plan_pool(c, "max_pool2d_backward", saved[1].shape(), x, o, dnnl::algorithm::pooling_max);
   require_same("max_pool2d_backward", dy.shape(), plan.y_sizes);
   auto& run = c.cached(plan.keyed(operation::max_pool_backward), [&] {

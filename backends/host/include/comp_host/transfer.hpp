@@ -59,8 +59,9 @@ inline tensor placed(context& c, const tensor& t, const layout* places);
 inline tensor cast(context& c, const tensor& t, precision p) {
   require_supported(p);
   if (t.precision() == p) return t;
-  if (!t.layout()->dense) return cast(c, placed(c, t, c.layouts.plain(t.layout()->extents, t.precision())), p);
-  tensor out = c.make(t.shape(), c.layouts.with(t.layout(), p));
+  const layout* places = t.layout()->dense ? c.layouts.with(t.layout(), p) : nullptr;
+  if (!places) return cast(c, placed(c, t, c.layouts.plain(t.layout()->extents, t.precision())), p);
+  tensor out = c.make(t.shape(), places);
   c.run_kernel([&] { convert_all(t.data(), t.precision(), out.data(), p, t.layout()->stored); });
   return out;
 }

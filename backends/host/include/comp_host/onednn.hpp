@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// What oneDNN 3 changed: operation descriptors went, memory descriptors closed, and scales are no constants any more.
+// All of it is here, in the words of oneDNN 3; the rest of this backend does not know which of the two it is compiled
+// with. Source: oneDNN's "Transition from v2.x to v3.x".
+#pragma once
+
+#include <cstddef>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#if DNNL_VERSION_MAJOR < 2 || (DNNL_VERSION_MAJOR == 2 && DNNL_VERSION_MINOR < 6)
+#error "comp needs oneDNN 2.6 or newer: install your distribution's libdnnl-dev, or the wheel that ./run names"
+#endif
+
+namespace comp::host::onednn {
+
+using dnnl::memory;
+
+/// How many arguments a primitive reads. Of 2.x a norm's backward wants the shift that it has no use for, of 3.x a
+/// layer norm's does and a batch norm's refuses it.
+template <class Description>
+int inputs_of(const Description& description) {
+  int count = 0;
+  dnnl::error::wrap_c_api(dnnl_primitive_desc_query(description.get(), dnnl_query_num_of_inputs_s32, 0, &count),
+                          "oneDNN does not say what a primitive reads");
+  return count;
+}
+
+#if DNNL_VERSION_MAJOR == 2
+
+/// Which argument of oneDNN 3's descriptions oneDNN 2 has not: the second of two equal layouts, and pooling's dilation.
+template <class Op>
+inline constexpr std::size_t not_in_2 = 99;
+template <>
+inline constexpr std::size_t not_in_2<dnnl::eltwise_forward> = 3;
+template <>
+inline constexpr std::size_t not_in_2<dnnl::eltwise_backward> = 2;
+template <>
+inline constexpr std::size_t not_in_2<dnnl::batch_normalization_forward> = 2;
+template <>
+inline constexpr std::size_t not_in_2<dnnl::batch_normalization_backward> = 2;
+template <>
+inline constexpr std::size_t not_in_2<dnnl::layer_normalization_forward> = 2;
+template <>
+inline constexpr std::size_t not_in_2<dnnl::layer_normalization_backward> = 2;
+template <>
+inline constexpr std::size_t not_in_2<dnnl::pooling_forward> = 6;
+template <>
+inline constexpr std::size_t not_in_2<dnnl::pooling_backward> = 5;
+
+template <class Op, class... Arguments>
+typename Op::desc operation(const Arguments&... arguments) {
+  return [&]<std::size_t... I>(std::index_sequence<I...>) {
+    const auto kept = [&]<std::size_t At>(const auto& argument) {
+      if constexpr (At == not_in_2<Op>) {
+        return std::tuple<>{};
+      } else {
+        return std::tie(argument);
+      }
+    };
+    return std::make_from_tuple<typename Op::desc>(std::tuple_cat(kept.template operator()<I>(arguments)...));
+  }
+  (std::index_sequence_for<Arguments...>{});
+}
+template <class Op, class... Arguments>
+typename Op::primitive_desc described(const dnnl::engine& engine, const dnnl::primitive_attr& attributes,
+                                      const Arguments&... arguments) {
+  return {operation<Op>(arguments...), attributes, engine};
+}
+template <class Op, class Forward, class... Arguments>
+typename Op::primitive_desc described_backward(const dnnl::engine& engine, const dnnl::primitive_attr& attributes,
+                                               const Forward& forward, const Arguments&... arguments) {
+  return {operation<Op>(arguments...), attributes, engine, forward};
+}
+
+inline memory::data_type type_of(const memory::desc& d) { return d.data_type(); }
+inline memory::dims extents_of(const memory::desc& d) { return d.dims(); }
+inline memory::dims padded_extents_of(const memory::desc& d) {
+  return {d.data.padded_dims, d.data.padded_dims + d.data.ndims};
+}
+inline bool is_blocked(const memory::desc& d) { return d.data.format_kind == dnnl_blocked; }
+inline int inner_blocks(const memory::desc& d) { return d.data.format_desc.blocking.inner_nblks; }
+inline memory::dims strides_of(const memory::desc& d) {
+  const auto& strides = d.data.format_desc.blocking.strides;
+  return {strides, strides + d.data.ndims};
+}
+inline std::optional<memory::desc> with_type(memory::desc d, memory::data_type type) {
+  d.data.data_type = static_cast<dnnl_data_type_t>(type);
+  return d;
+}
+inline void scale_result(dnnl::primitive_attr& attributes, float by) { attributes.set_output_scales(0, {by}); }
+
+#else
+
+/// What a primitive of `Op` is made from. `arguments`: those of its operation, in the order of oneDNN 3.
+/// Throws: `dnnl::error` where oneDNN has no implementation.
+template <class Op, class... Arguments>
+typename Op::primitive_desc described(const dnnl::engine& engine, const dnnl::primitive_attr& attributes,
+                                      const Arguments&... arguments) {
+  return {engine, arguments..., attributes};
+}
+/// The same for the backward of what `forward` describes.
+template <class Op, class Forward, class... Arguments>
+typename Op::primitive_desc described_backward(const dnnl::engine& engine, const dnnl::primitive_attr& attributes,
+                                               const Forward& forward, const Arguments&... arguments) {
+  return {engine, arguments..., forward, attributes};
+}
+
+inline memory::data_type type_of(const memory::desc& d) { return d.get_data_type(); }
+inline memory::dims extents_of(const memory::desc& d) { return d.get_dims(); }
+inline memory::dims padded_extents_of(const memory::desc& d) { return d.get_padded_dims(); }
+inline bool is_blocked(const memory::desc& d) { return d.get_format_kind() == memory::format_kind::blocked; }
+inline int inner_blocks(const memory::desc& d) { return d.get_inner_nblks(); }
+inline memory::dims strides_of(const memory::desc& d) { return d.get_strides(); }
+/// The layout of `d` for values of another type; nothing where oneDNN has no name for it. Layouts in blocks are made by
+/// name alone, and none tells its name: all are tried (in a millisecond, once for each layout).
+inline std::optional<memory::desc> with_type(const memory::desc& d, memory::data_type type) {
+  if (type_of(d) == type) return d;
+  if (!is_blocked(d)) return {};
+  const memory::dims extents = extents_of(d);
+  if (inner_blocks(d) == 0) return memory::desc{extents, type, strides_of(d)};
+  for (int tag = dnnl_format_tag_any + 1; tag < dnnl_format_tag_last; ++tag) {
+    const auto name = static_cast<memory::format_tag>(tag);
+    const memory::desc candidate{extents, type_of(d), name, true};
+    if (candidate && candidate == d) return memory::desc{extents, type, name};
+  }
+  return {};
+}
+/// The result of a matrix product is multiplied; its scales are arguments in oneDNN 3, which cost memory at each call.
+inline void scale_result(dnnl::primitive_attr& attributes, float by) {
+  dnnl::post_ops after;
+  after.append_eltwise(dnnl::algorithm::eltwise_linear, by, 0.0F);
+  attributes.set_post_ops(after);
+}
+
+#endif
+
+}  // namespace comp::host::onednn

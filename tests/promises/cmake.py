@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+# comp as CMake users have it: installed, by find_package with these components, and its sources by add_subdirectory. What is
+# asked for and cannot be had is refused in a sentence.
+# Usage: cmake.py MESON BUILD_FOLDER SOURCE_ROOT COMPILER LIBTORCH_PATH COMPONENT...   (MESON: one word for the shell to split)
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+
+meson, build, root, compiler, torch, *components = sys.argv[1:]
+consumer = pathlib.Path(root, 'tests/promises/consumer')
+
+
+def configured(folder, *settings):
+    return subprocess.run(['cmake', '-S', consumer, '-B', folder, f'-DCMAKE_CXX_COMPILER={compiler}', '-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror',
+                           f'-DCOMP_LIBTORCH_PATH={torch}', *settings], text=True, capture_output=True)
+
+
+def built_and_run(folder, parts, *settings):
+    made = configured(folder, f'-DCOMP_COMPONENTS={";".join(parts)}', *settings)
+    if made.returncode:
+        sys.exit(made.stdout + made.stderr)
+    subprocess.run(['cmake', '--build', folder], check=True)
+    for program in ['consumer', *(f'consumer_{part}' for part in parts)]:
+        print(subprocess.run([folder / program], check=True, text=True, stdout=subprocess.PIPE).stdout, end='')
+
+
+def refused(folder, sentence, *settings):
+    got = configured(folder, *settings)
+    said = ' '.join(got.stderr.split())  # CMake breaks its lines
+    if not got.returncode or sentence not in said:
+        sys.exit(f'not refused with "{sentence}": {said}')
+
+
+with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    subprocess.run([*shlex.split(meson), 'install', '-C', build, '--no-rebuild', '--quiet', '--destdir', folder], check=True,
+                   stdout=subprocess.DEVNULL)
+    prefix = next(folder.rglob('comp-config.cmake')).parents[3]
+    installed = f'-DCMAKE_PREFIX_PATH={prefix}'
+    built_and_run(folder / 'found', components, installed)
+    built_and_run(folder / 'beside', [], f'-DCOMP_SOURCE={root}')
+    refused(folder / 'no', 'comp has no component mpi: it has host and libtorch', installed, '-DCOMP_COMPONENTS=mpi')
+    refused(folder / 'lost', 'no libtorch_cpu in COMP_LIBTORCH_PATH=/nowhere', installed, '-DCOMP_COMPONENTS=libtorch',
+            '-DCOMP_LIBTORCH_PATH=/nowhere')
