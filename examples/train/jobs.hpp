@@ -80,7 +80,7 @@ inline job text_job(const options& chosen) {
 
 /// Reads whatever standard layout `path` is.
 inline data_sets::images_split read_images(const std::filesystem::path& path) {
-  using namespace native::data;
+  using namespace data_sets;
   const std::string name = path.filename().string();
   if (name.ends_with(".csv.gz") || name.ends_with(".csv")) return split(read_digits(path), 0.1);
   if (is_mnist(path)) return {read_mnist(path, part::train), read_mnist(path, part::test)};
