@@ -6,8 +6,8 @@
 #include <comp/core/cpu.hpp>
 #include <comp/policy/advice.hpp>
 #include <comp/policy/devices.hpp>
-#include <comp_native/models.hpp>
 #include <cstdio>
+#include <examples/models/native/models.hpp>
 #include <string>
 
 namespace {
@@ -21,12 +21,11 @@ struct options {
 };
 
 comp::native::model model_of(const options& o) {
-  namespace models = comp::native::models;
-  if (o.model == "mlp") return models::mlp({.batch = o.batch, .outputs = o.classes});
-  if (o.model == "lenet5") return models::lenet5({.batch = o.batch, .classes = o.classes});
-  if (o.model == "alexnet") return models::alexnet({.batch = o.batch, .classes = o.classes});
-  if (o.model == "vgg16") return models::vgg16({.batch = o.batch, .classes = o.classes});
-  return models::gpt({.batch = o.batch, .vocabulary = o.classes});
+  if (o.model == "mlp") return native_models::mlp({.batch = o.batch, .outputs = o.classes});
+  if (o.model == "lenet5") return native_models::lenet5({.batch = o.batch, .classes = o.classes});
+  if (o.model == "alexnet") return native_models::alexnet({.batch = o.batch, .classes = o.classes});
+  if (o.model == "vgg16") return native_models::vgg16({.batch = o.batch, .classes = o.classes});
+  return native_models::gpt({.batch = o.batch, .vocabulary = o.classes});
 }
 
 comp::hardware device_of(const options& o) {

@@ -49,7 +49,7 @@ tensor random(context& c, const shape& s, precision p, unsigned seed, order plac
   const tensor made = c.make(s, p, places);
   with_storage(p, [&]<class T>(std::type_identity<T>) {
     const array<T> values = noise<T>(static_cast<std::size_t>(made.size()), seed);
-    check(cudaMemcpyAsync(made.data(), values.data(), values.size() * sizeof(T), cudaMemcpyDeviceToDevice,
+    check(cudaMemcpyAsync(made.materialize(), values.data(), values.size() * sizeof(T), cudaMemcpyDeviceToDevice,
                           c.stream().get()),
           "filling a tensor");
     c.synchronize();
@@ -101,7 +101,7 @@ class blas_contest {
  private:
   cublasStatus_t give(const cublasLtMatmulHeuristicResult_t& by) const {
     return cublasLtMatmul(library_.get(), how_.get(), &job_.alpha, job_.b.at, a_.get(), job_.a.at, b_.get(), &job_.beta,
-                          job_.to, to_.get(), job_.to, to_.get(), &by.algo, workspace_->data(),
+                          job_.to, to_.get(), job_.to, to_.get(), &by.algo, workspace_->materialize(),
                           static_cast<std::size_t>(workspace_->bytes()), c_.stream().get());
   }
   context& c_;
@@ -124,13 +124,19 @@ void measure_linear(context& c, const linear_shape& s, precision p, int rounds, 
   const auto type = data_type(storage_of(p));
   const bool tf32 = p == precision::tf32;
   const auto of = [&](const tensor& t, bool transposed) {
-    return matrix{t.data(), type, t.shape()[0], t.shape()[1], transposed};
+    return matrix{t.materialize(), type, t.shape()[0], t.shape()[1], transposed};
   };
   const std::pair<const char*, matrix_product> passes[] = {
       {"forward",
-       {.a = of(x, false), .b = of(w, true), .to = y.data(), .type = type, .tf32 = tf32, .bias = bias.data()}},
-      {"gradient of x", {.a = of(y, false), .b = of(w, false), .to = x.data(), .type = type, .tf32 = tf32}},
-      {"gradient of w", {.a = of(y, true), .b = of(x, false), .to = d_w.data(), .type = CUDA_R_32F, .tf32 = tf32}}};
+       {.a = of(x, false),
+        .b = of(w, true),
+        .to = y.materialize(),
+        .type = type,
+        .tf32 = tf32,
+        .bias = bias.materialize()}},
+      {"gradient of x", {.a = of(y, false), .b = of(w, false), .to = x.materialize(), .type = type, .tf32 = tf32}},
+      {"gradient of w",
+       {.a = of(y, true), .b = of(x, false), .to = d_w.materialize(), .type = CUDA_R_32F, .tf32 = tf32}}};
   for (const auto& [direction, job] : passes) {
     const blas_contest best{c, job};
     nlohmann::json row = in_turns(
@@ -186,9 +192,9 @@ class dnn_contest {
     std::vector<result> all(static_cast<std::size_t>(count));
     const auto [a, b, to] = operands();
     c.synchronize();  // cuDNN may measure on another stream
-    const cudnnStatus_t status =
-        functions::measure(handle_, a, a_.data(), b, b_.data(), how_.get(), to, to_.data(), count, &count, all.data(),
-                           workspace_->data(), static_cast<std::size_t>(workspace_->bytes()));
+    const cudnnStatus_t status = functions::measure(
+        handle_, a, a_.materialize(), b, b_.materialize(), how_.get(), to, to_.materialize(), count, &count, all.data(),
+        workspace_->materialize(), static_cast<std::size_t>(workspace_->bytes()));
     if (!is_unsupported(status)) check(status, "measuring cuDNN's algorithms");
     for (int i = 0; i < count && !is_unsupported(status); ++i) {
       const result& one = all[static_cast<std::size_t>(i)];
@@ -204,8 +210,9 @@ class dnn_contest {
   }
   void operator()() const {
     const auto [a, b, to] = operands();
-    check(functions::run(handle_, &dnn_one, a, a_.data(), b, b_.data(), how_.get(), best_->algo, workspace_->data(),
-                         static_cast<std::size_t>(workspace_->bytes()), &dnn_zero, to, to_.data()),
+    check(functions::run(handle_, &dnn_one, a, a_.materialize(), b, b_.materialize(), how_.get(), best_->algo,
+                         workspace_->materialize(), static_cast<std::size_t>(workspace_->bytes()), &dnn_zero, to,
+                         to_.materialize()),
           "running cuDNN's best");
   }
 

@@ -7,8 +7,8 @@
 #include <comp/comp.hpp>
 #include <comp_cuda/device.hpp>
 #include <comp_native/datasets.hpp>
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
+#include <examples/models/native/models.hpp>
 #include <memory>
 #include <utility>
 
@@ -58,35 +58,35 @@ struct scale {
 task mlp(const scale& of) {
   const std::int64_t batch = of.batch(4096), width = of.wide(4096);
   return {fmt::format("784, 3 x {}, 10, batch {}", width, batch),
-          models::mlp({.batch = batch, .input = {1, 28, 28}, .hidden = {width, width, width}}),
+          native_models::mlp({.batch = batch, .input = {1, 28, 28}, .hidden = {width, width, width}}),
           images(batch, {1, 28, 28}, 10), sgd(0.01, 0.9)};
 }
 task lenet5(const scale& of) {
   const std::int64_t batch = of.batch(1024);
-  return {fmt::format("28 x 28, batch {}", batch), models::lenet5({.batch = batch}), images(batch, {1, 28, 28}, 10),
-          sgd(0.01, 0.9)};
+  return {fmt::format("28 x 28, batch {}", batch), native_models::lenet5({.batch = batch}),
+          images(batch, {1, 28, 28}, 10), sgd(0.01, 0.9)};
 }
 task alexnet(const scale& of) {
   const std::int64_t batch = of.batch(1024);
-  return {fmt::format("32 x 32, 100 classes, batch {}", batch), models::alexnet({.batch = batch, .classes = 100}),
-          images(batch, {3, 32, 32}, 100), sgd(0.01, 0.9)};
+  return {fmt::format("32 x 32, 100 classes, batch {}", batch),
+          native_models::alexnet({.batch = batch, .classes = 100}), images(batch, {3, 32, 32}, 100), sgd(0.01, 0.9)};
 }
 task vgg16(const scale& of) {
   const std::int64_t batch = of.batch(64);
   return {fmt::format("224 x 224, batch norm, 1000 classes, batch {}", batch),
-          models::vgg16({.form = models::image_form::imagenet, .batch = batch, .classes = 1000}),
+          native_models::vgg16({.form = native_models::image_form::imagenet, .batch = batch, .classes = 1000}),
           images(batch, {3, 224, 224}, 1000), sgd(0.01, 0.9, 5e-4)};
 }
 task transformer(const scale& of) {
   const std::int64_t batch = of.batch(16), context = of.wide(512), vocabulary = of.wide(50304);
   const std::int64_t layers = of.deep(12), width = of.wide(768), heads = of.deep(12);
   return {fmt::format("{} layers, width {}, {} tokens of {}, batch {}", layers, width, context, vocabulary, batch),
-          models::gpt({.batch = batch,
-                       .vocabulary = vocabulary,
-                       .context = context,
-                       .layers = layers,
-                       .width = width,
-                       .heads = heads}),
+          native_models::gpt({.batch = batch,
+                              .vocabulary = vocabulary,
+                              .context = context,
+                              .layers = layers,
+                              .width = width,
+                              .heads = heads}),
           tokens(batch, context, vocabulary), adamw(1e-4)};
 }
 

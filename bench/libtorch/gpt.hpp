@@ -5,7 +5,7 @@
 
 #include <torch/nn.h>
 
-#include <comp_native/models/gpt.hpp>
+#include <examples/models/native/gpt.hpp>
 #include <string>
 #include <vector>
 
@@ -17,7 +17,7 @@ struct gpt_impl : torch::nn::Module {
     torch::nn::Linear query, key, values, projection, expand, shrink;
   };
 
-  explicit gpt_impl(const comp::native::models::gpt_options& o)
+  explicit gpt_impl(const native_models::gpt_options& o)
       : options{o},
         token{register_module("token", torch::nn::Embedding(o.vocabulary, o.width))},
         position{register_module("position", torch::nn::Embedding(o.context, o.width))},
@@ -52,7 +52,7 @@ struct gpt_impl : torch::nn::Module {
     return head(norm(x));
   }
 
-  comp::native::models::gpt_options options;
+  native_models::gpt_options options;
   torch::nn::Embedding token, position;
   std::vector<block> blocks;
   torch::nn::LayerNorm norm;

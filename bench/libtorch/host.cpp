@@ -11,9 +11,9 @@
 #include <comp_host/device.hpp>
 #include <comp_libtorch/autocast_guard.hpp>
 #include <comp_native/datasets.hpp>
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
 #include <cstdlib>
+#include <examples/models/native/models.hpp>
 #include <fstream>
 #include <functional>
 #include <libtorch/vgg16.hpp>
@@ -73,7 +73,7 @@ std::function<void()> torch_step(precision p, std::shared_ptr<torch::optim::Opti
 }
 
 constexpr std::int64_t image_batch = 64, images = 256;
-const models::gpt_options gpt_shape{
+const native_models::gpt_options gpt_shape{
     .batch = 16, .vocabulary = 96, .context = 64, .layers = 4, .width = 256, .heads = 4};
 
 /// Noise: the arithmetic takes as long whatever the values are.
@@ -93,7 +93,7 @@ token_data noise_tokens() {
 }
 
 duel vgg_duel(comp::host::device& device, precision p) {
-  const auto ours = native_trainer(device, models::vgg16({.batch = image_batch, .classes = 100}), noise_images(),
+  const auto ours = native_trainer(device, native_models::vgg16({.batch = image_batch, .classes = 100}), noise_images(),
                                    sgd(0.01, 0.9, 5e-4), p);
   torch_models::vgg16 net{torch_models::image_options{.side = 32, .classes = 100}};
   const auto optimizer = std::make_shared<torch::optim::SGD>(
@@ -109,7 +109,7 @@ duel vgg_duel(comp::host::device& device, precision p) {
 }
 
 duel gpt_duel(comp::host::device& device, precision p) {
-  const auto ours = native_trainer(device, models::gpt(gpt_shape), noise_tokens(), adamw(1e-4), p);
+  const auto ours = native_trainer(device, native_models::gpt(gpt_shape), noise_tokens(), adamw(1e-4), p);
   bench::gpt net{gpt_shape};
   const auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), torch::optim::AdamWOptions(1e-4));
   const auto tokens = torch::randint(0, 96, {64, gpt_shape.context + 1});

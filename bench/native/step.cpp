@@ -10,9 +10,9 @@
 #include <comp/core/statistics.hpp>
 #include <comp_host/device.hpp>
 #include <comp_native/datasets.hpp>
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
 #include <cstdlib>
+#include <examples/models/native/models.hpp>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -101,8 +101,9 @@ int main(int argc, char** argv) {
   const int threads = argc > 2 ? std::atoi(argv[2]) : 0;
   const auto images = noise_images(256);
   const auto tokens = noise_tokens(64 * 64 + 1, 64);
-  const auto vgg = models::vgg16({.batch = 64, .classes = 100});
-  const auto gpt = models::gpt({.batch = 16, .vocabulary = 96, .context = 64, .layers = 4, .width = 256, .heads = 4});
+  const auto vgg = native_models::vgg16({.batch = 64, .classes = 100});
+  const auto gpt =
+      native_models::gpt({.batch = 16, .vocabulary = 96, .context = 64, .layers = 4, .width = 256, .heads = 4});
   std::vector<job> jobs;
   for (const precision p : {precision::fp32, precision::bf16}) {
     jobs.emplace_back("vgg16-cifar", vgg, images, sgd(0.01, 0.9, 5e-4), p, threads);

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <comp_native/datasets.hpp>
-#include <comp_native/models.hpp>
 #include <comp_native/training.hpp>
 #include <examples/data/cifar.hpp>
 #include <examples/data/digits.hpp>
 #include <examples/data/idx.hpp>
 #include <examples/data/text.hpp>
+#include <examples/models/native/models.hpp>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -65,22 +65,22 @@ inline job text_job(const options& chosen) {
     tokens.resize(std::min(tokens.size(), chosen.limit * window + 1));
     held_out.resize(std::min(held_out.size(), std::max<std::size_t>(chosen.limit / 10, 16) * window + 1));
   }
-  const native::models::gpt_options shape{.batch = batch_for(chosen, 16),
-                                          .vocabulary = static_cast<std::int64_t>(letters.size()),
-                                          .context = chosen.context,
-                                          .layers = chosen.layers,
-                                          .width = chosen.width,
-                                          .heads = chosen.heads};
+  const native_models::gpt_options shape{.batch = batch_for(chosen, 16),
+                                         .vocabulary = static_cast<std::int64_t>(letters.size()),
+                                         .context = chosen.context,
+                                         .layers = chosen.layers,
+                                         .width = chosen.width,
+                                         .heads = chosen.heads};
   std::string description =
       fmt::format("transformer of {} layers, width {}, on {} characters of {} ({} letters)", chosen.layers,
                   chosen.width, tokens.size(), chosen.data.filename().string(), letters.size());
-  return {native::models::gpt(shape), native::token_data{std::move(tokens), chosen.context},
+  return {native_models::gpt(shape), native::token_data{std::move(tokens), chosen.context},
           native::token_data{std::move(held_out), chosen.context}, settings_for(chosen), std::move(description)};
 }
 
 /// Reads whatever standard layout `path` is.
 inline data_sets::images_split read_images(const std::filesystem::path& path) {
-  using namespace native::data;
+  using namespace data_sets;
   const std::string name = path.filename().string();
   if (name.ends_with(".csv.gz") || name.ends_with(".csv")) return split(read_digits(path), 0.1);
   if (is_mnist(path)) return {read_mnist(path, part::train), read_mnist(path, part::test)};
@@ -116,7 +116,7 @@ inline std::pair<std::vector<float>, std::vector<float>> channel_moments(const d
 }
 
 inline native::model image_model(const options& chosen, const data_sets::images& of) {
-  using namespace native::models;
+  using namespace native_models;
   const std::int64_t classes = of.classes, batch = batch_for(chosen, 64);
   if (chosen.model == "mlp") {
     return mlp({.batch = batch, .input = {of.channels, of.height, of.width}, .hidden = {512, 512}, .outputs = classes});

@@ -53,7 +53,7 @@ TEST_CASE("the probe names this CPU and its sets as the kernel does") {
   CHECK(cpu.has("avx512_fp16") == kernel_says("avx512_fp16"));
 }
 
-TEST_CASE("a unit for a comp::precision is what the capability or the instruction sets of a machine say") {
+TEST_CASE("a unit for a precision is what the capability or the instruction sets of a machine say") {
   const auto gpu = [](int capability) {
     return comp::hardware{.kind = comp::device_kind::cuda, .compute_capability = capability};
   };

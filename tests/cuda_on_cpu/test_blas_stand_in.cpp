@@ -106,7 +106,7 @@ TEST_CASE("the stand-in has algorithms only for what is documented") {
     p.epilogue = CUBLASLT_EPILOGUE_BIAS;
     CHECK(p.status() == CUBLAS_STATUS_INVALID_VALUE);  // no pointer
     const tensor bias = upload(r.c, normal(32, 1), {32}, precision::fp32);
-    p.bias = bias.data();
+    p.bias = bias.materialize();
     CHECK(p.status() == CUBLAS_STATUS_SUCCESS);
     p.bias_type = CUDA_R_16BF;
     CHECK(p.status() == CUBLAS_STATUS_NOT_SUPPORTED);
@@ -140,28 +140,33 @@ TEST_CASE("the stand-in runs an algorithm only for what it was found for") {
   const auto found = p.found();
   const auto& split = found[1];
   REQUIRE(split.workspaceSize > 0);
-  CHECK(p.multiply(split, a.data(), a.data(), d.data(), work.data(), split.workspaceSize) == CUBLAS_STATUS_SUCCESS);
+  CHECK(p.multiply(split, a.materialize(), a.materialize(), d.materialize(), work.materialize(), split.workspaceSize) ==
+        CUBLAS_STATUS_SUCCESS);
   SUBCASE("less workspace") {
-    CHECK(p.multiply(split, a.data(), a.data(), d.data(), work.data(), split.workspaceSize - 1) ==
-          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(p.multiply(split, a.materialize(), a.materialize(), d.materialize(), work.materialize(),
+                     split.workspaceSize - 1) == CUBLAS_STATUS_INVALID_VALUE);
   }
   SUBCASE("workspace at another address than a multiple of 256") {
     for (const int shift : {1, 4, 32}) {
-      CHECK(p.multiply(split, a.data(), a.data(), d.data(), work.as<float>() + shift, split.workspaceSize) ==
-            CUBLAS_STATUS_INVALID_VALUE);
+      CHECK(p.multiply(split, a.materialize(), a.materialize(), d.materialize(), work.materialize_as<float>() + shift,
+                       split.workspaceSize) == CUBLAS_STATUS_INVALID_VALUE);
     }
   }
   SUBCASE("an operand at an odd address") {
-    CHECK(p.multiply(found[0], a.as<float>() + 1, a.data(), d.data(), nullptr, 0) == CUBLAS_STATUS_INVALID_VALUE);
-    CHECK(p.multiply(found[2], a.as<float>() + 1, a.data(), d.data(), nullptr, 0) == CUBLAS_STATUS_SUCCESS);
+    CHECK(p.multiply(found[0], a.materialize_as<float>() + 1, a.materialize(), d.materialize(), nullptr, 0) ==
+          CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(p.multiply(found[2], a.materialize_as<float>() + 1, a.materialize(), d.materialize(), nullptr, 0) ==
+          CUBLAS_STATUS_SUCCESS);
   }
   SUBCASE("other sizes") {
     p.k = 16;
-    CHECK(p.multiply(found[0], a.data(), a.data(), d.data(), nullptr, 0) == CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(p.multiply(found[0], a.materialize(), a.materialize(), d.materialize(), nullptr, 0) ==
+          CUBLAS_STATUS_INVALID_VALUE);
   }
   SUBCASE("another leading dimension") {
     p.lead = 1;
-    CHECK(p.multiply(found[0], a.data(), a.data(), d.data(), nullptr, 0) == CUBLAS_STATUS_INVALID_VALUE);
+    CHECK(p.multiply(found[0], a.materialize(), a.materialize(), d.materialize(), nullptr, 0) ==
+          CUBLAS_STATUS_INVALID_VALUE);
   }
   r.c.synchronize();
 }
@@ -173,19 +178,24 @@ TEST_CASE("what would read or write elsewhere is a fault of the stand-in") {
                d = r.c.make({32 * 32}, precision::fp32);
   const auto by = p.found().back();
   const auto run = [&](const void* x, void* to, float beta = 0) {
-    (void)p.multiply(by, x, a.data(), to, nullptr, 0, beta);
+    (void)p.multiply(by, x, a.materialize(), to, nullptr, 0, beta);
     r.c.synchronize();
   };
-  CHECK_NOTHROW(run(a.data(), d.data()));
-  CHECK_THROWS_WITH_AS(run(a.as<float>() + 16, d.data()), doctest::Contains("of an allocation"), simt::fault);
-  CHECK_THROWS_WITH_AS(run(a.data(), d.as<float>() + 16), doctest::Contains("of an allocation"), simt::fault);
-  CHECK_THROWS_WITH_AS(run(a.data(), a.data()), "a product is written over its own operands or workspace", simt::fault);
-  const tensor unwritten = r.c.make({32 * 32}, precision::fp32);
-  CHECK_THROWS_WITH_AS(run(unwritten.data(), d.data()), "a library reads memory that nobody has written", simt::fault);
-  CHECK_THROWS_WITH_AS(run(a.data(), unwritten.data(), 1), "a library reads memory that nobody has written",
+  CHECK_NOTHROW(run(a.materialize(), d.materialize()));
+  CHECK_THROWS_WITH_AS(run(a.materialize_as<float>() + 16, d.materialize()), doctest::Contains("of an allocation"),
                        simt::fault);
+  CHECK_THROWS_WITH_AS(run(a.materialize(), d.materialize_as<float>() + 16), doctest::Contains("of an allocation"),
+                       simt::fault);
+  CHECK_THROWS_WITH_AS(run(a.materialize(), a.materialize()), "a product is written over its own operands or workspace",
+                       simt::fault);
+  const tensor unwritten = r.c.make({32 * 32}, precision::fp32);
+  CHECK_THROWS_WITH_AS(run(unwritten.materialize(), d.materialize()), "a library reads memory that nobody has written",
+                       simt::fault);
+  CHECK_THROWS_WITH_AS(run(a.materialize(), unwritten.materialize(), 1),
+                       "a library reads memory that nobody has written", simt::fault);
   const std::vector<float> of_host(32 * 32);
-  CHECK_THROWS_WITH_AS(run(of_host.data(), d.data()), "a library reads memory that is not the device's", simt::fault);
+  CHECK_THROWS_WITH_AS(run(of_host.data(), d.materialize()), "a library reads memory that is not the device's",
+                       simt::fault);
   cublasLtMatrixLayout_t gone = nullptr;
   CHECK(cublasLtMatrixLayoutCreate(&gone, CUDA_R_32F, 1, 1, 1) == CUBLAS_STATUS_SUCCESS);
   CHECK(cublasLtMatrixLayoutDestroy(gone) == CUBLAS_STATUS_SUCCESS);

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <comp_cuda/comp_cuda.hpp>
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
 #include <cstdlib>
+#include <examples/models/native/models.hpp>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,7 +38,7 @@ struct counts {
 };
 counts counted() { return {simt::device.seen.given, simt::device.seen.graphs, simt::device.seen.waits}; }
 
-model mlp() { return models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}); }
+model mlp() { return native_models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}); }
 model convolutional() {
   model_builder net{"small", input_kind::values, {4, 1, 8, 8}};
   net.input()
@@ -53,9 +53,10 @@ model convolutional() {
       .nll_loss("loss");
   return net.finish();
 }
-model lenet() { return models::lenet5({.batch = 2}); }
+model lenet() { return native_models::lenet5({.batch = 2}); }
 model gpt() {
-  return models::gpt({.batch = 2, .vocabulary = 7, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = 0.1});
+  return native_models::gpt(
+      {.batch = 2, .vocabulary = 7, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = 0.1});
 }
 data_source data_of(const model& m, std::size_t batches) {
   const auto n = batches * static_cast<std::size_t>(m.batch());

@@ -118,15 +118,15 @@ TEST_CASE("precisions that are stored alike are views of the same memory") {
   d.synchronize();
   const std::int64_t live = d.live_bytes();
   const auto launches = launches_of([&] {
-    CHECK(d.cast(x, precision::tf32).data() == x.data());
+    CHECK(d.cast(x, precision::tf32).materialize() == x.materialize());
     CHECK(d.cast(x, precision::tf32).precision() == precision::tf32);
-    CHECK(d.cast(low, precision::fp8_e4m3).data() == low.data());
-    CHECK(d.cast(d.cast(low, precision::fp8_e5m2), precision::bf16).data() == low.data());
-    CHECK(d.reshape(x, {7, 5}).data() == x.data());
+    CHECK(d.cast(low, precision::fp8_e4m3).materialize() == low.materialize());
+    CHECK(d.cast(d.cast(low, precision::fp8_e5m2), precision::bf16).materialize() == low.materialize());
+    CHECK(d.reshape(x, {7, 5}).materialize() == x.materialize());
     CHECK(d.live_bytes() == live);
   });
   CHECK(launches == 0);
-  CHECK(d.cast(x, precision::fp16).data() != x.data());
+  CHECK(d.cast(x, precision::fp16).materialize() != x.materialize());
   CHECK(d.activate(activation::relu, d.cast(low, precision::fp8_e4m3)).precision() == precision::fp8_e4m3);
   CHECK(d.upload(some({3}, 2), {3}, precision::fp8_e5m2).precision() == precision::fp8_e5m2);
 }
@@ -141,8 +141,9 @@ TEST_CASE("the optimizer writes the low copies in its pass, and drops those that
   const auto backward = [&] {
     for (parameter& p : owned) {
       const auto to = gradient_of(c, p);
-      check(cudaMemcpyAsync(to.at, p.value.data(), 37 * sizeof(float), cudaMemcpyDeviceToDevice, c.stream().get()),
-            "copying");
+      check(
+          cudaMemcpyAsync(to.at, p.value.materialize(), 37 * sizeof(float), cudaMemcpyDeviceToDevice, c.stream().get()),
+          "copying");
     }
   };
   for (parameter& p : owned) all.push_back(&p);
@@ -154,7 +155,7 @@ TEST_CASE("the optimizer writes the low copies in its pass, and drops those that
     for (std::size_t i = 0; i < owned.size(); ++i) {
       parameter& p = owned[i];
       const precision as = i % 2 ? precision::fp16 : precision::bf16;
-      CHECK(weights(c, p, as) == p.low.data());
+      CHECK(weights(c, p, as) == p.low.materialize());
     }
   });
   CHECK(read_again == 0);
@@ -205,7 +206,7 @@ TEST_CASE("live and peak memory count tensors, slots and scratch, rounded to 512
   CHECK(d.peak_bytes() == 4096);
   auto p = d.make_parameter(some({100}, 1), {100});
   (void)gradient_of(d.shared(), p);
-  d.shared().clear(p.gradient.data(), 400);
+  d.shared().clear(p.gradient.materialize(), 400);
   parameter* all[] = {&p};
   d.adam_step(all, {}, 1);
   CHECK(d.live_bytes() == 4096 + 4 * 512);
@@ -378,7 +379,8 @@ TEST_CASE("a snapshot restores values, slots and order, bit for bit") {
   const auto step = [&](std::int64_t n) {
     d.zero_gradient(p);
     const auto to = gradient_of(d.shared(), p);
-    check(cudaMemcpyAsync(to.at, p.value.data(), 432, cudaMemcpyDeviceToDevice, d.shared().stream().get()), "copying");
+    check(cudaMemcpyAsync(to.at, p.value.materialize(), 432, cudaMemcpyDeviceToDevice, d.shared().stream().get()),
+          "copying");
     d.adam_step(all, {.learning_rate = 0.1}, n);
   };
   step(1);

@@ -7,8 +7,8 @@
 
 #include <comp/comp.hpp>
 #include <comp_cuda/device.hpp>
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
+#include <examples/models/native/models.hpp>
 #include <filesystem>
 #include <optional>
 #include <string>

@@ -7,8 +7,8 @@
 #include <comp_cuda/loss.hpp>
 #include <comp_cuda/optimizer.hpp>
 #include <comp_cuda/transfer.hpp>
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
+#include <examples/models/native/models.hpp>
 
 #include "native/support.hpp"
 #include "product_test.hpp"
@@ -488,7 +488,7 @@ TEST_CASE("plans give FP8 to linear layers, and a network trains by them; other 
   CHECK(device.supports({.kind = "conv2d"}, precision::bf16));
   native::trainer<cuda::device> t{
       device,
-      native::models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
+      native_models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
       native::testing::regression_data{128},
       native::testing::regression_data{64},
       {.optimizer = native::adam(0.01)}};

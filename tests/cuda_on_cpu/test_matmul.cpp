@@ -167,7 +167,7 @@ TEST_CASE("operands that lie at odd addresses are multiplied by an algorithm tha
       };
       const tensor x = shifted(a), w = shifted(b), y = upload(r.c, std::vector<float>(count(m, n) + 8), {m * n + 8}, p);
       const auto at = [&](const tensor& t) {
-        return static_cast<std::byte*>(t.data()) + shift * bytes_of(storage_of(p));
+        return static_cast<std::byte*>(t.materialize()) + shift * bytes_of(storage_of(p));
       };
       const cudaDataType_t type = data_type(storage_of(p));
       multiply(r.c, {.a = {at(x), type, m, k},
@@ -295,9 +295,9 @@ TEST_CASE("an algorithm is measured once for a shape, elsewhere than in the resu
   const index n = 64;
   const tensor a = upload(r.c, normal(count(n, n), 1), {n, n}, precision::bf16);
   const auto multiply_into = [&](const tensor& to, float beta) {
-    multiply(r.c, {.a = {a.data(), CUDA_R_16BF, n, n},
-                   .b = {a.data(), CUDA_R_16BF, n, n},
-                   .to = to.data(),
+    multiply(r.c, {.a = {a.materialize(), CUDA_R_16BF, n, n},
+                   .b = {a.materialize(), CUDA_R_16BF, n, n},
+                   .to = to.materialize(),
                    .type = CUDA_R_32F,
                    .beta = beta});
   };
@@ -324,9 +324,9 @@ TEST_CASE("an algorithm is measured once for a shape, elsewhere than in the resu
   }
   SUBCASE("another alignment is another shape") {
     const tensor more = upload(r.c, std::vector<float>(count(n, n) + 1), {n * n + 1}, precision::fp32);
-    multiply(r.c, {.a = {a.data(), CUDA_R_16BF, n, n},
-                   .b = {a.data(), CUDA_R_16BF, n, n},
-                   .to = more.as<float>() + 1,
+    multiply(r.c, {.a = {a.materialize(), CUDA_R_16BF, n, n},
+                   .b = {a.materialize(), CUDA_R_16BF, n, n},
+                   .to = more.materialize_as<float>() + 1,
                    .type = CUDA_R_32F,
                    .beta = 1});
     CHECK(products.shapes() == 2);

@@ -3,10 +3,10 @@
 // bytes moved; whatever is held, dropped, asked for early or never.
 #include <comp_cuda/comp_cuda.hpp>
 #include <comp_cuda/refills.hpp>
-#include <comp_native/models.hpp>
 #include <comp_native/network.hpp>
 #include <cstdlib>
 #include <cstring>
+#include <examples/models/native/models.hpp>
 #include <random>
 
 #include "../native/support.hpp"
@@ -138,7 +138,7 @@ TEST_CASE_TEMPLATE("a chain is one launch, and what nobody holds is never writte
   [[maybe_unused]] const fresh machine;
   constexpr precision p = format<T>;
   device d;
-  (void)d.dropout(made(d, {1}, 1, p), 0.5, {}).data();  // what dropouts share is made with the first
+  (void)d.dropout(made(d, {1}, 1, p), 0.5, {}).materialize();  // what dropouts share is made with the first
   const shape s{3, 100};
   const std::int64_t bytes = 300 * bytes_of(storage_of(p)), block = (bytes + 511) / 512 * 512;
   const tensor x = made(d, s, 1, p), r = made(d, s, 2, p);
@@ -151,7 +151,7 @@ TEST_CASE_TEMPLATE("a chain is one launch, and what nobody holds is never writte
     CHECK(launches_of(d, [&] {
             y = d.add(d.mul(d.dropout(d.activate(activation::gelu, d.add(x, r)), 0.5, {1, 1}), x), r);
             CHECK(d.live_bytes() == live);
-            (void)y.data();
+            (void)y.materialize();
           }) == 1);
     CHECK(d.fused().operators == before + 5);
     CHECK(d.fused().bytes_saved == 4 * 2 * bytes);
@@ -162,8 +162,8 @@ TEST_CASE_TEMPLATE("a chain is one launch, and what nobody holds is never writte
     CHECK(launches_of(d, [&] {
             kept = d.add(x, r);
             y = d.mul(d.activate(activation::relu, kept), r);
-            (void)y.data();
-            (void)kept.data();
+            (void)y.materialize();
+            (void)kept.materialize();
           }) == 1);
     CHECK(d.live_bytes() == live + 2 * block);
     CHECK(d.fused().bytes_saved == 3 * bytes);
@@ -205,7 +205,7 @@ TEST_CASE_TEMPLATE("a chain is one launch, and what nobody holds is never writte
   SUBCASE("the one that waits goes on, as the second operand too") {
     CHECK(launches_of(d, [&] {
             y = d.add(r, d.activate(activation::relu, x));
-            (void)y.data();
+            (void)y.materialize();
           }) == 1);
   }
   SUBCASE("nobody asks, and nothing is done") {
@@ -248,12 +248,12 @@ TEST_CASE("out of memory, what waits can be asked for again") {
     simt::device.fail_allocation = nth;
     const std::size_t limit = simt::device.properties.totalGlobalMem;
     simt::device.properties.totalGlobalMem = 0;  // nor is there more when the pool has given back
-    CHECK_THROWS_AS((void)y.data(), out_of_memory);
+    CHECK_THROWS_AS((void)y.materialize(), out_of_memory);
     simt::device.fail_allocation = 0;
     simt::device.properties.totalGlobalMem = limit;
   }
   simt::device.fail_launch = 1;
-  CHECK_THROWS_AS((void)y.data(), unsupported);
+  CHECK_THROWS_AS((void)y.materialize(), unsupported);
   const auto sum = d.download(kept), got = d.download(y);
   for (std::size_t i = 0; i < 100; ++i) CHECK(got[i] == (sum[i] > 0 ? sum[i] : 0));
 }
@@ -332,7 +332,7 @@ TEST_CASE("a transformer's block takes fewer launches and moves fewer bytes, wit
 
 TEST_CASE("a transformer that the native trainer runs fuses dropouts with sums, forward and backward, bit for bit") {
   [[maybe_unused]] const fresh machine;
-  const auto m = native::models::gpt(
+  const auto m = native_models::gpt(
       {.batch = 2, .vocabulary = 13, .context = 5, .layers = 2, .width = 8, .heads = 2, .dropout = 0.1});
   for (const precision p : {precision::fp32, precision::bf16}) {
     CAPTURE(p);

@@ -349,8 +349,8 @@ struct by_hand {
     CHECK(cusparseCreate(&handle) == CUSPARSE_STATUS_SUCCESS);
     CHECK(cusparseSetStream(handle, c.stream().get()) == CUSPARSE_STATUS_SUCCESS);
     CHECK(sparse(3) == CUSPARSE_STATUS_SUCCESS);
-    CHECK(dense(b, 3, 4, 4, x.data()) == CUSPARSE_STATUS_SUCCESS);
-    CHECK(dense(to, 2, 4, 4, y.data()) == CUSPARSE_STATUS_SUCCESS);
+    CHECK(dense(b, 3, 4, 4, x.materialize()) == CUSPARSE_STATUS_SUCCESS);
+    CHECK(dense(to, 2, 4, 4, y.materialize()) == CUSPARSE_STATUS_SUCCESS);
   }
   ~by_hand() {
     for (auto* d : {b, to}) {
@@ -361,7 +361,7 @@ struct by_hand {
   }
   cusparseStatus_t sparse(std::int64_t elements) {
     if (a) cusparseDestroySpMat(std::exchange(a, nullptr));
-    return cusparseCreateCsr(&a, 2, 3, elements, begin, column, m.by_row().value.data(), CUSPARSE_INDEX_32I,
+    return cusparseCreateCsr(&a, 2, 3, elements, begin, column, m.by_row().value.materialize(), CUSPARSE_INDEX_32I,
                              CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, CUDA_R_32F);
   }
   static cusparseStatus_t dense(cusparseDnMatDescr_t& d, std::int64_t rows, std::int64_t columns, std::int64_t leading,
@@ -372,11 +372,11 @@ struct by_hand {
   cusparseStatus_t multiply(cusparseOperation_t op = CUSPARSE_OPERATION_NON_TRANSPOSE,
                             cusparseSpMMAlg_t algorithm = CUSPARSE_SPMM_CSR_ALG3) {
     return cusparseSpMM(handle, op, CUSPARSE_OPERATION_NON_TRANSPOSE, &alpha, a, b, &beta, to, CUDA_R_32F, algorithm,
-                        buffer ? buffer->data() : nullptr);
+                        buffer ? buffer->materialize() : nullptr);
   }
   cusparseStatus_t prepare() {
     return cusparseSpMM_preprocess(handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_NON_TRANSPOSE, &alpha,
-                                   a, b, &beta, to, CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3, buffer->data());
+                                   a, b, &beta, to, CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3, buffer->materialize());
   }
 };
 
@@ -386,10 +386,10 @@ TEST_CASE("the stand-in of cuSPARSE answers wrong arguments with the library's s
   CHECK(h.multiply() == CUSPARSE_STATUS_SUCCESS);
   CHECK_NOTHROW(h.c.synchronize());
   SUBCASE("a leading dimension below the columns") {
-    CHECK(h.dense(h.b, 3, 4, 3, h.x.data()) == CUSPARSE_STATUS_INVALID_VALUE);
+    CHECK(h.dense(h.b, 3, 4, 3, h.x.materialize()) == CUSPARSE_STATUS_INVALID_VALUE);
   }
   SUBCASE("sizes that do not agree") {
-    CHECK(h.dense(h.b, 2, 4, 4, h.x.data()) == CUSPARSE_STATUS_SUCCESS);
+    CHECK(h.dense(h.b, 2, 4, 4, h.x.materialize()) == CUSPARSE_STATUS_SUCCESS);
     CHECK(h.multiply() == CUSPARSE_STATUS_INVALID_VALUE);
   }
   SUBCASE("no buffer") {
@@ -397,7 +397,7 @@ TEST_CASE("the stand-in of cuSPARSE answers wrong arguments with the library's s
     CHECK(h.multiply() == CUSPARSE_STATUS_INVALID_VALUE);
   }
   SUBCASE("types that differ") {
-    CHECK(h.dense(h.b, 3, 4, 4, h.x.data(), CUDA_R_16F) == CUSPARSE_STATUS_SUCCESS);
+    CHECK(h.dense(h.b, 3, 4, 4, h.x.materialize(), CUDA_R_16F) == CUSPARSE_STATUS_SUCCESS);
     CHECK(h.multiply() == CUSPARSE_STATUS_NOT_SUPPORTED);
   }
   SUBCASE("a transpose, or an algorithm that gives other bits each time") {
@@ -425,16 +425,16 @@ TEST_CASE("where cuSPARSE would read or write elsewhere, or what was destroyed, 
   };
   SUBCASE("more rows of x than there is memory") {
     const tensor small = h.c.make({2, 4}, fp32);
-    h.dense(h.b, 3, 4, 64, h.x.data());
+    h.dense(h.b, 3, 4, 64, h.x.materialize());
     faults();
   }
   SUBCASE("x that nobody has written") {
     const tensor empty = h.c.make({3, 4}, fp32);
-    h.dense(h.b, 3, 4, 4, empty.data());
+    h.dense(h.b, 3, 4, 4, empty.materialize());
     faults();
   }
   SUBCASE("y is x") {
-    h.dense(h.to, 2, 4, 4, h.x.data());
+    h.dense(h.to, 2, 4, 4, h.x.materialize());
     faults();
   }
   SUBCASE("y that is read without having been written") {
@@ -442,7 +442,7 @@ TEST_CASE("where cuSPARSE would read or write elsewhere, or what was destroyed, 
     faults();
   }
   SUBCASE("an address that is not aligned") {
-    h.dense(h.b, 3, 4, 4, h.x.as<float>() + 1);
+    h.dense(h.b, 3, 4, 4, h.x.materialize_as<float>() + 1);
     faults();
   }
   SUBCASE("columns beyond the matrix") {
@@ -458,20 +458,20 @@ TEST_CASE("where cuSPARSE would read or write elsewhere, or what was destroyed, 
   }
   SUBCASE("a buffer that is too small") {
     h.buffer = h.c.allocate(512);
-    auto* end = static_cast<unsigned char*>(h.buffer->data()) + 508;
+    auto* end = static_cast<unsigned char*>(h.buffer->materialize()) + 508;
     REQUIRE(cusparseSpMM(h.handle, CUSPARSE_OPERATION_NON_TRANSPOSE, CUSPARSE_OPERATION_NON_TRANSPOSE, &h.alpha, h.a,
                          h.b, &h.beta, h.to, CUDA_R_32F, CUSPARSE_SPMM_CSR_ALG3, end) == CUSPARSE_STATUS_SUCCESS);
     CHECK_THROWS_AS(h.c.synchronize(), simt::fault);
   }
   SUBCASE("a buffer that was changed after it had been prepared") {
     REQUIRE(h.prepare() == CUSPARSE_STATUS_SUCCESS);
-    h.c.clear(h.buffer->data(), 1);
+    h.c.clear(h.buffer->materialize(), 1);
     faults();
   }
   SUBCASE("another product than the buffer was prepared for") {
     REQUIRE(h.prepare() == CUSPARSE_STATUS_SUCCESS);
-    h.dense(h.b, 3, 2, 2, h.x.data());
-    h.dense(h.to, 2, 2, 2, h.y.data());
+    h.dense(h.b, 3, 2, 2, h.x.materialize());
+    h.dense(h.to, 2, 2, 2, h.y.materialize());
     CHECK_THROWS_AS(h.multiply(), simt::fault);
     h.c.synchronize();
   }

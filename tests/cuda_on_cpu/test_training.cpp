@@ -9,8 +9,8 @@
 #include <comp/comp.hpp>
 #include <comp_cuda/device.hpp>
 #include <comp_host/device.hpp>
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
+#include <examples/models/native/models.hpp>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -43,14 +43,14 @@ struct job {
   }
 };
 job lenet() {
-  return {native::models::lenet5({.batch = 4, .classes = 4}),
+  return {native_models::lenet5({.batch = 4, .classes = 4}),
           bars({1, 28, 28}, 4, 24, 1),
           bars({1, 28, 28}, 4, 8, 2),
           {.optimizer = native::sgd(0.02, 0.9)}};
 }
 job transformer() {
   const auto tokens = counting_tokens(11, 200, 8);
-  return {native::models::gpt(
+  return {native_models::gpt(
               {.batch = 4, .vocabulary = 11, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = 0.1}),
           tokens,
           tokens,

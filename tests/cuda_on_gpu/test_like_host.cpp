@@ -5,8 +5,8 @@
 #include <cmath>
 #include <comp_cuda/device.hpp>
 #include <comp_host/device.hpp>
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
+#include <examples/models/native/models.hpp>
 
 #include "../native/support.hpp"
 
@@ -38,8 +38,8 @@ void check_alike(const native::model& m, const native::data_source& data, const 
 }  // namespace
 
 TEST_CASE("in FP32 LeNet-5 and the transformer have the host's losses, step by step") {
-  check_alike(native::models::lenet5({.batch = 16, .classes = 4}), bars({1, 28, 28}, 4, 64, 1), native::sgd(0.02, 0.9));
-  check_alike(native::models::gpt({.batch = 8, .vocabulary = 11, .context = 16, .layers = 2, .width = 32, .heads = 2}),
+  check_alike(native_models::lenet5({.batch = 16, .classes = 4}), bars({1, 28, 28}, 4, 64, 1), native::sgd(0.02, 0.9));
+  check_alike(native_models::gpt({.batch = 8, .vocabulary = 11, .context = 16, .layers = 2, .width = 32, .heads = 2}),
               counting_tokens(11, 600, 16), native::adamw(1e-3));
 }
 

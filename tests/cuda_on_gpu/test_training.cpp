@@ -5,8 +5,8 @@
 
 #include <comp/comp.hpp>
 #include <comp_cuda/device.hpp>
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
+#include <examples/models/native/models.hpp>
 
 #include "../native/support.hpp"
 
@@ -17,7 +17,7 @@ using namespace native::testing;
 using cuda_trainer = native::trainer<device>;
 
 native::model transformer() {
-  return native::models::gpt(
+  return native_models::gpt(
       {.batch = 8, .vocabulary = 11, .context = 16, .layers = 2, .width = 64, .heads = 4, .dropout = 0.1});
 }
 plan everywhere(const op_graph& graph, precision p) {

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp_native/models.hpp>
 #include <comp_native/perturbation.hpp>
 #include <comp_native/trainer.hpp>
 #include <cstdint>
+#include <examples/models/native/models.hpp>
 #include <limits>
 #include <vector>
 
@@ -73,7 +73,8 @@ TEST_CASE("an epoch begun batch by batch and finished is the epoch, and the next
     CAPTURE(name(p));
     reference_trainer t{
         device,
-        models::gpt({.batch = 4, .vocabulary = 7, .context = 8, .layers = 1, .width = 8, .heads = 2, .dropout = 0.1}),
+        native_models::gpt(
+            {.batch = 4, .vocabulary = 7, .context = 8, .layers = 1, .width = 8, .heads = 2, .dropout = 0.1}),
         tokens,
         tokens,
         {.optimizer = adamw(0.01),
@@ -111,7 +112,8 @@ TEST_CASE("an epoch begun batch by batch and finished is the epoch, and the next
 
 TEST_CASE("a perturbed training has other losses, by little; restored, the same") {
   reference::device device;
-  reference_trainer t{device, models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
+  reference_trainer t{device,
+                      native_models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
                       regression_data{64}, regression_data{16}};
   const auto start = t.save();
   const double loss = t.run_batch().loss;
@@ -138,7 +140,8 @@ TEST_CASE("a device that does not round has no sensitivities, and an operator th
       return reference::device::linear(x, w, b);
     }
   } device;
-  trainer<failing> t{device, models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
+  trainer<failing> t{device,
+                     native_models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
                      regression_data{64}, regression_data{16}};
   t.run_batch();
   const auto saved = t.save();
@@ -179,9 +182,9 @@ TEST_CASE("a sensitivity is the relative error of what one operator gives, and o
       for (double& v : values) v *= factor;
     }
   } device;
-  trainer<off_by_parts> t{device,
-                          models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
-                          regression_data{64}, regression_data{16}};
+  trainer<off_by_parts> t{
+      device, native_models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
+      regression_data{64}, regression_data{16}};
   const auto errors = t.sensitivity(precision::bf16);
   t.run_batch();  // its gradients are those of the first batch too
   const auto norm = [&](std::size_t i) {

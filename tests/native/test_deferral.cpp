@@ -2,8 +2,8 @@
 // Steps on a Device that defers, and on one that refuses to capture, beside those on one that is waited for.
 #include <doctest/doctest.h>
 
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
+#include <examples/models/native/models.hpp>
 #include <limits>
 #include <utility>
 
@@ -127,16 +127,16 @@ std::vector<double> weights(trainer<D>& t) {
 }
 template <class D>
 trainer<D> regression_on(D& device, const training& settings) {
-  return {device, models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
+  return {device, native_models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}),
           regression_data{64}, regression_data{16}, settings};
 }
 template <class D>
 trainer<D> gpt_on(D& device, const training& settings) {
   const auto tokens = counting_tokens(7, 260, 8);
-  return {
-      device,
-      models::gpt({.batch = 4, .vocabulary = 7, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = 0.1}),
-      tokens, tokens, settings};
+  return {device,
+          native_models::gpt(
+              {.batch = 4, .vocabulary = 7, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = 0.1}),
+          tokens, tokens, settings};
 }
 
 /// Two epochs and a batch, FP16 where `low`, on two Devices: the same samples and states.

@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <comp_native/models.hpp>
 #include <comp_native/network.hpp>
+#include <examples/models/native/models.hpp>
 #include <functional>
 
 #include "reference_device.hpp"
@@ -131,10 +131,10 @@ TEST_CASE("the gradient of attention with heads is the slope of the loss") {
 
 TEST_CASE("the gradient of a whole network is the slope of its loss") {
   SUBCASE("MLP") {
-    CHECK(worst_difference(models::mlp({.batch = 3, .input = {7}, .hidden = {9, 5}, .outputs = 4})) <
+    CHECK(worst_difference(native_models::mlp({.batch = 3, .input = {7}, .hidden = {9, 5}, .outputs = 4})) <
           tolerance::difference);
   }
-  SUBCASE("LeNet-5") { CHECK(worst_difference(models::lenet5({.batch = 2}), 6) < tolerance::difference); }
+  SUBCASE("LeNet-5") { CHECK(worst_difference(native_models::lenet5({.batch = 2}), 6) < tolerance::difference); }
   SUBCASE("a convolutional net with batch norm and a residual") {
     model_builder net{"residual", input_kind::values, {4, 3, 8, 8}};
     const value stem = net.input().conv2d("stem.conv", 4, {.padding = 1}).batch_norm("stem.norm").relu("stem.relu");
@@ -148,7 +148,7 @@ TEST_CASE("the gradient of a whole network is the slope of its loss") {
     CHECK(worst_difference(net.finish()) < tolerance::difference);
   }
   SUBCASE("GPT with dropout") {
-    CHECK(worst_difference(models::gpt(
+    CHECK(worst_difference(native_models::gpt(
               {.batch = 2, .vocabulary = 11, .context = 6, .layers = 2, .width = 8, .heads = 2, .dropout = 0.2})) <
           tolerance::difference);
   }
@@ -156,7 +156,7 @@ TEST_CASE("the gradient of a whole network is the slope of its loss") {
 
 TEST_CASE("labels below zero have no part in the loss") {
   reference::device device;
-  const model m = models::mlp({.batch = 3, .input = {4}, .hidden = {}, .outputs = 4});
+  const model m = native_models::mlp({.batch = 3, .input = {4}, .hidden = {}, .outputs = 4});
   network<reference::device> net{device, m, 1};
   host_batch batch = random_batch(m, 1);
   const auto alone = [&](std::size_t kept) {
@@ -177,7 +177,7 @@ TEST_CASE("a gradient check notices a gradient that is off by a thousandth") {
     }
   };
   off_by_little device;
-  const model m = models::mlp({.batch = 3, .input = {7}, .hidden = {9}, .outputs = 4});
+  const model m = native_models::mlp({.batch = 3, .input = {7}, .hidden = {9}, .outputs = 4});
   network<off_by_little> wrong{device, m, 3};
   network<reference::device> right{device, m, 3};
   const auto batch = random_batch(m, 3);

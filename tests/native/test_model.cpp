@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <comp_native/models.hpp>
+#include <examples/models/native/models.hpp>
 
 using namespace comp::native;
 using comp::precision;
@@ -29,25 +29,26 @@ model_builder images() { return {"net", input_kind::values, {2, 3, 8, 8}}; }
 }  // namespace
 
 TEST_CASE("models have as many parameters as published") {
-  using models::image_form;
-  CHECK(models::lenet5({}).parameter_count() == 61'706);
-  CHECK(models::alexnet({.form = image_form::imagenet, .batch = 1, .classes = 1000}).parameter_count() == 61'100'840);
+  using native_models::image_form;
+  CHECK(native_models::lenet5({}).parameter_count() == 61'706);
+  CHECK(native_models::alexnet({.form = image_form::imagenet, .batch = 1, .classes = 1000}).parameter_count() ==
+        61'100'840);
   const auto vgg = [](image_form form, std::int64_t classes, bool norm) {
-    return models::vgg16({.form = form, .batch = 1, .classes = classes, .batch_norm = norm}).parameter_count();
+    return native_models::vgg16({.form = form, .batch = 1, .classes = classes, .batch_norm = norm}).parameter_count();
   };
   CHECK(vgg(image_form::imagenet, 1000, false) == 138'357'544);
   CHECK(vgg(image_form::imagenet, 1000, true) == 138'365'992);
   CHECK(vgg(image_form::cifar, 10, false) == 14'719'818);
   CHECK(vgg(image_form::cifar, 10, true) == 14'728'266);
   CHECK(vgg(image_form::cifar, 100, true) == 14'774'436);
-  CHECK(models::mlp({}).parameter_count() == 784 * 256 + 256 + 256 * 128 + 128 + 1290);
+  CHECK(native_models::mlp({}).parameter_count() == 784 * 256 + 256 + 256 * 128 + 128 + 1290);
   const std::int64_t block = 4 * (64 * 64 + 64) + 2 * 64 * 256 + 256 + 64 + 4 * 64;
-  CHECK(models::gpt({.vocabulary = 50, .context = 32, .layers = 3, .width = 64}).parameter_count() ==
+  CHECK(native_models::gpt({.vocabulary = 50, .context = 32, .layers = 3, .width = 64}).parameter_count() ==
         50 * 64 + 32 * 64 + 3 * block + 128 + 64 * 50);
 }
 
 TEST_CASE("the graph of a model says what each operator is") {
-  const auto graph = graph_of(models::vgg16({.batch = 8, .classes = 100}));
+  const auto graph = graph_of(native_models::vgg16({.batch = 8, .classes = 100}));
   const auto& conv = named(graph, "stage2.conv1");
   CHECK(conv.kind == "conv2d");
   CHECK(conv.scopes == std::vector<std::string>{"stage2"});
@@ -65,7 +66,7 @@ TEST_CASE("the graph of a model says what each operator is") {
 }
 
 TEST_CASE("the graph of a transformer is a DAG with attention's sizes") {
-  const auto graph = graph_of(models::gpt({.batch = 2, .context = 16, .layers = 2, .width = 32, .heads = 4}));
+  const auto graph = graph_of(native_models::gpt({.batch = 2, .context = 16, .layers = 2, .width = 32, .heads = 4}));
   const auto& scores = named(graph, "block1.attention.scores");
   CHECK(scores.kind == "bmm");
   CHECK(scores.scopes == std::vector<std::string>{"block1", "attention"});
@@ -113,14 +114,20 @@ TEST_CASE("an operator that reads one tensor twice names its producer once") {
 TEST_CASE("shapes that do not fit are refused with the operator and the shapes") {
   CHECK(
       refusal([] { images().input().conv2d("stem", 4, {.kernel = 9}); }) ==
-      "\"stem\" has a window of 9 over 8 with padding 0 (it does not fit): make the input larger or the window smaller");
+      "\"stem\": conv2d of x (2,3,8,8) with weights (4,3,9,9) (the kernel is larger than the padded image): pad more or use "
+      "a smaller kernel");
   CHECK(refusal([] { images().input().conv2d("stem", 4, {.groups = 2}); }) ==
-        "\"stem\" has 2 groups for 3 channels in and 4 out (both must be multiples of it): change one");
+        "\"stem\": conv2d in 2 groups of 3 channels in and 4 out (both must be multiples of it): change one");
   CHECK(refusal([] { images().input().flatten("flat").conv2d("stem", 4); }) ==
-        "\"stem\" gets (2,192) (it reads (B,C,H,W)): change the operator before it");
+        "\"stem\": conv2d of x (2,192) (it takes (B,C,H,W)): reshape it");
+  CHECK(
+      refusal([] { images().input().conv2d("stem", 4, {.stride = 0}); }) ==
+      "\"stem\": conv2d with weights (4,3,3,3), stride 0, dilation 1 and padding 0 (all but the padding must be positive): "
+      "change them");
   CHECK(refusal([] { images().input().linear("head", 0); }) ==
-        "\"head\" has units = 0 (it must be positive): change it");
-  CHECK(refusal([] { images().input().dropout("drop", 1); }) == "\"drop\" has p = 1 (it must be in [0, 1)): change it");
+        "\"head\": linear with 0 units (at least one): change it");
+  CHECK(refusal([] { images().input().dropout("drop", 1); }) ==
+        "\"drop\": dropout with p = 1 (it must be in [0, 1)): change it");
   CHECK(refusal([] {
           auto net = images(), other = images();
           net.input().add("sum", other.input());
@@ -129,20 +136,25 @@ TEST_CASE("shapes that do not fit are refused with the operator and the shapes")
           auto net = images();
           net.input().bmm("it", net.input().max_pool2d("pool"));
         }) ==
-        "\"it\" multiplies (2,3,8,8) by (2,3,4,4) (inner extents and all before the last two must agree): change "
+        "\"it\": bmm of (2,3,8,8) by (2,3,4,4) (inner extents and all before the last two must agree): change "
         "one of them");
   CHECK(refusal([] {
           auto net = images();
           net.input().add("sum", net.input().max_pool2d("pool"));
-        }) == "\"sum\" gets (2,3,8,8) and (2,3,4,4) (they must agree): change one of them");
-  CHECK(refusal([] {
-          images().input().max_pool2d("pool", {{2, 2}, {2, 2}, {2, 2}});
-        }) == "\"pool\" has padding 2 for a window of 2 (at most half of it): make the padding smaller");
-  CHECK(refusal([] { images().input().linear("x", 3).softmax("soft", true); }) ==
-        "\"soft\" gets (2,3,8,3) (causal softmax reads (...,T,T)): change the operator before it");
-  CHECK(refusal([] { models::gpt({.width = 30, .heads = 4}); }) ==
-        "\"block0.attention.scores\" splits (16,64,30) into 4 heads (it reads (B,T,C) with C a multiple of the heads): "
-        "change the width or the heads");
+        }) == "\"sum\": add of (2,3,8,8) and (2,3,4,4) (the shapes must be equal): reshape one of them");
+  CHECK(
+      refusal([] {
+        images().input().max_pool2d("pool", {{2, 2}, {2, 2}, {2, 2}});
+      }) ==
+      "\"pool\": max_pool2d with kernel 2, stride 2 and padding 2 (a window may not lie in the padding alone): pad by at most "
+      "half the kernel");
+  CHECK(
+      refusal([] { images().input().linear("x", 3).softmax("soft", true); }) ==
+      "\"soft\": softmax of x (2,3,8,3), causal (the last two sizes must be equal): leave the mask out or fix the shape");
+  CHECK(
+      refusal([] { native_models::gpt({.width = 30, .heads = 4}); }) ==
+      "\"block0.attention.scores\": split_heads of x (16,64,30) into 4 (it takes (B,T,C), C a multiple of the heads): fix the "
+      "sizes");
 }
 
 TEST_CASE("a model is refused that is not whole") {
@@ -169,7 +181,7 @@ TEST_CASE("a model is refused that is not whole") {
 }
 
 TEST_CASE("parameters start as in PyTorch, the same on every machine") {
-  const model m = models::vgg16({.batch = 1});
+  const model m = native_models::vgg16({.batch = 1});
   const auto of = [&m](std::string_view name, std::uint64_t seed) {
     const auto at = std::ranges::find(m.parameters, name, &parameter_info::name);
     REQUIRE(at != m.parameters.end());

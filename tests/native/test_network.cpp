@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <comp_native/models.hpp>
 #include <comp_native/network.hpp>
+#include <examples/models/native/models.hpp>
 #include <map>
 
 #include "reference_device.hpp"
@@ -92,7 +92,7 @@ TEST_CASE("gradients of readers in several precisions meet in the producer's") {
 TEST_CASE("an FP32 plan casts nothing and a uniform low plan only the input") {
   watching device;
   network<watching> net{
-      device, models::gpt({.batch = 2, .vocabulary = 9, .context = 4, .layers = 1, .width = 8, .heads = 2}), 1};
+      device, native_models::gpt({.batch = 2, .vocabulary = 9, .context = 4, .layers = 1, .width = 8, .heads = 2}), 1};
   const auto batch = uploaded(device, net.model(), random_batch(net.model(), 1));
   net.forward(batch);
   net.backward(batch);
@@ -121,8 +121,8 @@ TEST_CASE("a view has the precision of what it views") {
 
 TEST_CASE("every plan gives the same loss and gradients where precision is only a tag") {
   reference::device device;
-  const model m =
-      models::gpt({.batch = 2, .vocabulary = 9, .context = 5, .layers = 2, .width = 8, .heads = 2, .dropout = 0.1});
+  const model m = native_models::gpt(
+      {.batch = 2, .vocabulary = 9, .context = 5, .layers = 2, .width = 8, .heads = 2, .dropout = 0.1});
   network<reference::device> net{device, m, 1};
   const auto batch = uploaded(device, m, random_batch(m, 1));
   const auto run = [&](const plan& p) {
@@ -171,7 +171,7 @@ TEST_CASE("evaluation draws no dropout, uses running statistics and changes noth
 
 TEST_CASE("gradients add up over backwards until they are zeroed, and scale with the loss") {
   reference::device device;
-  const model m = models::mlp({.batch = 3, .input = {4}, .hidden = {5}, .outputs = 3});
+  const model m = native_models::mlp({.batch = 3, .input = {4}, .hidden = {5}, .outputs = 3});
   network<reference::device> net{device, m, 1};
   const auto batch = uploaded(device, m, random_batch(m, 1));
   const auto gradient = [&](double scale) {
@@ -187,7 +187,7 @@ TEST_CASE("gradients add up over backwards until they are zeroed, and scale with
 
 TEST_CASE("backward without a forward is refused") {
   reference::device device;
-  const model m = models::mlp({.batch = 3, .input = {4}, .hidden = {}, .outputs = 3});
+  const model m = native_models::mlp({.batch = 3, .input = {4}, .hidden = {}, .outputs = 3});
   network<reference::device> net{device, m, 1};
   const auto batch = uploaded(device, m, random_batch(m, 1));
   CHECK_THROWS_WITH_AS(
@@ -198,8 +198,8 @@ TEST_CASE("backward without a forward is refused") {
 
 TEST_CASE("dropout masks follow from the seed and the number of draws") {
   reference::device device;
-  const model m =
-      models::gpt({.batch = 1, .vocabulary = 5, .context = 4, .layers = 1, .width = 8, .heads = 2, .dropout = 0.3});
+  const model m = native_models::gpt(
+      {.batch = 1, .vocabulary = 5, .context = 4, .layers = 1, .width = 8, .heads = 2, .dropout = 0.3});
   network<reference::device> a{device, m, 1}, b{device, m, 1};
   const auto batch = uploaded(device, m, random_batch(m, 1));
   const double first = a.forward(batch), second = a.forward(batch);
@@ -212,7 +212,7 @@ TEST_CASE("dropout masks follow from the seed and the number of draws") {
 
 TEST_CASE("a measured step has a time for each operator, forward and backward") {
   reference::device device;
-  const model m = models::lenet5({.batch = 1});
+  const model m = native_models::lenet5({.batch = 1});
   network<reference::device> net{device, m, 1};
   const auto batch = uploaded(device, m, random_batch(m, 1));
   net.forward(batch);

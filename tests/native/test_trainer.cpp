@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
+#include <examples/models/native/models.hpp>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -26,7 +26,7 @@ static_assert(comp::detail::signs<reference_trainer> && comp::detail::knows_hard
 namespace {
 
 model small_gpt(double dropout = 0.1) {
-  return models::gpt(
+  return native_models::gpt(
       {.batch = 4, .vocabulary = 7, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = dropout});
 }
 model small_images(bool norm = true) {
@@ -41,7 +41,9 @@ model small_images(bool norm = true) {
       .cross_entropy_loss("loss");
   return net.finish();
 }
-model regression() { return models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true}); }
+model regression() {
+  return native_models::mlp({.batch = 8, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true});
+}
 
 std::vector<double> weights(reference_trainer& t) {
   std::vector<double> all;
@@ -274,7 +276,7 @@ TEST_CASE("a static scale stays: what overflows is skipped and told, however oft
 TEST_CASE("a step of four micro-batches is the step of one batch four times as large") {
   reference::device device;
   const auto mlp = [](std::int64_t batch) {
-    return models::mlp({.batch = batch, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true});
+    return native_models::mlp({.batch = batch, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true});
   };
   const auto trained = [&](std::int64_t batch, std::int64_t micro_batches, precision p, double clip) {
     reference_trainer t{device,
@@ -326,7 +328,8 @@ TEST_CASE("micro-batches that do not fill the last step of an epoch make a small
 TEST_CASE("the smaller last step is that of one batch as large: three micro-batches of four, in FP32 and scaled") {
   reference::device device;
   const auto trained = [&](std::int64_t batch, std::int64_t micro_batches, precision p, double clip) {
-    const auto model = models::mlp({.batch = batch, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true});
+    const auto model =
+        native_models::mlp({.batch = batch, .input = {6}, .hidden = {24}, .outputs = 2, .regression = true});
     reference_trainer t{device,
                         model,
                         regression_data{24},
@@ -402,7 +405,7 @@ TEST_CASE("model and data that do not fit are refused with both") {
       refusal(small_gpt(), bars({1, 8, 8}, 4, 40, 1)) ==
       "model \"gpt\" reads tokens (4,8) and the data has (1,8,8) in an example (they must agree): change one of them");
   CHECK(
-      refusal(models::mlp({.batch = 8, .input = {6}}), regression_data{}) ==
+      refusal(native_models::mlp({.batch = 8, .input = {6}}), regression_data{}) ==
       "model \"mlp\" gives (8,10) and the data has target values (2) for an example (the loss compares them): change one "
       "of them");
   CHECK(refusal(small_images(), bars({1, 8, 8}, 8, 40, 1))

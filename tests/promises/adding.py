@@ -20,6 +20,8 @@ ADDED = {
     'activation': (('backends/native/include/comp_native/device.hpp', 'enum class activation', 'sigmoid', ', added'),
                    {'native': ['comp_native/device.hpp'], 'host': ['comp_host/elementwise.hpp'],
                     'cuda': ['comp_cuda/elementwise.hpp']}),
+    'operator': (('backends/native/include/comp_native/operation.hpp', 'using operation', 'op::mse_loss', ', op::added'),
+                 {'native': ['comp_native/operation.hpp']}),
     'precision': (('include/comp/core/precision.hpp', 'enum class precision', 'fp8_e5m2', ', added'),
                   {'core': ['comp/core/precision.hpp', 'comp/core/hardware.hpp'], 'native': ['comp_native/storage.hpp'],
                    'libtorch': ['comp_libtorch/tensors.hpp']}),
@@ -29,11 +31,11 @@ ADDED = {
 
 
 def folders(copy):
-    return [copy / 'include', *sorted((copy / 'backends').glob('*/include'))]
+    return [copy, copy / 'include', *sorted((copy / 'backends').glob('*/include'))]
 
 
 def copied(to):
-    for folder in ['include', *(str(f.relative_to(root)) for f in (root / 'backends').glob('*/include')), 'examples/data']:
+    for folder in ['include', *(str(f.relative_to(root)) for f in (root / 'backends').glob('*/include')), 'examples/data', 'examples/models/native']:
         shutil.copytree(root / folder, to / folder)
     return to
 
@@ -62,6 +64,8 @@ def check_refusals(copy, page):
         file = copy / added[0]
         before = file.read_text()
         insert(file, *added[1:])
+        if what == 'operator':
+            insert(file, 'namespace comp::native {', 'native {', ' namespace op { struct added {}; }')
         here = [part for part in parts if part in places]
         found, said = refusing(copy, here)
         file.write_text(before)
@@ -76,7 +80,7 @@ def check_refusals(copy, page):
 def check_additions(copy):
     here = root / 'tests/promises/adding'
     for source, to in {'strategy': 'include/comp/strategy', 'policy': 'include/comp/policy', 'observer': 'include/comp/observe',
-                       'model': 'backends/native/include/comp_native/models'}.items():
+                       'model': 'examples/models/native'}.items():
         shutil.copy(here / f'{source}.hpp', copy / to / 'added.hpp')
         if source != 'model':
             insert(copy / 'include/comp/comp.hpp', '#pragma once', 'once\n', f'#include <{to[8:]}/added.hpp>\n')

@@ -3,9 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
 #include <cstddef>
+#include <examples/models/native/models.hpp>
 #include <vector>
 
 #include "../support.hpp"
@@ -37,7 +37,8 @@ model some_net() {
   return net.finish();
 }
 model attention_net() {
-  return models::gpt({.batch = 2, .vocabulary = 9, .context = 6, .layers = 1, .width = 12, .heads = 2, .dropout = 0});
+  return native_models::gpt(
+      {.batch = 2, .vocabulary = 9, .context = 6, .layers = 1, .width = 12, .heads = 2, .dropout = 0});
 }
 
 std::size_t index_of(const device_trainer& t, std::string_view name) {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
+#include <examples/models/native/models.hpp>
 #include <functional>
 #include <string>
 
@@ -134,10 +134,10 @@ std::vector<std::pair<std::string, model>> each_operator() {
 
 std::vector<std::pair<std::string, model>> whole_models() {
   return {
-      {"MLP", models::mlp({.batch = 6, .input = {17}, .hidden = {33, 9}, .outputs = 5})},
-      {"LeNet-5", models::lenet5({.batch = 3})},
-      {"AlexNet for CIFAR", models::alexnet({.batch = 2, .dropout = 0.2})},
-      {"GPT", models::gpt(
+      {"MLP", native_models::mlp({.batch = 6, .input = {17}, .hidden = {33, 9}, .outputs = 5})},
+      {"LeNet-5", native_models::lenet5({.batch = 3})},
+      {"AlexNet for CIFAR", native_models::alexnet({.batch = 2, .dropout = 0.2})},
+      {"GPT", native_models::gpt(
                   {.batch = 3, .vocabulary = 19, .context = 11, .layers = 2, .width = 24, .heads = 3, .dropout = 0.1})},
   };
 }
@@ -206,8 +206,8 @@ TEST_CASE("any mixed plan trains close to FP32") {
 TEST_CASE("the same state, seed and plan give the same losses, bit for bit, under every plan") {
   tested::device on = tested::of_networks();
   const auto tokens = counting_tokens(11, 500, 16);
-  const model m =
-      models::gpt({.batch = 4, .vocabulary = 11, .context = 16, .layers = 1, .width = 32, .heads = 2, .dropout = 0.1});
+  const model m = native_models::gpt(
+      {.batch = 4, .vocabulary = 11, .context = 16, .layers = 1, .width = 32, .heads = 2, .dropout = 0.1});
   device_trainer t{on, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
   for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
     CAPTURE(comp::name(p));
@@ -232,7 +232,7 @@ TEST_CASE("LeNet-5 learns in every precision") {
     CAPTURE(comp::name(p));
     const auto images = bars({1, 28, 28}, 4, 256 / tested::thrift, 1), others = bars({1, 28, 28}, 4, 64, 2);
     device_trainer t{on,
-                     models::lenet5({.batch = 32 / tested::thrift, .classes = 4}),
+                     native_models::lenet5({.batch = 32 / tested::thrift, .classes = 4}),
                      images,
                      others,
                      {.optimizer = sgd(0.05, 0.9)}};
@@ -277,7 +277,7 @@ TEST_CASE("a transformer learns in every precision") {
     const auto tokens = counting_tokens(11, static_cast<std::size_t>(260 * batch), 16);
     device_trainer t{
         on,
-        models::gpt({.batch = batch, .vocabulary = 11, .context = 16, .layers = 2, .width = 32, .heads = 2}),
+        native_models::gpt({.batch = batch, .vocabulary = 11, .context = 16, .layers = 2, .width = 32, .heads = 2}),
         tokens,
         tokens,
         {.optimizer = adamw(5e-3), .schedule = {.warmup = 5}, .clip_norm = 1}};
@@ -329,7 +329,7 @@ TEST_CASE("FP16 really overflows, and the loss scale finds its way back") {
   tested::device on = tested::of_networks();
   const auto images = bars({1, 28, 28}, 4, 64, 1);
   device_trainer t{on,
-                   models::lenet5({.batch = 32 / tested::thrift, .classes = 4}),
+                   native_models::lenet5({.batch = 32 / tested::thrift, .classes = 4}),
                    images,
                    images,
                    {.optimizer = sgd(0.05), .scaling = {.initial = 0x1p30}}};
@@ -369,12 +369,12 @@ TEST_CASE("an autoencoder in FP16 stalls where its gradients underflow, and lear
   tested::device on = tested::of_networks();
   const std::int64_t batch = 256, steps = 200;
   const in_small_units pictures{bars({1, 28, 28}, 4, batch, 1), 0x1p-10F};
-  const auto coder = models::mlp({.batch = batch,
-                                  .input = {1, 28, 28},
-                                  .hidden = {32},
-                                  .outputs = 784,
-                                  .activation = activation::tanh,
-                                  .regression = true});
+  const auto coder = native_models::mlp({.batch = batch,
+                                         .input = {1, 28, 28},
+                                         .hidden = {32},
+                                         .outputs = 784,
+                                         .activation = activation::tanh,
+                                         .regression = true});
   const auto last_loss = [&](precision p, const comp::scaling::settings& scaling) {
     device_trainer t{
         on, coder, pictures, pictures, {.optimizer = adam(0.01), .schedule = {.total = steps}, .scaling = scaling}};
@@ -413,7 +413,7 @@ TEST_CASE("an autoencoder in FP16 stalls where its gradients underflow, and lear
 #ifndef COMP_TESTED_ON_GPU  // which may have every precision, and whose memory is as large as it is
 TEST_CASE("the trainer knows its machine and refuses precisions that it lacks") {
   tested::device on = tested::without_a_precision();
-  device_trainer t{on, models::lenet5({.batch = 8}), bars({1, 28, 28}, 4, 16, 1), bars({1, 28, 28}, 4, 16, 1)};
+  device_trainer t{on, native_models::lenet5({.batch = 8}), bars({1, 28, 28}, 4, 16, 1), bars({1, 28, 28}, 4, 16, 1)};
   CHECK(t.hardware().kind == tested::kind);
   CHECK(t.supported_precisions() == std::vector(tested::precisions.begin(), tested::precisions.end()));
   plan p{t.graph().size()};

@@ -2,8 +2,8 @@
 // A trainer's state outside its process, on the device that tested_device.hpp names.
 #include <doctest/doctest.h>
 
-#include <comp_native/models.hpp>
 #include <comp_native/trainer.hpp>
+#include <examples/models/native/models.hpp>
 #include <string>
 #include <vector>
 

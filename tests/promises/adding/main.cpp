@@ -4,7 +4,7 @@
 #include <comp/observe/added.hpp>
 #include <comp/policy/added.hpp>
 #include <comp/strategy/added.hpp>
-#include <comp_native/models/added.hpp>
+#include <examples/models/native/added.hpp>
 
 class made_up_trainer {  // linear layers take half the time in BF16
  public:
@@ -19,7 +19,7 @@ class made_up_trainer {  // linear layers take half the time in BF16
     for (const comp::precision p : plan_) got.seconds += count * (p == comp::precision::fp32 ? 1 : 0.5);
     return got;
   }
-  comp::op_graph graph_ = comp::native::graph_of(comp::native::models::added(4));
+  comp::op_graph graph_ = comp::native::graph_of(native_models::added(4));
   comp::plan plan_;
 };
 

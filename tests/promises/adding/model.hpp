@@ -3,7 +3,9 @@
 
 #include <comp_native/model_builder.hpp>
 
-namespace comp::native::models {
+namespace native_models {
+
+using namespace comp::native;
 
 inline model added(std::int64_t batch) {
   model_builder net{"added", input_kind::values, {batch, 8}};
@@ -11,4 +13,4 @@ inline model added(std::int64_t batch) {
   return net.finish();
 }
 
-}  // namespace comp::native::models
+}  // namespace native_models

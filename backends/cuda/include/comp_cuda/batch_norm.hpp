@@ -38,9 +38,10 @@ inline cudnnStatus_t train_persistent(context& c, const norm_plan& plan, const t
   if (std::cmp_greater(work, c.workspace_limit())) return CUDNN_STATUS_NOT_SUPPORTED;
   if (kept > 0) s.reserve = c.make({static_cast<std::int64_t>((kept + 3) / 4)}, precision::fp32);
   return cudnnBatchNormalizationForwardTrainingEx(
-      handle, plan.mode, norm_alone, &dnn_one, &dnn_zero, plan.x.get(), x.data(), nullptr, nullptr, plan.x.get(),
-      y.data(), plan.vectors.get(), gamma, beta, o.momentum, s.running_mean, s.running_variance, o.eps, s.mean.data(),
-      s.inverse_deviation.data(), nullptr, c.scratch(static_cast<std::int64_t>(work)), work, s.reserve.data(), kept);
+      handle, plan.mode, norm_alone, &dnn_one, &dnn_zero, plan.x.get(), x.materialize(), nullptr, nullptr, plan.x.get(),
+      y.materialize(), plan.vectors.get(), gamma, beta, o.momentum, s.running_mean, s.running_variance, o.eps,
+      s.mean.materialize(), s.inverse_deviation.materialize(), nullptr, c.scratch(static_cast<std::int64_t>(work)),
+      work, s.reserve.materialize(), kept);
 }
 
 /// running = (1 - momentum) running + momentum batch for a batch of one value, whose variance over n - 1 is none: it
@@ -51,10 +52,11 @@ inline void track_single(context& c, const norm_statistics& s, parameter& mean, 
   const cudaStream_t on = c.stream().get();
   const chain_step<float> take{.kind = step_kind::scale, .number = static_cast<float>(momentum)};
   const chain_step<float> keep[] = {{.kind = step_kind::scale, .number = static_cast<float>(1 - momentum)},
-                                    {.kind = step_kind::add, .other = part.as<float>()}};
-  run_chain<float>(on, s.mean.as<float>(), part.as<float>(), count, {&take, 1});
-  run_chain<float>(on, mean.value.as<float>(), mean.value.as<float>(), count, keep);
-  run_chain<float>(on, variance.value.as<float>(), variance.value.as<float>(), count, {keep, 1});
+                                    {.kind = step_kind::add, .other = part.materialize_as<float>()}};
+  run_chain<float>(on, s.mean.materialize_as<float>(), part.materialize_as<float>(), count, {&take, 1});
+  run_chain<float>(on, mean.value.materialize_as<float>(), mean.value.materialize_as<float>(), count, keep);
+  run_chain<float>(on, variance.value.materialize_as<float>(), variance.value.materialize_as<float>(), count,
+                   {keep, 1});
 }
 
 inline saved_tensor train_norm(context& c, const tensor& x, parameter& gamma, parameter& beta, parameter& mean,
@@ -65,20 +67,20 @@ inline saved_tensor train_norm(context& c, const tensor& x, parameter& gamma, pa
   norm_statistics s{c.make({channels}, precision::fp32),
                     c.make({channels}, precision::fp32),
                     {},
-                    single ? nullptr : mean.value.as<float>(),
-                    single ? nullptr : variance.value.as<float>()};
+                    single ? nullptr : mean.value.materialize_as<float>(),
+                    single ? nullptr : variance.value.materialize_as<float>()};
   tensor y;
   library.by_route(case_of('n', x), "batch norm", [&](route by) {
     const tensor in = routed(c, x, by);
     const norm_plan plan{in, true, by};
     s.reserve = {};
     y = c.make_like(in);
-    const auto *scale = gamma.value.as<float>(), *shift = beta.value.as<float>();
+    const auto *scale = gamma.value.materialize_as<float>(), *shift = beta.value.materialize_as<float>();
     if (plan.persistent()) return train_persistent(c, plan, in, y, scale, shift, s, o);
     return cudnnBatchNormalizationForwardTraining(library.handle(), plan.mode, &dnn_one, &dnn_zero, plan.x.get(),
-                                                  in.data(), plan.x.get(), y.data(), plan.vectors.get(), scale, shift,
-                                                  o.momentum, s.running_mean, s.running_variance, o.eps, s.mean.data(),
-                                                  s.inverse_deviation.data());
+                                                  in.materialize(), plan.x.get(), y.materialize(), plan.vectors.get(),
+                                                  scale, shift, o.momentum, s.running_mean, s.running_variance, o.eps,
+                                                  s.mean.materialize(), s.inverse_deviation.materialize());
   });
   if (single) track_single(c, s, mean, variance, o.momentum);
   mean.changed();
@@ -98,8 +100,8 @@ inline saved_tensor batch_norm(context& c, const tensor& x, parameter& gamma, pa
   detail::require_norm(x, {&gamma, &beta, &mean, &variance});
   if (o.training) return detail::train_norm(c, x, gamma, beta, mean, variance, o);
   std::vector<tensor> saved{duplicate(c, mean.value), duplicate(c, variance.value)};
-  tensor y = detail::normalised(c, x, gamma.value.as<float>(), beta.value.as<float>(), saved[0].as<float>(),
-                                saved[1].as<float>(), o.eps);
+  tensor y = detail::normalised(c, x, gamma.value.materialize_as<float>(), beta.value.materialize_as<float>(),
+                                saved[0].materialize_as<float>(), saved[1].materialize_as<float>(), o.eps);
   return {std::move(y), std::move(saved)};
 }
 
@@ -116,8 +118,8 @@ class norm_gradients {
       return;
     }
     for (tensor* t : {&apart_[0], &apart_[1]}) *t = c.make({elements(gamma.extents)}, precision::fp32);
-    scale_ = {apart_[0].as<float>(), false};
-    shift_ = {apart_[1].as<float>(), false};
+    scale_ = {apart_[0].materialize_as<float>(), false};
+    shift_ = {apart_[1].materialize_as<float>(), false};
   }
   float* scale() const { return scale_.at; }
   float* shift() const { return shift_.at; }
@@ -151,10 +153,10 @@ inline cudnnStatus_t train_persistent_backward(context& c, const norm_plan& plan
   if (there != static_cast<std::int64_t>((kept + 3) / 4) || std::cmp_greater(work, c.workspace_limit()))
     return CUDNN_STATUS_NOT_SUPPORTED;
   return cudnnBatchNormalizationBackwardEx(
-      handle, plan.mode, norm_alone, &dnn_one, &dnn_zero, &dnn_one, to.keeps(), d, x.data(), nullptr, nullptr, d,
-      dy.data(), nullptr, nullptr, d, dx.data(), plan.vectors.get(), gamma.value.data(), nullptr, to.scale(),
-      to.shift(), eps, saved[0].data(), saved[1].data(), nullptr, c.scratch(static_cast<std::int64_t>(work)), work,
-      there > 0 ? saved[2].data() : nullptr, kept);
+      handle, plan.mode, norm_alone, &dnn_one, &dnn_zero, &dnn_one, to.keeps(), d, x.materialize(), nullptr, nullptr, d,
+      dy.materialize(), nullptr, nullptr, d, dx.materialize(), plan.vectors.get(), gamma.value.materialize(), nullptr,
+      to.scale(), to.shift(), eps, saved[0].materialize(), saved[1].materialize(), nullptr,
+      c.scratch(static_cast<std::int64_t>(work)), work, there > 0 ? saved[2].materialize() : nullptr, kept);
 }
 
 inline tensor train_norm_backward(context& c, const tensor& dy, const tensor& x, const std::vector<tensor>& saved,
@@ -169,9 +171,9 @@ inline tensor train_norm_backward(context& c, const tensor& dy, const tensor& x,
     dx = c.make_like(in);
     if (plan.persistent()) return train_persistent_backward(c, plan, g, in, dx, saved, gamma, to, o.eps);
     return cudnnBatchNormalizationBackward(library.handle(), plan.mode, &dnn_one, &dnn_zero, &dnn_one, to.keeps(),
-                                           plan.x.get(), in.data(), plan.x.get(), g.data(), plan.x.get(), dx.data(),
-                                           plan.vectors.get(), gamma.value.data(), to.scale(), to.shift(), o.eps,
-                                           saved[0].data(), saved[1].data());
+                                           plan.x.get(), in.materialize(), plan.x.get(), g.materialize(), plan.x.get(),
+                                           dx.materialize(), plan.vectors.get(), gamma.value.materialize(), to.scale(),
+                                           to.shift(), o.eps, saved[0].materialize(), saved[1].materialize());
   });
   to.finish();
   return cast(c, dx, dy.precision());

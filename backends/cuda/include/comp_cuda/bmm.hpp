@@ -14,7 +14,7 @@ namespace detail {
 /// The last two axes, and all before them as a batch.
 inline matrix last_two(const tensor& t, bool transposed) {
   const shape& s = t.shape();
-  return {t.data(), data_type(storage_of(t.precision())), s[s.size() - 2], s[s.size() - 1], transposed};
+  return {t.materialize(), data_type(storage_of(t.precision())), s[s.size() - 2], s[s.size() - 1], transposed};
 }
 
 }  // namespace detail
@@ -39,7 +39,7 @@ inline tensor bmm(context& c, const tensor& a, const tensor& b, bool transpose_a
   const tensor y = c.make(std::move(extents), p);
   multiply(c, {.a = l,
                .b = r,
-               .to = y.data(),
+               .to = y.materialize(),
                .type = data_type(storage_of(p)),
                .tf32 = p == precision::tf32,
                .batch = batch,

@@ -36,8 +36,8 @@ class captured_step {
     std::shared_ptr<fp8_weights> in_fp8;
 
     bool holds() const {
-      return of->value.data() == value && of->gradient.data() == gradient && (!reads_low || of->low.data() == low) &&
-             of->in_fp8 == in_fp8;
+      return of->value.materialize() == value && of->gradient.materialize() == gradient &&
+             (!reads_low || of->low.materialize() == low) && of->in_fp8 == in_fp8;
     }
   };
 
@@ -81,7 +81,8 @@ class kept_parameters {
     std::vector<captured_step::use> all;
     for (const one& k : kept_) {
       const parameter& p = *k.of;
-      all.push_back({k.of, k.fresh && !p.fresh, p.low_read, p.value.data(), p.gradient.data(), p.low.data(), p.in_fp8});
+      all.push_back({k.of, k.fresh && !p.fresh, p.low_read, p.value.materialize(), p.gradient.materialize(),
+                     p.low.materialize(), p.in_fp8});
     }
     return all;
   }

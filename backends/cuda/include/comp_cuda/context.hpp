@@ -54,7 +54,7 @@ class context {
   const memory_pool& pool() const { return life_->pool; }
   /// Gives the stream all work that waits for somebody to ask for its result.
   void flush() {
-    while (!life_->waiting.empty()) life_->waiting.rbegin()->second->data();
+    while (!life_->waiting.empty()) life_->waiting.rbegin()->second->materialize();
   }
   void synchronize() {
     flush();
@@ -71,7 +71,7 @@ class context {
   std::shared_ptr<memory> allocate(std::int64_t bytes) { return std::make_shared<memory>(life_, bytes); }
   std::shared_ptr<memory> adopt(device_block block) { return std::make_shared<memory>(life_, std::move(block)); }
   /// Memory that `fill` gives a place and contents, when it is first asked for.
-  std::shared_ptr<memory> promise(std::int64_t bytes, std::unique_ptr<deferred> fill) {
+  std::shared_ptr<memory> promise(std::int64_t bytes, std::unique_ptr<pending_work> fill) {
     return std::make_shared<memory>(life_, bytes, std::move(fill));
   }
   const fusion_counts& fused() const { return life_->fused; }
@@ -85,7 +85,7 @@ class context {
   /// Memory for the call that is given to the stream next: what was in it is overwritten by the one after.
   void* scratch(std::int64_t bytes) {
     if (!scratch_ || scratch_->bytes() < bytes) scratch_ = allocate(bytes);
-    return scratch_->data();
+    return scratch_->materialize();
   }
   template <class T>
   T* scratch_of(std::int64_t count) {

@@ -5,6 +5,8 @@
 // FP32 gradient. Biases are added in FP32 to the rounded product.
 #pragma once
 
+#include <comp_native/op/conv2d.hpp>
+
 #include "convolution_passes.hpp"
 
 namespace comp::cuda {
@@ -26,12 +28,13 @@ inline void add_channel_bias(context& c, const convolution& of, const tensor& y,
   if (y.order() == order::row_major) {
     const void* values = weights(c, b, y.precision());
     return check(
-        cudnnAddTensor(c.part<dnn>().handle(), &dnn_one, of.bias.get(), values, &dnn_one, of.y.get(), y.data()),
+        cudnnAddTensor(c.part<dnn>().handle(), &dnn_one, of.bias.get(), values, &dnn_one, of.y.get(), y.materialize()),
         "adding a convolution's bias");
   }
   const std::int64_t channels = y.shape()[1];
   with_storage(y.precision(), [&]<class T>(std::type_identity<T>) {
-    add_bias(c.stream().get(), y.as<T>(), b.value.as<float>(), y.as<T>(), y.size() / channels, channels);
+    add_bias(c.stream().get(), y.materialize_as<T>(), b.value.materialize_as<float>(), y.materialize_as<T>(),
+             y.size() / channels, channels);
   });
 }
 /// dy lies as the convolution does.
@@ -39,7 +42,7 @@ inline void channel_bias_gradient(context& c, const convolution& of, const tenso
   const gradient_place to = gradient_of(c, b);
   if (dy.order() == order::channels_last || storage_of(dy.precision()) != storage::fp32)
     return channel_sums(c, in_order(c, dy, order::channels_last), to);
-  check(cudnnConvolutionBackwardBias(c.part<dnn>().handle(), &dnn_one, of.y.get(), dy.data(),
+  check(cudnnConvolutionBackwardBias(c.part<dnn>().handle(), &dnn_one, of.y.get(), dy.materialize(),
                                      to.adds ? &dnn_one : &dnn_zero, of.bias.get(), to.at),
         "the gradient of a convolution's bias");
 }
@@ -54,10 +57,10 @@ inline void weight_gradient(context& c, convolution& of, tensor& dy, const tenso
     pass_runner<conv_pass::weights> run{c, of};
     if (storage_of(dy.precision()) == storage::fp32) {
       const gradient_place to = gradient_of(c, w);
-      return run({in.data(), dy.data(), to.at, elements(w.extents) * 4, to.adds});
+      return run({in.materialize(), dy.materialize(), to.at, elements(w.extents) * 4, to.adds});
     }
     const tensor low = c.make(w.extents, dy.precision(), of.places());
-    const cudnnStatus_t s = run({in.data(), dy.data(), low.data(), bytes_in(low)});
+    const cudnnStatus_t s = run({in.materialize(), dy.materialize(), low.materialize(), bytes_in(low)});
     if (s == CUDNN_STATUS_SUCCESS) add_to(c, gradient_of(c, w), low);
     return s;
   });
@@ -76,7 +79,7 @@ inline tensor conv2d(context& c, const tensor& x, parameter& w, parameter* b, co
     const tensor in = in_order(c, x, of.places());
     y = c.make(to, x.precision(), of.places());
     const void* kernel = weights(c, w, x.precision());
-    return pass_runner<conv_pass::forward>{c, of}({in.data(), kernel, y.data(), detail::bytes_in(y)});
+    return pass_runner<conv_pass::forward>{c, of}({in.materialize(), kernel, y.materialize(), detail::bytes_in(y)});
   });
   if (b) detail::add_channel_bias(c, of, y, *b);
   return y;
@@ -98,7 +101,7 @@ inline tensor conv2d_backward(context& c, const tensor& dy, const tensor& x, par
     g = in_order(c, g, of.places());
     dx = c.make(x.shape(), dy.precision(), of.places());
     const void* kernel = weights(c, w, dy.precision());
-    return pass_runner<conv_pass::data>{c, of}({kernel, g.data(), dx.data(), detail::bytes_in(dx)});
+    return pass_runner<conv_pass::data>{c, of}({kernel, g.materialize(), dx.materialize(), detail::bytes_in(dx)});
   });
   return dx;
 }

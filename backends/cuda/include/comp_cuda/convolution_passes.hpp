@@ -153,8 +153,8 @@ class pass_runner {
     const auto [a, b, to] = functions::operands(of_);
     c_.stream().synchronize();  // it may measure on another stream: operands are to be there, and no memory in use
     const auto s = functions::measure(library_.handle(), a, m.a, b, m.b, of_.how.get(), to,
-                                      spare ? spare->data() : m.to, static_cast<int>(all.size()), &count, all.data(),
-                                      scratch->data(), static_cast<std::size_t>(largest));
+                                      spare ? spare->materialize() : m.to, static_cast<int>(all.size()), &count,
+                                      all.data(), scratch->materialize(), static_cast<std::size_t>(largest));
     return answered(s, std::move(all), count);
   }
 

@@ -153,7 +153,8 @@ inline void channel_sums(context& c, const tensor& t, const gradient_place& to) 
   with_storage(t.precision(), [&]<class T>(std::type_identity<T>) {
     for (index first = 0; first < rows; first += most) {
       const index some = rows - first < most ? rows - first : most;
-      column_sums(c.stream().get(), t.as<T>() + first * width, to.at, some, width, to.adds || first > 0, scratch);
+      column_sums(c.stream().get(), t.materialize_as<T>() + first * width, to.at, some, width, to.adds || first > 0,
+                  scratch);
     }
   });
 }
@@ -162,16 +163,16 @@ inline void add_to(context& c, const gradient_place& to, const tensor& from) {
   const cudaStream_t on = c.stream().get();
   if (to.adds) {
     const tensor wide = cast(c, from, precision::fp32);
-    const chain_step<float> add{.kind = step_kind::add, .other = wide.as<float>()};
+    const chain_step<float> add{.kind = step_kind::add, .other = wide.materialize_as<float>()};
     return run_chain<float>(on, to.at, to.at, from.size(), {&add, 1});
   }
   with_storage(from.precision(), [&]<class T>(std::type_identity<T>) {
     if constexpr (std::is_same_v<T, float>) {
-      check(cudaMemcpyAsync(to.at, from.data(), static_cast<std::size_t>(from.size()) * sizeof(float),
+      check(cudaMemcpyAsync(to.at, from.materialize(), static_cast<std::size_t>(from.size()) * sizeof(float),
                             cudaMemcpyDeviceToDevice, on),
             "copying a gradient");
     } else {
-      const cast_job<T, float> job{from.as<T>(), to.at, from.size()};
+      const cast_job<T, float> job{from.materialize_as<T>(), to.at, from.size()};
       cast(on, std::span<const cast_job<T, float>>{&job, 1});
     }
   });

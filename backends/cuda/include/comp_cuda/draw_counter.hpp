@@ -37,7 +37,7 @@ class draw_counter {
     capturing_ = false;
     return used_;
   }
-  std::uint64_t* at() const { return static_cast<std::uint64_t*>(held_->data()); }
+  std::uint64_t* at() const { return static_cast<std::uint64_t*>(held_->materialize()); }
 
  private:
   std::shared_ptr<memory> held_;

@@ -25,7 +25,8 @@ inline tensor embedding(context& c, const indices& at, parameter& w, precision p
   extents.push_back(w.extents[1]);
   const tensor y = c.make(extents, p);
   with_storage(p, [&]<class T>(std::type_identity<T>) {
-    embedding<T>(c.stream().get(), w.value.as<float>(), at.data(), y.as<T>(), at.size(), w.extents[1], w.extents[0]);
+    embedding<T>(c.stream().get(), w.value.materialize_as<float>(), at.data(), y.materialize_as<T>(), at.size(),
+                 w.extents[1], w.extents[0]);
   });
   return y;
 }
@@ -41,8 +42,8 @@ inline void embedding_backward(context& c, const tensor& dy, const indices& at, 
   const gradient_place to = gradient_of(c, w);
   if (!to.adds) c.clear(to.at, w.value.size() * static_cast<std::int64_t>(sizeof(float)));
   with_storage(g.precision(), [&]<class T>(std::type_identity<T>) {
-    embedding_backward<T>(c.stream().get(), g.as<T>(), at.data(), to.at, at.size(), w.extents[1], w.extents[0],
-                          c.scratch_of<float>(embedding_scratch(at.size(), w.extents[1], w.extents[0])));
+    embedding_backward<T>(c.stream().get(), g.materialize_as<T>(), at.data(), to.at, at.size(), w.extents[1],
+                          w.extents[0], c.scratch_of<float>(embedding_scratch(at.size(), w.extents[1], w.extents[0])));
   });
 }
 

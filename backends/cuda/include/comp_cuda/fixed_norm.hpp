@@ -3,6 +3,7 @@
 // what cuDNN is told of any batch norm. Not here: statistics of the batch (batch_norm.hpp).
 #pragma once
 
+#include <comp_native/op/norm.hpp>
 #include <cstdint>
 #include <initializer_list>
 #include <vector>
@@ -48,8 +49,8 @@ inline tensor normalised(context& c, const tensor& x, const float* scale, const 
     const norm_plan plan{in, false, by};
     y = c.make_like(in);
     return cudnnBatchNormalizationForwardInference(library.handle(), plan.mode, &dnn_one, &dnn_zero, plan.x.get(),
-                                                   in.data(), plan.x.get(), y.data(), plan.vectors.get(), scale, shift,
-                                                   mean, variance, eps);
+                                                   in.materialize(), plan.x.get(), y.materialize(), plan.vectors.get(),
+                                                   scale, shift, mean, variance, eps);
   });
   return cast(c, y, x.precision());
 }
@@ -58,19 +59,21 @@ inline tensor normalised(context& c, const tensor& x, const float* scale, const 
 /// gradient of gamma the sum of dy * x normalised with scale 1.
 inline tensor fixed_norm_backward(context& c, const tensor& dy, const tensor& x, const std::vector<tensor>& saved,
                                   parameter& gamma, parameter& beta, double eps) {
-  const auto *mean = saved[0].as<float>(), *variance = saved[1].as<float>();
+  const auto *mean = saved[0].materialize_as<float>(), *variance = saved[1].materialize_as<float>();
   const tensor zeros = c.make_like(saved[0]), ones = c.make_like(saved[0]);
-  c.clear(zeros.data(), zeros.size() * 4);
+  c.clear(zeros.materialize(), zeros.size() * 4);
   const chain_step<float> to_one[] = {{.kind = step_kind::sigmoid}, {.kind = step_kind::scale, .number = 2}};
-  run_chain<float>(c.stream().get(), zeros.as<float>(), ones.as<float>(), ones.size(), to_one);
-  const auto* zero = zeros.as<float>();
-  tensor dx = normalised(c, dy, gamma.value.as<float>(), zero, zero, variance, eps);
+  run_chain<float>(c.stream().get(), zeros.materialize_as<float>(), ones.materialize_as<float>(), ones.size(), to_one);
+  const auto* zero = zeros.materialize_as<float>();
+  tensor dx = normalised(c, dy, gamma.value.materialize_as<float>(), zero, zero, variance, eps);
   const tensor g = in_order(c, cast(c, dy, precision::fp32), order::channels_last);
   if (gamma.trainable) {
     const tensor wide = in_order(c, cast(c, x, precision::fp32), order::channels_last);
-    const tensor product = in_order(c, normalised(c, wide, ones.as<float>(), zero, mean, variance, eps), g.order());
-    const chain_step<float> by{.kind = step_kind::mul, .other = g.as<float>()};
-    run_chain<float>(c.stream().get(), product.as<float>(), product.as<float>(), product.size(), {&by, 1});
+    const tensor product =
+        in_order(c, normalised(c, wide, ones.materialize_as<float>(), zero, mean, variance, eps), g.order());
+    const chain_step<float> by{.kind = step_kind::mul, .other = g.materialize_as<float>()};
+    run_chain<float>(c.stream().get(), product.materialize_as<float>(), product.materialize_as<float>(), product.size(),
+                     {&by, 1});
     channel_sums(c, product, gradient_of(c, gamma));
   }
   if (beta.trainable) channel_sums(c, g, gradient_of(c, beta));

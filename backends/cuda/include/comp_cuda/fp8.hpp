@@ -33,7 +33,7 @@ class fp8_operand {
     type_ = std::is_same_v<F, native::math::e4m3> ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
     float* partial = c.scratch_of<float>(most_partials);
     const index partials = largest_magnitudes(c.stream().get(), x, rows_ * columns_, partial);
-    quantize(c.stream().get(), x, rows_, columns_, partial, partials, static_cast<float*>(held_->data()),
+    quantize(c.stream().get(), x, rows_, columns_, partial, partials, static_cast<float*>(held_->materialize()),
              reinterpret_cast<F*>(by_rows()), reinterpret_cast<F*>(by_columns()));
   }
   /// (first, padded columns): as many of the rows.
@@ -48,8 +48,8 @@ class fp8_operand {
  private:
   static constexpr std::int64_t front = 256;  // [bytes] before the codes: the factor
   std::int64_t bytes() const { return (fp8_padded(rows_) * fp8_padded(columns_) + 255) / 256 * 256; }
-  const float* factor() const { return static_cast<const float*>(held_->data()); }
-  std::byte* codes(std::int64_t at) const { return static_cast<std::byte*>(held_->data()) + front + at; }
+  const float* factor() const { return static_cast<const float*>(held_->materialize()); }
+  std::byte* codes(std::int64_t at) const { return static_cast<std::byte*>(held_->materialize()) + front + at; }
   std::byte* by_rows() const { return wanted_ == side::columns ? nullptr : codes(0); }
   std::byte* by_columns() const { return wanted_ == side::rows ? nullptr : codes(wanted_ == side::both ? bytes() : 0); }
   index rows_, columns_;
@@ -74,14 +74,14 @@ inline const fp8_operand& weights_in_fp8(context& c, parameter& w, bool forward)
     w.in_fp8 =
         std::make_shared<fp8_weights>(fp8_weights{{c, w.extents[0], w.extents[1], fp8_operand::side::both}, w.version});
   }
-  w.in_fp8->codes.fill<native::math::e4m3>(c, w.value.as<float>());
+  w.in_fp8->codes.fill<native::math::e4m3>(c, w.value.materialize_as<float>());
   w.in_fp8->version = w.version;
   return w.in_fp8->codes;
 }
 template <class F>
 fp8_operand in_fp8(context& c, const tensor& t, index rows, index columns, fp8_operand::side wanted) {
   fp8_operand made{c, rows, columns, wanted};
-  made.fill<F>(c, t.as<bf16>());
+  made.fill<F>(c, t.materialize_as<bf16>());
   return made;
 }
 
@@ -101,9 +101,9 @@ void fp8_product(context& c, const matrix& a, const matrix& b, To* to, index wid
                         .relu = relu});
   }
   const tensor whole = c.make({rows, padded}, precision::fp32);
-  multiply(c, {.a = a, .b = b, .to = whole.data(), .type = CUDA_R_32F});
-  take_columns(c.stream().get(), whole.as<float>(), padded, to, rows, width, bias ? bias->value.as<float>() : nullptr,
-               relu, adds);
+  multiply(c, {.a = a, .b = b, .to = whole.materialize(), .type = CUDA_R_32F});
+  take_columns(c.stream().get(), whole.materialize_as<float>(), padded, to, rows, width,
+               bias ? bias->value.materialize_as<float>() : nullptr, relu, adds);
 }
 
 /// x (rows,K), w (N,K), y (rows,N).
@@ -113,7 +113,7 @@ inline void fp8_linear(context& c, const tensor& x, parameter& w, parameter* b, 
   const fp8_operand in = x.precision() == precision::fp8_e5m2
                              ? in_fp8<native::math::e5m2>(c, x, rows, inputs, side::rows)
                              : in_fp8<native::math::e4m3>(c, x, rows, inputs, side::rows);
-  fp8_product(c, in.as_rows(), weights_in_fp8(c, w, true).as_rows(true), y.as<bf16>(), outputs, b, relu);
+  fp8_product(c, in.as_rows(), weights_in_fp8(c, w, true).as_rows(true), y.materialize_as<bf16>(), outputs, b, relu);
 }
 /// dx may be empty. The gradient of w is added where w has one.
 inline void fp8_linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, const tensor& dx) {
@@ -127,7 +127,7 @@ inline void fp8_linear_backward(context& c, const tensor& dy, const tensor& x, p
     const auto to = gradient_of(c, w);
     fp8_product(c, g.as_columns(), in.as_columns(true), to.at, inputs, nullptr, false, to.adds);
   }
-  if (dx) fp8_product(c, g.as_rows(), weights_in_fp8(c, w, false).as_columns(true), dx.as<bf16>(), inputs);
+  if (dx) fp8_product(c, g.as_rows(), weights_in_fp8(c, w, false).as_columns(true), dx.materialize_as<bf16>(), inputs);
 }
 
 }  // namespace detail

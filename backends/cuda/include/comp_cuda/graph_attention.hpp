@@ -32,8 +32,8 @@ inline tensor sums_along(context& c, const csr_side& side, std::int64_t lines, c
   const std::int64_t heads = share.shape()[1], features = x.shape()[1];
   const tensor y = c.make({lines, features}, x.precision());
   with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
-    weighted_sums<T>(c.stream().get(), share.as<T>(), x.as<T>(), side.begin.data(), side.other.data(), side.edge.data(),
-                     y.as<T>(), lines, heads, features / heads);
+    weighted_sums<T>(c.stream().get(), share.materialize_as<T>(), x.materialize_as<T>(), side.begin.data(),
+                     side.other.data(), side.edge.data(), y.materialize_as<T>(), lines, heads, features / heads);
   });
   return y;
 }
@@ -42,9 +42,9 @@ inline tensor score_gradient(context& c, const csr_side& side, const tensor& dy,
                              double slope) {
   const tensor d = c.make(own.shape(), dy.precision());
   with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {
-    edge_scores_backward<T>(c.stream().get(), dy.as<T>(), own.as<T>(), other.as<T>(), side.begin.data(),
-                            side.other.data(), side.edge.data(), d.as<T>(), own.shape()[0], own.shape()[1],
-                            static_cast<float>(slope));
+    edge_scores_backward<T>(c.stream().get(), dy.materialize_as<T>(), own.materialize_as<T>(),
+                            other.materialize_as<T>(), side.begin.data(), side.other.data(), side.edge.data(),
+                            d.materialize_as<T>(), own.shape()[0], own.shape()[1], static_cast<float>(slope));
   });
   return d;
 }
@@ -61,8 +61,9 @@ inline tensor edge_scores(context& c, const csr& m, const tensor& target, const 
   const tensor from = cast(c, source, target.precision());
   const tensor y = c.make({m.elements(), target.shape()[1]}, target.precision());
   with_storage(y.precision(), [&]<class T>(std::type_identity<T>) {
-    edge_scores<T>(c.stream().get(), target.as<T>(), from.as<T>(), m.row().data(), m.column().data(), y.as<T>(),
-                   m.elements(), target.shape()[1], static_cast<float>(slope));
+    edge_scores<T>(c.stream().get(), target.materialize_as<T>(), from.materialize_as<T>(), m.row().data(),
+                   m.column().data(), y.materialize_as<T>(), m.elements(), target.shape()[1],
+                   static_cast<float>(slope));
   });
   return y;
 }
@@ -84,7 +85,8 @@ inline tensor edge_softmax(context& c, const csr& m, const tensor& x) {
   detail::require_edges("edge_softmax", m, x);
   const tensor y = c.make_like(x);
   with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
-    edge_softmax<T>(c.stream().get(), x.as<T>(), m.by_row().begin.data(), y.as<T>(), m.rows(), x.shape()[1]);
+    edge_softmax<T>(c.stream().get(), x.materialize_as<T>(), m.by_row().begin.data(), y.materialize_as<T>(), m.rows(),
+                    x.shape()[1]);
   });
   return y;
 }
@@ -93,8 +95,8 @@ inline tensor edge_softmax_backward(context& c, const csr& m, const tensor& dy, 
   detail::require_edges("edge_softmax_backward", m, dy);
   const tensor at = cast(c, y, dy.precision()), dx = c.make_like(dy);
   with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {
-    edge_softmax_backward<T>(c.stream().get(), dy.as<T>(), at.as<T>(), m.by_row().begin.data(), dx.as<T>(), m.rows(),
-                             dy.shape()[1]);
+    edge_softmax_backward<T>(c.stream().get(), dy.materialize_as<T>(), at.materialize_as<T>(), m.by_row().begin.data(),
+                             dx.materialize_as<T>(), m.rows(), dy.shape()[1]);
   });
   return dx;
 }
@@ -118,8 +120,8 @@ inline weighted_sum_gradient weighted_sum_backward(context& c, const csr& m, con
   const tensor from = cast(c, x, dy.precision()), d_share = c.make(share.shape(), dy.precision());
   const std::int64_t heads = share.shape()[1];
   with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {
-    edge_products<T>(c.stream().get(), dy.as<T>(), from.as<T>(), m.row().data(), m.column().data(), d_share.as<T>(),
-                     m.elements(), heads, dy.shape()[1] / heads);
+    edge_products<T>(c.stream().get(), dy.materialize_as<T>(), from.materialize_as<T>(), m.row().data(),
+                     m.column().data(), d_share.materialize_as<T>(), m.elements(), heads, dy.shape()[1] / heads);
   });
   return {d_share, detail::sums_along(c, m.by_column(), m.columns(), cast(c, share, dy.precision()), dy)};
 }

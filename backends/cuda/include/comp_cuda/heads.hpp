@@ -2,6 +2,8 @@
 // The heads of attention side by side, and back: one pass that exchanges two axes, none where one of them has size 1.
 #pragma once
 
+#include <comp_native/op/bmm.hpp>
+
 #include "layout.hpp"
 
 namespace comp::cuda {
@@ -14,7 +16,7 @@ inline tensor middle_swapped(context& c, const tensor& x, std::int64_t i, std::i
   if (i == 1 || j == 1) return x.viewed(to);
   const tensor y = c.make(to, x.precision());
   with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
-    swap_middle<T>(c.stream().get(), x.as<T>(), y.as<T>(), x.size() / (i * j * d), i, j, d);
+    swap_middle<T>(c.stream().get(), x.materialize_as<T>(), y.materialize_as<T>(), x.size() / (i * j * d), i, j, d);
   });
   return y;
 }

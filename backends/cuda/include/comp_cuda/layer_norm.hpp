@@ -38,8 +38,9 @@ inline saved_tensor layer_norm(context& c, const tensor& x, parameter& gamma, pa
   const tensor in = row_major(c, x), y = c.make_like(in);
   tensor mean = c.make({rows}, precision::fp32), inverse_deviation = c.make({rows}, precision::fp32);
   with_storage(in.precision(), [&]<class T>(std::type_identity<T>) {
-    layer_norm<T>(c.stream().get(), in.as<T>(), gamma.value.as<float>(), beta.value.as<float>(), y.as<T>(),
-                  mean.as<float>(), inverse_deviation.as<float>(), rows, width, eps);
+    layer_norm<T>(c.stream().get(), in.materialize_as<T>(), gamma.value.materialize_as<float>(),
+                  beta.value.materialize_as<float>(), y.materialize_as<T>(), mean.materialize_as<float>(),
+                  inverse_deviation.materialize_as<float>(), rows, width, eps);
   });
   return {y, {std::move(mean), std::move(inverse_deviation)}};
 }
@@ -50,15 +51,16 @@ inline tensor layer_norm_backward(context& c, const tensor& dy, const tensor& x,
   require_same("layer_norm_backward", dy.shape(), x.shape());
   const tensor in = row_major(c, cast(c, x, dy.precision())), g = row_major(c, dy), dx = c.make_like(g);
   const std::int64_t width = x.shape().back(), rows = x.size() / width;
-  const auto *mean = saved[0].as<float>(), *inverse_deviation = saved[1].as<float>();
+  const auto *mean = saved[0].materialize_as<float>(), *inverse_deviation = saved[1].materialize_as<float>();
   with_storage(g.precision(), [&]<class T>(std::type_identity<T>) {
-    layer_norm_backward<T>(c.stream().get(), g.as<T>(), in.as<T>(), gamma.value.as<float>(), mean, inverse_deviation,
-                           dx.as<T>(), rows, width);
+    layer_norm_backward<T>(c.stream().get(), g.materialize_as<T>(), in.materialize_as<T>(),
+                           gamma.value.materialize_as<float>(), mean, inverse_deviation, dx.materialize_as<T>(), rows,
+                           width);
     if (!gamma.trainable && !beta.trainable) return;
     float* scratch = c.scratch_of<float>(column_scratch(rows, width, 2) + width);
     const auto to = detail::gradients_of(c, gamma, beta, scratch + column_scratch(rows, width, 2));
-    layer_norm_parameters_backward<T>(c.stream().get(), g.as<T>(), in.as<T>(), mean, inverse_deviation, to.first,
-                                      to.second, rows, width, to.adds, scratch);
+    layer_norm_parameters_backward<T>(c.stream().get(), g.materialize_as<T>(), in.materialize_as<T>(), mean,
+                                      inverse_deviation, to.first, to.second, rows, width, to.adds, scratch);
   });
   return dx;
 }

@@ -13,7 +13,7 @@ inline void convert(context& c, const tensor& from, const tensor& to) {
   with_storage(from.precision(), [&]<class From>(std::type_identity<From>) {
     with_storage(to.precision(), [&]<class To>(std::type_identity<To>) {
       if constexpr (!std::is_same_v<From, To>) {
-        const cast_job<From, To> job{from.as<From>(), to.as<To>(), from.size()};
+        const cast_job<From, To> job{from.materialize_as<From>(), to.materialize_as<To>(), from.size()};
         cast(c.stream().get(), std::span<const cast_job<From, To>>{&job, 1});
       }
     });
@@ -32,7 +32,8 @@ inline tensor cast(context& c, const tensor& t, precision p) {
 inline tensor duplicate(context& c, const tensor& t) {
   if (!t) return {};
   const tensor to = c.make_like(t);
-  check(cudaMemcpyAsync(to.data(), t.data(), static_cast<std::size_t>(t.size() * bytes_of(storage_of(t.precision()))),
+  check(cudaMemcpyAsync(to.materialize(), t.materialize(),
+                        static_cast<std::size_t>(t.size() * bytes_of(storage_of(t.precision()))),
                         cudaMemcpyDeviceToDevice, c.stream().get()),
         "copying a tensor");
   return to;
@@ -46,7 +47,8 @@ inline tensor in_order(context& c, const tensor& t, order places) {
   const tensor to = c.make(s, t.precision(), places);
   const bool last = places == order::channels_last;
   with_storage(t.precision(), [&]<class T>(std::type_identity<T>) {
-    transpose(c.stream().get(), t.as<T>(), to.as<T>(), s[0], last ? s[1] : pixels, last ? pixels : s[1]);
+    transpose(c.stream().get(), t.materialize_as<T>(), to.materialize_as<T>(), s[0], last ? s[1] : pixels,
+              last ? pixels : s[1]);
   });
   return to;
 }

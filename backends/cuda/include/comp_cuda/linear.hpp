@@ -3,6 +3,8 @@
 // In FP8 it is fp8.hpp's.
 #pragma once
 
+#include <comp_native/op/linear.hpp>
+
 #include "fp8.hpp"
 #include "layout.hpp"
 #include "matmul.hpp"
@@ -27,7 +29,7 @@ inline matrix operand(const void* at, precision p, index rows, index columns, bo
 
 inline void bias_gradient(context& c, const tensor& dy, const linear_sizes& s, parameter& b) {
   with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {
-    const T* from = dy.as<T>();  // what fills dy comes before what uses the scratch memory
+    const T* from = dy.materialize_as<T>();  // what fills dy comes before what uses the scratch memory
     const auto to = gradient_of(c, b);
     float* scratch = c.scratch_of<float>(column_scratch(s.rows, s.outputs, 1));
     column_sums(c.stream().get(), from, to.at, s.rows, s.outputs, to.adds, scratch);
@@ -36,8 +38,8 @@ inline void bias_gradient(context& c, const tensor& dy, const linear_sizes& s, p
 inline void weight_gradient(context& c, const tensor& dy, const tensor& x, const linear_sizes& s, parameter& w) {
   const precision p = dy.precision();
   const auto to = gradient_of(c, w);
-  multiply(c, {.a = operand(dy.data(), p, s.rows, s.outputs, true),
-               .b = operand(x.data(), p, s.rows, s.inputs),
+  multiply(c, {.a = operand(dy.materialize(), p, s.rows, s.outputs, true),
+               .b = operand(x.materialize(), p, s.rows, s.inputs),
                .to = to.at,
                .type = CUDA_R_32F,
                .tf32 = p == precision::tf32,
@@ -54,9 +56,9 @@ inline tensor linear(context& c, const tensor& x, parameter& w, parameter* b, bo
   out.back() = s.outputs;
   const tensor in = row_major(c, x), y = c.make(std::move(out), p);
   if (is_fp8(p)) return detail::fp8_linear(c, in, w, b, y, relu), y;
-  multiply(c, {.a = detail::operand(in.data(), p, s.rows, s.inputs),
+  multiply(c, {.a = detail::operand(in.materialize(), p, s.rows, s.inputs),
                .b = detail::operand(weights(c, w, p), p, s.outputs, s.inputs, true),
-               .to = y.data(),
+               .to = y.materialize(),
                .type = data_type(storage_of(p)),
                .tf32 = p == precision::tf32,
                .bias = b ? weights(c, *b, p) : nullptr,
@@ -77,9 +79,9 @@ inline tensor linear_backward(context& c, const tensor& dy, const tensor& x, par
   if (is_fp8(p)) return detail::fp8_linear_backward(c, g, cast(c, in, p), w, dx), dx;
   if (w.trainable) detail::weight_gradient(c, g, cast(c, in, p), s, w);
   if (!need_dx) return {};
-  multiply(c, {.a = detail::operand(g.data(), p, s.rows, s.outputs),
+  multiply(c, {.a = detail::operand(g.materialize(), p, s.rows, s.outputs),
                .b = detail::operand(weights(c, w, p), p, s.outputs, s.inputs),
-               .to = dx.data(),
+               .to = dx.materialize(),
                .type = data_type(storage_of(p)),
                .tf32 = p == precision::tf32});
   return dx;

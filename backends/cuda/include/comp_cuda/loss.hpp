@@ -37,7 +37,7 @@ struct loss_place {
 };
 inline loss_place make_loss(context& c) {
   const tensor count{{1}, precision::fp32, order::row_major, c.allocate(16)};
-  return {count, reinterpret_cast<double*>(count.as<float>() + 2)};
+  return {count, reinterpret_cast<double*>(count.materialize_as<float>() + 2)};
 }
 /// For a loss that the host is told, now or when the step ends.
 inline loss_place make_told_loss(context& c) {
@@ -57,8 +57,8 @@ inline saved_tensor cross_entropy(context& c, const tensor& logits, const indice
   const tensor in = row_major(c, logits), sums = c.make({rows}, precision::fp32);
   const detail::loss_place to = detail::make_told_loss(c);
   with_storage(in.precision(), [&]<class T>(std::type_identity<T>) {
-    cross_entropy<T>(c.stream().get(), in.as<T>(), target.data(), sums.as<float>(), c.scratch_of<float>(rows), to.loss,
-                     to.count.as<float>(), rows, width);
+    cross_entropy<T>(c.stream().get(), in.materialize_as<T>(), target.data(), sums.materialize_as<float>(),
+                     c.scratch_of<float>(rows), to.loss, to.count.materialize_as<float>(), rows, width);
   });
   detail::told(c, to.loss, loss);
   return {{}, {in, sums, to.count}};
@@ -69,8 +69,9 @@ inline tensor cross_entropy_backward(context& c, const std::vector<tensor>& save
   const tensor &logits = saved[0], dx = c.make_like(logits);
   detail::require_targets("cross_entropy_backward", logits.shape(), target);
   with_storage(logits.precision(), [&]<class T>(std::type_identity<T>) {
-    cross_entropy_backward<T>(c.stream().get(), logits.as<T>(), target.data(), saved[1].as<float>(),
-                              saved[2].as<float>(), dx.as<T>(), logits.shape()[0], logits.shape()[1], scale);
+    cross_entropy_backward<T>(c.stream().get(), logits.materialize_as<T>(), target.data(),
+                              saved[1].materialize_as<float>(), saved[2].materialize_as<float>(),
+                              dx.materialize_as<T>(), logits.shape()[0], logits.shape()[1], scale);
   });
   return dx;
 }
@@ -79,8 +80,8 @@ namespace detail {
 
 inline loss_place nll_mean(context& c, const tensor& logp, const indices& target, const loss_place& to) {
   with_storage(logp.precision(), [&]<class T>(std::type_identity<T>) {
-    nll_loss<T>(c.stream().get(), logp.as<T>(), target.data(), c.scratch_of<float>(logp.shape()[0]), to.loss,
-                to.count.as<float>(), logp.shape()[0], logp.shape()[1]);
+    nll_loss<T>(c.stream().get(), logp.materialize_as<T>(), target.data(), c.scratch_of<float>(logp.shape()[0]),
+                to.loss, to.count.materialize_as<float>(), logp.shape()[0], logp.shape()[1]);
   });
   return to;
 }
@@ -98,8 +99,8 @@ inline tensor nll_loss_backward(context& c, const tensor& logp, const indices& t
   const tensor in = row_major(c, logp), dx = c.make_like(in);
   const detail::loss_place of = detail::nll_mean(c, in, target, detail::make_loss(c));
   with_storage(dx.precision(), [&]<class T>(std::type_identity<T>) {
-    nll_loss_backward<T>(c.stream().get(), target.data(), of.count.as<float>(), dx.as<T>(), dx.shape()[0],
-                         dx.shape()[1], scale);
+    nll_loss_backward<T>(c.stream().get(), target.data(), of.count.materialize_as<float>(), dx.materialize_as<T>(),
+                         dx.shape()[0], dx.shape()[1], scale);
   });
   return dx;
 }
@@ -122,7 +123,7 @@ inline void mse_loss(context& c, const tensor& x, const tensor& target, double* 
   const auto [a, b] = detail::compared(c, x, target);
   const detail::loss_place to = detail::make_told_loss(c);
   with_storage(a.precision(), [&]<class T>(std::type_identity<T>) {
-    mse_loss<T>(c.stream().get(), a.template as<T>(), b.template as<T>(), a.size(), to.loss,
+    mse_loss<T>(c.stream().get(), a.template materialize_as<T>(), b.template materialize_as<T>(), a.size(), to.loss,
                 c.scratch_of<float>(most_partials));
   });
   detail::told(c, to.loss, loss);
@@ -133,7 +134,8 @@ inline tensor mse_loss_backward(context& c, const tensor& x, const tensor& targe
   const auto [a, b] = detail::compared(c, x, target);
   const tensor dx = c.make_like(a);
   with_storage(a.precision(), [&]<class T>(std::type_identity<T>) {
-    mse_loss_backward<T>(c.stream().get(), a.template as<T>(), b.template as<T>(), dx.as<T>(), a.size(), scale);
+    mse_loss_backward<T>(c.stream().get(), a.template materialize_as<T>(), b.template materialize_as<T>(),
+                         dx.materialize_as<T>(), a.size(), scale);
   });
   return cast(c, dx, x.precision());
 }
@@ -145,7 +147,7 @@ inline std::int64_t count_correct(context& c, const tensor& logits, const indice
   int* count = c.scratch_of<int>(1);
   c.clear(count, sizeof *count);
   with_storage(in.precision(), [&]<class T>(std::type_identity<T>) {
-    count_correct<T>(c.stream().get(), in.as<T>(), target.data(), count, in.shape()[0], in.shape()[1]);
+    count_correct<T>(c.stream().get(), in.materialize_as<T>(), target.data(), count, in.shape()[0], in.shape()[1]);
   });
   return c.read_one(count);
 }

@@ -217,7 +217,7 @@ class matrix_products {
   /// Of one product. Infinite for an algorithm that refuses after all.
   double seconds(context& c, const plan& p, const cublasLtMatmulHeuristicResult_t& by, const matrix_product& j,
                  const elsewhere& use) const {
-    const auto run = [&] { give(c, p, by, j, use.results->data(), use.workspace->data()); };
+    const auto run = [&] { give(c, p, by, j, use.results->materialize(), use.workspace->materialize()); };
     try {
       run();
     } catch (const unsupported&) {

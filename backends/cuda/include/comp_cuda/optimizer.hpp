@@ -20,9 +20,9 @@ namespace detail {
 inline float* slot_of(context& c, const parameter& p, tensor& slot) {
   if (!slot) {
     slot = c.make_like(p.value);
-    c.clear(slot.data(), slot.size() * static_cast<std::int64_t>(sizeof(float)));
+    c.clear(slot.materialize(), slot.size() * static_cast<std::int64_t>(sizeof(float)));
   }
-  return slot.as<float>();
+  return slot.materialize_as<float>();
 }
 
 /// All that is to be updated, by the type of its copy. Those without a copy are among the first.
@@ -38,11 +38,11 @@ inline update_jobs jobs_of(context& c, std::span<parameter* const> all, int slot
     if (!p->low_read || !p->low_current) p->low = {};
     float* first = slots > 0 ? slot_of(c, *p, p->first) : nullptr;
     float* second = slots > 1 ? slot_of(c, *p, p->second) : nullptr;
-    float *value = p->value.as<float>(), *gradient = p->gradient.as<float>();
+    float *value = p->value.materialize_as<float>(), *gradient = p->gradient.materialize_as<float>();
     if (p->low && storage_of(p->low.precision()) == storage::fp16) {
-      jobs.to_fp16.push_back({value, gradient, first, second, p->low.as<fp16>(), p->value.size()});
+      jobs.to_fp16.push_back({value, gradient, first, second, p->low.materialize_as<fp16>(), p->value.size()});
     } else {
-      jobs.to_bf16.push_back({value, gradient, first, second, p->low.as<bf16>(), p->value.size()});
+      jobs.to_bf16.push_back({value, gradient, first, second, p->low.materialize_as<bf16>(), p->value.size()});
     }
   }
   return jobs;
@@ -57,7 +57,7 @@ inline void mark_updated(std::span<parameter* const> all) {
 inline std::vector<gradient_job> gradients_of(std::span<parameter* const> all) {
   std::vector<gradient_job> jobs;
   for (const parameter* p : all) {
-    if (p->has_gradient()) jobs.push_back({p->gradient.as<float>(), p->gradient.size()});
+    if (p->has_gradient()) jobs.push_back({p->gradient.materialize_as<float>(), p->gradient.size()});
   }
   return jobs;
 }

@@ -58,14 +58,14 @@ inline void settle(context& c, parameter& p, order places) {
 
 /// The values as `p` stores them, in the order of the master; valid until they change.
 inline const void* weights(context& c, parameter& p, precision as) {
-  if (storage_of(as) == storage::fp32) return p.value.data();
+  if (storage_of(as) == storage::fp32) return p.value.materialize();
   if (!p.low || storage_of(p.low.precision()) != storage_of(as)) {
     p.low = c.make(p.extents, storage_of(as) == storage::fp16 ? precision::fp16 : precision::bf16, p.value.order());
     p.low_current = false;
   }
   if (!p.low_current) convert(c, p.value, p.low);
   p.low_current = p.low_read = true;
-  return p.low.data();
+  return p.low.materialize();
 }
 
 /// Where the next gradient of `p` goes, in FP32 and the order of the master. Overwrite it where `adds` is false.
@@ -75,7 +75,7 @@ struct gradient_place {
 };
 inline gradient_place gradient_of(context& c, parameter& p) {
   if (!p.gradient) p.gradient = c.make(p.extents, precision::fp32, p.value.order());
-  return {p.gradient.as<float>(), !std::exchange(p.fresh, false)};
+  return {p.gradient.materialize_as<float>(), !std::exchange(p.fresh, false)};
 }
 
 }  // namespace comp::cuda

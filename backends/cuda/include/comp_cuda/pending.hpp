@@ -26,7 +26,7 @@ struct pending_step {
 namespace detail {
 
 /// One operator that has been asked for. Its steps are rounded together, at its end.
-class pending_operator final : public deferred {
+class pending_operator final : public pending_work {
  public:
   pending_operator(tensor from, std::vector<pending_step> steps)
       : from_{std::move(from)}, steps_{std::move(steps)}, all_steps_{steps_.size()} {
@@ -39,14 +39,15 @@ class pending_operator final : public deferred {
     const std::vector<link> path = fused_with(into);
     with_storage(from_.precision(), [&]<class T>(std::type_identity<T>) { launch<T>(path); });
     count(into.life().fused, path);
-    std::vector<std::unique_ptr<deferred>> done;  // what they read is given back after the last of them was looked at
+    std::vector<std::unique_ptr<pending_work>>
+        done;  // what they read is given back after the last of them was looked at
     for (const link& l : path) {
-      if (l.written) done.push_back(l.to->filled());
+      if (l.written) done.push_back(l.to->release_pending());
     }
   }
 
   /// The operator that fills `m`, where there is one.
-  static pending_operator* of(const memory* m) { return m ? dynamic_cast<pending_operator*>(m->fill()) : nullptr; }
+  static pending_operator* of(const memory* m) { return m ? dynamic_cast<pending_operator*>(m->pending()) : nullptr; }
 
  private:
   struct link {
@@ -72,11 +73,11 @@ class pending_operator final : public deferred {
   template <class T>
   static void launch(const std::vector<link>& path) {
     const tensor& from = path.back().by->from_;
-    const T* start = from.as<T>();
+    const T* start = from.materialize_as<T>();
     std::vector<chain_step<T>> steps;
     for (std::size_t i = path.size(); i-- > 0;) {
       for (const pending_step& s : path[i].by->steps_)
-        steps.push_back({.kind = s.kind, .other = s.other.as<T>(), .mask = s.mask, .draws = s.draws});
+        steps.push_back({.kind = s.kind, .other = s.other.materialize_as<T>(), .mask = s.mask, .draws = s.draws});
       steps.back().rounds = i > 0;
       if (i > 0 && path[i].written)
         steps.push_back({.kind = step_kind::keep, .kept = static_cast<T*>(path[i].to->take_place())});
@@ -101,18 +102,18 @@ class pending_operator final : public deferred {
 
 }  // namespace detail
 
-inline bool is_pending(const tensor& t) { return t && t.held()->fill(); }
+inline bool is_pending(const tensor& t) { return t && t.held()->pending(); }
 
 /// The steps one after another, rounded at the end: at most most_steps. Returns: a tensor like x, filled when asked
 /// for.
 inline tensor apply(context& c, const tensor& x, std::vector<pending_step> steps) {
-  for (const pending_step& s : steps) (void)s.other.data();
+  for (const pending_step& s : steps) (void)s.other.materialize();
   const auto* before = detail::pending_operator::of(x.held().get());
-  if (before && before->all_steps() + steps.size() > static_cast<std::size_t>(most_steps)) (void)x.data();
+  if (before && before->all_steps() + steps.size() > static_cast<std::size_t>(most_steps)) (void)x.materialize();
   const std::int64_t bytes = x.size() * bytes_of(storage_of(x.precision()));
   auto work = std::make_unique<detail::pending_operator>(x, std::move(steps));
   const tensor y{x.shape(), x.precision(), x.order(), c.promise(bytes, std::move(work))};
-  if (!c.chosen().fuse) (void)y.data();
+  if (!c.chosen().fuse) (void)y.materialize();
   return y;
 }
 

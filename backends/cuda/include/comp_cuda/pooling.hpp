@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <comp_native/op/pool.hpp>
 #include <cstdint>
 #include <vector>
 
@@ -37,8 +38,8 @@ inline tensor pool_forward(context& c, const tensor& x, const shape& to, const p
   library.by_route(pooling_case('p', mode, x, o), "pooling", [&](route by) {
     const tensor in = routed(c, x, by);
     y = c.make(to, in.precision(), in.order());
-    return cudnnPoolingForward(library.handle(), windows.get(), &dnn_one, describe(in).get(), in.data(), &dnn_zero,
-                               describe(y).get(), y.data());
+    return cudnnPoolingForward(library.handle(), windows.get(), &dnn_one, describe(in).get(), in.materialize(),
+                               &dnn_zero, describe(y).get(), y.materialize());
   });
   return cast(c, y, x.precision());
 }
@@ -53,8 +54,9 @@ inline tensor pool_backward(context& c, const tensor& dy, const tensor& x, const
     dx = c.make(of_x, g.precision(), g.order());
     const tensor in = x ? routed(c, x, by) : dx, out = y ? routed(c, y, by) : g;  // of averages: not read
     const tensor_descriptor outer = describe(g), inner = describe(dx);
-    return cudnnPoolingBackward(library.handle(), windows.get(), &dnn_one, outer.get(), out.data(), outer.get(),
-                                g.data(), inner.get(), in.data(), &dnn_zero, inner.get(), dx.data());
+    return cudnnPoolingBackward(library.handle(), windows.get(), &dnn_one, outer.get(), out.materialize(), outer.get(),
+                                g.materialize(), inner.get(), in.materialize(), &dnn_zero, inner.get(),
+                                dx.materialize());
   });
   return cast(c, dx, dy.precision());
 }
@@ -100,7 +102,8 @@ inline tensor adaptive_avg_pool2d(context& c, const tensor& x, const std::array<
   if (native::even_bins(s, size)) return avg_pool2d(c, x, native::bin_windows(s, size));
   const tensor y = c.make({s[0], s[1], size[0], size[1]}, x.precision(), x.order());
   with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
-    adaptive_pooling(c.stream().get(), x.as<T>(), y.as<T>(), detail::bins_of(s, size, x.order()));
+    adaptive_pooling(c.stream().get(), x.materialize_as<T>(), y.materialize_as<T>(),
+                     detail::bins_of(s, size, x.order()));
   });
   return y;
 }
@@ -113,7 +116,8 @@ inline tensor adaptive_avg_pool2d_backward(context& c, const tensor& dy, const s
   if (native::even_bins(s, size)) return avg_pool2d_backward(c, dy, s, native::bin_windows(s, size));
   const tensor dx = c.make(s, dy.precision(), dy.order());
   with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {
-    adaptive_pooling_backward(c.stream().get(), dy.as<T>(), dx.as<T>(), detail::bins_of(s, size, dy.order()));
+    adaptive_pooling_backward(c.stream().get(), dy.materialize_as<T>(), dx.materialize_as<T>(),
+                              detail::bins_of(s, size, dy.order()));
   });
   return dx;
 }

@@ -57,12 +57,12 @@ inline void refill(context& c, tensor& t, std::span<const float> from) {
                  "refill of {} in {} with {} values (they go where they lie, as FP32): upload them", text(t.shape()),
                  name(t.precision()), from.size());
   c.flush();  // what waits to read the values of before
-  c.part<refills>().put(t.data(), std::as_bytes(from));
+  c.part<refills>().put(t.materialize(), std::as_bytes(from));
 }
 inline void refill(context& c, indices& t, std::span<const std::int32_t> from) {
   require<error>(std::ssize(from) == t.size(), "refill of {} indices with {} (they go where they lie): upload them",
                  t.size(), from.size());
-  c.part<refills>().put(t.held()->data(), std::as_bytes(from));
+  c.part<refills>().put(t.held()->materialize(), std::as_bytes(from));
   t = {t.shape(), t.held(), detail::range_of(from)};
 }
 

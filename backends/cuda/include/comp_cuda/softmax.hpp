@@ -2,6 +2,8 @@
 // Softmax and log-softmax over the last axis, and their gradients.
 #pragma once
 
+#include <comp_native/op/softmax.hpp>
+
 #include "layout.hpp"
 
 namespace comp::cuda {
@@ -12,7 +14,7 @@ inline tensor softmax_forward(context& c, softmax_kind kind, const tensor& x) {
   const tensor in = row_major(c, x), y = c.make_like(in);
   const std::int64_t width = x.shape().back();
   with_storage(in.precision(), [&]<class T>(std::type_identity<T>) {
-    softmax<T>(c.stream().get(), in.as<T>(), y.as<T>(), in.size() / width, width, kind);
+    softmax<T>(c.stream().get(), in.materialize_as<T>(), y.materialize_as<T>(), in.size() / width, width, kind);
   });
   return y;
 }
@@ -22,7 +24,8 @@ inline tensor softmax_gradient(context& c, bool log, const tensor& dy, const ten
   const tensor g = row_major(c, dy), at = row_major(c, cast(c, y, dy.precision())), dx = c.make_like(g);
   const std::int64_t width = y.shape().back();
   with_storage(g.precision(), [&]<class T>(std::type_identity<T>) {
-    softmax_backward<T>(c.stream().get(), g.as<T>(), at.as<T>(), dx.as<T>(), g.size() / width, width, log);
+    softmax_backward<T>(c.stream().get(), g.materialize_as<T>(), at.materialize_as<T>(), dx.materialize_as<T>(),
+                        g.size() / width, width, log);
   });
   return dx;
 }

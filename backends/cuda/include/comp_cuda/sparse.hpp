@@ -92,12 +92,12 @@ class sparse_product {
  public:
   sparse_product(context& c, const csr_side& side, const shape& extents, tensor value, const tensor& x, const tensor& y)
       : value_{std::move(value)},
-        x_{extents[1], x.shape()[1], x.data(), sparse_type(storage_of(x.precision()))},
-        y_{extents[0], x.shape()[1], y.data(), sparse_type(storage_of(y.precision()))} {
+        x_{extents[1], x.shape()[1], x.materialize(), sparse_type(storage_of(x.precision()))},
+        y_{extents[0], x.shape()[1], y.materialize(), sparse_type(storage_of(y.precision()))} {
     cusparseSpMatDescr_t made = nullptr;
     check_sparse(
         cusparseCreateCsr(&made, extents[0], extents[1], value_.size(), const_cast<std::int32_t*>(side.begin.data()),
-                          const_cast<std::int32_t*>(side.other.data()), value_.data(), CUSPARSE_INDEX_32I,
+                          const_cast<std::int32_t*>(side.other.data()), value_.materialize(), CUSPARSE_INDEX_32I,
                           CUSPARSE_INDEX_32I, CUSPARSE_INDEX_BASE_ZERO, sparse_type(storage_of(value_.precision()))),
         "describing a sparse matrix");
     a_.of.reset(made);
@@ -112,15 +112,15 @@ class sparse_product {
                            text(extents), text(x.shape()), bytes, c.workspace_limit());
     buffer_ = c.allocate(std::max<std::int64_t>(static_cast<std::int64_t>(bytes), 16));
     asked([&](auto... arguments) {
-      check_sparse(cusparseSpMM_preprocess(c.part<sparse_library>().handle(), arguments..., buffer_->data()),
+      check_sparse(cusparseSpMM_preprocess(c.part<sparse_library>().handle(), arguments..., buffer_->materialize()),
                    "preparing a sparse product");
     });
   }
   void run(context& c, const tensor& x, const tensor& y) const {
-    x_.points_to(x.data());
-    y_.points_to(y.data());
+    x_.points_to(x.materialize());
+    y_.points_to(y.materialize());
     asked([&](auto... arguments) {
-      check_sparse(cusparseSpMM(c.part<sparse_library>().handle(), arguments..., buffer_->data()),
+      check_sparse(cusparseSpMM(c.part<sparse_library>().handle(), arguments..., buffer_->materialize()),
                    "multiplying a sparse matrix");
     });
   }
@@ -158,8 +158,8 @@ inline std::unique_ptr<const sparse_product> prepared_product(context& c, const 
 /// The product as the sums of one head along the elements of each line.
 inline void own_product(context& c, const csr_side& side, const tensor& value, const tensor& x, const tensor& y) {
   with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
-    weighted_sums<T>(c.stream().get(), value.as<T>(), x.as<T>(), side.begin.data(), side.other.data(), nullptr,
-                     y.as<T>(), y.shape()[0], 1, y.shape()[1]);
+    weighted_sums<T>(c.stream().get(), value.materialize_as<T>(), x.materialize_as<T>(), side.begin.data(),
+                     side.other.data(), nullptr, y.materialize_as<T>(), y.shape()[0], 1, y.shape()[1]);
   });
 }
 
@@ -167,7 +167,7 @@ inline tensor sparse_times(context& c, const csr& m, bool by_row, const tensor& 
   const shape extents = by_row ? shape{m.rows(), m.columns()} : shape{m.columns(), m.rows()};
   const tensor y = c.make({extents[0], x.shape()[1]}, x.precision());
   if (m.elements() == 0) {
-    c.clear(y.data(), y.size() * bytes_of(storage_of(y.precision())));
+    c.clear(y.materialize(), y.size() * bytes_of(storage_of(y.precision())));
     return y;
   }
   auto& [made, values] = m.part<sparse_products>();

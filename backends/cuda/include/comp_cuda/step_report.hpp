@@ -100,7 +100,7 @@ class step_report {
   };
   static constexpr std::size_t least_room = 64;  // [losses]
 
-  numbers* head() const { return static_cast<numbers*>(held_->data()); }
+  numbers* head() const { return static_cast<numbers*>(held_->materialize()); }
   double* losses() const { return reinterpret_cast<double*>(head() + 1); }
   /// Micro-batches after the first run the same graph: it writes to one place, from where each loss is taken.
   double* captured_further() const { return &head()->captured_further; }
@@ -111,9 +111,10 @@ class step_report {
     if (wanted <= room_) return;
     const std::size_t room = wanted < 2 * room_ ? 2 * room_ : wanted;
     auto larger = c_->allocate(static_cast<std::int64_t>(sizeof(numbers) + room * sizeof(double)));
-    c_->clear(larger->data(), larger->bytes());
+    c_->clear(larger->materialize(), larger->bytes());
     if (held_) {
-      copy(larger->data(), held_->data(), sizeof(numbers) + noted_.size() * sizeof(double), cudaMemcpyDeviceToDevice);
+      copy(larger->materialize(), held_->materialize(), sizeof(numbers) + noted_.size() * sizeof(double),
+           cudaMemcpyDeviceToDevice);
     }
     held_ = std::move(larger);
     room_ = room;

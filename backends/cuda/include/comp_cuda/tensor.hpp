@@ -33,13 +33,13 @@ constexpr std::int64_t bytes_of(storage s) { return s == storage::fp32 ? 4 : 2; 
 
 class memory;
 /// What fills memory when somebody asks where it is; see pending.hpp.
-class deferred {
+class pending_work {
  public:
-  virtual ~deferred() = default;
+  virtual ~pending_work() = default;
   /// Gives `into` its place and the stream the work that fills it.
   virtual void run(memory& into) = 0;
 };
-/// What deferring has saved so far.
+/// What fusing has saved so far.
 struct fusion_counts {
   std::int64_t operators = 0, launches = 0;  // element-wise ones, and what they took
   std::int64_t bytes_saved = 0;              // neither written nor read again
@@ -67,41 +67,42 @@ class memory {
  public:
   memory(std::shared_ptr<lifeline> of, std::int64_t bytes) : of_{std::move(of)}, asked_{bytes} { take_place(); }
   memory(std::shared_ptr<lifeline> of, device_block block) : of_{std::move(of)}, block_{std::move(block)} {}
-  memory(std::shared_ptr<lifeline> of, std::int64_t bytes, std::unique_ptr<deferred> fill)
-      : of_{std::move(of)}, asked_{bytes}, fill_{std::move(fill)}, serial_{of_->made++} {
+  memory(std::shared_ptr<lifeline> of, std::int64_t bytes, std::unique_ptr<pending_work> pending)
+      : of_{std::move(of)}, asked_{bytes}, pending_{std::move(pending)}, serial_{of_->made++} {
     of_->waiting.emplace(serial_, this);
   }
   memory(const memory&) = delete;
   memory& operator=(const memory&) = delete;
   ~memory() {
-    if (fill_) of_->waiting.erase(serial_);
+    if (pending_) of_->waiting.erase(serial_);
   }
 
-  /// Throws: what allocating and launching throw, where it has been waiting to be filled.
-  void* data() {
-    if (fill_) fill_->run(*this);
+  /// Gives the stream what is to fill it, where that is pending. Returns: its place.
+  /// Throws: what allocating and launching throw.
+  void* materialize() {
+    if (pending_) pending_->run(*this);
     return block_.data();
   }
   std::int64_t bytes() const { return block_.bytes(); }
   lifeline& life() const { return *of_; }
 
   // For what fills it
-  deferred* fill() const { return fill_.get(); }
+  pending_work* pending() const { return pending_.get(); }
   void* take_place() {
     if (!block_.data()) block_ = of_->pool.allocate(asked_, of_->stream.get());
     return block_.data();
   }
-  /// Returns: what filled it, which may hold the memory that it read.
-  std::unique_ptr<deferred> filled() {
+  /// No longer pending. Returns: what filled it, which may hold the memory that it read.
+  std::unique_ptr<pending_work> release_pending() {
     of_->waiting.erase(serial_);
-    return std::move(fill_);
+    return std::move(pending_);
   }
 
  private:
   std::shared_ptr<lifeline> of_;
   device_block block_;  // given back before its pool
   std::int64_t asked_ = 0;
-  std::unique_ptr<deferred> fill_;
+  std::unique_ptr<pending_work> pending_;
   std::uint64_t serial_ = 0;
 };
 
@@ -118,11 +119,12 @@ class tensor {
   std::int64_t size() const { return elements(extents_); }
   explicit operator bool() const { return memory_ != nullptr; }
 
-  void* data() const { return memory_ ? memory_->data() : nullptr; }
+  /// Where its elements lie; what is pending is given to the stream first.
+  void* materialize() const { return memory_ ? memory_->materialize() : nullptr; }
   /// T: what storage_of(precision()) says.
   template <class T>
-  T* as() const {
-    return static_cast<T*>(data());
+  T* materialize_as() const {
+    return static_cast<T*>(materialize());
   }
   const std::shared_ptr<cuda::memory>& held() const { return memory_; }
   /// The same memory, read as another shape, or as another precision that is stored alike.
@@ -150,7 +152,9 @@ class indices {
   const cuda::shape& shape() const { return extents_; }
   const index_range& range() const { return range_; }
   std::int64_t size() const { return elements(extents_); }
-  const std::int32_t* data() const { return memory_ ? static_cast<const std::int32_t*>(memory_->data()) : nullptr; }
+  const std::int32_t* data() const {
+    return memory_ ? static_cast<const std::int32_t*>(memory_->materialize()) : nullptr;
+  }
   const std::shared_ptr<cuda::memory>& held() const { return memory_; }
 
  private:

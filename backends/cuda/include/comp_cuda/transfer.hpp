@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <comp_native/device_capabilities.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -35,7 +36,7 @@ inline std::shared_ptr<memory> brought(context& c, std::span<const std::byte> fr
     return c.adopt(way.take(c.stream()));
   }
   auto to = c.allocate(std::ssize(from));
-  check(cudaMemcpyAsync(to->data(), from.data(), from.size(), cudaMemcpyHostToDevice, c.stream().get()),
+  check(cudaMemcpyAsync(to->materialize(), from.data(), from.size(), cudaMemcpyHostToDevice, c.stream().get()),
         "copying values to the device");
   c.stream().synchronize();
   return to;
@@ -49,10 +50,8 @@ inline index_range range_of(std::span<const std::int32_t> from) {
 
 inline void require_supported(const context& c, precision p) {
   if (c.card().has(p)) return;
-  std::string has;
-  for (const precision known : c.card().supported()) has += fmt::format("{}{}", has.empty() ? "" : ", ", name(known));
   require<error>(false, "precision {} asked of the cuda device ({} has {}): use one of these", name(p), c.card().name,
-                 has);
+                 native::names(c.card().supported()));
 }
 
 /// Rounded on the device, to the nearest, ties to even.
@@ -77,7 +76,7 @@ inline std::vector<float> download(context& c, const tensor& t) {
   if (!t) return {};
   const tensor whole = cast(c, row_major(c, t), precision::fp32);
   std::vector<float> to(static_cast<std::size_t>(t.size()));
-  c.read(whole.as<const float>(), std::span{to});
+  c.read(whole.materialize_as<const float>(), std::span{to});
   return to;
 }
 

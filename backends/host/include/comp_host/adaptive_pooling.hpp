@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <comp_native/op/pool.hpp>
 #include <cstdint>
 #include <cstring>
 

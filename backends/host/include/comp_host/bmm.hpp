@@ -4,6 +4,7 @@
 // its result as such a view again, so that merge_heads finds its rows in place.
 #pragma once
 
+#include <comp_native/op/bmm.hpp>
 #include <cstdint>
 #include <utility>
 #include <vector>

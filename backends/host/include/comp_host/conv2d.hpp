@@ -3,6 +3,7 @@
 #pragma once
 
 #include <comp_native/device.hpp>
+#include <comp_native/op/conv2d.hpp>
 #include <cstdint>
 #include <vector>
 

@@ -2,6 +2,7 @@
 // y = x W' + b by oneDNN's inner product, which packs the weights as it likes best and gives the bias gradient too.
 #pragma once
 
+#include <comp_native/op/linear.hpp>
 #include <cstdint>
 #include <vector>
 

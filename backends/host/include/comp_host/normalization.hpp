@@ -3,6 +3,7 @@
 #pragma once
 
 #include <comp_native/device.hpp>
+#include <comp_native/op/norm.hpp>
 #include <cstdint>
 #include <utility>
 #include <vector>

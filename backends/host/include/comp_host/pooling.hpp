@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <comp_native/device.hpp>
+#include <comp_native/op/pool.hpp>
 #include <cstdint>
 #include <limits>
 #include <utility>

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <comp_native/math/elementwise.hpp>
+#include <comp_native/op/softmax.hpp>
 #include <cstdint>
 #include <cstring>
 #include <limits>

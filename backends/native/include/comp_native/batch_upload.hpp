@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <comp/core/error.hpp>
-#include <comp_native/execute.hpp>
 #include <comp_native/loader.hpp>
 #include <comp_native/model.hpp>
 #include <cstdint>

@@ -13,6 +13,7 @@
 #include <comp_native/device.hpp>
 #include <concepts>
 #include <cstddef>
+#include <ranges>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,9 +21,7 @@
 namespace comp::native {
 
 inline std::string names(std::span<const precision> all) {
-  std::string text;
-  for (const precision p : all) text += fmt::format("{}{}", text.empty() ? "" : ", ", name(p));
-  return text;
+  return fmt::format("{}", fmt::join(all | std::views::transform([](precision p) { return name(p); }), ", "));
 }
 
 template <Device D>

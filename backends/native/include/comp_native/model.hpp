@@ -4,10 +4,8 @@
 #pragma once
 
 #include <comp/core/op_graph.hpp>
-#include <comp_native/costs.hpp>
 #include <comp_native/operation.hpp>
 #include <comp_native/random.hpp>
-#include <comp_native/shape_rules.hpp>
 #include <cstdint>
 #include <ranges>
 #include <string>

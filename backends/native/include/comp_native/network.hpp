@@ -12,7 +12,6 @@
 #include <comp/core/concepts.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
-#include <comp_native/execute.hpp>
 #include <comp_native/model.hpp>
 #include <comp_native/precision_flow.hpp>
 #include <cstdint>
@@ -158,8 +157,8 @@ class network {
     if (const auto* drop = std::get_if<op::dropout>(&n.what); drop && drop->p > 0 && training) {
       left.key = {dropout_seed_, draws_++};
     }
-    const forward_call<D> call{device_, batch, x, operands_[i], flow_.of[i], training, left, loss};
-    tensor y = timed(times_[i].forward, [&] { return std::visit(call, n.what); });
+    const forward_call<D> call{{device_, batch, operands_[i], flow_.of[i], left}, x, training, loss};
+    tensor y = timed(times_[i].forward, [&] { return native::forward(n.what, call); });
     for (const last_read& dead : flow_.dead[i]) release(dead);
     if (training && needs_gradient_[i + 1]) memories_[i] = std::move(left);
     if (!training && static_cast<int>(i) == model_.output()) output_ = y;
@@ -178,8 +177,8 @@ class network {
       const tensor dy = incoming.empty() ? tensor{} : combined(std::exchange(incoming, {}), flow_.of[i]);
       const std::array<bool, 2> need{needs_gradient_[slot(n.inputs[0])],
                                      n.inputs.size() > 1 && needs_gradient_[slot(n.inputs[1])]};
-      const backward_call<D> call{device_, batch, dy, operands_[i], flow_.of[i], need, memories_[i], scale};
-      auto dx = timed(times_[i].backward, [&] { return std::visit(call, n.what); });
+      const backward_call<D> call{{device_, batch, operands_[i], flow_.of[i], memories_[i]}, dy, need, scale};
+      auto dx = timed(times_[i].backward, [&] { return native::backward(n.what, call); });
       for (std::size_t k = 0; k < n.inputs.size(); ++k) {
         if (need[k]) incoming_[slot(n.inputs[k])].push_back(std::move(dx[k]));
       }

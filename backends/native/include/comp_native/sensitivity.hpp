@@ -11,7 +11,6 @@
 #include <array>
 #include <cmath>
 #include <comp/core/concepts.hpp>
-#include <comp_native/execute.hpp>
 #include <comp_native/network.hpp>
 #include <comp_native/precision_flow.hpp>
 #include <cstddef>
@@ -86,7 +85,8 @@ class sensitivity_pass {
     made.left.key = {0, i};  // any mask will do, if it is the same in both precisions
     if (!x.empty()) made.left.input_shape = x[0].shape();
     const std::vector<parameter*> operands = parameters_of(n);
-    made.output = std::visit(forward_call<D>{device_, batch_, x, operands, p, true, made.left, made.loss}, n.what);
+    made.output =
+        native::forward(n.what, forward_call<D>{{device_, batch_, operands, p, made.left}, x, true, made.loss});
     return made;
   }
   void forward(std::size_t i) {
@@ -122,7 +122,7 @@ class sensitivity_pass {
     if (!wanted(i)) return {};
     const node& n = model_.nodes[i];
     const std::vector<parameter*> operands = parameters_of(n);
-    return std::visit(backward_call<D>{device_, batch_, dy, operands, p, needed(n), left, scale_}, n.what);
+    return native::backward(n.what, backward_call<D>{{device_, batch_, operands, p, left}, dy, needed(n), scale_});
   }
   void hand_on(std::size_t i, two dx) {
     const node& n = model_.nodes[i];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The native trainer: a model, its data and an optimizer on a Device, as a comp::Backend with every capability.
-//   trainer<host::device> t{device, models::lenet5({.batch = 64}), train, validation, {.optimizer = sgd(0.1, 0.9)}};
+//   trainer<host::device> t{device, model, train, validation, {.optimizer = sgd(0.1, 0.9)}};
 // The same state, seed and plan give the same losses bit for bit where the Device is deterministic.
 // Not here: the search (comp/search), reading data (examples/data), devices.
 #pragma once

@@ -6,7 +6,9 @@
 #include <comp_native/model_builder.hpp>
 #include <cstdint>
 
-namespace comp::native::models {
+namespace native_models {
+
+using namespace comp::native;
 
 struct lenet5_options {
   std::int64_t batch = 64;
@@ -33,4 +35,4 @@ inline model lenet5(const lenet5_options& o) {
   return net.finish();
 }
 
-}  // namespace comp::native::models
+}  // namespace native_models

@@ -7,7 +7,9 @@
 #include <comp_native/model_builder.hpp>
 #include <cstdint>
 
-namespace comp::native::models {
+namespace native_models {
+
+using namespace comp::native;
 
 enum class image_form : std::uint8_t { cifar, imagenet };
 
@@ -52,4 +54,4 @@ inline model alexnet(const alexnet_options& o) {
   return net.finish();
 }
 
-}  // namespace comp::native::models
+}  // namespace native_models

@@ -6,14 +6,16 @@
 #include <cstdint>
 #include <vector>
 
-namespace comp::native::models {
+namespace native_models {
+
+using namespace comp::native;
 
 struct mlp_options {
   std::int64_t batch = 64;
   shape input = {784};  // of one example; flattened where it has more than one axis
   std::vector<std::int64_t> hidden = {256, 128};
   std::int64_t outputs = 10;
-  native::activation activation = native::activation::relu;
+  comp::native::activation activation = comp::native::activation::relu;
   bool regression = false;  // true: mean squared error instead of cross-entropy
 };
 
@@ -32,4 +34,4 @@ inline model mlp(const mlp_options& o) {
   return net.finish();
 }
 
-}  // namespace comp::native::models
+}  // namespace native_models

@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <string>
 
-namespace comp::native::models {
+namespace native_models {
+
+using namespace comp::native;
 
 struct gpt_options {
   std::int64_t batch = 16;
@@ -64,4 +66,4 @@ inline model gpt(const gpt_options& o) {
   return net.finish();
 }
 
-}  // namespace comp::native::models
+}  // namespace native_models

@@ -5,11 +5,13 @@
 #pragma once
 
 #include <comp_native/model_builder.hpp>
-#include <comp_native/models/alexnet.hpp>
 #include <cstdint>
+#include <examples/models/native/alexnet.hpp>
 #include <vector>
 
-namespace comp::native::models {
+namespace native_models {
+
+using namespace comp::native;
 
 struct vgg16_options {
   image_form form = image_form::cifar;
@@ -48,4 +50,4 @@ inline model vgg16(const vgg16_options& o) {
   return net.finish();
 }
 
-}  // namespace comp::native::models
+}  // namespace native_models

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Losses end a model: their forward writes a number and gives no tensor, but for what cross-entropy saves.
+#pragma once
+
+#include <comp_native/op/call.hpp>
+
+namespace comp::native::op {
+
+/// A loss over labels of the batch (...): the mean over those that are not negative.
+struct label_loss {
+  static constexpr bool is_loss = true;
+  shape output(std::span<const shape> x) const {
+    require<error>(x[0].size() >= 2, "a loss of {} (it takes (B,...,classes)): reshape it", text(x[0]));
+    return {};
+  }
+
+ protected:
+  static void count_labels(const cost_call& c) {
+    const shape& x = c.inputs[0];
+    c.info.inputs.push_back({.shape = {x.begin(), x.end() - 1}, .floating = false});
+    c.info.bytes += 4 * elements(x) / x.back();
+  }
+};
+
+struct cross_entropy_loss : label_loss {  // x (...,V)
+  constexpr std::string_view kind() const { return "cross_entropy_loss"; }
+  void cost(const cost_call& c) const {
+    count_labels(c);
+    c.info.flops = 5 * elements(c.inputs[0]);
+  }
+  auto forward(const auto& c) const { return c.keep(c.device.cross_entropy(c.rows(), c.batch.labels, &c.loss)); }
+  auto backward(const auto& c) const {
+    return c.gradients(c.as_input(c.device.cross_entropy_backward(c.left.kept, c.batch.labels, c.scale)));
+  }
+};
+
+struct nll_loss : label_loss {  // x (...,V) of log-probabilities
+  constexpr std::string_view kind() const { return "nll_loss"; }
+  void cost(const cost_call& c) const {
+    count_labels(c);
+    c.info.flops = elements(c.inputs[0]) / c.inputs[0].back();
+  }
+  auto forward(const auto& c) const {
+    c.device.nll_loss(c.keep(c.rows()), c.batch.labels, &c.loss);
+    return c.nothing();
+  }
+  auto backward(const auto& c) const {
+    return c.gradients(c.as_input(c.device.nll_loss_backward(c.kept(0), c.batch.labels, c.scale)));
+  }
+};
+
+struct mse_loss {  // x, target values of the batch, of one shape
+  static constexpr bool is_loss = true;
+  constexpr std::string_view kind() const { return "mse_loss"; }
+  shape output(std::span<const shape>) const { return {}; }
+  void cost(const cost_call& c) const {
+    c.info.inputs.push_back({.shape = c.inputs[0]});
+    c.info.bytes += 4 * elements(c.inputs[0]);
+    c.info.flops = 3 * elements(c.inputs[0]);
+  }
+  auto forward(const auto& c) const {
+    c.device.mse_loss(c.keep(c.x[0]), c.targets(), &c.loss);
+    return c.nothing();
+  }
+  auto backward(const auto& c) const {
+    return c.gradients(c.device.mse_loss_backward(c.kept(0), c.targets(), c.scale));
+  }
+};
+
+}  // namespace comp::native::op

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+// All models of the native trainer.
+#pragma once
+
+#include <examples/models/native/alexnet.hpp>
+#include <examples/models/native/gpt.hpp>
+#include <examples/models/native/lenet5.hpp>
+#include <examples/models/native/mlp.hpp>
+#include <examples/models/native/vgg16.hpp>
