@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/core/error.hpp>
+#include <comp_libtorch/fused_optimizer.hpp>
 #include <comp_libtorch/loss_scaling.hpp>
 #include <cstdint>
 #include <map>
@@ -91,9 +92,9 @@ class grad_scaler {
 
   /// The optimizer's step, unless one of its gradients is not finite. Optimizers that call back (LBFGS) cannot be
   /// scaled. Throws: `error` for a second step since update(), or when no parameter has a gradient.
-  scaled_step step(torch::optim::Optimizer& optimizer) {
+  scaled_step step(torch::optim::Optimizer& optimizer, optimizer_pass pass = optimizer_pass::stock) {
     if (!policy_.enabled) {
-      optimizer.step();
+      step_by(pass, optimizer);
       return {};
     }
     record& mine = records_[&optimizer];
@@ -107,7 +108,7 @@ class grad_scaler {
     mine.done = progress::stepped;
     double found = 0;
     for (const auto& [device, flag] : mine.found) found += flag.item<double>();
-    if (found == 0) optimizer.step();
+    if (found == 0) step_by(pass, optimizer);
     scaled_step report{.skipped = found != 0, .scale = state().scale};
     if (report.skipped) explain(optimizer, report);
     return report;
