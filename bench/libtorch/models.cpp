@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seven models in LibTorch: a search, then FP32, LibTorch's autocast and the found plan in turns in one process;
-// peak memory, and with --epochs the score after a training each way.
+// Fourteen models in LibTorch: a search, then FP32, LibTorch's autocast, autocast tuned by hand and the found plan in
+// turns in one process; peak memory, page faults, and with --epochs the score after a training each way.
 //   models [--models vgg16,bert] [--data FOLDER] [--limit N] [--seconds S] [--epochs N] [--seeds N] [--json FILE]
 // FOLDER has the data sets under their names (cifar100, mnist, cora, squad-v2); what it lacks is made up.
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <comp/comp.hpp>
 #include <comp/files/json.hpp>
 #include <fstream>
 #include <map>
+#include <optional>
 
 #include "contest.hpp"
+#include "more_jobs.hpp"
 
 namespace {
 
@@ -18,14 +21,15 @@ using comp::precision;
 using json = nlohmann::json;
 
 struct options {
-  std::vector<std::string> models = {"alexnet", "vgg16", "gan", "gcn", "gat", "bert", "simplenet"};
+  std::vector<std::string> models = {"alexnet",  "vgg16", "gan", "gcn",     "gat",  "bert", "simplenet",
+                                     "resnet18", "lstm",  "gru", "encoder", "unet", "vit",  "experts"};
   std::filesystem::path data = {}, file = {};
   std::int64_t limit = 0, batch = 0;
   int threads = 0;
   std::string bert = "small";
   double seconds = 10;
   std::size_t rounds = 60, epochs = 0, seeds = 1;
-  bool quick = false;
+  bool quick = false, stock = false, searches = true;
 };
 
 torch_models::job make(const options& chosen, const std::string& model, std::uint64_t seed) {
@@ -46,7 +50,7 @@ torch_models::job make(const options& chosen, const std::string& model, std::uin
     if (model == "bert") o.size = "tiny";
     if (model == "simplenet") o.width = 128;
   }
-  return torch_models::make_job(model, o);
+  return bench::any_job(model, o, chosen.quick);
 }
 
 comp::outcome search(torch_models::job_trainer& trainer) {
@@ -113,71 +117,92 @@ std::string lowered(const comp::op_graph& graph, const comp::plan& plan) {
 
 json measure(const options& chosen, const std::string& model) {
   torch_models::job job = make(chosen, model, 1);
-  auto trainer = torch_models::make_trainer(job);
-  const comp::outcome found = search(trainer);
-  trainer.set_precision(found.plan);
+  auto given = setup_of(job);
+  if (!chosen.stock) given.update = comp::libtorch::optimizer_pass::fused;
+  auto trainer = torch_models::make_trainer(job, given);
+  std::optional<comp::outcome> found;
+  if (chosen.searches) found = search(trainer);
+  trainer.set_precision(found ? found->plan : trainer.own_autocast(precision::bf16).as_autocast(false));
   (void)trainer.tune();
-  const bench::contest timed = bench::race(job, trainer, chosen.seconds, chosen.rounds);
+  torch_models::job peer = make(chosen, model, 1);
+  const bench::contest timed = bench::race(job, peer, trainer, chosen.seconds, chosen.rounds);
   const comp::libtorch::program_settings run = trainer.executor().settings();
-  json of{{"model", model}, {"job", job.description}, {"batch", job.batch}, {"operators", found.graph.size()}};
-  for (const way w : {bench::fp32, bench::autocast, bench::comp_plan}) {
-    const comp::interval bounds = comp::median_interval(timed.seconds[w]);
-    of["step"][bench::way_names[w]] = {
-        {"seconds", timed.of(w)}, {"interval_95", comp::json_of(bounds)}, {"peak_bytes", timed.peak_bytes[w]}};
+  const comp::op_graph& graph = trainer.graph();
+  const comp::plan& plan = trainer.executor().current_plan();
+  json of{{"model", model}, {"job", job.description}, {"batch", job.batch}, {"operators", graph.size()}};
+  std::string text = fmt::format("{}: {}\n ", model, job.description);
+  for (const way w : bench::all_ways) {
+    of["step"][bench::way_names[w]] = {{"seconds", timed.of(w)},
+                                       {"interval_95", comp::json_of(comp::median_interval(timed.seconds[w]))},
+                                       {"peak_bytes", timed.peak_bytes[w]},
+                                       {"page_faults", comp::median(timed.faults[w])}};
+    text += fmt::format(" {} {:.2f} ms ({:.0f} page faults)", bench::way_names[w], timed.of(w) * 1e3,
+                        comp::median(timed.faults[w]));
   }
   const auto ratio = [&](const char* name, way a, way b) {
     const comp::paired_speedup s = timed.speedup(a, b);
     of["speedup"][name] = {{"ratio", s.ratio}, {"interval_95", comp::json_of(s.bounds)}};
-    return s;
+    text += fmt::format("\n  {} {:.3f} ({:.3f} to {:.3f})", name, s.ratio, s.bounds.low, s.bounds.high);
   };
-  const auto over_fp32 = ratio("comp_over_fp32", bench::fp32, bench::comp_plan);
-  const auto over_autocast = ratio("comp_over_autocast", bench::autocast, bench::comp_plan);
-  const auto over_better = ratio("comp_over_better", timed.better_baseline(), bench::comp_plan);
   ratio("autocast_over_fp32", bench::fp32, bench::autocast);
+  ratio("by_hand_over_autocast", bench::autocast, bench::by_hand);
+  ratio("comp_over_fp32", bench::fp32, bench::comp_plan);
+  ratio("comp_over_autocast", bench::autocast, bench::comp_plan);
+  ratio("comp_over_by_hand", bench::by_hand, bench::comp_plan);
   of["rounds"] = timed.seconds[0].size();
-  of["plan"] = found.plan.str();
-  of["low_operators"] = lowered(found.graph, found.plan);
+  of["plan"] = plan.str();
+  of["low_operators"] = lowered(graph, plan);
   of["weights"] = run.weights == comp::libtorch::weight_casts::keep ? "kept" : "cast";
   of["images"] = run.images == comp::libtorch::memory_format::channels_last ? "channels-last" : "as they are";
-  of["search"] = {{"seconds", found.overhead_seconds()},
-                  {"share_of_100_epochs", found.overhead_share()},
-                  {"trials", found.trials.size()},
-                  {"batches_per_epoch", found.batches_per_epoch}};
-  fmt::print(
-      "{}: {}\n  FP32 {:.2f} ms, autocast {:.2f} ms, comp {:.2f} ms; comp is {:.3f}x FP32, {:.3f}x autocast ({:.3f} .. "
-      "{:.3f}), {:.3f}x the better of both; search {:.1f} s, {:.2f}% of 100 epochs, {} trials\n  low: {}\n",
-      model, job.description, timed.of(bench::fp32) * 1e3, timed.of(bench::autocast) * 1e3,
-      timed.of(bench::comp_plan) * 1e3, over_fp32.ratio, over_autocast.ratio, over_autocast.bounds.low,
-      over_autocast.bounds.high, over_better.ratio, found.overhead_seconds(), 100 * found.overhead_share(),
-      found.trials.size(), of["low_operators"].get<std::string>());
+  if (found) {
+    of["search"] = {{"seconds", found->overhead_seconds()},
+                    {"share_of_100_epochs", found->overhead_share()},
+                    {"trials", found->trials.size()},
+                    {"batches_per_epoch", found->batches_per_epoch}};
+    text += fmt::format("\n  search {:.1f} s, {:.2f}% of 100 epochs, {} trials", found->overhead_seconds(),
+                        100 * found->overhead_share(), found->trials.size());
+  }
+  fmt::print("{}\n  weights {}, images {}{}, low: {}\n", text, of["weights"].get<std::string>(),
+             of["images"].get<std::string>(), plan.runs_autocast() ? ", run by autocast" : "",
+             of["low_operators"].get<std::string>());
   std::fflush(stdout);
-  if (chosen.epochs > 0) of["scores"] = scores(chosen, model, found.plan);
+  if (chosen.epochs > 0) of["scores"] = scores(chosen, model, plan);
   return of;
 }
 
 /// docs/benchmarks.md has this table.
 void print_table(const json& all) {
   fmt::print(
-      "\n| model | FP32 | autocast | comp | comp / autocast (95%) | comp / better | peak FP32, autocast, comp | search of "
-      "100 epochs | trials |\n|---|---|---|---|---|---|---|---|---|\n");
+      "\n| model | FP32 | autocast | by hand | comp | comp / autocast (95%) | comp / by hand (95%) | peak of the four | page "
+      "faults |\n|---|---|---|---|---|---|---|---|---|\n");
+  double over_autocast = 0, over_by_hand = 0;
   for (const json& m : all) {
-    const auto ms = [&](const char* w) { return m["step"][w]["seconds"].get<double>() * 1e3; };
-    const auto mib = [&](const char* w) { return m["step"][w]["peak_bytes"].get<double>() / (1 << 20); };
-    const json& s = m["speedup"]["comp_over_autocast"];
-    fmt::print(
-        "| {}, batch {} | {:.2f} ms | {:.2f} ms | {:.2f} ms | {:.3f} ({:.3f} to {:.3f}) | {:.3f} | {:.0f}, {:.0f}, {:.0f} "
-        "MiB | {:.2f}% | {} |\n",
-        m["model"].get<std::string>(), m["batch"].get<int>(), ms("fp32"), ms("autocast"), ms("comp"),
-        s["ratio"].get<double>(), s["interval_95"][0].get<double>(), s["interval_95"][1].get<double>(),
-        m["speedup"]["comp_over_better"]["ratio"].get<double>(), mib("fp32"), mib("autocast"), mib("comp"),
-        100 * m["search"]["share_of_100_epochs"].get<double>(), m["search"]["trials"].get<int>());
+    std::string times, peaks, faults;
+    for (const char* w : bench::way_names) {
+      const json& step = m["step"][w];
+      times += fmt::format(" | {:.2f} ms", step["seconds"].get<double>() * 1e3);
+      peaks += fmt::format("{}{:.0f}", peaks.empty() ? "" : ", ", step["peak_bytes"].get<double>() / (1 << 20));
+      faults += fmt::format("{}{:.0f}", faults.empty() ? "" : ", ", step["page_faults"].get<double>());
+    }
+    const auto ratio = [&](const char* name) {
+      const json& s = m["speedup"][name];
+      return fmt::format("{:.3f} ({:.3f} to {:.3f})", s["ratio"].get<double>(), s["interval_95"][0].get<double>(),
+                         s["interval_95"][1].get<double>());
+    };
+    over_autocast += std::log(m["speedup"]["comp_over_autocast"]["ratio"].get<double>());
+    over_by_hand += std::log(m["speedup"]["comp_over_by_hand"]["ratio"].get<double>());
+    fmt::print("| {}, {}{} | {} | {} | {} MiB | {} |\n", m["model"].get<std::string>(), m["batch"].get<int>(), times,
+               ratio("comp_over_autocast"), ratio("comp_over_by_hand"), peaks, faults);
   }
+  const auto n = static_cast<double>(all.size());
+  fmt::print("\nGeometric means over {} models: {:.3f} of autocast's speed, {:.3f} of that by hand.\n", all.size(),
+             std::exp(over_autocast / n), std::exp(over_by_hand / n));
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app{"Seven LibTorch models: FP32, LibTorch's autocast and comp's plan, in turns."};
+  CLI::App app{"LibTorch models: FP32, LibTorch's autocast, that tuned by hand and comp's plan, in turns."};
   options chosen;
   app.add_option("--models", chosen.models, "Which, joined by commas")->delimiter(',');
   app.add_option("--data", chosen.data, "Folder with cifar100, mnist, cora, squad-v2; what is missing is made up");
@@ -190,6 +215,8 @@ int main(int argc, char** argv) {
   app.add_option("--epochs", chosen.epochs, "Trained each way for the scores; 0: none")->capture_default_str();
   app.add_option("--seeds", chosen.seeds, "Of those trainings")->capture_default_str();
   app.add_option("--json", chosen.file, "Where the figures go");
+  app.add_flag("--stock-optimizer", chosen.stock, "comp's training steps LibTorch's optimizer, too");
+  app.add_flag("!--no-search", chosen.searches, "comp runs what autocast gives each operator");
   app.add_flag("--quick", chosen.quick, "Small sizes, to see that it runs");
   CLI11_PARSE(app, argc, argv);
   if (chosen.threads > 0) at::set_num_threads(chosen.threads);

@@ -4,18 +4,25 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <atomic>
 #include <comp_libtorch/data_order.hpp>
 #include <comp_libtorch/exceptions.hpp>
 #include <comp_libtorch/hardware.hpp>
 #include <comp_libtorch/memory.hpp>
+#include <comp_libtorch/program.hpp>
 #include <comp_libtorch/replayed.hpp>
 #include <comp_libtorch/training_signature.hpp>
 #include <comp_libtorch/training_state.hpp>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
+#include <random>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -391,6 +398,85 @@ TEST_CASE("peak memory counts what was in use at once, over what was held") {
     kept = at::Tensor{};  // older than the meter: it is not below zero
     CHECK(later.peak() >= mega / 2);
   }
+}
+
+TEST_CASE("pages of freed memory serve again, and are the system's when they are released or not kept") {
+  constexpr std::int64_t megas = 64;
+  const auto faults = [] {
+    rusage used{};
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_minflt;
+  };
+  const auto faults_of_use = [&] {
+    const auto before = faults();
+    torch::ones({megas << 20}, torch::kByte);
+    return faults() - before;
+  };
+  lt::keep_freed_memory(true);
+  (void)faults_of_use();
+  CHECK(faults_of_use() < megas);
+  lt::release_freed_memory();
+  CHECK(faults_of_use() >= megas / 2);  // huge pages have 2 MiB
+  lt::keep_freed_memory(false);
+  CHECK(faults_of_use() >= megas / 2);
+  const lt::program program;
+  CHECK(faults_of_use() < megas);
+  const lt::program other{{.freed = lt::freed_memory::returned}};
+  CHECK(faults_of_use() >= megas / 2);
+  lt::keep_freed_memory(true);
+}
+
+TEST_CASE("blocks of kept memory never overlap, lie as LibTorch's do, and join again when they are freed") {
+  lt::detail::page_keeper pages{32 << 20};
+  std::mt19937 draw{7};
+  std::vector<std::pair<std::byte*, std::size_t>> held;
+  for (int step = 0; step < 20000; ++step) {
+    if (held.empty() || draw() % 5 < 3) {
+      const std::size_t bytes = pages.smallest + draw() % 300'000;
+      auto* block = static_cast<std::byte*>(pages.allocate(bytes));
+      if (block == nullptr) {
+        REQUIRE(held.size() > 10);
+      } else {
+        REQUIRE(reinterpret_cast<std::uintptr_t>(block) % 64 == 0);
+        REQUIRE(pages.owns(block));
+        REQUIRE(pages.owns(block + bytes - 1));
+        REQUIRE(pages.size_of(block) >= bytes);
+        REQUIRE(pages.size_of(block) < bytes + 64);
+        for (const auto& [other, size] : held) REQUIRE((block + bytes <= other || other + size <= block));
+        std::memset(block, step, bytes);
+        held.emplace_back(block, bytes);
+        continue;
+      }
+    }
+    std::swap(held[draw() % held.size()], held.back());
+    pages.give_back(held.back().first);
+    held.pop_back();
+    if (step % 1000 == 0) pages.release();
+  }
+  for (const auto& [block, bytes] : held) pages.give_back(block);
+  CHECK(pages.allocate((32 << 20) - 64) != nullptr);  // all of it, in one piece
+  CHECK(pages.allocate(pages.smallest) == nullptr);
+  CHECK(lt::detail::page_keeper{1 << 20}.allocate(100) == nullptr);
+  CHECK(lt::detail::page_keeper{1 << 20}.allocate(SIZE_MAX) == nullptr);
+  CHECK(lt::detail::page_keeper{std::size_t{1} << 62}.allocate(1 << 20) == nullptr);  // no such range of addresses
+}
+
+TEST_CASE("kept memory may be used from several threads, and given back in another") {
+  lt::keep_freed_memory(true);
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (int t = 1; t <= 4; ++t) {
+    threads.emplace_back([t, &wrong] {
+      at::Tensor kept;
+      for (int i = 0; i < 500; ++i) {
+        at::Tensor made = torch::full({20'000 + 100 * t}, static_cast<double>(t));
+        if (kept.defined() && !kept.eq(t).all().item<bool>()) ++wrong;
+        kept = made;
+      }
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("LibTorch's exceptions become comp's, without the stack trace") {

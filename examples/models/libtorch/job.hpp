@@ -68,9 +68,11 @@ inline columns pick(const job& of, const columns& data, const torch::Tensor& row
   return of.collate ? of.collate(std::move(picked)) : picked;
 }
 
+inline void usual_update(torch::optim::Optimizer& optimizer) { optimizer.step(); }
+
 /// One step, whose forwards run as `forward(phase)` runs them. Returns: the loss of each phase.
 template <class Forward>
-std::vector<double> train_step(job& of, Forward forward) {
+std::vector<double> train_step(job& of, Forward forward, void (*update)(torch::optim::Optimizer&) = usual_update) {
   std::vector<double> losses;
   for (const phase& part : of.phases) {
     torch::optim::Optimizer& optimizer = *of.optimizers[part.optimizer];
@@ -80,7 +82,7 @@ std::vector<double> train_step(job& of, Forward forward) {
     for (auto& group : optimizer.param_groups()) {
       if (of.clip_norm > 0) torch::nn::utils::clip_grad_norm_(group.params(), of.clip_norm);
     }
-    optimizer.step();
+    update(optimizer);
     losses.push_back(loss.item<double>());
   }
   return losses;

@@ -16,6 +16,7 @@
 #include <cmath>
 #include <comp/core/error.hpp>
 #include <comp/scaling/grad_scaler.hpp>
+#include <comp_libtorch/fused_optimizer.hpp>
 #include <comp_libtorch/op_names.hpp>
 #include <cstdint>
 #include <exception>
@@ -157,10 +158,10 @@ class grad_scaler {
 
   /// The optimizer's step, unless one of its gradients is not finite. Optimizers that call back (LBFGS) cannot be
   /// scaled. Throws: as unscale_(); `error` for a second step since update().
-  scaling::step_report step(torch::optim::Optimizer& optimizer) {
+  scaling::step_report step(torch::optim::Optimizer& optimizer, optimizer_pass pass = optimizer_pass::stock) {
     auto mine = std::move(of(optimizer));
     unscaled_.erase(&optimizer);
-    return std::move(mine).step([&] { optimizer.step(); });
+    return std::move(mine).step([&] { step_by(pass, optimizer); });
   }
 
   /// Backs off, grows or counts, by what the steps since the last update() found.

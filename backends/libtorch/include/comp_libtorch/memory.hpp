@@ -10,8 +10,10 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <comp_libtorch/freed_memory.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <unordered_set>
@@ -32,8 +34,8 @@ inline std::int64_t bytes_held(const std::vector<at::Tensor>& tensors) {
 
 namespace detail {
 
-/// LibTorch's own CPU allocator, counting: what it gives is from the same memory and given back to it. Installed once
-/// per process and never taken away, because tensors outlive everything.
+/// LibTorch's own CPU allocator, counting, with blocks whose pages are kept before it. Installed once per process and
+/// never taken away, because tensors outlive everything.
 class counting_allocator final : public c10::Allocator {
  public:
   /// Null where the process has an allocator of its own: its blocks cannot be measured.
@@ -43,6 +45,12 @@ class counting_allocator final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(std::size_t bytes) override {
+    if (keeps_.load(std::memory_order_relaxed)) {
+      if (void* kept = pages_.allocate(bytes); kept != nullptr) {
+        count(kept, 1);
+        return {kept, kept, &give_back, c10::Device{c10::kCPU}};
+      }
+    }
     c10::DataPtr block = below_.allocate(bytes);
     if (block && block.compare_exchange_deleter(below_.raw_deleter(), &give_back)) count(block.get(), 1);
     return block;
@@ -53,9 +61,15 @@ class counting_allocator final : public c10::Allocator {
   std::int64_t current() const { return current_.load(std::memory_order_relaxed); }
   std::int64_t peak() const { return peak_.load(std::memory_order_relaxed); }
   void reset_peak() { peak_.store(current(), std::memory_order_relaxed); }
+  void keep(bool on) { keeps_.store(on, std::memory_order_relaxed); }
+  void release() { pages_.release(); }
 
  private:
-  explicit counting_allocator(c10::Allocator& below) : below_{below} {}
+  explicit counting_allocator(c10::Allocator& below) : below_{below}, pages_{half_of_memory()} {}
+
+  static std::size_t half_of_memory() {
+    return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) / 2 * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  }
 
   static counting_allocator* install() {
     if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator() || c10::GetCPUAllocator()->raw_deleter() == nullptr)
@@ -66,21 +80,39 @@ class counting_allocator final : public c10::Allocator {
   }
   static void give_back(void* block) {
     if (block == nullptr) return;
-    installed()->count(block, -1);
-    installed()->below_.raw_deleter()(block);
+    counting_allocator& all = *installed();
+    all.count(block, -1);
+    if (all.pages_.owns(block)) {
+      all.pages_.give_back(block);
+    } else {
+      all.below_.raw_deleter()(block);
+    }
   }
   void count(void* block, std::int64_t sign) {
-    const std::int64_t change = sign * static_cast<std::int64_t>(::malloc_usable_size(block));
+    const std::size_t size = pages_.owns(block) ? pages_.size_of(block) : ::malloc_usable_size(block);
+    const std::int64_t change = sign * static_cast<std::int64_t>(size);
     const std::int64_t now = current_.fetch_add(change, std::memory_order_relaxed) + change;
     std::int64_t peak = peak_.load(std::memory_order_relaxed);
     while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) continue;
   }
 
   c10::Allocator& below_;
+  page_keeper pages_;
+  std::atomic<bool> keeps_ = false;
   std::atomic<std::int64_t> current_ = 0, peak_ = 0;
 };
 
 }  // namespace detail
+
+/// What LibTorch's CPU memory of the process does from now on: large blocks keep their pages when they are freed, up to
+/// half of the machine's memory, or these go back to the system. Nothing where a program has set its own allocator.
+inline void keep_freed_memory(bool on) {
+  if (auto* cpu = detail::counting_allocator::installed()) cpu->keep(on);
+}
+/// Hands pages of kept memory that nobody uses back to the system.
+inline void release_freed_memory() {
+  if (auto* cpu = detail::counting_allocator::installed()) cpu->release();
+}
 
 /// Measures from its construction on: one run. There is one peak per device: of two meters at a time the older one sees
 /// what happened since the younger one was made.

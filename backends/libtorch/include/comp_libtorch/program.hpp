@@ -17,6 +17,7 @@
 #include <comp/core/plan.hpp>
 #include <comp_libtorch/evaluator.hpp>
 #include <comp_libtorch/executor.hpp>
+#include <comp_libtorch/memory.hpp>
 #include <comp_libtorch/recording.hpp>
 #include <comp_libtorch/region.hpp>
 #include <comp_libtorch/settings.hpp>
@@ -30,7 +31,9 @@ namespace comp::libtorch {
 
 class program {
  public:
-  explicit program(program_settings chosen = {}) : settings_{chosen} {}
+  explicit program(program_settings chosen = {}) : settings_{chosen} {
+    if (chosen.device.is_cpu()) keep_freed_memory(chosen.freed == freed_memory::kept);
+  }
   program(const program&) = delete;
   program& operator=(const program&) = delete;
 

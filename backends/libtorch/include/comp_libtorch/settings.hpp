@@ -20,6 +20,18 @@ enum class weight_casts : std::uint8_t {
   keep   // the memory of a copy lives on; what is in it is written anew on first use in a region
 };
 
+/// How step::update() and grad_scaler::step() step LibTorch's own optimizers.
+enum class optimizer_pass : std::uint8_t {
+  stock,  // as they step themselves
+  fused   // in one pass over memory: weights differ in their last bits (fused_optimizer.hpp)
+};
+
+/// What becomes of CPU memory that LibTorch frees; of the whole process, by the program that was made last.
+enum class freed_memory : std::uint8_t {
+  kept,     // pages of large blocks stay, for the next step's (memory.hpp)
+  returned  // the C library decides
+};
+
 enum class memory_format : std::uint8_t { as_is, channels_last };
 
 struct program_settings {
@@ -27,6 +39,7 @@ struct program_settings {
   on_mismatch otherwise = on_mismatch::error;
   weight_casts weights = weight_casts::cast;
   memory_format images = memory_format::as_is;  // of what convolutions in low precision read
+  freed_memory freed = freed_memory::kept;
 };
 
 }  // namespace comp::libtorch

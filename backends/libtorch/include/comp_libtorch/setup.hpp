@@ -50,6 +50,7 @@ struct setup {
   extra_state extra = {};
   program_settings program = {};  // its device is that of the first parameter
   executor_choices choices = executor_choices::measured;
+  optimizer_pass update = optimizer_pass::stock;  // of every plan alike, so that plans are compared with one optimizer
   loss_scaling scale_loss = loss_scaling::by_plan;
   comp::scaling::settings scaling = {};
   std::optional<c10::Device> states_on = {};  // where saved states live; none: where the tensors are

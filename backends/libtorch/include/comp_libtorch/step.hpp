@@ -57,8 +57,9 @@ class served_gradients {
 class step {
  public:
   /// `scaler`: none where losses are not scaled. `served`: lives on from step to step.
-  step(program& plan, grad_scaler* scaler, served_gradients& served, std::uint64_t number)
-      : program_{plan}, scaler_{scaler}, served_{served}, number_{number} {}
+  step(program& plan, grad_scaler* scaler, served_gradients& served, std::uint64_t number,
+       optimizer_pass pass = optimizer_pass::stock)
+      : program_{plan}, scaler_{scaler}, served_{served}, number_{number}, pass_{pass} {}
   step(const step&) = delete;
   step& operator=(const step&) = delete;
 
@@ -97,10 +98,10 @@ class step {
   void update(torch::optim::Optimizer& optimizer) {
     if (scaler_) {
       if (clip_) scaler_->clip_grad_norm(optimizer, *clip_);
-      note(scaler_->step(optimizer));
+      note(scaler_->step(optimizer, pass_));
     } else {
       if (clip_) torch::nn::utils::clip_grad_norm_(detail::parameters_of(optimizer), *clip_);
-      optimizer.step();
+      step_by(pass_, optimizer);
     }
     updated(optimizer);
   }
@@ -181,6 +182,7 @@ class step {
   grad_scaler* scaler_;
   served_gradients& served_;
   std::uint64_t number_;
+  optimizer_pass pass_;
   bool inside_ = false;
   std::optional<double> clip_;
   std::vector<named_loss> losses_;

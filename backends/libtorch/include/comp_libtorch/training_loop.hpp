@@ -60,7 +60,7 @@ class training_loop {
   template <class F>
   step_result train(F&& work) {
     scaler_.give_up();
-    step s{program_, scales() ? &scaler_ : nullptr, served_, steps_};
+    step s{program_, scales() ? &scaler_ : nullptr, served_, steps_, setup_.update};
     work(s);
     s.finish();
     require_whole();

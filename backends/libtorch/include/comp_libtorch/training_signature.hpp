@@ -48,6 +48,7 @@ inline std::string signature_of(const setup& s, const std::string& data) {
     words += fmt::format(" | model {} of {} parameters {:016x}", m.name, parameters, hash);
   }
   for (const auto* optimizer : s.optimizers) words += " | " + text(*optimizer);
+  if (s.update == optimizer_pass::fused) words += " | fused";
   const comp::scaling::settings& scale = s.scaling;
   return words + fmt::format(" | scale {} {} {} {} {} {} {} {} {}", static_cast<int>(s.scale_loss), scale.initial,
                              scale.growth, scale.backoff, scale.growth_interval, scale.backoff_interval, scale.floor,

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Blocks of CPU memory out of one reserved range of addresses, which keep their pages when they are freed: a training
+// asks for the same sizes in each step, and pages that went back to the system would be faulted in and zeroed anew.
+// Free ranges join with their neighbours, the smallest one that fits is taken. Use from several threads is safe.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+namespace comp::libtorch::detail {
+
+class page_keeper {
+ public:
+  static constexpr std::size_t alignment = 64;        // [bytes], as LibTorch's own blocks have
+  static constexpr std::size_t smallest = 16 * 1024;  // [bytes]: smaller blocks are the C library's
+
+  /// Reserves addresses, no memory, for `bytes` at most; where the system refuses that, allocate() always gives null.
+  explicit page_keeper(std::size_t bytes) {
+    bytes -= bytes % alignment;
+    void* range = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (range == MAP_FAILED) return;
+    begin_ = static_cast<std::byte*>(range);
+    end_ = begin_ + bytes;
+    add_free(begin_, bytes);
+  }
+  page_keeper(const page_keeper&) = delete;
+  page_keeper& operator=(const page_keeper&) = delete;
+  ~page_keeper() {
+    if (begin_ != nullptr) ::munmap(begin_, static_cast<std::size_t>(end_ - begin_));
+  }
+
+  /// Null for small blocks, and where nothing is left in the range. What is in the block is not defined.
+  void* allocate(std::size_t bytes) {
+    if (bytes < smallest || bytes > static_cast<std::size_t>(end_ - begin_)) return nullptr;
+    const std::size_t needed = (bytes + alignment - 1) / alignment * alignment + alignment;
+    const std::lock_guard only_one{mutex_};
+    const auto found = by_size_.lower_bound({needed, nullptr});
+    if (found == by_size_.end()) return nullptr;
+    const auto [size, at] = *found;
+    by_size_.erase(found);
+    by_place_.erase(at);
+    if (size > needed) add_free(at + needed, size - needed);
+    *reinterpret_cast<std::size_t*>(at) = needed;
+    return at + alignment;
+  }
+  bool owns(const void* block) const { return block >= begin_ && block < end_; }
+  /// Of a block that it owns.
+  static std::size_t size_of(const void* block) { return *size_before(block) - alignment; }
+
+  void give_back(void* block) {
+    auto* at = static_cast<std::byte*>(block) - alignment;
+    const std::lock_guard only_one{mutex_};
+    std::size_t size = *size_before(block);
+    auto next = by_place_.lower_bound(at);
+    if (next != by_place_.end() && at + size == next->first) {
+      size += next->second;
+      next = drop(next);
+    }
+    if (next != by_place_.begin()) {
+      if (const auto before = std::prev(next); before->first + before->second == at) {
+        at = before->first;
+        size += before->second;
+        drop(before);
+      }
+    }
+    add_free(at, size);
+  }
+
+  /// Pages of what is free go back to the system.
+  void release() {
+    const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const std::lock_guard only_one{mutex_};
+    for (const auto& [at, size] : by_place_) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(at), first = (begin + page - 1) / page * page;
+      const std::uintptr_t last = (begin + size) / page * page;
+      if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+    }
+  }
+
+ private:
+  using places = std::map<std::byte*, std::size_t>;
+
+  static const std::size_t* size_before(const void* block) {
+    return reinterpret_cast<const std::size_t*>(static_cast<const std::byte*>(block) - alignment);
+  }
+  void add_free(std::byte* at, std::size_t size) {
+    by_place_.emplace(at, size);
+    by_size_.emplace(size, at);
+  }
+  places::iterator drop(places::iterator at) {
+    by_size_.erase({at->second, at->first});
+    return by_place_.erase(at);
+  }
+
+  std::mutex mutex_;
+  std::byte *begin_ = nullptr, *end_ = nullptr;
+  places by_place_;                                       // what is free
+  std::set<std::pair<std::size_t, std::byte*>> by_size_;  // the same
+};
+
+}  // namespace comp::libtorch::detail

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// The networks of networks.hpp as jobs: made-up data of ten classes, a pattern of each class under noise.
+#pragma once
+
+#include <libtorch/jobs.hpp>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "networks.hpp"
+
+namespace bench {
+
+using torch_models::columns;
+using torch_models::job;
+
+inline constexpr std::int64_t classes = 10;
+
+/// `shape`: of an example. Twelve batches per epoch.
+template <class Net>
+job class_job(std::string name, Net net, std::vector<std::int64_t> shape, std::int64_t batch,
+              std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  std::vector<std::int64_t> patterns = shape, all = shape;
+  patterns.insert(patterns.begin(), classes);
+  all.insert(all.begin(), 12 * batch);
+  const torch::Tensor of_class = torch::randint(0, classes, {12 * batch});
+  const torch::Tensor rows = torch::randn(patterns).index_select(0, of_class) * 0.3 + torch::randn(all);
+  job made{.name = name,
+           .description = std::move(name) + " on made-up data",
+           .modules = {{"net", net.ptr()}},
+           .optimizers = {std::move(optimizer)},
+           .train = {rows, of_class},
+           .validation = {rows.narrow(0, 0, batch), of_class.narrow(0, 0, batch)},
+           .batch = batch};
+  made.phases = {{"forward", [net](const columns& batch) mutable {
+                    return torch::cross_entropy_loss(net->forward(batch[0]), batch[1]);
+                  }}};
+  made.score = [net](const job& of) mutable {
+    return accuracy(of, of.validation, [&](const columns& batch) { return net->forward(batch[0]); });
+  };
+  return made;
+}
+
+template <class Net>
+std::shared_ptr<torch::optim::Optimizer> adam(Net net, double rate = 3e-4) {
+  return std::make_shared<torch::optim::Adam>(net->parameters(), torch::optim::AdamOptions(rate));
+}
+template <class Net>
+std::shared_ptr<torch::optim::Optimizer> adamw(Net net, double rate = 3e-4) {
+  return std::make_shared<torch::optim::AdamW>(net->parameters(), torch::optim::AdamWOptions(rate));
+}
+
+struct lstm_impl : recurrent_impl<torch::nn::LSTM, torch::nn::LSTMOptions> {
+  using recurrent_impl::recurrent_impl;
+};
+TORCH_MODULE_IMPL(lstm, lstm_impl);
+struct gru_impl : recurrent_impl<torch::nn::GRU, torch::nn::GRUOptions> {
+  using recurrent_impl::recurrent_impl;
+};
+TORCH_MODULE_IMPL(gru, gru_impl);
+
+inline constexpr std::string_view more_models[] = {"resnet18", "lstm", "gru", "encoder", "unet", "vit", "experts"};
+
+/// One of `more_models`, or of the seven of torch_models. `quick`: small enough to see that it runs.
+inline job any_job(std::string_view name, const torch_models::job_options& o, bool quick) {
+  torch::manual_seed(o.seed);
+  const auto size = [&](std::int64_t usual, std::int64_t small) { return quick ? small : usual; };
+  const std::int64_t width = size(256, 32), few = size(16, 4), many = size(32, 4);
+  if (name == "resnet18") {
+    const resnet18 net{classes};
+    auto sgd = std::make_shared<torch::optim::SGD>(net->parameters(),
+                                                   torch::optim::SGDOptions(0.01).momentum(0.9).weight_decay(5e-4));
+    return class_job("resnet18", net, {3, 32, 32}, few, std::move(sgd));
+  }
+  if (name == "lstm") {
+    const lstm net{width, classes};
+    return class_job("lstm", net, {32, width}, many, adam(net));
+  }
+  if (name == "gru") {
+    const gru net{width, classes};
+    return class_job("gru", net, {32, width}, many, adam(net));
+  }
+  if (name == "encoder") {
+    const encoder net{width, classes};
+    return class_job("encoder", net, {64, width}, few, adamw(net));
+  }
+  if (name == "unet") {
+    const unet net{size(32, 8), classes};
+    return class_job("unet", net, {3, 64, 64}, size(8, 2), adam(net));
+  }
+  if (name == "vit") {
+    const vit net{size(192, 64), size(6, 2), classes};
+    return class_job("vit", net, {3, 32, 32}, many, adamw(net));
+  }
+  if (name == "experts") {
+    const experts net{width, 2, 8, classes};
+    return class_job("experts", net, {width}, size(512, 32), adamw(net));
+  }
+  return torch_models::make_job(name, o);
+}
+
+}  // namespace bench

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <comp_libtorch/fused_optimizer.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trainer_support.hpp"
+
+namespace optim = torch::optim;
+using namespace libtorch_tests;
+
+namespace {
+
+using maker = std::function<std::unique_ptr<optim::Optimizer>(std::vector<at::Tensor>)>;
+
+template <class Optimizer, class Options>
+std::pair<std::string, maker> with(std::string name, Options options) {
+  return {std::move(name), [options](std::vector<at::Tensor> parameters) {
+            return std::make_unique<Optimizer>(std::move(parameters), options);
+          }};
+}
+
+const std::vector<std::pair<std::string, maker>>& optimizers() {
+  using optim::AdamOptions, optim::AdamWOptions, optim::SGDOptions;
+  static const std::vector<std::pair<std::string, maker>> all{
+      with<optim::Adam>("Adam", AdamOptions(1e-2)),
+      with<optim::Adam>("Adam, betas, eps, decay", AdamOptions(1e-2).betas({0.5, 0.99}).eps(1e-6).weight_decay(0.1)),
+      with<optim::Adam>("Adam, amsgrad", AdamOptions(1e-2).amsgrad(true)),
+      with<optim::AdamW>("AdamW", AdamWOptions(1e-2)),
+      with<optim::AdamW>("AdamW, amsgrad, no decay", AdamWOptions(1e-2).amsgrad(true).weight_decay(0)),
+      with<optim::SGD>("SGD", SGDOptions(0.1)),
+      with<optim::SGD>("SGD, decay", SGDOptions(0.1).weight_decay(0.05)),
+      with<optim::SGD>("SGD, momentum, dampening", SGDOptions(0.1).momentum(0.9).dampening(0.3).weight_decay(0.05)),
+      with<optim::SGD>("SGD, Nesterov", SGDOptions(0.1).momentum(0.9).nesterov(true))};
+  return all;
+}
+
+/// Odd sizes, so that kernels have ends; one weight lies channels-last, one has no gradient in the first step.
+std::vector<at::Tensor> some_weights() {
+  torch::manual_seed(3);
+  std::vector<at::Tensor> all{torch::randn({37, 19}), torch::randn({5}), torch::randn({4, 3, 3, 3}), torch::randn({})};
+  all[2] = all[2].contiguous(at::MemoryFormat::ChannelsLast);
+  for (at::Tensor& each : all) each.requires_grad_(true);
+  return all;
+}
+void set_gradients(const std::vector<at::Tensor>& weights, int step) {
+  torch::manual_seed(100 + static_cast<std::uint64_t>(step));
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    const at::Tensor gradient = torch::randn_like(weights[i].detach());
+    if (step > 0 || i != 1) weights[i].mutable_grad() = gradient;
+  }
+}
+
+double largest_difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  double most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i)
+    most = std::max(most, ((a[i] - b[i]).abs() / (b[i].abs() + 1)).max().item<double>());
+  return most;
+}
+
+constexpr double few_roundings = 64 * 0x1p-24;  // of FP32, over ten steps
+
+}  // namespace
+
+TEST_CASE("a fused step is LibTorch's own within rounding, for each optimizer that is fused, and in turns with it") {
+  for (const auto& [name, make] : optimizers()) {
+    CAPTURE(name);
+    const auto own = some_weights(), fused = some_weights();
+    const auto usual = make(own), quick = make(fused);
+    for (int step = 0; step < 10; ++step) {
+      set_gradients(own, step);
+      set_gradients(fused, step);
+      usual->step();
+      if (step % 4 == 3) {
+        quick->step();
+      } else {
+        CHECK(lt::fused_step(*quick));
+      }
+      CHECK(largest_difference(fused, own) < few_roundings);
+    }
+    std::vector<at::Tensor> moments, expected;
+    lt::append_tensors(*quick, moments);
+    lt::append_tensors(*usual, expected);
+    CHECK(moments.size() == expected.size());
+    CHECK(quick->state().size() == usual->state().size());
+    CHECK_FALSE(largest_difference(fused, some_weights()) < few_roundings);
+  }
+}
+
+TEST_CASE("a state that was saved in fused steps trains on as without them") {
+  for (const auto& [name, make] : optimizers()) {
+    CAPTURE(name);
+    const auto weights = some_weights();
+    const auto optimizer = make(weights);
+    for (int step = 0; step < 3; ++step) {
+      set_gradients(weights, step);
+      lt::fused_step(*optimizer);
+    }
+    const auto saved = lt::optimizer_state::save(*optimizer);
+    std::vector<at::Tensor> then, once;
+    for (const at::Tensor& w : weights) then.push_back(w.detach().clone());
+    const auto go_on = [&] {
+      set_gradients(weights, 7);
+      lt::fused_step(*optimizer);
+    };
+    go_on();
+    for (const at::Tensor& w : weights) once.push_back(w.detach().clone());
+    saved.restore(*optimizer);
+    const at::NoGradGuard no_gradients;
+    for (std::size_t i = 0; i < weights.size(); ++i) weights[i].copy_(then[i]);
+    go_on();
+    CHECK(largest_difference(weights, once) == 0);
+  }
+}
+
+TEST_CASE("what the kernels would get wrong is stepped the usual way") {
+  const auto steps_itself = [](auto make, auto prepare) {
+    torch::manual_seed(4);
+    const std::vector<at::Tensor> weights{make().requires_grad_(true)};
+    torch::manual_seed(4);
+    const std::vector<at::Tensor> same{make().requires_grad_(true)};
+    optim::SGD own{weights, optim::SGDOptions(0.1).momentum(0.9)}, other{same, optim::SGDOptions(0.1).momentum(0.9)};
+    prepare(weights);
+    prepare(same);
+    own.step();
+    CHECK_FALSE(lt::fused_step(other));
+    CHECK(largest_difference(same, weights) == 0);
+  };
+  SUBCASE("gradients that lie otherwise than their weights") {
+    steps_itself(
+        [] {
+          return torch::randn({4, 6});
+        },
+        [](const auto& all) {
+          torch::manual_seed(5);
+          all[0].mutable_grad() = torch::randn({6, 4}).t();
+        });
+  }
+  SUBCASE("weights with gaps between them") {
+    steps_itself(
+        [] {
+          return torch::randn({4, 6}).narrow(1, 0, 3);
+        },
+        [](const auto& all) {
+          torch::manual_seed(5);
+          all[0].mutable_grad() = torch::randn({4, 3});
+        });
+  }
+  SUBCASE("FP64") {
+    steps_itself([] { return torch::randn({4}, torch::kDouble); },
+                 [](const auto& all) {
+                   torch::manual_seed(5);
+                   all[0].mutable_grad() = torch::randn({4}, torch::kDouble);
+                 });
+  }
+  SUBCASE("a class of the user's own") {
+    struct still : optim::Adam {
+      using Adam::Adam;
+      at::Tensor step(LossClosure /*closure*/ = nullptr) override { return {}; }
+    };
+    const auto weights = some_weights(), before = some_weights();
+    still optimizer{weights};
+    set_gradients(weights, 1);
+    CHECK_FALSE(lt::fused_step(optimizer));
+    CHECK(largest_difference(weights, before) == 0);
+  }
+  SUBCASE("options that ask for moments which the state does not have") {
+    const auto weights = some_weights();
+    optim::SGD optimizer{weights, optim::SGDOptions(0.1).momentum(0.9)};
+    set_gradients(weights, 1);
+    optimizer.step();
+    static_cast<optim::SGDParamState&>(*optimizer.state().begin()->second).momentum_buffer(at::Tensor{});
+    CHECK_THROWS(lt::fused_step(optimizer));  // LibTorch's own step, which needs them, too
+  }
+}
+
+TEST_CASE("a trainer steps in one pass where it is asked to, in FP32 and under a plan alike, and says so") {
+  classification usual, fused;
+  fused.setup.update = lt::optimizer_pass::fused;
+  classification_trainer a{usual.setup, usual.batches, usual.make_step()};
+  classification_trainer b{fused.setup, fused.batches, fused.make_step()};
+  CHECK(a.signature() != b.signature());
+  for (const auto low : {comp::precision::fp32, comp::precision::bf16, comp::precision::fp16}) {
+    CAPTURE(comp::name(low));
+    a.set_precision(lowered(a.graph(), low));
+    b.set_precision(lowered(b.graph(), low));
+    torch::manual_seed(21);
+    const comp::sample one = a.run_epoch();
+    torch::manual_seed(21);
+    const comp::sample other = b.run_epoch();
+    CHECK(other.loss == doctest::Approx(one.loss).epsilon(low == comp::precision::fp32 ? 1e-5 : 1e-2));
+    CHECK(largest_difference(fused.net->parameters(), usual.net->parameters()) > 0);  // it was the other kernel
+  }
+}
