@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <cmath>
 #include <comp/observe/plan_file.hpp>
 #include <csignal>
 
@@ -57,6 +58,57 @@ TEST_CASE("the plan of an outcome is saved with its speed-up and the precisions 
   const json text = json::parse(text_of(folder / "plan.json"));
   CHECK(text["speedup"] == found.speedup);
   CHECK(text["precisions"] == json{"fp32", "bf16", "fp16"});
+}
+
+TEST_CASE("a plan file carries how the backend ran the plan, whatever its choices are called") {
+  const scratch folder;
+  comp::outcome found = made_up::outcome(12);
+  comp::save(found, folder / "plan.json");
+  CHECK_FALSE(json::parse(text_of(folder / "plan.json")).contains("execution"));
+  found.execution = {{"images", "channels_last", {1.125, {1.0625, comp::interval{}.high}}}, {"later", "another", {}}};
+  comp::save(found, folder / "plan.json");
+  const comp::execution read = comp::load_plan(folder / "plan.json", found.graph).execution;
+  REQUIRE(read.size() == 2);
+  CHECK(read[0].name == "images");
+  CHECK(read[0].value == "channels_last");
+  CHECK(read[0].gain.ratio == 1.125);
+  CHECK(read[0].gain.bounds.low == 1.0625);
+  CHECK(read[0].gain.bounds.high == comp::interval{}.high);
+  CHECK(read[1].value == "another");
+  CHECK(std::isnan(read[1].gain.ratio));
+}
+
+TEST_CASE("choices of the backend that make no sense are refused, by field") {
+  const auto refused = [](const json& how) {
+    json file = saved();
+    file["execution"] = how;
+    return refusal<comp::file_error>(file);
+  };
+  const json bounds = {1, 2};
+  CHECK(has(refused(json::array()), "field execution is array of 0 (an object is needed)"));
+  CHECK(
+      has(refused({{"images", "channels_last"}}), "field execution.images is \"channels_last\" (an object is needed)"));
+  CHECK(has(refused({{"images", {{"value", 1}}}}), "field execution.images.value is 1 (a text is needed)"));
+  CHECK(has(refused({{"images", {{"value", "a"}, {"seed", 1}}}}), "field execution.images.seed is 1"));
+  CHECK(has(refused({{"images", {{"value", "a"}, {"speedup", 1.1}}}}), "(both speedup and speedup_bounds, or neither"));
+  CHECK(has(refused({{"images", {{"value", "a"}, {"speedup", "nan"}, {"speedup_bounds", bounds}}}}),
+            "field execution.images.speedup is \"nan\" (a number above 0 is needed)"));
+}
+
+TEST_CASE("a listing tells an operator's precision before the model is known, and what it hands on") {
+  const auto handing_on = changed([](auto& ops) { ops[2].hands_on_fp32 = true; });
+  const scratch folder;
+  comp::save(chosen, handing_on, made_up::machine(), folder / "plan.json");
+  const auto listing = comp::load_listing(folder / "plan.json");
+  REQUIRE(listing.size() == 12);
+  CHECK(listing.chosen(0) == chosen[0]);
+  CHECK((*listing.operators)[2].hands_on_fp32);
+  CHECK_FALSE((*listing.operators)[3].hands_on_fp32);
+  CHECK_NOTHROW(listing.require_operator(3, model[3].name, model[3].kind));
+  CHECK(has(message_of<comp::plan_error>([&] { listing.require_operator(3, "other", model[3].kind); }),
+            "its operator 3 is \"block0.softmax3\" (\"softmax\"), the model's is \"other\" (\"softmax\")"));
+  CHECK(has(message_of<comp::plan_error>([&] { listing.require_operator(12, "more", "relu"); }),
+            "the first that the file lacks is operator 12, \"more\" (\"relu\")"));
 }
 
 TEST_CASE("a plan saved alone is checked by its size only, and the loader says so") {
