@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <cmath>
 #include <comp/files/plan_file.hpp>
 #include <csignal>
 
@@ -47,6 +48,39 @@ TEST_CASE("a plan file can be read and edited by a person: one operator per line
   const std::string text = text_of(folder / "plan.json");
   CHECK(has(text, "\n    {\"kind\":\"linear\",\"name\":\"block0.linear0\",\"precision\":\"bf16\"},\n"));
   CHECK(has(text, "\n  \"plan\": \"b1b1b1b1b011\""));
+}
+
+TEST_CASE("choices of the backend that make no sense are refused, by field") {
+  const auto refused = [](const json& how) {
+    json file = saved();
+    file["execution"] = how;
+    return refusal<comp::file_error>(file);
+  };
+  const json bounds = {1, 2};
+  CHECK(has(refused(json::array()), "field execution is array of 0 (an object is needed)"));
+  CHECK(
+      has(refused({{"images", "channels_last"}}), "field execution.images is \"channels_last\" (an object is needed)"));
+  CHECK(has(refused({{"images", {{"value", 1}}}}), "field execution.images.value is 1 (a text is needed)"));
+  CHECK(has(refused({{"images", {{"value", "a"}, {"seed", 1}}}}), "field execution.images.seed is 1"));
+  CHECK(has(refused({{"images", {{"value", "a"}, {"speedup", 1.1}}}}), "(both speedup and speedup_bounds, or neither"));
+  CHECK(has(refused({{"images", {{"value", "a"}, {"speedup", "nan"}, {"speedup_bounds", bounds}}}}),
+            "field execution.images.speedup is \"nan\" (a number above 0 is needed)"));
+}
+
+TEST_CASE("a listing tells an operator's precision before the model is known, and what it hands on") {
+  const auto handing_on = changed([](auto& ops) { ops[2].hands_on_fp32 = true; });
+  const scratch folder;
+  comp::save(chosen, handing_on, made_up::machine(), folder / "plan.json");
+  const auto listing = comp::load_listing(folder / "plan.json");
+  REQUIRE(listing.size() == 12);
+  CHECK(listing.chosen(0) == chosen[0]);
+  CHECK((*listing.operators)[2].hands_on_fp32);
+  CHECK_FALSE((*listing.operators)[3].hands_on_fp32);
+  CHECK_NOTHROW(listing.require_operator(3, model[3].name, model[3].kind));
+  CHECK(has(message_of<comp::plan_error>([&] { listing.require_operator(3, "other", model[3].kind); }),
+            "its operator 3 is \"block0.softmax3\" (\"softmax\"), the model's is \"other\" (\"softmax\")"));
+  CHECK(has(message_of<comp::plan_error>([&] { listing.require_operator(12, "more", "relu"); }),
+            "the first that the file lacks is operator 12, \"more\" (\"relu\")"));
 }
 
 TEST_CASE("a plan saved alone is checked by its size only, and the loader says so") {

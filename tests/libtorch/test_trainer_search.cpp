@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
 
+#include <algorithm>
 #include <comp/comp.hpp>
 #include <filesystem>
 #include <limits>
+#include <random>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -156,10 +158,105 @@ TEST_CASE("the executor's choices are taken only where they are clearly faster")
   CHECK(both.channels_last.ratio == doctest::Approx(1.2));
   CHECK(batches == 56);
   CHECK(run(low, 0.9, 1.2).choice == lt::executor_choice{lt::weight_casts::cast, lt::memory_format::channels_last});
-  CHECK(run(low, 1, 1).choice == lt::executor_choice{});
+  batches = 0;
+  CHECK(run(low, 1, 1).choice == lt::executor_choice{});  // clear: it makes no difference
+  CHECK(batches == 56);
   batches = 0;
   CHECK(run(linear_low, 1.1, 2).choice == lt::executor_choice{lt::weight_casts::keep, lt::memory_format::as_is});
   CHECK(batches == 28);  // no convolution in low precision: nothing to try
+}
+
+TEST_CASE("a loaded machine is measured longer, up to a limit, and what stays unclear stays as it was") {
+  const comp::op_graph graph{{{.name = "a", .kind = "aten::linear"}}};
+  const comp::plan low{precision::bf16};
+  std::mt19937 random{7};
+  lt::executor_choice now;
+  int batches = 0;
+  const auto run = [&](double gain, double noise, lt::tuning_settings settings) {
+    batches = 0;
+    return lt::measured_choice(
+        graph, low, settings, [&](const lt::executor_choice& c) { now = c; },
+        [&] {
+          ++batches;
+          const double others = std::exponential_distribution{1 / noise}(random);
+          return 1.0 / (now.weights == lt::weight_casts::keep ? gain : 1) + others;
+        });
+  };
+  int found = 0, wrong = 0, longest = 0;
+  for (int i = 0; i < 100; ++i) {
+    found += run(1.15, 0.1, {}).choice.weights == lt::weight_casts::keep;
+    longest = std::max(longest, batches);
+    wrong += run(1, 0.1, {}).choice.weights == lt::weight_casts::keep;
+  }
+  CHECK(longest == 4 * 28);
+  CHECK(found > 80);
+  CHECK(wrong < 10);
+  int at_once = 0;
+  for (int i = 0; i < 100; ++i) at_once += run(1.15, 0.1, {.most_rounds = 7}).choice.weights == lt::weight_casts::keep;
+  CHECK(at_once < found - 20);
+  run(1, 0.1, {.most_seconds = 20});
+  CHECK(batches <= 4 * 8);
+}
+
+TEST_CASE("choices come back from a plan file as they were, and not where they do not apply") {
+  const comp::hardware here{.name = "this", .kind = comp::device_kind::cpu}, there{.name = "another"};
+  const lt::tuned_choice tuned{
+      {lt::weight_casts::cast, lt::memory_format::channels_last}, {0.9, {0.85, 0.95}}, {1.25, {1.2, 1.3}}};
+  comp::loaded_plan file{.plan = {}, .made_for = here, .execution = execution_of(tuned)};
+  REQUIRE(file.execution.size() == 2);
+  CHECK(file.execution[0].value == "cast");
+  CHECK(file.execution[0].gain.ratio == doctest::Approx(1 / 0.9));
+  CHECK(file.execution[1].value == "channels_last");
+  CHECK(file.execution[1].gain.bounds.low == 1.2);
+  lt::tuned_choice back;
+  CHECK(apply(file, here, back).empty());
+  CHECK(back.choice == tuned.choice);
+  CHECK(back.keeping.ratio == doctest::Approx(0.9));
+  CHECK(back.channels_last.ratio == 1.25);
+  lt::tuned_choice other;
+  REQUIRE(apply(file, there, other).size() == 1);
+  CHECK(other.choice == lt::executor_choice{});
+  file.execution[1].value = "sideways";
+  file.execution.push_back({"later", "x", {}});
+  const auto unknown = apply(file, here, other);
+  REQUIRE(unknown.size() == 2);
+  CHECK(unknown[0] ==
+        "the plan was run with \"images\" = \"sideways\" (this version of comp has no such choice): the "
+        "default is used");
+  CHECK(other.choice == lt::executor_choice{});
+}
+
+TEST_CASE("a search's plan file has the winner's choices, and a trainer takes them from it without measuring") {
+  const scratch_file file{"_choices.json"};
+  classification user;
+  user.setup.choices = lt::executor_choices::measured;
+  classification_trainer trainer{user.setup, user.batches, user.make_step()};
+  const comp::plan low = lowered(trainer.graph(), precision::bf16);
+  CHECK(trainer.execution().empty());
+  trainer.set_precision(low);
+  CHECK(trainer.execution().empty());  // nothing was measured
+  (void)trainer.tune();
+  REQUIRE(trainer.execution().size() == 2);
+  comp::outcome best{.plan = low, .execution = trainer.execution(), .graph = trainer.graph()};
+  best.hardware = trainer.hardware();
+  best.execution[1] = {"images", "channels_last", {1.5, {1.4, 1.6}}};
+  comp::save(best, file.str());
+
+  classification again;
+  again.setup.choices = lt::executor_choices::measured;
+  classification_trainer other{again.setup, again.batches, again.make_step()};
+  CHECK(other.set_precision(comp::load_plan(file.str(), other.graph())).empty());
+  CHECK(other.executor().settings().images == lt::memory_format::channels_last);
+  CHECK(other.execution()[1].gain.ratio == 1.5);
+  (void)other.run_epoch();
+  CHECK(other.execution()[1].gain.ratio == 1.5);
+  comp::loaded_plan elsewhere = comp::load_plan(file.str(), other.graph());
+  elsewhere.made_for.name = "another machine";
+  classification third;
+  classification_trainer last{third.setup, third.batches, third.make_step()};
+  (void)last.graph();
+  CHECK(last.set_precision(elsewhere).size() == 1);
+  CHECK(last.executor().settings().images == lt::memory_format::as_is);
 }
 
 TEST_CASE("choices are measured for the first plan of a precision, and for a plan that is trained with") {
@@ -170,16 +267,16 @@ TEST_CASE("choices are measured for the first plan of a precision, and for a pla
   CHECK_FALSE(memory.wants(fp32, 1000, 1000));
   CHECK_FALSE(memory.wants(one, 99, 0));  // it would cost more than it gives
   CHECK(memory.wants(one, 100, 0));
-  memory.learn(one, keep);
-  CHECK(memory.of(one) == keep);
-  CHECK(memory.of(two) == keep);
-  CHECK(memory.of(half) == lt::executor_choice{});
+  memory.learn(one, {.choice = keep});
+  CHECK(memory.of(one)->choice == keep);
+  CHECK(memory.of(two)->choice == keep);
+  CHECK(memory.of(half) == nullptr);
   CHECK_FALSE(memory.wants(two, 1000, 499));
   CHECK(memory.wants(two, 1000, 500));
   CHECK(memory.wants(half, 1000, 0));
   memory.learn(two, {});
-  CHECK(memory.of(two) == lt::executor_choice{});
-  CHECK(memory.of(one) == keep);
+  CHECK(memory.of(two)->choice == lt::executor_choice{});
+  CHECK(memory.of(one)->choice == keep);
 }
 
 TEST_CASE("measuring how a plan is best run leaves the training as it was") {
@@ -196,123 +293,4 @@ TEST_CASE("measuring how a plan is best run leaves the training as it was") {
   const auto rest = trainer.run_epoch().curve;
   trainer.restore(before);
   CHECK(trainer.run_epoch().curve == rest);
-}
-
-TEST_CASE("a plan from a file runs in a loop of the user's own as it does in the trainer") {
-  const scratch_file file{".json"};
-  std::vector<double> expected;
-  {
-    classification user;
-    classification_trainer trainer{user.setup, user.batches, user.make_step()};
-    const auto p = lowered(trainer.graph(), precision::bf16, "conv2d");
-    comp::save(p, trainer.graph(), trainer.hardware(), file.str());
-    torch::manual_seed(5);
-    trainer.run_batch();  // in FP32, as the first forward of a planned region
-    trainer.set_precision(p);
-    expected = trainer.run_epoch().curve;
-  }
-  classification user;
-  lt::planned_region planned{{{"net", user.net}}, file.str()};
-  const auto train = [&](const torch::data::Example<>& batch) {
-    at::Tensor loss;
-    {
-      const auto on = planned.enter();
-      loss = user.loss(batch);
-    }
-    loss.backward();
-    user.optimizer.step();
-    user.optimizer.zero_grad();
-    return loss.item<double>();
-  };
-  torch::manual_seed(5);
-  train(*user.batches.next());
-  CHECK_FALSE(planned.planned());
-  user.batches.begin_epoch();
-  std::vector<double> got;
-  while (auto batch = user.batches.next()) got.push_back(train(*batch));
-  CHECK(got == expected);
-  CHECK(planned.planned());
-  CHECK(planned.warnings().empty());
-  CHECK_FALSE(planned.needs_scaling());
-
-  SUBCASE("another batch size is refused, or taken by name") {
-    const auto other = torch::data::Example<>{user.data.x.narrow(0, 0, 5), user.data.y.narrow(0, 0, 5)};
-    lt::planned_region exact{{{"net", user.net}}, file.str()};
-    {
-      const auto on = exact.enter();
-      user.loss(other);
-    }
-    CHECK_THROWS_AS((void)exact.enter(), comp::plan_error);
-    lt::planned_region named{{{"net", user.net}}, file.str(), {.match = lt::plan_match::by_name}};
-    {
-      const auto on = named.enter();
-      user.loss(other);
-    }
-    {
-      const auto on = named.enter();
-      user.loss(other);
-    }
-    CHECK(named.planned());
-    CHECK(named.executor().current_plan() == planned.executor().current_plan());
-    CHECK(named.warnings().empty());
-  }
-  SUBCASE("inference without gradients, in evaluation mode, by name") {
-    user.net->eval();
-    const torch::NoGradGuard no_grad;
-    lt::planned_region serving{{{"net", user.net}}, file.str(), {.match = lt::plan_match::by_name}};
-    at::Tensor fp32, low;
-    {
-      const auto on = serving.enter();
-      fp32 = user.net->forward(user.data.x);
-    }
-    {
-      const auto on = serving.enter();
-      low = user.net->forward(user.data.x);
-    }
-    CHECK_FALSE(torch::equal(fp32, low));
-    CHECK(torch::allclose(fp32, low, 0.05, 0.05));
-  }
-}
-
-TEST_CASE("a planned region waits for all segments, and forgets a first forward that failed") {
-  torch::nn::Linear a{2, 2}, b{2, 2};
-  const auto x = torch::ones({1, 2});
-  lt::planned_region planned{{{"a", a}, {"b", b}},
-                             comp::plan{precision::fp32, precision::bf16, precision::fp32, precision::fp16},
-                             {.segments = {"one", "two"}}};
-  CHECK_THROWS_AS(([&] {
-                    const auto on = planned.enter("one");
-                    throw std::runtime_error{"in the first forward"};
-                  }()),
-                  std::runtime_error);
-  const auto run = [&] {
-    at::Tensor first, second;
-    {
-      const auto on = planned.enter("one");
-      first = a(x);
-    }
-    {
-      const auto on = planned.enter("two");
-      second = b(x);
-    }
-    return std::pair{first.scalar_type(), second.scalar_type()};
-  };
-  CHECK((run() == std::pair{at::kFloat, at::kFloat}));
-  CHECK_FALSE(planned.planned());
-  run();
-  CHECK(planned.planned());
-  CHECK(planned.needs_scaling());
-  CHECK((run() == std::pair{at::kBFloat16, at::kHalf}));
-}
-
-TEST_CASE("a plan file without operators cannot be taken by name") {
-  const scratch_file file{"_alone.json"};
-  comp::save(comp::plan{precision::bf16}, file.str());
-  torch::nn::Linear a{2, 2};
-  lt::planned_region planned{{{"a", a}}, file.str(), {.match = lt::plan_match::by_name}};
-  {
-    const auto on = planned.enter();
-    a(torch::ones({1, 2}));
-  }
-  CHECK_THROWS_AS((void)planned.enter(), comp::file_error);
 }

@@ -194,6 +194,7 @@ struct with_autocast : fake::trainer {
     if (lowers_.empty()) throw comp::error{fmt::format("no autocast to {}", name(low))};
     return lowers_.as_autocast();
   }
+  comp::execution execution() { return {{"plan", now().str(), {}}}; }
   plan lowers_;
 };
 
@@ -209,6 +210,8 @@ TEST_CASE("the backend's own autocast is a rival of each search, apart from the 
     const auto found = searched(trainer);
     CHECK(found.plan == parse_plan("11bb@autocast"));
     CHECK(trainer.now() == found.plan);
+    REQUIRE(found.execution.size() == 1);
+    CHECK(found.execution[0].value == found.plan.str());  // asked while the winner is set
     REQUIRE(found.fallbacks.size() > 1);
     CHECK(found.fallbacks.front() == found.plan);
     for (std::size_t i = 1; i < found.fallbacks.size(); ++i) CHECK_FALSE(found.fallbacks[i].runs_autocast());

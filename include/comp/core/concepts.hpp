@@ -5,6 +5,7 @@
 #pragma once
 
 #include <comp/core/decision.hpp>
+#include <comp/core/execution.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
@@ -44,6 +45,7 @@ COMP_DETAIL_NAMES(validate)
 COMP_DETAIL_NAMES(supported_precisions)
 COMP_DETAIL_NAMES(supports)
 COMP_DETAIL_NAMES(own_autocast)
+COMP_DETAIL_NAMES(execution)
 COMP_DETAIL_NAMES(hardware)
 COMP_DETAIL_NAMES(signature)
 COMP_DETAIL_NAMES(post_training)
@@ -99,6 +101,10 @@ concept has_autocast = requires(B& b) {
   { b.own_autocast(precision::bf16) } -> std::same_as<plan>;
 };
 template <class B>
+concept says_execution = requires(B& b) {
+  { b.execution() } -> std::same_as<comp::execution>;
+};
+template <class B>
 concept knows_hardware = requires(const B& b) {
   { b.hardware() } -> std::same_as<comp::hardware>;
 };
@@ -138,6 +144,7 @@ concept knows_machines = requires(const P& p, const comp::hardware& machine) {
 ///                               run in all that supported_precisions() lists, and FP32 always does
 ///   own_autocast(precision)     a plan with plan::runs_autocast() of what a mixed precision of the backend's own gives each
 ///                               operator: set_precision of it trains under just that. Each search has it as a rival
+///   execution()                 how the plan that is set is run, beyond its precisions: goes into the outcome and its plan file
 ///   hardware()                  default: unknown, sizes alone decide tensor-core use
 ///   signature()                 everything that makes two searches comparable: data, batch size, optimiser, seed
 ///   post_training(bool)         true: epochs from here on train with the found plan, and may be measured for what gives
@@ -172,6 +179,8 @@ concept Backend =
      || unmet<"a Backend's supports needs the form: bool supports(const comp::op_info&, comp::precision) const">()) &&
     (!detail::names_own_autocast<B> || detail::has_autocast<B>
      || unmet<"a Backend's own_autocast needs the form: comp::plan own_autocast(comp::precision low)">()) &&
+    (!detail::names_execution<B> || detail::says_execution<B>
+     || unmet<"a Backend's execution needs the form: comp::execution execution()">()) &&
     (!detail::names_hardware<B> || detail::knows_hardware<B>
      || unmet<"a Backend's hardware needs the form: comp::hardware hardware() const">()) &&
     (!detail::names_signature<B> || detail::signs<B>

@@ -38,6 +38,7 @@ struct op_info {
   std::int64_t bytes = 0;  // read and written by one forward in FP32
   std::int64_t flops = 0;  // of one forward; a multiply-add counts 2
 
+  bool hands_on_fp32 = false;  // whatever it computes in, what reads it gets FP32 (code that the backend does not see)
   bool choosable = true;  // false: a view, an in-place write, an integer operator: its precision is not ours to choose
 };
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cmath>
+#include <comp/core/execution.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/trial.hpp>
 #include <comp/files/json_reader.hpp>
@@ -79,11 +80,42 @@ Json json_of(const hardware& h) {
   return to;
 }
 
+/// {"images": {"value": "channels_last", "speedup": 1.12, "speedup_bounds": [1.08, 1.15]}}; no speed-up where none was
+/// measured.
+template <class Json = json>
+Json json_of(const execution& how) {
+  Json to = Json::object();
+  for (const execution_choice& choice : how) {
+    Json& field = to[choice.name];
+    field["value"] = choice.value;
+    if (std::isnan(choice.gain.ratio)) continue;
+    field["speedup"] = json_of<Json>(choice.gain.ratio);
+    field["speedup_bounds"] = json_of<Json>(choice.gain.bounds);
+  }
+  return to;
+}
+
 template <class Json>
 interval interval_from(const basic_json_reader<Json>& from) {
   const auto ends = from.numbers();
   if (ends.size() != 2 || !(ends[0] <= ends[1])) from.fail("two numbers, the lower one first");
   return {ends[0], ends[1]};
+}
+
+/// Choices that no backend here knows are read, too: whoever runs the plan decides.
+template <class Json>
+execution execution_from(const basic_json_reader<Json>& from) {
+  execution how;
+  from.each_field([&](const std::string& name, const basic_json_reader<Json>& field) {
+    field.only({"value", "speedup", "speedup_bounds"});
+    execution_choice& choice = how.emplace_back(execution_choice{.name = name, .value = field["value"].text()});
+    const auto speedup = field.find("speedup"), bounds = field.find("speedup_bounds");
+    if (speedup.has_value() != bounds.has_value()) field.fail("both speedup and speedup_bounds, or neither");
+    if (!speedup) return;
+    choice.gain = {speedup->number(), interval_from(*bounds)};
+    if (!(choice.gain.ratio > 0)) speedup->fail("a number above 0");
+  });
+  return how;
 }
 
 template <class Json>

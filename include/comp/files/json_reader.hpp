@@ -126,6 +126,14 @@ class basic_json_reader {
     for (const Json& element : value_) f(basic_json_reader{element, this, {}, index++});
   }
 
+  /// Calls `f` with the name of each field of an object and a reader for it.
+  template <class F>
+  void each_field(F&& f) const {
+    if (!value_.is_object()) fail("an object");
+    for (auto field = value_.begin(); field != value_.end(); ++field)
+      f(field.key(), basic_json_reader{field.value(), this, field.key(), 0});
+  }
+
   std::vector<double> numbers() const {
     std::vector<double> values;
     each([&](const basic_json_reader& element) { values.push_back(element.number()); });

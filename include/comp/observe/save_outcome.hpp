@@ -18,6 +18,7 @@ void save(const outcome& found, const std::string& path) {
   to["speedup_bounds"] = json_of<Json>(found.speedup_bounds);
   Json& searched = to["precisions"] = Json::array();
   for (const precision p : found.precisions) searched.push_back(name(p));
+  if (!found.execution.empty()) to["execution"] = json_of<Json>(found.execution);
   detail::write_file(path, detail::plan_text<Json>(to));
 }
 

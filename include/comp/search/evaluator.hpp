@@ -263,6 +263,9 @@ class evaluator {
       to_kept();
       if (fatal_) std::rethrow_exception(std::exchange(fatal_, nullptr));  // why it was stopped
       throw;
+    } catch (const settings_error&) {  // of the training: no plan would do better
+      to_kept();
+      throw;
     } catch (const out_of_memory& e) {
       fail(status::out_of_memory, e.what());
     } catch (const std::bad_alloc& e) {

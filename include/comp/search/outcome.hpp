@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <comp/core/decision.hpp>
+#include <comp/core/execution.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
@@ -79,6 +80,7 @@ struct outcome {
   comp::plan plan = {};
   double speedup = 1;                // over FP32, median of the paired batches of the contest
   interval speedup_bounds = {1, 1};  // 95%
+  comp::execution execution = {};    // how the backend runs the plan, where it says
   op_graph graph = {};
   comp::hardware hardware = {};
   std::vector<precision> precisions = {};  // that were searched, FP32 first

@@ -57,6 +57,16 @@ inline void follow_written(torch::jit::Stack& stack, const op_traits& known, at:
   if (written) cast_read(stack, known, *written, device, true);
 }
 
+/// Results in FP32, for code that is not seen. The caller of an in-place operator gets its own tensor back whatever is
+/// on the stack: that one stays low.
+inline void hand_on_fp32(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::DeviceType device) {
+  for (std::size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i) {
+    replace(
+        stack[i], device, [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
+        [](const at::Tensor& t) { return cast(t, at::kFloat, at::MemoryFormat::Preserve); });
+  }
+}
+
 /// Outside the recorded sequence: FP32 wherever an operator computes.
 inline void cast_to_fp32(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
   if (known.writes && !known.pointwise) follow_written(stack, known, device);

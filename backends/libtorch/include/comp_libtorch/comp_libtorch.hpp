@@ -4,6 +4,7 @@
 #pragma once
 
 #include <comp_libtorch/autocast_guard.hpp>
+#include <comp_libtorch/checkpoint.hpp>
 #include <comp_libtorch/data_order.hpp>
 #include <comp_libtorch/grad_scaler.hpp>
 #include <comp_libtorch/planned_region.hpp>

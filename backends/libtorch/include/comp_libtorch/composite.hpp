@@ -19,6 +19,7 @@
 #include <comp_libtorch/probe.hpp>
 #include <cstddef>
 #include <exception>
+#include <utility>
 
 namespace comp::libtorch::detail {
 
@@ -59,31 +60,27 @@ class product_finder final : public listener {
   at::DeviceType device_;
 };
 
-/// `value` with floating tensors that have no memory.
-inline at::IValue without_memory(const at::IValue& value, at::DeviceType device) {
-  const auto bare = [&](const at::Tensor& t) {
-    if (!is_eligible(t, device) || t.layout() != at::kStrided) return t;
-    return at::empty_strided(t.sizes(), t.strides(), t.options().device(at::kMeta));
-  };
-  if (value.isTensor()) return bare(value.toTensor());
-  if (!value.isTensorList()) return value;
-  c10::List<at::Tensor> tensors;
-  for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(bare(tensor));
-  return tensors;
+/// The arguments on top of `stack` with floating tensors that have no memory and are in FP32, as a recording has them.
+inline torch::jit::Stack bare_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                                        at::DeviceType device) {
+  torch::jit::Stack bare{stack.end() - static_cast<std::ptrdiff_t>(traits(op).arguments.size()), stack.end()};
+  for (at::IValue& value : bare) {
+    replace(
+        value, device, [](const at::Tensor& t) { return t.layout() == at::kStrided; },
+        [](const at::Tensor& t) {
+          return at::empty_strided(t.sizes(), t.strides(), t.options().dtype(at::kFloat).device(at::kMeta));
+        });
+  }
+  return bare;
 }
 
-/// True for a composite whose products a plan should have one by one; its arguments are on top of `stack`.
-inline bool has_products(const c10::OperatorHandle& op, const torch::jit::Stack& stack, at::DeviceType device) {
-  if (!is_composite(op) || has_autocast_rule(op, device)) return false;
-  const at::NoGradGuard no_gradients;
+/// True when `op` calls a product that autocast has a rule for.
+inline bool calls_product(const c10::OperatorHandle& op, torch::jit::Stack arguments, at::DeviceType device) {
   const generator_guard random{device};
   product_finder finder{device};
-  torch::jit::Stack copy;
   try {
-    const std::size_t first = stack.size() - traits(op).arguments.size();
-    for (std::size_t i = first; i < stack.size(); ++i) copy.push_back(without_memory(stack[i], device));
     const listening_guard listens{&finder};
-    op.callBoxed(copy);  // comes to `finder`, which opens it
+    op.callBoxed(arguments);  // comes to `finder`, which opens it
   } catch (const product_finder::found&) {
     return true;
   } catch (const std::exception&) {  // does not run without data: it stays whole
@@ -91,21 +88,28 @@ inline bool has_products(const c10::OperatorHandle& op, const torch::jit::Stack&
   return false;
 }
 
+/// True for a composite whose products a plan should have one by one; its arguments are on top of `stack`.
+inline bool has_products(const c10::OperatorHandle& op, const torch::jit::Stack& stack, at::DeviceType device) {
+  if (!is_composite(op) || has_autocast_rule(op, device)) return false;
+  const at::NoGradGuard no_gradients;
+  return calls_product(op, bare_arguments(op, stack, device), device);
+}
+
 /// True where a composite with products refuses tensors of which one is in BF16 and others are in FP32, as they are
 /// when an operator before it was lowered: they go back to FP32 then.
 inline bool needs_one_format(const c10::OperatorHandle& op, const torch::jit::Stack& stack, at::DeviceType device) {
   const at::NoGradGuard no_gradients;
-  torch::jit::Stack mixed{stack.end() - static_cast<std::ptrdiff_t>(traits(op).arguments.size()), stack.end()};
+  torch::jit::Stack mixed = bare_arguments(op, stack, device);
   bool one_is_low = false;
   for (at::IValue& value : mixed) {
     replace(
-        value, device, [&](const at::Tensor&) { return !one_is_low; },
+        value, at::kMeta, [&](const at::Tensor&) { return !one_is_low; },
         [&](const at::Tensor& t) {
           one_is_low = true;
           return at::_to_copy(t, t.options().dtype(at::kBFloat16));
         });
   }
-  return !has_products(op, mixed, device);
+  return !calls_product(op, std::move(mixed), device);
 }
 
 }  // namespace comp::libtorch::detail

@@ -34,6 +34,7 @@ struct executor_context {
   operator_errors* errors;          // null, or what operators are compared by; the plan is FP32 then
   plan* seen = nullptr;             // null, or what LibTorch's autocast, which is on then, gives each operator
   precision low = precision::fp32;  // of that autocast
+  bool keeps_weights = false;       // program_settings::weights, unless several threads run the program
 };
 
 class executor final : public session {
@@ -45,6 +46,22 @@ class executor final : public session {
         code_{std::move(program)},
         shared_(code_->shared),
         life_{std::move(life)} {}
+
+  resumption from_here() const override {
+    return [context = context_, program = std::weak_ptr{code_}, next = next_,
+            segment = std::string{context_.segment}]() -> std::unique_ptr<session> {
+      const auto same = program.lock();
+      require<error>(
+          same != nullptr,
+          "a checkpoint of region \"{}\" is to be run again, and the plan has changed since (it would not be "
+          "what was run): call backward() before the plan changes",
+          segment);
+      auto again = std::make_unique<executor>(context, same, nullptr);
+      again->next_ = next;
+      again->is_again_ = true;
+      return again;
+    };
+  }
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     if (!is_next(op) && !find_in_composite(op)) return leave(op, stack);
@@ -85,7 +102,7 @@ class executor final : public session {
   void end(bool abandoned) noexcept override {
     autocast_.reset();
     context_.weights->end_region();
-    if (abandoned || lost_ || next_ == code_->instructions.size()) return;
+    if (abandoned || lost_ || is_again_ || next_ == code_->instructions.size()) return;
     try {
       context_.problems->ended_early(fmt::format("region \"{}\" ended after {} of {} operators, before {}",
                                                  context_.segment, next_, code_->instructions.size(), expected()));
@@ -186,7 +203,7 @@ class executor final : public session {
 
   at::Tensor cast_slot_of(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
     if (slot.weight >= 0) {
-      return context_.weights->get(slot.weight, tensor, context_.settings->weights == weight_casts::keep);
+      return context_.weights->get(slot.weight, tensor, context_.keeps_weights);
     }
     if (slot.shared < 0) return cast(tensor, now.target, layout(now, slot, tensor));
     shared_cast& shared = shared_[static_cast<std::size_t>(slot.shared)];
@@ -233,22 +250,12 @@ class executor final : public session {
     } else {
       now.op.callBoxed(stack);
     }
-    if (now.hands_on_fp32) hand_on_fp32(now.op, stack);
-  }
-
-  /// The caller of an in-place operator gets its own tensor back whatever is on the stack: that one stays low.
-  void hand_on_fp32(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
-    const std::size_t results = op.schema().returns().size();
-    for (std::size_t i = stack.size() - results; i < stack.size(); ++i) {
-      replace(
-          stack[i], device(), [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
-          [](const at::Tensor& t) { return cast(t, at::kFloat, at::MemoryFormat::Preserve); });
-    }
+    if (now.hands_on_fp32) hand_on_fp32(now.op, stack, device());
   }
 
   /// The forward has left the recorded sequence.
   void leave(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-    require_no_backward();
+    if (!is_again_) require_no_backward();
     if (context_.seen == nullptr) require_no_autocast();
     const op_traits& known = traits(op);
     if (!lost_ && composite_.empty()) {
@@ -293,6 +300,7 @@ class executor final : public session {
   std::size_t next_ = 0;
   range composite_ = {};
   bool lost_ = false;
+  bool is_again_ = false;  // a part of a forward, in its backward
 };
 
 }  // namespace comp::libtorch::detail

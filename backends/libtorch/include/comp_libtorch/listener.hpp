@@ -8,8 +8,14 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <comp/core/error.hpp>
+#include <functional>
+#include <memory>
 
 namespace comp::libtorch::detail {
+
+class session;
+/// Begins a region anew where an earlier one was, for code of it that is run again.
+using resumption = std::function<std::unique_ptr<session>()>;
 
 /// Called with each operator that this thread dispatches, and with its arguments on top of the stack; runs it. `keys`:
 /// those that the dispatcher chose it by.
@@ -23,6 +29,8 @@ class listener {
                                at::Tensor* /*made*/) {
     return false;
   }
+  /// The operators that come next are to be run again later (checkpoint.hpp): as from here. Null: without a listener.
+  virtual resumption from_here() const { return {}; }
   listener() = default;
   listener(const listener&) = delete;
   listener& operator=(const listener&) = delete;
@@ -32,6 +40,7 @@ class listener {
 };
 
 inline thread_local listener* listening = nullptr;
+inline thread_local bool in_checkpoint = false;  // gradients are off, and yet there will be some
 inline c10::DispatchKey claimed_key = c10::DispatchKey::Undefined;
 
 /// Throws: `error` when an autograd node is being evaluated on this thread.

@@ -108,6 +108,12 @@ class op_names {
   void gave(const named& op, const at::Tensor& result) {
     marks_.insert_or_assign(result.unsafeGetTensorImpl(), mark{address_of(result), op.scope, op.of_parameters});
   }
+  /// Whoever reads `made` reads `source`.
+  void stands_for(const at::Tensor& made, const at::Tensor& source) {
+    const mark* seen = find(source);
+    if (seen == nullptr) return;
+    marks_.insert_or_assign(made.unsafeGetTensorImpl(), mark{address_of(made), seen->scope, seen->of_parameters});
+  }
   /// How often each name was given; putting it back forgets the names given since.
   using counts = std::unordered_map<std::string, std::uint32_t>;
   const counts& given() const { return counts_; }

@@ -6,21 +6,26 @@
 //     { auto on = planned.enter(); loss = cross_entropy(net->forward(batch.data), batch.target); }
 //     loss.backward();  optimizer.step();  optimizer.zero_grad();
 //   }
-// Weights may be written between regions in any way. The first forward of each segment runs in FP32 and is recorded;
-// then the plan is checked against what was seen, and used. Plans with FP16 want a grad_scaler around backward and
+// Weights may be written between regions in any way. The first forward of each segment runs under the plan, too, and
+// each of its operators is held against the file as it comes by. Plans with FP16 want a grad_scaler around backward and
 // step: needs_scaling().
 #pragma once
 
+#include <c10/core/impl/VirtualGuardImpl.h>
+
 #include <algorithm>
+#include <chrono>
 #include <comp/core/error.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/files/plan_file.hpp>
 #include <comp/policy/tensor_core.hpp>
+#include <comp_libtorch/executor_tuning.hpp>
 #include <comp_libtorch/hardware.hpp>
 #include <comp_libtorch/program.hpp>
 #include <comp_libtorch/setup.hpp>
 #include <map>
-#include <set>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,29 +41,30 @@ enum class plan_match {
            // warning
 };
 
+/// Where the executor's choices (program_settings: weights, images) come from.
+enum class planned_choices {
+  of_file,   // as they were measured when the plan was found, on a machine like this one; else as in `program`
+  measured,  // here, in the first steps of the loop: from one entry of the first segment to the next
+  as_set     // in `program`
+};
+
 struct planned_settings {
-  std::vector<std::string> segments = {"forward"};  // that a step enters; the plan is used when each was seen once
+  std::vector<std::string> segments = {"forward"};  // that a step enters; all are known when each was seen once
   plan_match match = plan_match::exact;
   bool forced = false;  // take a file's plan although this machine computes it slowly, or it knows no operator
+  planned_choices choices = planned_choices::of_file;
+  tuning_settings tuning = {};
   program_settings program = {};  // its device is that of the first parameter
 };
 
-/// The precisions of a plan file's operators, by name and kind, for a graph that need not be the file's.
-/// Throws: `file_error` for a file without a list of operators; unless `forced`, `plan_error` where the file knows no
-/// choosable operator of the graph.
-template <class Json = json>
-loaded_plan load_plan_by_name(const std::string& path, const op_graph& graph, bool forced = false) {
-  const json_place place{path, 0, "save the plan again with comp::save, together with its graph"};
-  const Json document = parse_json<Json>(comp::detail::read_file(path, comp::detail::plan_file_limit), place);
+/// The precisions of a file's operators, by name and kind, for a graph that need not be the file's.
+/// Throws: unless `forced`, `plan_error` where the file knows no choosable operator of the graph.
+/// Requires: the file has a list of operators.
+inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& graph, bool forced = false) {
   std::map<std::pair<std::string, std::string>, precision> known;
-  const basic_json_reader<Json> from{document, place};
-  from["operators"].each([&](const basic_json_reader<Json>& op) {
-    const auto low = precision_of(std::string_view{op["precision"].text()});
-    if (!low) op["precision"].fail("the name of a precision");
-    known[{op["name"].text(), op["kind"].text()}] = *low;
-  });
-  loaded_plan found{.plan = plan{graph.size()}};
-  if (const auto machine = from.find("hardware")) found.made_for = hardware_from(*machine);
+  for (const plan_listing::entry& op : *from.operators) known[{op.name, op.kind}] = op.chosen;
+  loaded_plan found{.plan = plan{graph.size()}, .execution = from.execution};
+  if (from.made_for) found.made_for = *from.made_for;
   std::string first_unknown;
   bool any_known = false;
   for (std::size_t i = 0; i < graph.size(); ++i) {
@@ -69,96 +75,183 @@ loaded_plan load_plan_by_name(const std::string& path, const op_graph& graph, bo
     } else {
       if (first_unknown.empty()) first_unknown = fmt::format("\"{}\" ({})", graph[i].name, graph[i].kind);
       found.warnings.push_back(
-          fmt::format("\"{}\" has no operator \"{}\" ({}): it runs in FP32", path, graph[i].name, graph[i].kind));
+          fmt::format("\"{}\" has no operator \"{}\" ({}): it runs in FP32", from.file, graph[i].name, graph[i].kind));
     }
   }
   require<plan_error>(forced || any_known || first_unknown.empty(),
                       "\"{}\" knows none of the model's operators, not {}: give models the names that they had in the "
                       "search, or search again",
-                      path, first_unknown);
-  const auto letters = from.find("plan");
-  const bool by_autocast = letters && std::string_view{letters->text()}.ends_with(autocast_mark);
-  found.plan = found.plan.as_autocast(by_autocast && found.plan.count_low() > 0);
+                      from.file, first_unknown);
+  found.plan = found.plan.as_autocast(from.runs_autocast() && found.plan.count_low() > 0);
   return found;
 }
 
 class planned_region {
  public:
   /// `models` under the names that they had in the search. `from`: the path of a plan file, or a plan.
-  planned_region(const std::vector<named_module>& models, std::variant<std::string, plan> from,
+  /// Throws: `file_error` for a file that cannot be used, `plan_error` where this machine lacks units for its
+  /// precisions.
+  planned_region(const std::vector<named_module>& models, const std::variant<std::string, plan>& from,
                  planned_settings settings = {})
-      : from_{std::move(from)}, settings_{std::move(settings)}, program_{on_device_of(models)} {
+      : settings_{std::move(settings)},
+        of_file_{std::holds_alternative<std::string>(from)},
+        listing_{of_file_ ? load_listing(std::get<std::string>(from))
+                          : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
+        program_{on_device_of(models)},
+        here_{probe(program_.settings().device)} {
+    require<file_error>(listing_.operators || !by_name(),
+                        "\"{}\" has no list of operators (they are to be found by name): save the plan with its graph, "
+                        "comp::save(plan, graph, hardware, path)",
+                        listing_.file);
+    if (!settings_.forced) require_useful();
+    if (settings_.choices == planned_choices::measured) require_one_rank("planned_choices::measured");
     for (const named_module& m : models) program_.name_parameters(*m.module, m.name);
-    program_.record(true);
+    program_.record_under(first());
   }
 
-  /// As program::enter. Throws: `plan_error` and `file_error` when the plan is not one for what was recorded.
+  /// As program::enter. Throws: `plan_error`, naming the first operator that differs, when the plan is not one for the
+  /// forward: while that runs for the first time, or here when it was entered for the second.
   region enter(std::string_view segment = "forward") {
-    if (!planned_ && std::ranges::all_of(settings_.segments, [&](const auto& s) { return seen_.contains(s); })) begin();
-    if (!planned_) seen_.emplace(segment);
+    const std::lock_guard only_one{mutex_};
+    const auto known = [&](const std::string& s) { return program_.has_recorded(s); };
+    if (!planned_ && (program_.recorded() || std::ranges::all_of(settings_.segments, known))) conclude();
+    if (measurement_ && segment == settings_.segments.front()) measure_step();
     return program_.enter(segment);
   }
-  /// For forwards in evaluation mode; before the plan is in use, and where it has no operator of a name, in FP32.
+  /// For forwards in evaluation mode; before all of a step is known, and where it has no operator of a name, in FP32.
   region evaluate() { return program_.evaluate(); }
 
+  /// Whether all of a step is known: its operators, and that the plan is one for them.
   bool planned() const { return planned_; }
   bool needs_scaling() const {
-    return std::ranges::find(program_.current_plan(), precision::fp16) != program_.current_plan().end();
+    for (std::size_t i = 0; i < listing_.size(); ++i) {
+      if (listing_.chosen(i) == precision::fp16) return true;
+    }
+    return false;
   }
   /// What a person should know: the plan was found on other hardware, operators without a precision.
   const std::vector<std::string>& warnings() const { return warnings_; }
+  /// How the plan is run; nothing while that is being measured.
+  comp::execution execution() const {
+    return planned_ && !measurement_ && !listing_.runs_autocast() ? execution_of(tuned_) : comp::execution{};
+  }
   program& executor() { return program_; }
 
  private:
+  using clock = std::chrono::steady_clock;
+
+  bool by_name() const { return settings_.match == plan_match::by_name; }
+
   program_settings on_device_of(const std::vector<named_module>& models) {
     program_settings chosen = settings_.program;
     chosen.device = device_of(setup{.modules = models, .optimizers = {}});
     return chosen;
   }
 
-  void begin() {
+  /// What an operator gets that comes by for the first time.
+  detail::first_plan first() const {
+    detail::first_plan plan;
+    for (std::size_t i = 0; listing_.runs_autocast() && i < listing_.size(); ++i) {
+      if (is_low(listing_.chosen(i))) plan.autocast = detail::scalar_type(listing_.chosen(i));
+    }
+    if (by_name()) {
+      std::map<std::pair<std::string, std::string>, detail::first_choice> known;
+      for (const auto& op : *listing_.operators) known[{op.name, op.kind}] = {op.chosen, op.hands_on_fp32};
+      plan.choose = [known = std::move(known)](std::size_t /*number*/, const op_info& op) {
+        const auto at = known.find({op.name, op.kind});
+        return at == known.end() ? detail::first_choice{} : at->second;
+      };
+    } else {
+      plan.choose = [this](std::size_t i, const op_info& op) {
+        listing_.require_operator(i, op.name, op.kind);
+        return detail::first_choice{listing_.chosen(i), listing_.operators && (*listing_.operators)[i].hands_on_fp32};
+      };
+    }
+    return plan;
+  }
+
+  /// Each segment was seen: from now on the plan goes by the recorded operators.
+  void conclude() {
     program_.record(false);
-    if (!program_.recorded()) {  // every forward so far was left by an exception
-      program_.record(true);
-      seen_.clear();
+    loaded_plan found;
+    try {
+      found = load();
+      program_.set_plan(found.plan);
+    } catch (const plan_error&) {
+      if (!program_.is_unsure()) throw;
+      program_.record(true);  // in FP32 it is what it is
       return;
     }
-    const loaded_plan found = load();
-    program_.set_plan(found.plan);
     warnings_ = found.warnings;
+    tuned_.choice = {settings_.program.weights, settings_.program.images};
+    if (settings_.choices == planned_choices::of_file) {
+      for (std::string& left_out : apply(found, here_, tuned_)) warnings_.push_back(std::move(left_out));
+    } else if (settings_.choices == planned_choices::measured && found.plan.count_low() > 0 &&
+               !found.plan.runs_autocast()) {
+      measurement_.emplace(program_.graph(), found.plan, settings_.tuning);
+    }
+    use(tuned_.choice);
     planned_ = true;
   }
 
   loaded_plan load() const {
-    if (const plan* given = std::get_if<plan>(&from_)) return {.plan = *given};
-    const auto& path = std::get<std::string>(from_);
-    const hardware here = probe(program_.settings().device);
-    const bool by_name = settings_.match == plan_match::by_name;
-    loaded_plan found = by_name ? load_plan_by_name(path, program_.graph(), settings_.forced)
-                                : load_plan(path, program_.graph(), &here);
-    if (!settings_.forced) require_useful(found, here, path);
-    return found;
+    if (!of_file_) return {.plan = *listing_.letters};
+    return by_name() ? fitted_by_name(listing_, program_.graph(), settings_.forced)
+                     : fitted(listing_, program_.graph(), &here_);
   }
 
   /// A plan that was found on a machine with units for its precisions can take many times FP32's time on one without.
-  void require_useful(const loaded_plan& found, const hardware& here, const std::string& path) const {
-    for (std::size_t i = 0; i < found.plan.size(); ++i) {
-      const std::string missing = is_low(found.plan[i]) ? policy::no_unit(found.plan[i], here) : std::string{};
+  void require_useful() const {
+    const hardware there = listing_.made_for.value_or(hardware{});
+    for (std::size_t i = 0; of_file_ && i < listing_.size(); ++i) {
+      const precision chosen = listing_.chosen(i);
+      const std::string missing = is_low(chosen) ? policy::no_unit(chosen, here_) : std::string{};
       require<plan_error>(
-          missing.empty() || policy::no_unit(found.plan[i], found.made_for) == missing,
+          missing.empty() || policy::no_unit(chosen, there) == missing,
           "\"{}\" gives operator {} (\"{}\") {} ({}; it was found on {}): search again on this machine, "
           "or set planned_settings::forced",
-          path, i, program_.graph()[i].name, name(found.plan[i]), missing,
-          found.made_for.kind == device_kind::unknown ? "an unknown machine" : found.made_for.name);
+          listing_.file, i, listing_.operators ? (*listing_.operators)[i].name : std::string{}, name(chosen), missing,
+          there.kind == device_kind::unknown ? "an unknown machine" : there.name);
     }
   }
 
-  std::variant<std::string, plan> from_;
+  /// A step of the user's begins; the one before it has ended.
+  void measure_step() {
+    if (program_.has_open_region())
+      return step_began_.reset();  // another thread's: times of one step are not to be had
+    if (!program_.settings().device.is_cpu()) {
+      const auto device = program_.settings().device;
+      c10::impl::VirtualGuardImpl{device.type()}.synchronizeDevice(device.index());
+    }
+    if (step_began_) measurement_->add(std::chrono::duration<double>(clock::now() - *step_began_).count());
+    if (measurement_->done()) {
+      tuned_ = measurement_->found();
+      measurement_.reset();
+      return use(tuned_.choice);
+    }
+    use(measurement_->next());
+    step_began_ = clock::now();
+  }
+
+  void use(const executor_choice& choice) {
+    program_settings now = program_.settings();
+    if (executor_choice{now.weights, now.images} == choice) return;
+    now.weights = choice.weights;
+    now.images = choice.images;
+    program_.set_settings(now);
+  }
+
   planned_settings settings_;
+  bool of_file_;
+  plan_listing listing_;
   program program_;
+  hardware here_;
+  std::mutex mutex_ = {};
   bool planned_ = false;
-  std::set<std::string, std::less<>> seen_;
   std::vector<std::string> warnings_;
+  tuned_choice tuned_;
+  std::optional<choice_measurement> measurement_;  // while it goes on
+  std::optional<clock::time_point> step_began_;
 };
 
 }  // namespace comp::libtorch

@@ -17,13 +17,17 @@
 #include <comp/core/plan.hpp>
 #include <comp_libtorch/evaluator.hpp>
 #include <comp_libtorch/executor.hpp>
+#include <comp_libtorch/first_forward.hpp>
 #include <comp_libtorch/memory.hpp>
 #include <comp_libtorch/recording.hpp>
 #include <comp_libtorch/region.hpp>
+#include <comp_libtorch/scripted.hpp>
 #include <comp_libtorch/settings.hpp>
+#include <concepts>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,7 +45,14 @@ class program {
   /// named_parameters(), as torch::nn::Module has. Call it before recording.
   template <class Module>
   void name_parameters(const Module& module, const std::string& prefix = "") {
+    if constexpr (std::derived_from<Module, torch::nn::Module>) {
+      if (const auto* as = dynamic_cast<const detail::scripted*>(&module)) scripts_.add(as->script());
+    }
     for (const auto& item : module.named_parameters()) name_parameter(item.value(), joined(prefix, item.key()));
+  }
+  void name_parameters(const torch::jit::Module& script, const std::string& prefix = "") {
+    scripts_.add(script);
+    for (const auto& item : script.named_parameters()) name_parameter(item.value, joined(prefix, item.name));
   }
   void name_parameter(const at::Tensor& parameter, std::string name) { names_.add(parameter, std::move(name)); }
 
@@ -49,6 +60,8 @@ class program {
   /// region of a segment while record is on records it. A step may enter several segments, and one several times;
   /// backward() and the optimizer stay outside.
   /// Throws: `error` for a segment that was not recorded, and while LibTorch's autocast is on.
+  /// From several threads at once it is safe once nothing is recorded any more; low copies of weights are then made
+  /// anew in each region.
   region enter(std::string_view segment = "forward") { return begun(session_of(segment)); }
 
   /// As `enter`, for a forward with another sequence of operators (evaluation mode): each runs in the precision of the
@@ -61,10 +74,25 @@ class program {
   /// On: forgets what was recorded and the plan; each segment is recorded, in FP32, when it is first entered.
   /// Throws: `error` in a region of this program.
   void record(bool on) {
-    if (on) start_recording();
+    if (on) start_recording(false);
     if (!on && recording_ != nullptr) finish_recording();
   }
+  /// As record(true), but each operator runs in what `first` gives it, as soon as it comes by.
+  void record_under(detail::first_plan first) {
+    auto kept = std::make_shared<const detail::first_plan>(std::move(first));
+    start_recording(true);
+    first_ = std::move(kept);
+  }
+  /// Of any thread. Regions hold on to what they run by.
+  bool has_open_region() const {
+    const auto in_use = [](const detail::segment& s) { return s.code.use_count() > 1; };
+    return recording_.use_count() > 1 || std::ranges::any_of(segments_, in_use);
+  }
   bool is_recording() const { return recording_ != nullptr; }
+  /// While recording: whether a region of `segment` was entered and not left by an exception.
+  bool has_recorded(std::string_view segment) const { return recording_ != nullptr && recording_->has_whole(segment); }
+  /// Whether the last recording was under a plan that may have changed what was recorded.
+  bool is_unsure() const { return unsure_; }
   bool recorded() const { return recording_ == nullptr && !graph_.empty(); }
   /// The operators of all recorded segments in the order of their calls.
   const op_graph& graph() const { return graph_; }
@@ -130,8 +158,9 @@ class program {
     return prefix.empty() ? name : prefix + "." + name;
   }
 
-  static region begun(std::unique_ptr<detail::session> made) {
+  region begun(std::unique_ptr<detail::session> made) {
     made->require_no_autocast();
+    scripts_.forget_optimized();
     return region{std::move(made)};
   }
 
@@ -152,32 +181,49 @@ class program {
   }
 
   std::unique_ptr<detail::session> session_of(std::string_view segment) {
-    if (recording_ != nullptr && !recording_->has(segment)) {
-      return std::make_unique<detail::recording_session>(recording_, std::string{segment}, settings_.device.type());
-    }
-    if (recording_ != nullptr) return std::make_unique<detail::passing_session>(settings_.device.type());
+    if (recording_ != nullptr) return recording_session_of(segment);
     const auto at = std::ranges::find(segments_, segment, &detail::segment::name);
     require<error>(at != segments_.end(),
                    "region \"{}\" was not recorded ({} regions were): enter it once while record(true) holds", segment,
                    segments_.size());
     if (plan_.runs_autocast()) return by_autocast();
-    const detail::executor_context context{&graph_,  &settings_, &weights_,      &problems_,
-                                           at->name, errors_,    autocast_seen_, autocast_low_};
+    note_thread();
+    const bool keeps = settings_.weights == weight_casts::keep && !several_threads_;
+    const detail::executor_context context{&graph_, &settings_,     &weights_,     &problems_, at->name,
+                                           errors_, autocast_seen_, autocast_low_, keeps};
     return std::make_unique<detail::executor>(context, at->code, profiler_.begin(settings_.device));
   }
 
-  /// Regions hold on to what they run by.
+  std::unique_ptr<detail::session> recording_session_of(std::string_view segment) {
+    recording_->require_same_thread(segment);
+    const auto device = settings_.device.type();
+    const bool again = recording_->has(segment);
+    const std::string name{segment};
+    if (first_ != nullptr)
+      return std::make_unique<detail::first_forward>(again ? recording_->again(segment) : recording_, name, device,
+                                                     first_);
+    if (again) return std::make_unique<detail::passing_session>(device);
+    return std::make_unique<detail::recording_session>(recording_, name, device);
+  }
+
+  /// Kept memory of weights is written in each region: what another thread still reads must not be.
+  void note_thread() {
+    std::thread::id none{};
+    const auto me = std::this_thread::get_id();
+    if (!thread_.compare_exchange_strong(none, me) && none != me) several_threads_ = true;
+  }
+
   void require_no_open_region() const {
-    const auto in_use = [](const detail::segment& s) { return s.code.use_count() > 1; };
     require<error>(
-        recording_.use_count() <= 1 && std::ranges::none_of(segments_, in_use),
+        !has_open_region(),
         "the program was changed while one of its regions is open (record, set_plan and set_settings are for "
         "between steps): end the region first");
   }
 
-  void start_recording() {
+  void start_recording(bool under_plan) {
     require_no_open_region();
-    recording_ = std::make_shared<detail::recording>(names_, settings_.device.type());
+    recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan);
+    first_.reset();
     graph_ = {};
     plan_ = {};
     segments_.clear();
@@ -189,7 +235,9 @@ class program {
   void finish_recording() {
     require_no_open_region();
     detail::recorded all = recording_->finish();
+    unsure_ = recording_->is_unsure();
     recording_.reset();
+    first_.reset();
     graph_ = op_graph{std::move(all.infos)};
     ops_ = std::move(all.ops);
     segments_ = std::move(all.segments);
@@ -216,6 +264,8 @@ class program {
 
   void compile() {
     require_no_open_region();
+    thread_ = std::thread::id{};
+    several_threads_ = false;
     weights_.drop_entries();
     detail::compiler compiler{ops_, plan_, settings_, weights_};
     for (detail::segment& each : segments_) {
@@ -226,7 +276,12 @@ class program {
 
   program_settings settings_;
   detail::parameter_names names_;
+  detail::script_executors scripts_;
   std::shared_ptr<detail::recording> recording_;
+  std::shared_ptr<const detail::first_plan> first_;  // null: recordings run in FP32
+  bool unsure_ = false;
+  std::atomic<std::thread::id> thread_ = {};  // that entered first
+  std::atomic<bool> several_threads_ = false;
   op_graph graph_;
   plan plan_;
   std::vector<detail::recorded_op> ops_;

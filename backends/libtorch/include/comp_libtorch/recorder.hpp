@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <comp/core/op_graph.hpp>
 #include <comp_libtorch/contraction.hpp>
+#include <comp_libtorch/listener.hpp>
 #include <comp_libtorch/op_names.hpp>
 #include <comp_libtorch/op_traits.hpp>
 #include <comp_libtorch/probe.hpp>
@@ -65,8 +66,9 @@ struct recorded_call {
 
 class recorder {
  public:
-  recorder(const parameter_names& parameters, at::DeviceType device)
-      : parameters_{&parameters}, device_{device}, names_{parameters} {}
+  /// `under_plan`: operators run in a plan's precisions while they are recorded, instead of FP32.
+  recorder(const parameter_names& parameters, at::DeviceType device, bool under_plan)
+      : parameters_{&parameters}, device_{device}, under_plan_{under_plan}, names_{parameters} {}
 
   /// An operator that is about to run.
   struct call {
@@ -75,11 +77,13 @@ class recorder {
     op_names::named named;
     std::vector<std::pair<const c10::TensorImpl*, std::uint32_t>> read = {};  // tensors and their values
     std::vector<at::IValue> arguments = {};
+    bool lowers = false;  // a plan runs it, or what it reads comes from such: its low results are FP32 by rights
   };
 
   call before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t segment) {
     const op_traits& known = traits(op);
-    call made{{op, op_role::as_is, !at::GradMode::is_enabled(), false, segment}, {}, names_.next(known, stack)};
+    const bool without_grad = !at::GradMode::is_enabled() && !in_checkpoint;
+    call made{{op, op_role::as_is, without_grad, false, segment}, {}, names_.next(known, stack)};
     made.info.name = made.named.name;
     made.info.kind = known.kind;
     made.info.scopes = scopes_of(names_.path(made.named.scope));
@@ -104,8 +108,8 @@ class recorder {
     for_each_tensor(stack, made.op.op.schema().returns().size(), [&](const at::Tensor& tensor, std::size_t, int) {
       if (!first.defined()) first = tensor;
       floating = floating || is_eligible(tensor, device_);
-      made.info.outputs.push_back(describe(tensor));
       gave(made, known, tensor, index);
+      made.info.outputs.push_back(described(tensor, find(tensor)));
     });
     if (known.writes) wrote(made, known, index);
     if (!floating && made.op.role == op_role::choosable) made.op.role = op_role::as_is;
@@ -116,6 +120,15 @@ class recorder {
                               made.info.producers.end());
     ops_.push_back(std::move(made.op));
     infos_.push_back(std::move(made.info));
+  }
+
+  /// Whoever reads `made` reads `source`, in another format.
+  void stands_for(const at::Tensor& made, const at::Tensor& source) {
+    origin same = find(source);
+    same.keep = address_of(made);
+    same.lowered = false;
+    origins_.insert_or_assign(made.unsafeGetTensorImpl(), std::move(same));
+    names_.stands_for(made, source);
   }
 
   /// Looks for results of a torch::autograd::Function that no operator has read.
@@ -129,6 +142,9 @@ class recorder {
   const std::vector<recorded_op>& ops() const { return ops_; }
   const std::vector<op_info>& infos() const { return infos_; }
   op_names& names() { return names_; }
+  /// True where a model converted a tensor to a low format while a plan ran: by itself, or following what the plan made
+  /// low; then it is not sure that a recording in FP32 would have been the same.
+  bool is_unsure() const { return unsure_; }
   std::size_t parameter_count() const { return static_cast<std::size_t>(parameters_seen_); }
 
  private:
@@ -138,6 +154,7 @@ class recorder {
     std::uint32_t value = 0;
     std::int32_t parameter = -1;
     bool without_grad = false;  // made while gradients were off
+    bool lowered = false;       // by a plan that ran while recording: FP32 by rights
   };
   struct writer {
     c10::weak_intrusive_ptr<c10::StorageImpl> keep;
@@ -160,18 +177,25 @@ class recorder {
     const std::int32_t last = std::max(from.producer, last_writer(tensor));
     if (from.producer >= 0) made.info.producers.push_back(static_cast<std::size_t>(from.producer));
     if (last > from.producer) made.info.producers.push_back(static_cast<std::size_t>(last));
-    made.info.inputs.push_back(describe(tensor));
+    made.lowers = made.lowers || from.lowered;
+    made.info.inputs.push_back(described(tensor, from));
     made.info.inputs.back().parameter = from.parameter >= 0;
     made.info.inputs.back().source = last;
     made.read.emplace_back(tensor.unsafeGetTensorImpl(), from.value);
     const argument_use use = known.arguments[argument];
     const bool may_be_cast = use == argument_use::read || use == argument_use::affine;
-    if (!may_be_cast || !is_eligible(tensor, device_) || tensor.scalar_type() != at::kFloat) {
+    if (!may_be_cast || !is_eligible(tensor, device_) || (tensor.scalar_type() != at::kFloat && !from.lowered)) {
       made.op.uncast.push_back(from.value);
       return;
     }
     made.op.inputs.push_back({static_cast<std::uint16_t>(argument), static_cast<std::int16_t>(element),
                               use == argument_use::affine, from.value, from.parameter});
+  }
+
+  static tensor_info described(const at::Tensor& tensor, const origin& from) {
+    tensor_info info = describe(tensor);
+    if (from.lowered) info.dtype = precision::fp32;
+    return info;
   }
 
   static op_role role(const op_traits& known, const call& made) {
@@ -192,7 +216,11 @@ class recorder {
         std::ranges::find(made.read, tensor.unsafeGetTensorImpl(), [](const auto& r) { return r.first; });
     const bool same = passed != made.read.end() && !known.writes;
     const bool without = made.op.without_grad && torch::autograd::impl::grad_fn_unsafe(tensor) == nullptr;
+    const bool is_low = is_eligible(tensor, device_) && tensor.scalar_type() != at::kFloat;
+    const bool converted = under_plan_ && is_low && known.makes && !made.lowers;
+    unsure_ = unsure_ || converted;
     origin& now = find(tensor);
+    now.lowered = is_low && (made.lowers || converted);
     now.producer = index;
     now.without_grad = without;
     now.parameter = same ? now.parameter : -1;
@@ -227,13 +255,16 @@ class recorder {
     if (op.role == op_role::choosable) op.role = op_role::fp32;
     infos_[i].choosable = false;
     for (const std::size_t producer : infos_[i].producers) {
-      if (!ops_[producer].without_grad) ops_[producer].hands_on_fp32 = true;
+      if (ops_[producer].without_grad) continue;
+      ops_[producer].hands_on_fp32 = infos_[producer].hands_on_fp32 = true;
     }
     return true;
   }
 
   const parameter_names* parameters_;
   at::DeviceType device_;
+  bool under_plan_;
+  bool unsure_ = false;
   op_names names_;
   std::unordered_map<const c10::TensorImpl*, origin> origins_;
   std::unordered_map<const c10::StorageImpl*, writer> writers_;

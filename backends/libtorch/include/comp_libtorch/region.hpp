@@ -2,6 +2,8 @@
 // A block of code whose operators belong to a program. Opened by program::enter and program::evaluate.
 #pragma once
 
+#include <torch/csrc/jit/python/update_graph_executor_opt.h>
+
 #include <comp_libtorch/session.hpp>
 #include <exception>
 #include <memory>
@@ -11,15 +13,20 @@
 namespace comp::libtorch {
 
 /// While it lives the operators that this thread dispatches belong to the program; a nested region takes them over and
-/// gives them back. Threads started in it are not in it. When an exception ends it nothing of it stays.
+/// gives them back. Threads started in it are not in it. TorchScript runs operators as they stand in it: what its
+/// executor fuses or differentiates by itself from the second forward on, no plan knows. When an exception ends it
+/// nothing of it stays.
 class [[nodiscard]] region {
  public:
   explicit region(std::unique_ptr<detail::session> listens)
       : session_{std::move(listens)}, exceptions_{std::uncaught_exceptions()} {
-    if (session_->begin()) guard_.emplace(session_.get());
+    if (!session_->begin()) return;
+    torch::jit::setGraphExecutorOptimize(false);
+    guard_.emplace(session_.get());
   }
   ~region() {
     guard_.reset();
+    torch::jit::setGraphExecutorOptimize(script_optimized_);
     session_->end(std::uncaught_exceptions() > exceptions_);
   }
   region(const region&) = delete;
@@ -28,6 +35,7 @@ class [[nodiscard]] region {
  private:
   std::unique_ptr<detail::session> session_;
   int exceptions_;
+  bool script_optimized_ = torch::jit::getGraphExecutorOptimize();
   std::optional<detail::listening_guard> guard_;
 };
 

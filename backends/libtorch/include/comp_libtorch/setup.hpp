@@ -8,19 +8,25 @@
 
 #include <any>
 #include <comp/core/error.hpp>
+#include <comp_libtorch/scripted.hpp>
 #include <comp_libtorch/settings.hpp>
+#include <cstdlib>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace comp::libtorch {
 
-/// A model under the name that its operators' names begin with; "" for none. Takes modules and holders: {"net", net}.
+/// A model under the name that its operators' names begin with; "" for none. Takes modules, holders and TorchScript's
+/// modules: {"net", net}.
 struct named_module {
   std::string name;
   torch::nn::Module* module;
+  std::shared_ptr<torch::nn::Module> owned = {};  // of a TorchScript module
 
   named_module(std::string called, torch::nn::Module& model) : name{std::move(called)}, module{&model} {}
   template <class Holder>
@@ -28,6 +34,10 @@ struct named_module {
     { h.ptr().get() } -> std::convertible_to<torch::nn::Module*>;
   }
   named_module(std::string called, Holder& holder) : name{std::move(called)}, module{holder.ptr().get()} {}
+  named_module(std::string called, const torch::jit::Module& script)
+      : name{std::move(called)}, module{nullptr}, owned{std::make_shared<detail::scripted>(script)} {
+    module = owned.get();
+  }
 };
 
 /// State of the training that the trainer cannot know: a schedule's counter, an average of the weights.
@@ -57,6 +67,20 @@ struct setup {
   int profile_steps = 2;                      // that are measured, after one that is not
   std::string about = {};  // anything else that makes two trainings comparable: goes into the signature
 };
+
+/// Throws: `settings_error` in a process that torchrun or mpirun started as one of several.
+inline void require_one_rank(std::string_view what) {
+  for (const char* const counts : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* const ranks = std::getenv(counts);
+    const bool several = ranks != nullptr && std::strtol(ranks, nullptr, 10) > 1;
+    require<settings_error>(!several,
+                            "{} in one of several ranks ({} is {}; each would decide by its own times, and wait for "
+                            "the others at another step): search in one process and give each rank the plan file, "
+                            "planned_region{{models, \"plan.json\"}}; unset {} where the ranks have nothing to do with "
+                            "each other",
+                            what, counts, ranks, counts);
+  }
+}
 
 /// Throws: `settings_error`, naming what is missing.
 inline void require_usable(const setup& s) {

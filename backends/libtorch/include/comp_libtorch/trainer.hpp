@@ -60,7 +60,9 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
       : training_{std::move(given), std::move(batches), std::move(each_batch)},
         score_{std::move(score)},
         hardware_{probe(training_.loop.device())},
-        signature_{signature_of(training_.loop.given(), training_.source.signature())} {}
+        signature_{signature_of(training_.loop.given(), training_.source.signature())} {
+    require_one_rank("a trainer, which compares plans by their times,");
+  }
   trainer(const trainer&) = delete;
   trainer& operator=(const trainer&) = delete;
 
@@ -87,7 +89,28 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
     if (p.runs_autocast()) require_is_autocast(p);
     if (p != training_.loop.current()) in_a_row_ = 0;
     training_.loop.set_plan(p);
-    if (measures() && !p.runs_autocast()) use(tuning_.of(p));
+    if (!measures() || p.runs_autocast()) return;
+    const tuned_choice* tuned = tuning_.of(p);
+    use(tuned == nullptr ? executor_choice{} : tuned->choice);
+  }
+  /// A plan from a file, run as it was best run when it was found: where that was on a machine like this one, it is not
+  /// measured again. Returns: sentences on what of the file was not taken.
+  std::vector<std::string> set_precision(const loaded_plan& found) {
+    tuned_choice given;
+    const auto left_out = apply(found, hardware_, given);
+    if (!found.execution.empty() && left_out.empty()) tuning_.learn(found.plan, given);
+    set_precision(found.plan);
+    return left_out;
+  }
+
+  /// How the plan that is set is run, as far as that was measured or is fixed; nothing for FP32 and for autocast's.
+  comp::execution execution() const {
+    const plan& now = training_.loop.current();
+    if (now.count_low() == 0 || now.runs_autocast()) return {};
+    const program_settings& fixed = training_.loop.executor().settings();
+    if (!measures()) return execution_of({.choice = {fixed.weights, fixed.images}});
+    const tuned_choice* known = tuning_.of(now);
+    return known == nullptr ? comp::execution{} : execution_of(*known);
   }
 
   /// Trains from the beginning of an epoch to its end: one that run_batch() began is left.
@@ -180,7 +203,7 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
             executor().graph(), training_.loop.current(), tuning_.settings(),
             [this](const executor_choice& c) { use(c); }, [this] { return batch_seconds(); });
       });
-      tuning_.learn(training_.loop.current(), found.choice);
+      tuning_.learn(training_.loop.current(), found);
       return found;
     });
   }

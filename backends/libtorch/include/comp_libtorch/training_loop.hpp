@@ -14,6 +14,7 @@
 #include <comp_libtorch/memory.hpp>
 #include <comp_libtorch/perturbation.hpp>
 #include <comp_libtorch/program.hpp>
+#include <comp_libtorch/rate_watch.hpp>
 #include <comp_libtorch/setup.hpp>
 #include <comp_libtorch/step.hpp>
 #include <comp_libtorch/training_state.hpp>
@@ -61,9 +62,11 @@ class training_loop {
   step_result train(F&& work) {
     scaler_.give_up();
     step s{program_, scales() ? &scaler_ : nullptr, served_, steps_, setup_.update};
+    if (!setup_.extra.save) rates_.begin(setup_.optimizers);
     work(s);
     s.finish();
     require_whole();
+    if (!setup_.extra.save) rates_.end(setup_.optimizers, steps_);
     step_result result{.losses = s.losses(), .not_finite = s.diagnosis_, .skipped = s.skipped_};
     require<error>(!result.losses.empty(),
                    "step {} without a loss (plans are judged by it): call backward() of the step", steps_);
@@ -222,6 +225,7 @@ class training_loop {
   program program_;
   grad_scaler scaler_;
   served_gradients served_;
+  detail::rate_watch rates_;
   plan plan_ = {};
   std::uint64_t steps_ = 0;
 };

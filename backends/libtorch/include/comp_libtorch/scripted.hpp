@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// A TorchScript module, traced or scripted, where a torch::nn::Module is asked for: the same parameters, buffers and
+// parts by the same names, and the same mode. And its operators one by one: TorchScript's executor watches a module's
+// first forwards, and from then on runs fused operators and derivatives of its own, which no plan knows.
+#pragma once
+
+#include <torch/csrc/jit/api/function_impl.h>
+#include <torch/csrc/jit/api/module.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+class scripted final : public torch::nn::Module {
+ public:
+  explicit scripted(torch::jit::Module script) : script_{std::move(script)} {
+    for (const auto& p : script_.named_parameters(/*recurse=*/false))
+      register_parameter(p.name, p.value, p.value.requires_grad());
+    for (const auto& b : script_.named_buffers(/*recurse=*/false)) register_buffer(b.name, b.value);
+    for (const auto& part : script_.named_children())
+      register_module(part.name, std::make_shared<scripted>(part.value));
+  }
+  void train(bool on) override {
+    torch::nn::Module::train(on);
+    if (script_.hasattr("training")) script_.setattr("training", on);
+  }
+  bool is_training() const noexcept override { return script_.is_training(); }
+  const torch::jit::Module& script() const { return script_; }
+
+ private:
+  torch::jit::Module script_;
+};
+
+/// Has TorchScript forget what it made of modules where no region was open. While one is, it makes nothing
+/// (region.hpp).
+class script_executors {
+ public:
+  void add(const torch::jit::Module& script) {
+    for (const torch::jit::Module& part : script.modules()) {
+      for (const auto& method : part.get_methods()) methods_.push_back(method);
+    }
+  }
+  void forget_optimized() {
+    for (const torch::jit::Method& method : methods_) {
+      auto* function = torch::jit::tryToGraphFunction(method.function());
+      if (function != nullptr && function->get_executor().isOptimized())
+        function->get_executor().debugFlushCompilationCache();
+    }
+  }
+
+ private:
+  std::vector<torch::jit::Method> methods_;
+};
+
+}  // namespace comp::libtorch::detail

@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plan files in loops of the user's own: the first step runs under the plan, and each operator is held against it.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <comp/comp.hpp>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "program_support.hpp"
+#include "torch_and_doctest.hpp"
+#include "trainer_support.hpp"
+
+using namespace libtorch_tests;
+using comp::precision;
+
+namespace {
+
+struct scratch_file {
+  std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("comp_libtorch_planned_" + std::to_string(::getpid()) + ".json");
+  ~scratch_file() { std::filesystem::remove(path); }
+  std::string str() const { return path.string(); }
+};
+
+comp::hardware here() { return lt::probe(at::kCPU); }
+
+/// A step of a plain training loop; its loss.
+template <class Loss>
+double train_step(lt::planned_region& planned, torch::optim::Optimizer& optimizer, Loss&& loss_of) {
+  at::Tensor loss;
+  {
+    const auto on = planned.enter();
+    loss = loss_of();
+  }
+  loss.backward();
+  optimizer.step();
+  optimizer.zero_grad();
+  return loss.template item<double>();
+}
+
+/// The plan file of `it` with every choosable operator in BF16, or as `changed` says.
+template <class Change>
+void save_low(const job& it, const std::string& path, Change changed) {
+  program p;
+  record(p, it);
+  comp::plan low = everywhere(p.graph(), precision::bf16);
+  changed(low);
+  comp::save(low, p.graph(), here(), path);
+}
+void save_low(const job& it, const std::string& path) {
+  save_low(it, path, [](comp::plan&) {});
+}
+
+/// Reads a file's JSON, changes it and writes it again.
+template <class Change>
+void edit(const std::string& path, Change change) {
+  auto document = nlohmann::json::parse(comp::detail::read_file(path, 1 << 20));
+  change(document);
+  comp::detail::write_file(path, document.dump());
+}
+
+/// y = x w with its own backward, which needs both in one format.
+struct own_product : torch::autograd::Function<own_product> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& w) {
+    context->save_for_backward({x, w});
+    return torch::mm(x, w).tanh_();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto y = torch::mm(saved[0], saved[1]).tanh();
+    const auto g = gradients[0] * (1 - y * y);
+    return {torch::mm(g, saved[1].t()), torch::mm(saved[0].t(), g)};
+  }
+};
+
+job with_function() {
+  struct weights : torch::nn::Module {
+    torch::Tensor a = register_parameter("a", torch::randn({16, 16}) / 4),
+                  b = register_parameter("b", torch::randn({16, 16}) / 4);
+  };
+  const auto net = std::make_shared<weights>();
+  const auto x = torch::randn({8, 16});
+  return {net, [=] {
+            const auto h = own_product::apply(torch::mm(x, net->a), net->b);
+            return torch::mm(h, net->a).pow(2).mean();
+          }};
+}
+
+}  // namespace
+
+TEST_CASE("a plan from a file runs in a loop of the user's own as it does in the trainer, from the first step on") {
+  const scratch_file file;
+  std::vector<double> expected;
+  {
+    classification user;
+    classification_trainer trainer{user.setup, user.batches, user.make_step()};
+    const auto p = lowered(trainer.graph(), precision::bf16, "conv2d");
+    comp::save(p, trainer.graph(), trainer.hardware(), file.str());
+    torch::manual_seed(5);
+    trainer.set_precision(p);
+    expected = trainer.run_epoch().curve;
+    for (const double loss : trainer.run_epoch().curve) expected.push_back(loss);
+  }
+  classification user;
+  lt::planned_region planned{{{"net", user.net}}, file.str()};
+  torch::manual_seed(5);
+  std::vector<double> got;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    user.batches.begin_epoch();
+    while (const auto batch = user.batches.next()) {
+      CHECK(planned.planned() == (got.size() > 1));
+      got.push_back(train_step(planned, user.optimizer, [&] { return user.loss(*batch); }));
+    }
+  }
+  CHECK(got == expected);
+  CHECK(planned.warnings().empty());
+  CHECK_FALSE(planned.needs_scaling());
+
+  SUBCASE("another batch size is refused, or taken by name") {
+    const auto other = torch::data::Example<>{user.data.x.narrow(0, 0, 5), user.data.y.narrow(0, 0, 5)};
+    lt::planned_region exact{{{"net", user.net}}, file.str()};
+    {
+      const auto on = exact.enter();
+      user.loss(other);
+    }
+    CHECK_THROWS_WITH_AS((void)exact.enter(), doctest::Contains("the operators agree, so shapes"), comp::plan_error);
+    CHECK_THROWS_AS((void)exact.enter(), comp::plan_error);
+    lt::planned_region named{{{"net", user.net}}, file.str(), {.match = lt::plan_match::by_name}};
+    for (int i = 0; i < 2; ++i) {
+      const auto on = named.enter();
+      user.loss(other);
+    }
+    CHECK(named.planned());
+    CHECK(named.executor().current_plan() == planned.executor().current_plan());
+    CHECK(named.warnings().empty());
+  }
+  SUBCASE("inference without gradients, in evaluation mode, by name") {
+    user.net->eval();
+    const torch::NoGradGuard no_grad;
+    lt::planned_region serving{{{"net", user.net}}, file.str(), {.match = lt::plan_match::by_name}};
+    const at::Tensor fp32 = user.net->forward(user.data.x);
+    at::Tensor low[2];
+    for (at::Tensor& each : low) {
+      const auto on = serving.enter();
+      each = user.net->forward(user.data.x);
+    }
+    CHECK(torch::equal(low[0], low[1]));
+    CHECK_FALSE(torch::equal(fp32, low[0]));
+    CHECK(torch::allclose(fp32, low[0], 0.05, 0.05));
+  }
+}
+
+TEST_CASE("the first step of every model is the same step as later ones, and is recorded as in FP32") {
+  auto jobs = all_jobs();
+  jobs.emplace_back("function", with_function);
+  for (const auto& [name, make] : jobs) {
+    CAPTURE(name);
+    const scratch_file file;
+    torch::manual_seed(1);
+    const job it = make();
+    save_low(it, file.str());
+    std::vector<torch::Tensor> losses, gradients;
+    lt::planned_region planned{{{"", *it.model}}, file.str()};
+    for (int i = 0; i < 3; ++i) {
+      torch::manual_seed(3);
+      it.model->zero_grad();
+      at::Tensor loss;
+      {
+        const auto on = planned.enter();
+        loss = it.loss();
+      }
+      loss.backward();
+      losses.push_back(loss.detach());
+      gradients.push_back(it.model->parameters()[0].grad().clone());
+    }
+    CHECK(planned.planned());  // its fingerprint is that of the recording in FP32
+    CHECK(same(losses[0], losses[1]));
+    CHECK(same(losses[1], losses[2]));
+    CHECK(same(gradients[0], gradients[1]));
+    CHECK(same(gradients[1], gradients[2]));
+    CHECK(planned.executor().current_plan().count_low() > 0);
+  }
+}
+
+TEST_CASE("the first step needs no more memory than the later ones") {
+  auto* const memory = lt::detail::counting_allocator::installed();
+  REQUIRE(memory != nullptr);
+  const scratch_file file;
+  using namespace torch::nn;
+  const auto of_layers = [](std::int64_t batch) {
+    Sequential net;
+    for (int i = 0; i < 8; ++i) {
+      net->push_back(Linear{128, 128});
+      net->push_back(GELU{});
+      net->push_back(LayerNorm{LayerNormOptions{{128}}});
+    }
+    const auto x = torch::randn({batch, 128});
+    return job{net.ptr(), [=]() mutable { return net->forward(x).pow(2).mean(); }};
+  };
+  const auto of_images = [](std::int64_t batch) {
+    Sequential net{Conv2d{Conv2dOptions{3, 32, 3}.padding(1)},
+                   BatchNorm2d{32},
+                   ReLU{},
+                   Conv2d{Conv2dOptions{32, 32, 3}.padding(1)},
+                   BatchNorm2d{32},
+                   ReLU{},
+                   MaxPool2d{2}};
+    const auto x = torch::randn({batch, 3, 32, 32});
+    return job{net.ptr(), [=]() mutable { return net->forward(x).pow(2).mean(); }};
+  };
+  for (const job& it : {of_layers(2048), of_images(64)}) {
+    save_low(it, file.str());
+    const auto peak_of = [&](auto&& region) {
+      it.model->zero_grad();
+      const std::int64_t before = memory->current();
+      memory->reset_peak();
+      at::Tensor loss;
+      {
+        const auto on = region();
+        loss = it.loss();
+      }
+      loss.backward();
+      return static_cast<double>(memory->peak() - before);
+    };
+    lt::planned_region planned{{{"", *it.model}}, file.str()};
+    const double first = peak_of([&] { return planned.enter(); });
+    double later = 0;
+    for (int i = 0; i < 3; ++i) later = std::max(later, peak_of([&] { return planned.enter(); }));
+    program p;
+    record(p, it);
+    const double fp32 = peak_of([&] { return p.enter(); });
+    MESSAGE("first ", first / 1e6, " MB, later ", later / 1e6, ", FP32 ", fp32 / 1e6);
+    CHECK(first <= 1.03 * later);
+    CHECK(later < 0.8 * fp32);
+  }
+}
+
+TEST_CASE("the first operator that differs is named while the first forward runs, and nothing of it stays") {
+  const scratch_file file;
+  classification user;
+  {
+    lt::trainer trainer{user.setup, user.batches, user.make_step()};
+    comp::save(lowered(trainer.graph(), precision::bf16), trainer.graph(), trainer.hardware(), file.str());
+  }
+  const auto batch = *user.batches.next();
+  lt::planned_region planned{{{"net", user.net}}, file.str()};
+  const auto other = [&] {
+    const auto on = planned.enter();
+    (void)torch::sigmoid(user.net->forward(batch.data));
+  };
+  for (int i = 0; i < 2; ++i) {
+    CHECK_THROWS_WITH_AS(other(), doctest::Contains("the model's is \"net.6.sigmoid\" (\"aten::sigmoid\")"),
+                         comp::plan_error);
+    CHECK_FALSE(planned.planned());
+  }
+  const auto longer = [&] {
+    const auto on = planned.enter();
+    (void)torch::sigmoid(user.loss(batch));
+  };
+  CHECK_THROWS_WITH_AS(longer(), doctest::Contains("this one has more (the first that the file lacks is operator"),
+                       comp::plan_error);
+  for (int i = 0; i < 2; ++i) {
+    const auto on = planned.enter();
+    user.loss(batch);
+  }
+  CHECK(planned.planned());
+
+  lt::planned_region shorter{{{"net", user.net}}, file.str()};
+  {
+    const auto on = shorter.enter();
+    user.net->forward(batch.data);
+  }
+  CHECK_THROWS_WITH_AS((void)shorter.enter(), doctest::Contains("the first that the model lacks is operator"),
+                       comp::plan_error);
+}
+
+TEST_CASE("a planned region waits for all segments, and forgets a first forward that failed") {
+  torch::nn::Linear a{2, 2}, b{2, 2};
+  const auto x = torch::ones({1, 2});
+  lt::planned_region planned{{{"a", a}, {"b", b}},
+                             comp::plan{precision::fp32, precision::bf16, precision::fp32, precision::fp16},
+                             {.segments = {"one", "two"}}};
+  CHECK(planned.needs_scaling());
+  const auto run = [&](const char* segment, torch::nn::Linear& net, bool fails = false) {
+    const auto on = planned.enter(segment);
+    const auto type = net(x).scalar_type();
+    if (fails) throw std::runtime_error{"in the first forward"};
+    return type;
+  };
+  CHECK_THROWS_AS(run("one", a, true), std::runtime_error);
+  CHECK((run("one", a) == at::kBFloat16));
+  CHECK((run("one", a) == at::kBFloat16));  // again, before the other was seen
+  CHECK_THROWS_AS(run("two", b, true), std::runtime_error);
+  CHECK_FALSE(planned.planned());
+  CHECK((run("two", b) == at::kHalf));
+  CHECK((run("one", a) == at::kBFloat16));
+  CHECK(planned.planned());
+  CHECK((run("two", b) == at::kHalf));
+}
+
+TEST_CASE("a model's own conversions to a low format are recorded as they are, in FP32 where the file says so") {
+  const scratch_file file;
+  const auto w = torch::randn({4, 4});
+  const auto x = torch::randn({4, 4});
+  for (const bool follows : {false, true}) {  // a conversion to the format of something, or to BF16
+    const job it{std::make_shared<torch::nn::Module>(), [=] {
+                   const auto h = torch::mm(x, w);
+                   return torch::mm(h, w.to(follows ? h.scalar_type() : at::kBFloat16).to(h.scalar_type())).sum() +
+                          w.to(at::kBFloat16).exp().to(at::kFloat).sum();
+                 }};
+    save_low(it, file.str());
+    lt::planned_region planned{{{"", *it.model}}, file.str()};
+    std::vector<double> losses;
+    for (int i = 0; i < 4; ++i) {
+      at::Tensor loss;
+      {
+        const auto on = planned.enter();
+        loss = it.loss();
+      }
+      losses.push_back(loss.item<double>());
+    }
+    CHECK(planned.planned());
+    CHECK(losses[2] == losses[3]);
+  }
+}
+
+TEST_CASE("a planned region runs as the file says the plan was best run, on such a machine") {
+  const scratch_file file;
+  torch::manual_seed(1);
+  const job it = conv_net();
+  program p;
+  record(p, it);
+  comp::outcome best{.plan = everywhere(p.graph(), precision::bf16), .graph = p.graph(), .hardware = here()};
+  best.execution = {{"weights", "keep", {1.1, {1.05, 1.2}}}, {"images", "channels_last", {1.3, {1.2, 1.4}}}};
+  comp::save(best, file.str());
+  const auto settings_of = [&](lt::planned_settings settings, std::size_t warnings) {
+    lt::planned_region planned{{{"", *it.model}}, file.str(), settings};
+    for (int i = 0; i < 2; ++i) {
+      const auto on = planned.enter();
+      it.loss();
+    }
+    CHECK(planned.planned());
+    CHECK(planned.warnings().size() == warnings);
+    const lt::program_settings used = planned.executor().settings();
+    return lt::executor_choice{used.weights, used.images};
+  };
+  const lt::executor_choice both{lt::weight_casts::keep, lt::memory_format::channels_last};
+  CHECK(settings_of({}, 0) == both);
+  CHECK(settings_of({.match = lt::plan_match::by_name}, 0) == both);
+  CHECK(settings_of({.choices = lt::planned_choices::as_set}, 0) == lt::executor_choice{});
+  edit(file.str(), [](auto& document) { document["execution"]["weights"]["value"] = "folded"; });
+  CHECK(settings_of({}, 1) == lt::executor_choice{lt::weight_casts::cast, lt::memory_format::channels_last});
+  edit(file.str(), [](auto& document) { document["hardware"]["threads"] = 1000; });
+  CHECK(settings_of({}, 2) == lt::executor_choice{});  // the plan's own warning, and that of its choices
+}
+
+TEST_CASE("a planned region measures how its plan is best run in the loop's own steps") {
+  const scratch_file file;
+  classification user;
+  {
+    lt::trainer trainer{user.setup, user.batches, user.make_step()};
+    comp::save(lowered(trainer.graph(), precision::bf16), trainer.graph(), trainer.hardware(), file.str());
+  }
+  const auto batch = *user.batches.next();
+  lt::planned_region planned{
+      {{"net", user.net}}, file.str(), {.choices = lt::planned_choices::measured, .tuning = {.most_rounds = 7}}};
+  std::set<std::pair<int, int>> seen;
+  for (int i = 0; i < 1 + 4 * 7 * 2; ++i) {
+    CHECK(planned.execution().empty());
+    (void)train_step(planned, user.optimizer, [&] { return user.loss(batch); });
+    const auto& now = planned.executor().settings();
+    seen.emplace(static_cast<int>(now.weights), static_cast<int>(now.images));
+  }
+  CHECK(seen.size() >= 3);
+  (void)planned.enter();
+  REQUIRE(planned.execution().size() == 2);
+  CHECK(planned.execution()[0].gain.ratio > 0);
+  CHECK(planned.execution()[1].gain.ratio > 0);
+}
+
+TEST_CASE("a plan file without operators cannot be taken by name") {
+  const scratch_file file;
+  comp::save(comp::plan{precision::bf16}, file.str());
+  torch::nn::Linear a{2, 2};
+  CHECK_THROWS_AS((lt::planned_region{{{"a", a}}, file.str(), {.match = lt::plan_match::by_name}}), comp::file_error);
+}
+
+TEST_CASE("several threads may enter a planned region once its first step is known, not before") {
+  const scratch_file file;
+  torch::manual_seed(1);
+  const job it = mlp(6, 64);
+  save_low(it, file.str());
+  lt::planned_region planned{{{"", *it.model}}, file.str(), {.program = {.weights = lt::weight_casts::keep}}};
+  {
+    const auto on = planned.enter();
+    std::string refused;
+    std::thread{[&] {
+      try {
+        (void)planned.enter();
+      } catch (const comp::error& e) {
+        refused = e.what();
+      }
+    }}.join();
+    CHECK(refused.find("entered by a second thread while the operators of a first step are recorded") !=
+          std::string::npos);
+    it.loss();
+  }
+  const auto run = [&] {
+    const auto on = planned.enter();
+    return it.loss();
+  };
+  const auto expected = run().item<double>();
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong = 0;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) {
+        const at::Tensor loss = run();
+        if (loss.item<double>() != expected) ++wrong;
+        (void)torch::autograd::grad({loss}, it.model->parameters());
+      }
+    });
+  }
+  for (std::thread& each : threads) each.join();
+  CHECK(wrong == 0);
+}
