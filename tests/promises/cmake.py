@@ -41,6 +41,6 @@ with tempfile.TemporaryDirectory() as name:
     installed = f'-DCMAKE_PREFIX_PATH={prefix}'
     built_and_run(folder / 'found', components, installed)
     built_and_run(folder / 'beside', [], f'-DCOMP_SOURCE={root}')
-    refused(folder / 'no', 'comp has no component mpi: it has host and libtorch', installed, '-DCOMP_COMPONENTS=mpi')
-    refused(folder / 'lost', 'no libtorch_cpu in COMP_LIBTORCH_PATH=/nowhere', installed, '-DCOMP_COMPONENTS=libtorch',
-            '-DCOMP_LIBTORCH_PATH=/nowhere')
+    refused(folder / 'no', 'this comp has no component mpi: it has host and libtorch', installed, '-DCOMP_COMPONENTS=mpi')
+    missing = 'no libtorch_cpu in COMP_LIBTORCH_PATH=/nowhere' if 'libtorch' in components else 'this comp has no component libtorch'
+    refused(folder / 'lost', missing, installed, '-DCOMP_COMPONENTS=libtorch', '-DCOMP_LIBTORCH_PATH=/nowhere')
