@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 # Builds and runs the consumer of tests/promises against the package.
-import pathlib
-
 from conan import ConanFile
 from conan.tools.build import can_run
 from conan.tools.cmake import CMake, cmake_layout
@@ -24,4 +22,4 @@ class Consumer(ConanFile):
 
     def test(self):
         if can_run(self):
-            self.run(str(pathlib.Path(self.cpp.build.bindir, 'consumer')), env='conanrun')
+            self.run(f'{self.cpp.build.bindir}/consumer', env='conanrun')
