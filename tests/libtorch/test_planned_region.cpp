@@ -287,9 +287,19 @@ TEST_CASE("the first operator that differs is named while the first forward runs
 TEST_CASE("a planned region waits for all segments, and forgets a first forward that failed") {
   torch::nn::Linear a{2, 2}, b{2, 2};
   const auto x = torch::ones({1, 2});
-  lt::planned_region planned{{{"a", a}, {"b", b}},
-                             comp::plan{precision::fp32, precision::bf16, precision::fp32, precision::fp16},
-                             {.segments = {"one", "two"}}};
+  const comp::plan low{precision::fp32, precision::bf16, precision::fp32, precision::fp16};
+  const scratch_file file;
+  program p;
+  p.name_parameters(*a, "a");
+  p.name_parameters(*b, "b");
+  p.record(true);
+  for (auto [segment, net] : {std::pair{"one", a}, {"two", b}}) {
+    const auto on = p.enter(segment);
+    net(x);
+  }
+  p.record(false);
+  comp::save(low, p.graph(), here(), file.str());
+  lt::planned_region planned{{{"a", a}, {"b", b}}, file.str(), {.segments = {"one", "two"}, .forced = true}};
   CHECK(planned.needs_scaling());
   const auto run = [&](const char* segment, torch::nn::Linear& net, bool fails = false) {
     const auto on = planned.enter(segment);
@@ -306,6 +316,26 @@ TEST_CASE("a planned region waits for all segments, and forgets a first forward 
   CHECK((run("one", a) == at::kBFloat16));
   CHECK(planned.planned());
   CHECK((run("two", b) == at::kHalf));
+
+  lt::planned_region alone{{{"a", a}}, comp::plan{precision::fp32, precision::bf16}};
+  for (const auto expected : {at::kFloat, at::kBFloat16}) {  // nothing says what its operators hand on
+    const auto on = alone.enter();
+    CHECK((a(x).scalar_type() == expected));
+  }
+}
+
+TEST_CASE("a first forward that autocast makes impossible, or that an exception ends, leaves nothing open") {
+  torch::nn::Linear a{2, 2};
+  const auto x = torch::ones({1, 2});
+  lt::planned_region planned{{{"a", a}}, comp::plan{precision::fp32, precision::bf16}};
+  {
+    const lt::autocast_guard other{at::kCPU};
+    CHECK_THROWS_AS((void)planned.enter(), comp::error);
+  }
+  for (const auto expected : {at::kFloat, at::kBFloat16}) {
+    const auto on = planned.enter();
+    CHECK((a(x).scalar_type() == expected));
+  }
 }
 
 TEST_CASE("a model's own conversions to a low format are recorded as they are, in FP32 where the file says so") {

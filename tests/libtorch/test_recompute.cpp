@@ -2,11 +2,13 @@
 // What a user's step may hold beside plain modules: recomputation, TorchScript, a scheduler.
 #include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/script.h>
+#include <unistd.h>
 
 #include <any>
 #include <comp/comp.hpp>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -176,7 +178,10 @@ TEST_CASE("a checkpoint's first step under a plan file is like the later ones, a
   program p;
   record(p, it);
   const comp::plan low = everywhere(p.graph(), precision::bf16);
-  lt::planned_region planned{{{"", *it.model}}, low};
+  const auto file = std::filesystem::temp_directory_path() / ("comp_recompute_" + std::to_string(::getpid()) + ".json");
+  comp::save(low, p.graph(), lt::probe(at::kCPU), file.string());
+  lt::planned_region planned{{{"", *it.model}}, file.string()};
+  std::filesystem::remove(file);
   std::vector<double> losses;
   for (int i = 0; i < 3; ++i) {
     torch::manual_seed(2);
@@ -202,12 +207,39 @@ TEST_CASE("a checkpoint's first step under a plan file is like the later ones, a
                        comp::error);
 
   const auto x = torch::ones({2, 2}), w = torch::ones({2, 2}).requires_grad_();
+  CHECK(lt::checkpoint([](const at::Tensor& h) { return h; }, x).requires_grad());
+  CHECK_FALSE(x.requires_grad());
   const auto y = lt::checkpoint([&](const at::Tensor& h) { return torch::mm(h, w); }, x);
   x.add_(1);
   CHECK_THROWS_WITH_AS(y.sum().backward(), doctest::Contains("input 0 of a checkpoint was written in place since"),
                        comp::error);
   const torch::NoGradGuard no_gradients;
   CHECK_FALSE(lt::checkpoint([&](const at::Tensor& h) { return torch::mm(h, w); }, x).requires_grad());
+}
+
+TEST_CASE("a trainer's times, errors and losses are those of a step that runs parts again") {
+  std::vector<std::vector<double>> curves;
+  for (const bool again : {false, true}) {
+    torch::manual_seed(4);
+    const auto net = std::make_shared<blocks>(again);
+    torch::optim::SGD optimizer{net->parameters(), torch::optim::SGDOptions{0.05}};
+    const auto x = torch::randn({64, 32});
+    lt::setup setup{.modules = {{"net", *net}}, .optimizers = {&optimizer}};
+    setup.choices = lt::executor_choices::fixed;
+    lt::trainer trainer{
+        setup, lt::tensor_batches(x, x, {.batch = 16}), [&](lt::step& s, const torch::data::Example<>& batch) {
+          s.backward(s.forward([&] { return torch::mse_loss(net->forward(batch.data), batch.target); }));
+          s.update(optimizer);
+        }};
+    const auto product = index_of(trainer.graph(), "net.block1.0.addmm");
+    REQUIRE(product < trainer.graph().size());
+    CHECK(trainer.sensitivity(precision::bf16)[product].gradient > 0);
+    CHECK(trainer.profile()[product].backward > 0);
+    trainer.set_precision(lowered(trainer.graph(), precision::bf16, "addmm"));
+    torch::manual_seed(5);
+    curves.push_back(trainer.run_epoch().curve);
+  }
+  CHECK(curves[0] == curves[1]);
 }
 
 TEST_CASE("a checkpoint of the user's own, and operators in any Function, run in FP32 both times") {

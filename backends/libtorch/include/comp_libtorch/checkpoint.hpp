@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include <algorithm>
 #include <comp_libtorch/autocast_guard.hpp>
 #include <comp_libtorch/cast.hpp>
 #include <comp_libtorch/generators.hpp>
@@ -72,6 +73,7 @@ struct checkpoint_node final : torch::autograd::Node {
     require<error>(work != nullptr,
                    "a second backward through a checkpoint (what it needs was freed by the first): keep it with "
                    "retain_graph");
+    if (!gradients.front().defined()) return torch::autograd::variable_list(inputs.size());
     const at::AutoGradMode with_gradients{true};
     std::vector<at::Tensor> given;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -84,12 +86,7 @@ struct checkpoint_node final : torch::autograd::Node {
     const at::Tensor result = conditions->again(work, given);
     if (result.requires_grad()) torch::autograd::backward({result}, {gradients.front()});
     torch::autograd::variable_list found;
-    for (std::size_t i = 0; i < given.size(); ++i) {
-      if (task_should_compute_output(i) || given[i].grad().defined())
-        found.push_back(given[i].grad());
-      else
-        found.emplace_back();
-    }
+    for (const at::Tensor& input : given) found.push_back(input.grad());
     return found;
   }
   void release_variables() override {
@@ -100,9 +97,10 @@ struct checkpoint_node final : torch::autograd::Node {
   std::string name() const override { return "comp::checkpoint"; }
 };
 
-/// A tensor of its own, so that it can have a node.
-inline at::Tensor own(at::Tensor result) {
-  return result.requires_grad() || result.is_view() ? result.detach() : result;
+/// `result` as a tensor of its own, so that it can have a node.
+inline at::Tensor own(at::Tensor result, const std::vector<at::Tensor>& inputs) {
+  const bool passed = std::ranges::any_of(inputs, [&](const at::Tensor& input) { return input.is_same(result); });
+  return passed || result.requires_grad() || result.is_view() ? result.detach() : result;
 }
 
 inline at::Tensor checkpointed(checkpointed_work work, std::vector<at::Tensor> inputs) {
@@ -115,7 +113,7 @@ inline at::Tensor checkpointed(checkpointed_work work, std::vector<at::Tensor> i
     const at::NoGradGuard no_gradients;
     const auto outer = std::exchange(in_checkpoint, true);
     const auto leave = c10::make_scope_exit([&] { in_checkpoint = outer; });
-    result = own(work(inputs));
+    result = own(work(inputs), inputs);
   }
   for (const at::Tensor& input : inputs) {
     node->add_next_edge(input.requires_grad() ? torch::autograd::impl::gradient_edge(input) : torch::autograd::Edge{});
@@ -130,9 +128,9 @@ inline at::Tensor checkpointed(checkpointed_work work, std::vector<at::Tensor> i
 }  // namespace detail
 
 /// Runs `work` on `inputs` and keeps nothing that its backward needs: that runs it again, on the same inputs and random
-/// numbers. Returns: what `work` returns, a floating tensor. Gradients reach `inputs` and every parameter that `work`
-/// reads; torch::autograd::grad for those parameters does not (call backward()).
-/// Throws: `error` in the backward where an input was written meanwhile, or the plan of the region has changed.
+/// numbers. Returns: what `work` returns, a floating tensor. Gradients reach `inputs` (tensors that are defined) and
+/// every parameter that `work` reads; torch::autograd::grad for those parameters does not (call backward()). Throws:
+/// `error` in the backward where an input was written meanwhile, or the plan of the region has changed.
 template <class F, std::convertible_to<at::Tensor>... Inputs>
 requires std::invocable<F&, const Inputs&...> at::Tensor checkpoint(F work, const Inputs&... inputs) {
   const auto call = [work = std::move(work)](const std::vector<at::Tensor>& given) mutable {

@@ -48,7 +48,7 @@ class executor final : public session {
         life_{std::move(life)} {}
 
   resumption from_here() const override {
-    return [context = context_, program = std::weak_ptr{code_}, next = next_,
+    return [context = context_, program = std::weak_ptr{code_}, life = life_, next = next_,
             segment = std::string{context_.segment}]() -> std::unique_ptr<session> {
       const auto same = program.lock();
       require<error>(
@@ -56,7 +56,7 @@ class executor final : public session {
           "a checkpoint of region \"{}\" is to be run again, and the plan has changed since (it would not be "
           "what was run): call backward() before the plan changes",
           segment);
-      auto again = std::make_unique<executor>(context, same, nullptr);
+      auto again = std::make_unique<executor>(context, same, life);
       again->next_ = next;
       again->is_again_ = true;
       return again;
@@ -70,7 +70,7 @@ class executor final : public session {
     if (now.opens) return open(now, keys, stack);
     if (context_.seen != nullptr) return run_seen(now, stack);
     if (life_ != nullptr) return run_watched(now, stack);
-    if (context_.errors != nullptr && (*context_.graph)[now.index].choosable) {
+    if (context_.errors != nullptr && (*context_.graph)[now.index].choosable && !in_checkpoint) {
       return context_.errors->run(op, now.index, stack);
     }
     if (now.slots != 0) cast_inputs(now, stack);

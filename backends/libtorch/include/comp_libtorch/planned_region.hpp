@@ -6,9 +6,9 @@
 //     { auto on = planned.enter(); loss = cross_entropy(net->forward(batch.data), batch.target); }
 //     loss.backward();  optimizer.step();  optimizer.zero_grad();
 //   }
-// Weights may be written between regions in any way. The first forward of each segment runs under the plan, too, and
-// each of its operators is held against the file as it comes by. Plans with FP16 want a grad_scaler around backward and
-// step: needs_scaling().
+// Weights may be written between regions in any way. The first forward of each segment runs under the plan of a file,
+// too, and each of its operators is held against that as it comes by; a plan alone is first recorded in FP32. Plans
+// with FP16 want a grad_scaler around backward and step: needs_scaling().
 #pragma once
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -106,7 +106,11 @@ class planned_region {
     if (!settings_.forced) require_useful();
     if (settings_.choices == planned_choices::measured) require_one_rank("planned_choices::measured");
     for (const named_module& m : models) program_.name_parameters(*m.module, m.name);
-    program_.record_under(first());
+    if (listing_.operators) {
+      program_.record_under(first());
+    } else {
+      program_.record(true);  // nothing says what its operators hand on
+    }
   }
 
   /// As program::enter. Throws: `plan_error`, naming the first operator that differs, when the plan is not one for the
@@ -148,7 +152,7 @@ class planned_region {
     return chosen;
   }
 
-  /// What an operator gets that comes by for the first time.
+  /// What an operator gets that comes by for the first time. Requires: the file lists them.
   detail::first_plan first() const {
     detail::first_plan plan;
     for (std::size_t i = 0; listing_.runs_autocast() && i < listing_.size(); ++i) {
@@ -164,7 +168,7 @@ class planned_region {
     } else {
       plan.choose = [this](std::size_t i, const op_info& op) {
         listing_.require_operator(i, op.name, op.kind);
-        return detail::first_choice{listing_.chosen(i), listing_.operators && (*listing_.operators)[i].hands_on_fp32};
+        return detail::first_choice{listing_.chosen(i), (*listing_.operators)[i].hands_on_fp32};
       };
     }
     return plan;

@@ -159,8 +159,13 @@ class program {
   }
 
   region begun(std::unique_ptr<detail::session> made) {
-    made->require_no_autocast();
-    scripts_.forget_optimized();
+    try {
+      made->require_no_autocast();
+      scripts_.forget_optimized();
+    } catch (...) {
+      made->end(true);
+      throw;
+    }
     return region{std::move(made)};
   }
 
