@@ -14,6 +14,8 @@
 #include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp/core/plan.hpp>
+#include <comp/files/file.hpp>
+#include <comp/files/json.hpp>
 #include <comp/files/plan_file.hpp>
 #include <comp/policy/tensor_core.hpp>
 #include <comp_libtorch/hardware.hpp>
@@ -46,13 +48,12 @@ struct planned_settings {
 /// The precisions of a plan file's operators, by name and kind, for a graph that need not be the file's.
 /// Throws: `file_error` for a file without a list of operators; unless `forced`, `plan_error` where the file knows no
 /// choosable operator of the graph.
-template <class Json = json>
-loaded_plan load_plan_by_name(const std::string& path, const op_graph& graph, bool forced = false) {
+inline loaded_plan load_plan_by_name(const std::string& path, const op_graph& graph, bool forced = false) {
   const json_place place{path, 0, "save the plan again with comp::save, together with its graph"};
-  const Json document = parse_json<Json>(comp::detail::read_file(path, comp::detail::plan_file_limit), place);
+  const json document = parse_json(comp::detail::read_file(path, comp::detail::plan_file_limit), place);
   std::map<std::pair<std::string, std::string>, precision> known;
-  const basic_json_reader<Json> from{document, place};
-  from["operators"].each([&](const basic_json_reader<Json>& op) {
+  const json_reader from{document, place};
+  from["operators"].each([&](const json_reader& op) {
     const auto low = precision_of(std::string_view{op["precision"].text()});
     if (!low) op["precision"].fail("the name of a precision");
     known[{op["name"].text(), op["kind"].text()}] = *low;
