@@ -204,7 +204,7 @@ TEST_CASE("a search leaves out what this machine has no units for, unless it is 
   classification user;
   lt::trainer trainer{user.setup, user.batches, user.make_step()};
   comp::search_settings settings;
-  const auto searched = comp::searched_precisions(trainer, settings);
+  const auto searched = comp::searched_precisions(comp::trainer_of{trainer}, settings);
   for (const precision p : trainer.supported_precisions()) {
     if (p == precision::fp32) continue;
     CAPTURE(comp::name(p));
@@ -212,5 +212,6 @@ TEST_CASE("a search leaves out what this machine has no units for, unless it is 
     CHECK((std::ranges::find(searched, p) != searched.end()) == fast);
   }
   settings.precisions = {precision::fp16};
-  CHECK((comp::searched_precisions(trainer, settings) == std::vector{precision::fp32, precision::fp16}));
+  CHECK((comp::searched_precisions(comp::trainer_of{trainer}, settings) ==
+         std::vector{precision::fp32, precision::fp16}));
 }

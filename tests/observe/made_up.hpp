@@ -124,6 +124,7 @@ inline comp::outcome outcome(std::size_t operators) {
   for (int i = 0; i < 6; ++i) one(stage::batches, i % 2 == 0 ? best : rules, 0.03 + 0.001 * i);
   o.contest = {contestant("fp32", fp32, 0.050, 1), contestant("rule-based bf16", rules, 0.036, 2),
                contestant("comp", best, 0.031, 3)};
+  o.contest[1].rule_based = true;
   for (std::size_t round = 0; round < 20; ++round) {
     for (const auto& c : o.contest) one(stage::contest, c.plan, c.seconds[round], c.label);
   }

@@ -161,6 +161,15 @@ TEST_CASE("a rule-based plan that left the contest is no peer") {
   CHECK(has(comp::table(o), "out_of_memory"));
 }
 
+TEST_CASE("who is rule-based is said by the contestant, not by its label") {
+  comp::outcome o = found;
+  o.contest[1].label = "theirs";
+  CHECK(comp::summary(o)["rule_based"] == "theirs");
+  o.contest[1].label = "rule-based, says its author";
+  o.contest[1].rule_based = false;
+  CHECK(comp::summary(o)["rule_based"].is_null());
+}
+
 TEST_CASE("the winner may be FP32 or the rule-based plan itself") {
   CHECK(comp::summary(made_up::fp32_wins(12))["comp"] == "fp32");
   comp::outcome o = found;

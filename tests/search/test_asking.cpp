@@ -2,6 +2,9 @@
 // Strategies with a mistake, and times that say nothing: what a search makes of them.
 #include <doctest/doctest.h>
 
+#include <comp/search/asking.hpp>
+#include <comp/search/noise.hpp>
+
 #include "fake_search.hpp"
 
 using comp::plan;

@@ -127,7 +127,7 @@ constexpr std::array only_fp8{precision::fp8_e4m3};
 }  // namespace
 
 TEST_CASE("operators are searched in the precisions that the backend runs them in, and in no other") {
-  const partly some{fake::sized_chain({"deny", "deny8", "allow", "allow8", "relu", "relu8"})};
+  partly some{fake::sized_chain({"deny", "deny8", "allow", "allow8", "relu", "relu8"})};
   const auto levels = [&](const comp::search_space& space) {
     std::vector<std::string> all(some.operators.size(), "-");
     for (const auto& group : space.groups()) {
@@ -140,12 +140,12 @@ TEST_CASE("operators are searched in the precisions that the backend runs them i
   };
   using list = std::vector<std::string>;
   const auto made = [&](std::span<const precision> lows) {
-    const comp::op_support runs{some, some.operators, lows};
+    const comp::op_support runs{comp::trainer_of{some}, some.operators, lows};
     return comp::make_candidate_space(fake::lists{}, some.operators,
                                       {.kind = comp::device_kind::cuda, .compute_capability = 90}, lows, tie::none,
                                       runs);
   };
-  const comp::op_support runs{some, some.operators, bf16_and_fp8};
+  const comp::op_support runs{comp::trainer_of{some}, some.operators, bf16_and_fp8};
   const auto both = made(bf16_and_fp8);
   CHECK(levels(both.space) == list{"1b", "1be", "-", "be", "-", "-"});
   CHECK(both.space.conservative().str() == "11bb11");
@@ -159,8 +159,9 @@ TEST_CASE("operators are searched in the precisions that the backend runs them i
 }
 
 TEST_CASE("what stands in for a precision that an operator lacks is the first searched one that it has") {
-  const partly some{fake::chain({"a", "a8"})};
-  const comp::op_support with_bf16{some, some.operators, bf16_and_fp8}, without{some, some.operators, only_fp8}, all;
+  partly some{fake::chain({"a", "a8"})};
+  const comp::op_support with_bf16{comp::trainer_of{some}, some.operators, bf16_and_fp8},
+      without{comp::trainer_of{some}, some.operators, only_fp8}, all;
   const comp::plan fp8{{precision::fp8_e4m3, precision::fp8_e4m3}};
   CHECK(with_bf16.applied_to(fp8).str() == "be");
   CHECK(without.applied_to(fp8).str() == "1e");
@@ -173,8 +174,8 @@ TEST_CASE("a policy that pins an operator where the backend does not run it is r
   const auto graph = fake::sized_chain({"fix.conv"});
   struct never : partly {
     bool supports(const comp::op_info&, precision p) const { return p != precision::bf16; }
-  } const none{{graph}};
-  const comp::op_support runs{none, graph, only_bf16};
+  } none{{graph}};
+  const comp::op_support runs{comp::trainer_of{none}, graph, only_bf16};
   const auto made = comp::make_candidate_space(fake::lists{}, graph, {}, only_bf16, tie::none, runs);
   CHECK_THROWS_WITH_AS(
       require_supported(made, graph, std::array{precision::fp32, precision::bf16}, runs),

@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <comp/search/check.hpp>
+#include <comp/search/mistakes.hpp>
+#include <comp/search/signature.hpp>
 #include <stdexcept>
 
 #include "fake_search.hpp"
@@ -216,10 +218,11 @@ TEST_CASE("the look at the start costs two batches, which are undone and paid fo
 }
 
 TEST_CASE("a training without a signature is identified by its type, its batches and FP32's first losses") {
+  fake::trainer trainer{sound()};
   comp::outcome log;
   log.graph = sound().graph;
   log.batches_per_epoch = 10;
-  const std::string said = comp::search_signature(fake::trainer{sound()}, log, {}, {1, 0.99});
+  const std::string said = comp::search_signature(comp::trainer_of{trainer}, log, {}, {1, 0.99});
   CHECK(has(said, "; backend=type fake::trainer; batches=10; losses=1,0.99; "));
 }
 

@@ -23,7 +23,8 @@ struct bench {
   fake::watcher watcher = {};
   comp::observer_list<fake::watcher> observers{watcher};
   comp::outcome log = {.baseline = {.loss = 1}, .tolerance = 1000};
-  comp::evaluator<Trainer, comp::observer_list<fake::watcher>> run{trainer, observers, log};
+  comp::trainer_of<Trainer> erased{trainer};
+  comp::evaluator run{erased, observers, log};
 };
 
 struct scoring_trainer : fake::trainer {
@@ -198,7 +199,7 @@ TEST_CASE("repeats are counted per stage and plan and go on from those in the lo
   CHECK(b.run.batch(stage::contest, parse_plan("b1"), "").repeat == 0);
   CHECK(b.run.batch(stage::batches, parse_plan("11"), "").repeat == 0);
   CHECK(b.run.batch(stage::batches, parse_plan("b1"), "").repeat == 1);
-  comp::evaluator<fake::trainer, comp::observer_list<fake::watcher>> later{b.trainer, b.observers, b.log};
+  comp::evaluator later{b.erased, b.observers, b.log};
   const trial next = later.next_epoch(stage::training, parse_plan("b1"), never);
   CHECK(next.number == 4);
   CHECK(later.batch(stage::batches, parse_plan("b1"), "").repeat == 2);

@@ -3,7 +3,9 @@
 
 #include <cmath>
 #include <comp/search/fallbacks.hpp>
+#include <comp/search/guard.hpp>
 #include <comp/search/post_training.hpp>
+#include <comp/search/run_samples.hpp>
 #include <cstdint>
 #include <functional>
 #include <random>
@@ -36,7 +38,8 @@ TEST_CASE("the ladder gives up deny-operators, then all but allow-operators, the
     std::vector<comp::decision> decisions;
     for (const auto c : said) decisions.push_back({.category = c});
     std::vector<std::string> rungs;
-    for (const auto& p : comp::conservative_ladder(parse_plan(plan), decisions)) rungs.push_back(p.str());
+    const comp::plan from = parse_plan(plan);
+    for (const auto& p : comp::conservative_ladder(from, decisions, comp::plan{from.size()})) rungs.push_back(p.str());
     return rungs;
   };
   using enum category;

@@ -17,8 +17,6 @@ using comp::status;
 
 namespace {
 
-using evaluator = comp::evaluator<fake::trainer, comp::observer_list<fake::watcher>>;
-
 struct track {
   explicit track(std::map<std::string, double> seconds, std::uint64_t seed = 1)
       : trainer{{.graph = fake::chain({"a", "b", "c"}),
@@ -28,12 +26,13 @@ struct track {
   fake::watcher watcher = {};
   comp::observer_list<fake::watcher> observers{watcher};
   comp::outcome log = {};
-  evaluator run{trainer, observers, log};
+  comp::trainer_of<fake::trainer> erased{trainer};
+  comp::evaluator run{erased, observers, log};
 
   std::vector<racer> race(const std::vector<std::string>& plans, bool leave, std::size_t rounds = 20) {
     std::vector<racer> racers;
     for (const auto& p : plans) racers.push_back({.plan = parse_plan(p), .label = p});
-    comp::race<evaluator>{run, stage::contest, {}, rounds}(racers, leave);
+    comp::race{run, stage::contest, {}, rounds}(racers, leave);
     return racers;
   }
 };
@@ -234,7 +233,7 @@ TEST_CASE("batches of plans that are known to train are kept, others are undone"
     CAPTURE(trains);
     track t{{{"111", 1.0}, {"b11", 0.9}}};
     std::vector<racer> racers{{.plan = parse_plan("111")}, {.plan = parse_plan("b11")}};
-    comp::race<evaluator>{t.run, stage::contest, {}, 6, {.trains = trains}}(racers, false);
+    comp::race{t.run, stage::contest, {}, 6, {.trains = trains}}(racers, false);
     CHECK(t.trainer.weights().steps == (trains ? t.trainer.count().batches : 0));
     CHECK(t.run.trained().batches == static_cast<std::int64_t>(t.trainer.weights().steps));
     CHECK(t.trainer.count().batches == 2 * 6 + 2);  // each plan's first is not timed
@@ -246,7 +245,7 @@ TEST_CASE("where batches differ in length all plans of a round run the same one,
   track t{{{"111", 1.0}, {"b11", 0.97}, {"bb1", 0.95}}};
   t.trainer.change().length = lengths;
   std::vector<racer> racers{{.plan = parse_plan("111")}, {.plan = parse_plan("b11")}, {.plan = parse_plan("bb1")}};
-  comp::race<evaluator>{t.run, stage::contest, {}, 8, {.trains = true, .same_batches = true}}(racers, false);
+  comp::race{t.run, stage::contest, {}, 8, {.trains = true, .same_batches = true}}(racers, false);
   for (std::size_t round = 0; round < racers[0].seconds.size(); ++round) {
     CHECK(racers[1].seconds[round] == doctest::Approx(0.97 * racers[0].seconds[round]));
     CHECK(racers[2].seconds[round] == doctest::Approx(0.95 * racers[0].seconds[round]));
@@ -261,7 +260,7 @@ TEST_CASE("stage 2 keeps the conservative plan when another is faster by noise a
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     track t{{{"111", 1.0}, {"b11", 1.0}}, seed};
     t.trainer.change().noise = 0.2;
-    moved += comp::stage_two<evaluator>{t.run, t.log, {}}(comp::strategy::greedy{}, one_choice()).count_low() > 0;
+    moved += comp::stage_two{t.run, t.log, {}}(comp::strategy::greedy{}, one_choice()).count_low() > 0;
   }
   CHECK(moved <= 8);  // by the medians alone it would be 20
 }
@@ -272,7 +271,7 @@ TEST_CASE("a strategy is told that a plan is clearly faster only when the interv
     track t{{{"111", 1.0}, {"b11", 1.0}}, seed};
     t.trainer.change().noise = 0.2;
     std::vector<comp::trial> told;
-    (void)comp::stage_two<evaluator>{t.run, t.log, {}}(listening{&told}, one_choice());
+    (void)comp::stage_two{t.run, t.log, {}}(listening{&told}, one_choice());
     REQUIRE(told.size() == 2);
     clearly += clearly_faster(told[1], told[0]);
   }
@@ -293,7 +292,7 @@ TEST_CASE("stage 2 compares plans of different races although the machine drifts
     CAPTURE(drift);
     track t{seconds};
     t.trainer.change().drift = drift;
-    CHECK(comp::stage_two<evaluator>{t.run, t.log, {}}(comp::strategy::exhaustive{}, space).str() == "0b0");
+    CHECK(comp::stage_two{t.run, t.log, {}}(comp::strategy::exhaustive{}, space).str() == "0b0");
   }
 }
 
@@ -302,11 +301,11 @@ TEST_CASE("stage 2 leaves a conservative plan that fails for one that runs") {
   t.trainer.change().before_batch = [](const comp::plan& p, std::uint64_t) {
     if (p.count_low() == 0) throw comp::out_of_memory{"FP32 does not fit"};
   };
-  CHECK(comp::stage_two<evaluator>{t.run, t.log, {}}(comp::strategy::greedy{}, one_choice()).str() == "b11");
+  CHECK(comp::stage_two{t.run, t.log, {}}(comp::strategy::greedy{}, one_choice()).str() == "b11");
 }
 
 TEST_CASE("stage 2 of a space without groups runs nothing") {
   track t{{}};
-  CHECK(comp::stage_two<evaluator>{t.run, t.log, {}}(comp::strategy::greedy{}, {parse_plan("b1b"), {}}).str() == "b1b");
+  CHECK(comp::stage_two{t.run, t.log, {}}(comp::strategy::greedy{}, {parse_plan("b1b"), {}}).str() == "b1b");
   CHECK(t.trainer.count().batches == 0);
 }

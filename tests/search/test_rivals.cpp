@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <comp/observe/summary.hpp>
-#include <comp/search/entrants.hpp>
+#include <comp/search/rivals.hpp>
 #include <comp/systems/system_rules.hpp>
 
 #include "fake_search.hpp"
@@ -49,12 +49,15 @@ TEST_CASE("a rival is timed in the contest, and equal plans share a row and are 
   const auto found = search_with(trainer, against({{"mine", parse_plan("11b1")},
                                                    {"yours", parse_plan("11b1")},
                                                    {"rule-based tvm bf16", parse_plan("11bb")},
-                                                   {"rule-based paddle OD bf16", parse_plan("1111")},
+                                                   {"rule-based paddle OD bf16", parse_plan("1111"), true},
                                                    {"my best", parse_plan("1bbb")}}));
   CHECK(found.plan.str() == "1bbb");
   CHECK(labels_of(found) == std::vector<std::string>{"fp32 = rule-based paddle OD bf16",
                                                      "rule-based bf16 = tvm bf16 = comp stage 1", "mine = yours",
                                                      "my best = comp"});
+  CHECK(found.contest[0].rule_based);  // as the rival that shares its row
+  CHECK(found.contest[1].rule_based);
+  CHECK_FALSE(found.contest[2].rule_based);
   for (const auto& c : found.contest) {
     CAPTURE(c.label);
     CHECK(c.seconds.size() >= 6);

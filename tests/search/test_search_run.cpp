@@ -2,6 +2,7 @@
 // How a search behaves to those who watch, stop and resume it, and that it keeps its promises on random models.
 #include <doctest/doctest.h>
 
+#include <comp/autocast/rule_plan.hpp>
 #include <comp/strategy/exhaustive.hpp>
 
 #include "fake_search.hpp"

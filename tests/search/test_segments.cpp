@@ -176,9 +176,9 @@ TEST_CASE("a segment follows its neighbours only in what its operators run in") 
     bool supports(const comp::op_info& op, comp::precision p) const {
       return p != comp::precision::fp8_e4m3 || op.kind == "linear";
     }
-  } const some{fake::chain({"linear", "relu", "linear", "relu", "linear", "linear"})};
+  } some{fake::chain({"linear", "relu", "linear", "relu", "linear", "linear"})};
   const std::vector lows{comp::precision::bf16, comp::precision::fp8_e4m3};
-  const comp::op_support runs{some, some.operators, lows};
+  const comp::op_support runs{comp::trainer_of{some}, some.operators, lows};
   const auto made =
       comp::make_segment_space(some.operators, roles("dududu"), comp::parse_plan("e1e111"), tie::none, runs);
   CHECK(made.kinds[1] == segment_kind::follows);  // between FP8: BF16

@@ -14,10 +14,10 @@ struct signed_trainer : fake::trainer {
   std::string signature() const { return "batch=64, seed=1"; }
 };
 
-std::string signature_of(const auto& trainer, const fake::world& world, const comp::search_settings& settings = {}) {
+std::string signature_of(auto trainer, const fake::world& world, const comp::search_settings& settings = {}) {
   comp::outcome log;
   log.graph = world.graph;
-  return comp::search_signature(trainer, log, settings);
+  return comp::search_signature(comp::trainer_of{trainer}, log, settings);
 }
 
 }  // namespace
@@ -25,12 +25,15 @@ std::string signature_of(const auto& trainer, const fake::world& world, const co
 TEST_CASE("FP32 comes first among the precisions that are searched, none twice") {
   fake::world world;
   world.precisions = {precision::fp16, precision::fp32, precision::bf16};
-  const fake::trainer trainer{world};
-  CHECK(comp::searched_precisions(trainer, {}) == std::vector{precision::fp32, precision::fp16, precision::bf16});
+  fake::trainer trainer{world};
+  fake::minimal_trainer minimal{world};
+  CHECK(comp::searched_precisions(comp::trainer_of{trainer}, {}) ==
+        std::vector{precision::fp32, precision::fp16, precision::bf16});
   comp::search_settings settings;
   settings.precisions = {precision::bf16, precision::bf16};
-  CHECK(comp::searched_precisions(trainer, settings) == std::vector{precision::fp32, precision::bf16});
-  CHECK(comp::searched_precisions(fake::minimal_trainer{world}, {}) ==
+  CHECK(comp::searched_precisions(comp::trainer_of{trainer}, settings) ==
+        std::vector{precision::fp32, precision::bf16});
+  CHECK(comp::searched_precisions(comp::trainer_of{minimal}, {}) ==
         std::vector{precision::fp32, precision::bf16, precision::fp16});
 }
 

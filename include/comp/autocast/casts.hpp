@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The casts that a plan needs: each tensor once per precision, shared by its readers, on the side of the views where it
-// moves fewer bytes; never back and forth. What a backend executes, and what a cost model charges.
+// moves fewer bytes; never back and forth. What a run of the plan costs in casts at least; the
+// native trainer and LibTorch place theirs as they run.
 // A cast reads the tensor that the kernel wrote, never another cast: FP16 out of an FP32 accumulator is not cast back.
 // Not here: casts that the model itself has: they run in every plan. Against TVM's (one per reader's argument and
 // precision) and TensorFlow's (one per output port): never more.

@@ -19,6 +19,7 @@ namespace comp {
 struct rival {
   std::string label = {};  // "rule-based tensorflow bf16"
   comp::plan plan = {};
+  bool rule_based = false;  // what a system's rules give without a search
 };
 
 /// Makes rivals of a model's operators and of the low precisions that are searched.

@@ -18,60 +18,52 @@
 
 namespace comp {
 
-template <class Json = json>
-Json json_of(double value) {
+inline json json_of(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
   return value;
 }
 
-template <class Json = json>
-Json json_of(const std::vector<double>& values) {
-  Json list = Json::array();
-  for (const double value : values) list.push_back(json_of<Json>(value));
+inline json json_of(const std::vector<double>& values) {
+  json list = json::array();
+  for (const double value : values) list.push_back(json_of(value));
   return list;
 }
 
-template <class Json = json>
-Json json_of(const interval& bounds) {
-  return json_of<Json>(std::vector<double>{bounds.low, bounds.high});
-}
+inline json json_of(const interval& bounds) { return json_of(std::vector<double>{bounds.low, bounds.high}); }
 
-template <class Json = json>
-Json json_of(const sample& s) {
-  Json to;
-  to["loss"] = json_of<Json>(s.loss);
-  to["seconds"] = json_of<Json>(s.seconds);
+inline json json_of(const sample& s) {
+  json to;
+  to["loss"] = json_of(s.loss);
+  to["seconds"] = json_of(s.seconds);
   to["batches"] = s.batches;
   to["peak_bytes"] = s.peak_bytes;
   to["status"] = name(s.status);
-  if (!s.losses.empty()) to["losses"] = json_of<Json>(s.losses);
-  if (!s.batch_seconds.empty()) to["batch_seconds"] = json_of<Json>(s.batch_seconds);
-  if (!s.curve.empty()) to["curve"] = json_of<Json>(s.curve);
-  for (const auto& curve : s.curves) to["curves"].push_back(json_of<Json>(curve));
-  if (s.score) to["score"] = json_of<Json>(*s.score);
+  if (!s.losses.empty()) to["losses"] = json_of(s.losses);
+  if (!s.batch_seconds.empty()) to["batch_seconds"] = json_of(s.batch_seconds);
+  if (!s.curve.empty()) to["curve"] = json_of(s.curve);
+  for (const auto& curve : s.curves) to["curves"].push_back(json_of(curve));
+  if (s.score) to["score"] = json_of(*s.score);
   if (!s.message.empty()) to["message"] = s.message;
   return to;
 }
 
-template <class Json = json>
-Json json_of(const trial& t) {
-  Json to;
+inline json json_of(const trial& t) {
+  json to;
   to["number"] = t.number;
   to["stage"] = name(t.stage);
   to["plan"] = t.plan.str();
   to["repeat"] = t.repeat;
   to["accepted"] = t.accepted;
-  to["seconds"] = json_of<Json>(t.seconds);
-  to["bounds"] = json_of<Json>(t.bounds);
-  to["sample"] = json_of<Json>(t.sample);
+  to["seconds"] = json_of(t.seconds);
+  to["bounds"] = json_of(t.bounds);
+  to["sample"] = json_of(t.sample);
   if (!t.label.empty()) to["label"] = t.label;
   return to;
 }
 
-template <class Json = json>
-Json json_of(const hardware& h) {
-  Json to;
+inline json json_of(const hardware& h) {
+  json to;
   to["name"] = h.name;
   to["kind"] = name(h.kind);
   to["compute_capability"] = h.compute_capability;
@@ -82,31 +74,28 @@ Json json_of(const hardware& h) {
 
 /// {"images": {"value": "channels_last", "speedup": 1.12, "speedup_bounds": [1.08, 1.15]}}; no speed-up where none was
 /// measured.
-template <class Json = json>
-Json json_of(const execution& how) {
-  Json to = Json::object();
+inline json json_of(const execution& how) {
+  json to = json::object();
   for (const execution_choice& choice : how) {
-    Json& field = to[choice.name];
+    json& field = to[choice.name];
     field["value"] = choice.value;
     if (std::isnan(choice.gain.ratio)) continue;
-    field["speedup"] = json_of<Json>(choice.gain.ratio);
-    field["speedup_bounds"] = json_of<Json>(choice.gain.bounds);
+    field["speedup"] = json_of(choice.gain.ratio);
+    field["speedup_bounds"] = json_of(choice.gain.bounds);
   }
   return to;
 }
 
-template <class Json>
-interval interval_from(const basic_json_reader<Json>& from) {
+inline interval interval_from(const json_reader& from) {
   const auto ends = from.numbers();
   if (ends.size() != 2 || !(ends[0] <= ends[1])) from.fail("two numbers, the lower one first");
   return {ends[0], ends[1]};
 }
 
 /// Choices that no backend here knows are read, too: whoever runs the plan decides.
-template <class Json>
-execution execution_from(const basic_json_reader<Json>& from) {
+inline execution execution_from(const json_reader& from) {
   execution how;
-  from.each_field([&](const std::string& name, const basic_json_reader<Json>& field) {
+  from.each_field([&](const std::string& name, const json_reader& field) {
     field.only({"value", "speedup", "speedup_bounds"});
     execution_choice& choice = how.emplace_back(execution_choice{.name = name, .value = field["value"].text()});
     const auto speedup = field.find("speedup"), bounds = field.find("speedup_bounds");
@@ -118,8 +107,7 @@ execution execution_from(const basic_json_reader<Json>& from) {
   return how;
 }
 
-template <class Json>
-plan plan_from(const basic_json_reader<Json>& from) {
+inline plan plan_from(const json_reader& from) {
   const std::string_view letters = from.text();
   const std::string_view choices =
       letters.substr(0, letters.size() - (letters.ends_with(autocast_mark) ? autocast_mark.size() : 0));
@@ -129,8 +117,7 @@ plan plan_from(const basic_json_reader<Json>& from) {
   return parse_plan(letters);
 }
 
-template <class Json>
-sample sample_from(const basic_json_reader<Json>& from) {
+inline sample sample_from(const json_reader& from) {
   from.only({"loss", "seconds", "batches", "peak_bytes", "status", "losses", "batch_seconds", "curve", "curves",
              "score", "message"});
   constexpr auto most = std::numeric_limits<std::int64_t>::max();
@@ -144,15 +131,14 @@ sample sample_from(const basic_json_reader<Json>& from) {
   if (const auto list = from.find("batch_seconds")) s.batch_seconds = list->numbers();
   if (const auto list = from.find("curve")) s.curve = list->numbers();
   if (const auto lists = from.find("curves")) {
-    lists->each([&](const basic_json_reader<Json>& list) { s.curves.push_back(list.numbers()); });
+    lists->each([&](const json_reader& list) { s.curves.push_back(list.numbers()); });
   }
   if (const auto score = from.find("score")) s.score = score->number();
   if (const auto message = from.find("message")) s.message = message->text();
   return s;
 }
 
-template <class Json>
-trial trial_from(const basic_json_reader<Json>& from) {
+inline trial trial_from(const json_reader& from) {
   from.only({"number", "stage", "plan", "repeat", "accepted", "seconds", "bounds", "sample", "label"});
   constexpr std::int64_t most = std::int64_t{1} << 53;
   trial t;
@@ -168,15 +154,14 @@ trial trial_from(const basic_json_reader<Json>& from) {
   return t;
 }
 
-template <class Json>
-hardware hardware_from(const basic_json_reader<Json>& from) {
+inline hardware hardware_from(const json_reader& from) {
   from.only({"name", "kind", "compute_capability", "isa", "threads"});
   hardware h;
   h.name = from["name"].text();
   h.kind = from["kind"].template one_of<device_kind>(device_kind::cuda);
   h.compute_capability = static_cast<int>(from["compute_capability"].integer(0, 10'000));
   h.threads = static_cast<int>(from["threads"].integer(0, 1'000'000));
-  from["isa"].each([&](const basic_json_reader<Json>& feature) { h.isa.emplace_back(feature.text()); });
+  from["isa"].each([&](const json_reader& feature) { h.isa.emplace_back(feature.text()); });
   return h;
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads JSON that comes from outside: a value, the way to it and where its text stands, so that each error can say
 // `"search.jsonl" line 3: field sample.status is "great" (one of ok, diverged, ... is needed): <remedy>`.
-// Templates here and in the headers on top, so that who includes them but reads no file does not pay in compile time.
 // Readers live no longer than the document they read; a field's reader no longer than the reader it came from.
 #pragma once
 
@@ -33,44 +32,39 @@ struct json_place {
 };
 
 /// As text for a file: bytes that are no UTF-8 become U+FFFD instead of an exception.
-template <class Json = json>
-std::string json_text(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
+inline std::string json_text(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 /// A text from a file as a message shows it: in quotes, control characters escaped, and not too long.
-template <class Json = json>
-std::string in_quotes(std::string_view text, std::size_t most = 80) {
-  std::string shown = json_text<Json>(text.substr(0, most));
+inline std::string in_quotes(std::string_view text, std::size_t most = 80) {
+  std::string shown = json_text(text.substr(0, most));
   if (text.size() > most) shown.insert(shown.size() - 1, "...");
   return shown;
 }
 
-template <class Json>
-class basic_json_reader {
+class json_reader {
  public:
-  basic_json_reader(const Json& value, const json_place& place) : value_{value}, place_{place} {}
+  json_reader(const json& value, const json_place& place) : value_{value}, place_{place} {}
 
   /// Throws: `file_error`: this field is not what is `needed`.
   [[noreturn]] void fail(std::string_view needed) const {
     std::string found =
-        value_.is_structured() ? fmt::format("{} of {}", value_.type_name(), value_.size()) : json_text<Json>(value_);
+        value_.is_structured() ? fmt::format("{} of {}", value_.type_name(), value_.size()) : json_text(value_);
     if (found.size() > 60) found = found.substr(0, 57) + "...";
     const std::string at = path();
     throw file_error{fmt::format("{}: {} is {} ({} is needed): {}", place_.str(),
                                  at.empty() ? "the text" : "field " + at, found, needed, place_.remedy)};
   }
 
-  basic_json_reader operator[](std::string_view field) const {
+  json_reader operator[](std::string_view field) const {
     const auto* found = look_up(field);
     if (found == nullptr) fail(fmt::format("an object with field \"{}\"", field));
     return {*found, this, field, 0};
   }
 
   /// A field that need not be there.
-  std::optional<basic_json_reader> find(std::string_view field) const {
+  std::optional<json_reader> find(std::string_view field) const {
     const auto* found = look_up(field);
-    return found == nullptr ? std::nullopt : std::optional{basic_json_reader{*found, this, field, 0}};
+    return found == nullptr ? std::nullopt : std::optional{json_reader{*found, this, field, 0}};
   }
 
   /// Refuses fields of other names.
@@ -78,13 +72,13 @@ class basic_json_reader {
     if (!value_.is_object()) fail("an object");
     for (auto field = value_.begin(); field != value_.end(); ++field) {
       if (std::find(fields.begin(), fields.end(), field.key()) != fields.end()) continue;
-      basic_json_reader{field.value(), this, field.key(), 0}.fail(fmt::format("no such field, only {}", join(fields)));
+      json_reader{field.value(), this, field.key(), 0}.fail(fmt::format("no such field, only {}", join(fields)));
     }
   }
 
   /// A number, "nan", "inf" or "-inf".
   double number() const {
-    if (value_.is_number()) return value_.template get<double>();
+    if (value_.is_number()) return value_.get<double>();
     if (value_ == "nan") return std::numeric_limits<double>::quiet_NaN();
     if (value_ == "inf") return std::numeric_limits<double>::infinity();
     if (value_ == "-inf") return -std::numeric_limits<double>::infinity();
@@ -99,18 +93,17 @@ class basic_json_reader {
   }
 
   std::int64_t integer(std::int64_t least, std::int64_t most) const {
-    const bool fits = value_.is_number_unsigned()
-                          ? value_.template get<std::uint64_t>() <= static_cast<std::uint64_t>(most) &&
-                                value_.template get<std::int64_t>() >= least
-                          : value_.is_number_integer() && value_.template get<std::int64_t>() >= least &&
-                                value_.template get<std::int64_t>() <= most;
+    const bool fits =
+        value_.is_number_unsigned()
+            ? value_.get<std::uint64_t>() <= static_cast<std::uint64_t>(most) && value_.get<std::int64_t>() >= least
+            : value_.is_number_integer() && value_.get<std::int64_t>() >= least && value_.get<std::int64_t>() <= most;
     if (!fits) fail(fmt::format("a whole number from {} to {}", least, most));
-    return value_.template get<std::int64_t>();
+    return value_.get<std::int64_t>();
   }
 
   bool boolean() const {
     if (!value_.is_boolean()) fail("true or false");
-    return value_.template get<bool>();
+    return value_.get<bool>();
   }
 
   const std::string& text() const {
@@ -123,7 +116,7 @@ class basic_json_reader {
   void each(F&& f) const {
     if (!value_.is_array()) fail("a list");
     std::size_t index = 0;
-    for (const Json& element : value_) f(basic_json_reader{element, this, {}, index++});
+    for (const json& element : value_) f(json_reader{element, this, {}, index++});
   }
 
   /// Calls `f` with the name of each field of an object and a reader for it.
@@ -131,12 +124,12 @@ class basic_json_reader {
   void each_field(F&& f) const {
     if (!value_.is_object()) fail("an object");
     for (auto field = value_.begin(); field != value_.end(); ++field)
-      f(field.key(), basic_json_reader{field.value(), this, field.key(), 0});
+      f(field.key(), json_reader{field.value(), this, field.key(), 0});
   }
 
   std::vector<double> numbers() const {
     std::vector<double> values;
-    each([&](const basic_json_reader& element) { values.push_back(element.number()); });
+    each([&](const json_reader& element) { values.push_back(element.number()); });
     return values;
   }
 
@@ -152,10 +145,10 @@ class basic_json_reader {
   }
 
  private:
-  basic_json_reader(const Json& value, const basic_json_reader* parent, std::string_view field, std::size_t index)
+  json_reader(const json& value, const json_reader* parent, std::string_view field, std::size_t index)
       : value_{value}, place_{parent->place_}, parent_{parent}, field_{field}, index_{index} {}
 
-  const Json* look_up(std::string_view field) const {
+  const json* look_up(std::string_view field) const {
     if (!value_.is_object()) fail("an object");
     const auto found = value_.find(std::string{field});
     return found == value_.end() ? nullptr : &*found;
@@ -172,31 +165,27 @@ class basic_json_reader {
     const std::string before = parent_->path();
     if (field_.empty()) return fmt::format("{}[{}]", before, index_);
     const bool plain = std::ranges::all_of(field_, [](char c) { return c > ' ' && c <= '~'; }) && field_.size() < 80;
-    return fmt::format("{}{}{}", before, before.empty() ? "" : ".",
-                       plain ? std::string{field_} : in_quotes<Json>(field_));
+    return fmt::format("{}{}{}", before, before.empty() ? "" : ".", plain ? std::string{field_} : in_quotes(field_));
   }
 
-  const Json& value_;
+  const json& value_;
   const json_place& place_;
-  const basic_json_reader* parent_ = nullptr;
+  const json_reader* parent_ = nullptr;
   std::string_view field_ = {};
   std::size_t index_ = 0;
 };
 
-using json_reader = basic_json_reader<json>;
-
 /// The document of a JSON text from outside.
 /// Throws: `file_error` where it is no JSON or nested more than 16 deep.
-template <class Json = json>
-Json parse_json(std::string_view text, const json_place& place) {
-  const auto shallow = [&](int depth, typename Json::parse_event_t, Json&) {
+inline json parse_json(std::string_view text, const json_place& place) {
+  const auto shallow = [&](int depth, typename json::parse_event_t, json&) {
     require<file_error>(depth <= 16, "{}: lists nested more than 16 deep (comp never writes that): {}", place.str(),
                         place.remedy);
     return true;
   };
   try {
-    return Json::parse(text.begin(), text.end(), shallow);
-  } catch (const typename Json::exception& e) {
+    return json::parse(text.begin(), text.end(), shallow);
+  } catch (const typename json::exception& e) {
     throw file_error{
         fmt::format("{}: no JSON ({}): {}", place.str(), std::string_view{e.what()}.substr(0, 160), place.remedy)};
   }

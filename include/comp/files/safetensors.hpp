@@ -40,10 +40,9 @@ inline constexpr std::size_t tensor_header_limit = std::size_t{100} << 20;  // a
 inline constexpr std::string_view metadata_field = "__metadata__";
 
 /// What a shape takes. Throws: `file_error` where it is more than any file has.
-template <class Json>
-std::size_t bytes_of(const basic_json_reader<Json>& shape, std::vector<std::int64_t>& extents) {
+inline std::size_t bytes_of(const json_reader& shape, std::vector<std::int64_t>& extents) {
   std::size_t count = 1;
-  shape.each([&](const basic_json_reader<Json>& extent) {
+  shape.each([&](const json_reader& extent) {
     extents.push_back(extent.integer(0, static_cast<std::int64_t>(tensor_file_limit)));
     const auto by = static_cast<std::size_t>(extents.back());
     if (by > 0 && count > tensor_file_limit / by) shape.fail("a shape that fits into a file");
@@ -53,15 +52,14 @@ std::size_t bytes_of(const basic_json_reader<Json>& shape, std::vector<std::int6
 }
 
 /// One tensor of a header, its values from `data`. `places`: where each begins and ends.
-template <class Json>
-named_tensor tensor_from(const std::string& name, const basic_json_reader<Json>& from, std::string_view data,
-                         std::vector<std::pair<std::size_t, std::size_t>>& places) {
+inline named_tensor tensor_from(const std::string& name, const json_reader& from, std::string_view data,
+                                std::vector<std::pair<std::size_t, std::size_t>>& places) {
   from.only({"dtype", "shape", "data_offsets"});
   if (from["dtype"].text() != "F32") from["dtype"].fail("\"F32\"");
   named_tensor made{.name = name};
   const std::size_t bytes = bytes_of(from["shape"], made.shape);
   std::vector<std::size_t> ends;
-  from["data_offsets"].each([&](const basic_json_reader<Json>& at) {
+  from["data_offsets"].each([&](const json_reader& at) {
     ends.push_back(static_cast<std::size_t>(at.integer(0, static_cast<std::int64_t>(data.size()))));
   });
   if (ends.size() != 2 || ends[0] > ends[1] || ends[1] - ends[0] != bytes) {
@@ -77,10 +75,9 @@ named_tensor tensor_from(const std::string& name, const basic_json_reader<Json>&
 }  // namespace detail
 
 /// The text of a safetensors file. Throws: `file_error` for a name that is there twice or is the format's own.
-template <class Json = json>
-std::string safetensors_text(const std::vector<named_tensor>& tensors,
-                             const std::map<std::string, std::string>& metadata) {
-  Json header = Json::object();
+inline std::string safetensors_text(const std::vector<named_tensor>& tensors,
+                                    const std::map<std::string, std::string>& metadata) {
+  json header = json::object();
   if (!metadata.empty()) header[std::string{detail::metadata_field}] = metadata;
   std::size_t at = 0;
   for (const named_tensor& t : tensors) {
@@ -90,7 +87,7 @@ std::string safetensors_text(const std::vector<named_tensor>& tensors,
     header[t.name] = {{"dtype", "F32"}, {"shape", t.shape}, {"data_offsets", {at, end}}};
     at = end;
   }
-  std::string text = json_text<Json>(header);
+  std::string text = json_text(header);
   text.append((8 - text.size() % 8) % 8, ' ');  // the values begin where a double may
   const auto length = std::bit_cast<std::array<char, 8>>(static_cast<std::uint64_t>(text.size()));
   text.insert(0, length.data(), length.size());
@@ -102,16 +99,14 @@ std::string safetensors_text(const std::vector<named_tensor>& tensors,
 }
 
 /// Writes tensors; the file is the old or the new one, never half. Throws: `file_error`, naming path and reason.
-template <class Json = json>
-void write_safetensors(const std::string& path, const std::vector<named_tensor>& tensors,
-                       const std::map<std::string, std::string>& metadata = {}) {
-  detail::write_file(path, safetensors_text<Json>(tensors, metadata));
+inline void write_safetensors(const std::string& path, const std::vector<named_tensor>& tensors,
+                              const std::map<std::string, std::string>& metadata = {}) {
+  detail::write_file(path, safetensors_text(tensors, metadata));
 }
 
 /// The tensors of a file's text, in the order of their names; `path` names it in errors.
 /// Throws: `file_error` for anything but a whole file: lengths, types, shapes, gaps and overlaps are checked.
-template <class Json = json>
-tensor_file parse_safetensors(std::string_view text, const std::string& path) {
+inline tensor_file parse_safetensors(std::string_view text, const std::string& path) {
   const json_place place{path, 0, "write the file again"};
   std::uint64_t length = 0;
   if (text.size() >= sizeof length) std::memcpy(&length, text.data(), sizeof length);
@@ -119,8 +114,8 @@ tensor_file parse_safetensors(std::string_view text, const std::string& path) {
       text.size() >= sizeof length && length <= text.size() - sizeof length && length <= detail::tensor_header_limit,
       "\"{}\" is no whole safetensors file ({} bytes, with a header of {}): {}", path, text.size(), length,
       place.remedy);
-  const Json header = parse_json<Json>(text.substr(sizeof length, length), place);
-  const basic_json_reader<Json> all{header, place};
+  const json header = parse_json(text.substr(sizeof length, length), place);
+  const json_reader all{header, place};
   const std::string_view data = text.substr(sizeof length + length);
   if (!header.is_object()) all.fail("an object");
   tensor_file made;
@@ -147,9 +142,8 @@ tensor_file parse_safetensors(std::string_view text, const std::string& path) {
 }
 
 /// Reads what `write_safetensors` or another program wrote. Throws: `file_error`.
-template <class Json = json>
-tensor_file read_safetensors(const std::string& path) {
-  return parse_safetensors<Json>(detail::read_file(path, detail::tensor_file_limit), path);
+inline tensor_file read_safetensors(const std::string& path) {
+  return parse_safetensors(detail::read_file(path, detail::tensor_file_limit), path);
 }
 
 }  // namespace comp

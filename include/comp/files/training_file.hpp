@@ -31,22 +31,20 @@ namespace detail {
 inline constexpr std::string_view training_field = "comp_training", checksum_field = "comp_checksum";
 inline constexpr std::int64_t most_counted = std::int64_t{1} << 53;
 
-template <class Json>
-std::size_t count_from(const basic_json_reader<Json>& from) {
+inline std::size_t count_from(const json_reader& from) {
   return static_cast<std::size_t>(from.integer(0, most_counted));
 }
 
-template <class Json>
-Json json_of(const training_result& r) {
-  Json to;
-  Json& epochs = to["epochs"] = Json::array();
+inline json json_of(const training_result& r) {
+  json to;
+  json& epochs = to["epochs"] = json::array();
   for (sample s : r.epochs) {
     s.curve.clear();
     s.curves.clear();
     s.batch_seconds.clear();
-    epochs.push_back(comp::json_of<Json>(s));
+    epochs.push_back(comp::json_of(s));
   }
-  Json& fallbacks = to["fallbacks"] = Json::array();
+  json& fallbacks = to["fallbacks"] = json::array();
   for (const training_fallback& f : r.fallbacks) {
     fallbacks.push_back(
         {{"epoch", f.epoch}, {"from", f.from.str()}, {"to", f.to.str()}, {"why", name(f.why)}, {"message", f.message}});
@@ -55,73 +53,66 @@ Json json_of(const training_result& r) {
   to["compared"] = r.compared;
   return to;
 }
-template <class Json>
-training_result result_from(const basic_json_reader<Json>& from) {
+inline training_result result_from(const json_reader& from) {
   from.only({"epochs", "fallbacks", "warnings", "compared"});
   training_result r;
-  from["epochs"].each([&](const basic_json_reader<Json>& epoch) { r.epochs.push_back(sample_from(epoch)); });
-  from["fallbacks"].each([&](const basic_json_reader<Json>& f) {
+  from["epochs"].each([&](const json_reader& epoch) { r.epochs.push_back(sample_from(epoch)); });
+  from["fallbacks"].each([&](const json_reader& f) {
     f.only({"epoch", "from", "to", "why", "message"});
     r.fallbacks.push_back({count_from(f["epoch"]), plan_from(f["from"]), plan_from(f["to"]),
                            f["why"].template one_of<status>(status::failed), f["message"].text()});
   });
-  from["warnings"].each([&](const basic_json_reader<Json>& text) { r.warnings.push_back(text.text()); });
+  from["warnings"].each([&](const json_reader& text) { r.warnings.push_back(text.text()); });
   r.compared = count_from(from["compared"]);
   return r;
 }
 
-template <class Json>
-Json json_of(const normal_levels& n) {
-  Json to{{"window", n.window}, {"leeway", comp::json_of<Json>(n.leeway)}, {"epochs", Json::array()}};
-  for (const auto& [low, high] : n.epochs) to["epochs"].push_back(comp::json_of<Json>(std::vector{low, high}));
+inline json json_of(const normal_levels& n) {
+  json to{{"window", n.window}, {"leeway", comp::json_of(n.leeway)}, {"epochs", json::array()}};
+  for (const auto& [low, high] : n.epochs) to["epochs"].push_back(comp::json_of(std::vector{low, high}));
   return to;
 }
-template <class Json>
-normal_levels levels_from(const basic_json_reader<Json>& from) {
+inline normal_levels levels_from(const json_reader& from) {
   from.only({"window", "leeway", "epochs"});
   normal_levels n;
   n.window = static_cast<std::size_t>(from["window"].integer(1, most_counted));
   n.leeway = from["leeway"].seconds();
-  from["epochs"].each([&](const basic_json_reader<Json>& epoch) {
+  from["epochs"].each([&](const json_reader& epoch) {
     const interval ends = interval_from(epoch);
     n.epochs.emplace_back(ends.low, ends.high);
   });
   return n;
 }
 
-template <class Json>
-Json json_of(const audit_state& a) {
+inline json json_of(const audit_state& a) {
   return {{"began", a.began}, {"next", a.next}, {"acquittals", a.acquittals}};
 }
-template <class Json>
-audit_state audits_from(const basic_json_reader<Json>& from, std::size_t epochs) {
+inline audit_state audits_from(const json_reader& from, std::size_t epochs) {
   from.only({"began", "next", "acquittals"});
   return {static_cast<std::size_t>(from["began"].integer(0, static_cast<std::int64_t>(epochs))),
           count_from(from["next"]), count_from(from["acquittals"])};
 }
 
-template <class Json>
-Json json_of(const training_progress& p) {
-  Json to{{"so_far", json_of<Json>(p.so_far)},
-          {"ladder", Json::array()},
+inline json json_of(const training_progress& p) {
+  json to{{"so_far", json_of(p.so_far)},
+          {"ladder", json::array()},
           {"rung", p.rung},
-          {"normal", json_of<Json>(p.normal)},
-          {"audits", json_of<Json>(p.audits)},
+          {"normal", json_of(p.normal)},
+          {"audits", json_of(p.audits)},
           {"batches_per_epoch", p.batches_per_epoch},
-          {"baseline_loss", comp::json_of<Json>(p.baseline_loss)},
-          {"tolerance", comp::json_of<Json>(p.tolerance)},
+          {"baseline_loss", comp::json_of(p.baseline_loss)},
+          {"tolerance", comp::json_of(p.tolerance)},
           {"higher_is_better", p.higher_is_better}};
   for (const plan& each : p.ladder) to["ladder"].push_back(each.str());
-  if (p.begun) to["begun"] = comp::json_of<Json>(*p.begun);
+  if (p.begun) to["begun"] = comp::json_of(*p.begun);
   return to;
 }
-template <class Json>
-training_progress progress_from(const basic_json_reader<Json>& from) {
+inline training_progress progress_from(const json_reader& from) {
   from.only({"so_far", "ladder", "rung", "normal", "audits", "batches_per_epoch", "baseline_loss", "tolerance",
              "higher_is_better", "begun"});
   training_progress p;
   p.so_far = result_from(from["so_far"]);
-  from["ladder"].each([&](const basic_json_reader<Json>& each) { p.ladder.push_back(plan_from(each)); });
+  from["ladder"].each([&](const json_reader& each) { p.ladder.push_back(plan_from(each)); });
   if (p.ladder.empty()) from["ladder"].fail("a plan at least");
   p.rung = static_cast<std::size_t>(from["rung"].integer(0, std::ssize(p.ladder) - 1));
   p.normal = levels_from(from["normal"]);
@@ -157,23 +148,21 @@ inline std::string checksum_of(std::string_view text, const std::vector<named_te
 }  // namespace detail
 
 /// Writes a training; the file is the old or the new one, never half. Throws: `file_error`, naming path and reason.
-template <class Json = json>
-void write_training(const stored_training& t, const std::string& path) {
-  Json to{{"version", 1},
+inline void write_training(const stored_training& t, const std::string& path) {
+  json to{{"version", 1},
           {"signature", t.signature},
-          {"numbers", Json::object()},
-          {"progress", detail::json_of<Json>(t.progress)}};
-  for (const auto& [name, value] : t.state.numbers) to["numbers"][name] = json_of<Json>(value);
-  const std::string text = json_text<Json>(to);
-  write_safetensors<Json>(path, t.state.tensors,
-                          {{std::string{detail::training_field}, text},
-                           {std::string{detail::checksum_field}, detail::checksum_of(text, t.state.tensors)}});
+          {"numbers", json::object()},
+          {"progress", detail::json_of(t.progress)}};
+  for (const auto& [name, value] : t.state.numbers) to["numbers"][name] = json_of(value);
+  const std::string text = json_text(to);
+  write_safetensors(path, t.state.tensors,
+                    {{std::string{detail::training_field}, text},
+                     {std::string{detail::checksum_field}, detail::checksum_of(text, t.state.tensors)}});
 }
 
 /// Throws: `file_error` when the file cannot be read or is not whole, unchanged and of a training.
-template <class Json = json>
-stored_training read_training(const std::string& path) {
-  tensor_file file = read_safetensors<Json>(path);
+inline stored_training read_training(const std::string& path) {
+  tensor_file file = read_safetensors(path);
   const json_place place{path, 0, "go on from another file, or begin anew"};
   const auto text = [&](std::string_view field) {
     const auto found = file.metadata.find(std::string{field});
@@ -184,8 +173,8 @@ stored_training read_training(const std::string& path) {
   const std::string about = text(detail::training_field);
   require<file_error>(text(detail::checksum_field) == detail::checksum_of(about, file.tensors),
                       "\"{}\" is damaged (its checksum is not that of its contents): {}", path, place.remedy);
-  const Json document = parse_json<Json>(about, place);
-  const basic_json_reader<Json> from{document, place};
+  const json document = parse_json(about, place);
+  const json_reader from{document, place};
   from.only({"version", "signature", "numbers", "progress"});
   from["version"].integer(1, 1);
   stored_training t{.signature = from["signature"].text(),

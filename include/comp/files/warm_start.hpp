@@ -19,10 +19,9 @@ namespace comp {
 
 namespace detail {
 
-template <class Json>
-std::map<std::pair<std::string, std::string>, precision> precisions_by_name(const basic_json_reader<Json>& list) {
+inline std::map<std::pair<std::string, std::string>, precision> precisions_by_name(const json_reader& list) {
   std::map<std::pair<std::string, std::string>, precision> known;
-  list.each([&](const basic_json_reader<Json>& op) {
+  list.each([&](const json_reader& op) {
     const auto chosen = precision_of(std::string_view{op["precision"].text()});
     if (!chosen) op["precision"].fail("one of fp32, tf32, bf16, fp16, fp8_e4m3, fp8_e5m2");
     known[{op["name"].text(), op["kind"].text()}] = *chosen;
@@ -35,11 +34,10 @@ std::map<std::pair<std::string, std::string>, precision> precisions_by_name(cons
 /// Returns: a plan for `graph`, and a warning where not every operator was found. A file that has a plan string alone
 /// is taken operator by operator, where it has as many; else the plan is all FP32. Throws: `file_error` when the file
 /// cannot be read or understood.
-template <class Json = json>
-loaded_plan warm_start(const std::string& path, const op_graph& graph) {
+inline loaded_plan warm_start(const std::string& path, const op_graph& graph) {
   const json_place place{path, 0, "save the plan again with comp::save"};
-  const Json document = parse_json<Json>(detail::read_file(path, detail::plan_file_limit), place);
-  const basic_json_reader<Json> from{document, place};
+  const json document = parse_json(detail::read_file(path, detail::plan_file_limit), place);
+  const json_reader from{document, place};
   const auto letters = from.find("plan"), list = from.find("operators");
   if (!letters && !list) from.fail("an object with field \"plan\" or \"operators\"");
   loaded_plan result{.plan = plan{graph.size()}};

@@ -22,8 +22,7 @@
 namespace comp::detail {
 
 /// Most bytes in use during any run of a contestant's plan; 0: not measured.
-template <std::same_as<outcome> Outcome>
-std::int64_t peak_of(const contestant& c, const Outcome& found) {
+inline std::int64_t peak_of(const contestant& c, const outcome& found) {
   std::int64_t most = c.peak_bytes;
   if (most > 0) return most;
   for (const trial& t : found.trials) {
@@ -33,21 +32,18 @@ std::int64_t peak_of(const contestant& c, const Outcome& found) {
 }
 
 /// Whether a contestant needs more memory than the plan was to stay within.
-template <std::same_as<outcome> Outcome>
-bool above_limit(const contestant& c, const Outcome& found) {
+inline bool above_limit(const contestant& c, const outcome& found) {
   return found.memory_limit > 0 && peak_of(c, found) > found.memory_limit;
 }
 
 /// Whether no other contestant beats this one in time, memory and loss.
-template <std::same_as<outcome> Outcome>
-bool is_on_front(const contestant& c, const Outcome& found) {
+inline bool is_on_front(const contestant& c, const outcome& found) {
   const auto front = found.front();
   return std::any_of(front.begin(), front.end(), [&](std::size_t i) { return &found.contest[i] == &c; });
 }
 
 /// A sentence of who is on that front, where it leaves a choice.
-template <std::same_as<outcome> Outcome>
-std::string front_text(const Outcome& found) {
+inline std::string front_text(const outcome& found) {
   const auto front = found.front();
   if (front.size() < 2) return {};
   std::string labels;
@@ -56,41 +52,36 @@ std::string front_text(const Outcome& found) {
 }
 
 /// The contestant that has the found plan; none when there was no contest.
-template <std::same_as<outcome> Outcome>
-const contestant* winner_of(const Outcome& found) {
+inline const contestant* winner_of(const outcome& found) {
   for (const contestant& c : found.contest) {
     if (c.plan == found.plan) return &c;
   }
   return nullptr;
 }
 
-template <std::same_as<outcome> Outcome>
-const contestant* fp32_of(const Outcome& found) {
+inline const contestant* fp32_of(const outcome& found) {
   return found.contest.empty() ? nullptr : &found.contest.front();
 }
 
 /// The fastest rule-based plan that ran; none when there was none.
-template <std::same_as<outcome> Outcome>
-const contestant* rule_based_of(const Outcome& found) {
+inline const contestant* rule_based_of(const outcome& found) {
   const contestant* best = nullptr;
   for (const contestant& c : found.contest) {
-    if (c.label.find("rule-based") == std::string::npos || c.status != status::ok || c.seconds.empty()) continue;
+    if (!c.rule_based || c.status != status::ok || c.seconds.empty()) continue;
     if (best == nullptr || c.over_fp32.ratio > best->over_fp32.ratio) best = &c;
   }
   return best;
 }
 
 /// True where batches of it were run in turns with the others.
-template <std::same_as<outcome> Outcome>
-bool raced(const contestant& c, const Outcome& found) {
+inline bool raced(const contestant& c, const outcome& found) {
   return std::any_of(found.trials.begin(), found.trials.end(),
                      [&](const trial& t) { return t.stage == stage::contest && t.plan == c.plan; });
 }
 
 /// Seconds of batches of a contestant: those of the contest, or where these are too few for an interval all that were
 /// run of its plan, but for the first of a run, which pays for what is made once.
-template <std::same_as<outcome> Outcome>
-std::vector<double> batch_times(const contestant& c, const Outcome& found) {
+inline std::vector<double> batch_times(const contestant& c, const outcome& found) {
   constexpr std::size_t for_an_interval = 6;
   if (c.seconds.size() >= for_an_interval) return c.seconds;
   std::vector<double> all;
@@ -103,8 +94,7 @@ std::vector<double> batch_times(const contestant& c, const Outcome& found) {
 }
 
 /// Label of one that is as fast within noise, of those for which that is known; empty: none.
-template <std::same_as<outcome> Outcome>
-std::string tie_of(const contestant& c, const Outcome& found) {
+inline std::string tie_of(const contestant& c, const outcome& found) {
   const auto other = std::find_if(found.contest.begin(), found.contest.end(),
                                   [&](const contestant& each) { return each.label == c.tie; });
   const bool known = other != found.contest.end() && c.seconds.size() >= 6 && other->seconds.size() >= 6;
@@ -112,8 +102,7 @@ std::string tie_of(const contestant& c, const Outcome& found) {
 }
 
 /// How many times as fast `a` is as `b`, from the rounds that both ran; without bounds where one of them ran none.
-template <std::same_as<outcome> Outcome>
-paired_speedup over(const contestant& a, const contestant& b, const Outcome& found) {
+inline paired_speedup over(const contestant& a, const contestant& b, const outcome& found) {
   if (&a == &b) return {1, {1, 1}};
   if (raced(a, found) && raced(b, found)) return compare_paired(b.seconds, a.seconds);
   return {a.over_fp32.ratio / b.over_fp32.ratio, {}};
@@ -147,8 +136,7 @@ inline std::string counts_text(const plan& p) {
 
 /// Seconds of an epoch: its own where one was run, else what its batches say where it is known how many an epoch has;
 /// NaN where neither is.
-template <std::same_as<outcome> Outcome>
-double epoch_seconds(const contestant& c, const Outcome& found) {
+inline double epoch_seconds(const contestant& c, const outcome& found) {
   if (c.epoch && c.epoch->ok()) return c.epoch->seconds;
   if (found.batches_per_epoch == 0) return std::nan("");
   return median(batch_times(c, found)) * static_cast<double>(found.batches_per_epoch);
@@ -171,21 +159,18 @@ inline std::string_view fate_text(const trial& t) {
 }
 
 /// Seconds that the batches which count as training take under the found plan: no cost of the search.
-template <std::same_as<outcome> Outcome>
-double kept_seconds(const Outcome& found) {
+inline double kept_seconds(const outcome& found) {
   return found.trained_batches > 0 ? static_cast<double>(found.trained_batches) * found.batch_seconds : 0;
 }
 
-template <std::same_as<outcome> Outcome>
-double search_seconds(const Outcome& found) {
+inline double search_seconds(const outcome& found) {
   double all = 0;
   for (const stage_cost& each : found.costs) all += each.seconds;
   return all;
 }
 
 /// "6.3% of 100 epochs"; where it is not known how long an epoch is it says that.
-template <std::same_as<outcome> Outcome>
-std::string overhead_text(const Outcome& found) {
+inline std::string overhead_text(const outcome& found) {
   const double share = found.overhead_share();
   return std::isfinite(share) ? share_text(share) + " of 100 epochs" : "the length of an epoch is not known";
 }
@@ -207,8 +192,7 @@ struct trial_group {
 
 constexpr bool by_batches(stage s) { return s == stage::batches || s == stage::contest; }
 
-template <std::same_as<outcome> Outcome>
-std::vector<trial_group> grouped_trials(const Outcome& found) {
+inline std::vector<trial_group> grouped_trials(const outcome& found) {
   std::vector<trial_group> groups;
   std::map<std::pair<stage, plan>, std::size_t> known;
   for (const trial& t : found.trials) {

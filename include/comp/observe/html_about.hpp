@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/files/json_reader.hpp>
 #include <comp/files/plan_file.hpp>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/html_head.hpp>
@@ -21,8 +22,7 @@
 namespace comp::detail {
 
 /// "mlp; optdigits.csv.gz; AMD EPYC 9B14; 2026-11-22 13:20; comp 0.1.0".
-template <std::same_as<outcome> Outcome>
-std::string about_line(const Outcome& found, const report_info& info) {
+inline std::string about_line(const outcome& found, const report_info& info) {
   std::string text;
   for (const std::string& part :
        {info.model, info.data, found.hardware.name, info.date, fmt::format("comp {}", comp_version)}) {
@@ -36,8 +36,7 @@ inline std::string code_line(std::string_view what, std::string_view code) {
 }
 
 /// Operators left in FP32's plan by one kind of fate, those first whose lowering would save most.
-template <std::same_as<outcome> Outcome>
-std::vector<std::size_t> left_by(op_fate::kind what, const Outcome& found) {
+inline std::vector<std::size_t> left_by(op_fate::kind what, const outcome& found) {
   std::vector<std::size_t> ops;
   for (std::size_t i = 0; i < std::min(found.fates.size(), found.plan.size()); ++i) {
     if (found.fates[i].what == what && !is_low(found.plan[i])) ops.push_back(i);
@@ -51,8 +50,7 @@ std::vector<std::size_t> left_by(op_fate::kind what, const Outcome& found) {
 }
 
 /// What keeps the plan from going lower: the operators that the losses keep high, else that none does.
-template <std::same_as<outcome> Outcome>
-std::string held_back(const Outcome& found) {
+inline std::string held_back(const outcome& found) {
   if (found.fates.empty() || found.fates.size() != found.graph.size()) return {};
   constexpr std::size_t most = 3;
   const std::vector<std::size_t> harmful = left_by(op_fate::kind::harmful, found);
@@ -74,8 +72,7 @@ std::string held_back(const Outcome& found) {
 }
 
 /// What another search could tell that this one did not: one sentence each.
-template <std::same_as<outcome> Outcome>
-std::vector<std::string> search_again(const Outcome& found) {
+inline std::vector<std::string> search_again(const outcome& found) {
   std::vector<std::string> advice;
   constexpr double worth_it = 1.05;
   const auto noisy = std::find_if(found.contest.begin(), found.contest.end(), [&](const contestant& c) {
@@ -103,16 +100,15 @@ std::vector<std::string> search_again(const Outcome& found) {
   return advice;
 }
 
-template <std::same_as<outcome> Outcome>
-std::string what_next(const Outcome& found, const report_info& info) {
+inline std::string what_next(const outcome& found, const report_info& info) {
   std::string text;
   if (fp32_won(found)) {
     text = "<p>Train on in FP32: there is no plan to use.</p>\n";
   } else {
     const std::string file = info.plan_file.empty() ? "plan.json" : info.plan_file;
-    text = code_line("Use the plan in your own trainer:",
-                     fmt::format("trainer.set_precision(comp::load_plan({}, trainer.graph()).plan);",
-                                 in_quotes<json>(file, file.size())));
+    text = code_line(
+        "Use the plan in your own trainer:",
+        fmt::format("trainer.set_precision(comp::load_plan({}, trainer.graph()).plan);", in_quotes(file, file.size())));
     if (!info.use_command.empty()) text += code_line("Train with it:", info.use_command);
   }
   text += held_back(found);
@@ -124,8 +120,7 @@ std::string what_next(const Outcome& found, const report_info& info) {
   return text;
 }
 
-template <std::same_as<outcome> Outcome>
-std::string settings(const Outcome& found, const report_info& info) {
+inline std::string settings(const outcome& found, const report_info& info) {
   std::string searched;
   for (const precision p : found.precisions) searched += precision_badge(p) + " ";
   const hardware& h = found.hardware;

@@ -23,8 +23,7 @@ struct measured_ops {
   std::vector<op_time> fp32 = {}, found = {};
 };
 
-template <std::same_as<outcome> Outcome>
-measured_ops measured(const Outcome& found) {
+inline measured_ops measured(const outcome& found) {
   const std::size_t n = found.graph.size();
   const plan base = found.contest.empty() ? plan{n} : found.contest.front().plan;
   measured_ops m;
@@ -48,8 +47,7 @@ measured_ops measured(const Outcome& found) {
 
 /// Per operator, its error in the precision that the plan has it in, or would have had: see op_error. Empty where the
 /// search asked for none; NaN for an operator that has no low precision.
-template <std::same_as<outcome> Outcome>
-std::vector<double> sensitivities(const Outcome& found) {
+inline std::vector<double> sensitivities(const outcome& found) {
   const std::size_t n = found.graph.size();
   std::vector<double> each;
   for (const trial& t : found.trials) {
@@ -79,8 +77,7 @@ inline std::string part_bar(std::initializer_list<double> parts, double most) {
 }
 
 /// A batch in FP32 and under the found plan, and the operators that take most of it; empty without profiles.
-template <std::same_as<outcome> Outcome>
-std::string op_times(const Outcome& found) {
+inline std::string op_times(const outcome& found) {
   const measured_ops m = measured(found);
   if (m.fp32.empty()) return "";
   constexpr std::size_t most_rows = 10;

@@ -82,8 +82,7 @@ inline std::string curve_legend(std::string_view low, std::string_view band) {
 inline std::string batch_tick(double batch) { return fmt::format("{:g}", batch); }
 
 /// Losses of FP32 and of one run, and the mean of their differences so far.
-template <std::same_as<outcome> Outcome>
-std::string curves_of(const sample& got, const Outcome& found, std::string_view what) {
+inline std::string curves_of(const sample& got, const outcome& found, std::string_view what) {
   const std::size_t n = std::min(got.curve.size(), found.baseline.curve.size());
   const std::span base{found.baseline.curve.data(), n}, low{got.curve.data(), n};
   const double scale = loss_scale(base), accepted = (found.higher_is_better ? -1 : 1) * found.tolerance;
@@ -109,8 +108,7 @@ std::string curves_of(const sample& got, const Outcome& found, std::string_view 
 }
 
 /// The curves of the found plan, or of an accepted one that lowers more; empty where none are known, or scores decided.
-template <std::same_as<outcome> Outcome>
-std::string loss_curves(const Outcome& found) {
+inline std::string loss_curves(const outcome& found) {
   if (found.criterion == criterion::scores) return "";
   if (found.contest.empty() || found.plan == found.contest.front().plan) return "";
   const trial* t = judged_run(found.plan, found);

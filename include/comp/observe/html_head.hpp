@@ -14,19 +14,14 @@
 
 namespace comp::detail {
 
-template <std::same_as<outcome> Outcome>
-bool fp32_won(const Outcome& found) {
+inline bool fp32_won(const outcome& found) {
   return found.plan == (found.contest.empty() ? plan{found.plan.size()} : found.contest.front().plan);
 }
 
 /// The found plan against FP32.
-template <std::same_as<outcome> Outcome>
-paired_speedup speedup_of(const Outcome& found) {
-  return {found.speedup, found.speedup_bounds};
-}
+inline paired_speedup speedup_of(const outcome& found) { return {found.speedup, found.speedup_bounds}; }
 
-template <std::same_as<outcome> Outcome>
-std::string headline(const Outcome& found) {
+inline std::string headline(const outcome& found) {
   if (fp32_won(found)) return "FP32 is the fastest plan here that keeps the loss";
   if (within_noise(speedup_of(found))) return "As fast as FP32 within noise";
   return fmt::format("{:.2f} times as fast as FP32{}", found.speedup,
@@ -35,16 +30,14 @@ std::string headline(const Outcome& found) {
 }
 
 /// "1.07 times as fast as the best rule-based plan (95%: 1.02 to 1.10)"; empty without one.
-template <std::same_as<outcome> Outcome>
-std::string against_rules(const Outcome& found) {
+inline std::string against_rules(const outcome& found) {
   const contestant *winner = winner_of(found), *rules = rule_based_of(found);
   if (winner == nullptr || rules == nullptr) return {};
   if (winner == rules) return "the same as the rule-based plan";
   return faster_text(over(*winner, *rules, found), "the best rule-based plan");
 }
 
-template <std::same_as<outcome> Outcome>
-std::string lead(const Outcome& found) {
+inline std::string lead(const outcome& found) {
   std::string text = fmt::format("<p class=\"lead\">The found plan runs {}.", counts_text(found.plan));
   if (!fp32_won(found)) {
     text += fmt::format(" It is {}", faster_text(speedup_of(found), "FP32"));
@@ -66,8 +59,7 @@ inline std::string tile(std::string_view figure, std::string_view what) {
 }
 
 /// The found plan's loss, or that of a plan which lowers more; empty for FP32 and where none was judged.
-template <std::same_as<outcome> Outcome>
-std::string loss_tile(const Outcome& found) {
+inline std::string loss_tile(const outcome& found) {
   const contestant* winner = winner_of(found);
   if (winner == nullptr || fp32_won(found)) return {};
   const auto limit = fmt::format("limit {:+g}%", (found.higher_is_better ? -100 : 100) * found.tolerance);
@@ -84,8 +76,7 @@ std::string loss_tile(const Outcome& found) {
       fmt::format("loss against FP32's of a plan that lowers more: mean of {} batches; {}", change->batches, limit));
 }
 
-template <std::same_as<outcome> Outcome>
-std::string tiles(const Outcome& found) {
+inline std::string tiles(const outcome& found) {
   const contestant *winner = winner_of(found), *rules = rule_based_of(found);
   std::string text = "<div class=\"tiles\">" +
                      tile(ratio_text(found.speedup), "against FP32, 95%: " + bounds_text(found.speedup_bounds));
@@ -112,8 +103,7 @@ std::string tiles(const Outcome& found) {
   return text + "</div>\n";
 }
 
-template <std::same_as<outcome> Outcome>
-std::string costs(const Outcome& found) {
+inline std::string costs(const outcome& found) {
   constexpr std::size_t stages = 4;  // training is none of the search's
   const double all = search_seconds(found);
   std::string bar = "<div class=\"stack\" aria-hidden=\"true\">", rows;

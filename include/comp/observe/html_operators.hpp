@@ -30,8 +30,7 @@ inline std::string error_text(double error) {
 }
 
 /// At most 20,000 rows; the script shows the first 1000 of them and those that are asked for.
-template <std::same_as<outcome> Outcome>
-std::string operator_table(const Outcome& found) {
+inline std::string operator_table(const outcome& found) {
   constexpr std::size_t at_once = 1000;
   const std::size_t n = std::min<std::size_t>(found.graph.size(), 20'000);
   const measured_ops times = measured(found);

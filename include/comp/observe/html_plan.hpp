@@ -110,8 +110,7 @@ inline constexpr std::size_t most_cells = 2000;
 
 /// The end of the cell that begins with operator `first`: of large graphs at most a few hundredths, of one place where
 /// places are not too many.
-template <std::same_as<outcome> Outcome>
-std::size_t cell_end(const Outcome& found, std::size_t first, bool by_place) {
+inline std::size_t cell_end(const outcome& found, std::size_t first, bool by_place) {
   const std::size_t n = found.graph.size(), most = n > most_cells ? first + (n + 299) / 300 : first + 1;
   std::size_t last = first + 1;
   while (last < std::min(n, most) && (!by_place || place_of(found.graph[last]) == place_of(found.graph[first]))) ++last;
@@ -140,8 +139,7 @@ inline std::string shares_fill(const precision_counts& counts, std::size_t all) 
   return "linear-gradient(0deg" + stops + ")";
 }
 
-template <std::same_as<outcome> Outcome>
-std::string cell(const Outcome& found, std::size_t first, std::size_t last) {
+inline std::string cell(const outcome& found, std::size_t first, std::size_t last) {
   const int focus = first == 0 ? 0 : -1;
   if (last > first + 1) {
     const precision_counts counts = counts_of(found.plan, first, last);
@@ -159,8 +157,7 @@ std::string cell(const Outcome& found, std::size_t first, std::size_t last) {
 }
 
 /// The strip: cells under the label of their scope; with labels only where they group anything.
-template <std::same_as<outcome> Outcome>
-std::string plan_strip(const Outcome& found) {
+inline std::string plan_strip(const outcome& found) {
   const std::size_t n = found.graph.size();
   std::size_t places = 0;
   for (std::size_t i = 0; i < n; ++i) places += i == 0 || place_of(found.graph[i]) != place_of(found.graph[i - 1]);

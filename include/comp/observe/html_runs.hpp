@@ -28,8 +28,7 @@ inline std::string range_bar(double middle, interval bounds, double most) {
   return text + fmt::format("<b style=\"width:{:.2f}%\"></b></div>", percent(middle));
 }
 
-template <std::same_as<outcome> Outcome>
-std::string contest_row(const contestant& c, const Outcome& found, double most, bool epochs) {
+inline std::string contest_row(const contestant& c, const outcome& found, double most, bool epochs) {
   const std::vector<double> times = batch_times(c, found);
   const double middle = median(times);
   const auto cell = [](std::string_view label, const std::string& text) {
@@ -59,8 +58,7 @@ std::string contest_row(const contestant& c, const Outcome& found, double most, 
   return row + "</tr>\n";
 }
 
-template <std::same_as<outcome> Outcome>
-std::string contest_table(const Outcome& found) {
+inline std::string contest_table(const outcome& found) {
   double most = 0;
   bool epochs = false, covered = false;
   for (const contestant& c : found.contest) {
@@ -93,8 +91,7 @@ inline std::string number_cell(double value, std::string_view shown, std::string
                      std::isfinite(value) ? fmt::format("{:.6g}", value) : "", shown);
 }
 
-template <std::same_as<outcome> Outcome>
-std::string trial_table(const Outcome& found) {
+inline std::string trial_table(const outcome& found) {
   std::string text =
       "<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Runs\"><table class=\"sorts\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\" class=\"wide\">Stage</th><th scope=\"col\">Plan</th>"
       "<th scope=\"col\" class=\"n wide\">Runs</th><th scope=\"col\" class=\"n wide\">Batches</th><th scope=\"col\" class=\"n\">Per batch</th><th scope=\"col\" class=\"n wide\">Loss</th><th scope=\"col\" class=\"n\">Against FP32's</th><th scope=\"col\">Ended</th></tr></thead><tbody>\n";

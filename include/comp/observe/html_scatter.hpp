@@ -54,8 +54,7 @@ struct scatter_point {
 
 /// FP32, also with its roundings perturbed, and every judged run whose loss can be set against FP32's on the same
 /// batches; and how many runs there are that cannot be drawn.
-template <std::same_as<outcome> Outcome>
-std::pair<std::vector<scatter_point>, std::size_t> scatter_points(const Outcome& found) {
+inline std::pair<std::vector<scatter_point>, std::size_t> scatter_points(const outcome& found) {
   std::vector<scatter_point> points;
   std::size_t without = 0;
   bool has_fp32 = false;
@@ -94,8 +93,7 @@ inline chart_frame frame_of(const std::vector<scatter_point>& shown, double fp32
   return {std::max(0.0, f.x_low - wide), f.x_high + wide, f.y_low - high, f.y_high + high};
 }
 
-template <std::same_as<outcome> Outcome>
-std::string scatter_axes(const chart_frame& f, const Outcome& found) {
+inline std::string scatter_axes(const chart_frame& f, const outcome& found) {
   const double line = f.y(found.tolerance);
   return chart_axes(f, "time per batch", "loss against FP32's on the same batches", tick_text,
                     [&](double worse) { return axis_percent(found.higher_is_better ? -worse : worse); }) +
@@ -122,8 +120,7 @@ inline std::string scatter_legend() {
          "<span><svg width=\"24\" height=\"24\" aria-hidden=\"true\"><circle class=\"ring\" cx=\"12\" cy=\"12\" r=\"10\"/></svg>the found plan</span></div>\n";
 }
 
-template <std::same_as<outcome> Outcome>
-std::string scatter(const Outcome& found) {
+inline std::string scatter(const outcome& found) {
   const auto [shown, without] = scatter_points(found);
   std::string text;
   if (shown.empty()) {

@@ -29,8 +29,7 @@ namespace comp {
 
 /// An observer. Trials with the same stage, plan and repeat are the same run; of several the first is recalled: later
 /// ones are epochs of a training.
-template <class Json>
-class basic_ledger {
+class ledger {
  public:
   enum class mode : std::uint8_t {
     resume_or_start,  // goes on from the file if there is one
@@ -39,13 +38,13 @@ class basic_ledger {
     restart           // overwrites it
   };
 
-  explicit basic_ledger(std::string path, mode how = mode::resume_or_start) : path_{std::move(path)}, mode_{how} {}
+  explicit ledger(std::string path, mode how = mode::resume_or_start) : path_{std::move(path)}, mode_{how} {}
 
   /// Opens, locks and reads the file. A last line that was cut off by a kill is removed.
   /// Throws: `file_error` when the file cannot be used: another search has it, it belongs to a search with another
   /// signature (says which parts differ), a line is corrupt (says which), it is no ledger, the disk is full.
   void search_started(const search_info& info) {
-    const std::string signature = detail::as_recorded<Json>(info.signature);
+    const std::string signature = detail::as_recorded(info.signature);
     if (file_.is_open() && signature_ == signature) return;  // a training after its search
     signature_ = signature;
     recorded_.clear();
@@ -54,8 +53,8 @@ class basic_ledger {
     const bool regular = detail::is_regular(file_.get());
     const std::string text = regular ? detail::read_all(file_.get(), path_, detail::ledger_limit) : "";
     detail::require_ledger(text, path_);
-    take(mode_ == mode::restart ? detail::ledger_content{} : detail::parse_ledger<Json>(text, path_), text.size());
-    if (size_ == 0) append(detail::ledger_header<Json>(signature_));
+    take(mode_ == mode::restart ? detail::ledger_content{} : detail::parse_ledger(text, path_), text.size());
+    if (size_ == 0) append(detail::ledger_header(signature_));
     detail::flush_folder(path_);
   }
 
@@ -71,19 +70,14 @@ class basic_ledger {
   void trial_done(const trial& t) {
     const auto key = key_of(t);
     if (recalled_.erase(key) > 0) return;
-    append(detail::ledger_line<Json>(t));
+    append(detail::ledger_line(t));
     recorded_.try_emplace(key, t);
     complete_ = false;
   }
 
   void search_done(const outcome& found) {
     if (complete_) return;
-    Json line;
-    line["end"] = true;
-    line["plan"] = found.plan.str();
-    line["runs"] = found.trials.size();
-    line["speedup"] = json_of<Json>(found.speedup);
-    append(detail::sealed(json_text<Json>(line)));
+    append(detail::ledger_end(found.plan, found.trials.size(), found.speedup));
     complete_ = true;
   }
 
@@ -135,7 +129,7 @@ class basic_ledger {
       const auto other = detail::differing_fields(content.signature, signature_, content.trials);
       if (!other.empty()) {
         file_ = detail::file_handle{};
-        throw file_error{detail::signature_difference<Json>(path_, other)};
+        throw file_error{detail::signature_difference(path_, other)};
       }
     }
     size_ = content.usable_bytes;
@@ -179,13 +173,10 @@ class basic_ledger {
   std::set<std::string> recalled_ = {};  // handed out, so not to be written again
 };
 
-using ledger = basic_ledger<json>;
-
 /// Every run in a ledger file, in the order of the file: a table of results. A cut off last line is left out.
 /// Throws: `file_error` when it cannot be read, is no ledger, or a line is corrupt.
-template <class Json = json>
-std::vector<trial> read_ledger(const std::string& path) {
-  return detail::parse_ledger<Json>(detail::read_file(path, detail::ledger_limit), path).trials;
+inline std::vector<trial> read_ledger(const std::string& path) {
+  return detail::parse_ledger(detail::read_file(path, detail::ledger_limit), path).trials;
 }
 
 }  // namespace comp

@@ -44,16 +44,14 @@ inline std::optional<loss_change> change_of(const sample& got, const sample& fp3
 }
 
 /// The run that judged a plan by its losses; none where there was none.
-template <std::same_as<outcome> Outcome>
-const trial* judged_run(const plan& p, const Outcome& found) {
+inline const trial* judged_run(const plan& p, const outcome& found) {
   const auto at = std::find_if(found.trials.begin(), found.trials.end(),
                                [&](const trial& t) { return is_judged(t) && t.plan == p; });
   return at == found.trials.end() ? nullptr : &*at;
 }
 
 /// What the search knows of a contestant's loss; nothing for FP32, and where the plan was not judged by itself.
-template <std::same_as<outcome> Outcome>
-std::optional<loss_change> change_of(const contestant& c, const Outcome& found) {
+inline std::optional<loss_change> change_of(const contestant& c, const outcome& found) {
   if (found.contest.empty() || c.plan == found.contest.front().plan) return std::nullopt;
   if (c.loss && c.loss_batches > 0 && c.loss->line > 0) {
     return loss_change{found.higher_is_better ? -c.loss->difference : c.loss->difference, c.loss->radius,
@@ -65,8 +63,7 @@ std::optional<loss_change> change_of(const contestant& c, const Outcome& found) 
 
 /// An accepted run whose plan lowers all that `p` does, in the same precisions: what speaks for a plan that was not
 /// judged by itself.
-template <std::same_as<outcome> Outcome>
-const trial* covering_run(const plan& p, const Outcome& found) {
+inline const trial* covering_run(const plan& p, const outcome& found) {
   if (found.contest.empty()) return nullptr;
   const plan& fp32 = found.contest.front().plan;
   const auto covers = [&](const trial& t) {
@@ -94,15 +91,13 @@ inline std::string change_text(const loss_change& c) {
 }
 
 /// What a table calls that column: where scores decided, what is lost of FP32's.
-template <std::same_as<outcome> Outcome>
-std::string_view loss_title(const Outcome& found) {
+inline std::string_view loss_title(const outcome& found) {
   return found.criterion == criterion::scores ? "below FP32's score" : "loss against FP32's";
 }
 
 /// What a table says of a contestant's loss: "+0.22% +- 0.19% of 48 batches", with ", rejected" where it was; "covered"
 /// where a plan that lowers more was accepted; "-" for FP32 and for what is not known.
-template <std::same_as<outcome> Outcome>
-std::string loss_cell(const contestant& c, const Outcome& found) {
+inline std::string loss_cell(const contestant& c, const outcome& found) {
   if (const auto change = change_of(c, found)) {
     const bool refused = c.loss && c.loss->answer == loss_answer::rejected;
     return change_text(*change) + (refused ? ", rejected" : "");

@@ -21,16 +21,15 @@
 namespace comp {
 
 /// An observer. Ends its line when it is destroyed, so an exception's message begins on a line of its own.
-template <class = void>  // compiled where it is used
-class basic_progress_bar {
+class progress_bar {
  public:
-  explicit basic_progress_bar(std::FILE* to = stderr)
+  explicit progress_bar(std::FILE* to = stderr)
       : to_{to},
         terminal_{::isatty(::fileno(to)) == 1 && set("TERM") != "dumb"},
         colour_{terminal_ && set("NO_COLOR").empty()} {}
-  basic_progress_bar(const basic_progress_bar&) = delete;
-  basic_progress_bar& operator=(const basic_progress_bar&) = delete;
-  ~basic_progress_bar() { end_line(); }
+  progress_bar(const progress_bar&) = delete;
+  progress_bar& operator=(const progress_bar&) = delete;
+  ~progress_bar() { end_line(); }
 
   void search_started(const search_info& info) {
     progress_.search_started(info.epochs_at_most);
@@ -140,7 +139,7 @@ class basic_progress_bar {
   using clock = std::chrono::steady_clock;
   std::FILE* to_;
   bool terminal_, colour_;
-  detail::progress<> progress_ = {};
+  detail::progress progress_ = {};
   stage stage_ = stage::baseline;
   bool begun_ = false;      // a stage
   bool line_open_ = false;  // the cursor stands behind a line that is redrawn
@@ -148,7 +147,5 @@ class basic_progress_bar {
   clock::time_point start_ = clock::now();
   clock::time_point drawn_ = {};
 };
-
-using progress_bar = basic_progress_bar<>;
 
 }  // namespace comp

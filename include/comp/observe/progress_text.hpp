@@ -42,7 +42,6 @@ inline std::string duration(double seconds) {
   return fmt::format("{} h {:02} min", s / 3600, s / 60 % 60);
 }
 
-template <class = void>  // compiled where it is used
 class progress {
  public:
   /// `plans_at_most`: so many will be judged by losses, FP32 and the winner counted in; 0: not known.

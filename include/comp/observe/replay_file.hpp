@@ -113,7 +113,7 @@ inline op_graph chain_named(std::vector<std::string> names) {
 /// Replays a ledger. `graph`: the model's; without it as many operators as its plans have, "0", "1", ... in a chain.
 /// Throws: `file_error` for a file that is no ledger, is corrupt, has no run, or is of another model.
 inline replay replay_ledger(const std::string& path, std::optional<op_graph> graph = {}) {
-  const auto content = detail::parse_ledger<json>(detail::read_file(path, detail::ledger_limit), path);
+  const auto content = detail::parse_ledger(detail::read_file(path, detail::ledger_limit), path);
   require<file_error>(!content.trials.empty(),
                       "ledger \"{}\" has no run (a search writes one line each): give another file", path);
   if (!graph) {
@@ -141,7 +141,7 @@ inline replay replay_ledger(const std::string& path, std::optional<op_graph> gra
 /// Throws: `file_error` for a file that is no T4, has no result, or whose configurations are not of this model.
 inline replay replay_t4(const std::string& path, std::optional<op_graph> graph = {}) {
   const json_place place{path, 0, "give a T4 file that comp::write_t4 wrote of a search on this model"};
-  const json document = parse_json<json>(detail::read_file(path, detail::ledger_limit), place);
+  const json document = parse_json(detail::read_file(path, detail::ledger_limit), place);
   const json_reader all{document, place};
   if (all["schema_version"].text() != "1.0.0") all["schema_version"].fail("\"1.0.0\"");
   std::vector<trial> runs;

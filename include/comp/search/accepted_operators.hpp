@@ -32,13 +32,12 @@ struct guided_start {
   std::size_t batches_per_epoch = 0;                // 0: not known
 };
 
-template <class Evaluator>
 class accepted_operators {
-  using place = typename Evaluator::place;
+  using place = evaluator::place;
 
  public:
-  accepted_operators(Evaluator& run, outcome& log, const search_settings& settings, const mending_settings& mend,
-                     loss_trials<Evaluator>& trials, learned_costs<Evaluator>& costs, const guided_start& from)
+  accepted_operators(evaluator& run, outcome& log, const search_settings& settings, const mending_settings& mend,
+                     loss_trials& trials, learned_costs& costs, const guided_start& from)
       : run_{run},
         log_{log},
         settings_{settings},
@@ -54,8 +53,8 @@ class accepted_operators {
   /// As much of `wanted` as is accepted. The trainer is left where the batches of that ended.
   const plan& operator()(const plan& wanted) {
     trials_.affords = [this, wanted](double seconds) { return left(gain(wanted)) > seconds; };
-    if (!Evaluator::restores) start_from_rules(wanted);  // what harms cannot be undone: the mildest plan comes first
-    if (wanted != allowed_ && !accepts(wanted) && Evaluator::restores) {
+    if (!run_.restores()) start_from_rules(wanted);  // what harms cannot be undone: the mildest plan comes first
+    if (wanted != allowed_ && !accepts(wanted) && run_.restores()) {
       start_from_rules(wanted);
       mend(wanted);
       settle();
@@ -230,7 +229,7 @@ class accepted_operators {
       const category said = from_.decisions[i].category;
       order[i] = said == category::allow ? 0 : said == category::deny ? 2 : 1;
     }
-    if constexpr (requires { run_.trainer().sensitivity(precision::bf16); }) {
+    if (run_.trainer().has.sensitivity) {
       try {
         std::vector<double> by_error = errors_of(wanted);
         scored = true;
@@ -301,12 +300,12 @@ class accepted_operators {
     }
   }
 
-  Evaluator& run_;
+  evaluator& run_;
   outcome& log_;
   const search_settings& settings_;
   const mending_settings& mend_;
-  loss_trials<Evaluator>& trials_;
-  learned_costs<Evaluator>& costs_;
+  loss_trials& trials_;
+  learned_costs& costs_;
   const guided_start& from_;
   plan fp32_, allowed_;
   std::vector<plan> before_ = {};  // accepted before `allowed_`, ever more of it

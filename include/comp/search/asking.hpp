@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/search_space.hpp>
+#include <comp/search/any_trainer.hpp>
 #include <comp/search/candidate_space.hpp>
 #include <cstddef>
 #include <set>
@@ -40,10 +41,9 @@ inline void require_in_space(const plan& p, const search_space& space, const op_
 }
 
 /// A strategy's run that is watched.
-template <class Run>
 class asking {
  public:
-  asking(Run run, const search_space& space, const op_graph& graph)
+  asking(any_strategy::run run, const search_space& space, const op_graph& graph)
       : run_{std::move(run)}, space_{space}, graph_{graph} {}
 
   /// Up to `n` plans; none when it is done, or when it asked a thousand times for nothing new.
@@ -59,10 +59,7 @@ class asking {
     if (repeats_ >= most_repeats) plans.clear();
     return plans;
   }
-  template <class Trial>
-  void tell(const Trial& seen) {
-    run_.tell(seen);
-  }
+  void tell(const trial& seen) { run_.tell(seen); }
 
   /// What to tell of a strategy that was ended; empty: it ended by itself.
   std::string warning() const {
@@ -75,7 +72,7 @@ class asking {
 
  private:
   static constexpr std::size_t most_repeats = 1000;
-  Run run_;
+  any_strategy::run run_;
   const search_space& space_;
   const op_graph& graph_;
   std::set<plan> asked_ = {};

@@ -110,9 +110,8 @@ inline void add_levels(std::vector<precision>& levels, std::size_t op, std::span
 
 /// `lows`: the low precisions to search, in order of preference; each operator has those that it runs in.
 /// Throws: what the policy throws.
-template <OperatorPolicy P>
-candidate_space make_candidate_space(const P& policy, const op_graph& graph, const hardware& machine,
-                                     std::span<const precision> lows, tie how, const op_support& runs = {}) {
+inline candidate_space make_candidate_space(const any_policy& policy, const op_graph& graph, const hardware& machine,
+                                            std::span<const precision> lows, tie how, const op_support& runs = {}) {
   candidate_space made;
   made.decisions.reserve(graph.size());
   made.roles.reserve(graph.size());

@@ -9,7 +9,9 @@
 #include <comp/search/noise.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/race.hpp>
+#include <comp/search/trials.hpp>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -20,8 +22,8 @@ namespace comp {
 
 /// Where it is too noisy to tell whether the fastest plan beats FP32, the two run further rounds, three times as many
 /// as before at most. What these give goes into `over_fp32` alone: no other plan ran in them.
-template <class Evaluator>
-void add_rounds(Evaluator& run, const race_settings& settings, std::vector<contestant>& contest, race_grounds grounds) {
+inline void add_rounds(evaluator& run, const race_settings& settings, std::vector<contestant>& contest,
+                       race_grounds grounds) {
   const auto fastest = std::max_element(contest.begin(), contest.end(), [](const contestant& a, const contestant& b) {
     return (a.status == status::ok ? a.over_fp32.ratio : 0) < (b.status == status::ok ? b.over_fp32.ratio : 0);
   });
@@ -33,7 +35,7 @@ void add_rounds(Evaluator& run, const race_settings& settings, std::vector<conte
   for (int more = 0; more < 3 && too_noisy(*fastest); ++more) {
     std::vector<racer> two{{.plan = contest.front().plan, .label = contest.front().label},
                            {.plan = fastest->plan, .label = fastest->label}};
-    race<Evaluator>{run, stage::contest, settings, rounds, grounds}(two, false);
+    race{run, stage::contest, settings, rounds, grounds}(two, false);
     if (two[0].status != status::ok || two[1].status != status::ok) return;
     fp32.insert(fp32.end(), two[0].seconds.begin(), two[0].seconds.end());
     own.insert(own.end(), two[1].seconds.begin(), two[1].seconds.end());
@@ -41,15 +43,14 @@ void add_rounds(Evaluator& run, const race_settings& settings, std::vector<conte
   }
 }
 
-/// Times the entrants, FP32 first. Those that are hopelessly slower than FP32 stop early but keep what was
+/// Times the racers, FP32 first. Those that are hopelessly slower than FP32 stop early but keep what was
 /// measured.
-template <class Evaluator>
-std::vector<contestant> hold_contest(Evaluator& run, const race_settings& settings, std::vector<racer> entrants,
-                                     race_grounds grounds = {}) {
-  if (entrants.size() > 1) entrants.front().rounds_at_most = settings.fp32_rounds;
-  race<Evaluator>{run, stage::contest, settings, settings.contest_rounds, grounds}(entrants, false);
+inline std::vector<contestant> hold_contest(evaluator& run, const race_settings& settings, std::vector<racer> racers,
+                                            race_grounds grounds = {}) {
+  if (racers.size() > 1) racers.front().rounds_at_most = settings.fp32_rounds;
+  race{run, stage::contest, settings, settings.contest_rounds, grounds}(racers, false);
   std::vector<contestant> contest;
-  for (racer& r : entrants) {
+  for (racer& r : racers) {
     contestant& c = contest.emplace_back();
     c.label = std::move(r.label);
     c.plan = std::move(r.plan);
@@ -57,6 +58,7 @@ std::vector<contestant> hold_contest(Evaluator& run, const race_settings& settin
     c.seconds = std::move(r.seconds);
     c.peak_bytes = r.peak_bytes;
     c.status = r.status;
+    c.rule_based = r.rule_based;
   }
   if (!contest.empty()) contest.front().over_fp32 = {1, {1, 1}};
   add_rounds(run, settings, contest, grounds);
@@ -65,8 +67,7 @@ std::vector<contestant> hold_contest(Evaluator& run, const race_settings& settin
 
 /// What the losses said of a contestant; and where FP32 was hardly in the contest with it, what the pairs of batches
 /// that were judged say of its time.
-template <class Trials>
-void describe(contestant& c, const outcome& log, const Trials& trials) {
+inline void describe(contestant& c, const outcome& log, const loss_trials& trials) {
   const auto* judged = trials.known(c.plan);
   if (judged == nullptr) return;
   c.loss = judged->verdict;
@@ -83,8 +84,7 @@ void describe(contestant& c, const outcome& log, const Trials& trials) {
 
 /// All contestants; one that has neither batches beside FP32's nor pairs gets the ratio to one that has, times that
 /// one's.
-template <class Trials>
-void describe_contest(outcome& log, const Trials& trials) {
+inline void describe_contest(outcome& log, const loss_trials& trials) {
   for (contestant& c : log.contest) describe(c, log, trials);
   contestant& fp32 = log.contest.front();
   const contestant* known = nullptr;
@@ -100,12 +100,14 @@ void describe_contest(outcome& log, const Trials& trials) {
   if (fp32.seconds.empty()) fp32.seconds = log.baseline.batch_seconds;
 }
 
+/// Seconds of a batch under a plan by what operators and casts cost; NaN where that is not known.
+using predicted_seconds = std::function<double(const plan&)>;
+
 /// How much longer than the fastest's each contestant's batch takes by all that is known, as a logarithm: what was
-/// raced, and what costs predict where they were learned (`predicted`: seconds of a batch, NaN where not).
+/// raced, and what costs predict where they were learned.
 /// `memory_limit`: who needs more is left out where somebody does not; 0: none.
-template <class Predict>
-std::vector<double> judged_times(const std::vector<contestant>& contest, Predict predicted,
-                                 std::int64_t memory_limit = 0) {
+inline std::vector<double> judged_times(const std::vector<contestant>& contest, const predicted_seconds& predicted,
+                                        std::int64_t memory_limit = 0) {
   std::vector<double> times(contest.size(), std::numeric_limits<double>::infinity());
   const auto fits = [=](const contestant& c) { return memory_limit == 0 || c.peak_bytes <= memory_limit; };
   const bool some_fit = std::any_of(contest.begin(), contest.end(), fits);
@@ -145,9 +147,8 @@ std::vector<double> judged_times(const std::vector<contestant>& contest, Predict
 /// The order in which contestants are offered as the winner: fastest first; where two are as fast, the one with the
 /// lower loss, then the one with less memory; FP32 before what is not faster. `slowdown`: above 0, those that are by
 /// such a part slower than the fastest come by their memory.
-template <class Predict>
-std::vector<std::size_t> ranking(std::vector<contestant>& contest, Predict predicted, std::int64_t memory_limit = 0,
-                                 double slowdown = 0) {
+inline std::vector<std::size_t> ranking(std::vector<contestant>& contest, const predicted_seconds& predicted,
+                                        std::int64_t memory_limit = 0, double slowdown = 0) {
   constexpr double same = 0.003;  // what counts as a difference
   const double worth = std::max(same, std::log1p(slowdown));
   const std::vector<double> times = judged_times(contest, predicted, memory_limit);

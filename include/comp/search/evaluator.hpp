@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <comp/core/concepts.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/search/acceptance.hpp>
+#include <comp/search/any_trainer.hpp>
 #include <comp/search/observers.hpp>
 #include <comp/search/run_samples.hpp>
 #include <cstddef>
@@ -20,23 +20,12 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <type_traits>
 #include <utility>
-#include <variant>
 #include <vector>
 
 namespace comp {
 
 namespace detail {
-
-template <class B>
-struct state_of {
-  using type = std::monostate;
-};
-template <saves B>
-struct state_of<B> {
-  using type = std::remove_cvref_t<decltype(std::declval<B&>().save())>;
-};
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -45,20 +34,17 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace detail
 
 /// A state of the trainer, and what was trained from the search's start to it. Copies share the state.
-template <class State>
 struct checkpoint {
-  std::shared_ptr<const State> state = {};
+  std::shared_ptr<const void> state = {};
   sample trained = {};
 };
 
-template <Backend B, class Observers>
 class evaluator {
  public:
-  using state_type = typename detail::state_of<B>::type;
-  using place = checkpoint<state_type>;
-  static constexpr bool restores = detail::saves<B>;
+  using place = checkpoint;
 
-  evaluator(B& trainer, Observers& observers, outcome& log) : trainer_{trainer}, observers_{observers}, log_{log} {
+  evaluator(any_trainer& trainer, any_observer& observers, outcome& log)
+      : trainer_{trainer}, observers_{observers}, log_{log} {
     for (const trial& t : log.trials) ++repeats_[{t.stage, t.plan}];
     remember_start();
   }
@@ -71,22 +57,20 @@ class evaluator {
   /// A run that fails puts the trainer back to its state now.
   void keep() { kept_ = save(); }
 
+  /// Whether the trainer's state can be put back.
+  bool restores() const { return trainer_.has.save; }
   /// The trainer's state now; without it for a backend that cannot save. Saved once, however often it is asked for.
   place save() {
-    if constexpr (restores) {
-      std::shared_ptr<const state_type> now = saved_.lock();
-      if (now == nullptr) now = std::make_shared<const state_type>(trainer_.save());
-      saved_ = now;
-      return {std::move(now), trained_};
-    }
-    return {{}, trained_};
+    std::shared_ptr<const void> now = saved_.lock();
+    if (now == nullptr) now = trainer_.save();
+    saved_ = now;
+    return {std::move(now), trained_};
   }
   void restore(const place& to) {
-    if constexpr (restores) {
-      trainer_.restore(*to.state);
-      trained_ = to.trained;
-      saved_ = to.state;
-    }
+    if (!restores()) return;
+    trainer_.restore(to.state.get());
+    trained_ = to.trained;
+    saved_ = to.state;
   }
   void to_kept() { restore(kept_); }
   /// The search's epochs get scores, too.
@@ -96,7 +80,7 @@ class evaluator {
   const sample& trained() const { return trained_; }
   /// Seconds of everything that was run, undone or not, and of what was recalled.
   double seconds() const { return seconds_; }
-  B& trainer() { return trainer_; }
+  any_trainer& trainer() { return trainer_; }
 
   /// Makes a trial of what `work(trial)` runs, or of what a ledger has for this stage, plan and repeat.
   /// `accepted` and the times are set from the sample alone: who knows more sets them again. `before`: of its seconds,
@@ -256,9 +240,8 @@ class evaluator {
     };
     try {
       t.sample = work();
-      if constexpr (detail::validates<B>) {
-        if (is_epoch(t) && t.sample.ok() && t.sample.batches > 1) t.sample.score = trainer_.validate();
-      }
+      if (trainer_.has.validate && is_epoch(t) && t.sample.ok() && t.sample.batches > 1)
+        t.sample.score = trainer_.validate();
     } catch (const interrupted&) {
       to_kept();
       if (fatal_) std::rethrow_exception(std::exchange(fatal_, nullptr));  // why it was stopped
@@ -286,7 +269,7 @@ class evaluator {
 
   // After which the trainer's score is asked for.
   bool is_epoch(const trial& t) const {
-    if (t.stage == stage::training || !restores) return true;
+    if (t.stage == stage::training || !restores()) return true;
     return scores_ && t.sample.batches >= static_cast<std::int64_t>(log_.batches_per_epoch);
   }
 
@@ -312,19 +295,14 @@ class evaluator {
     sample got;
     saved_.reset();
     const auto begin = std::chrono::steady_clock::now();
-    if constexpr (!detail::stops<B>) {
-      got = trainer_.run_epoch();
-    } else {
-      status ended = status::ok;
-      const stop_predicate watch = [&](const sample& so_far) {
-        tell(begun, so_far);
-        if (ended == status::ok) ended = cut(so_far);
-        return stop_asked_ || ended != status::ok;
-      };
-      got = trainer_.run_epoch(watch);
-      // A backend may name a stop of ours stopped_early itself; why it was stopped is ours to say.
-      if (ended != status::ok && (got.ok() || got.status == status::stopped_early)) got.status = ended;
-    }
+    status ended = status::ok;
+    got = trainer_.run_epoch([&](const sample& so_far) {
+      tell(begun, so_far);
+      if (ended == status::ok) ended = cut(so_far);
+      return stop_asked_ || ended != status::ok;
+    });
+    // A backend may name a stop of ours stopped_early itself; why it was stopped is ours to say.
+    if (ended != status::ok && (got.ok() || got.status == status::stopped_early)) got.status = ended;
     detail::complete(got, detail::seconds_since(begin));
     count(got);
     return got;
@@ -338,11 +316,11 @@ class evaluator {
                     log_.trials.size())};
   }
 
-  B& trainer_;
-  Observers& observers_;
+  any_trainer& trainer_;
+  any_observer& observers_;
   outcome& log_;
   place kept_;
-  std::weak_ptr<const state_type> saved_;  // the trainer's state, as long as it is the one that was saved
+  std::weak_ptr<const void> saved_;  // the trainer's state, as long as it is the one that was saved
   sample trained_ = {};
   double seconds_ = 0, recalled_seconds_ = 0;
   std::map<std::pair<stage, plan>, std::size_t> repeats_;

@@ -28,9 +28,5 @@ inline std::vector<plan> conservative_ladder(const plan& p, std::span<const deci
   add([](category) { return false; });
   return ladder;
 }
-/// The same from all FP32.
-inline std::vector<plan> conservative_ladder(const plan& p, std::span<const decision> decisions) {
-  return conservative_ladder(p, decisions, plan{p.size()});
-}
 
 }  // namespace comp

@@ -21,11 +21,10 @@
 
 namespace comp {
 
-template <class Evaluator>
 class guided_search {
  public:
-  guided_search(Evaluator& run, outcome& log, const search_settings& settings, const strategy::guided& chosen,
-                loss_trials<Evaluator>& trials, guided_start from)
+  guided_search(evaluator& run, outcome& log, const search_settings& settings, const strategy::guided& chosen,
+                loss_trials& trials, guided_start from)
       : run_{run},
         log_{log},
         settings_{settings},
@@ -124,11 +123,11 @@ class guided_search {
 
   // Times are taken relative to the first racer's, which is known.
   plan fastest(std::vector<racer>& racers) {
-    race<Evaluator>{run_,
-                    stage::batches,
-                    settings_.race,
-                    settings_.race.max_rounds,
-                    {.trains = true, .same_batches = trials_.lengths_differ()}}(racers, true);
+    race{run_,
+         stage::batches,
+         settings_.race,
+         settings_.race.max_rounds,
+         {.trains = true, .same_batches = trials_.lengths_differ()}}(racers, true);
     const racer& base = racers.front();
     const double seconds = measured_.at(base.plan);
     for (const racer& r : racers) {
@@ -197,15 +196,15 @@ class guided_search {
     return peaks_.contains(p) ? peaks_.at(p) : 0;
   }
 
-  Evaluator& run_;
+  evaluator& run_;
   outcome& log_;
   const search_settings& settings_;
   const strategy::guided& chosen_;
-  loss_trials<Evaluator>& trials_;
+  loss_trials& trials_;
   guided_start from_;
   plan fp32_, least_ = {};
-  learned_costs<Evaluator> costs_;
-  accepted_operators<Evaluator> accepted_;
+  learned_costs costs_;
+  accepted_operators accepted_;
   std::map<plan, double> measured_ = {};
   std::map<plan, std::int64_t> peaks_ = {};
 };

@@ -30,12 +30,10 @@ inline plan lowered_to(precision low, const plan& base, const std::vector<std::v
   return all;
 }
 
-template <class Evaluator>
 class learned_costs {
  public:
   /// `levels`: per operator, what it has in the most conservative plan first.
-  learned_costs(Evaluator& run, outcome& log, loss_trials<Evaluator>& trials,
-                const std::vector<std::vector<precision>>& levels)
+  learned_costs(evaluator& run, outcome& log, loss_trials& trials, const std::vector<std::vector<precision>>& levels)
       : run_{run}, log_{log}, trials_{trials}, fp32_{trials.reference().plan()}, model_{log.graph, levels} {}
 
   /// Profiles FP32 and each of `lows`, but those in which a batch takes hopelessly long.
@@ -119,37 +117,34 @@ class learned_costs {
     return true;
   }
 
-  void profile([[maybe_unused]] const plan& p) {
-    if constexpr (requires {
-                    { run_.trainer().profile() } -> std::same_as<std::vector<op_time>>;
-                  }) {
-      constexpr const char* instead = "costs were estimated from operations and bytes";
-      try {
-        const std::vector<double> flat = run_.numbers(p, "profile", profile_repeats, [](auto& trainer) {
-          std::vector<double> each;
-          for (const op_time& t : trainer.profile()) each.insert(each.end(), {t.forward, t.backward});
-          return each;
-        });
-        std::vector<op_time> times(flat.size() / 2);
-        for (std::size_t i = 0; i < times.size(); ++i) times[i] = {flat[2 * i], flat[2 * i + 1]};
-        if (!model_.learn_profile(p, times)) {
-          log_.warnings.push_back(
-              fmt::format("a profile of {} operators was not used (one time for each of {} is "
-                          "needed, finite, not negative, not all zero): {}",
-                          times.size(), p.size(), instead));
-        }
-      } catch (const interrupted&) {
-        throw;
-      } catch (const std::exception& e) {
-        log_.warnings.push_back(fmt::format("no profile ({}): {}", e.what(), instead));
-        run_.to_kept();
+  void profile(const plan& p) {
+    if (!run_.trainer().has.profile) return;
+    constexpr const char* instead = "costs were estimated from operations and bytes";
+    try {
+      const std::vector<double> flat = run_.numbers(p, "profile", profile_repeats, [](auto& trainer) {
+        std::vector<double> each;
+        for (const op_time& t : trainer.profile()) each.insert(each.end(), {t.forward, t.backward});
+        return each;
+      });
+      std::vector<op_time> times(flat.size() / 2);
+      for (std::size_t i = 0; i < times.size(); ++i) times[i] = {flat[2 * i], flat[2 * i + 1]};
+      if (!model_.learn_profile(p, times)) {
+        log_.warnings.push_back(
+            fmt::format("a profile of {} operators was not used (one time for each of {} is "
+                        "needed, finite, not negative, not all zero): {}",
+                        times.size(), p.size(), instead));
       }
+    } catch (const interrupted&) {
+      throw;
+    } catch (const std::exception& e) {
+      log_.warnings.push_back(fmt::format("no profile ({}): {}", e.what(), instead));
+      run_.to_kept();
     }
   }
 
-  Evaluator& run_;
+  evaluator& run_;
   outcome& log_;
-  loss_trials<Evaluator>& trials_;
+  loss_trials& trials_;
   plan fp32_;
   cost_model model_;
   std::set<precision> dropped_ = {};

@@ -10,6 +10,7 @@
 #include <comp/core/statistics.hpp>
 #include <comp/policy/nearest.hpp>
 #include <comp/policy/pytorch.hpp>
+#include <comp/search/any_trainer.hpp>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -50,8 +51,7 @@ inline std::string bare_letters(std::string_view kind) {
 }
 
 /// Nothing where the policy is not about ATen's kinds, or has an opinion of some operators and no near word for others.
-template <OperatorPolicy P>
-problem problem_of_kinds(const P& policy, const op_graph& graph) {
+inline problem problem_of_kinds(const any_policy& policy, const op_graph& graph) {
   const auto names = [&](const op_info& op) {
     const decision said = policy.classify(op);
     return said.fixed || said.category != category::follow;

@@ -86,18 +86,34 @@ concept Observer =
      || unmet<"an observer's training_progressed needs the form: void training_progressed(const comp::training_progress&)">());
 // clang-format on
 
+/// All observers of a search as one.
+class any_observer {
+ public:
+  virtual ~any_observer() = default;
+  virtual void search_started(const search_info& info) = 0;
+  virtual std::optional<trial> recall(const trial& wanted) = 0;
+  virtual void trial_started(const trial& t) = 0;
+  virtual void batch_done(const trial& t, const sample& so_far) = 0;
+  /// Returns: true when an observer wants the search to stop.
+  virtual bool trial_done(const trial& t) = 0;
+  virtual bool stop_requested() = 0;
+  virtual void warned(const std::string& sentence) = 0;
+  virtual void search_done(const outcome& found) = 0;
+  virtual void training_progressed(const training_progress& now) = 0;
+};
+
 /// Calls what each observer has. Holds references: lives no longer than the call that made it.
 template <Observer... Observers>
-class observer_list {
+class observer_list : public any_observer {
  public:
   explicit observer_list(Observers&... each) : each_{each...} {}
 
-  void search_started(const search_info& info) {
+  void search_started(const search_info& info) override {
     visit([&](auto& o) {
       if constexpr (requires { o.search_started(info); }) o.search_started(info);
     });
   }
-  std::optional<trial> recall(const trial& wanted) {
+  std::optional<trial> recall(const trial& wanted) override {
     std::optional<trial> found;
     visit([&](auto& o) {
       if constexpr (requires { o.recall(wanted); }) {
@@ -106,18 +122,17 @@ class observer_list {
     });
     return found;
   }
-  void trial_started(const trial& t) {
+  void trial_started(const trial& t) override {
     visit([&](auto& o) {
       if constexpr (requires { o.trial_started(t); }) o.trial_started(t);
     });
   }
-  void batch_done(const trial& t, const sample& so_far) {
+  void batch_done(const trial& t, const sample& so_far) override {
     visit([&](auto& o) {
       if constexpr (requires { o.batch_done(t, so_far); }) o.batch_done(t, so_far);
     });
   }
-  /// Returns: true when an observer wants the search to stop.
-  bool trial_done(const trial& t) {
+  bool trial_done(const trial& t) override {
     bool stop = false;
     visit([&](auto& o) {
       if constexpr (requires {
@@ -130,24 +145,24 @@ class observer_list {
     });
     return stop;
   }
-  bool stop_requested() {
+  bool stop_requested() override {
     bool stop = false;
     visit([&](auto& o) {
       if constexpr (requires { o.stop_requested(); }) stop = o.stop_requested() || stop;
     });
     return stop;
   }
-  void warned(const std::string& sentence) {
+  void warned(const std::string& sentence) override {
     visit([&](auto& o) {
       if constexpr (requires { o.warned(sentence); }) o.warned(sentence);
     });
   }
-  void search_done(const outcome& found) {
+  void search_done(const outcome& found) override {
     visit([&](auto& o) {
       if constexpr (requires { o.search_done(found); }) o.search_done(found);
     });
   }
-  void training_progressed(const training_progress& now) {
+  void training_progressed(const training_progress& now) override {
     visit([&](auto& o) {
       if constexpr (requires { o.training_progressed(now); }) o.training_progressed(now);
     });

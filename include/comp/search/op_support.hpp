@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which operators a backend runs in which precision, where it can say: FP8 may exist for matrix products only, and FP32
-// may be missing. What is not there is not searched, and plans that would ask for it (a rule's, a segment's that follows
-// its neighbours) take the first searched precision that is. Inert for a backend without `supports`.
+// may be missing. What is not there is not searched, and plans that would ask for it (a rule's, a segment's that
+// follows its neighbours) take the first searched precision that is. Inert for a backend without `supports`.
 #pragma once
 
 #include <algorithm>
 #include <bitset>
-#include <comp/core/concepts.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
+#include <comp/search/any_trainer.hpp>
 #include <cstddef>
 #include <span>
 #include <vector>
@@ -19,14 +19,12 @@ class op_support {
  public:
   op_support() = default;  // every operator in every precision
   /// `lows`: the searched low precisions, in order of preference.
-  template <Backend B>
-  op_support(const B& trainer, const op_graph& graph, std::span<const precision> lows) {
-    if constexpr (detail::supports_some<B>) {
-      lows_.assign(lows.begin(), lows.end());
-      for (const op_info& op : graph) {
-        auto& lacks = lacks_.emplace_back();
-        for (const precision p : all_precisions) lacks.set(static_cast<std::size_t>(p), !trainer.supports(op, p));
-      }
+  op_support(const any_trainer& trainer, const op_graph& graph, std::span<const precision> lows) {
+    if (!trainer.has.supports) return;
+    lows_.assign(lows.begin(), lows.end());
+    for (const op_info& op : graph) {
+      auto& lacks = lacks_.emplace_back();
+      for (const precision p : all_precisions) lacks.set(static_cast<std::size_t>(p), !trainer.supports(op, p));
     }
   }
   bool operator()(std::size_t op, precision p) const {
@@ -41,6 +39,14 @@ class op_support {
       if (searched && (*this)(op, p)) return p;
     }
     return precision::fp32;
+  }
+  /// All of `graph` as wide as it runs: what "FP32" stands for.
+  plan widest(const op_graph& graph) const {
+    plan all{graph.size()};
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (graph[i].choosable) all[i] = widest(i);
+    }
+    return all;
   }
   /// `p`, or what stands in for it.
   precision instead_of(std::size_t op, precision p) const {

@@ -35,6 +35,7 @@ struct contestant {
   std::size_t loss_batches = 0;            // so many of them
   std::string tie = {};                    // label of one that is as fast within noise, where that decided nothing
   comp::status status = comp::status::ok;  // not ok: it left the contest
+  bool rule_based = false;                 // what rules give without a search
 };
 
 /// What a guided search learned of an operator.

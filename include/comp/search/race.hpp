@@ -29,7 +29,8 @@ struct racer {
   std::size_t rounds_at_most = std::numeric_limits<std::size_t>::max();
   std::int64_t peak_bytes = 0;
   comp::status status = comp::status::ok;
-  bool out = false;  // left the race: failed or clearly slower
+  bool out = false;         // left the race: failed or clearly slower
+  bool rule_based = false;  // what rules give without a search
 };
 
 /// What a race may do with the training.
@@ -39,10 +40,9 @@ struct race_grounds {
 };
 
 /// Runs rounds among racers of one stage. Losses are not looked at.
-template <class Evaluator>
 class race {
  public:
-  race(Evaluator& run, stage where, const race_settings& settings, std::size_t max_rounds, race_grounds grounds = {})
+  race(evaluator& run, stage where, const race_settings& settings, std::size_t max_rounds, race_grounds grounds = {})
       : run_{run}, stage_{where}, settings_{settings}, max_rounds_{max_rounds}, grounds_{grounds} {}
 
   /// The first racer is the reference and leaves only when its rounds are over. `leave`: clearly slower racers stop
@@ -62,7 +62,7 @@ class race {
           (void)run_.batch(stage_, r.plan, r.label);  // a second batch, so another one
           run_.restore(*before);
         }
-        lap(r);
+        run_batch(r);
       }
       for (std::size_t i = 1; i < racers.size(); ++i) {
         if (!racers[i].out && drops(racers, racers[i], leave)) racers[i].out = true;
@@ -72,9 +72,9 @@ class race {
   }
 
  private:
-  void lap(racer& r) {
+  void run_batch(racer& r) {
     trial t = run_.batch(stage_, r.plan, r.label);
-    if (t.sample.status == status::not_finite && Evaluator::restores && !fresh_) {
+    if (t.sample.status == status::not_finite && run_.restores() && !fresh_) {
       to_start();
       t = run_.batch(stage_, r.plan, r.label);
     }
@@ -106,18 +106,18 @@ class race {
   }
 
   bool drops(const std::vector<racer>& racers, const racer& r, bool leave) const {
-    const racer& rival = leave ? fastest(racers) : racers.front();
-    if (&rival == &r || r.seconds.size() < 2) return false;
-    if (r.seconds.size() < settings_.min_rounds) return always_hopeless(r, rival);
-    const auto against = compare_paired(r.seconds, rival.seconds);
+    const racer& other = leave ? fastest(racers) : racers.front();
+    if (&other == &r || r.seconds.size() < 2) return false;
+    if (r.seconds.size() < settings_.min_rounds) return always_hopeless(r, other);
+    const auto against = compare_paired(r.seconds, other.seconds);
     return against.ratio > settings_.hopeless || (leave && against.clearly_faster());
   }
 
   // A single slow batch is noise: with few rounds each of them must say so.
-  bool always_hopeless(const racer& r, const racer& rival) const {
-    const std::size_t rounds = std::min(r.seconds.size(), rival.seconds.size());
+  bool always_hopeless(const racer& r, const racer& other) const {
+    const std::size_t rounds = std::min(r.seconds.size(), other.seconds.size());
     for (std::size_t i = 0; i < rounds; ++i) {
-      if (r.seconds[i] <= settings_.hopeless * rival.seconds[i]) return false;
+      if (r.seconds[i] <= settings_.hopeless * other.seconds[i]) return false;
     }
     return rounds >= 2;
   }
@@ -127,20 +127,20 @@ class race {
                                     [&](const racer& r) { return !r.out && rounds < r.rounds_at_most; });
     if (left <= 1) return rounds > 0;
     if (rounds < settings_.min_rounds) return false;
-    const racer& rival = leave ? racers.front() : fastest(racers);
+    const racer& other = leave ? racers.front() : fastest(racers);
     return std::all_of(racers.begin(), racers.end(), [&](const racer& r) {
-      if (r.out || &r == &rival || rounds >= r.rounds_at_most) return true;
-      const auto against = compare_paired(rival.seconds, r.seconds);
+      if (r.out || &r == &other || rounds >= r.rounds_at_most) return true;
+      const auto against = compare_paired(other.seconds, r.seconds);
       return against.clearly_faster() || against.clearly_slower();
     });
   }
 
-  Evaluator& run_;
+  evaluator& run_;
   stage stage_;
   race_settings settings_;
   std::size_t max_rounds_;
   race_grounds grounds_;
-  typename Evaluator::place start_ = {};
+  evaluator::place start_ = {};
   bool fresh_ = true;  // no batch was trained since the common start
 };
 

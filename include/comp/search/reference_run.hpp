@@ -15,17 +15,16 @@ namespace comp {
 
 /// The plan is FP32, or the most conservative one that runs; where that needs more memory than there is, the first of
 /// `smaller` that does not.
-template <class Evaluator>
 class reference_run {
  public:
-  reference_run(Evaluator& run, outcome& log, plan fp32, std::vector<comp::plan> smaller)
+  reference_run(evaluator& run, outcome& log, plan fp32, std::vector<comp::plan> smaller)
       : run_{run}, log_{log}, fp32_{std::move(fp32)}, smaller_{std::move(smaller)}, start_{run.save()} {}
 
   const comp::plan& plan() const { return fp32_; }
-  const typename Evaluator::place& start() const { return start_; }
+  const evaluator::place& start() const { return start_; }
   const sample& seen() const { return log_.baseline; }
   /// Where its batches end; empty where that state is not known, as after a recalled trial.
-  const std::optional<typename Evaluator::place>& end() const { return end_; }
+  const std::optional<evaluator::place>& end() const { return end_; }
 
   /// What `train(plan)` gives for the first plan that memory is enough for.
   template <class F>
@@ -52,7 +51,7 @@ class reference_run {
   sample perturbed(stage where, const comp::plan& p, std::size_t seed, std::size_t batches) {
     const auto work = [&](const trial& begun) {
       run_.restore(start_);
-      if constexpr (requires { run_.trainer().perturb(std::uint64_t{1}); }) run_.trainer().perturb(seed);
+      run_.trainer().perturb(seed);
       sample got;
       run_.train(begun, p, batches, got, finite_only);
       return got;
@@ -91,7 +90,7 @@ class reference_run {
                    "check the data, the learning rate and the backend",
                    name(got.status), all.batches + got.batches, got.message.empty() ? "" : ": ", got.message);
     end_.reset();
-    if (Evaluator::restores && !run_.recalled()) end_ = run_.save();
+    if (run_.restores() && !run_.recalled()) end_ = run_.save();
     detail::append(all, got);
     log_.baseline = std::move(all);
     run_.record(t);
@@ -107,12 +106,12 @@ class reference_run {
     if (seen().batches > 0) run_.train(begun, fp32_, static_cast<std::size_t>(seen().batches), again, finite_only);
   }
 
-  Evaluator& run_;
+  evaluator& run_;
   outcome& log_;
   comp::plan fp32_;
   std::vector<comp::plan> smaller_;  // ever less, to be tried where `fp32_` does not fit
-  typename Evaluator::place start_;
-  std::optional<typename Evaluator::place> end_;
+  evaluator::place start_;
+  std::optional<evaluator::place> end_;
   std::vector<sample> spread_;
 };
 

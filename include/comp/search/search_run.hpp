@@ -6,23 +6,20 @@
 #pragma once
 
 #include <algorithm>
-#include <comp/autocast/rule_plan.hpp>
-#include <comp/core/concepts.hpp>
-#include <comp/core/strategy.hpp>
-#include <comp/search/candidate_space.hpp>
-#include <comp/search/check.hpp>
+#include <comp/core/linkage.hpp>
 #include <comp/search/contest.hpp>
-#include <comp/search/entrants.hpp>
 #include <comp/search/evaluator.hpp>
 #include <comp/search/fallbacks.hpp>
 #include <comp/search/guided_search.hpp>
+#include <comp/search/known_plans.hpp>
 #include <comp/search/reasons.hpp>
 #include <comp/search/segments.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/signature.hpp>
 #include <comp/search/staged_search.hpp>
+#include <comp/search/trainer_check.hpp>
 #include <comp/search/trials.hpp>
-#include <concepts>
+#include <comp/search/two_stage.hpp>
 #include <cstddef>
 #include <limits>
 #include <string>
@@ -32,27 +29,25 @@
 namespace comp {
 
 /// One search on one trainer. Made by two_stage::run.
-template <Backend B, OperatorPolicy P, SearchStrategy S1, SearchStrategy S2, class Observers>
 class search_run {
-  using evaluator_type = evaluator<B, Observers>;
-  using trials_type = loss_trials<evaluator_type>;
-  using place = typename evaluator_type::place;
-
  public:
-  search_run(const P& policy, const S1& stage1, const S2& stage2, const search_settings& settings, B& trainer,
-             Observers& observers)
-      : policy_{on_machine(policy, machine_of(trainer))},
-        stage1_{stage1},
+  search_run(any_policy policy, const any_strategy& stage1, const any_strategy& stage2, const search_settings& settings,
+             any_trainer& trainer, any_observer& observers)
+      : stage1_{stage1},
         stage2_{stage2},
         settings_{settings},
         trainer_{trainer},
-        observers_{observers} {}
+        observers_{observers},
+        log_{begun(settings, trainer)},
+        plans_{trainer, policy, settings, log_},
+        segments_(log_.graph.size(), segment_kind::decided) {
+    prepare(policy);
+  }
 
   outcome operator()() {
-    prepare();
-    evaluator_type run{trainer_, observers_, log_};
+    evaluator run{trainer_, observers_, log_};
     run_ = &run;
-    trials_type trials{run, log_, settings_, fp32_, smaller_plans()};
+    loss_trials trials{run, log_, settings_, plans_.fp32(), plans_.smaller()};
     trials_ = &trials;
     try {
       search();
@@ -65,56 +60,31 @@ class search_run {
   }
 
  private:
-  static hardware machine_of(const B& trainer) {
-    if constexpr (detail::knows_hardware<B>) return trainer.hardware();
-    return {};
-  }
-
-  // Everything that can be refused before the first batch is refused here.
-  void prepare() {
-    settings_.check();
-    log_.graph = trainer_.graph();
-    log_.tolerance = settings_.tolerance;
-    log_.higher_is_better = settings_.direction == loss_direction::higher_is_better;
-    log_.memory_limit = settings_.memory_limit;
-    log_.criterion = settings_.criterion;
-    log_.hardware = machine_of(trainer_);
-    log_.precisions = searched_precisions(trainer_, settings_);
-    lows_.assign(log_.precisions.begin() + 1, log_.precisions.end());
-    if (lows_.empty() && settings_.precisions.empty() && supported_precisions(trainer_).size() > 1) {
-      log_.warnings.push_back(
-          "nothing was searched: this machine computes no lower precision faster than FP32. Name those that are to be "
-          "tried all the same in settings.precisions");
-    }
-    require<settings_error>(detail::validates<B> || settings_.criterion != criterion::scores,
+  // What is known of the model and of what is asked for. Throws: `settings_error`.
+  static outcome begun(const search_settings& settings, any_trainer& trainer) {
+    settings.check();
+    require<settings_error>(trainer.has.validate || settings.criterion != criterion::scores,
                             "plans are to be judged by scores (this backend has no validate()): give it "
                             "double validate(), or choose another criterion");
-    require<graph_error>(!log_.graph.empty(),
-                         "the model has no operators (there is nothing to plan): record a forward first");
-    runs_ = op_support{std::as_const(trainer_), log_.graph, lows_};
-    candidates_ = make_candidate_space(policy_, log_.graph, log_.hardware, lows_, settings_.epochs_tie, runs_);
-    require_supported(candidates_, log_.graph, supported_precisions(trainer_), runs_);
-    fp32_ = plan{log_.graph.size()};
-    for (std::size_t i = 0; i < fp32_.size(); ++i) {
-      if (candidates_.decisions[i].fixed && log_.graph[i].choosable)
-        fp32_[i] = candidates_.decisions[i].compute;
-      else if (log_.graph[i].choosable)
-        fp32_[i] = runs_.widest(i);
-    }
-    rivals_ = rivals_of(settings_.rivals, log_.graph, lows_, supported_precisions(trainer_), runs_);
-    for (rival& r : rivals_) r.plan = with_fixed(std::move(r.plan));
-    if constexpr (detail::has_autocast<B>) add_autocast();
-    if constexpr (detail::counts_batches<B>)
-      log_.batches_per_epoch = static_cast<std::size_t>(trainer_.batches_per_epoch());
-    guide_ = settings_.stages == stages::both ? strategy::guide_of(stage1_) : nullptr;
+    outcome log{.graph = trainer.graph(), .hardware = trainer.hardware()};
+    log.tolerance = settings.tolerance;
+    log.higher_is_better = settings.direction == loss_direction::higher_is_better;
+    log.memory_limit = settings.memory_limit;
+    log.criterion = settings.criterion;
+    return log;
+  }
+
+  void prepare(const any_policy& policy) {
+    log_.batches_per_epoch = trainer_.batches_per_epoch();
+    if (settings_.stages == stages::both && stage1_.guide) guide_ = &*stage1_.guide;
     std::size_t candidates = 0;
     if (settings_.stages == stages::batches_only) {
-      (void)stage2_.start(space_without_losses(candidates_, log_.graph, lows_, settings_.batches_tie, runs_));
+      (void)stage2_.start(
+          space_without_losses(plans_.candidates(), log_.graph, plans_.lows(), settings_.batches_tie, plans_.runs()));
     } else if (guide_ == nullptr) {
-      candidates = most_plans(stage1_.start(candidates_.space));
+      candidates = stage1_.start(plans_.candidates().space).at_most;
     }
-    segments_.assign(log_.graph.size(), segment_kind::decided);
-    if (settings_.self_check) checked_ = detail::check_at_start(trainer_, log_.graph, policy_, fp32_);
+    if (settings_.self_check) checked_ = detail::check_at_start(trainer_, log_.graph, policy, plans_.fp32());
     require<error>(checked_.why_pointless().empty(), "{}", checked_.why_pointless());
     log_.cost(stage::baseline).seconds += checked_.seconds;
     const search_info info{log_.graph,
@@ -133,57 +103,6 @@ class search_run {
     observers_.warned(sentence);
   }
 
-  // The backend's own autocast, run by itself: no model of it that may be slower, or lower something else.
-  void add_autocast() {
-    for (const precision low : lows_) {
-      if (low != precision::bf16 && low != precision::fp16) continue;
-      try {
-        plan real = trainer_.own_autocast(low);
-        require_fits(real, log_.graph);
-        const plan by_operators = real.as_autocast(false);
-        require<error>(with_fixed(by_operators) == by_operators,
-                       "it gives operators another precision than the policy");
-        if (real.count_low() > 0)
-          rivals_.push_back({fmt::format("rule-based autocast {}", name(low)), std::move(real)});
-      } catch (const std::exception& e) {
-        log_.warnings.push_back(fmt::format("the backend's own autocast to {} was no rival: {}", name(low), e.what()));
-      }
-    }
-  }
-
-  // An operator that the policy fixes is fixed in every plan, and none is asked to run in what it lacks.
-  plan with_fixed(plan p) const {
-    p = runs_.applied_to(std::move(p));
-    for (std::size_t i = 0; i < p.size(); ++i) {
-      if (candidates_.decisions[i].fixed) p[i] = fp32_[i];
-    }
-    return p;
-  }
-
-  // What the most conservative plan becomes where it needs more memory than there is.
-  std::vector<plan> smaller_plans() const {
-    std::vector<plan> plans;
-    for (const precision low : lows_) plans.push_back(rule(low));
-    for (const precision low : lows_) {
-      plan all = fp32_;
-      for (std::size_t i = 0; i < all.size(); ++i) {
-        if (log_.graph[i].choosable) all[i] = low;
-      }
-      plans.push_back(with_fixed(std::move(all)));
-    }
-    std::erase(plans, fp32_);
-    return plans;
-  }
-
-  template <class Run>
-  static std::size_t most_plans(const Run& run) {
-    if constexpr (requires {
-                    { run.at_most() } -> std::convertible_to<std::size_t>;
-                  })
-      return run.at_most();
-    return 0;
-  }
-
   void search() {
     constexpr std::size_t unknown_epoch = 256;
     const std::size_t epoch = log_.batches_per_epoch;
@@ -191,18 +110,18 @@ class search_run {
     run_->timed(stage::baseline, [&] {
       trials_->begin(least, epoch > 0 ? std::max<std::size_t>(epoch, 2 * least) : unknown_epoch, candidates_cut());
     });
-    if (trials_->reference().plan() != fp32_) {
-      fp32_ = trials_->reference().plan();
+    if (trials_->reference().plan() != plans_.fp32()) {
+      plans_.replace_fp32(trials_->reference().plan());
       log_.warnings.push_back(
           fmt::format("FP32 needs more memory than there is: plan {} takes its place, and is what \"fp32\" stands for",
-                      shortened(fp32_)));
+                      shortened(plans_.fp32())));
     }
     if (!run_->recalled()) {
       if (const auto wrong = detail::problem_of_restore(checked_.first_losses, log_.baseline.curve)) warn(*wrong);
     }
     if (trials_->by_epochs() && log_.batches_per_epoch == 0)
       log_.batches_per_epoch = static_cast<std::size_t>(log_.baseline.batches);
-    if (!evaluator_type::restores) {
+    if (!run_->restores()) {
       log_.warnings.push_back(
           "the backend cannot save and restore its state: each candidate starts from the weights that the last one left");
     }
@@ -212,7 +131,7 @@ class search_run {
       staged();
     }
     if (settings_.self_check) {
-      for (const std::string& finding : detail::findings_afterwards<B>(log_, checked_)) warn(finding);
+      for (const std::string& finding : detail::findings_afterwards(trainer_, log_, checked_)) warn(finding);
     }
     log_.run_seconds = run_->seconds();
   }
@@ -226,42 +145,22 @@ class search_run {
     return cut;
   }
 
-  guided_start where_to_start() {
-    guided_start from{.decisions = candidates_.decisions, .lows = lows_, .batches_per_epoch = log_.batches_per_epoch};
-    for (std::size_t i = 0; i < fp32_.size(); ++i) {
-      std::vector<precision>& levels = from.levels.emplace_back(1, fp32_[i]);
-      if (!log_.graph[i].choosable || candidates_.decisions[i].fixed) continue;
-      for (const precision low : lows_) {
-        if (low != fp32_[i] && runs_(i, low)) levels.push_back(low);
-      }
-    }
-    for (const precision low : lows_) from.rules.push_back(rule(low));
-    for (const rival& r : rivals_) from.rules.push_back(r.plan.as_autocast(false));
-    if (settings_.warm_start.size() == fp32_.size()) {
-      from.rules.push_back(with_fixed(settings_.warm_start.as_autocast(false)));
-    } else if (!settings_.warm_start.empty()) {
-      log_.warnings.push_back(fmt::format("the earlier plan was not used: it has {} operators, this model {}",
-                                          settings_.warm_start.size(), fp32_.size()));
-    }
-    return from;
-  }
-
   void guided() {
-    guided_search<evaluator_type> search{*run_, log_, settings_, *guide_, *trials_, where_to_start()};
+    guided_search search{*run_, log_, settings_, *guide_, *trials_, plans_.where_to_start()};
     stage_two_plan_ = search();
-    std::vector<racer> entrants = all_entrants(stage_two_plan_);
-    if (search.allowed() != stage_two_plan_) enter(entrants, search.allowed(), "comp, all that is accepted");
-    if (!search.least_memory().empty()) enter(entrants, search.least_memory(), "comp, least memory");
+    std::vector<racer> racers = plans_.racers(stage_two_plan_);
+    if (search.allowed() != stage_two_plan_) enter(racers, search.allowed(), "comp, all that is accepted");
+    if (!search.least_memory().empty()) enter(racers, search.least_memory(), "comp, least memory");
     run_->timed(stage::contest, [&] {
-      const std::vector<racer> refused = take_refused(entrants, search);
-      if (entrants.size() > 1) {
-        log_.contest = hold_contest(*run_, contest_settings(), std::move(entrants),
+      const std::vector<racer> refused = take_refused(racers, search);
+      if (racers.size() > 1) {
+        log_.contest = hold_contest(*run_, contest_settings(), std::move(racers),
                                     {.trains = true, .same_batches = trials_->lengths_differ()});
       } else {
-        log_.contest.push_back({.label = "fp32", .plan = fp32_, .over_fp32 = {1, {1, 1}}});
+        log_.contest.push_back({.label = "fp32", .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
       }
       if (log_.contest.front().peak_bytes == 0) log_.contest.front().peak_bytes = log_.baseline.peak_bytes;
-      for (const racer& r : refused) log_.contest.push_back({.label = r.label, .plan = r.plan});
+      for (const racer& r : refused) log_.contest.push_back({.label = r.label, .plan = r.plan, .rule_based = r.rule_based});
     });
     describe_contest(log_, *trials_);
     const auto order = ranking(
@@ -286,15 +185,15 @@ class search_run {
   }
 
   // Takes out whose losses were not accepted, or are not known and cost too much to judge. The state stays.
-  std::vector<racer> take_refused(std::vector<racer>& entrants, const guided_search<evaluator_type>& search) {
-    const place here = run_->save();
+  std::vector<racer> take_refused(std::vector<racer>& racers, const guided_search& search) {
+    const checkpoint here = run_->save();
     std::vector<racer> taken;
-    for (auto r = entrants.begin() + 1; r != entrants.end();) {
+    for (auto r = racers.begin() + 1; r != racers.end();) {
       if (search.covers(r->plan) || (search.may_go_on() && (*trials_)(r->plan, r->label).trial.accepted)) {
         ++r;
       } else {
         taken.push_back(std::move(*r));
-        r = entrants.erase(r);
+        r = racers.erase(r);
       }
     }
     run_->restore(here);
@@ -323,7 +222,7 @@ class search_run {
   bool keeps_the_loss(contestant& c) {
     if (trials_->known(c.plan) != nullptr) return trials_->known(c.plan)->trial.accepted;
     run_->timed(stage::contest, [&] {
-      const place here = run_->save();
+      const checkpoint here = run_->save();
       (void)(*trials_)(c.plan, c.label, true);
       run_->restore(here);
       run_->keep();
@@ -348,13 +247,13 @@ class search_run {
 
   // The paper's two stages with strategies of the user's.
   void staged() {
-    staged_search<evaluator_type> search{*run_, log_, settings_, *trials_, candidates_, lows_, runs_};
+    staged_search search{*run_, log_, settings_, *trials_, plans_.candidates(), plans_.lows(), plans_.runs()};
     stage_two_plan_ = search(stage1_, stage2_);
     segments_ = search.segments();
-    std::vector<racer> entrants = all_entrants(stage_two_plan_);
-    if (search.stage_one_trial()) enter(entrants, stage_one_plan_ = search.stage_one_trial()->plan, "comp stage 1");
+    std::vector<racer> racers = plans_.racers(stage_two_plan_);
+    if (search.stage_one_trial()) enter(racers, stage_one_plan_ = search.stage_one_trial()->plan, "comp stage 1");
     run_->timed(stage::contest, [&] {
-      log_.contest = hold_contest(*run_, settings_.race, std::move(entrants),
+      log_.contest = hold_contest(*run_, settings_.race, std::move(racers),
                                   {.trains = false, .same_batches = trials_->lengths_differ()});
     });
     describe_contest(log_, *trials_);
@@ -373,7 +272,7 @@ class search_run {
         return crown(c);
       }
       const auto& judged = [&]() -> const auto& {
-        const typename trials_type::result* r = nullptr;
+        const loss_trials::result* r = nullptr;
         run_->timed(stage::contest, [&] { r = &(*trials_)(c.plan, c.label); });
         return *r;
       }
@@ -389,26 +288,15 @@ class search_run {
     }
   }
 
-  plan rule(precision low) const { return with_fixed(autocast::rule_plan(policy_, log_.graph, low)); }
-
-  std::vector<racer> all_entrants(const plan& found) const {
-    std::vector<racer> entrants;
-    enter(entrants, fp32_, "fp32");
-    for (const precision low : lows_) enter(entrants, rule(low), fmt::format("rule-based {}", name(low)));
-    for (const rival& r : rivals_) enter(entrants, r.plan, r.label);
-    enter(entrants, found, "comp");
-    return entrants;
-  }
-
   void crown(const contestant& winner) {
-    const auto noise = winner.plan == fp32_ ? too_noisy_to_tell(log_.contest) : std::nullopt;
+    const auto noise = winner.plan == plans_.fp32() ? too_noisy_to_tell(log_.contest) : std::nullopt;
     if (noise) warn(*noise);
     log_.plan = winner.plan;
-    log_.speedup = winner.plan == fp32_ ? 1 : winner.over_fp32.ratio;
-    log_.speedup_bounds = winner.plan == fp32_ ? interval{1, 1} : winner.over_fp32.bounds;
-    log_.fallbacks = conservative_ladder(winner.plan, candidates_.decisions, fp32_);
+    log_.speedup = winner.plan == plans_.fp32() ? 1 : winner.over_fp32.ratio;
+    log_.speedup_bounds = winner.plan == plans_.fp32() ? interval{1, 1} : winner.over_fp32.bounds;
+    log_.fallbacks = conservative_ladder(winner.plan, plans_.candidates().decisions, plans_.fp32());
     log_.batch_seconds = winner.seconds.empty() ? trials_->fp32_seconds() : median(winner.seconds);
-    const bool counts = evaluator_type::restores && log_.batches_per_epoch > 0;
+    const bool counts = run_->restores() && log_.batches_per_epoch > 0;
     if (!counts) run_->restore(trials_->reference().start());  // how far an epoch is would not be known
     log_.trained = counts ? run_->trained() : sample{};
     log_.trained_batches = static_cast<std::size_t>(log_.trained.batches);
@@ -428,30 +316,29 @@ class search_run {
                       settings_.memory_limit, winner.peak_bytes));
     }
     const bool searched = winner.plan == stage_two_plan_ || winner.plan == stage_one_plan_;
-    log_.reasons = explain(log_, candidates_, segments_, winner.label, searched,
+    log_.reasons = explain(log_, plans_.candidates(), segments_, winner.label, searched,
                            searched && winner.plan != stage_two_plan_ ? stage_two_plan_ : plan{});
   }
 
   static std::string shortened(const plan& p) { return p.size() <= 64 ? p.str() : p.str().substr(0, 61) + "..."; }
 
-  const P policy_;
-  const S1& stage1_;
-  const S2& stage2_;
+  const any_strategy &stage1_, &stage2_;
   const search_settings& settings_;
-  B& trainer_;
-  Observers& observers_;
-  evaluator_type* run_ = nullptr;
-  trials_type* trials_ = nullptr;
+  any_trainer& trainer_;
+  any_observer& observers_;
+  outcome log_;
+  known_plans plans_;
+  evaluator* run_ = nullptr;
+  loss_trials* trials_ = nullptr;
   const strategy::guided* guide_ = nullptr;
-  outcome log_ = {};
   check_report checked_ = {};
-  plan fp32_ = {};
-  std::vector<precision> lows_ = {};
-  op_support runs_ = {};
-  candidate_space candidates_ = {};
-  std::vector<rival> rivals_ = {};
   plan stage_one_plan_ = {}, stage_two_plan_ = {};
-  std::vector<segment_kind> segments_ = {};
+  std::vector<segment_kind> segments_;
 };
+
+COMP_INLINE outcome detail::run_search(const any_policy& policy, const any_strategy& stage1, const any_strategy& stage2,
+                                       const search_settings& settings, any_trainer& trainer, any_observer& observers) {
+  return search_run{policy, stage1, stage2, settings, trainer, observers}();
+}
 
 }  // namespace comp

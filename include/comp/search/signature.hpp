@@ -3,14 +3,12 @@
 #pragma once
 
 #include <algorithm>
-#include <boost/core/demangle.hpp>
-#include <comp/core/concepts.hpp>
 #include <comp/policy/tensor_core.hpp>
+#include <comp/search/any_trainer.hpp>
 #include <comp/search/candidate_space.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/settings.hpp>
 #include <string>
-#include <typeinfo>
 #include <vector>
 
 namespace comp {
@@ -21,22 +19,13 @@ inline constexpr const char* no_precisions =
     "the member out";
 }  // namespace detail
 
-/// What `trainer` can run.
-template <Backend B>
-std::vector<precision> supported_precisions(const B& trainer) {
-  if constexpr (detail::knows_precisions<B>) return trainer.supported_precisions();
-  return {precision::fp32, precision::bf16, precision::fp16};
-}
-
 /// FP32 first, then the low precisions to search in order of preference: those that were asked for, else what the
 /// backend supports and its machine has units for (FP16 on most CPUs is tens of times slower than FP32).
 /// Throws: `settings_error` for a precision that the backend does not support, and where it names none.
-template <Backend B>
-std::vector<precision> searched_precisions(const B& trainer, const search_settings& settings) {
-  const std::vector<precision> supported = supported_precisions(trainer);
+inline std::vector<precision> searched_precisions(const any_trainer& trainer, const search_settings& settings) {
+  const std::vector<precision> supported = trainer.supported_precisions();
   require<settings_error>(!supported.empty(), "{}", detail::no_precisions);
-  hardware machine;
-  if constexpr (detail::knows_hardware<B>) machine = trainer.hardware();
+  const hardware machine = trainer.hardware();
   std::vector<precision> searched{precision::fp32};
   for (const precision p : settings.precisions.empty() ? supported : settings.precisions) {
     require<settings_error>(std::ranges::find(supported, p) != supported.end(),
@@ -51,14 +40,10 @@ std::vector<precision> searched_precisions(const B& trainer, const search_settin
 /// `part=value` pairs joined by "; ". What only chooses among recorded trials (strategies, tolerance) is not in it.
 /// A backend without a signature() is identified by what it does: its type, the batches of an epoch and FP32's first
 /// losses, `first_losses`; without those nothing tells its trainings apart.
-template <Backend B>
-std::string search_signature(const B& trainer, const outcome& log, const search_settings& settings,
-                             const std::vector<double>& first_losses = {}) {
-  std::string backend;
-  if constexpr (detail::signs<B>) {
-    backend = trainer.signature();
-  } else {
-    backend = "type " + boost::core::demangle(typeid(B).name());
+inline std::string search_signature(const any_trainer& trainer, const outcome& log, const search_settings& settings,
+                                    const std::vector<double>& first_losses = {}) {
+  std::string backend = trainer.signature();
+  if (!trainer.has.signature) {
     if (log.batches_per_epoch > 0) backend += fmt::format("; batches={}", log.batches_per_epoch);
     std::string losses;
     for (const double loss : first_losses) losses += fmt::format("{}{:.9g}", losses.empty() ? "" : ",", loss);

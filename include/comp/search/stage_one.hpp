@@ -16,10 +16,9 @@
 
 namespace comp {
 
-template <class Evaluator>
 class stage_one {
  public:
-  stage_one(loss_trials<Evaluator>& trials, outcome& log, const search_settings& settings)
+  stage_one(loss_trials& trials, outcome& log, const search_settings& settings)
       : trials_{trials}, log_{log}, settings_{settings} {
     fp32_.plan = trials.reference().plan();
     fp32_.sample = log.baseline;
@@ -28,16 +27,14 @@ class stage_one {
   }
 
   /// Returns: the fastest accepted plan other than FP32; nothing when there is none.
-  template <SearchStrategy S>
-  std::optional<trial> operator()(const S& strategy, const candidate_space& candidates) {
+  std::optional<trial> operator()(const any_strategy& strategy, const candidate_space& candidates) {
     try_all(strategy, candidates.space);
     if (!best_) back_off(candidates);
     return best_;
   }
 
  private:
-  template <SearchStrategy S>
-  void try_all(const S& strategy, const search_space& space) {
+  void try_all(const any_strategy& strategy, const search_space& space) {
     asking run{strategy.start(space), space, log_.graph};
     for (auto plans = run.ask(1); !plans.empty(); plans = run.ask(1)) {
       for (const plan& p : plans) run.tell(try_one(p));
@@ -72,7 +69,7 @@ class stage_one {
     try_all(strategy::greedy{.both_ends = false}, space);
   }
 
-  loss_trials<Evaluator>& trials_;
+  loss_trials& trials_;
   outcome& log_;
   const search_settings& settings_;
   trial fp32_;

@@ -4,7 +4,6 @@
 // races compare although the machine drifts. Source: CoMP paper, section 3.3.
 #pragma once
 
-#include <comp/core/strategy.hpp>
 #include <comp/search/asking.hpp>
 #include <comp/search/race.hpp>
 #include <cstddef>
@@ -14,14 +13,12 @@
 
 namespace comp {
 
-template <class Evaluator>
 class stage_two {
  public:
-  stage_two(Evaluator& run, outcome& log, const race_settings& settings) : run_{run}, log_{log}, settings_{settings} {}
+  stage_two(evaluator& run, outcome& log, const race_settings& settings) : run_{run}, log_{log}, settings_{settings} {}
 
   /// Returns: the fastest plan of the space; its most conservative one when nothing is clearly faster.
-  template <SearchStrategy S>
-  plan operator()(const S& strategy, const search_space& space) {
+  plan operator()(const any_strategy& strategy, const search_space& space) {
     best_.plan = space.conservative();
     if (space.groups().empty()) return best_.plan;
     asking run{strategy.start(space), space, log_.graph};
@@ -40,7 +37,7 @@ class stage_two {
       if (p != best_.plan && !done_.contains(p)) racers.push_back({.plan = p});
     }
     if (racers.size() == 1 && done_.contains(best_.plan)) return;
-    race<Evaluator>{run_, stage::batches, settings_, settings_.max_rounds}(racers, true);
+    race{run_, stage::batches, settings_, settings_.max_rounds}(racers, true);
     take_reference(racers.front());
     const racer* leader = &racers.front();
     for (std::size_t i = 1; i < racers.size(); ++i) {
@@ -87,7 +84,7 @@ class stage_two {
     return t;
   }
 
-  Evaluator& run_;
+  evaluator& run_;
   outcome& log_;
   race_settings settings_;
   trial best_ = {};

@@ -4,7 +4,6 @@
 // which does both stages (guided_search.hpp). Source: CoMP paper, section 3; its ablations, section 4.6.
 #pragma once
 
-#include <comp/core/strategy.hpp>
 #include <comp/search/candidate_space.hpp>
 #include <comp/search/op_support.hpp>
 #include <comp/search/outcome.hpp>
@@ -20,10 +19,9 @@
 
 namespace comp {
 
-template <class Evaluator>
 class staged_search {
  public:
-  staged_search(Evaluator& run, outcome& log, const search_settings& settings, loss_trials<Evaluator>& trials,
+  staged_search(evaluator& run, outcome& log, const search_settings& settings, loss_trials& trials,
                 const candidate_space& candidates, const std::vector<precision>& lows, const op_support& runs)
       : run_{run},
         log_{log},
@@ -35,10 +33,9 @@ class staged_search {
         segments_(log.graph.size(), segment_kind::decided) {}
 
   /// Returns: the plan that was found, of FP32 where there is no other.
-  template <SearchStrategy S1, SearchStrategy S2>
-  plan operator()(const S1& stage1, const S2& stage2) {
+  plan operator()(const any_strategy& stage1, const any_strategy& stage2) {
     if (settings_.stages != stages::batches_only && !lows_.empty()) {
-      run_.timed(stage::epochs, [&] { best_ = stage_one<Evaluator>{trials_, log_, settings_}(stage1, candidates_); });
+      run_.timed(stage::epochs, [&] { best_ = stage_one{trials_, log_, settings_}(stage1, candidates_); });
     }
     return by_batches(stage2);
   }
@@ -50,8 +47,7 @@ class staged_search {
 
  private:
   // Stage 2, on the decided operators of stage 1's plan, or of FP32 when that is far faster.
-  template <SearchStrategy S2>
-  plan by_batches(const S2& stage2) {
+  plan by_batches(const any_strategy& stage2) {
     const plan& fp32 = trials_.reference().plan();
     if (settings_.stages == stages::epochs_only || lows_.empty()) return best_ ? best_->plan : fp32;
     search_space space;
@@ -74,9 +70,8 @@ class staged_search {
   }
 
   // What stage 2 has to enumerate is known only after stage 1: too much for its strategy must not waste that.
-  template <SearchStrategy S2>
-  plan race_for(const search_space& space, const S2& stage2) {
-    stage_two<Evaluator> race{run_, log_, settings_.race};
+  plan race_for(const search_space& space, const any_strategy& stage2) {
+    stage_two race{run_, log_, settings_.race};
     try {
       (void)stage2.start(space);
     } catch (const space_error& e) {
@@ -86,10 +81,10 @@ class staged_search {
     return race(stage2, space);
   }
 
-  Evaluator& run_;
+  evaluator& run_;
   outcome& log_;
   const search_settings& settings_;
-  loss_trials<Evaluator>& trials_;
+  loss_trials& trials_;
   const candidate_space& candidates_;
   const std::vector<precision>& lows_;
   const op_support& runs_;

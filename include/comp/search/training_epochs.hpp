@@ -3,45 +3,34 @@
 // batches that the search trained are epochs of it.
 #pragma once
 
-#include <algorithm>
-#include <comp/core/concepts.hpp>
-#include <comp/core/sample.hpp>
+#include <comp/search/any_trainer.hpp>
 #include <comp/search/observers.hpp>
-#include <cstddef>
-#include <cstdint>
-#include <numeric>
 #include <optional>
-#include <span>
-#include <vector>
 
 namespace comp::detail {
 
 /// While it lives the trainer knows that its epochs are no experiments.
-template <Backend B>
 class told_of_training {
  public:
-  explicit told_of_training(B& trainer) : trainer_{trainer} { tell(true); }
+  explicit told_of_training(any_trainer& trainer) : trainer_{trainer} { trainer_.post_training(true); }
   told_of_training(const told_of_training&) = delete;
   told_of_training& operator=(const told_of_training&) = delete;
   ~told_of_training() {
     try {
-      tell(false);
+      trainer_.post_training(false);
     } catch (...) {  // what ended the training is what its caller hears of
     }
   }
 
  private:
-  void tell([[maybe_unused]] bool on) {
-    if constexpr (knows_post_training<B>) trainer_.post_training(on);
-  }
-  B& trainer_;
+  any_trainer& trainer_;
 };
 
 /// Observers of a training: it is no experiment, so nothing of it is recalled from a ledger.
 template <Observer... Observers>
 struct training_observers : observer_list<Observers...> {
   using observer_list<Observers...>::observer_list;
-  std::optional<trial> recall(const trial&) { return std::nullopt; }
+  std::optional<trial> recall(const trial&) final { return std::nullopt; }
 };
 
 }  // namespace comp::detail

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/search/acceptance.hpp>
-#include <comp/search/early_cut.hpp>
+#include <comp/search/candidate_cut.hpp>
 #include <comp/search/evaluator.hpp>
 #include <comp/search/loss_paths.hpp>
 #include <comp/search/loss_test.hpp>
@@ -28,10 +28,9 @@
 namespace comp {
 
 /// Judges plans, each once.
-template <class Evaluator>
 class loss_trials {
  public:
-  using place = typename Evaluator::place;
+  using place = evaluator::place;
   struct result {
     comp::trial trial = {};
     loss_verdict verdict = {};
@@ -40,10 +39,10 @@ class loss_trials {
   };
 
   /// `smaller`: what takes the place of `fp32` where that does not fit in memory.
-  loss_trials(Evaluator& run, outcome& log, const search_settings& settings, plan fp32, std::vector<plan> smaller = {})
+  loss_trials(evaluator& run, outcome& log, const search_settings& settings, plan fp32, std::vector<plan> smaller = {})
       : run_{run}, log_{log}, settings_{settings}, reference_{run, log, std::move(fp32), std::move(smaller)} {}
 
-  reference_run<Evaluator>& reference() { return reference_; }
+  reference_run& reference() { return reference_; }
 
   /// Runs FP32 as far as each candidate will at least be. `cut`: when a candidate is given up before it is judged.
   void begin(std::size_t least, std::size_t most, const early_cut& cut) {
@@ -66,7 +65,7 @@ class loss_trials {
     log_.baseline = t.sample;
     require<error>(!by_scores() || (t.sample.score && std::isfinite(*t.sample.score)),
                    "FP32's score is not a number after an epoch (plans are to be judged by scores): check validate()");
-    if (Evaluator::restores && !run_.recalled()) epoch_end_ = run_.save();
+    if (run_.restores() && !run_.recalled()) epoch_end_ = run_.save();
   }
   /// Whether so many more seconds may be spent on a decision; empty: any number.
   std::function<bool(double)> affords = {};
@@ -74,7 +73,7 @@ class loss_trials {
   /// Batches after which the evidence decides, whatever it is.
   void at_most(std::size_t batches) { most_ = std::max(batches, least_); }
   std::size_t least() const { return least_; }
-  bool by_epochs() const { return !Evaluator::restores || settings_.criterion != criterion::batch_losses; }
+  bool by_epochs() const { return !run_.restores() || settings_.criterion != criterion::batch_losses; }
 
   /// Where FP32's batches end, if they are to be the training.
   std::optional<place> fp32_end() const { return by_epochs() ? epoch_end_ : reference_.end(); }
@@ -95,7 +94,7 @@ class loss_trials {
       done_.erase(at);
     }
     result made = by_epochs() ? judged_epoch(p, std::move(label)) : judged(p, std::move(label), asking, asked);
-    if (made.trial.accepted && Evaluator::restores && !recalled_) {
+    if (made.trial.accepted && run_.restores() && !recalled_) {
       for (auto& [other, r] : done_) {
         if (r.trial.seconds >= made.trial.seconds) r.end.reset();
       }
@@ -343,7 +342,7 @@ class loss_trials {
     made.verdict.difference = score_lost(log_.baseline, got);
     if (made.verdict.difference <= made.verdict.line) return true;
     const auto epoch = static_cast<std::size_t>(log_.baseline.batches);
-    if constexpr (Evaluator::restores) {
+    if (run_.restores()) {
       const place here = run_.save();
       for (const sample& s : reference_.spread(2, epoch)) {
         const double moved = std::abs(score_lost(log_.baseline, s));
@@ -381,10 +380,10 @@ class loss_trials {
     lengths_differ_ = lengths_differ_ || (n >= 12 && times > 0.05 && times > 2 * spread(std::move(ratios)));
   }
 
-  Evaluator& run_;
+  evaluator& run_;
   outcome& log_;
   const search_settings& settings_;
-  reference_run<Evaluator> reference_;
+  reference_run reference_;
   std::optional<place> epoch_end_;
   std::map<plan, result> done_;
   early_cut cut_ = {};

@@ -6,8 +6,9 @@
 #pragma once
 
 #include <comp/core/concepts.hpp>
+#include <comp/core/linkage.hpp>
+#include <comp/search/any_trainer.hpp>
 #include <comp/search/observers.hpp>
-#include <comp/search/search_run.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <comp/strategy/guided.hpp>
@@ -26,6 +27,10 @@ template <Backend B>
 struct trained_by {};
 template <Observer O>
 struct watched_by {};
+
+/// Defined in search_run.hpp. `policy`: as it is on the trainer's machine.
+COMP_INLINE outcome run_search(const any_policy& policy, const any_strategy& stage1, const any_strategy& stage2,
+                               const search_settings& settings, any_trainer& trainer, any_observer& observers);
 }  // namespace detail
 
 /// The settings of a search; copy it, keep it, run it on any number of trainers.
@@ -54,7 +59,8 @@ struct two_stage {
       return {};  // or the sentence would be lost among what follows from it
     } else {
       observer_list<std::remove_reference_t<Observers>...> list{observers...};
-      return search_run<B, P, S1, S2, decltype(list)>{policy, stage1, stage2, settings, trainer, list}();
+      trainer_of<B> erased{trainer};
+      return detail::run_search(on_machine(policy, erased.hardware()), stage1, stage2, settings, erased, list);
     }
   }
 };
@@ -69,3 +75,7 @@ template <class P, class S1, class S2>
 two_stage(P, S1, S2, search_settings) -> two_stage<P, S1, S2>;
 
 }  // namespace comp
+
+#if COMP_HEADER_ONLY
+#include <comp/search/search_run.hpp>
+#endif

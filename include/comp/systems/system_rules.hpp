@@ -60,7 +60,7 @@ inline rival_source system_rules(std::vector<std::string> wanted = {}, hardware 
       for (const auto& [system, types] : autocast::all_rules(graph, low, machine)) {
         const bool asked =
             wanted.empty() || std::find(wanted.begin(), wanted.end(), detail::typed_name(system)) != wanted.end();
-        if (asked) rivals.push_back({fmt::format("rule-based {} {}", system, name(low)), types.plan});
+        if (asked) rivals.push_back({fmt::format("rule-based {} {}", system, name(low)), types.plan, true});
       }
     }
     return rivals;

@@ -17,8 +17,8 @@ namespace comp {
 /// Judges an epoch so far against the FP32 epoch and the best candidate's time.
 class candidate_cut {
  public:
-  /// `best_seconds`: median batch of the best accepted candidate; infinity when there is none. `worse`: -1 for losses that
-  /// are maximised.
+  /// `best_seconds`: median batch of the best accepted candidate; infinity when there is none. `worse`: -1 for losses
+  /// that are maximised.
   candidate_cut(const early_cut& settings, const sample& fp32, double best_seconds, double worse = 1)
       : settings_{settings},
         fp32_{fp32},

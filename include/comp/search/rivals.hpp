@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who enters the final head-to-head: rivals that can run, and each distinct plan once.
+// What takes part in the contest beside the search's plans: rivals that can run, and each distinct plan once.
 #pragma once
 
 #include <algorithm>
@@ -46,12 +46,13 @@ inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& 
 
 /// Enters a plan; equal ones share a row and are timed once. Labels of one family name it once: "rule-based bf16 = tvm
 /// bf16".
-inline void enter(std::vector<racer>& entrants, const plan& p, std::string_view label) {
-  const auto known = std::find_if(entrants.begin(), entrants.end(), [&](const racer& r) { return r.plan == p; });
-  if (known == entrants.end()) {
-    entrants.push_back({.plan = p, .label = std::string{label}});
+inline void enter(std::vector<racer>& racers, const plan& p, std::string_view label, bool rule_based = false) {
+  const auto known = std::find_if(racers.begin(), racers.end(), [&](const racer& r) { return r.plan == p; });
+  if (known == racers.end()) {
+    racers.push_back({.plan = p, .label = std::string{label}, .rule_based = rule_based});
     return;
   }
+  known->rule_based = known->rule_based || rule_based;
   if (known->label == label) return;
   constexpr std::string_view family = "rule-based ";
   if (label.starts_with(family) && known->label.find(family) != std::string::npos) label.remove_prefix(family.size());

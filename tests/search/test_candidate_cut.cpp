@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <chrono>
-#include <comp/search/early_cut.hpp>
+#include <comp/search/candidate_cut.hpp>
 #include <limits>
 
 using comp::candidate_cut;

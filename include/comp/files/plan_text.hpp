@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// The text of plan files (plan_file.hpp), written and read.
+#pragma once
+
+#include <algorithm>
+#include <comp/core/linkage.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/files/file.hpp>
+#include <comp/files/json.hpp>
+#include <comp/files/plan_file.hpp>
+#include <comp/files/plan_listing.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+namespace detail {
+
+inline json plan_json(const plan& p) {
+  json to;
+  to["comp_plan"] = 1;
+  to["comp_version"] = comp_version;
+  to["plan"] = p.str();
+  return to;
+}
+
+inline json plan_json(const plan& p, const op_graph& graph, const hardware& machine) {
+  require_fits(p, graph);
+  json to = plan_json(p);
+  to["model"]["fingerprint"] = fmt::format("{:016x}", graph.fingerprint());
+  to["model"]["operators"] = graph.size();
+  to["hardware"] = json_of(machine);
+  json& list = to["operators"] = json::array();
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    json op;
+    op["name"] = graph[i].name;
+    op["kind"] = graph[i].kind;
+    op["precision"] = name(p[i]);
+    if (graph[i].hands_on_fp32) op["hands_on_fp32"] = true;
+    list.push_back(std::move(op));
+  }
+  return to;
+}
+
+/// One field per line, one line per operator.
+inline std::string plan_text(const json& document) {
+  std::string text = "{";
+  for (auto field = document.begin(); field != document.end(); ++field) {
+    text += fmt::format("{}\n  {}: ", field == document.begin() ? "" : ",", json_text(field.key()));
+    if (field.key() != "operators") {
+      text += json_text(field.value());
+      continue;
+    }
+    const char* between = "[";
+    for (const json& op : field.value()) text += fmt::format("{}\n    {}", std::exchange(between, ","), json_text(op));
+    text += field.value().empty() ? "[]" : "\n  ]";
+  }
+  return text + "\n}\n";
+}
+
+/// Throws: `plan_error` unless the file is for a model of so many operators, `graph`'s.
+inline void require_count(const plan_listing& from, const op_graph& graph) {
+  if (from.size() == graph.size()) return;
+  const auto words = [](const std::string& name, const std::string& kind) {
+    return fmt::format("{} ({})", in_quotes(name), in_quotes(kind));
+  };
+  const bool lacks = from.size() < graph.size();
+  const std::size_t i = std::min(from.size(), graph.size());
+  const std::string first =
+      lacks ? fmt::format("the first that the file lacks is operator {}, {}", i, words(graph[i].name, graph[i].kind))
+      : from.operators ? fmt::format("the first that the model lacks is operator {}, {}", i,
+                                     words((*from.operators)[i].name, (*from.operators)[i].kind))
+                       : std::string{"they must agree"};
+  throw plan_error{
+      fmt::format("\"{}\" is for a model with {} operators, this one has {} ({}): use a plan that was found for this "
+                  "model, or search again",
+                  from.file, from.size(), graph.size(), first)};
+}
+
+inline void warn_of_hardware(const hardware& made_for, const hardware& here, loaded_plan& to) {
+  const auto warn = [&](std::string_view what, const auto& there, const auto& now) {
+    if (there == now) return;
+    to.warnings.push_back(
+        fmt::format("the plan was found on other hardware: {} was {}, here it is {} (another plan may "
+                    "be faster here): search again when it matters",
+                    what, there, now));
+  };
+  const auto features = [](const hardware& h) {
+    std::string joined;
+    for (const auto& feature : h.isa) joined += (joined.empty() ? "" : " ") + feature;
+    return joined.empty() ? std::string{"none known"} : in_quotes(joined, 200);
+  };
+  warn("the device", in_quotes(made_for.name), in_quotes(here.name));
+  warn("its kind", name(made_for.kind), name(here.kind));
+  warn("its compute capability", made_for.compute_capability, here.compute_capability);
+  warn("its instruction set", features(made_for), features(here));
+  warn("the number of threads", made_for.threads, here.threads);
+}
+
+/// Equal, or equal once bytes that are no UTF-8 are replaced.
+inline bool same_text(const std::string& ours, const std::string& theirs) {
+  return ours == theirs || json_text(ours) == json_text(theirs);
+}
+
+/// The letters and the operator list of a file are two ways to say one plan.
+inline void require_agree(const plan_listing& from) {
+  if (!from.letters || !from.operators) return;
+  require<plan_error>(from.letters->size() == from.operators->size(),
+                      "\"{}\" contradicts itself: its plan has {} operators, its operator list {} (they must agree): "
+                      "edit one of them and delete the other",
+                      from.file, from.letters->size(), from.operators->size());
+  for (std::size_t i = 0; i < from.letters->size(); ++i) {
+    const plan_listing::entry& listed = (*from.operators)[i];
+    require<plan_error>((*from.letters)[i] == listed.chosen,
+                        "\"{}\" contradicts itself: its plan gives operator {} (\"{}\") {}, its operator list {} (they "
+                        "must agree): edit one of them and delete the other",
+                        from.file, i, listed.name, name((*from.letters)[i]), name(listed.chosen));
+  }
+}
+
+/// The fields that only tell, checked all the same.
+inline void check_facts(const json_reader& from) {
+  from["comp_plan"].integer(1, 1);
+  if (const auto version = from.find("comp_version")) version->text();
+  if (const auto speedup = from.find("speedup")) speedup->seconds();
+  if (const auto bounds = from.find("speedup_bounds")) interval_from(*bounds);
+  if (const auto searched = from.find("precisions")) {
+    searched->each([](const json_reader& p) {
+      if (!precision_of(std::string_view{p.text()})) p.fail("the name of a precision");
+    });
+  }
+}
+
+}  // namespace detail
+
+COMP_INLINE void plan_listing::require_operator(std::size_t i, const std::string& name, const std::string& kind) const {
+  require<plan_error>(i < size(),
+                      "\"{}\" is for a model with {} operators, this one has more (the first that the file lacks is "
+                      "operator {}, {} ({})): use a plan that was found for this model, or search again",
+                      file, size(), i, in_quotes(name), in_quotes(kind));
+  if (!operators) return;
+  const entry& listed = (*operators)[i];
+  require<plan_error>(detail::same_text(name, listed.name) && detail::same_text(kind, listed.kind),
+                      "\"{}\" is for another model: its operator {} is {} ({}), the model's is {} ({}) (names and "
+                      "kinds must agree): use a plan that was found for this model, or search again",
+                      file, i, in_quotes(listed.name), in_quotes(listed.kind), in_quotes(name), in_quotes(kind));
+}
+
+COMP_INLINE plan_listing read_listing(std::string_view text, const std::string& file) {
+  const json_place place{file, 0, "save the plan again with comp::save"};
+  const json document = parse_json(text, place);
+  const json_reader from{document, place};
+  from.only({"comp_plan", "comp_version", "plan", "operators", "model", "hardware", "precisions", "speedup",
+             "speedup_bounds", "execution"});
+  detail::check_facts(from);
+  plan_listing found{.file = file};
+  if (const auto letters = from.find("plan")) found.letters = plan_from(*letters);
+  if (const auto list = from.find("operators")) {
+    found.operators.emplace();
+    list->each([&](const json_reader& op) {
+      op.only({"name", "kind", "precision", "hands_on_fp32"});
+      const auto chosen = precision_of(std::string_view{op["precision"].text()});
+      if (!chosen) op["precision"].fail("one of fp32, tf32, bf16, fp16, fp8_e4m3, fp8_e5m2");
+      const auto hands_on = op.find("hands_on_fp32");
+      found.operators->push_back({op["name"].text(), op["kind"].text(), *chosen, hands_on && hands_on->boolean()});
+    });
+  }
+  if (!found.letters && !found.operators) from.fail("an object with field \"plan\" or \"operators\"");
+  if (const auto model = from.find("model")) found.fingerprint = (*model)["fingerprint"].text();
+  if (const auto machine = from.find("hardware")) found.made_for = hardware_from(*machine);
+  if (const auto how = from.find("execution")) found.execution = execution_from(*how);
+  detail::require_agree(found);
+  return found;
+}
+
+COMP_INLINE plan_listing load_listing(const std::string& path) {
+  return read_listing(detail::read_file(path, detail::plan_file_limit), path);
+}
+
+COMP_INLINE void save(const plan& p, const std::string& path) {
+  detail::write_file(path, detail::plan_text(detail::plan_json(p)));
+}
+
+COMP_INLINE void save(const plan& p, const op_graph& graph, const hardware& machine, const std::string& path) {
+  detail::write_file(path, detail::plan_text(detail::plan_json(p, graph, machine)));
+}
+
+COMP_INLINE loaded_plan fitted(const plan_listing& from, const op_graph& graph, const hardware* here) {
+  if (from.operators) {
+    for (std::size_t i = 0; i < std::min(from.size(), graph.size()); ++i)
+      from.require_operator(i, graph[i].name, graph[i].kind);
+  }
+  detail::require_count(from, graph);
+  std::vector<precision> choices;
+  for (std::size_t i = 0; i < from.size(); ++i) choices.push_back(from.chosen(i));
+  loaded_plan result{.plan = plan{std::move(choices)}.as_autocast(from.runs_autocast()), .execution = from.execution};
+  if (from.fingerprint) {
+    const std::string ours = fmt::format("{:016x}", graph.fingerprint());
+    require<plan_error>(
+        *from.fingerprint == ours,
+        "\"{}\" is for another model: its fingerprint is {}, the model's \"{}\" (the operators agree, so "
+        "shapes, edges or what is choosable changed): search again, or use the same batch size and "
+        "sizes as then",
+        from.file, in_quotes(*from.fingerprint), ours);
+  } else {
+    result.warnings.push_back(
+        fmt::format("\"{}\" does not say which model it is for: only the number of operators was "
+                    "checked",
+                    from.file));
+  }
+  require_fits(result.plan, graph);
+  if (!from.made_for) return result;
+  result.made_for = *from.made_for;
+  if (here != nullptr) detail::warn_of_hardware(result.made_for, *here, result);
+  return result;
+}
+
+COMP_INLINE loaded_plan read_plan(std::string_view text, const op_graph& graph, const hardware* here,
+                                  const std::string& file) {
+  return fitted(read_listing(text, file), graph, here);
+}
+
+COMP_INLINE loaded_plan load_plan(const std::string& path, const op_graph& graph, const hardware* here) {
+  return fitted(load_listing(path), graph, here);
+}
+
+}  // namespace comp

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The report's page (html_report.hpp), put together from its sections (html_*.hpp).
+#pragma once
+
+#include <comp/core/linkage.hpp>
+#include <comp/files/file.hpp>
+#include <comp/observe/figures.hpp>
+#include <comp/observe/html_about.hpp>
+#include <comp/observe/html_costs.hpp>
+#include <comp/observe/html_curves.hpp>
+#include <comp/observe/html_head.hpp>
+#include <comp/observe/html_operators.hpp>
+#include <comp/observe/html_plan.hpp>
+#include <comp/observe/html_report.hpp>
+#include <comp/observe/html_runs.hpp>
+#include <comp/observe/html_scatter.hpp>
+#include <comp/observe/html_template.hpp>
+#include <comp/observe/report_info.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace comp {
+
+namespace detail {
+
+inline std::string warnings(const outcome& found) {
+  if (found.warnings.empty()) return {};
+  std::string text = "<section class=\"warn\"><h2>To be known</h2><ul>";
+  for (const auto& warning : found.warnings) text += "<li>" + html(warning) + "</li>";
+  return text + "</ul></section>\n";
+}
+
+inline std::string section(std::string_view title, std::string_view about, std::string_view body) {
+  return fmt::format("<section><h2>{}</h2>\n<p class=\"soft\">{}</p>\n{}</section>\n", title, about, body);
+}
+
+/// The page around its sections. `reload`: seconds after which a browser reads it again; 0: never.
+inline std::string page(std::string_view title, const std::string& body, int reload = 0) {
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,"
+      "initial-scale=1\">{}\n<title>{}</title>\n<style>{}</style><script>document.documentElement.className='js'</script></head><body><main>\n"
+      "<header><p class=\"eyebrow\">CoMP precision search</p><h1>{}</h1>\n{}</main><div id=\"tip\" role=\"tooltip\" hidden></div><script>{}</script></body></html>\n",
+      reload > 0 ? fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">", reload) : "", title, html_style, title,
+      body, html_script);
+}
+
+inline std::string scatter_section(const outcome& found) {
+  return section(
+      "Each candidate: time against loss",
+      "Every plan that was judged: its mean loss against FP32's on the same batches. Further left is faster, lower is better. What lies beyond the chart is drawn at its edge.",
+      scatter(found));
+}
+
+inline std::string trials_section(const outcome& found) {
+  return section(
+      "Every run",
+      "Batches of one plan in turns are one line. FP32's batches come in parts, as many as its candidates need.",
+      trial_table(found));
+}
+
+inline std::string operators_about(const outcome& found) {
+  std::string text = "Matrix products show m x n x k. A click on a head sorts.";
+  if (!measured(found).fp32.empty())
+    text += " In FP32, Found: forward and backward in FP32 and in the found precision, profiled.";
+  if (!sensitivities(found).empty())
+    text += " Low error: how far lowering this operator alone moves what it computes, of its norm.";
+  return text;
+}
+
+/// A section that is left out where its body is empty.
+inline std::string section_of(std::string_view title, std::string_view about, const std::string& body) {
+  return body.empty() ? "" : section(title, about, body);
+}
+
+}  // namespace detail
+
+COMP_INLINE std::string html_text(const outcome& found, const report_info& info) {
+  using namespace detail;
+  std::string text = about_line(found, info) + lead(found) + "</header>\n" + tiles(found) + warnings(found);
+  text += section_of("What next", "What to do with the plan, and what could make it better.", what_next(found, info));
+  text += section(
+      "The plan",
+      found.graph.size() > most_cells
+          ? "Each cell is a run of neighbours in execution order, filled by the share of each precision. A click lists its operators below."
+          : "One cell per operator in execution order; its letter is its precision in the plan string. Point at a cell, or move with the arrow keys, to read more.",
+      precision_legend(found.plan) + plan_strip(found));
+  text += section(
+      "Head to head",
+      "Batches of all contestants in turns, so that drift of the machine hits all alike; medians with 95% intervals. Losses are differences from FP32's on the same batches.",
+      contest_table(found));
+  text += section_of(
+      "Losses of FP32 and of the plan",
+      "The same batches from the same state. The second chart has the mean of their differences so far: where it ends is what was judged, and what had to stay within the band.",
+      loss_curves(found));
+  text += scatter_section(found);
+  text += section_of("Time per operator",
+                     "From profiles of whole plans, each operator timed alone; a batch's time is from the contest.",
+                     op_times(found));
+  text += section("Why each operator has its precision", operators_about(found), operator_table(found));
+  text += section(
+      "Where the search's time went",
+      "Batches under FP32 and under accepted plans are training already done; they count with the time that they take under the found plan.",
+      costs(found));
+  text += trials_section(found);
+  text += section("What it holds for", "Model, machine and settings of the search.", settings(found, info));
+  return page(headline(found), text);
+}
+
+COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_info& info, int reload) {
+  using namespace detail;
+  const std::string title =
+      fmt::format("Searching: {} run{} so far", so_far.trials.size(), so_far.trials.size() == 1 ? "" : "s");
+  std::string text =
+      about_line(so_far, info) +
+      fmt::format(
+          "<p class=\"lead\">As of {}; this page reloads itself every {} s until the search is done. Where "
+          "the time stands still, the search was ended: with its ledger it goes on from there.</p></header>\n",
+          local_time(), reload) +
+      warnings(so_far) + scatter_section(so_far) + trials_section(so_far) +
+      section("What it holds for", "Model, machine and settings of the search.", settings(so_far, info));
+  return page(title, text, reload);
+}
+
+COMP_INLINE void write_html(const outcome& found, const std::string& path, const report_info& info) {
+  detail::write_file(path, html_text(found, info));
+}
+
+}  // namespace comp

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// What save_outcome.hpp writes.
+#pragma once
+
+#include <comp/core/linkage.hpp>
+#include <comp/core/precision.hpp>
+#include <comp/files/plan_text.hpp>
+#include <comp/observe/save_outcome.hpp>
+#include <string>
+
+namespace comp {
+
+COMP_INLINE void save(const outcome& found, const std::string& path) {
+  json to = detail::plan_json(found.plan, found.graph, found.hardware);
+  to["speedup"] = json_of(found.speedup);
+  to["speedup_bounds"] = json_of(found.speedup_bounds);
+  json& searched = to["precisions"] = json::array();
+  for (const precision p : found.precisions) searched.push_back(name(p));
+  if (!found.execution.empty()) to["execution"] = json_of(found.execution);
+  detail::write_file(path, detail::plan_text(to));
+}
+
+}  // namespace comp

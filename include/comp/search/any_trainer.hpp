@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// A user's trainer, strategies and policy behind virtual functions, so that the search is compiled once for all of them
+// and not once per program. What a trainer lacks is asked for by `has`; calling it all the same gives the default.
+// Not here: what they must offer (core/concepts.hpp, core/strategy.hpp).
+#pragma once
+
+#include <boost/core/demangle.hpp>
+#include <comp/core/concepts.hpp>
+#include <comp/core/strategy.hpp>
+#include <comp/strategy/guided.hpp>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// A Backend, whichever it is.
+class any_trainer {
+ public:
+  struct capabilities {
+    bool save = false, stop = false, profile = false, sensitivity = false, perturb = false, batches_per_epoch = false,
+         validate = false, supports = false, own_autocast = false, signature = false;
+  };
+
+  virtual ~any_trainer() = default;
+  virtual op_graph graph() = 0;
+  virtual void set_precision(const plan& p) = 0;
+  virtual sample run_batch() = 0;
+  /// `stop` is not asked by a trainer that cannot.
+  virtual sample run_epoch(const stop_predicate& stop) = 0;
+  /// Nothing for a trainer that cannot save.
+  virtual std::shared_ptr<const void> save() = 0;
+  virtual void restore(const void* state) = 0;
+  virtual std::vector<op_time> profile() = 0;
+  virtual std::vector<op_error> sensitivity(precision low) = 0;
+  virtual void perturb(std::uint64_t seed) = 0;
+  virtual std::size_t batches_per_epoch() = 0;
+  virtual double validate() = 0;
+  virtual std::vector<precision> supported_precisions() const = 0;
+  virtual bool supports(const op_info& op, precision p) const = 0;
+  virtual plan own_autocast(precision low) = 0;
+  virtual comp::hardware hardware() const = 0;
+  /// The trainer's signature(), else its type.
+  virtual std::string signature() const = 0;
+  virtual void post_training(bool on) = 0;
+
+  const capabilities has;
+
+ protected:
+  explicit any_trainer(capabilities what) : has{what} {}
+};
+
+/// Refers to `trainer`, which lives longer.
+template <Backend B>
+class trainer_of final : public any_trainer {
+ public:
+  explicit trainer_of(B& trainer)
+      : any_trainer{{.save = detail::saves<B>,
+                     .stop = detail::stops<B>,
+                     .profile = detail::profiles<B>,
+                     .sensitivity = detail::scores_operators<B>,
+                     .perturb = detail::perturbs<B>,
+                     .batches_per_epoch = detail::counts_batches<B>,
+                     .validate = detail::validates<B>,
+                     .supports = detail::supports_some<B>,
+                     .own_autocast = detail::has_autocast<B>,
+                     .signature = detail::signs<B>}},
+        trainer_{trainer} {}
+
+  op_graph graph() override { return trainer_.graph(); }
+  void set_precision(const plan& p) override { trainer_.set_precision(p); }
+  sample run_batch() override { return trainer_.run_batch(); }
+  sample run_epoch([[maybe_unused]] const stop_predicate& stop) override {
+    if constexpr (detail::stops<B>) return trainer_.run_epoch(stop);
+    return trainer_.run_epoch();
+  }
+  std::shared_ptr<const void> save() override {
+    if constexpr (detail::saves<B>) {
+      using state = std::remove_cvref_t<decltype(trainer_.save())>;
+      return std::make_shared<const state>(trainer_.save());
+    }
+    return {};
+  }
+  void restore([[maybe_unused]] const void* state) override {
+    if constexpr (detail::saves<B>)
+      trainer_.restore(*static_cast<const std::remove_cvref_t<decltype(trainer_.save())>*>(state));
+  }
+  std::vector<op_time> profile() override {
+    if constexpr (detail::profiles<B>) return trainer_.profile();
+    return {};
+  }
+  std::vector<op_error> sensitivity([[maybe_unused]] precision low) override {
+    if constexpr (detail::scores_operators<B>) return trainer_.sensitivity(low);
+    return {};
+  }
+  void perturb([[maybe_unused]] std::uint64_t seed) override {
+    if constexpr (detail::perturbs<B>) trainer_.perturb(seed);
+  }
+  std::size_t batches_per_epoch() override {
+    if constexpr (detail::counts_batches<B>) return static_cast<std::size_t>(trainer_.batches_per_epoch());
+    return 0;
+  }
+  double validate() override {
+    if constexpr (detail::validates<B>) return trainer_.validate();
+    return 0;
+  }
+  std::vector<precision> supported_precisions() const override {
+    if constexpr (detail::knows_precisions<B>) return std::as_const(trainer_).supported_precisions();
+    return {precision::fp32, precision::bf16, precision::fp16};
+  }
+  bool supports([[maybe_unused]] const op_info& op, [[maybe_unused]] precision p) const override {
+    if constexpr (detail::supports_some<B>) return std::as_const(trainer_).supports(op, p);
+    return true;
+  }
+  plan own_autocast([[maybe_unused]] precision low) override {
+    if constexpr (detail::has_autocast<B>) return trainer_.own_autocast(low);
+    return {};
+  }
+  comp::hardware hardware() const override {
+    if constexpr (detail::knows_hardware<B>) return std::as_const(trainer_).hardware();
+    return {};
+  }
+  std::string signature() const override {
+    if constexpr (detail::signs<B>) return std::as_const(trainer_).signature();
+    return "type " + boost::core::demangle(typeid(B).name());
+  }
+  void post_training([[maybe_unused]] bool on) override {
+    if constexpr (detail::knows_post_training<B>) trainer_.post_training(on);
+  }
+
+ private:
+  B& trainer_;
+};
+
+/// An OperatorPolicy, whichever it is.
+struct any_policy {
+  template <class P>
+  requires(!std::same_as<P, any_policy> && OperatorPolicy<P>) any_policy(const P& policy)
+      : classify{[policy](const op_info& op) { return policy.classify(op); }} {}
+  std::function<decision(const op_info&)> classify;
+};
+
+/// A SearchStrategy, whichever it is.
+class any_strategy {
+ public:
+  struct run {
+    std::function<std::vector<plan>(std::size_t)> ask = {};
+    std::function<void(const trial&)> tell = {};
+    std::size_t at_most = 0;  // plans that it will ask for; 0: not known
+  };
+
+  template <class S>
+  requires(!std::same_as<S, any_strategy> && SearchStrategy<S>) any_strategy(const S& strategy)
+      : start{[strategy](const search_space& over) {
+          const auto started = std::make_shared<detail::run_of<S>>(strategy.start(over));
+          run each{.ask = [started](std::size_t n) { return started->ask(n); },
+                   .tell = [started](const trial& seen) { started->tell(seen); }};
+          if constexpr (requires {
+                          { started->at_most() } -> std::convertible_to<std::size_t>;
+                        })
+            each.at_most = started->at_most();
+          return each;
+        }} {
+    if (const strategy::guided* settings = strategy::guide_of(strategy)) guide = *settings;
+  }
+
+  std::function<run(const search_space&)> start;
+  std::optional<strategy::guided> guide = {};  // where it is one
+};
+
+}  // namespace comp

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a trainer is looked at (check.hpp): its batches under FP32, from a state put back and in low precisions.
+// Not here: the sentences (mistakes.hpp).
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <comp/core/linkage.hpp>
+#include <comp/search/any_trainer.hpp>
+#include <comp/search/check.hpp>
+#include <comp/search/evaluator.hpp>
+#include <comp/search/mistakes.hpp>
+#include <comp/search/op_support.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/run_samples.hpp>
+#include <comp/search/signature.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace comp {
+
+namespace detail {
+
+class trainer_check {
+ public:
+  explicit trainer_check(any_trainer& trainer, check_report& into) : trainer_{trainer}, into_{into} {}
+
+  /// The next batches under `p`, up to one that fails. What is wrong with FP32's is told; a low precision may fail.
+  sample batches(const plan& p, std::size_t count) {
+    const bool fp32 = std::none_of(p.begin(), p.end(), is_low);
+    const auto begin = std::chrono::steady_clock::now();
+    sample all{.loss = 0};
+    problem wrong, fatal;
+    try {
+      trainer_.set_precision(p);
+      while (all.ok() && static_cast<std::size_t>(all.batches) < count) {
+        const auto started = std::chrono::steady_clock::now();
+        sample next = trainer_.run_batch();
+        if (!wrong) wrong = problem_of_sample(next);
+        if (next.ok() && !finite(next) && fp32) fatal = lost_loss(all.batches, next.loss);
+        complete(next, seconds_since(started));
+        append(all, next);
+      }
+    } catch (const interrupted&) {
+      throw;
+    } catch (const out_of_memory& e) {  // the search has plans that need less
+      all.status = status::out_of_memory;
+      all.message = e.what();
+    } catch (const std::exception& e) {
+      all.status = status::failed;
+      all.message = e.what();
+      if (fp32) wrong = fmt::format("a batch in FP32 ended with an exception: {}", e.what());
+    } catch (...) {
+      all.status = status::failed;
+      wrong =
+          "a batch ended with an exception that is no std::exception (what it says is lost): throw comp::error, or what "
+          "derives from std::exception";
+    }
+    into_.seconds += seconds_since(begin);
+    if (wrong) into_.add("batch", verdict::wrong, *wrong);
+    if (fatal) into_.add("loss", verdict::fatal, *fatal);
+    return all;
+  }
+
+ private:
+  static std::string lost_loss(std::int64_t batch, double loss) {
+    return fmt::format(
+        "the loss of batch {} in FP32 is {} (a comp::sample's loss is NaN until it is set, and += leaves it NaN; plans are "
+        "judged against FP32's losses): begin with loss = 0, or look at the data and the learning rate",
+        batch, loss);
+  }
+
+  using verdict = check_report::verdict;
+  any_trainer& trainer_;
+  check_report& into_;
+};
+
+/// Calls `work()` and puts the trainer back to where it was, whatever it throws.
+template <class F>
+void undone(any_trainer& trainer, F work) {
+  const auto start = trainer.save();
+  const auto back = [&] { trainer.restore(start.get()); };
+  try {
+    work(back);
+  } catch (...) {
+    back();
+    throw;
+  }
+  back();
+}
+
+inline void check_at_rest(const any_trainer& trainer, const op_graph& graph, const any_policy& policy,
+                          check_report& into) {
+  into.add("graph", problem_of_names(graph), fmt::format("{} operators", graph.size()));
+  into.add("kinds", problem_of_kinds(policy, graph), "no operator kind looks like a misspelt one");
+  const std::vector<precision> supported = trainer.supported_precisions();
+  if (supported.empty()) {
+    into.add("supported_precisions", check_report::verdict::fatal, no_precisions);
+  } else {
+    into.add("supported_precisions", problem{}, names_of(supported));
+  }
+}
+
+/// What a search looks at before it starts: a batch of `fp32`, undone; two where a ledger has nothing else to know the
+/// training by.
+inline check_report check_at_start(any_trainer& trainer, const op_graph& graph, const any_policy& policy,
+                                   const plan& fp32) {
+  check_report report;
+  check_at_rest(trainer, graph, policy, report);
+  if (!trainer.has.save) return report;
+  undone(trainer, [&](auto&&) {
+    report.first_losses = trainer_check{trainer, report}.batches(fp32, trainer.has.signature ? 1 : 2).curve;
+  });
+  return report;
+}
+
+/// What a search saw by its end, a sentence each: precisions in which no plan changed anything, and recorded runs that
+/// nothing tells to be of this training.
+inline std::vector<std::string> findings_afterwards(const any_trainer& trainer, const outcome& seen,
+                                                    const check_report& at_start) {
+  std::map<precision, bool> without_effect;
+  for (const trial& t : seen.trials) {
+    const auto low = std::find_if(t.plan.begin(), t.plan.end(), is_low);
+    if (t.stage != stage::epochs || low == t.plan.end() || !t.sample.ok() || t.sample.curve.size() < 2) continue;
+    const bool only = std::all_of(low, t.plan.end(), [&](precision p) { return !is_low(p) || p == *low; });
+    if (!only || t.repeat >= perturbed_repeats) continue;
+    const auto at = without_effect.try_emplace(*low, true).first;
+    at->second = at->second && changes_nothing(seen.baseline, t.sample);
+  }
+  std::vector<std::string> sentences;
+  for (const auto& [low, none] : without_effect) {
+    if (none) sentences.push_back(ignored_sentence(low));
+  }
+  if (!trainer.has.signature && seen.recalled > 0 && at_start.first_losses.empty())
+    sentences.push_back(fmt::format(
+        "{} of {} runs came from a ledger, and only model, type and machine say that they are of this training (its trainer "
+        "has no signature(), and no first losses to go by): give it std::string signature() const, with data, batch size, "
+        "optimizer and seed",
+        seen.recalled, seen.trials.size()));
+  return sentences;
+}
+
+}  // namespace detail
+
+namespace detail {
+
+/// `check` of all that a batch shows.
+inline void check_batches(any_trainer& trainer, const op_graph& graph, check_report& report) {
+  using verdict = check_report::verdict;
+  std::vector<precision> lows = trainer.supported_precisions();
+  std::erase_if(lows, [](precision p) { return !is_low(p); });
+  const op_support runs{trainer, graph, lows};
+  const plan fp32 = runs.widest(graph);
+  undone(trainer, [&](const auto& back) {
+    trainer_check run{trainer, report};
+    const std::size_t before = report.lines.size();
+    const sample first = run.batches(fp32, 2);
+    report.first_losses = first.curve;
+    if (report.lines.size() == before) report.add("batch", verdict::ok, fmt::format("loss {:.6g}", first.loss));
+    back();
+    const sample again = run.batches(fp32, 1);
+    if (first.curve.size() == 2 && again.curve.size() == 1)
+      report.add("restore", problem_of_restore(first.curve, again.curve), "the same batch, the same loss");
+    for (const precision low : lows) {
+      plan p = fp32;
+      for (std::size_t i = 0; i < p.size(); ++i) {
+        if (graph[i].choosable && runs(i, low)) p[i] = low;
+      }
+      if (p == fp32) continue;
+      back();
+      const sample got = run.batches(p, 2);
+      const problem ignored = changes_nothing(first, got) ? problem{ignored_sentence(low)} : std::nullopt;
+      const std::string seen =
+          got.ok() ? fmt::format("loss {:.6g}", got.loss)
+                   : fmt::format("ended as {} with all operators in it {}", name(got.status), got.message);
+      report.add(fmt::format("set_precision {}", name(low)), ignored, seen);
+    }
+    trainer.set_precision(fp32);
+  });
+}
+
+COMP_INLINE check_report check_trainer(any_trainer& trainer, const any_policy& policy) {
+  const op_graph graph = trainer.graph();
+  check_report report;
+  check_at_rest(trainer, graph, policy, report);
+  if (trainer.has.save) {
+    check_batches(trainer, graph, report);
+  } else {
+    report.add(
+        "batches", check_report::verdict::not_checked,
+        "the trainer has no save() and restore(), so a batch could not be undone: losses, times, the effect of a plan");
+  }
+  return report;
+}
+
+}  // namespace detail
+
+}  // namespace comp
