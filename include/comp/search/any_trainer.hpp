@@ -6,6 +6,7 @@
 
 #include <boost/core/demangle.hpp>
 #include <comp/core/concepts.hpp>
+#include <comp/core/execution.hpp>
 #include <comp/core/strategy.hpp>
 #include <comp/strategy/guided.hpp>
 #include <concepts>
@@ -48,6 +49,8 @@ class any_trainer {
   virtual bool supports(const op_info& op, precision p) const = 0;
   virtual plan own_autocast(precision low) = 0;
   virtual comp::hardware hardware() const = 0;
+  /// How the plan that is set is run; nothing for a trainer that does not say.
+  virtual comp::execution execution() = 0;
   /// The trainer's signature(), else its type.
   virtual std::string signature() const = 0;
   virtual void post_training(bool on) = 0;
@@ -122,6 +125,10 @@ class trainer_of final : public any_trainer {
   }
   plan own_autocast([[maybe_unused]] precision low) override {
     if constexpr (detail::has_autocast<B>) return trainer_.own_autocast(low);
+    return {};
+  }
+  comp::execution execution() override {
+    if constexpr (detail::says_execution<B>) return trainer_.execution();
     return {};
   }
   comp::hardware hardware() const override {

@@ -301,7 +301,7 @@ class search_run {
     log_.trained = counts ? run_->trained() : sample{};
     log_.trained_batches = static_cast<std::size_t>(log_.trained.batches);
     trainer_.set_precision(winner.plan);
-    if constexpr (detail::says_execution<B>) log_.execution = trainer_.execution();
+    log_.execution = trainer_.execution();
     const std::size_t planned = settings_.planned_epochs * log_.batches_per_epoch;
     if (planned > 0 && log_.trained_batches > planned) {
       log_.warnings.push_back(
