@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# comp::comp, and of the components that are asked for comp::host (the native trainer on this CPU) and comp::libtorch, for
-# which COMP_LIBTORCH_PATH names LibTorch's folder, with include/ and lib/:
+# comp::comp, and of the components that are asked for comp::host (the native trainer on this CPU) and comp::libtorch,
+# for which COMP_LIBTORCH_PATH names LibTorch's folder, with include/ and lib/:
 #   find_package(comp 0.2 REQUIRED COMPONENTS host)
 # The same file serves an installed comp and, through CMakeLists.txt, its sources.
 include(CMakeFindDependencyMacro)
@@ -14,7 +14,7 @@ else()
   get_filename_component(_comp_includes "${_comp_root}/../include" ABSOLUTE)
 endif()
 
-# Says why comp, or a component of it, cannot be had, and ends this file; find_package makes an error of it where REQUIRED.
+# Says why comp, or a component of it, cannot be had, and ends this file; find_package with REQUIRED makes it an error.
 macro(_comp_need what why)
   if(NOT ${what})
     set(comp_FOUND FALSE)
@@ -41,7 +41,8 @@ foreach(_comp_component IN LISTS comp_FIND_COMPONENTS)
       set(_comp_has_headers TRUE)
     endif()
   endforeach()
-  _comp_need(_comp_has_headers "this comp has no component ${_comp_component}: it has host and libtorch, as far as it was built with them")
+  _comp_need(_comp_has_headers
+             "this comp has no component ${_comp_component}: it has host and libtorch, as far as it was built with them")
   if(TARGET comp::${_comp_component})
   elseif(_comp_component STREQUAL "host")
     find_dependency(OpenMP COMPONENTS CXX)
