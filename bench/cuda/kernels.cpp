@@ -334,8 +334,8 @@ void measure_size(index n, int rounds, nlohmann::json& rows, failures& failed) {
   }
 }
 
-/// 2^18 elements are in a cache; the largest size is many times what one holds, as far as the memory goes: some 130 bytes
-/// for each element.
+/// 2^18 elements are in a cache; the largest size is many times what one holds, as far as the memory goes: some 130
+/// bytes for each element.
 std::vector<int> sizes() {
   int largest = 28;
   while (largest > 22 && probe().memory_bytes >> largest < 256) --largest;

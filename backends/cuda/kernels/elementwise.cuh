@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chains of element-wise operators that share a precision, in one launch: read once, computed in FP32, rounded once at
 // the end (and at each value that is kept for a backward, or where a step says so: then the result is that of as many
-// launches, bit for bit). Activations and their gradients, sums, products, dropout. The steps are data, not types: which neighbours fuse is known when a model runs. A step is the same branch
-// for all.
+// launches, bit for bit). Activations and their gradients, sums, products, dropout. The steps are data, not types:
+// which neighbours fuse is known when a model runs. A step is the same branch for all.
 #pragma once
 
 #include <comp/core/error.hpp>

@@ -60,7 +60,8 @@ constexpr matrix_unit unit_for(precision p) {
 inline bool has_unit(precision p, const hardware& machine) {
   const matrix_unit unit = unit_for(p);
   if (machine.kind == device_kind::cpu) {
-    return std::any_of(unit.cpu_sets.begin(), unit.cpu_sets.end(), [&](auto set) { return !set.empty() && machine.has(set); });
+    return std::any_of(unit.cpu_sets.begin(), unit.cpu_sets.end(),
+                       [&](auto set) { return !set.empty() && machine.has(set); });
   }
   const bool known = machine.kind == device_kind::cuda && machine.compute_capability != 0;
   return unit.capability != 0 && (!known || machine.compute_capability >= unit.capability);
