@@ -3,7 +3,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-#include <cmath>
+#include <comp/files/json.hpp>
 #include <comp/files/plan_file.hpp>
 #include <csignal>
 
