@@ -20,6 +20,7 @@
 #include <comp_libtorch/settings.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
@@ -75,7 +76,7 @@ void fused_adam_step(torch::optim::Optimizer& optimizer, Kernel kernel) {
         count = at::scalar_tensor(static_cast<double>(counted), at::kFloat);
       }
       all.parameters.push_back(parameter);
-      all.gradients.push_back(parameter.grad());
+      all.gradients.push_back(parameter.grad().variable_data());  // the kernel counts it as written
       all.first.push_back(state.exp_avg());
       all.second.push_back(state.exp_avg_sq());
       if (options.amsgrad()) all.largest.push_back(state.max_exp_avg_sq());
@@ -102,9 +103,9 @@ inline void fused_sgd_step(torch::optim::Optimizer& optimizer) {
       }
       fused_lists& of = is_new ? begun : later;
       of.parameters.push_back(parameter.variable_data());  // LibTorch's SGD writes .data(), which no graph counts
-      of.gradients.push_back(parameter.grad());
+      of.gradients.push_back(parameter.grad().variable_data());
     }
-    for (const fused_lists* of : {&later, &begun}) {
+    for (const fused_lists* of : {&begun, &later}) {  // a weight that is there twice is begun first
       if (of->parameters.empty()) continue;
       at::_fused_sgd_(of->parameters, of->gradients, of->first, options.weight_decay(), options.momentum(),
                       options.lr(), options.dampening(), options.nesterov(), /*maximize=*/false, of == &begun);
