@@ -122,9 +122,8 @@ bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, to
       if (!lie_alike(parameter, parameter.grad())) return false;
       const auto entry = optimizer.state().find(parameter.unsafeGetTensorImpl());
       if (entry == optimizer.state().end()) continue;
-      if (typeid(*entry->second) != typeid(State) ||
-          !complete(static_cast<const State&>(*entry->second), group.options()))
-        return false;
+      const auto* state = dynamic_cast<const State*>(entry->second.get());
+      if (state == nullptr || !complete(*state, group.options())) return false;
       bool alike = true;
       for_members(*entry->second, *entry->second, [&](auto& /*same*/, const auto& member) {
         if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, at::Tensor>)
