@@ -89,6 +89,21 @@ TEST_CASE("a fused step is LibTorch's own within rounding, for each optimizer th
   }
 }
 
+TEST_CASE("a weight that is listed twice is stepped twice, and a gradient stays readable for another backward") {
+  for (const auto& [name, make] : optimizers()) {
+    CAPTURE(name);
+    const auto own = some_weights(), fused = some_weights();
+    const auto usual = make({own[0], own[0]}), quick = make({fused[0], fused[0]});
+    set_gradients(own, 1);
+    set_gradients(fused, 1);
+    const auto version = fused[0].grad()._version();
+    usual->step();
+    CHECK(lt::fused_step(*quick));
+    CHECK(largest_difference(fused, own) < few_roundings);
+    CHECK(fused[0].grad()._version() == version);
+  }
+}
+
 TEST_CASE("a state that was saved in fused steps trains on as without them") {
   for (const auto& [name, make] : optimizers()) {
     CAPTURE(name);

@@ -20,6 +20,7 @@
 #include <comp_libtorch/settings.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <typeinfo>
@@ -75,7 +76,7 @@ void fused_adam_step(torch::optim::Optimizer& optimizer, Kernel kernel) {
         count = at::scalar_tensor(static_cast<double>(counted), at::kFloat);
       }
       all.parameters.push_back(parameter);
-      all.gradients.push_back(parameter.grad());
+      all.gradients.push_back(parameter.grad().variable_data());  // the kernel counts it as written
       all.first.push_back(state.exp_avg());
       all.second.push_back(state.exp_avg_sq());
       if (options.amsgrad()) all.largest.push_back(state.max_exp_avg_sq());
@@ -102,9 +103,9 @@ inline void fused_sgd_step(torch::optim::Optimizer& optimizer) {
       }
       fused_lists& of = is_new ? begun : later;
       of.parameters.push_back(parameter.variable_data());  // LibTorch's SGD writes .data(), which no graph counts
-      of.gradients.push_back(parameter.grad());
+      of.gradients.push_back(parameter.grad().variable_data());
     }
-    for (const fused_lists* of : {&later, &begun}) {
+    for (const fused_lists* of : {&begun, &later}) {  // a weight that is there twice is begun first
       if (of->parameters.empty()) continue;
       at::_fused_sgd_(of->parameters, of->gradients, of->first, options.weight_decay(), options.momentum(),
                       options.lr(), options.dampening(), options.nesterov(), /*maximize=*/false, of == &begun);
@@ -121,9 +122,8 @@ bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, to
       if (!lie_alike(parameter, parameter.grad())) return false;
       const auto entry = optimizer.state().find(parameter.unsafeGetTensorImpl());
       if (entry == optimizer.state().end()) continue;
-      if (typeid(*entry->second) != typeid(State) ||
-          !complete(static_cast<const State&>(*entry->second), group.options()))
-        return false;
+      const auto* state = dynamic_cast<const State*>(entry->second.get());
+      if (state == nullptr || !complete(*state, group.options())) return false;
       bool alike = true;
       for_members(*entry->second, *entry->second, [&](auto& /*same*/, const auto& member) {
         if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, at::Tensor>)

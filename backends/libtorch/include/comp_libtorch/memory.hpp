@@ -10,12 +10,15 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <malloc.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <comp_libtorch/freed_memory.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <unordered_set>
 #include <vector>
 
@@ -67,8 +70,18 @@ class counting_allocator final : public c10::Allocator {
  private:
   explicit counting_allocator(c10::Allocator& below) : below_{below}, pages_{half_of_memory()} {}
 
+  /// Of the machine, or of what this process may address where that is limited. None where the system counts reserved
+  /// addresses as memory (overcommitting is off).
   static std::size_t half_of_memory() {
-    return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) / 2 * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    int overcommits = 0;
+    std::ifstream{"/proc/sys/vm/overcommit_memory"} >> overcommits;
+    if (overcommits == 2) return 0;
+    const auto pages = static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 0L));
+    std::size_t all = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    rlimit addresses{};
+    if (::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY)
+      all = std::min<std::size_t>(all, addresses.rlim_cur);
+    return all / 2;
   }
 
   static counting_allocator* install() {
