@@ -22,6 +22,8 @@ class [[nodiscard]] region {
     guard_.reset();
     session_->end(std::uncaught_exceptions() > exceptions_);
   }
+  /// The region ends by an exception that is none of C++'s.
+  void abandon() { exceptions_ = -1; }
   region(const region&) = delete;
   region& operator=(const region&) = delete;
 

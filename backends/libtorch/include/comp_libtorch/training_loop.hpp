@@ -18,6 +18,7 @@
 #include <comp_libtorch/step.hpp>
 #include <comp_libtorch/training_state.hpp>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -219,6 +220,7 @@ class training_loop {
       all.push_back(parameter.grad());
     }
     for (auto* optimizer : setup_.optimizers) append_tensors(*optimizer, all);
+    if (setup_.extra.tensors) std::ranges::copy(setup_.extra.tensors(), std::back_inserter(all));
     return all;
   }
 
