@@ -40,7 +40,7 @@ class Batches:
         if not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
             raise SettingsError(f"data is a {type(data).__name__} (it cannot be iterated): give a DataLoader or a list "
                                 "of batches")
-        if iter(()) is not data and isinstance(data, Iterator):
+        if isinstance(data, Iterator):
             raise SettingsError(f"data is a {type(data).__name__} (it is over after one epoch): give a DataLoader or a "
                                 "list of batches")
         self._data = data

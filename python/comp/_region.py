@@ -3,57 +3,143 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
+import torch.utils.checkpoint as checkpoints
 from torch import nn
 
 from comp import _comp
+from comp._comp import Error
 from comp._models import modules_of, named_parameters
+
+
+_open = threading.local()
+"""Of each thread: the regions that it is in, innermost last."""
 
 
 class Region:
     """Runs the operators of a block of code in the precisions of a plan. As torch.autocast, it is for the forward and the
     loss; backward and optimizer stay outside. Under torch.no_grad() operators go by their names, so evaluation works.
 
-    A step with several forwards names them: `with plan("discriminator"):`. Code compiled by torch.compile runs
-    uncompiled in it, since a plan is about single operators.
+    A step with several forwards names them: `with plan("discriminator"):`. Functions compiled by torch.compile run
+    uncompiled in it, and TorchScript unoptimized, since a plan is about single operators.
     """
 
     def __init__(self, regions: Any, segment: str = "forward", entered: Callable[[], None] = lambda: None) -> None:
         self._regions = regions
         self._segment = segment
         self._entered = entered
-        self._stances: list[Any] = []
+        self._undo: list[Callable[[], None]] = []
 
     def __call__(self, segment: str) -> Region:
         """The region of another segment of the step."""
         return Region(self._regions, segment, self._entered)
 
     def __enter__(self) -> Region:
-        self._stances.append(torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else None)
+        if _in_compiled_code():
+            raise Error("a compiled function enters a plan (a plan gives single operators their precisions, and "
+                        "compiling fuses them): compile nothing that has `with plan:` in it")
+        _follow_checkpoints()
+        self._undo.append(_operator_by_operator())
         try:
             self._regions.enter(self._segment)
         except BaseException:
-            self._leave()
+            self._undo.pop()()
             raise
+        _stack().append(self)
         self._entered()
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         try:
+            _stack().pop()
             self._regions.exit(kind is not None)
         finally:
-            self._leave()
+            self._undo.pop()()
 
-    def _leave(self) -> None:
-        stance = self._stances.pop()
+
+def _stack() -> list[Region]:
+    if not hasattr(_open, "regions"):
+        _open.regions = []
+    return _open.regions
+
+
+def _in_compiled_code() -> bool:
+    """Whether this runs for torch.compile, be it traced or in what it could not trace."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    return callable(torch._C._dynamo.eval_frame.get_eval_frame_callback())
+
+
+def _operator_by_operator() -> Callable[[], None]:
+    """Has compiled functions run as they were written. Returns: what undoes it."""
+    optimized = torch._C._get_graph_executor_optimize()
+    torch._C._set_graph_executor_optimize(False)
+    stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else None
+
+    def undo() -> None:
+        torch._C._set_graph_executor_optimize(optimized)
         if stance is not None:
             stance.__exit__(None, None, None)
+
+    return undo
+
+
+class _Remembered:
+    """The place in the plan where a checkpointed function begins: where it is run again, in the backward, its operators
+    run in the precisions that they had."""
+
+    def __init__(self, region: Region, forward: Any, again: Any) -> None:
+        self._region = region
+        self._given = forward, again
+        self._place: int | None = None
+
+    @contextlib.contextmanager
+    def forward(self) -> Iterator[None]:
+        self._place = self._region._regions.position
+        with self._given[0]:
+            yield
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        if self._place is None:
+            with self._given[1]:
+                yield
+            return
+        regions, ended = self._region._regions, True
+        regions.enter_again(self._region._segment, self._place)
+        try:
+            with self._given[1]:
+                yield
+            ended = False
+        finally:
+            regions.exit(ended)
+
+
+def _follow_checkpoints() -> None:
+    """torch.utils.checkpoint runs a part of the forward again in the backward, outside of any region: it is asked once
+    to tell of that."""
+    original = getattr(checkpoints, "_checkpoint_without_reentrant_generator", None)
+    if original is None or hasattr(original, "told_by_comp"):
+        return
+
+    def told(function: Any, preserve: Any = True, context_fn: Any = checkpoints.noop_context_fn, *rest: Any,
+             **more: Any) -> Any:
+        debug = rest[1] if len(rest) > 1 else more.get("debug", False)
+        if not _stack() or debug:
+            return original(function, preserve, context_fn, *rest, **more)
+        place = _Remembered(_stack()[-1], *context_fn())
+        return original(function, preserve, lambda: (place.forward(), place.again()), *rest, **more)
+
+    told.told_by_comp = True  # type: ignore[attr-defined]
+    checkpoints._checkpoint_without_reentrant_generator = told
 
 
 class Planned(Region):

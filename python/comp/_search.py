@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from comp._comp import SettingsError
 from comp._data import Batches, own
 from comp._models import modules_of, named_parameters
 from comp._region import Region
-from comp._state import OtherState, set_random_state
+from comp._state import OtherState, copied, put, set_random_state
 
 
 class Outcome:
@@ -128,12 +129,13 @@ class _Glue:
         self._step = step
         self._score = score
         self._models = models
-        self.region: Region
+        self.training: Callable[[], Any]  # a weak reference: the training holds this
 
     def step(self, value: Any, generators: Any) -> list[tuple[str, torch.Tensor]]:
         if generators is not None:
             set_random_state(generators)
-        return [(name, _scalar(name, loss)) for name, loss in _losses(self._step(self.region, own(value))).items()]
+        region = Region(self.training().regions)
+        return [(name, _scalar(name, loss)) for name, loss in _losses(self._step(region, own(value))).items()]
 
     def score(self) -> float:
         modes = [(part, part.training) for model in self._models.values() for part in model.modules()]
@@ -183,7 +185,7 @@ def _precisions(wanted: Sequence[str] | None, others: Iterable[Any], device: tor
         raise SettingsError("fp16 without a GradScaler (small gradients vanish in FP16): use torch.amp.GradScaler in the "
                             "step and give state=[scaler]")
     if wanted is not None or device.type != "cuda":
-        return wanted if wanted is not None or device.type != "cpu" else None
+        return wanted
     if not torch.cuda.is_bf16_supported(including_emulation=False):
         raise SettingsError("this GPU has FP16 alone, and there is no GradScaler (small gradients vanish in FP16): use "
                             "torch.amp.GradScaler in the step and give state=[scaler]")
@@ -195,7 +197,7 @@ def search(step: Callable[[Region, Any], Any], *, model: nn.Module | Mapping[str
            policy: Any = "pytorch", strategy: Any = "guided", batches_strategy: Any = "greedy",
            precisions: Sequence[str] | None = None, ledger: str | os.PathLike[str] | None = None,
            report: str | os.PathLike[str] | None = None, observers: Sequence[Any] = (), progress: bool = True,
-           keep_bytes: int = 4 << 30, states_on: str | None = None, tune: bool = True, about: str = "",
+           keep: bool = True, keep_bytes: int = 4 << 30, states_on: str | None = None, tune: bool = True, about: str = "",
            **settings: Any) -> Outcome:
     """Finds the precision of each operator at which this training runs fastest and still converges, while it trains.
 
@@ -226,6 +228,7 @@ def search(step: Callable[[Region, Any], Any], *, model: nn.Module | Mapping[str
     observers: objects with some of trial_started(trial), trial_done(trial), warned(sentence), search_done(outcome),
         stop_requested().
     states_on: device of saved states ("cpu" keeps them off the GPU). tune: measure how a plan is best run.
+    keep: False: when the search ends, the training is put back to where it began.
     about: anything else that makes two trainings comparable, for ledgers.
     settings: those of C++'s search_settings: tolerance, budget, planned_epochs, memory_limit, slowdown, criterion, ...
 
@@ -258,9 +261,11 @@ def search(step: Callable[[Region, Any], Any], *, model: nn.Module | Mapping[str
         restore=others.restore, tensors=others.tensors, length=batches.length, keep_bytes=keep_bytes,
         data=f"{type(data).__name__} of {batches.length or 'unknown'} batches", tune=tune, states_on=states_on,
         about=" ".join([about, *(repr(each) for each in optimizers)]))
-    glue.region = Region(training.regions)
+    glue.training = weakref.ref(training)
     info = _comp.ReportInfo(model=", ".join(type(m).__name__ for m in models.values()), data=type(data).__name__,
                             use_command='with comp.plan("plan.json", model): ...')
+    before = None if keep else (others.save(), [(p, copied(p, states_on), copied(p.grad, states_on))
+                                                for _, parameters in named for _, p in parameters])
     inner = training.search(
         policy=_named("policy", _comp.policy, _comp.policy.Policy, policy, "a name, one of comp.policy or a callable"),
         stage1=_named("strategy", _comp.strategy, _comp.strategy.Strategy, strategy,
@@ -270,4 +275,9 @@ def search(step: Callable[[Region, Any], Any], *, model: nn.Module | Mapping[str
         settings=settings, ledger=None if ledger is None else os.fspath(ledger),
         report=None if report is None else os.fspath(report), info=info, progress=progress, observers=list(observers))
     training.set_plan(inner.plan)
+    if before is not None:
+        for parameter, value, gradient in before[1]:
+            put(parameter, value)
+            parameter.grad = put(parameter.grad, gradient)
+        others.restore(before[0])
     return Outcome(inner, training, progress)

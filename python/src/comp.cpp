@@ -305,7 +305,8 @@ void add_regions(py::module_& m) {
   py::class_<regions>(m, "Regions")
       .def("enter", &regions::enter, "segment"_a)
       .def("exit", &regions::exit, "by_exception"_a)
-      .def_property_readonly("open", &regions::open);
+      .def("enter_again", &regions::enter_again, "segment"_a, "position"_a)
+      .def_property_readonly("position", &regions::position);
   py::class_<planned>(m, "Planned")
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, const std::string& path,
                        std::vector<std::string> segments, const std::string& match, bool forced,
@@ -402,6 +403,7 @@ py::dict read_plan_file(const std::string& path) {
     });
   }
   const auto letters = from.find("plan");
+  if (!letters && !from.find("operators")) from.fail("an object with field \"plan\" or \"operators\"");
   said["operators"] = operators;
   said["letters"] = letters ? plan_from(*letters).str() : std::string{};
   const auto machine = from.find("hardware");

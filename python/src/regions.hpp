@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,8 +47,9 @@ class parameter_tree : public torch::nn::Module {
 /// The open regions of one plan, innermost last. Under no_grad a region is one of evaluation: operators go by names.
 class regions {
  public:
+  using program_getter = std::function<libtorch::program&()>;
   using maker = std::function<std::unique_ptr<libtorch::region>(const std::string& segment, bool evaluates)>;
-  explicit regions(maker make) : make_{std::move(make)} {}
+  regions(program_getter program, maker make) : program_{std::move(program)}, make_{std::move(make)} {}
   regions(const regions&) = delete;
   regions& operator=(const regions&) = delete;
 
@@ -60,6 +62,12 @@ class regions {
     if (by_exception) open_.back()->abandon();
     open_.pop_back();
   }
+  /// Of the innermost region; nothing where it does not go by a plan.
+  std::optional<std::size_t> position() const { return open_.empty() ? std::nullopt : open_.back()->position(); }
+  /// A part of a forward is run again, in the backward.
+  void enter_again(const std::string& segment, std::size_t position) {
+    open_.emplace_back(new libtorch::region{program_().enter_again(segment, position)});
+  }
   std::size_t open() const { return open_.size(); }
   std::size_t entered() const { return entered_; }
   void abandon_all() {
@@ -67,6 +75,7 @@ class regions {
   }
 
  private:
+  program_getter program_;
   maker make_;
   std::vector<std::unique_ptr<libtorch::region>> open_;
   std::size_t entered_ = 0;
@@ -79,10 +88,11 @@ class planned {
           libtorch::planned_settings settings)
       : trees_{trees_of(models)},
         plan_{named_modules(models, trees_), path, std::move(settings)},
-        regions_{[this](const std::string& segment, bool evaluates) {
-          return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{plan_.evaluate()}
-                                                             : new libtorch::region{plan_.enter(segment)}};
-        }} {}
+        regions_{[this]() -> auto& { return plan_.executor(); },
+                 [this](const std::string& segment, bool evaluates) {
+                   return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{plan_.evaluate()}
+                                                                      : new libtorch::region{plan_.enter(segment)}};
+                 }} {}
 
   static std::vector<std::shared_ptr<parameter_tree>> trees_of(
       const std::vector<std::pair<std::string, parameter_tree::named>>& models) {

@@ -128,11 +128,12 @@ class training_of final : public training {
       : given_{std::move(given)},
         trees_{planned::trees_of(given_.models)},
         trainer_{make()},
-        regions_{[this](const std::string& segment, bool evaluates) {
-          auto& program = trainer_->executor();
-          return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{program.evaluate()}
-                                                             : new libtorch::region{program.enter(segment)}};
-        }} {}
+        regions_{[this]() -> auto& { return trainer_->executor(); },
+                 [this](const std::string& segment, bool evaluates) {
+                   auto& program = trainer_->executor();
+                   return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{program.evaluate()}
+                                                                      : new libtorch::region{program.enter(segment)}};
+                 }} {}
 
   outcome search(const recipe& how, observers& told) override {
     return fault_.out_of([&] {

@@ -38,13 +38,16 @@ struct executor_context {
 
 class executor final : public session {
  public:
-  /// `life`: null, or where times go.
-  executor(const executor_context& context, std::shared_ptr<const code> program, std::shared_ptr<profiled_life> life)
+  /// `life`: null, or where times go. `from`: the instruction at which a part of the forward is run again.
+  executor(const executor_context& context, std::shared_ptr<const code> program, std::shared_ptr<profiled_life> life,
+           std::optional<std::size_t> from = {})
       : session{context.settings->device.type()},
         context_{context},
         code_{std::move(program)},
         shared_(code_->shared),
-        life_{std::move(life)} {}
+        life_{std::move(life)},
+        next_{from.value_or(0)},
+        again_{from.has_value()} {}
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     if (!is_next(op) && !find_in_composite(op)) return leave(op, stack);
@@ -76,6 +79,11 @@ class executor final : public session {
     return true;
   }
 
+  std::optional<std::size_t> position() const override {
+    const bool by_plan = context_.seen == nullptr && context_.errors == nullptr && !lost_;
+    return by_plan ? std::optional{next_} : std::nullopt;
+  }
+
   bool begin() override {
     if (context_.seen != nullptr) autocast_.emplace(device(), scalar_type(context_.low));
     context_.weights->begin_region();
@@ -85,7 +93,7 @@ class executor final : public session {
   void end(bool abandoned) noexcept override {
     autocast_.reset();
     context_.weights->end_region();
-    if (abandoned || lost_ || next_ == code_->instructions.size()) return;
+    if (abandoned || lost_ || again_ || next_ == code_->instructions.size()) return;
     try {
       context_.problems->ended_early(fmt::format("region \"{}\" ended after {} of {} operators, before {}",
                                                  context_.segment, next_, code_->instructions.size(), expected()));
@@ -290,7 +298,8 @@ class executor final : public session {
   std::vector<shared_cast> shared_;
   std::shared_ptr<profiled_life> life_;
   std::optional<autocast_guard> autocast_;
-  std::size_t next_ = 0;
+  std::size_t next_;
+  bool again_;
   range composite_ = {};
   bool lost_ = false;
 };

@@ -48,6 +48,16 @@ class program {
   /// Throws: `error` for a segment that was not recorded, and while LibTorch's autocast is on.
   region enter(std::string_view segment = "forward") { return begun(session_of(segment)); }
 
+  /// A part of a forward that is run again, as checkpointing does it in the backward: from the region::position() that
+  /// it had, to anywhere. Throws: `error` for a position that the recording does not have.
+  region enter_again(std::string_view segment, std::size_t position) {
+    const auto at = std::ranges::find(segments_, segment, &detail::segment::name);
+    require<error>(recorded() && at != segments_.end() && position <= at->code->instructions.size(),
+                   "region \"{}\" is entered again at operator {} (it was not recorded so): enter it first", segment,
+                   position);
+    return begun(std::make_unique<detail::executor>(context_of(*at), at->code, nullptr, position));
+  }
+
   /// As `enter`, for a forward with another sequence of operators (evaluation mode): each runs in the precision of the
   /// recorded operator of its name, and in FP32 where there is none.
   region evaluate() {
@@ -158,9 +168,10 @@ class program {
                    "region \"{}\" was not recorded ({} regions were): enter it once while record(true) holds", segment,
                    segments_.size());
     if (plan_.runs_autocast()) return by_autocast();
-    const detail::executor_context context{&graph_,  &settings_, &weights_,      &problems_,
-                                           at->name, errors_,    autocast_seen_, autocast_low_};
-    return std::make_unique<detail::executor>(context, at->code, profiler_.begin(settings_.device));
+    return std::make_unique<detail::executor>(context_of(*at), at->code, profiler_.begin(settings_.device));
+  }
+  detail::executor_context context_of(const detail::segment& of) {
+    return {&graph_, &settings_, &weights_, &problems_, of.name, errors_, autocast_seen_, autocast_low_};
   }
 
   /// Regions hold on to what they run by.

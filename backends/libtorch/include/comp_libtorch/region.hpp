@@ -3,6 +3,7 @@
 #pragma once
 
 #include <comp_libtorch/session.hpp>
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -24,6 +25,8 @@ class [[nodiscard]] region {
   }
   /// The region ends by an exception that is none of C++'s.
   void abandon() { exceptions_ = -1; }
+  /// What program::enter_again() goes on from; nothing where no plan is run operator by operator.
+  std::optional<std::size_t> position() const { return session_->position(); }
   region(const region&) = delete;
   region& operator=(const region&) = delete;
 

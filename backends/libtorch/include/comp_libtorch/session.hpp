@@ -32,6 +32,8 @@ class session : public listener {
   virtual bool begin() { return true; }
   /// The region ends; `abandoned`: by an exception.
   virtual void end(bool abandoned) noexcept = 0;
+  /// How far it is in the recorded sequence; nothing where it does not go by one.
+  virtual std::optional<std::size_t> position() const { return {}; }
 
   /// Throws: `error` while LibTorch's own autocast is on for the device.
   void require_no_autocast() const {

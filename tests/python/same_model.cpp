@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// The model of tests/python/support.py in C++, for plan files that go from one language to the other.
+// Usage: same_model save PLAN.json | same_model use PLAN.json [TRACED.pt]
+//   save: records a forward and writes a plan of it, BF16 where it can be chosen.
+//   use:  trains two steps under a plan (of the C++ model, or of one that was traced or scripted in Python); prints it.
+#include <torch/script.h>
+#include <torch/torch.h>
+
+#include <comp/observe/plan_file.hpp>
+#include <comp_libtorch/comp_libtorch.hpp>
+#include <exception>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace {
+
+using forward = std::function<at::Tensor(const at::Tensor&)>;
+
+torch::nn::Sequential small_net() {
+  using namespace torch::nn;
+  return Sequential{Conv2d{Conv2dOptions{3, 8, 3}.padding(1)},
+                    BatchNorm2d{8},
+                    ReLU{},
+                    Dropout{0.2},
+                    MaxPool2d{2},
+                    Flatten{},
+                    Linear{8 * 16, 4}};
+}
+
+void record(comp::libtorch::program& program, const forward& model) {
+  const at::Tensor x = torch::ones({16, 3, 8, 8}), y = torch::zeros({16}, torch::kLong);
+  program.record(true);
+  {
+    const auto on = program.enter();
+    (void)torch::nn::functional::cross_entropy(model(x), y);
+  }
+  program.record(false);
+}
+
+int run(const std::vector<std::string>& arguments) {
+  torch::nn::Sequential net = small_net();
+  comp::libtorch::program program;
+  forward model = [&](const at::Tensor& x) { return net->forward(x); };
+  torch::jit::Module traced;
+  if (arguments.size() > 2) {
+    torch::jit::setGraphExecutorOptimize(false);
+    traced = torch::jit::load(arguments[2]);
+    model = [&](const at::Tensor& x) { return traced.forward({x}).toTensor(); };
+    for (const auto& parameter : traced.named_parameters()) program.name_parameter(parameter.value, parameter.name);
+  } else {
+    program.name_parameters(*net);
+  }
+  record(program, model);
+  comp::plan plan{program.graph().size()};
+  if (arguments[0] == "save") {
+    for (std::size_t i = 0; i < plan.size(); ++i) {
+      if (program.graph()[i].choosable) plan[i] = comp::precision::bf16;
+    }
+    comp::save(plan, program.graph(), comp::hardware{}, arguments[1]);
+  } else {
+    plan = comp::load_plan(arguments[1], program.graph()).plan;
+  }
+  program.set_plan(plan);
+  const at::Tensor x = torch::ones({16, 3, 8, 8}), y = torch::zeros({16}, torch::kLong);
+  for (int step = 0; step < 2; ++step) {
+    at::Tensor loss;
+    {
+      const auto on = program.enter();
+      loss = torch::nn::functional::cross_entropy(model(x), y);
+    }
+    loss.backward();
+  }
+  fmt::print("{}\n", plan.str());
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "same_model: {}\n", e.what());
+    return 1;
+  }
+}
