@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A PyTorch training as its user has it, searched, and its plan used again without a search. Guide: docs/python.md.
 Usage: python python_model.py [PLAN.json]"""
+
 import sys
 
 import torch
@@ -20,8 +21,16 @@ def bright_quarters(n):
 
 plan_file = sys.argv[1] if len(sys.argv) > 1 else 'python_model.plan.json'
 torch.manual_seed(1)
-net = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1, bias=False),
-                    nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64 * 8 * 8, 4))
+net = nn.Sequential(
+    nn.Conv2d(1, 32, 3, padding=1),
+    nn.ReLU(),
+    nn.Conv2d(32, 64, 3, padding=1, bias=False),
+    nn.BatchNorm2d(64),
+    nn.ReLU(),
+    nn.MaxPool2d(2),
+    nn.Flatten(),
+    nn.Linear(64 * 8 * 8, 4),
+)
 optimizer = torch.optim.Adam(net.parameters(), 1e-3)
 loader = DataLoader(TensorDataset(*bright_quarters(1536)), 64, shuffle=True)
 pixels, labels = bright_quarters(512)

@@ -3,8 +3,10 @@
 
 import sys
 
-USAGE = "usage: python -m comp show PLAN.json        what a plan file says\n" \
-        "       python -m comp compare A.json B.json what differs between two"
+USAGE = (
+    "usage: python -m comp show PLAN.json        what a plan file says\n"
+    "       python -m comp compare A.json B.json what differs between two"
+)
 
 
 def main(arguments: list[str]) -> int:
@@ -12,6 +14,7 @@ def main(arguments: list[str]) -> int:
         print(USAGE)
         return 0 if arguments else 2
     import comp
+
     try:
         if arguments[0] == "show" and len(arguments) == 2:
             print(comp.load(arguments[1]))

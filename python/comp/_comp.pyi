@@ -49,6 +49,7 @@ class policy:
     class Policy:
         def classify(self, operator: Operator) -> Decision: ...
         def __call__(self, operator: Operator) -> Decision: ...
+
     @staticmethod
     def called(classifies: Callable[[Operator], Decision]) -> policy.Policy: ...
     @staticmethod
@@ -66,10 +67,12 @@ class policy:
 
 class strategy:
     class Strategy: ...
+
     class Group:
         name: str
         operators: list[int]
         levels: list[str]
+
     class Space:
         base: str
         conservative: str
@@ -77,6 +80,7 @@ class strategy:
         size: int | None
         def valid(self, plan: str) -> bool: ...
         def set(self, plan: str, group: int, level: int) -> str: ...
+
     @staticmethod
     def called(given: Any) -> strategy.Strategy: ...
     @staticmethod
@@ -96,7 +100,9 @@ class strategy:
     @staticmethod
     def annealing(*, trials: int = 128, seed: int = 0, hot: float = 0.02, cold: float = 0.001) -> strategy.Strategy: ...
     @staticmethod
-    def genetic(*, trials: int = 128, population: int = 16, mutation: float = 0.5, seed: int = 0) -> strategy.Strategy: ...
+    def genetic(
+        *, trials: int = 128, population: int = 16, mutation: float = 0.5, seed: int = 0
+    ) -> strategy.Strategy: ...
     @staticmethod
     def successive_halving(*, plans: int = 32, seed: int = 0) -> strategy.Strategy: ...
     @staticmethod
@@ -135,10 +141,28 @@ class TrainingResult:
     warnings: list[str]
     plan: str
 
-class Outcome: ...
+class Outcome:
+    plan: str
+    speedup: float
+    speedup_bounds: tuple[float, float]
+    operators: list[Operator]
+    fingerprint: str
+    contest: list[Contestant]
+    trials: list[Trial]
+    baseline: Sample
+    warnings: list[str]
+    trained_batches: int
+    batches_per_epoch: int
+    reasons: list[str]
+    def table(self) -> str: ...
+    def summary(self) -> str: ...
+    def save(self, path: str) -> None: ...
+    def report(self, path: str, info: ReportInfo) -> None: ...
+
 class ReportInfo:
-    def __init__(self, *, model: str = "", data: str = "", command: str = "", use_command: str = "",
-                 plan_file: str = "plan.json") -> None: ...
+    def __init__(
+        self, *, model: str = "", data: str = "", command: str = "", use_command: str = "", plan_file: str = "plan.json"
+    ) -> None: ...
 
 class Regions:
     position: int | None
@@ -153,19 +177,51 @@ class Planned:
     needs_scaling: bool
     warnings: list[str]
     left: tuple[int, str]
-    def __init__(self, models: list[tuple[str, list[tuple[str, torch.Tensor]]]], path: str, *, segments: list[str],
-                 match: str, forced: bool, otherwise: str) -> None: ...
+    def __init__(
+        self,
+        models: list[tuple[str, list[tuple[str, torch.Tensor]]]],
+        path: str,
+        *,
+        segments: list[str],
+        match: str,
+        forced: bool,
+        otherwise: str,
+    ) -> None: ...
 
 class Training:
     regions: Regions
-    def __init__(self, *, models: list[tuple[str, list[tuple[str, torch.Tensor]]]], pull: Callable[[], Any],
-                 step: Callable[[Any, Any], Any], score: Callable[[], float] | None, save: Callable[[], Any],
-                 restore: Callable[[Any], None], tensors: Callable[[], list[torch.Tensor]], length: int, keep_bytes: int,
-                 data: str, tune: bool, states_on: str | None, about: str) -> None: ...
+    def __init__(
+        self,
+        *,
+        models: list[tuple[str, list[tuple[str, torch.Tensor]]]],
+        pull: Callable[[], Any],
+        step: Callable[[Any, Any], Any],
+        score: Callable[[], float] | None,
+        save: Callable[[], Any],
+        restore: Callable[[Any], None],
+        tensors: Callable[[], list[torch.Tensor]],
+        length: int,
+        keep_bytes: int,
+        data: str,
+        tune: bool,
+        states_on: str | None,
+        about: str,
+    ) -> None: ...
     def operators(self) -> list[Operator]: ...
     def set_plan(self, plan: str) -> None: ...
-    def search(self, *, policy: policy.Policy, stage1: strategy.Strategy, stage2: strategy.Strategy, settings: dict[str, Any],
-               ledger: str | None, report: str | None, info: ReportInfo, progress: bool, observers: list[Any]) -> Outcome: ...
+    def search(
+        self,
+        *,
+        policy: policy.Policy,
+        stage1: strategy.Strategy,
+        stage2: strategy.Strategy,
+        settings: dict[str, Any],
+        ledger: str | None,
+        report: str | None,
+        info: ReportInfo,
+        progress: bool,
+        observers: list[Any],
+    ) -> Outcome: ...
     def train_on(self, found: Outcome, epochs: int, progress: bool) -> TrainingResult: ...
 
 def read_plan_file(path: str) -> dict[str, Any]: ...

@@ -38,11 +38,14 @@ class Batches:
 
     def __init__(self, data: Iterable[Any]) -> None:
         if not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
-            raise SettingsError(f"data is a {type(data).__name__} (it cannot be iterated): give a DataLoader or a list "
-                                "of batches")
+            raise SettingsError(
+                f"data is a {type(data).__name__} (it cannot be iterated): give a DataLoader or a list " "of batches"
+            )
         if isinstance(data, Iterator):
-            raise SettingsError(f"data is a {type(data).__name__} (it is over after one epoch): give a DataLoader or a "
-                                "list of batches")
+            raise SettingsError(
+                f"data is a {type(data).__name__} (it is over after one epoch): give a DataLoader or a "
+                "list of batches"
+            )
         self._data = data
         self._at: Iterator[Any] | None = None
         try:
@@ -61,7 +64,9 @@ class Batches:
         except StopIteration:
             self._at = None
             if begins:
-                raise SettingsError("data gives no batch (there is nothing to train on): check the DataLoader") from None
+                raise SettingsError(
+                    "data gives no batch (there is nothing to train on): check the DataLoader"
+                ) from None
             return None
         after = random_state()
         return value, None if same_random_state(before, after) else after, bytes_of(value)

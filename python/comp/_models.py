@@ -21,8 +21,10 @@ def modules_of(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Modul
         raise SettingsError("no model is given (operators are named after modules): give model=net")
     for name, module in given.items():
         if not isinstance(module, nn.Module):
-            raise SettingsError(f'model "{name}" is a {type(module).__name__} (a torch.nn.Module is wanted): give the '
-                                "module whose parameters are trained")
+            raise SettingsError(
+                f'model "{name}" is a {type(module).__name__} (a torch.nn.Module is wanted): give the '
+                "module whose parameters are trained"
+            )
         _require_usable(module)
     return {name: unwrapped(module) for name, module in given.items()}
 
@@ -43,14 +45,20 @@ def _require_usable(module: nn.Module) -> None:
     for path, part in module.named_modules():
         called = f'"{path}"' if path else "the model"
         if type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None:
-            raise SettingsError(f"{called} is compiled by torch.compile (its operators are fused, and a plan gives each "
-                                "its own precision): give the module that was compiled, and call that in the step")
+            raise SettingsError(
+                f"{called} is compiled by torch.compile (its operators are fused, and a plan gives each "
+                "its own precision): give the module that was compiled, and call that in the step"
+            )
         if type(part).__name__ in ("FullyShardedDataParallel", "FSDPModule"):
-            raise SettingsError(f"{called} is sharded by FSDP (its parameters are parts of tensors): search the model "
-                                "before it is wrapped")
+            raise SettingsError(
+                f"{called} is sharded by FSDP (its parameters are parts of tensors): search the model "
+                "before it is wrapped"
+            )
         if isinstance(part, nn.DataParallel):
-            raise SettingsError(f"{called} is a DataParallel (it runs in threads of its own, which no plan reaches): "
-                                "use DistributedDataParallel")
+            raise SettingsError(
+                f"{called} is a DataParallel (it runs in threads of its own, which no plan reaches): "
+                "use DistributedDataParallel"
+            )
     for name, parameter in module.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise SettingsError(f'parameter "{name}" has no shape yet (its module is lazy): run a forward first')

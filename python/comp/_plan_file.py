@@ -48,8 +48,9 @@ class PlanFile:
 def load(path: str | os.PathLike[str]) -> PlanFile:
     """What a plan file says. Raises: FileError when it cannot be read or understood."""
     said = _comp.read_plan_file(os.fspath(path))
-    operators = tuple(said["operators"]) or tuple((f"operator {i}", "", _NAMES[letter])
-                                                  for i, letter in enumerate(said["letters"].partition("@")[0]))
+    operators = tuple(said["operators"]) or tuple(
+        (f"operator {i}", "", _NAMES[letter]) for i, letter in enumerate(said["letters"].partition("@")[0])
+    )
     return PlanFile(said["letters"], operators, said["machine"], said["speedup"])
 
 
@@ -81,13 +82,17 @@ def compare(a: Any, b: Any) -> str:
             raise SettingsError(f'"{b}" was no contestant (there are {labels}): give one of them, or a plan file')
         second = _with(a, rivals[0].plan)
     elif b == "autocast":
-        raise SettingsError("what autocast gives each operator is not in a plan file (a search sees it): give the outcome")
+        raise SettingsError(
+            "what autocast gives each operator is not in a plan file (a search sees it): give the outcome"
+        )
     else:
         second = _of(b)
     kinds = [[(name, kind) for name, kind, _ in each.operators] for each in (first, second)]
     if kinds[0] != kinds[1]:
-        raise SettingsError(f"plans of {len(kinds[0])} and {len(kinds[1])} operators that are not the same (they are for "
-                            "different models): compare plans of one model")
+        raise SettingsError(
+            f"plans of {len(kinds[0])} and {len(kinds[1])} operators that are not the same (they are for "
+            "different models): compare plans of one model"
+        )
     rows = [(name, kind, p, q) for (name, kind, p), (_, _, q) in zip(first.operators, second.operators) if p != q]
     width = max((len(name) for name, _, _, _ in rows), default=0)
     lines, module = [], None

@@ -20,13 +20,19 @@ from comp._comp import Error
 from comp._models import modules_of, named_parameters
 
 
-_open = threading.local()
-"""Of each thread: the regions that it is in, innermost last."""
+class _Open(threading.local):
+    """Of each thread: the regions that it is in, innermost last."""
+
+    def __init__(self) -> None:
+        self.regions: list[Region] = []
+
+
+_open = _Open()
 
 
 class Region:
-    """Runs the operators of a block of code in the precisions of a plan. As torch.autocast, it is for the forward and the
-    loss; backward and optimizer stay outside. Under torch.no_grad() operators go by their names, so evaluation works.
+    """Runs the operators of a block of code in the precisions of a plan. As torch.autocast, it is for the forward and
+    the loss; backward and optimizer stay outside. Under torch.no_grad() operators go by their names, for evaluation.
 
     A step with several forwards names them: `with plan("discriminator"):`. Functions compiled by torch.compile run
     uncompiled in it, and TorchScript unoptimized, since a plan is about single operators.
@@ -44,8 +50,10 @@ class Region:
 
     def __enter__(self) -> Region:
         if _in_compiled_code():
-            raise Error("a compiled function enters a plan (a plan gives single operators their precisions, and "
-                        "compiling fuses them): compile nothing that has `with plan:` in it")
+            raise Error(
+                "a compiled function enters a plan (a plan gives single operators their precisions, and "
+                "compiling fuses them): compile nothing that has `with plan:` in it"
+            )
         _follow_checkpoints()
         self._undo.append(_operator_by_operator())
         try:
@@ -53,22 +61,16 @@ class Region:
         except BaseException:
             self._undo.pop()()
             raise
-        _stack().append(self)
+        _open.regions.append(self)
         self._entered()
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         try:
-            _stack().pop()
+            _open.regions.pop()
             self._regions.exit(kind is not None)
         finally:
             self._undo.pop()()
-
-
-def _stack() -> list[Region]:
-    if not hasattr(_open, "regions"):
-        _open.regions = []
-    return _open.regions
 
 
 def _in_compiled_code() -> bool:
@@ -130,16 +132,17 @@ def _follow_checkpoints() -> None:
     if original is None or hasattr(original, "told_by_comp"):
         return
 
-    def told(function: Any, preserve: Any = True, context_fn: Any = checkpoints.noop_context_fn, *rest: Any,
-             **more: Any) -> Any:
+    def told(
+        function: Any, preserve: Any = True, context_fn: Any = checkpoints.noop_context_fn, *rest: Any, **more: Any
+    ) -> Any:
         debug = rest[1] if len(rest) > 1 else more.get("debug", False)
-        if not _stack() or debug:
+        if not _open.regions or debug:
             return original(function, preserve, context_fn, *rest, **more)
-        place = _Remembered(_stack()[-1], *context_fn())
+        place = _Remembered(_open.regions[-1], *context_fn())
         return original(function, preserve, lambda: (place.forward(), place.again()), *rest, **more)
 
     told.told_by_comp = True  # type: ignore[attr-defined]
-    checkpoints._checkpoint_without_reentrant_generator = told
+    setattr(checkpoints, "_checkpoint_without_reentrant_generator", told)
 
 
 class Planned(Region):
@@ -157,8 +160,10 @@ class Planned(Region):
         for sentence in self._inner.warnings:
             warnings.warn(sentence, stacklevel=4)
         if self._inner.needs_scaling:
-            warnings.warn("the plan has FP16 (small gradients vanish in it): scale the loss with torch.amp.GradScaler",
-                          stacklevel=4)
+            warnings.warn(
+                "the plan has FP16 (small gradients vanish in it): scale the loss with torch.amp.GradScaler",
+                stacklevel=4,
+            )
 
     @property
     def in_use(self) -> bool:
@@ -187,9 +192,15 @@ class Planned(Region):
         return int(count), str(first)
 
 
-def plan(path: str | os.PathLike[str], model: nn.Module | Mapping[str, nn.Module], *,
-         segments: Sequence[str] = ("forward",), match: Literal["exact", "by_name"] = "exact", forced: bool = False,
-         otherwise: Literal["error", "fp32"] = "error") -> Planned:
+def plan(
+    path: str | os.PathLike[str],
+    model: nn.Module | Mapping[str, nn.Module],
+    *,
+    segments: Sequence[str] = ("forward",),
+    match: Literal["exact", "by_name"] = "exact",
+    forced: bool = False,
+    otherwise: Literal["error", "fp32"] = "error",
+) -> Planned:
     """A plan that was found before, from Python or C++, for `with`:
 
         plan = comp.plan("plan.json", net)
@@ -204,10 +215,18 @@ def plan(path: str | os.PathLike[str], model: nn.Module | Mapping[str, nn.Module
     that this machine computes slowly. `otherwise="fp32"`: a forward that leaves the recorded sequence goes on in FP32
     and is counted in `left`, where it would be an error.
 
-    Raises (at the second forward, when the plan meets the model): PlanError when the file is for another model, FileError
-    when it cannot be read.
+    Raises: FileError when the file cannot be read; at the second forward, when the plan meets the model, PlanError when
+    it is for another one.
     """
     _comp.read_plan_file(os.fspath(path))  # a path that was mistyped is an error now
     models = modules_of(model)
-    return Planned(_comp.Planned(named_parameters(models), os.fspath(path), segments=list(segments), match=match,
-                                 forced=forced, otherwise=otherwise))
+    return Planned(
+        _comp.Planned(
+            named_parameters(models),
+            os.fspath(path),
+            segments=list(segments),
+            match=match,
+            forced=forced,
+            otherwise=otherwise,
+        )
+    )

@@ -58,8 +58,13 @@ def put(now: Any, saved: Any) -> Any:
 class OtherState:
     """Saves and puts back what the C++ side does not know; parameters, gradients and torch's generators it does."""
 
-    def __init__(self, models: Mapping[str, nn.Module], optimizers: Iterable[Any], others: Iterable[Any],
-                 device: str | None = None) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, nn.Module],
+        optimizers: Iterable[Any],
+        others: Iterable[Any],
+        device: str | None = None,
+    ) -> None:
         self._models = list(models.values())
         self._optimizers = list(optimizers)
         self._others = list(others)
@@ -68,20 +73,28 @@ class OtherState:
             raise SettingsError("no optimizer is given (a step needs one): give optimizer=optimizer")
         for each in self._optimizers:
             if not hasattr(each, "param_groups") or not hasattr(each, "state"):
-                raise SettingsError(f"optimizer is a {type(each).__name__} (a torch.optim.Optimizer is wanted): give "
-                                    "the optimizer")
+                raise SettingsError(
+                    f"optimizer is a {type(each).__name__} (a torch.optim.Optimizer is wanted): give " "the optimizer"
+                )
         for each in self._others:
             if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")) and not isinstance(
-                    each, torch.Generator):
-                raise SettingsError(f"state has a {type(each).__name__} (it has no state_dict() and load_state_dict()): "
-                                    "give an object that has both, as schedulers and scalers do")
+                each, torch.Generator
+            ):
+                raise SettingsError(
+                    f"state has a {type(each).__name__} (it has no state_dict() and load_state_dict()): "
+                    "give an object that has both, as schedulers and scalers do"
+                )
 
     def save(self) -> dict[str, Any]:
-        return {"buffers": [{name: copied(b, self._device) for name, b in m.named_buffers()} for m in self._models],
-                "optimizers": [self._saved(each) for each in self._optimizers],
-                "others": [each.get_state() if isinstance(each, torch.Generator) else
-                           copied(each.state_dict(), self._device) for each in self._others],
-                "random": random_state()}
+        return {
+            "buffers": [{name: copied(b, self._device) for name, b in m.named_buffers()} for m in self._models],
+            "optimizers": [self._saved(each) for each in self._optimizers],
+            "others": [
+                each.get_state() if isinstance(each, torch.Generator) else copied(each.state_dict(), self._device)
+                for each in self._others
+            ],
+            "random": random_state(),
+        }
 
     def restore(self, saved: dict[str, Any]) -> None:
         with torch.no_grad():
@@ -100,13 +113,21 @@ class OtherState:
         """What lives from step to step."""
         found = [b for model in self._models for b in model.buffers()]
         for optimizer in self._optimizers:
-            found += [v for entry in optimizer.state.values() if isinstance(entry, dict) for v in entry.values()
-                      if isinstance(v, torch.Tensor)]
+            found += [
+                v
+                for entry in optimizer.state.values()
+                if isinstance(entry, dict)
+                for v in entry.values()
+                if isinstance(v, torch.Tensor)
+            ]
         return found
 
     def _saved(self, optimizer: Any) -> dict[str, Any]:
         groups = [{k: copied(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
-        return {"groups": groups, "state": {p: copied(dict(entry), self._device) for p, entry in optimizer.state.items()}}
+        return {
+            "groups": groups,
+            "state": {p: copied(dict(entry), self._device) for p, entry in optimizer.state.items()},
+        }
 
     @staticmethod
     def _restore_buffers(model: nn.Module, saved: dict[str, torch.Tensor]) -> None:
@@ -121,8 +142,10 @@ class OtherState:
     @staticmethod
     def _restore_optimizer(optimizer: Any, saved: dict[str, Any]) -> None:
         if len(saved["groups"]) != len(optimizer.param_groups):
-            raise SettingsError(f"state of {len(saved['groups'])} parameter groups for an optimizer of "
-                                f"{len(optimizer.param_groups)} (groups were added during the search): add them before")
+            raise SettingsError(
+                f"state of {len(saved['groups'])} parameter groups for an optimizer of "
+                f"{len(optimizer.param_groups)} (groups were added during the search): add them before"
+            )
         for group, values in zip(optimizer.param_groups, saved["groups"]):
             for key in [k for k in group if k != "params" and k not in values]:
                 del group[key]

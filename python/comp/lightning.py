@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A plan in the Trainer of Lightning:
 
-    Trainer(plugins=[comp.lightning.PlanPrecision("plan.json")])
+Trainer(plugins=[comp.lightning.PlanPrecision("plan.json")])
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import nn
 import comp
 
 
-class PlanPrecision(Precision):  # type: ignore[misc]
-    """Runs training_step, validation_step and the like under a plan. Found by comp.search with the LightningModule as
-    model, `module.training_step(batch, 0)` inside `with plan:`. `given`: settings of comp.plan. What the Trainer's loggers
-    compute inside a step may differ from step to step: that goes on in FP32, and `plan.left` counts it.
+class PlanPrecision(Precision):
+    """Runs training_step, validation_step and the like under a plan. It is found by comp.search with the
+    LightningModule as model and `module.training_step(batch, 0)` inside `with plan:`. `given`: settings of comp.plan.
+    What loggers compute inside a step may differ from step to step: that goes on in FP32, and `plan.left` counts it.
 
     Raises: as comp.plan.
     """

@@ -23,8 +23,9 @@ class any_policy {  // models comp::OperatorPolicy
   any_policy() : any_policy{policy::pytorch{}} {}
   template <OperatorPolicy P>
   requires(!std::same_as<P, any_policy>) any_policy(P chosen)  // NOLINT: implicit on purpose
-      : classify_{[chosen](const op_info& op) { return chosen.classify(op); }},
-        on_{[chosen](const hardware& machine) { return any_policy{on_machine(chosen, machine)}; }} {}
+      : classify_{[chosen](const op_info& op) { return chosen.classify(op); }}, on_{[chosen](const hardware& machine) {
+          return any_policy{on_machine(chosen, machine)};
+        }} {}
 
   decision classify(const op_info& op) const { return classify_(op); }
   any_policy on(const hardware& machine) const { return on_(machine); }
@@ -40,10 +41,11 @@ struct called_policy {  // models comp::OperatorPolicy
 
   decision classify(const op_info& op) const {
     const py::object said = classifies(op);
-    require<settings_error>(py::isinstance<decision>(said),
-                            "the policy says {} for operator \"{}\" (a decision is wanted): return comp.allow(\"bf16\"), "
-                            "comp.deny(), comp.follow() or comp.fixed(\"fp32\")",
-                            std::string{py::repr(said)}, op.name);
+    require<settings_error>(
+        py::isinstance<decision>(said),
+        "the policy says {} for operator \"{}\" (a decision is wanted): return comp.allow(\"bf16\"), "
+        "comp.deny(), comp.follow() or comp.fixed(\"fp32\")",
+        std::string{py::repr(said)}, op.name);
     return said.cast<decision>();
   }
 };
@@ -98,8 +100,8 @@ class any_strategy {  // models comp::SearchStrategy
   std::optional<strategy::guided> guided_;
 };
 
-/// A Python object with ask(n), which gives plans as strings, and tell(trial); where it has start(space), that is called
-/// first, and what it returns asks and tells.
+/// A Python object with ask(n), which gives plans as strings, and tell(trial); where it has start(space), that is
+/// called first, and what it returns asks and tells.
 struct called_strategy {  // models comp::SearchStrategy
   py::object given;
 

@@ -86,10 +86,12 @@ void add_operators(py::module_& m) {
       .def_readonly("is_fixed", &decision::fixed)
       .def("__eq__", [](const decision& a, const decision& b) { return a == b; })
       .def("__repr__", [](const decision& d) { return policy::detail::text(d); });
-  m.def("allow", [](const std::string& low) { return policy::allow(precision_named(low)); }, "precision"_a);
+  m.def(
+      "allow", [](const std::string& low) { return policy::allow(precision_named(low)); }, "precision"_a);
   m.def("deny", &policy::deny);
   m.def("follow", &policy::follow);
-  m.def("fixed", [](const std::string& p) { return policy::fixed(precision_named(p)); }, "precision"_a);
+  m.def(
+      "fixed", [](const std::string& p) { return policy::fixed(precision_named(p)); }, "precision"_a);
 
   py::class_<policy::rule>(m, "Rule").def("__repr__", &policy::rule::str);
   m.def("by_kind", &policy::by_kind, "kind"_a, "then"_a);
@@ -119,10 +121,11 @@ void add_policies(py::module_ m) {
       "tensorflow",
       [](const std::string& list) {
         using entry = std::pair<std::string_view, policy::tensorflow_list>;
-        policy::tensorflow made{.list = worded("list", list,
-                                               std::vector<entry>{{"cuda_fp16", policy::tensorflow_list::cuda_fp16},
-                                                                  {"onednn_fp16", policy::tensorflow_list::onednn_fp16},
-                                                                  {"onednn_bf16", policy::tensorflow_list::onednn_bf16}})};
+        policy::tensorflow made{.list =
+                                    worded("list", list,
+                                           std::vector<entry>{{"cuda_fp16", policy::tensorflow_list::cuda_fp16},
+                                                              {"onednn_fp16", policy::tensorflow_list::onednn_fp16},
+                                                              {"onednn_bf16", policy::tensorflow_list::onednn_bf16}})};
         return any_policy{made};
       },
       py::kw_only(), "list"_a = "cuda_fp16");
@@ -140,8 +143,9 @@ void add_policies(py::module_ m) {
         return any_policy{made};
       },
       py::kw_only(), "level"_a = "o1", "low"_a = "fp16");
-  m.def("tvm", [](const std::string& low) { return any_policy{policy::tvm{.low = precision_named(low)}}; },
-        py::kw_only(), "low"_a = "fp16");
+  m.def(
+      "tvm", [](const std::string& low) { return any_policy{policy::tvm{.low = precision_named(low)}}; }, py::kw_only(),
+      "low"_a = "fp16");
   m.def(
       "custom",
       [](const std::vector<policy::rule>& rules, const any_policy& over) {
@@ -166,7 +170,8 @@ void add_strategies(py::module_ m) {
       .def_property_readonly("conservative", [](const search_space& s) { return s.conservative().str(); })
       .def_property_readonly("groups", &search_space::groups)
       .def_property_readonly("size", &search_space::size)
-      .def("valid", [](const search_space& s, const std::string& p) { return s.valid(parse_plan(p)); }, "plan"_a)
+      .def(
+          "valid", [](const search_space& s, const std::string& p) { return s.valid(parse_plan(p)); }, "plan"_a)
       .def(
           "set",
           [](const search_space& s, const std::string& p, std::size_t group, std::size_t level) {
@@ -174,8 +179,10 @@ void add_strategies(py::module_ m) {
                                  "level {} of group {} (the space has {} groups): see space.groups", level, group,
                                  s.groups().size());
             plan made = parse_plan(p);
-            require<plan_error>(made.size() == s.base().size(), "plan has {} operators, the space {} (they must agree): "
-                                "begin with space.conservative", made.size(), s.base().size());
+            require<plan_error>(made.size() == s.base().size(),
+                                "plan has {} operators, the space {} (they must agree): "
+                                "begin with space.conservative",
+                                made.size(), s.base().size());
             s.set(made, group, level);
             return made.str();
           },
@@ -186,8 +193,7 @@ void add_strategies(py::module_ m) {
   m.def(
       "guided",
       [](std::size_t proposals, double worth, double memory_worth) {
-        return any_strategy{
-            strategy::guided{.proposals = proposals, .worth = worth, .memory_worth = memory_worth}};
+        return any_strategy{strategy::guided{.proposals = proposals, .worth = worth, .memory_worth = memory_worth}};
       },
       py::kw_only(), "proposals"_a = 4, "worth"_a = 0.003, "memory_worth"_a = 0.01);
   m.def(
@@ -196,8 +202,9 @@ void add_strategies(py::module_ m) {
         return any_strategy{strategy::greedy{.both_ends = both_ends, .passes = passes}};
       },
       py::kw_only(), "both_ends"_a = true, "passes"_a = 1);
-  m.def("exhaustive", [](std::uint64_t limit) { return any_strategy{strategy::exhaustive{.limit = limit}}; },
-        py::kw_only(), "limit"_a = 1024);
+  m.def(
+      "exhaustive", [](std::uint64_t limit) { return any_strategy{strategy::exhaustive{.limit = limit}}; },
+      py::kw_only(), "limit"_a = 1024);
   m.def(
       "random",
       [](std::size_t trials, std::uint64_t seed) {
@@ -221,8 +228,8 @@ void add_strategies(py::module_ m) {
   m.def(
       "genetic",
       [](std::size_t trials, std::size_t population, double mutation, std::uint64_t seed) {
-        return any_strategy{strategy::genetic{
-            .trials = trials, .population = population, .mutation = mutation, .seed = seed}};
+        return any_strategy{
+            strategy::genetic{.trials = trials, .population = population, .mutation = mutation, .seed = seed}};
       },
       py::kw_only(), "trials"_a = 128, "population"_a = 16, "mutation"_a = 0.5, "seed"_a = 0);
   m.def(
@@ -272,10 +279,14 @@ void add_results(py::module_& m) {
   py::class_<outcome, std::shared_ptr<outcome>>(m, "Outcome")
       .def_property_readonly("plan", [](const outcome& o) { return o.plan.str(); })
       .def_readonly("speedup", &outcome::speedup)
-      .def_property_readonly(
-          "speedup_bounds", [](const outcome& o) { return std::pair{o.speedup_bounds.low, o.speedup_bounds.high}; })
-      .def_property_readonly("operators", [](const outcome& o) { return std::vector<op_info>(o.graph.begin(), o.graph.end()); })
-      .def_property_readonly("fingerprint", [](const outcome& o) { return fmt::format("{:016x}", o.graph.fingerprint()); })
+      .def_property_readonly("speedup_bounds",
+                             [](const outcome& o) {
+                               return std::pair{o.speedup_bounds.low, o.speedup_bounds.high};
+                             })
+      .def_property_readonly("operators",
+                             [](const outcome& o) { return std::vector<op_info>(o.graph.begin(), o.graph.end()); })
+      .def_property_readonly("fingerprint",
+                             [](const outcome& o) { return fmt::format("{:016x}", o.graph.fingerprint()); })
       .def_readonly("contest", &outcome::contest)
       .def_readonly("trials", &outcome::trials)
       .def_readonly("baseline", &outcome::baseline)
@@ -290,15 +301,23 @@ void add_results(py::module_& m) {
                              })
       .def("table", [](const outcome& o) { return table(o); })
       .def("summary", [](const outcome& o) { return summary(o).dump(); })
-      .def("save", [](const outcome& o, const std::string& path) { save(o, path); }, "path"_a)
-      .def("report", [](const outcome& o, const std::string& path, const report_info& info) { write_html(o, path, info); },
-           "path"_a, "info"_a);
+      .def(
+          "save", [](const outcome& o, const std::string& path) { save(o, path); }, "path"_a)
+      .def(
+          "report",
+          [](const outcome& o, const std::string& path, const report_info& info) { write_html(o, path, info); },
+          "path"_a, "info"_a);
   py::class_<report_info>(m, "ReportInfo")
-      .def(py::init([](std::string model, std::string data, std::string command, std::string use_command, std::string plan_file) {
-             return report_info{.model = std::move(model), .data = std::move(data), .command = std::move(command),
-                                .use_command = std::move(use_command), .plan_file = std::move(plan_file)};
+      .def(py::init([](std::string model, std::string data, std::string command, std::string use_command,
+                       std::string plan_file) {
+             return report_info{.model = std::move(model),
+                                .data = std::move(data),
+                                .command = std::move(command),
+                                .use_command = std::move(use_command),
+                                .plan_file = std::move(plan_file)};
            }),
-           py::kw_only(), "model"_a = "", "data"_a = "", "command"_a = "", "use_command"_a = "", "plan_file"_a = "plan.json");
+           py::kw_only(), "model"_a = "", "data"_a = "", "command"_a = "", "use_command"_a = "",
+           "plan_file"_a = "plan.json");
 }
 
 void add_regions(py::module_& m) {
@@ -319,9 +338,9 @@ void add_regions(py::module_& m) {
                                  std::vector<matches>{{"exact", libtorch::plan_match::exact},
                                                       {"by_name", libtorch::plan_match::by_name}}),
                  .forced = forced};
-             s.program.otherwise = worded("otherwise", otherwise,
-                                          std::vector<ways>{{"error", libtorch::on_mismatch::error},
-                                                            {"fp32", libtorch::on_mismatch::fp32}});
+             s.program.otherwise = worded(
+                 "otherwise", otherwise,
+                 std::vector<ways>{{"error", libtorch::on_mismatch::error}, {"fp32", libtorch::on_mismatch::fp32}});
              return std::make_unique<planned>(std::move(models), path, std::move(s));
            }),
            "models"_a, "path"_a, py::kw_only(), "segments"_a, "match"_a, "forced"_a, "otherwise"_a)
@@ -342,15 +361,15 @@ void add_training(py::module_& m) {
                        py::function step, py::object score, py::function saved, py::function restore,
                        py::function tensors, std::int64_t length, std::int64_t keep_bytes, std::string data, bool tune,
                        const std::optional<std::string>& states_on, std::string about) {
-             return make_training({.models = std::move(models),
-                                   .call = {std::move(pull), std::move(step), std::move(score), std::move(saved),
-                                            std::move(restore), std::move(tensors)},
-                                   .length = length,
-                                   .keep = {.limit_bytes = keep_bytes, .about = std::move(data)},
-                                   .choices = tune ? libtorch::executor_choices::measured
-                                                   : libtorch::executor_choices::fixed,
-                                   .states_on = states_on ? std::optional{c10::Device{*states_on}} : std::nullopt,
-                                   .about = std::move(about)});
+             return make_training(
+                 {.models = std::move(models),
+                  .call = {std::move(pull), std::move(step), std::move(score), std::move(saved), std::move(restore),
+                           std::move(tensors)},
+                  .length = length,
+                  .keep = {.limit_bytes = keep_bytes, .about = std::move(data)},
+                  .choices = tune ? libtorch::executor_choices::measured : libtorch::executor_choices::fixed,
+                  .states_on = states_on ? std::optional{c10::Device{*states_on}} : std::nullopt,
+                  .about = std::move(about)});
            }),
            py::kw_only(), "models"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a, "length"_a,
            "keep_bytes"_a, "data"_a, "tune"_a, "states_on"_a, "about"_a)
@@ -360,7 +379,8 @@ void add_training(py::module_& m) {
              const op_graph& graph = t.graph();
              return std::vector<op_info>(graph.begin(), graph.end());
            })
-      .def("set_plan", [](training& t, const std::string& letters) { t.set_plan(parse_plan(letters)); }, "plan"_a)
+      .def(
+          "set_plan", [](training& t, const std::string& letters) { t.set_plan(parse_plan(letters)); }, "plan"_a)
       .def(
           "search",
           [](training& t, const any_policy& policy, const any_strategy& stage1, const any_strategy& stage2,

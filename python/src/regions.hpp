@@ -39,7 +39,7 @@ class parameter_tree : public torch::nn::Module {
     const auto children = named_children();
     const auto* known = children.find(first);
     const auto child = known != nullptr ? std::static_pointer_cast<parameter_tree>(*known)
-                                  : register_module(first, std::make_shared<parameter_tree>(named{}));
+                                        : register_module(first, std::make_shared<parameter_tree>(named{}));
     child->add(name.substr(dot + 1), parameter);
   }
 };
@@ -88,33 +88,36 @@ class planned {
           libtorch::planned_settings settings)
       : trees_{trees_of(models)},
         plan_{named_modules(models, trees_), path, std::move(settings)},
-        regions_{[this]() -> auto& { return plan_.executor(); },
-                 [this](const std::string& segment, bool evaluates) {
-                   return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{plan_.evaluate()}
-                                                                      : new libtorch::region{plan_.enter(segment)}};
-                 }} {}
+        regions_{[this]() -> auto& {return plan_.executor();
+}, [this](const std::string& segment, bool evaluates) {
+  return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{plan_.evaluate()}
+                                                     : new libtorch::region{plan_.enter(segment)}};
+}
+}  // namespace comp::python
+{}
 
-  static std::vector<std::shared_ptr<parameter_tree>> trees_of(
-      const std::vector<std::pair<std::string, parameter_tree::named>>& models) {
-    std::vector<std::shared_ptr<parameter_tree>> made;
-    for (const auto& [name, parameters] : models) made.push_back(std::make_shared<parameter_tree>(parameters));
-    return made;
-  }
-  static std::vector<libtorch::named_module> named_modules(
-      const std::vector<std::pair<std::string, parameter_tree::named>>& models,
-      const std::vector<std::shared_ptr<parameter_tree>>& trees) {
-    std::vector<libtorch::named_module> made;
-    for (std::size_t i = 0; i < models.size(); ++i) made.emplace_back(models[i].first, *trees[i]);
-    return made;
-  }
+static std::vector<std::shared_ptr<parameter_tree>> trees_of(
+    const std::vector<std::pair<std::string, parameter_tree::named>>& models) {
+  std::vector<std::shared_ptr<parameter_tree>> made;
+  for (const auto& [name, parameters] : models) made.push_back(std::make_shared<parameter_tree>(parameters));
+  return made;
+}
+static std::vector<libtorch::named_module> named_modules(
+    const std::vector<std::pair<std::string, parameter_tree::named>>& models,
+    const std::vector<std::shared_ptr<parameter_tree>>& trees) {
+  std::vector<libtorch::named_module> made;
+  for (std::size_t i = 0; i < models.size(); ++i) made.emplace_back(models[i].first, *trees[i]);
+  return made;
+}
 
-  regions& opened() { return regions_; }
-  libtorch::planned_region& plan() { return plan_; }
+regions& opened() { return regions_; }
+libtorch::planned_region& plan() { return plan_; }
 
- private:
-  std::vector<std::shared_ptr<parameter_tree>> trees_;
-  libtorch::planned_region plan_;
-  regions regions_;
-};
+private:
+std::vector<std::shared_ptr<parameter_tree>> trees_;
+libtorch::planned_region plan_;
+regions regions_;
+}
+;
 
 }  // namespace comp::python

@@ -71,7 +71,9 @@ inline search_settings settings_of(const py::dict& given) {
   search_settings s;
   using detail::into;
   const auto by_word = [](auto& to, auto... words) {
-    return [&to, all = std::vector{words...}](py::handle value) { to = worded("setting", value.cast<std::string>(), all); };
+    return [&to, all = std::vector{words...}](py::handle value) {
+      to = worded("setting", value.cast<std::string>(), all);
+    };
   };
   using criteria = std::pair<std::string_view, comp::criterion>;
   using directions = std::pair<std::string_view, loss_direction>;

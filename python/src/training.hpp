@@ -45,8 +45,8 @@ class batches : public libtorch::replayed_batches<batch> {
 class no_optimizer final : public torch::optim::Optimizer {
  public:
   no_optimizer()
-      : Optimizer{std::vector<torch::optim::OptimizerParamGroup>{}, std::make_unique<torch::optim::OptimizerOptions>()} {
-  }
+      : Optimizer{std::vector<torch::optim::OptimizerParamGroup>{},
+                  std::make_unique<torch::optim::OptimizerOptions>()} {}
   torch::Tensor step(LossClosure /*closure*/) override { return {}; }
 };
 
@@ -128,109 +128,112 @@ class training_of final : public training {
       : given_{std::move(given)},
         trees_{planned::trees_of(given_.models)},
         trainer_{make()},
-        regions_{[this]() -> auto& { return trainer_->executor(); },
-                 [this](const std::string& segment, bool evaluates) {
-                   auto& program = trainer_->executor();
-                   return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{program.evaluate()}
-                                                                      : new libtorch::region{program.enter(segment)}};
-                 }} {}
+        regions_{[this]() -> auto& {return trainer_->executor();
+}, [this](const std::string& segment, bool evaluates) {
+  auto& program = trainer_->executor();
+  return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{program.evaluate()}
+                                                     : new libtorch::region{program.enter(segment)}};
+}
+}  // namespace comp::python
+{}
 
-  outcome search(const recipe& how, observers& told) override {
-    return fault_.out_of([&] {
-      return two_stage<any_policy, any_strategy, any_strategy>{how.policy, how.stage1, how.stage2, how.settings}.run(
-          *trainer_, told);
-    });
-  }
-  training_result train_on(const outcome& found, std::size_t epochs, observers& told) override {
-    return fault_.out_of([&] { return post_training{.epochs = epochs}.run(*trainer_, found, told); });
-  }
-  regions& opened() override { return regions_; }
-  const op_graph& graph() override {
-    return *fault_.out_of([&] { return &trainer_->graph(); });
-  }
-  void set_plan(const plan& p) override {
-    fault_.out_of([&] {
-      trainer_->set_precision(p);
-      return true;
-    });
-  }
+outcome search(const recipe& how, observers& told) override {
+  return fault_.out_of([&] {
+    return two_stage<any_policy, any_strategy, any_strategy>{how.policy, how.stage1, how.stage2, how.settings}.run(
+        *trainer_, told);
+  });
+}
+training_result train_on(const outcome& found, std::size_t epochs, observers& told) override {
+  return fault_.out_of([&] { return post_training{.epochs = epochs}.run(*trainer_, found, told); });
+}
+regions& opened() override { return regions_; }
+const op_graph& graph() override {
+  return *fault_.out_of([&] { return &trainer_->graph(); });
+}
+void set_plan(const plan& p) override {
+  fault_.out_of([&] {
+    trainer_->set_precision(p);
+    return true;
+  });
+}
 
- private:
-  std::unique_ptr<trainer_type> make() {
-    libtorch::setup setup{
-        .modules = planned::named_modules(given_.models, trees_),
-        .optimizers = {&optimizer_},
-        .extra = {.save = [this]() -> std::any { return fault_.kept([&] { return given_.call.save(); }); },
-                  .restore = [this](const std::any& s) { given_.call.restore(std::any_cast<const py::object&>(s)); },
-                  
-                  .tensors = [this] { return given_.call.tensors().template cast<std::vector<at::Tensor>>(); }},
-        .choices = given_.choices,
-        .scale_loss = libtorch::loss_scaling::never,  // torch.amp.GradScaler does, which is Python's
-        .states_on = given_.states_on,
-        .about = given_.about};
-    batches from{[this] { return pulled(); }, given_.length, given_.keep};
-    const auto step = [this](libtorch::step& s, batch& b) { train(s, b); };
-    if constexpr (Validates) {
-      return std::make_unique<trainer_type>(std::move(setup), std::move(from), step, [this] {
-        return fault_.kept([&] { return given_.call.score().template cast<double>(); });
-      });
-    } else {
-      return std::make_unique<trainer_type>(std::move(setup), std::move(from), step);
+private:
+std::unique_ptr<trainer_type> make() {
+  libtorch::setup setup{
+      .modules = planned::named_modules(given_.models, trees_),
+      .optimizers = {&optimizer_},
+      .extra = {.save = [this]() -> std::any { return fault_.kept([&] { return given_.call.save(); }); },
+                .restore = [this](const std::any& s) { given_.call.restore(std::any_cast<const py::object&>(s)); },
+
+                .tensors = [this] { return given_.call.tensors().template cast<std::vector<at::Tensor>>(); }},
+      .choices = given_.choices,
+      .scale_loss = libtorch::loss_scaling::never,  // torch.amp.GradScaler does, which is Python's
+      .states_on = given_.states_on,
+      .about = given_.about};
+  batches from{[this] { return pulled(); }, given_.length, given_.keep};
+  const auto step = [this](libtorch::step& s, batch& b) { train(s, b); };
+  if constexpr (Validates) {
+    return std::make_unique<trainer_type>(std::move(setup), std::move(from), step, [this] {
+      return fault_.kept([&] { return given_.call.score().template cast<double>(); });
+    });
+  } else {
+    return std::make_unique<trainer_type>(std::move(setup), std::move(from), step);
+  }
+}
+
+std::optional<batch> pulled() {
+  return fault_.kept([&]() -> std::optional<batch> {
+    const py::object got = given_.call.pull();
+    if (got.is_none()) return std::nullopt;
+    const auto all = got.cast<py::tuple>();
+    return batch{all[0], all[1], all[2].cast<std::int64_t>()};
+  });
+}
+
+void train(libtorch::step& s, const batch& b) {
+  const std::size_t entered = regions_.entered();
+  fault_.kept([&] {
+    try {
+      const py::object losses = given_.call.step(b.value, b.random);
+      for (const auto& [name, loss] : losses.cast<std::vector<std::pair<std::string, at::Tensor>>>())
+        s.report(name, loss);
+    } catch (const py::error_already_set& e) {
+      regions_.abandon_all();
+      throw_if_the_plan_failed(e);
+      throw;
     }
-  }
+    return true;
+  });
+  const bool left = regions_.open() == 0;
+  regions_.abandon_all();
+  require<error>(left, "step {} ended in the plan's region (it is left at the end of its `with`): use `with`",
+                 s.number());
+  require<error>(regions_.entered() > entered,
+                 "step {} never entered the plan (nothing would be lowered): write `with plan:` around the forward, "
+                 "where `with torch.autocast(...):` would be",
+                 s.number());
+  trainer_->executor().end_step();
+}
 
-  std::optional<batch> pulled() {
-    return fault_.kept([&]() -> std::optional<batch> {
-      const py::object got = given_.call.pull();
-      if (got.is_none()) return std::nullopt;
-      const auto all = got.cast<py::tuple>();
-      return batch{all[0], all[1], all[2].cast<std::int64_t>()};
-    });
-  }
+/// What LibTorch does not run in a low precision is the plan's failure, no error of the user's.
+void throw_if_the_plan_failed(const py::error_already_set& e) {
+  const auto& executor = trainer_->executor();
+  if (executor.is_recording() || executor.current_plan().count_low() == 0 || !e.matches(PyExc_RuntimeError)) return;
+  const std::string said = libtorch::detail::first_line(std::string{py::str(e.value())});
+  const bool memory =
+      e.matches(py::module_::import("torch").attr("OutOfMemoryError")) || libtorch::detail::says_out_of_memory(said);
+  if (memory) throw out_of_memory{said};
+  throw error{said};
+}
 
-  void train(libtorch::step& s, const batch& b) {
-    const std::size_t entered = regions_.entered();
-    fault_.kept([&] {
-      try {
-        const py::object losses = given_.call.step(b.value, b.random);
-        for (const auto& [name, loss] : losses.cast<std::vector<std::pair<std::string, at::Tensor>>>())
-          s.report(name, loss);
-      } catch (const py::error_already_set& e) {
-        regions_.abandon_all();
-        throw_if_the_plan_failed(e);
-        throw;
-      }
-      return true;
-    });
-    const bool left = regions_.open() == 0;
-    regions_.abandon_all();
-    require<error>(left, "step {} ended in the plan's region (it is left at the end of its `with`): use `with`",
-                   s.number());
-    require<error>(regions_.entered() > entered,
-                   "step {} never entered the plan (nothing would be lowered): write `with plan:` around the forward, "
-                   "where `with torch.autocast(...):` would be",
-                   s.number());
-    trainer_->executor().end_step();
-  }
-
-  /// What LibTorch does not run in a low precision is the plan's failure, no error of the user's.
-  void throw_if_the_plan_failed(const py::error_already_set& e) {
-    const auto& executor = trainer_->executor();
-    if (executor.is_recording() || executor.current_plan().count_low() == 0 || !e.matches(PyExc_RuntimeError)) return;
-    const std::string said = libtorch::detail::first_line(std::string{py::str(e.value())});
-    const bool memory = e.matches(py::module_::import("torch").attr("OutOfMemoryError")) ||
-                        libtorch::detail::says_out_of_memory(said);
-    if (memory) throw out_of_memory{said};
-    throw error{said};
-  }
-
-  job given_;
-  fault fault_;
-  no_optimizer optimizer_;
-  std::vector<std::shared_ptr<parameter_tree>> trees_;
-  std::unique_ptr<trainer_type> trainer_;
-  regions regions_;
-};
+job given_;
+fault fault_;
+no_optimizer optimizer_;
+std::vector<std::shared_ptr<parameter_tree>> trees_;
+std::unique_ptr<trainer_type> trainer_;
+regions regions_;
+}
+;
 
 inline std::unique_ptr<training> make_training(job given) {
   if (given.call.score.is_none()) return std::make_unique<training_of<false>>(std::move(given));

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small trainings, always the same."""
+
 import os
 import tempfile
 
@@ -17,8 +18,15 @@ QUICK = {'race': {'min_rounds': 6, 'max_rounds': 6, 'fp32_rounds': 6, 'contest_r
 
 
 def small_net():
-    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.2), nn.MaxPool2d(2),
-                         nn.Flatten(), nn.Linear(8 * 16, 4))
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(8 * 16, 4),
+    )
 
 
 def some_images(n=128):
@@ -56,8 +64,14 @@ class Classification:
 
     def everything(self):
         """All that a search must put back."""
-        return comp._state.copied({'net': self.net.state_dict(), 'optimizer': self.optimizer.state_dict(),
-                                   'schedule': self.schedule.state_dict(), 'random': torch.get_rng_state()})
+        return comp._state.copied(
+            {
+                'net': self.net.state_dict(),
+                'optimizer': self.optimizer.state_dict(),
+                'schedule': self.schedule.state_dict(),
+                'random': torch.get_rng_state(),
+            }
+        )
 
 
 def same(a, b):
@@ -86,10 +100,16 @@ class NoPlan:
 def plan_file(net, run, precision='bf16', kinds=('conv2d', 'linear'), **given):
     """A plan file for what `run(plan)` does with `net`: `precision` for the kinds."""
     import json
+
     path = os.path.join(tempfile.mkdtemp(), 'plan.json')
-    operators = [{'name': op.name, 'kind': op.kind,
-                  'precision': precision if op.choosable and any(k in op.kind for k in kinds) else 'fp32'}
-                 for op in operators_of(net, run)]
+    operators = [
+        {
+            'name': op.name,
+            'kind': op.kind,
+            'precision': precision if op.choosable and any(k in op.kind for k in kinds) else 'fp32',
+        }
+        for op in operators_of(net, run)
+    ]
     with open(path, 'w') as file:
         json.dump({'comp_plan': 1, 'operators': operators}, file)
     return path
@@ -98,16 +118,28 @@ def plan_file(net, run, precision='bf16', kinds=('conv2d', 'linear'), **given):
 def operators_of(net, run):
     """The operators that `run(plan)`, a forward that returns a loss, is recorded with."""
     models = comp._models.modules_of(net)
-    idle = torch.optim.SGD(net.parameters() if isinstance(net, nn.Module) else
-                           [p for m in models.values() for p in m.parameters()], 0.0)
+    idle = torch.optim.SGD(
+        net.parameters() if isinstance(net, nn.Module) else [p for m in models.values() for p in m.parameters()], 0.0
+    )
 
     def step(value, generators):
         return [('loss', run(region).detach())]
 
     state = comp._state.OtherState(models, [idle], [])
     training = comp._comp.Training(
-        models=comp._models.named_parameters(models), pull=lambda: (None, None, 0), step=step, score=None,
-        save=state.save, restore=state.restore, tensors=state.tensors, length=1, keep_bytes=1 << 30, data='', tune=False,
-        states_on=None, about='')
+        models=comp._models.named_parameters(models),
+        pull=lambda: (None, None, 0),
+        step=step,
+        score=None,
+        save=state.save,
+        restore=state.restore,
+        tensors=state.tensors,
+        length=1,
+        keep_bytes=1 << 30,
+        data='',
+        tune=False,
+        states_on=None,
+        about='',
+    )
     region = comp.Region(training.regions)
     return training.operators()

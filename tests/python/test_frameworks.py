@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans in Hugging Face's Trainer and in Lightning's, where they are installed."""
+
 import importlib.util
 import os
 import tempfile
@@ -24,19 +25,37 @@ class HuggingFace(unittest.TestCase):
         import transformers
 
         import comp.transformers
+
         torch.manual_seed(5)
-        shape = transformers.BertConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
-                                        intermediate_size=64, max_position_embeddings=16, num_labels=2)
+        shape = transformers.BertConfig(
+            vocab_size=64,
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=64,
+            max_position_embeddings=16,
+            num_labels=2,
+        )
         model = transformers.BertForSequenceClassification(shape)
         words = torch.randint(0, 64, (96, 12))
         data = [{'input_ids': w, 'attention_mask': torch.ones_like(w), 'labels': w[0] % 2} for w in words]
         arguments = transformers.TrainingArguments(
-            os.path.join(folder, 'out'), num_train_epochs=epochs, per_device_train_batch_size=16, report_to=[],
-            save_strategy='no', disable_tqdm=True, use_cpu=True, seed=5, **more)
+            os.path.join(folder, 'out'),
+            num_train_epochs=epochs,
+            per_device_train_batch_size=16,
+            report_to=[],
+            save_strategy='no',
+            disable_tqdm=True,
+            use_cpu=True,
+            seed=5,
+            **more,
+        )
         callback = comp.transformers.PlanCallback(os.path.join(folder, 'plan.json'), search=QUICK)
         seen = []
         model.bert.encoder.layer[0].output.dense.register_forward_hook(lambda m, i, out: seen.append(out.dtype))
-        trainer = transformers.Trainer(model, arguments, train_dataset=data, eval_dataset=data[:32], callbacks=[callback])
+        trainer = transformers.Trainer(
+            model, arguments, train_dataset=data, eval_dataset=data[:32], callbacks=[callback]
+        )
         return trainer, callback, seen
 
     def test_the_first_run_searches_and_all_train_under_the_plan(self):
@@ -47,18 +66,23 @@ class HuggingFace(unittest.TestCase):
             self.assertTrue(os.path.exists(os.path.join(folder, 'plan.json')))
             again, callback, seen = self.train(folder)
             plan = comp.load(callback.path)
-            low = 'bf16' in {p for name, kind, p in plan.operators if name == 'bert.encoder.layer.0.output.dense.linear'}
+            low = 'bf16' in {
+                p for name, kind, p in plan.operators if name == 'bert.encoder.layer.0.output.dense.linear'
+            }
             again.train()
             self.assertTrue(callback.plan.in_use)
             self.assertEqual(callback.plan.letters, plan.letters)
             self.assertEqual(torch.bfloat16 in seen, low)
             self.assertNotIn('planned', again.model.forward.__qualname__)
             self.assertIn('eval_loss', again.evaluate())
+            for _ in range(2):  # a training that was interrupted is begun anew
+                callback.on_train_begin(again.args, None, None, model=again.model)
+                self.assertFalse(hasattr(again.model.forward.without_plan, 'without_plan'))
 
     def test_the_trainers_own_mixed_precision_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             trainer, _, _ = self.train(folder, bf16=True)
-            with self.assertRaisesRegex(comp.SettingsError, "Trainer's own bf16"):
+            with self.assertRaisesRegex(comp.SettingsError, "bf16 or fp16 of TrainingArguments"):
                 trainer.train()
 
 
@@ -67,6 +91,7 @@ class Lightning(unittest.TestCase):
     def test_a_trainer_trains_and_validates_under_a_plan(self):
         import lightning
         import comp.lightning
+
         x, y = some_images(64)
         loader = DataLoader(TensorDataset(x.flatten(1), y), 16)
         seen = []
@@ -97,9 +122,16 @@ class Lightning(unittest.TestCase):
 
         precision = comp.lightning.PlanPrecision(plan_file(module, run, kinds=('linear',)))
         seen.clear()
-        lightning.Trainer(max_epochs=2, accelerator='cpu', logger=False, enable_checkpointing=False,
-                          enable_progress_bar=False, enable_model_summary=False, plugins=[precision],
-                          num_sanity_val_steps=0).fit(module, loader, loader)
+        lightning.Trainer(
+            max_epochs=2,
+            accelerator='cpu',
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            plugins=[precision],
+            num_sanity_val_steps=0,
+        ).fit(module, loader, loader)
         training = [kind for trains, kind in seen if trains]
         self.assertEqual(training, [torch.float32] + [torch.bfloat16] * 7)
         self.assertEqual({kind for trains, kind in seen if not trains}, {torch.bfloat16})

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan files go from C++ to Python and back, for one model written twice, traced and scripted.
 Usage: test_languages.py SAME_MODEL [unittest options]"""
+
 import json
 import os
 import subprocess
@@ -58,6 +59,7 @@ class Languages(unittest.TestCase):
     def test_a_plan_of_python_trains_in_cpp(self):
         for kind, net in self.modules():
             with self.subTest(kind):
+
                 def run(plan):
                     with plan:
                         return cross_entropy(net(X), Y)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans over models as they are: what is run in low precision is what the plan says, or a sentence says why not."""
+
 import os
 import subprocess
 import sys
@@ -28,6 +29,7 @@ def forward(net, x=FLAT):
     def run(plan):
         with plan:
             return cross_entropy(net(x), Y)
+
     return run
 
 
@@ -77,8 +79,10 @@ class Plans(unittest.TestCase):
         other = comp.plan(path, small_net())
         run = forward(small_net(), X)
         run(other)
-        with self.assertRaisesRegex(comp.PlanError, 'is for another model: its operator 0 is "flatten"|is for another model|'
-                                                    'is for a model with'):
+        with self.assertRaisesRegex(
+            comp.PlanError,
+            'is for another model: its operator 0 is "flatten"|is for another model|' 'is for a model with',
+        ):
             run(other)
         with self.assertRaisesRegex(comp.FileError, 'no/such'):
             comp.plan('no/such/plan.json', net)
@@ -168,7 +172,7 @@ class Functions(unittest.TestCase):
 
             @staticmethod
             def backward(ctx, gradient):
-                x, = ctx.saved_tensors
+                (x,) = ctx.saved_tensors
                 seen.append(gradient.dtype)
                 return (gradient + gradient.T) @ x
 
@@ -276,9 +280,16 @@ class Processes(unittest.TestCase):
 
         path = plan_file(net, run, kinds=('linear',))
         with tempfile.TemporaryDirectory() as folder:
-            running = [subprocess.Popen([sys.executable, '-W', 'ignore', '-c', DISTRIBUTED, str(rank),
-                                         os.path.join(folder, 'store'), path], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                        text=True, env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)}) for rank in range(2)]
+            running = [
+                subprocess.Popen(
+                    [sys.executable, '-W', 'ignore', '-c', DISTRIBUTED, str(rank), os.path.join(folder, 'store'), path],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
+                )
+                for rank in range(2)
+            ]
             for each in running:
                 said, complained = each.communicate(timeout=120)
                 self.assertEqual(said, 'ok\n', complained)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """State, batches and plan files, each alone."""
+
 import json
 import os
 import random
@@ -24,13 +25,20 @@ class State(unittest.TestCase):
             loss = net(torch.ones(4, 3)).square().sum()
             loss.backward()
             return loss
+
         optimizer.step(closure)
 
     def test_every_optimizer_of_torch_is_put_back_and_goes_on_the_same(self):
-        makes = [lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), lambda p: torch.optim.Adam(p, 0.1, amsgrad=True),
-                 lambda p: torch.optim.AdamW(p, torch.tensor(0.1), foreach=False), lambda p: torch.optim.RMSprop(p, centered=True),
-                 lambda p: torch.optim.LBFGS(p, max_iter=2), lambda p: torch.optim.Adagrad(p),
-                 lambda p: torch.optim.Rprop(p), lambda p: torch.optim.NAdam(p)]
+        makes = [
+            lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+            lambda p: torch.optim.Adam(p, 0.1, amsgrad=True),
+            lambda p: torch.optim.AdamW(p, torch.tensor(0.1), foreach=False),
+            lambda p: torch.optim.RMSprop(p, centered=True),
+            lambda p: torch.optim.LBFGS(p, max_iter=2),
+            lambda p: torch.optim.Adagrad(p),
+            lambda p: torch.optim.Rprop(p),
+            lambda p: torch.optim.NAdam(p),
+        ]
         for make in makes:
             torch.manual_seed(0)
             net = nn.Linear(3, 2)
@@ -123,8 +131,12 @@ class Files(unittest.TestCase):
         self.low, self.full = plan_file(net, run), plan_file(net, run, kinds=())
 
     def comp(self, *arguments):
-        return subprocess.run([sys.executable, '-m', 'comp', *arguments], capture_output=True, text=True,
-                              env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)})
+        return subprocess.run(
+            [sys.executable, '-m', 'comp', *arguments],
+            capture_output=True,
+            text=True,
+            env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
+        )
 
     def test_show_and_compare(self):
         shown = self.comp('show', self.low)
@@ -142,8 +154,15 @@ class Files(unittest.TestCase):
     def test_files_that_are_none_are_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, 'plan.json')
-            for text in ('', '[]', '{}', '{"comp_plan": 2}', '{"comp_plan": 1, "plan": "1x"}', '{"comp_plan": 1, "operators": 3}',
-                         '{"comp_plan": 1, "operators": [{"name": "a", "kind": "b", "precision": "bf17"}]}'):
+            for text in (
+                '',
+                '[]',
+                '{}',
+                '{"comp_plan": 2}',
+                '{"comp_plan": 1, "plan": "1x"}',
+                '{"comp_plan": 1, "operators": 3}',
+                '{"comp_plan": 1, "operators": [{"name": "a", "kind": "b", "precision": "bf17"}]}',
+            ):
                 with open(path, 'w') as file:
                     file.write(text)
                 with self.assertRaises(comp.Error, msg=text):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """comp.search over trainings as Python users have them."""
+
 import gc
 import os
 import signal
@@ -288,15 +289,22 @@ class Trainings(unittest.TestCase):
             of_make.step()
             return {'judge': right, 'make': fooled}
 
-        found = comp.search(step, model={'make': make, 'judge': judge}, optimizer=[of_make, of_judge], data=data,
-                            state=[dice], progress=False, race={'contest_rounds': 6})
+        found = comp.search(
+            step,
+            model={'make': make, 'judge': judge},
+            optimizer=[of_make, of_judge],
+            data=data,
+            state=[dice],
+            progress=False,
+            race={'contest_rounds': 6},
+        )
         self.assertEqual(len(found.baseline.losses), 2)
         self.assertIn('make.linear', [op.name for op in found.operators])
 
     def test_gradient_accumulation_and_a_batch_that_is_consumed(self):
         job = Classification()
         x, y = some_images(64)
-        data = [{'x': x[i:i + 16], 'y': y[i:i + 16]} for i in range(0, 64, 16)]
+        data = [{'x': x[i : i + 16], 'y': y[i : i + 16]} for i in range(0, 64, 16)]
 
         def step(plan, batch):
             halves = zip(batch.pop('x').chunk(2), batch.pop('y').chunk(2))
@@ -329,6 +337,7 @@ class Trainings(unittest.TestCase):
                 loss.backward()
                 first.append(loss.detach())
                 return loss
+
             optimizer.step(closure)
             return first[0]
 
