@@ -62,7 +62,11 @@ class Region:
             self._undo.pop()()
             raise
         _open.regions.append(self)
-        self._entered()
+        try:
+            self._entered()
+        except BaseException as raised:  # a warning that is an error
+            self.__exit__(type(raised), raised, None)
+            raise
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
@@ -71,6 +75,17 @@ class Region:
             self._regions.exit(kind is not None)
         finally:
             self._undo.pop()()
+
+
+def depth() -> int:
+    """How many regions this thread is in."""
+    return len(_open.regions)
+
+
+def forget_beyond(kept: int) -> None:
+    """Regions that were entered and never left are no longer this thread's."""
+    while depth() > kept:
+        _open.regions.pop()._undo.pop()()
 
 
 def _in_compiled_code() -> bool:

@@ -17,7 +17,7 @@ from comp import _comp
 from comp._comp import SettingsError
 from comp._data import Batches, own
 from comp._models import modules_of, named_parameters
-from comp._region import Region
+from comp._region import Region, depth, forget_beyond
 from comp._state import OtherState, copied, put, set_random_state
 
 
@@ -141,7 +141,11 @@ class _Glue:
         if generators is not None:
             set_random_state(generators)
         region = Region(self.training().regions)
-        return [(name, _scalar(name, loss)) for name, loss in _losses(self._step(region, own(value))).items()]
+        before = depth()
+        try:
+            return [(name, _scalar(name, loss)) for name, loss in _losses(self._step(region, own(value))).items()]
+        finally:
+            forget_beyond(before)
 
     def score(self) -> float:
         modes = [(part, part.training) for model in self._models.values() for part in model.modules()]

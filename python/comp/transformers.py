@@ -1,10 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan in the Trainer of Hugging Face transformers:
-
-    Trainer(model, args, train_dataset=data, callbacks=[comp.transformers.PlanCallback("plan.json")])
-
-The loss must be computed in the model's forward, as it is where a batch has labels.
-"""
+"""Trainer(model, args, train_dataset=data, callbacks=[comp.transformers.PlanCallback("plan.json")])"""
 
 from __future__ import annotations
 
@@ -19,7 +14,8 @@ import comp
 
 class PlanCallback(TrainerCallback):
     """Trains and evaluates under a plan. Where its file is not there, a search on the first batches makes it, which are
-    undone. `search`: settings of comp.search. `given`: those of comp.plan.
+    undone. The loss must be computed in the model's forward, as it is where batches have labels. `search`: settings of
+    comp.search. `given`: those of comp.plan.
 
     Raises: SettingsError where the Trainer's own mixed precision is on; as comp.search and comp.plan.
     """

@@ -113,6 +113,13 @@ class Plans(unittest.TestCase):
             warnings.simplefilter('always')
             forward(net)(plan)
         self.assertIn('GradScaler', ' '.join(str(w.message) for w in told))
+        strict = comp.plan(plan_file(net, forward(net), precision='fp16', kinds=('linear',)), net, forced=True)
+        forward(net)(strict)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            with self.assertRaises(UserWarning):
+                forward(net)(strict)
+        self.assertEqual(comp._region.depth(), 0)
         self.assertTrue(plan.needs_scaling)
 
 

@@ -213,6 +213,7 @@ class Refusals(unittest.TestCase):
         self.refused('returned a NoneType as "loss"', nothing)
         self.refused(r'returned a tensor of \(16,\)', many)
         self.refused("ended in the plan's region", stays, kind=comp.Error)
+        self.assertEqual(comp._region.depth(), 0)
         self.refused('backward', backward_inside, kind=RuntimeError)
         self.refused('autocast is on', autocast_inside, kind=RuntimeError)
 
