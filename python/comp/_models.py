@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -26,6 +28,8 @@ def modules_of(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Modul
                 "module whose parameters are trained"
             )
         _require_usable(module)
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            _leave_outside(module, "_pre_forward", "_post_forward")
     return {name: unwrapped(module) for name, module in given.items()}
 
 
@@ -34,6 +38,28 @@ def unwrapped(module: nn.Module) -> nn.Module:
     while isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
         module = module.module
     return module
+
+
+def _leave_outside(module: nn.Module, *methods: str) -> None:
+    """What these do is no part of the model: a plan does not see it. DistributedDataParallel's buckets and buffers are
+    not handled in each step alike."""
+    keys = torch._C.DispatchKeySet(torch._C._parse_dispatch_key("AutocastPrivateUse1"))
+    for other in ("AutocastIPU", "AutocastHPU", "AutocastXLA"):  # the keys that comp may have (dispatch_key.hpp)
+        keys = keys | torch._C.DispatchKeySet(torch._C._parse_dispatch_key(other))
+
+    def outside(method: Any) -> Any:
+        @functools.wraps(method)
+        def run(*given: Any, **named: Any) -> Any:
+            with torch._C._ExcludeDispatchKeyGuard(keys):
+                return method(*given, **named)
+
+        setattr(run, "outside", True)
+        return run
+
+    for name in methods:
+        method = getattr(module, name, None)
+        if method is not None and not hasattr(method, "outside"):
+            object.__setattr__(module, name, outside(method))
 
 
 def named_parameters(models: Mapping[str, nn.Module]) -> Named:

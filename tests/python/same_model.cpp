@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model of tests/python/support.py in C++, for plan files that go from one language to the other.
-// Usage: same_model save PLAN.json | same_model use PLAN.json [TRACED.pt]
-//   save: records a forward and writes a plan of it, BF16 where it can be chosen.
-//   use:  trains two steps under a plan (of the C++ model, or of one that was traced or scripted in Python); prints it.
+// The model of tests/python/test_languages.py in C++, for plan files that go from one language to the other.
+// Usage: same_model save|use PLAN.json [TRACED.pt]
+//   save: records a forward and writes a plan of it, BF16 where it can be chosen, and trains under it.
+//   use:  trains two steps under the plan; both print it. TRACED.pt: a module that was traced or scripted in Python, in
+//         place of the model.
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -17,16 +18,20 @@ namespace {
 
 using forward = std::function<at::Tensor(const at::Tensor&)>;
 
-torch::nn::Sequential small_net() {
-  using namespace torch::nn;
-  return Sequential{Conv2d{Conv2dOptions{3, 8, 3}.padding(1)},
-                    BatchNorm2d{8},
-                    ReLU{},
-                    Dropout{0.2},
-                    MaxPool2d{2},
-                    Flatten{},
-                    Linear{8 * 16, 4}};
-}
+/// Written with the operators that Python's modules call: torch::nn::Linear would call addmm.
+struct written_again : torch::nn::Module {
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions{3, 8, 3}};
+  torch::nn::Linear linear{8 * 16, 4};
+  written_again() {
+    register_module("0", conv);
+    register_module("5", linear);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor h = torch::conv2d(x, conv->weight, conv->bias, {1, 1}, at::IntArrayRef{1, 1});
+    h = torch::max_pool2d(torch::dropout(torch::relu(h), 0.2, true), {2, 2}, {2, 2});
+    return torch::linear(torch::flatten(h, 1), linear->weight, linear->bias);
+  }
+};
 
 void record(comp::libtorch::program& program, const forward& model) {
   const at::Tensor x = torch::ones({16, 3, 8, 8}), y = torch::zeros({16}, torch::kLong);
@@ -39,9 +44,9 @@ void record(comp::libtorch::program& program, const forward& model) {
 }
 
 int run(const std::vector<std::string>& arguments) {
-  torch::nn::Sequential net = small_net();
+  written_again net;
   comp::libtorch::program program;
-  forward model = [&](const at::Tensor& x) { return net->forward(x); };
+  forward model = [&](const at::Tensor& x) { return net.forward(x); };
   torch::jit::Module traced;
   if (arguments.size() > 2) {
     torch::jit::setGraphExecutorOptimize(false);
@@ -49,7 +54,7 @@ int run(const std::vector<std::string>& arguments) {
     model = [&](const at::Tensor& x) { return traced.forward({x}).toTensor(); };
     for (const auto& parameter : traced.named_parameters()) program.name_parameter(parameter.value, parameter.name);
   } else {
-    program.name_parameters(*net);
+    program.name_parameters(net);
   }
   record(program, model);
   comp::plan plan{program.graph().size()};
