@@ -40,12 +40,18 @@ def unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
+def _dispatch_key(name: str) -> torch._C.DispatchKey:
+    key = torch._C._parse_dispatch_key(name)
+    assert key is not None, name
+    return key
+
+
 def _leave_outside(module: nn.Module, *methods: str) -> None:
     """What these do is no part of the model: a plan does not see it. DistributedDataParallel's buckets and buffers are
     not handled in each step alike."""
-    keys = torch._C.DispatchKeySet(torch._C._parse_dispatch_key("AutocastPrivateUse1"))
+    keys = torch._C.DispatchKeySet(_dispatch_key("AutocastPrivateUse1"))
     for other in ("AutocastIPU", "AutocastHPU", "AutocastXLA"):  # the keys that comp may have (dispatch_key.hpp)
-        keys = keys | torch._C.DispatchKeySet(torch._C._parse_dispatch_key(other))
+        keys = keys | torch._C.DispatchKeySet(_dispatch_key(other))
 
     def outside(method: Any) -> Any:
         @functools.wraps(method)
