@@ -34,7 +34,7 @@ stage() {
     return
   fi
   sed -nE '/^    [a-z]* *: (YES|NO)( \(.*\))?$/p' "$folder.log" # the summary: which backends and parts are built
-  mapfile -t targets < <(ninja -C "$folder" -t targets all | sed -nE "s#^(((tests/)?($areas)|examples)/[^:/]*): .*(_LINKER|CUSTOM_COMMAND(_DEP)?)\$#\1#p")
+  mapfile -t targets < <(ninja -C "$folder" -t targets all | sed -nE "s#^(((tests/)?($areas)|examples|python/comp)/[^:/]*): .*(_LINKER|CUSTOM_COMMAND(_DEP)?)\$#\1#p")
   compile "$folder" "${targets[@]}" || broken+=("$folder did not build whole")
   # shellcheck disable=SC2086 # several names
   mapfile -t tests < <(meson introspect --tests "$folder" | python3 tools/built_tests.py $2 examples)

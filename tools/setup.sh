@@ -270,6 +270,15 @@ need_torch() {
   python3 tools/get_torch.py "$torch_version" "$PWD/.torch/$torch_version" $(! have_gpu || echo cuda) && find_torch
 }
 
+# Sets torch_python to a Python that imports torch 2.11 or newer: COMP_PYTHON, else that of .venv, else the system's.
+find_python_torch() {
+  for torch_python in ${COMP_PYTHON:+"$COMP_PYTHON"} "$PWD/.venv/bin/python" "$(command -v python3)"; do
+    ! "$torch_python" -c 'import torch; assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 11)' 2>/dev/null || return 0
+  done
+  torch_python=
+  return 1
+}
+
 # What Meson is told, in with_torch: the LibTorch that is here, or that there is none.
 torch_options() {
   with_torch=(-Dlibtorch=disabled -Dlibtorch_path=)

@@ -255,6 +255,13 @@ esac
         got = bash('need_torch; torch_options; echo "${with_torch[@]}"', COMP_TORCH_PATH=str(own))
         self.assertEqual(got.stdout, f'-Dlibtorch=enabled -Dlibtorch_path={own}\n', got.stderr)
 
+    def test_a_python_with_torch_is_found_by_importing_it(self):
+        for version, found in (('2.11.0+cpu', True), ('2.9.1', False), ('3.0', True)):
+            (self.root / 'torch.py').write_text(f'__version__ = "{version}"\n')
+            got = bash(f'cd {self.root}; find_python_torch || true; echo "[$torch_python]"', COMP_PYTHON=sys.executable,
+                       PYTHONPATH=str(self.root))
+            self.assertEqual(got.stdout, f'[{sys.executable if found else ""}]\n', got.stderr)
+
     def test_without_it_meson_is_told_so(self):
         got = bash(f'cd {self.root}; torch_options; echo "${{with_torch[@]}}"')
         self.assertEqual(got.stdout, '-Dlibtorch=disabled -Dlibtorch_path=\n', got.stderr)

@@ -39,8 +39,12 @@ class registration {
   registration()
       : key_{free_key()},
         library_{torch::Library::IMPL, "_", key_, __FILE__, __LINE__},
-        aten_{torch::Library::IMPL, "aten", key_, __FILE__, __LINE__} {
+        aten_{torch::Library::IMPL, "aten", key_, __FILE__, __LINE__},
+        profiler_{torch::Library::IMPL, "profiler", key_, __FILE__, __LINE__} {
     claimed_key = key_;
+    for (const char* mark : {"_record_function_enter", "_record_function_enter_new", "_record_function_exit",
+                             "_record_function_exit._RecordFunction"})
+      profiler_.impl(mark, torch::CppFunction::makeFallthrough());  // a profiler's marks are no operators of the model
     library_.fallback(torch::CppFunction::makeFromBoxedFunction<&registration::intercept>());
     call_common_operators_directly(aten_);
   }
@@ -55,6 +59,7 @@ class registration {
   c10::DispatchKey key_;
   torch::Library library_;
   torch::Library aten_;
+  torch::Library profiler_;
 };
 
 /// While it lives the operators of this thread go to `to`. What was before is restored exactly, so guards nest.

@@ -48,6 +48,7 @@ class executor final : public session {
         life_{std::move(life)} {}
 
   resumption from_here() const override {
+    if (lost_) return {};
     return [context = context_, program = std::weak_ptr{code_}, life = life_, next = next_,
             segment = std::string{context_.segment}]() -> std::unique_ptr<session> {
       const auto same = program.lock();

@@ -29,6 +29,10 @@ class [[nodiscard]] region {
     torch::jit::setGraphExecutorOptimize(script_optimized_);
     session_->end(std::uncaught_exceptions() > exceptions_);
   }
+  /// The region ends by an exception that is none of C++'s.
+  void abandon() { exceptions_ = -1; }
+  /// How a part of the forward that begins here is run again, in the backward; nothing where that needs no region.
+  detail::resumption from_here() const { return session_->from_here(); }
   region(const region&) = delete;
   region& operator=(const region&) = delete;
 

@@ -44,6 +44,7 @@ struct named_module {
 struct extra_state {
   std::function<std::any()> save = {};
   std::function<void(const std::any&)> restore = {};
+  std::function<std::vector<at::Tensor>()> tensors = {};  // of it that live from step to step: for the peak of memory
 };
 
 /// Whether losses are scaled against the underflow of FP16 gradients.

@@ -90,6 +90,10 @@ class step {
     (scaler_ ? scaler_->scale(loss) : loss).backward({}, how.retain_graph);
   }
 
+  /// Names a loss whose gradients were added elsewhere (by another language's backward): it is judged as one of
+  /// backward() is.
+  void report(const std::string& name, const at::Tensor& loss) { record(name, loss.detach()); }
+
   /// From now on the norm of all gradients of an optimizer together is at most this when it is updated.
   void clip(double largest_norm) { clip_ = largest_norm; }
 

@@ -19,6 +19,7 @@
 #include <comp_libtorch/step.hpp>
 #include <comp_libtorch/training_state.hpp>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -217,6 +218,7 @@ class training_loop {
       all.push_back(parameter.grad());
     }
     for (auto* optimizer : setup_.optimizers) append_tensors(*optimizer, all);
+    if (setup_.extra.tensors) std::ranges::copy(setup_.extra.tensors(), std::back_inserter(all));
     return all;
   }
 

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+# The compiled part (python/src/comp.cpp). Users meet policy, strategy, the rules and the errors.
+from typing import Any, Callable
+
+import torch
+
+__version__: str
+
+class Error(RuntimeError): ...
+class PlanError(Error): ...
+class GraphError(Error): ...
+class SettingsError(Error): ...
+class SpaceError(Error): ...
+class FileError(Error): ...
+class OutOfMemory(Error): ...
+class Interrupted(Error): ...
+
+class Operator:
+    name: str
+    kind: str
+    scopes: list[str]
+    producers: list[int]
+    shapes: list[list[int]]
+    m: int
+    n: int
+    k: int
+    channels_in: int
+    channels_out: int
+    bytes: int
+    flops: int
+    choosable: bool
+
+class Decision:
+    category: str
+    compute: str
+    is_fixed: bool
+
+class Rule: ...
+
+def allow(precision: str) -> Decision: ...
+def deny() -> Decision: ...
+def follow() -> Decision: ...
+def fixed(precision: str) -> Decision: ...
+def by_kind(kind: str, then: Decision) -> Rule: ...
+def by_name(pattern: str, then: Decision) -> Rule: ...
+def by_scope(scope: str, then: Decision) -> Rule: ...
+
+class policy:
+    class Policy:
+        def classify(self, operator: Operator) -> Decision: ...
+        def __call__(self, operator: Operator) -> Decision: ...
+
+    @staticmethod
+    def called(classifies: Callable[[Operator], Decision]) -> policy.Policy: ...
+    @staticmethod
+    def all_fp32() -> policy.Policy: ...
+    @staticmethod
+    def pytorch(*, list: str = "by_device", low: str | None = None) -> policy.Policy: ...
+    @staticmethod
+    def tensorflow(*, list: str = "cuda_fp16") -> policy.Policy: ...
+    @staticmethod
+    def paddle(*, level: str = "o1", low: str = "fp16") -> policy.Policy: ...
+    @staticmethod
+    def tvm(*, low: str = "fp16") -> policy.Policy: ...
+    @staticmethod
+    def custom(rules: list[Rule], *, over: policy.Policy = ...) -> policy.Policy: ...
+
+class strategy:
+    class Strategy: ...
+
+    class Group:
+        name: str
+        operators: list[int]
+        levels: list[str]
+
+    class Space:
+        base: str
+        conservative: str
+        groups: list[strategy.Group]
+        size: int | None
+        def valid(self, plan: str) -> bool: ...
+        def set(self, plan: str, group: int, level: int) -> str: ...
+
+    @staticmethod
+    def called(given: Any) -> strategy.Strategy: ...
+    @staticmethod
+    def guided(*, proposals: int = 4, worth: float = 0.003, memory_worth: float = 0.01) -> strategy.Strategy: ...
+    @staticmethod
+    def greedy(*, both_ends: bool = True, passes: int = 1) -> strategy.Strategy: ...
+    @staticmethod
+    def exhaustive(*, limit: int = 1024) -> strategy.Strategy: ...
+    @staticmethod
+    def random(*, trials: int = 64, seed: int = 0) -> strategy.Strategy: ...
+    @staticmethod
+    def beam(*, width: int = 4, passes: int = 1) -> strategy.Strategy: ...
+    @staticmethod
+    def delta_debugging() -> strategy.Strategy: ...
+    @staticmethod
+    def hierarchical() -> strategy.Strategy: ...
+    @staticmethod
+    def annealing(*, trials: int = 128, seed: int = 0, hot: float = 0.02, cold: float = 0.001) -> strategy.Strategy: ...
+    @staticmethod
+    def genetic(
+        *, trials: int = 128, population: int = 16, mutation: float = 0.5, seed: int = 0
+    ) -> strategy.Strategy: ...
+    @staticmethod
+    def successive_halving(*, plans: int = 32, seed: int = 0) -> strategy.Strategy: ...
+    @staticmethod
+    def pareto(*, trials: int = 128, rejected_too: bool = False, seed: int = 0) -> strategy.Strategy: ...
+
+class Sample:
+    loss: float
+    losses: list[float]
+    seconds: float
+    batches: int
+    batch_seconds: list[float]
+    curve: list[float]
+    score: float | None
+    peak_bytes: int
+    status: str
+    message: str
+
+class Trial:
+    number: int
+    stage: str
+    plan: str
+    sample: Sample
+    accepted: bool
+    seconds: float
+    label: str
+
+class Contestant:
+    label: str
+    plan: str
+    seconds: list[float]
+    speedup: float
+    peak_bytes: int
+
+class TrainingResult:
+    epochs: list[Sample]
+    warnings: list[str]
+    plan: str
+
+class Outcome:
+    plan: str
+    speedup: float
+    speedup_bounds: tuple[float, float]
+    operators: list[Operator]
+    fingerprint: str
+    contest: list[Contestant]
+    trials: list[Trial]
+    baseline: Sample
+    warnings: list[str]
+    trained_batches: int
+    batches_per_epoch: int
+    reasons: list[str]
+    def table(self) -> str: ...
+    def summary(self) -> str: ...
+    def save(self, path: str) -> None: ...
+    def report(self, path: str, info: ReportInfo) -> None: ...
+
+class ReportInfo:
+    def __init__(
+        self, *, model: str = "", data: str = "", command: str = "", use_command: str = "", plan_file: str = "plan.json"
+    ) -> None: ...
+
+class Place: ...
+
+class Regions:
+    def enter(self, segment: str) -> None: ...
+    def here(self) -> Place | None: ...
+    def enter_again(self, place: Place) -> None: ...
+    def exit(self, by_exception: bool) -> None: ...
+
+class Planned:
+    regions: Regions
+    in_use: bool
+    letters: str
+    needs_scaling: bool
+    warnings: list[str]
+    left: tuple[int, str]
+    def __init__(
+        self,
+        models: list[tuple[str, list[tuple[str, torch.Tensor]]]],
+        path: str,
+        *,
+        segments: list[str],
+        match: str,
+        forced: bool,
+        otherwise: str,
+    ) -> None: ...
+
+class Training:
+    regions: Regions
+    def __init__(
+        self,
+        *,
+        models: list[tuple[str, list[tuple[str, torch.Tensor]]]],
+        pull: Callable[[], Any],
+        step: Callable[[Any, Any], Any],
+        score: Callable[[], float] | None,
+        save: Callable[[], Any],
+        restore: Callable[[Any], None],
+        tensors: Callable[[], list[torch.Tensor]],
+        length: int,
+        keep_bytes: int,
+        data: str,
+        tune: bool,
+        states_on: str | None,
+        about: str,
+    ) -> None: ...
+    def operators(self) -> list[Operator]: ...
+    def set_plan(self, plan: str) -> None: ...
+    def search(
+        self,
+        *,
+        policy: policy.Policy,
+        stage1: strategy.Strategy,
+        stage2: strategy.Strategy,
+        settings: dict[str, Any],
+        ledger: str | None,
+        report: str | None,
+        info: ReportInfo,
+        progress: bool,
+        observers: list[Any],
+    ) -> Outcome: ...
+    def train_on(self, found: Outcome, epochs: int, progress: bool) -> TrainingResult: ...
+
+def read_plan_file(path: str) -> dict[str, Any]: ...

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan says, for people and for other programs."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from comp import _comp
+from comp._comp import SettingsError
+
+_NAMES = {"1": "fp32", "t": "tf32", "b": "bf16", "0": "fp16", "e": "fp8_e4m3", "E": "fp8_e5m2"}
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """A plan with the operators that it is for."""
+
+    letters: str
+    """One letter per operator."""
+    operators: tuple[tuple[str, str, str], ...]
+    """Name, kind and precision of each, in the order of their calls."""
+    machine: str = ""
+    """Where it was found; "" where that is not known."""
+    speedup: float | None = None
+    """Over FP32, there."""
+
+    def by_module(self) -> dict[str, Counter[str]]:
+        """How many operators of each module have each precision; "" for those that belong to none."""
+        found: dict[str, Counter[str]] = {}
+        for name, _, precision in self.operators:
+            found.setdefault(name.rpartition(".")[0], Counter())[precision] += 1
+        return found
+
+    def __str__(self) -> str:
+        counts = Counter(precision for _, _, precision in self.operators)
+        lines = [f"{len(self.operators)} operators: " + ", ".join(f"{n} {p}" for p, n in counts.most_common())]
+        if self.machine:
+            faster = "" if self.speedup is None else f", {self.speedup:.2f}x as fast as FP32"
+            lines.append(f"found on {self.machine}{faster}")
+        width = max((len(name) for name, _, _ in self.operators), default=0)
+        lines += [f"  {name:<{width}}  {precision:<8}  {kind}" for name, kind, precision in self.operators]
+        return "\n".join(lines)
+
+
+def load(path: str | os.PathLike[str]) -> PlanFile:
+    """What a plan file says. Raises: FileError when it cannot be read or understood."""
+    said = _comp.read_plan_file(os.fspath(path))
+    operators = tuple(said["operators"]) or tuple(
+        (f"operator {i}", "", _NAMES[letter]) for i, letter in enumerate(said["letters"].partition("@")[0])
+    )
+    return PlanFile(said["letters"], operators, said["machine"], said["speedup"])
+
+
+def _of(given: Any) -> PlanFile:
+    if isinstance(given, PlanFile):
+        return given
+    if hasattr(given, "contest"):
+        return _with(given, given.plan)
+    return load(given)
+
+
+def _with(found: Any, letters: str) -> PlanFile:
+    precisions = [_NAMES[letter] for letter in letters.partition("@")[0]]
+    return PlanFile(letters, tuple((op.name, op.kind, p) for op, p in zip(found.operators, precisions)))
+
+
+def compare(a: Any, b: Any) -> str:
+    """Per module what differs between two plans, as a table; "" where nothing does.
+
+    a, b: an outcome, a PlanFile or the path of one. For an outcome `a`, `b` may also be the label of a contestant:
+    "fp32", or "autocast" for what torch.autocast gives each operator.
+    Raises: SettingsError for a label that is none, and for plans of other models; FileError.
+    """
+    first = _of(a)
+    if isinstance(b, str) and hasattr(a, "contest") and not os.path.exists(b):
+        rivals = [c for c in a.contest if c.label == b or (b == "autocast" and "autocast" in c.label)]
+        if not rivals:
+            labels = ", ".join(f'"{c.label}"' for c in a.contest)
+            raise SettingsError(f'"{b}" was no contestant (there are {labels}): give one of them, or a plan file')
+        second = _with(a, rivals[0].plan)
+    elif b == "autocast":
+        raise SettingsError(
+            "what autocast gives each operator is not in a plan file (a search sees it): give the outcome"
+        )
+    else:
+        second = _of(b)
+    kinds = [[(name, kind) for name, kind, _ in each.operators] for each in (first, second)]
+    if kinds[0] != kinds[1]:
+        raise SettingsError(
+            f"plans of {len(kinds[0])} and {len(kinds[1])} operators that are not the same (they are for "
+            "different models): compare plans of one model"
+        )
+    rows = [(name, kind, p, q) for (name, kind, p), (_, _, q) in zip(first.operators, second.operators) if p != q]
+    width = max((len(name) for name, _, _, _ in rows), default=0)
+    lines, module = [], None
+    for name, kind, p, q in rows:
+        if name.rpartition(".")[0] != module:
+            module = name.rpartition(".")[0]
+            lines.append(f"{module or '(no module)'}:")
+        lines.append(f"  {name:<{width}}  {p:<5} {q:<5} {kind}")
+    return "\n".join(lines)

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`with plan:` in place of `with torch.autocast(...)`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.utils.checkpoint as checkpoints
+from torch import nn
+
+from comp import _comp
+from comp._comp import Error
+from comp._models import modules_of, named_parameters
+
+
+class _Open(threading.local):
+    """Of each thread: the regions that it is in, innermost last."""
+
+    def __init__(self) -> None:
+        self.regions: list[Region] = []
+
+
+_open = _Open()
+
+
+class Region:
+    """Runs the operators of a block of code in the precisions of a plan. As torch.autocast, it is for the forward and
+    the loss; backward and optimizer stay outside. Under torch.no_grad() operators go by their names, for evaluation.
+
+    A step with several forwards names them: `with plan("discriminator"):`. Functions compiled by torch.compile run
+    uncompiled in it, and TorchScript unoptimized, since a plan is about single operators.
+    """
+
+    def __init__(self, regions: Any, segment: str = "forward", entered: Callable[[], None] = lambda: None) -> None:
+        self._regions = regions
+        self._segment = segment
+        self._entered = entered
+        self._undo: list[Callable[[], None]] = []
+
+    def __call__(self, segment: str) -> Region:
+        """The region of another segment of the step."""
+        return Region(self._regions, segment, self._entered)
+
+    def __enter__(self) -> Region:
+        if _in_compiled_code():
+            raise Error(
+                "a compiled function enters a plan (a plan gives single operators their precisions, and "
+                "compiling fuses them): compile nothing that has `with plan:` in it"
+            )
+        _follow_checkpoints()
+        self._undo.append(_operator_by_operator())
+        try:
+            self._regions.enter(self._segment)
+        except BaseException:
+            self._undo.pop()()
+            raise
+        _open.regions.append(self)
+        try:
+            self._entered()
+        except BaseException as raised:  # a warning that is an error
+            self.__exit__(type(raised), raised, None)
+            raise
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        try:
+            _open.regions.pop()
+            self._regions.exit(kind is not None)
+        finally:
+            self._undo.pop()()
+
+
+def depth() -> int:
+    """How many regions this thread is in."""
+    return len(_open.regions)
+
+
+def forget_beyond(kept: int) -> None:
+    """Regions that were entered and never left are no longer this thread's."""
+    while depth() > kept:
+        _open.regions.pop()._undo.pop()()
+
+
+def _in_compiled_code() -> bool:
+    """Whether this runs for torch.compile, be it traced or in what it could not trace."""
+    if "torch._dynamo" not in sys.modules:
+        return False
+    return callable(torch._C._dynamo.eval_frame.get_eval_frame_callback())
+
+
+def _operator_by_operator() -> Callable[[], None]:
+    """Has compiled functions run as they were written. Returns: what undoes it."""
+    optimized = torch._C._get_graph_executor_optimize()
+    torch._C._set_graph_executor_optimize(False)
+    stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else None
+
+    def undo() -> None:
+        torch._C._set_graph_executor_optimize(optimized)
+        if stance is not None:
+            stance.__exit__(None, None, None)
+
+    return undo
+
+
+class _Remembered:
+    """The place in the plan where a checkpointed function begins: where it is run again, in the backward, its operators
+    run in the precisions that they had."""
+
+    def __init__(self, region: Region, forward: Any, again: Any) -> None:
+        self._region = region
+        self._given = forward, again
+        self._place: Any = None
+
+    @contextlib.contextmanager
+    def forward(self) -> Iterator[None]:
+        self._place = self._region._regions.here()
+        with self._given[0]:
+            yield
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        if self._place is None:
+            with self._given[1]:
+                yield
+            return
+        regions, ended = self._region._regions, True
+        regions.enter_again(self._place)
+        try:
+            with self._given[1]:
+                yield
+            ended = False
+        finally:
+            regions.exit(ended)
+
+
+def _follow_checkpoints() -> None:
+    """torch.utils.checkpoint runs a part of the forward again in the backward, outside of any region: it is asked once
+    to tell of that."""
+    original = getattr(checkpoints, "_checkpoint_without_reentrant_generator", None)
+    if original is None or hasattr(original, "told_by_comp"):
+        return
+
+    def told(
+        function: Any, preserve: Any = True, context_fn: Any = checkpoints.noop_context_fn, *rest: Any, **more: Any
+    ) -> Any:
+        debug = rest[1] if len(rest) > 1 else more.get("debug", False)
+        if not _open.regions or debug:
+            return original(function, preserve, context_fn, *rest, **more)
+        place = _Remembered(_open.regions[-1], *context_fn())
+        return original(function, preserve, lambda: (place.forward(), place.again()), *rest, **more)
+
+    told.told_by_comp = True  # type: ignore[attr-defined]
+    setattr(checkpoints, "_checkpoint_without_reentrant_generator", told)
+
+
+class Planned(Region):
+    """A plan of a file over a model. Made by comp.plan()."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner.regions, entered=self._tell)
+        self._inner = inner
+        self._told = False
+
+    def _tell(self) -> None:
+        if self._told or not self._inner.in_use:
+            return
+        self._told = True
+        for sentence in self._inner.warnings:
+            warnings.warn(sentence, stacklevel=4)
+        if self._inner.needs_scaling:
+            warnings.warn(
+                "the plan has FP16 (small gradients vanish in it): scale the loss with torch.amp.GradScaler",
+                stacklevel=4,
+            )
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the first forward was seen and the plan fits it. Until then all is FP32."""
+        return bool(self._inner.in_use)
+
+    @property
+    def letters(self) -> str:
+        """The plan, one letter per operator; all "1" before it is in use."""
+        return str(self._inner.letters)
+
+    @property
+    def needs_scaling(self) -> bool:
+        """Whether it has FP16."""
+        return bool(self._inner.needs_scaling)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a person should know: the plan was found on other hardware, operators without a precision."""
+        return list(self._inner.warnings)
+
+    @property
+    def left(self) -> tuple[int, str]:
+        """Forwards that left the recorded sequence, and the first such in words; see `otherwise`."""
+        count, first = self._inner.left
+        return int(count), str(first)
+
+
+def plan(
+    path: str | os.PathLike[str],
+    model: nn.Module | Mapping[str, nn.Module],
+    *,
+    segments: Sequence[str] = ("forward",),
+    match: Literal["exact", "by_name"] = "exact",
+    forced: bool = False,
+    otherwise: Literal["error", "fp32"] = "error",
+) -> Planned:
+    """A plan that was found before, from Python or C++, for `with`:
+
+        plan = comp.plan("plan.json", net)
+        for x, y in loader:
+            with plan:                                   # where torch.autocast(...) was
+                loss = cross_entropy(net(x), y)
+            loss.backward(); optimizer.step(); optimizer.zero_grad()
+
+    The first forward of each segment runs in FP32 and is recorded; the plan is then checked against it. Parameters and
+    optimizer stay FP32. `model`: the module, or modules by the names that they had in the search ({"net": net}).
+    `match="by_name"`: other batch sizes; what the file does not know runs in FP32, with a warning. `forced`: use a plan
+    that this machine computes slowly. `otherwise="fp32"`: a forward that leaves the recorded sequence goes on in FP32
+    and is counted in `left`, where it would be an error.
+
+    Raises: FileError when the file cannot be read; at the second forward, when the plan meets the model, PlanError when
+    it is for another one.
+    """
+    _comp.read_plan_file(os.fspath(path))  # a path that was mistyped is an error now
+    models = modules_of(model)
+    return Planned(
+        _comp.Planned(
+            named_parameters(models),
+            os.fspath(path),
+            segments=list(segments),
+            match=match,
+            forced=forced,
+            otherwise=otherwise,
+        )
+    )

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training holds beside its parameters: buffers, optimizers, random generators and whatever else has a state."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from comp._comp import SettingsError
+
+
+def random_state() -> tuple[Any, ...]:
+    """The generators of torch (CPU), Python and, where it is loaded, NumPy."""
+    numpy = sys.modules.get("numpy")
+    return torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy else None
+
+
+def set_random_state(state: tuple[Any, ...]) -> None:
+    torch.set_rng_state(state[0])
+    random.setstate(state[1])
+    if state[2] is not None:
+        sys.modules["numpy"].random.set_state(state[2])
+
+
+def same_random_state(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    if not torch.equal(a[0], b[0]) or a[1] != b[1] or (a[2] is None) != (b[2] is None):
+        return False
+    return a[2] is None or (a[2][2] == b[2][2] and (a[2][1] == b[2][1]).all() and a[2][3:] == b[2][3:])
+
+
+def copied(value: Any, device: str | torch.device | None = None) -> Any:
+    """A deep copy whose tensors are detached, on `device` where one is named."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(device or value.device, copy=True)
+    if isinstance(value, dict):
+        return {key: copied(each, device) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(copied(each, device) for each in value)
+    return copy.deepcopy(value)
+
+
+def put(now: Any, saved: Any) -> Any:
+    """`saved` in place of `now`: in the same tensor where it fits, so that who holds it sees it."""
+    if not isinstance(saved, torch.Tensor):
+        return copied(saved)
+    if isinstance(now, torch.Tensor) and now.shape == saved.shape and now.dtype == saved.dtype:
+        now.detach().copy_(saved)
+        return now
+    return copied(saved, now.device if isinstance(now, torch.Tensor) else None)
+
+
+class OtherState:
+    """Saves and puts back what the C++ side does not know; parameters, gradients and torch's generators it does."""
+
+    def __init__(
+        self,
+        models: Mapping[str, nn.Module],
+        optimizers: Iterable[Any],
+        others: Iterable[Any],
+        device: str | None = None,
+    ) -> None:
+        self._models = list(models.values())
+        self._optimizers = list(optimizers)
+        self._others = list(others)
+        self._device = device
+        if not self._optimizers:
+            raise SettingsError("no optimizer is given (a step needs one): give optimizer=optimizer")
+        for each in self._optimizers:
+            if not hasattr(each, "param_groups") or not hasattr(each, "state"):
+                raise SettingsError(
+                    f"optimizer is a {type(each).__name__} (a torch.optim.Optimizer is wanted): give " "the optimizer"
+                )
+        for each in self._others:
+            if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")) and not isinstance(
+                each, torch.Generator
+            ):
+                raise SettingsError(
+                    f"state has a {type(each).__name__} (it has no state_dict() and load_state_dict()): "
+                    "give an object that has both, as schedulers and scalers do"
+                )
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "buffers": [{name: copied(b, self._device) for name, b in m.named_buffers()} for m in self._models],
+            "optimizers": [self._saved(each) for each in self._optimizers],
+            "others": [
+                each.get_state() if isinstance(each, torch.Generator) else copied(each.state_dict(), self._device)
+                for each in self._others
+            ],
+            "random": random_state(),
+        }
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        with torch.no_grad():
+            for model, buffers in zip(self._models, saved["buffers"]):
+                self._restore_buffers(model, buffers)
+            for optimizer, state in zip(self._optimizers, saved["optimizers"]):
+                self._restore_optimizer(optimizer, state)
+        for each, state in zip(self._others, saved["others"]):
+            if isinstance(each, torch.Generator):
+                each.set_state(state)
+            else:
+                each.load_state_dict(copied(state))
+        set_random_state(saved["random"])
+
+    def tensors(self) -> list[torch.Tensor]:
+        """What lives from step to step."""
+        found = [b for model in self._models for b in model.buffers()]
+        for optimizer in self._optimizers:
+            found += [
+                v
+                for entry in optimizer.state.values()
+                if isinstance(entry, dict)
+                for v in entry.values()
+                if isinstance(v, torch.Tensor)
+            ]
+        return found
+
+    def _saved(self, optimizer: Any) -> dict[str, Any]:
+        groups = [{k: copied(v) for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+        return {
+            "groups": groups,
+            "state": {p: copied(dict(entry), self._device) for p, entry in optimizer.state.items()},
+        }
+
+    @staticmethod
+    def _restore_buffers(model: nn.Module, saved: dict[str, torch.Tensor]) -> None:
+        now = dict(model.named_buffers())
+        for name, value in saved.items():
+            held = now.get(name)
+            kept = put(held, value)
+            if kept is not held:
+                owner, _, leaf = name.rpartition(".")
+                setattr(model.get_submodule(owner), leaf, kept)
+
+    @staticmethod
+    def _restore_optimizer(optimizer: Any, saved: dict[str, Any]) -> None:
+        if len(saved["groups"]) != len(optimizer.param_groups):
+            raise SettingsError(
+                f"state of {len(saved['groups'])} parameter groups for an optimizer of "
+                f"{len(optimizer.param_groups)} (groups were added during the search): add them before"
+            )
+        for group, values in zip(optimizer.param_groups, saved["groups"]):
+            for key in [k for k in group if k != "params" and k not in values]:
+                del group[key]
+            for key, value in values.items():
+                group[key] = put(group.get(key), value)
+        for parameter in [p for p in optimizer.state if p not in saved["state"]]:
+            del optimizer.state[parameter]
+        for parameter, values in saved["state"].items():
+            entry = optimizer.state[parameter]
+            for key in [k for k in entry if k not in values]:
+                del entry[key]
+            for key, value in values.items():
+                if key in entry:
+                    entry[key] = put(entry[key], value)
+                else:
+                    moment = isinstance(value, torch.Tensor) and value.dim() > 0  # a count of steps stays where it is
+                    entry[key] = copied(value, parameter.device if moment else None)

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainer(model, args, train_dataset=data, callbacks=[comp.transformers.PlanCallback("plan.json")])"""
+
+from __future__ import annotations
+
+import functools
+import os
+from typing import Any
+
+from transformers import TrainerCallback
+
+import comp
+
+
+class PlanCallback(TrainerCallback):
+    """Trains and evaluates under a plan. Where its file is not there, a search on the first batches makes it, which are
+    undone. The loss must be computed in the model's forward, as it is where batches have labels. `search`: settings of
+    comp.search. `given`: those of comp.plan.
+
+    Raises: SettingsError where the Trainer's own mixed precision is on; as comp.search and comp.plan.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, search: dict[str, Any] | None = None, **given: Any) -> None:
+        self.path, self.search, self.given = os.fspath(path), search or {}, given
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **having: Any) -> None:
+        if args.bf16 or args.fp16:
+            raise comp.SettingsError("bf16 or fp16 of TrainingArguments is on (the plan alone decides): leave it off")
+        self._model = model = having["model"]
+        if not os.path.exists(self.path):
+            self._search(model, having["optimizer"], having["lr_scheduler"], having["train_dataloader"], args.device)
+        self.plan = plan = comp.plan(self.path, model, **self.given)
+        self._forward = forward = getattr(
+            model.forward, "without_plan", model.forward
+        )  # a training before was interrupted
+
+        @functools.wraps(forward)
+        def planned(*inputs: Any, **named: Any) -> Any:
+            with plan:
+                return forward(*inputs, **named)
+
+        setattr(planned, "without_plan", forward)
+        model.forward = planned
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        self._model.forward = self._forward
+
+    def _search(self, model: Any, optimizer: Any, schedule: Any, data: Any, device: Any) -> None:
+        def step(plan: comp.Region, batch: Any) -> Any:
+            inputs = {name: value.to(device) for name, value in batch.items()}
+            with plan:
+                loss = model(**inputs)["loss"]
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            return loss
+
+        given = {"model": model, "optimizer": optimizer, "data": data, "state": [schedule], "keep": False}
+        comp.search(step, **(given | self.search)).save(self.path)

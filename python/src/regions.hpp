@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regions as Python's `with` enters and leaves them, and a Python model's parameters as LibTorch's.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+#include <torch/nn/module.h>
+
+#include <comp_libtorch/comp_libtorch.hpp>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::python {
+
+namespace py = pybind11;
+
+/// Parameters under the names that Python gives them, in a tree of modules as deep as the names: nothing of the model
+/// but what a plan is recorded by.
+class parameter_tree : public torch::nn::Module {
+ public:
+  using named = std::vector<std::pair<std::string, at::Tensor>>;
+  explicit parameter_tree(const named& parameters) {
+    for (const auto& [name, parameter] : parameters) add(name, parameter);
+  }
+
+ private:
+  void add(std::string_view name, const at::Tensor& parameter) {
+    const auto dot = name.find('.');
+    const std::string first{name.substr(0, dot)};
+    if (dot == std::string_view::npos) {
+      parameters_.insert(first, parameter);  // register_parameter() would refuse what cannot have a gradient now
+      return;
+    }
+    const auto children = named_children();
+    const auto* known = children.find(first);
+    const auto child = known != nullptr ? std::static_pointer_cast<parameter_tree>(*known)
+                                        : register_module(first, std::make_shared<parameter_tree>(named{}));
+    child->add(name.substr(dot + 1), parameter);
+  }
+};
+
+/// Where a part of a forward begins that is run again in the backward.
+struct place {
+  libtorch::detail::resumption resume;
+};
+
+/// The open regions of one plan, innermost last. Under no_grad a region is one of evaluation: operators go by names.
+class regions {
+ public:
+  using maker = std::function<std::unique_ptr<libtorch::region>(const std::string& segment, bool evaluates)>;
+  explicit regions(maker make) : make_{std::move(make)} {}
+  regions(const regions&) = delete;
+  regions& operator=(const regions&) = delete;
+
+  void enter(const std::string& segment) {
+    ++entered_;
+    open_.push_back(make_(segment, !c10::GradMode::is_enabled()));
+  }
+  void exit(bool by_exception) {
+    require<error>(!open_.empty(), "a region was left that is not open (enter and exit are for `with`): write `with`");
+    if (by_exception) open_.back()->abandon();
+    open_.pop_back();
+  }
+  /// How the part of a forward that begins now is run again, in the backward; nothing where that needs no region.
+  std::optional<place> here() const {
+    place found{open_.empty() ? libtorch::detail::resumption{} : open_.back()->from_here()};
+    return found.resume ? std::optional{std::move(found)} : std::nullopt;
+  }
+  void enter_again(const place& from) { open_.push_back(std::make_unique<libtorch::region>(from.resume())); }
+  std::size_t open() const { return open_.size(); }
+  std::size_t entered() const { return entered_; }
+  void abandon_all() {
+    while (!open_.empty()) exit(true);
+  }
+
+ private:
+  maker make_;
+  std::vector<std::unique_ptr<libtorch::region>> open_;
+  std::size_t entered_ = 0;
+};
+
+/// A plan from a file over a Python model, for a loop of the user's own.
+class planned {
+ public:
+  planned(std::vector<std::pair<std::string, parameter_tree::named>> models, const std::string& path,
+          libtorch::planned_settings settings)
+      : trees_{trees_of(models)},
+        plan_{named_modules(models, trees_), path, std::move(settings)},
+        regions_{[this](const std::string& segment, bool evaluates) {
+          return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{plan_.evaluate()}
+                                                             : new libtorch::region{plan_.enter(segment)}};
+        }} {}
+
+  static std::vector<std::shared_ptr<parameter_tree>> trees_of(
+      const std::vector<std::pair<std::string, parameter_tree::named>>& models) {
+    std::vector<std::shared_ptr<parameter_tree>> made;
+    for (const auto& [name, parameters] : models) made.push_back(std::make_shared<parameter_tree>(parameters));
+    return made;
+  }
+  static std::vector<libtorch::named_module> named_modules(
+      const std::vector<std::pair<std::string, parameter_tree::named>>& models,
+      const std::vector<std::shared_ptr<parameter_tree>>& trees) {
+    std::vector<libtorch::named_module> made;
+    for (std::size_t i = 0; i < models.size(); ++i) made.emplace_back(models[i].first, *trees[i]);
+    return made;
+  }
+
+  regions& opened() { return regions_; }
+  libtorch::planned_region& plan() { return plan_; }
+
+ private:
+  std::vector<std::shared_ptr<parameter_tree>> trees_;
+  libtorch::planned_region plan_;
+  regions regions_;
+};
+
+}  // namespace comp::python

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// What Python names by words: settings of a search, precisions, criteria. A word that is not known is refused with the
+// nearest that is.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <comp/comp.hpp>
+#include <comp/policy/nearest.hpp>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::python {
+
+namespace py = pybind11;
+
+/// The value of a word. Throws: `settings_error`, naming the words that there are.
+template <class T>
+T worded(std::string_view what, const std::string& word, const std::vector<std::pair<std::string_view, T>>& words) {
+  policy::nearest_word near{word};
+  std::string all;
+  for (const auto& [known, value] : words) {
+    if (known == word) return value;
+    near.offer(known);
+    all += fmt::format("{}\"{}\"", all.empty() ? "" : ", ", known);
+  }
+  throw settings_error{
+      fmt::format("{} \"{}\" is not known (there are {}): {}", what, word, all,
+                  near.found().empty() ? "give one of them" : fmt::format("did you mean \"{}\"?", near.found()))};
+}
+
+inline precision precision_named(const std::string& name) {
+  std::vector<std::pair<std::string_view, precision>> words;
+  for (const precision p : all_precisions) words.emplace_back(comp::name(p), p);
+  return worded("precision", name, words);
+}
+
+namespace detail {
+
+/// Where the settings of a search are put, by their names in C++.
+using setters = std::map<std::string, std::function<void(py::handle)>, std::less<>>;
+
+template <class T>
+auto into(T& to) {
+  return [&to](py::handle value) { to = value.cast<T>(); };
+}
+
+inline void put(const setters& known, const py::dict& given, std::string_view what) {
+  for (const auto& [key, value] : given) {
+    const auto name = key.cast<std::string>();
+    std::vector<std::pair<std::string_view, const std::function<void(py::handle)>*>> words;
+    for (const auto& [word, setter] : known) words.emplace_back(word, &setter);
+    const auto* setter = worded(what, name, words);
+    try {
+      (*setter)(value);
+    } catch (const py::cast_error&) {
+      throw settings_error{fmt::format("{} {} is {} (a value of another type is wanted): see comp.search", what, name,
+                                       std::string{py::repr(value)})};
+    }
+  }
+}
+
+}  // namespace detail
+
+/// Throws: `settings_error` for a name that is no setting, and a value that is none of its.
+inline search_settings settings_of(const py::dict& given) {
+  search_settings s;
+  using detail::into;
+  const auto by_word = [](auto& to, auto... words) {
+    return [&to, all = std::vector{words...}](py::handle value) {
+      to = worded("setting", value.cast<std::string>(), all);
+    };
+  };
+  using criteria = std::pair<std::string_view, comp::criterion>;
+  using directions = std::pair<std::string_view, loss_direction>;
+  using ties = std::pair<std::string_view, comp::tie>;
+  using parts = std::pair<std::string_view, comp::stages>;
+  const std::vector<ties> tied{{"kind", tie::kind}, {"scope", tie::scope}, {"none", tie::none}};
+  const auto by_tie = [&tied](comp::tie& to) {
+    return [&](py::handle value) { to = worded("tie", value.cast<std::string>(), tied); };
+  };
+  const detail::setters cut{{"slower_than_fp32", into(s.cut.slower_than_fp32)},
+                            {"slower_than_best", into(s.cut.slower_than_best)},
+                            {"batches", into(s.cut.batches)},
+                            {"at_once", into(s.cut.at_once)},
+                            {"diverged", into(s.cut.diverged)},
+                            {"loss_batches", into(s.cut.loss_batches)}};
+  const detail::setters race{{"min_rounds", into(s.race.min_rounds)},
+                             {"max_rounds", into(s.race.max_rounds)},
+                             {"fp32_rounds", into(s.race.fp32_rounds)},
+                             {"contest_rounds", into(s.race.contest_rounds)},
+                             {"hopeless", into(s.race.hopeless)}};
+  const detail::setters known{
+      {"tolerance", into(s.tolerance)},
+      {"level", into(s.level)},
+      {"criterion", by_word(s.criterion, criteria{"batch_losses", criterion::batch_losses},
+                            criteria{"epoch_losses", criterion::epoch_losses}, criteria{"scores", criterion::scores})},
+      {"direction", by_word(s.direction, directions{"lower_is_better", loss_direction::lower_is_better},
+                            directions{"higher_is_better", loss_direction::higher_is_better})},
+      {"planned_epochs", into(s.planned_epochs)},
+      {"budget", into(s.budget)},
+      {"memory_limit", into(s.memory_limit)},
+      {"slowdown", into(s.slowdown)},
+      {"warm_start", [&](py::handle v) { s.warm_start = parse_plan(v.cast<std::string>()); }},
+      {"precisions",
+       [&](py::handle v) {
+         for (const py::handle each : v) s.precisions.push_back(precision_named(each.cast<std::string>()));
+       }},
+      {"epochs_tie", by_tie(s.epochs_tie)},
+      {"batches_tie", by_tie(s.batches_tie)},
+      {"stages", by_word(s.stages, parts{"both", stages::both}, parts{"epochs_only", stages::epochs_only},
+                         parts{"batches_only", stages::batches_only})},
+      {"cut", [&](py::handle v) { detail::put(cut, v.cast<py::dict>(), "setting of cut"); }},
+      {"race", [&](py::handle v) { detail::put(race, v.cast<py::dict>(), "setting of race"); }},
+      {"self_check", into(s.self_check)}};
+  detail::put(known, given, "setting");
+  return s;
+}
+
+}  // namespace comp::python

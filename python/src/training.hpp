@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Python training as a comp::Backend: its step is called here, its batches are kept here as long as a saved state may
+// need them again, its optimizers and whatever else it names are saved and put back by Python (comp/_state.py).
+// The interpreter's lock is held throughout: what takes time is LibTorch, which lets go of it.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+#include <any>
+#include <comp/comp.hpp>
+#include <comp_libtorch/comp_libtorch.hpp>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "choices.hpp"
+#include "regions.hpp"
+
+namespace comp::python {
+
+/// A batch, and the random generators of Python's after it was drawn, where that moved them.
+struct batch {
+  py::object value;
+  py::object random;
+  std::int64_t bytes = 0;
+};
+inline std::int64_t bytes_of(const batch& b) { return b.bytes; }
+
+class batches : public libtorch::replayed_batches<batch> {
+ public:
+  /// `length`: batches of an epoch; 0: not known.
+  batches(puller pull, std::int64_t length, libtorch::replay_options options)
+      : replayed_batches{std::move(pull), std::move(options)}, length_{length} {}
+  std::int64_t batches_per_epoch() { return length_ > 0 ? length_ : replayed_batches::batches_per_epoch(); }
+
+ private:
+  std::int64_t length_;
+};
+
+/// In place of the optimizers, which are Python's.
+class no_optimizer final : public torch::optim::Optimizer {
+ public:
+  no_optimizer()
+      : Optimizer{std::vector<torch::optim::OptimizerParamGroup>{},
+                  std::make_unique<torch::optim::OptimizerOptions>()} {}
+  torch::Tensor step(LossClosure /*closure*/) override { return {}; }
+};
+
+/// What Python gives, as functions of its own.
+struct callbacks {
+  py::function pull;     // () -> (value, generators or None, bytes), or None at an epoch's end
+  py::function step;     // (value, generators or None) -> [(name, loss), ...]
+  py::object score;      // () -> float, or None
+  py::function save;     // () -> object
+  py::function restore;  // (object)
+  py::function tensors;  // () -> [tensor, ...] that its part of the state holds
+};
+
+struct job {
+  std::vector<std::pair<std::string, parameter_tree::named>> models;
+  callbacks call;
+  std::int64_t length = 0;
+  libtorch::replay_options keep;
+  libtorch::executor_choices choices = libtorch::executor_choices::measured;
+  std::optional<c10::Device> states_on;
+  std::string about;
+};
+
+struct recipe {
+  any_policy policy;
+  any_strategy stage1, stage2;
+  search_settings settings;
+};
+
+/// A training that can be searched, and trained on with what was found.
+class training {
+ public:
+  virtual ~training() = default;
+  virtual outcome search(const recipe& how, observers& told) = 0;
+  virtual training_result train_on(const outcome& found, std::size_t epochs, observers& told) = 0;
+  virtual regions& opened() = 0;
+  virtual const op_graph& graph() = 0;
+  virtual void set_plan(const plan& p) = 0;
+};
+
+/// An exception of Python's on its way through the search, which would take it for a plan's failure.
+class fault {
+ public:
+  /// Runs `work`; an exception that Python has raised is kept, and the search is asked to end.
+  template <class F>
+  auto kept(F&& work) {
+    if (raised_) throw interrupted{"an exception was raised in Python (it comes out of the search): see there"};
+    try {
+      return work();
+    } catch (const py::error_already_set&) {
+      raised_ = std::current_exception();
+      throw interrupted{"an exception was raised in Python (it comes out of the search): see there"};
+    }
+  }
+  /// Runs `work`. Throws: what was kept, unchanged, else what `work` throws.
+  template <class F>
+  auto out_of(F&& work) {
+    raised_ = nullptr;
+    try {
+      auto made = libtorch::translated(work);
+      if (raised_) std::rethrow_exception(std::exchange(raised_, nullptr));
+      return made;
+    } catch (...) {
+      if (raised_) std::rethrow_exception(std::exchange(raised_, nullptr));
+      throw;
+    }
+  }
+
+ private:
+  std::exception_ptr raised_;
+};
+
+template <bool Validates>
+class training_of final : public training {
+  using trainer_type = libtorch::trainer<batches, Validates>;
+
+ public:
+  explicit training_of(job given)
+      : given_{std::move(given)},
+        trees_{planned::trees_of(given_.models)},
+        trainer_{make()},
+        regions_{[this](const std::string& segment, bool evaluates) {
+          auto& program = trainer_->executor();
+          return std::unique_ptr<libtorch::region>{evaluates ? new libtorch::region{program.evaluate()}
+                                                             : new libtorch::region{program.enter(segment)}};
+        }} {}
+
+  outcome search(const recipe& how, observers& told) override {
+    return fault_.out_of([&] {
+      return two_stage<any_policy, any_strategy, any_strategy>{how.policy, how.stage1, how.stage2, how.settings}.run(
+          *trainer_, told);
+    });
+  }
+  training_result train_on(const outcome& found, std::size_t epochs, observers& told) override {
+    return fault_.out_of([&] { return post_training{.epochs = epochs}.run(*trainer_, found, told); });
+  }
+  regions& opened() override { return regions_; }
+  const op_graph& graph() override {
+    return *fault_.out_of([&] { return &trainer_->graph(); });
+  }
+  void set_plan(const plan& p) override {
+    fault_.out_of([&] {
+      trainer_->set_precision(p);
+      return true;
+    });
+  }
+
+ private:
+  std::unique_ptr<trainer_type> make() {
+    libtorch::setup setup{
+        .modules = planned::named_modules(given_.models, trees_),
+        .optimizers = {&optimizer_},
+        .extra = {.save = [this]() -> std::any { return fault_.kept([&] { return given_.call.save(); }); },
+                  .restore = [this](const std::any& s) { given_.call.restore(std::any_cast<const py::object&>(s)); },
+
+                  .tensors = [this] { return given_.call.tensors().template cast<std::vector<at::Tensor>>(); }},
+        .choices = given_.choices,
+        .scale_loss = libtorch::loss_scaling::never,  // torch.amp.GradScaler does, which is Python's
+        .states_on = given_.states_on,
+        .about = given_.about};
+    batches from{[this] { return pulled(); }, given_.length, given_.keep};
+    const auto step = [this](libtorch::step& s, batch& b) { train(s, b); };
+    if constexpr (Validates) {
+      return std::make_unique<trainer_type>(std::move(setup), std::move(from), step, [this] {
+        return fault_.kept([&] { return given_.call.score().template cast<double>(); });
+      });
+    } else {
+      return std::make_unique<trainer_type>(std::move(setup), std::move(from), step);
+    }
+  }
+
+  std::optional<batch> pulled() {
+    return fault_.kept([&]() -> std::optional<batch> {
+      const py::object got = given_.call.pull();
+      if (got.is_none()) return std::nullopt;
+      const auto all = got.cast<py::tuple>();
+      return batch{all[0], all[1], all[2].cast<std::int64_t>()};
+    });
+  }
+
+  void train(libtorch::step& s, const batch& b) {
+    const std::size_t entered = regions_.entered();
+    fault_.kept([&] {
+      try {
+        const py::object losses = given_.call.step(b.value, b.random);
+        for (const auto& [name, loss] : losses.cast<std::vector<std::pair<std::string, at::Tensor>>>())
+          s.report(name, loss);
+      } catch (const py::error_already_set& e) {
+        regions_.abandon_all();
+        throw_if_the_plan_failed(e);
+        throw;
+      }
+      return true;
+    });
+    const bool left = regions_.open() == 0;
+    regions_.abandon_all();
+    require<error>(left, "step {} ended in the plan's region (it is left at the end of its `with`): use `with`",
+                   s.number());
+    require<error>(regions_.entered() > entered,
+                   "step {} never entered the plan (nothing would be lowered): write `with plan:` around the forward, "
+                   "where `with torch.autocast(...):` would be",
+                   s.number());
+    trainer_->executor().end_step();
+  }
+
+  /// What LibTorch does not run in a low precision is the plan's failure, no error of the user's.
+  void throw_if_the_plan_failed(const py::error_already_set& e) {
+    const auto& executor = trainer_->executor();
+    if (executor.is_recording() || executor.current_plan().count_low() == 0 || !e.matches(PyExc_RuntimeError)) return;
+    const std::string said = libtorch::detail::first_line(std::string{py::str(e.value())});
+    const bool memory =
+        e.matches(py::module_::import("torch").attr("OutOfMemoryError")) || libtorch::detail::says_out_of_memory(said);
+    if (memory) throw out_of_memory{said};
+    throw error{said};
+  }
+
+  job given_;
+  fault fault_;
+  no_optimizer optimizer_;
+  std::vector<std::shared_ptr<parameter_tree>> trees_;
+  std::unique_ptr<trainer_type> trainer_;
+  regions regions_;
+};
+
+inline std::unique_ptr<training> make_training(job given) {
+  if (given.call.score.is_none()) return std::make_unique<training_of<false>>(std::move(given));
+  return std::make_unique<training_of<true>>(std::move(given));
+}
+
+}  // namespace comp::python

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans in Hugging Face's Trainer and in Lightning's, where they are installed."""
+
+import importlib.util
+import os
+import tempfile
+import unittest
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, TensorDataset
+
+import comp
+from support import QUICK, plan_file, some_images
+
+
+def there(*packages):
+    return unittest.skipUnless(all(importlib.util.find_spec(p) for p in packages), f'no {" and ".join(packages)} here')
+
+
+@there('transformers', 'accelerate')
+class HuggingFace(unittest.TestCase):
+    def train(self, folder, epochs=1, **more):
+        import transformers
+
+        import comp.transformers
+
+        torch.manual_seed(5)
+        shape = transformers.BertConfig(
+            vocab_size=64,
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=64,
+            max_position_embeddings=16,
+            num_labels=2,
+        )
+        model = transformers.BertForSequenceClassification(shape)
+        words = torch.randint(0, 64, (96, 12))
+        data = [{'input_ids': w, 'attention_mask': torch.ones_like(w), 'labels': w[0] % 2} for w in words]
+        arguments = transformers.TrainingArguments(
+            os.path.join(folder, 'out'),
+            num_train_epochs=epochs,
+            per_device_train_batch_size=16,
+            report_to=[],
+            save_strategy='no',
+            disable_tqdm=True,
+            use_cpu=True,
+            seed=5,
+            **more,
+        )
+        callback = comp.transformers.PlanCallback(os.path.join(folder, 'plan.json'), search=QUICK)
+        seen = []
+        model.bert.encoder.layer[0].output.dense.register_forward_hook(lambda m, i, out: seen.append(out.dtype))
+        trainer = transformers.Trainer(
+            model, arguments, train_dataset=data, eval_dataset=data[:32], callbacks=[callback]
+        )
+        return trainer, callback, seen
+
+    def test_the_first_run_searches_and_all_train_under_the_plan(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trainer, callback, seen = self.train(folder)
+            done = trainer.train()
+            self.assertEqual(done.global_step, 6)
+            self.assertTrue(os.path.exists(os.path.join(folder, 'plan.json')))
+            again, callback, seen = self.train(folder)
+            plan = comp.load(callback.path)
+            low = 'bf16' in {
+                p for name, kind, p in plan.operators if name == 'bert.encoder.layer.0.output.dense.linear'
+            }
+            again.train()
+            self.assertTrue(callback.plan.in_use)
+            self.assertEqual(callback.plan.letters, plan.letters)
+            self.assertEqual(torch.bfloat16 in seen, low)
+            self.assertNotIn('planned', again.model.forward.__qualname__)
+            self.assertIn('eval_loss', again.evaluate())
+            for _ in range(2):  # a training that was interrupted is begun anew
+                callback.on_train_begin(again.args, None, None, model=again.model)
+                self.assertFalse(hasattr(again.model.forward.without_plan, 'without_plan'))
+
+    def test_the_trainers_own_mixed_precision_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trainer, _, _ = self.train(folder, bf16=True)
+            with self.assertRaisesRegex(comp.SettingsError, "bf16 or fp16 of TrainingArguments"):
+                trainer.train()
+
+
+@there('lightning')
+class Lightning(unittest.TestCase):
+    def test_a_trainer_trains_and_validates_under_a_plan(self):
+        import lightning
+        import comp.lightning
+
+        x, y = some_images(64)
+        loader = DataLoader(TensorDataset(x.flatten(1), y), 16)
+        seen = []
+
+        class Module(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                torch.manual_seed(4)
+                self.net = nn.Sequential(nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 4))
+                self.net[2].register_forward_hook(lambda m, i, out: seen.append((self.training, out.dtype)))
+
+            def training_step(self, batch, index):
+                return cross_entropy(self.net(batch[0]), batch[1])
+
+            def validation_step(self, batch, index):
+                self.log('loss', cross_entropy(self.net(batch[0]), batch[1]))
+
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), 0.1)
+
+        module = Module()
+
+        batch = next(iter(loader))
+
+        def run(plan):
+            with plan:
+                return module.training_step(batch, 0)
+
+        precision = comp.lightning.PlanPrecision(plan_file(module, run, kinds=('linear',)))
+        seen.clear()
+        lightning.Trainer(
+            max_epochs=2,
+            accelerator='cpu',
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            plugins=[precision],
+            num_sanity_val_steps=0,
+        ).fit(module, loader, loader)
+        training = [kind for trains, kind in seen if trains]
+        self.assertEqual(training, [torch.float32] + [torch.bfloat16] * 7)
+        self.assertEqual({kind for trains, kind in seen if not trains}, {torch.bfloat16})
+        self.assertTrue(precision.plan.in_use)
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plan files go from C++ to Python and back, for one model written twice, traced and scripted.
+Usage: test_languages.py SAME_MODEL [unittest options]"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import comp
+from support import plan_file, small_net
+
+X, Y = torch.ones(16, 3, 8, 8), torch.zeros(16, dtype=torch.long)
+SAME_MODEL = sys.argv.pop(1)
+
+
+def written_once():
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Dropout(0.2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8 * 16, 4)
+    )
+
+
+def said_by_cpp(*arguments):
+    done = subprocess.run([SAME_MODEL, *arguments], capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    return done.stdout.strip()
+
+
+def train(net, plan):
+    for _ in range(2):
+        with plan:
+            loss = cross_entropy(net(X), Y)
+        loss.backward()
+    return plan.letters
+
+
+class Languages(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def goes_both_ways(self, net, *module):
+        theirs = self.path('theirs.json')
+        letters = said_by_cpp('save', theirs, *module)
+        self.assertIn('b', letters)
+        self.assertEqual(train(net, comp.plan(theirs, net)), letters)
+
+        def run(plan):
+            with plan:
+                return cross_entropy(net(X), Y)
+
+        mine = plan_file(net, run)
+        self.assertEqual(said_by_cpp('use', mine, *module), train(net, comp.plan(mine, net)))
+
+    def test_plans_of_a_model_that_is_written_twice(self):
+        self.goes_both_ways(written_once())
+
+    def test_plans_of_a_traced_and_a_scripted_module(self):
+        for made in (torch.jit.trace(small_net(), X, check_trace=False), torch.jit.script(small_net())):
+            module = self.path('module.pt')
+            made.save(module)
+            self.goes_both_ways(made, module)
+
+    def test_a_plan_of_another_model_is_refused(self):
+        theirs, net = self.path('theirs.json'), small_net()
+        said_by_cpp('save', theirs)
+        with self.assertRaisesRegex(comp.PlanError, 'is for another model'):
+            train(net, comp.plan(theirs, net))
+
+
+if __name__ == '__main__':
+    unittest.main()

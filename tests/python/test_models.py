@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans over models as they are: what is run in low precision is what the plan says, or a sentence says why not."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import warnings
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+
+import comp
+from support import Classification, NoPlan, operators_of, plan_file, small_net, some_images
+
+X, Y = some_images(16)
+FLAT = X.flatten(1)
+
+
+def mlp():
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+
+
+def forward(net, x=FLAT):
+    def run(plan):
+        with plan:
+            return cross_entropy(net(x), Y)
+
+    return run
+
+
+def dtypes_of(net):
+    """Of the outputs of a model's linear layers, as they are seen in the next forwards."""
+    seen = []
+    for part in net.modules():
+        if isinstance(part, nn.Linear):
+            part.register_forward_hook(lambda module, given, out: seen.append(out.dtype))
+    return seen
+
+
+class Plans(unittest.TestCase):
+    def test_a_plan_lowers_what_it_says_and_gradients_stay_fp32(self):
+        net = mlp()
+        plan = comp.plan(plan_file(net, forward(net), kinds=('linear',)), net)
+        seen = dtypes_of(net)
+        for _ in range(2):
+            with plan:
+                loss = cross_entropy(net(FLAT), Y)
+            loss.backward()
+        self.assertEqual(seen, [torch.float32] * 3 + [torch.bfloat16] * 3)
+        self.assertTrue(plan.in_use)
+        self.assertEqual({p.grad.dtype for p in net.parameters()}, {torch.float32})
+        with torch.no_grad(), plan:
+            net(FLAT[:3])
+        self.assertEqual(seen[6:], [torch.bfloat16] * 3)
+        net(FLAT)
+        self.assertEqual(seen[9:], [torch.float32] * 3)
+
+    def test_the_gradients_are_those_of_autocast_for_its_own_plan(self):
+        net = mlp()
+        plan = comp.plan(plan_file(net, forward(net), kinds=('linear',)), net)
+        forward(net)(plan)
+        forward(net)(plan).backward()
+        mine = [p.grad.clone() for p in net.parameters()]
+        net.zero_grad()
+        with torch.autocast('cpu', dtype=torch.bfloat16):
+            out = net(FLAT)
+        cross_entropy(out.float(), Y).backward()
+        for a, p in zip(mine, net.parameters()):
+            self.assertTrue(torch.equal(a, p.grad))
+
+    def test_a_plan_of_another_model_or_size_is_refused(self):
+        net = mlp()
+        path = plan_file(net, forward(net))
+        other = comp.plan(path, small_net())
+        run = forward(small_net(), X)
+        run(other)
+        with self.assertRaisesRegex(
+            comp.PlanError,
+            'is for another model: its operator 0 is "flatten"|is for another model|' 'is for a model with',
+        ):
+            run(other)
+        with self.assertRaisesRegex(comp.FileError, 'no/such'):
+            comp.plan('no/such/plan.json', net)
+        with self.assertRaisesRegex(comp.SettingsError, 'match "exactly" is not known'):
+            comp.plan(path, net, match='exactly')
+
+    def test_a_forward_that_leaves_the_plan_is_an_error_or_counted(self):
+        net = mlp()
+        path = plan_file(net, forward(net))
+        for otherwise in ('error', 'fp32'):
+            plan = comp.plan(path, net, otherwise=otherwise)
+            forward(net)(plan)
+            if otherwise == 'error':
+                with self.assertRaisesRegex(RuntimeError, 'recorded was'), plan:
+                    net(FLAT).sigmoid()
+                self.assertTrue(torch.isfinite(forward(net)(plan)))
+            else:
+                with plan:
+                    net(FLAT).sigmoid()
+                self.assertEqual(plan.left[0], 1)
+                self.assertIn('sigmoid', plan.left[1])
+
+    def test_a_plan_with_fp16_says_that_it_wants_a_scaler(self):
+        net = mlp()
+        plan = comp.plan(plan_file(net, forward(net), precision='fp16', kinds=('linear',)), net, forced=True)
+        forward(net)(plan)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter('always')
+            forward(net)(plan)
+        self.assertIn('GradScaler', ' '.join(str(w.message) for w in told))
+        strict = comp.plan(plan_file(net, forward(net), precision='fp16', kinds=('linear',)), net, forced=True)
+        forward(net)(strict)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            with self.assertRaises(UserWarning):
+                forward(net)(strict)
+        self.assertEqual(comp._region.depth(), 0)
+        self.assertTrue(plan.needs_scaling)
+
+
+class Checkpoints(unittest.TestCase):
+    class Net(nn.Module):
+        def __init__(self, reentrant=None):
+            super().__init__()
+            torch.manual_seed(4)
+            self.a, self.b, self.c = nn.Linear(192, 64), nn.Linear(64, 64), nn.Linear(64, 4)
+            self.reentrant = reentrant
+
+        def block(self, h):
+            return torch.relu(self.b(torch.relu(h)))
+
+        def forward(self, x):
+            h = self.a(x)
+            h = self.block(h) if self.reentrant is None else checkpoint(self.block, h, use_reentrant=self.reentrant)
+            return self.c(h)
+
+    def test_a_checkpointed_part_is_run_again_in_its_precisions(self):
+        gradients = []
+        for reentrant in (None, False):
+            net = self.Net(reentrant)
+            plan = comp.plan(plan_file(net, forward(net), kinds=('linear',)), net)
+            seen = dtypes_of(net)
+            forward(net)(plan)
+            for _ in range(2):
+                net.zero_grad()
+                forward(net)(plan).backward()
+            gradients.append([p.grad for p in net.parameters()])
+        self.assertEqual(seen[3:], [torch.bfloat16] * 8)
+        for a, b in zip(*gradients):
+            self.assertTrue(torch.equal(a, b))
+
+    def test_a_checkpointed_training_is_searched(self):
+        for reentrant in (False, True):
+            job = Classification(self.Net(reentrant))
+
+            def step(plan, batch):
+                return job.step(plan, (batch[0].flatten(1), batch[1]))
+
+            found = job.search(step)
+            self.assertEqual([t.sample.message for t in found.trials if t.sample.status == 'failed'], [])
+            self.assertGreater(len(found.contest), 1)
+
+
+class Functions(unittest.TestCase):
+    def test_an_autograd_function_stays_fp32_and_gets_fp32(self):
+        seen = []
+
+        class Gram(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                seen.append(x.dtype)
+                return x @ x.T
+
+            @staticmethod
+            def backward(ctx, gradient):
+                (x,) = ctx.saved_tensors
+                seen.append(gradient.dtype)
+                return (gradient + gradient.T) @ x
+
+        net = nn.Linear(192, 16)
+
+        def run(plan):
+            with plan:
+                return Gram.apply(net(FLAT)).mean()
+
+        plan = comp.plan(plan_file(net, run, kinds=('linear', 'matmul')), net)
+        for _ in range(3):
+            run(plan).backward()
+        self.assertIn('b', plan.letters)
+        self.assertEqual(set(seen), {torch.float32})
+
+
+class Compiled(unittest.TestCase):
+    def test_a_compiled_function_runs_uncompiled_in_a_plan_and_compiled_outside(self):
+        net = mlp()
+        calls = []
+
+        def backend(graph, inputs):
+            calls.append(len(inputs))
+            return graph
+
+        fast = torch.compile(lambda x: net(x), backend=backend)
+        fast(FLAT)
+        self.assertEqual(len(calls), 1)
+
+        def run(plan):
+            with plan:
+                return cross_entropy(fast(FLAT), Y)
+
+        plan = comp.plan(plan_file(net, run, kinds=('linear',)), net)
+        seen = dtypes_of(net)
+        run(plan)
+        run(plan)
+        self.assertEqual(seen, [torch.float32] * 3 + [torch.bfloat16] * 3)
+        self.assertEqual(len(calls), 1)
+
+    def test_a_compiled_model_and_a_compiled_step_are_refused_in_a_sentence(self):
+        net = mlp()
+        path = plan_file(net, forward(net))
+        with self.assertRaisesRegex(comp.SettingsError, 'compiled by torch.compile'):
+            comp.plan(path, torch.compile(net, backend='eager'))
+        plan = comp.plan(path, net)
+        run = torch.compile(forward(net), backend='eager')
+        with self.assertRaisesRegex(Exception, 'a compiled function enters a plan'):
+            run(plan)
+
+
+class Scripts(unittest.TestCase):
+    def test_traced_and_scripted_modules_have_the_operators_of_the_module(self):
+        torch.manual_seed(4)
+        net = nn.Sequential(nn.Linear(192, 64), nn.ReLU(), nn.Dropout(0.1), nn.LayerNorm(64), nn.Linear(64, 4))
+        path = plan_file(net, forward(net), kinds=('linear',))
+        whole = [(op.name, op.kind, op.shapes) for op in operators_of(net, forward(net))]
+        for made in (torch.jit.trace(net, FLAT), torch.jit.script(net)):
+            self.assertEqual([(op.name, op.kind, op.shapes) for op in operators_of(made, forward(made))], whole)
+            plan = comp.plan(path, made)
+            for _ in range(4):
+                forward(made)(plan).backward()
+            self.assertEqual(plan.letters.count('b'), 2)
+
+
+DISTRIBUTED = '''
+import os, sys
+import torch, comp
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from test_models import FLAT, X, Y, forward, mlp
+rank, folder, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+dist.init_process_group("gloo", init_method="file://" + folder, rank=rank, world_size=2)
+net = mlp()
+whole = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(whole.parameters(), 0.1)
+plan = comp.plan(path, whole)
+x, y = FLAT[8 * rank:8 * rank + 8], Y[8 * rank:8 * rank + 8]
+for _ in range(3):
+    with plan:
+        loss = torch.nn.functional.cross_entropy(whole(x), y)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+every = [torch.empty_like(net[0].weight) for _ in range(2)]
+dist.all_gather(every, net[0].weight.detach())
+assert torch.equal(*every) and "b" in plan.letters, plan.letters
+try:
+    comp.search(lambda plan, batch: None, model=whole, optimizer=optimizer, data=[1])
+except comp.SettingsError as refused:
+    assert "a search in 2 processes" in str(refused)
+    print("ok")
+dist.destroy_process_group()
+'''
+
+
+class Processes(unittest.TestCase):
+    def test_two_processes_train_together_under_a_plan(self):
+        net = mlp()
+        half, labels = FLAT[:8], Y[:8]
+
+        def run(plan):
+            with plan:
+                return cross_entropy(net(half), labels)
+
+        path = plan_file(net, run, kinds=('linear',))
+        with tempfile.TemporaryDirectory() as folder:
+            running = [
+                subprocess.Popen(
+                    [sys.executable, '-W', 'ignore', '-c', DISTRIBUTED, str(rank), os.path.join(folder, 'store'), path],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
+                )
+                for rank in range(2)
+            ]
+            for each in running:
+                said, complained = each.communicate(timeout=120)
+                self.assertEqual(said, 'ok\n', complained)
+
+
+if __name__ == '__main__':
+    unittest.main()

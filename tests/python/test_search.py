@@ -1,0 +1,365 @@
+# SPDX-License-Identifier: Apache-2.0
+"""comp.search over trainings as Python users have them."""
+
+import gc
+import os
+import signal
+import tempfile
+import threading
+import unittest
+import weakref
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+import comp
+from support import Classification, NoPlan, same, some_images
+
+
+class Searches(unittest.TestCase):
+    def test_a_search_gives_a_plan_a_table_and_files_and_trains_on(self):
+        job = Classification()
+        with tempfile.TemporaryDirectory() as folder:
+            plan, report = os.path.join(folder, 'plan.json'), os.path.join(folder, 'report.html')
+            found = job.search(report=report, score=lambda: 0.5)
+            found.save(plan)
+            self.assertIn('cost of the search', str(found))
+            self.assertIn('<html', open(report).read())
+            self.assertEqual(comp.load(plan).letters, found.plan)
+            self.assertEqual(len(found.plan.partition('@')[0]), len(found.operators))
+        self.assertEqual(found.batches_per_epoch, 8)
+        self.assertEqual(job.schedule.last_epoch, found.trained_batches)
+        epochs = found.trained_batches // 8 + 3
+        done = found.train(epochs)
+        self.assertEqual(len(done.epochs), epochs)
+        self.assertEqual(job.schedule.last_epoch, 8 * epochs)
+        self.assertEqual(done.epochs[-1].score, 0.5)
+        self.assertLess(done.epochs[-1].loss, done.epochs[0].loss)
+
+    def test_all_fp32_trains_to_the_bits_of_a_plain_loop(self):
+        for workers in (0, 2):
+            plain, searched = Classification(workers=workers), Classification(workers=workers)
+            torch.manual_seed(3)
+            found = searched.search(policy='all_fp32')
+            self.assertNotIn('b', found.plan)
+            epochs = found.trained_batches // 8 + 2
+            done = found.train(epochs)
+            torch.manual_seed(3)
+            for _ in range(epochs):
+                for batch in plain.loader:
+                    plain.step(NoPlan(), batch)
+            self.assertEqual(len(done.epochs), epochs)
+            for name, value in plain.net.state_dict().items():
+                self.assertTrue(torch.equal(value, searched.net.state_dict()[name]), f'{name}, {workers} workers')
+
+    def test_an_exception_comes_out_unchanged_and_all_is_as_before(self):
+        class Mine(KeyError):
+            pass
+
+        raised = Mine('mine')
+        for fails_in in (1, 3, 14):
+            job = Classification()
+            before = job.everything()
+
+            def step(plan, batch):
+                loss = job.step(plan, batch)
+                if job.steps == fails_in:
+                    raise raised
+                return loss
+
+            with self.assertRaises(Mine) as got:
+                job.search(step)
+            self.assertIs(got.exception, raised)
+            self.assertTrue(same(before, job.everything()), f'step {fails_in}')
+
+    def test_an_exception_in_the_region_leaves_no_region_open(self):
+        job = Classification()
+
+        def step(plan, batch):
+            with plan:
+                job.net(batch[0])
+                raise ZeroDivisionError('in the forward')
+
+        with self.assertRaisesRegex(ZeroDivisionError, 'in the forward'):
+            job.search(step)
+        x = torch.ones(2, 3, 8, 8)
+        self.assertEqual(job.net(x).dtype, torch.float32)
+
+    def test_what_the_data_the_score_and_a_policy_raise_comes_out_too(self):
+        class Broken:
+            def __iter__(self):
+                yield some_images(16)
+                raise OSError('disk')
+
+            def __len__(self):
+                return 8
+
+        def fails(*_):
+            raise LookupError('theirs')
+
+        with self.assertRaisesRegex(OSError, 'disk'):
+            Classification().search(data=Broken())
+        with self.assertRaisesRegex(LookupError, 'theirs'):
+            Classification().search(score=fails, criterion='scores')
+        with self.assertRaisesRegex(LookupError, 'theirs'):
+            Classification().search(policy=fails)
+
+    def test_ctrl_c_ends_a_search_and_puts_the_state_back(self):
+        job = Classification()
+        before = job.everything()
+
+        def step(plan, batch):
+            if job.steps == 9:
+                os.kill(os.getpid(), signal.SIGINT)
+            return job.step(plan, batch)
+
+        with self.assertRaises(KeyboardInterrupt):
+            job.search(step)
+        self.assertTrue(same(before, job.everything()))
+
+    def test_an_observer_stops_a_search_with_a_ledger_that_goes_on(self):
+        class Stops:
+            def __init__(self):
+                self.seen = []
+
+            def trial_done(self, trial):
+                self.seen.append(trial.label)
+                return len(self.seen) == 4
+
+        with tempfile.TemporaryDirectory() as folder:
+            ledger = os.path.join(folder, 'search.jsonl')
+            watch = Stops()
+            with self.assertRaisesRegex(comp.Interrupted, 'same ledger'):
+                Classification().search(observers=[watch], ledger=ledger)
+            self.assertEqual(len(watch.seen), 4)
+            found = Classification().search(ledger=ledger)
+            self.assertIn('runs came from the ledger', found.table())
+
+    def test_a_search_that_is_forgotten_is_freed(self):
+        job = Classification()
+        net = weakref.ref(job.net)
+        found = job.search()
+        del job, found
+        gc.collect()
+        self.assertIsNone(net())
+
+    def test_a_search_that_keeps_nothing_puts_all_back(self):
+        job = Classification()
+        before = job.everything()
+        found = job.search(keep=False, epochs_tie='none')
+        self.assertGreater(found.trained_batches, 0)
+        self.assertTrue(same(before, job.everything()))
+
+    def test_a_region_works_from_another_thread(self):
+        got = []
+        thread = threading.Thread(target=lambda: got.append(Classification().search()))
+        thread.start()
+        thread.join()
+        self.assertGreaterEqual(got[0].speedup, 0.5)
+
+
+class Refusals(unittest.TestCase):
+    def refused(self, sentence, *given, kind=comp.SettingsError, **more):
+        with self.assertRaisesRegex(kind, sentence):
+            Classification().search(*given, **more)
+
+    def test_what_cannot_be_searched_is_refused_in_a_sentence(self):
+        net = small = Classification().net
+        self.refused('setting "tolerence" is not known .*did you mean "tolerance"', tolerence=0.1)
+        self.refused('tolerance is -1', tolerance=-1)
+        self.refused("setting tolerance is 'much'", tolerance='much')
+        self.refused('policy "pytorh" is not known', policy='pytorh')
+        self.refused('strategy is a int', strategy=3)
+        self.refused('precision "fp166" is not known .*did you mean "fp16"', precisions=['fp166'])
+        self.refused('fp16 without a GradScaler', precisions=['fp16'])
+        self.refused('data is a generator', data=(b for b in []))
+        self.refused('data gives no batch', data=[])
+        self.refused('model "" is a int', model=3)
+        self.refused('optimizer is a int', optimizer=3)
+        self.refused('state has a int', state=[3])
+        self.refused('"0" has no shape yet|parameter .* has no shape yet', model=nn.Sequential(nn.LazyLinear(3)))
+        self.refused('is compiled by torch.compile', model=torch.compile(small))
+        self.refused('is a DataParallel', model=nn.DataParallel(net))
+
+    def test_a_step_that_a_search_cannot_use_is_refused(self):
+        job = Classification()
+
+        def outside(plan, batch):
+            return cross_entropy(job.net(batch[0]), batch[1])
+
+        def nothing(plan, batch):
+            job.step(plan, batch)
+
+        def many(plan, batch):
+            with plan:
+                return cross_entropy(job.net(batch[0]), batch[1], reduction='none')
+
+        def stays(plan, batch):
+            plan.__enter__()
+            return cross_entropy(job.net(batch[0]), batch[1])
+
+        def backward_inside(plan, batch):
+            with plan:
+                loss = cross_entropy(job.net(batch[0]), batch[1])
+                loss.backward()
+            return loss
+
+        def autocast_inside(plan, batch):
+            with plan, torch.autocast('cpu', dtype=torch.bfloat16):
+                return cross_entropy(job.net(batch[0]), batch[1])
+
+        self.refused('never entered the plan', outside, kind=comp.Error)
+        self.refused('returned a NoneType as "loss"', nothing)
+        self.refused(r'returned a tensor of \(16,\)', many)
+        self.refused("ended in the plan's region", stays, kind=comp.Error)
+        self.assertEqual(comp._region.depth(), 0)
+        self.refused('backward', backward_inside, kind=RuntimeError)
+        self.refused('autocast is on', autocast_inside, kind=RuntimeError)
+
+
+class Choices(unittest.TestCase):
+    def test_a_callable_is_a_policy(self):
+        asked = []
+
+        def only_linear(op):
+            asked.append(op.kind)
+            return comp.allow('bf16') if op.kind == 'aten::linear' else comp.fixed('fp32')
+
+        found = Classification().search(policy=only_linear)
+        self.assertIn('aten::conv2d', asked)
+        for contestant in found.contest:
+            if 'autocast' not in contestant.label:
+                self.assertLessEqual(contestant.plan.count('b'), 1)
+        with self.assertRaisesRegex(comp.SettingsError, "the policy says 'bf16' for operator"):
+            Classification().search(policy=lambda op: 'bf16')
+
+    def test_rules_are_a_policy(self):
+        rules = comp.policy.custom([comp.by_kind('conv2d', comp.fixed('fp32'))], over=comp.policy.pytorch(list='cpu'))
+        found = Classification().search(policy=rules)
+        at = [op.kind for op in found.operators].index('aten::conv2d')
+        self.assertTrue(all(t.plan[at] == '1' for t in found.trials if 'autocast' not in t.label + t.plan))
+
+    def test_an_object_that_asks_and_tells_is_a_strategy(self):
+        class Mine:
+            def start(self, space):
+                self.space, self.told, self.left = space, [], 3
+                return self
+
+            def ask(self, n):
+                self.left -= 1
+                if self.left < 0:
+                    return []
+                plan = self.space.conservative
+                return [self.space.set(plan, 0, min(self.left, len(self.space.groups[0].levels) - 1))]
+
+            def tell(self, trial):
+                self.told.append(trial.plan)
+
+        mine = Mine()
+        found = Classification().search(strategy=mine, batches_strategy=comp.strategy.random(trials=2))
+        self.assertGreaterEqual(len(mine.told), 1)
+        self.assertTrue(set(mine.told) <= {t.plan for t in found.trials})
+
+    def test_each_strategy_has_a_name(self):
+        for name in ('greedy', 'random', 'beam', 'annealing'):
+            self.assertGreater(len(Classification().search(strategy=name, stages='epochs_only').trials), 0)
+
+
+class Trainings(unittest.TestCase):
+    """Steps that are not one forward, one loss and one update."""
+
+    def test_several_losses(self):
+        torch.manual_seed(2)
+        make, judge = nn.Linear(4, 8), nn.Linear(8, 1)
+        of_make, of_judge = torch.optim.Adam(make.parameters(), 1e-3), torch.optim.Adam(judge.parameters(), 1e-3)
+        data = [torch.randn(16, 8, generator=torch.Generator().manual_seed(i)) for i in range(8)]
+        dice = torch.Generator().manual_seed(7)
+
+        def step(plan, real):
+            noise = torch.randn(16, 4, generator=dice)
+            with plan('judge'):
+                right = judge(real).relu().mean() - judge(make(noise).detach()).relu().mean()
+            of_judge.zero_grad()
+            right.backward()
+            of_judge.step()
+            with plan('make'):
+                fooled = mse_loss(judge(make(noise)), torch.ones(16, 1))
+            of_make.zero_grad()
+            fooled.backward()
+            of_make.step()
+            return {'judge': right, 'make': fooled}
+
+        found = comp.search(
+            step,
+            model={'make': make, 'judge': judge},
+            optimizer=[of_make, of_judge],
+            data=data,
+            state=[dice],
+            progress=False,
+            race={'contest_rounds': 6},
+        )
+        self.assertEqual(len(found.baseline.losses), 2)
+        self.assertIn('make.linear', [op.name for op in found.operators])
+
+    def test_gradient_accumulation_and_a_batch_that_is_consumed(self):
+        job = Classification()
+        x, y = some_images(64)
+        data = [{'x': x[i : i + 16], 'y': y[i : i + 16]} for i in range(0, 64, 16)]
+
+        def step(plan, batch):
+            halves = zip(batch.pop('x').chunk(2), batch.pop('y').chunk(2))
+            total = 0.0
+            for a, b in halves:
+                with plan:
+                    loss = cross_entropy(job.net(a), b) / 2
+                loss.backward()
+                total += loss.item()
+            job.optimizer.step()
+            job.optimizer.zero_grad()
+            return total
+
+        found = job.search(step, data=data)
+        self.assertEqual(len(data[0]), 2)
+        self.assertGreater(found.trained_batches, 0)
+
+    def test_lbfgs_and_a_grad_scaler(self):
+        net = nn.Linear(8, 1)
+        optimizer = torch.optim.LBFGS(net.parameters(), max_iter=3)
+        data = [torch.randn(16, 8) for _ in range(4)]
+
+        def step(plan, x):
+            first = []
+
+            def closure():
+                optimizer.zero_grad()
+                with plan:
+                    loss = mse_loss(net(x), x.sum(1, keepdim=True))
+                loss.backward()
+                first.append(loss.detach())
+                return loss
+
+            optimizer.step(closure)
+            return first[0]
+
+        found = comp.search(step, model=net, optimizer=optimizer, data=data, progress=False, race={'contest_rounds': 6})
+        self.assertGreater(found.trained_batches, 0)
+
+        job = Classification()
+        scaler = torch.amp.GradScaler('cpu')
+
+        def scaled(plan, batch):
+            with plan:
+                loss = cross_entropy(job.net(batch[0]), batch[1])
+            scaler.scale(loss).backward()
+            scaler.step(job.optimizer)
+            scaler.update()
+            job.optimizer.zero_grad()
+            return loss
+
+        found = job.search(scaled, state=[job.schedule, scaler], precisions=['fp16', 'bf16'])
+        self.assertTrue(any('0' in t.plan for t in found.trials))
+
+
+if __name__ == '__main__':
+    unittest.main()
