@@ -10,7 +10,6 @@
 #include <comp/core/sample.hpp>
 #include <comp/core/training_progress.hpp>
 #include <comp/search/loss_test.hpp>
-#include <comp/search/post_training.hpp>
 #include <cstddef>
 #include <limits>
 #include <numeric>
@@ -19,6 +18,14 @@
 #include <vector>
 
 namespace comp {
+
+/// When a training with the found plan is looked at closely.
+struct guard_settings {
+  bool on = true;            // false: only runs that fail or end without a finite loss are given up
+  double above = 1;          // so many times its recent spread above its recent highest level a loss is suspicious
+  std::size_t batches = 20;  // that a level is the mean of; a quarter of an epoch where that is less
+  double worse = 0.05;       // a plan that makes no progress is given up when FP32 is better by more, of the loss
+};
 
 namespace detail {
 

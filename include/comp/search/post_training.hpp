@@ -12,6 +12,7 @@
 #include <comp/core/linkage.hpp>
 #include <comp/core/training_progress.hpp>
 #include <comp/search/any_trainer.hpp>
+#include <comp/search/guard.hpp>
 #include <comp/search/observers.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/training_epochs.hpp>
@@ -20,14 +21,6 @@
 #include <utility>
 
 namespace comp {
-
-/// When a training with the found plan is looked at closely.
-struct guard_settings {
-  bool on = true;            // false: only runs that fail or end without a finite loss are given up
-  double above = 1;          // so many times its recent spread above its recent highest level a loss is suspicious
-  std::size_t batches = 20;  // that a level is the mean of; a quarter of an epoch where that is less
-  double worse = 0.05;       // a plan that makes no progress is given up when FP32 is better by more, of the loss
-};
 
 struct post_training {
   std::size_t epochs = 1;  // in all, those that the search trained counted in
