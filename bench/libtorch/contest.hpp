@@ -11,10 +11,10 @@
 #include <array>
 #include <chrono>
 #include <comp/core/statistics.hpp>
-#include <comp_libtorch/autocast_guard.hpp>
-#include <comp_libtorch/fused_optimizer.hpp>
-#include <comp_libtorch/memory.hpp>
-#include <comp_libtorch/optimizer_state.hpp>
+#include <comp_libtorch/hook/autocast_guard.hpp>
+#include <comp_libtorch/support/memory.hpp>
+#include <comp_libtorch/train/fused_optimizer.hpp>
+#include <comp_libtorch/train/optimizer_state.hpp>
 #include <functional>
 #include <libtorch/jobs.hpp>
 #include <libtorch/trainers.hpp>

@@ -9,8 +9,8 @@
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/policy/pytorch.hpp>
-#include <comp_libtorch/autocast_guard.hpp>
-#include <comp_libtorch/program.hpp>
+#include <comp_libtorch/hook/autocast_guard.hpp>
+#include <comp_libtorch/plan/program.hpp>
 #include <cstdlib>
 #include <functional>
 #include <string>

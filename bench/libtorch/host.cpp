@@ -9,7 +9,7 @@
 #include <chrono>
 #include <comp/core/statistics.hpp>
 #include <comp_host/device.hpp>
-#include <comp_libtorch/autocast_guard.hpp>
+#include <comp_libtorch/hook/autocast_guard.hpp>
 #include <comp_native/datasets.hpp>
 #include <comp_native/trainer.hpp>
 #include <cstdlib>

@@ -137,8 +137,12 @@ comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low)
   std::vector<comp::decision> decisions;
   const any_policy policy = policy_for(chosen, found.hardware, low);
   for (const comp::op_info& op : found.graph) decisions.push_back(policy.classify(op));
-  found.fallbacks = comp::conservative_ladder(found.plan, decisions);
-  trainer.set_precision(found.plan);
+  found.fallbacks = comp::conservative_ladder(found.plan, decisions, comp::plan{found.plan.size()});
+  if constexpr (requires { trainer.set_precision(loaded); }) {  // as it was run where it was found
+    for (const std::string& left_out : trainer.set_precision(loaded)) fmt::print(stderr, "Note: {}\n", left_out);
+  } else {
+    trainer.set_precision(found.plan);
+  }
   return found;
 }
 

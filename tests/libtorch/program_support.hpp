@@ -6,7 +6,7 @@
 
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/policy/pytorch.hpp>
-#include <comp_libtorch/program.hpp>
+#include <comp_libtorch/plan/program.hpp>
 #include <functional>
 #include <memory>
 #include <string>

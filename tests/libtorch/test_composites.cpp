@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators that ATen makes of others are planned inside, and an all-rules plan is what LibTorch's autocast computes.
-#include <comp_libtorch/autocast_guard.hpp>
+#include <comp_libtorch/hook/autocast_guard.hpp>
 
 #include "program_support.hpp"
 #include "torch_and_doctest.hpp"

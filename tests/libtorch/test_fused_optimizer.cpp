@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <comp_libtorch/fused_optimizer.hpp>
+#include <comp_libtorch/train/fused_optimizer.hpp>
 #include <functional>
 #include <memory>
 #include <string>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <cmath>
-#include <comp_libtorch/autocast_guard.hpp>
-#include <comp_libtorch/grad_scaler.hpp>
+#include <comp_libtorch/hook/autocast_guard.hpp>
+#include <comp_libtorch/train/grad_scaler.hpp>
 #include <cstdint>
 #include <limits>
 #include <random>

@@ -8,14 +8,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <comp_libtorch/data_order.hpp>
-#include <comp_libtorch/exceptions.hpp>
-#include <comp_libtorch/hardware.hpp>
-#include <comp_libtorch/memory.hpp>
-#include <comp_libtorch/program.hpp>
-#include <comp_libtorch/replayed.hpp>
-#include <comp_libtorch/training_signature.hpp>
-#include <comp_libtorch/training_state.hpp>
+#include <comp_libtorch/plan/program.hpp>
+#include <comp_libtorch/support/exceptions.hpp>
+#include <comp_libtorch/support/hardware.hpp>
+#include <comp_libtorch/support/memory.hpp>
+#include <comp_libtorch/train/data_order.hpp>
+#include <comp_libtorch/train/replayed.hpp>
+#include <comp_libtorch/train/training_signature.hpp>
+#include <comp_libtorch/train/training_state.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

@@ -3,8 +3,8 @@
 // of the examples, operator by operator, as the dispatcher sees it, and so do the losses and the gradients.
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/policy/pytorch.hpp>
-#include <comp_libtorch/autocast_guard.hpp>
-#include <comp_libtorch/program.hpp>
+#include <comp_libtorch/hook/autocast_guard.hpp>
+#include <comp_libtorch/plan/program.hpp>
 #include <libtorch/jobs.hpp>
 
 #include "observer.hpp"

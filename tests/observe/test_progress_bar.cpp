@@ -150,7 +150,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a cold start is not taken for a speedup: FP32 counts where it ran in the same stage") {
-  comp::detail::progress<> p;
+  comp::detail::progress p;
   comp::trial cold = found.trials[0], warm = cold, plan = found.trials[1];
   for (double& s : cold.sample.batch_seconds) s *= 10;
   p.stage_begins(comp::stage::baseline);
@@ -269,7 +269,7 @@ TEST_CASE("the line is ended when an exception passes") {
 }
 
 TEST_CASE("the time that is left follows the plans that were judged, not those that were recalled") {
-  comp::detail::progress<> p;
+  comp::detail::progress p;
   p.search_started(4);  // FP32 and three more
   p.stage_begins(comp::stage::epochs);
   comp::trial t = found.trials[1];
@@ -292,7 +292,7 @@ TEST_CASE("the time that is left follows the plans that were judged, not those t
 }
 
 TEST_CASE("nothing is promised where it is not known how many plans there will be") {
-  comp::detail::progress<> p;
+  comp::detail::progress p;
   p.search_started(0);
   p.stage_begins(comp::stage::epochs);
   for (std::size_t i = 1; i < 4; ++i) {

@@ -14,7 +14,7 @@ root = pathlib.Path(root)
 parts = ['core', *parts.split(',')]
 
 INCLUDES = {'core': '<comp/core/hardware.hpp>', 'native': '<comp_native/model.hpp>\n#include <comp_native/storage.hpp>',
-            'host': '<comp_host/elementwise.hpp>', 'cuda': '<comp_cuda/elementwise.hpp>', 'libtorch': '<comp_libtorch/tensors.hpp>'}
+            'host': '<comp_host/elementwise.hpp>', 'cuda': '<comp_cuda/elementwise.hpp>', 'libtorch': '<comp_libtorch/support/tensors.hpp>'}
 # What is added: where, after what; then the places that must refuse it, by part.
 ADDED = {
     'activation': (('backends/native/include/comp_native/device.hpp', 'enum class activation', 'sigmoid', ', added'),
@@ -24,7 +24,7 @@ ADDED = {
                  {'native': ['comp_native/operation.hpp']}),
     'precision': (('include/comp/core/precision.hpp', 'enum class precision', 'fp8_e5m2', ', added'),
                   {'core': ['comp/core/precision.hpp', 'comp/core/hardware.hpp'], 'native': ['comp_native/storage.hpp'],
-                   'libtorch': ['comp_libtorch/tensors.hpp']}),
+                   'libtorch': ['comp_libtorch/support/tensors.hpp']}),
     'row of a precision': (('include/comp/core/precision.hpp', 'constexpr precision_traits traits', 'switch (p) {',
                             " case precision{6}: return {.name = \"added\"};"), {'core': ['comp/core/precision.hpp']}),
 }

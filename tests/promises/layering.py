@@ -20,7 +20,12 @@ MAY_REACH = {
     'comp_native': 'comp/core comp/scaling',
     'comp_host': 'comp/core comp/scaling comp_native',
     'comp_cuda': 'comp/core comp/scaling comp_native',
-    'comp_libtorch': 'comp/core comp/scaling comp/files comp/policy',
+    'comp_libtorch/support': 'comp/core',
+    'comp_libtorch/hook': 'comp/core comp_libtorch/support',
+    'comp_libtorch/plan': 'comp/core comp/files comp_libtorch/support comp_libtorch/hook',
+    'comp_libtorch/train': 'comp/core comp/scaling comp/files comp/policy comp_libtorch/support comp_libtorch/hook comp_libtorch/plan',
+    'comp_libtorch': 'comp/core comp/scaling comp/files comp/policy comp_libtorch/support comp_libtorch/hook comp_libtorch/plan '
+                     'comp_libtorch/train',
 }
 # Kernels know their own declarations, what both sides compute with, and the core; nothing that a host does.
 KERNELS_MAY = re.compile(r'comp/core/|comp_native/math/|comp_native/device\.hpp|comp_cuda/(kernels|errors)\.hpp')
@@ -37,7 +42,8 @@ def includes(header, root):
 def folder(header):
     """The folder that `header` ("comp/core/plan.hpp") belongs to, as named in MAY_REACH; None for a stranger's."""
     parts = header.split('/')
-    return '/'.join(parts[:2]) if parts[0] == 'comp' else parts[0] if parts[0].startswith('comp_') else None
+    room = '/'.join(parts[:2])
+    return room if parts[0] == 'comp' or room in MAY_REACH else parts[0] if parts[0].startswith('comp_') else None
 
 
 def wrong_chains(header, included):

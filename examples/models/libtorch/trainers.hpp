@@ -2,7 +2,7 @@
 // A job as comp::libtorch::trainer: what a user of LibTorch writes to have a plan searched, once for all seven jobs.
 #pragma once
 
-#include <comp_libtorch/trainer.hpp>
+#include <comp_libtorch/train/trainer.hpp>
 #include <libtorch/job.hpp>
 #include <string>
 #include <utility>

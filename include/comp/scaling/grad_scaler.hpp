@@ -7,7 +7,7 @@
 //   const step_report report = std::move(step).apply([&] { optimizer.step(); });
 // Several optimizers: unscale(gradients, "critic") and step() for each, then update() once.
 // A step whose gradients are not finite is skipped and reported; at the scale's floor the report says which tensors.
-// Not here: the arithmetic (a backend's, see Gradients), LibTorch's optimizers (comp_libtorch/grad_scaler.hpp).
+// Not here: the arithmetic (a backend's, see Gradients), LibTorch's optimizers (comp_libtorch/train/grad_scaler.hpp).
 // Source: Micikevicius et al. 2018; the algorithm of torch.amp.GradScaler, with Paddle's backoff after several steps.
 #pragma once
 

@@ -3,6 +3,6 @@
 #include <ATen/ops/ones.h>
 
 #include <comp/core/plan.hpp>
-#include <comp_libtorch/tensors.hpp>
+#include <comp_libtorch/support/tensors.hpp>
 
 int main() { fmt::print("{} in {}\n", at::ones({2, 3}).sum().item<double>(), comp::parse_plan("b").str()); }

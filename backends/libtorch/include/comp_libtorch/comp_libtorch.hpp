@@ -3,11 +3,11 @@
 // Include <comp/comp.hpp> beside it for the search. Guide: docs/libtorch.md.
 #pragma once
 
-#include <comp_libtorch/autocast_guard.hpp>
-#include <comp_libtorch/checkpoint.hpp>
-#include <comp_libtorch/data_order.hpp>
-#include <comp_libtorch/grad_scaler.hpp>
-#include <comp_libtorch/planned_region.hpp>
-#include <comp_libtorch/program.hpp>
-#include <comp_libtorch/replayed.hpp>
-#include <comp_libtorch/trainer.hpp>
+#include <comp_libtorch/hook/autocast_guard.hpp>
+#include <comp_libtorch/plan/checkpoint.hpp>
+#include <comp_libtorch/plan/program.hpp>
+#include <comp_libtorch/train/data_order.hpp>
+#include <comp_libtorch/train/grad_scaler.hpp>
+#include <comp_libtorch/train/planned_region.hpp>
+#include <comp_libtorch/train/replayed.hpp>
+#include <comp_libtorch/train/trainer.hpp>

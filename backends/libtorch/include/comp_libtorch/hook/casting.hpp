@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Casts of an operator's arguments where no instruction says which: operators after a mismatch, in evaluation, and
+// those that write one of their arguments.
+#pragma once
+
+#include <ATen/InferSize.h>
+#include <ATen/TensorUtils.h>
+
+#include <comp_libtorch/hook/cast.hpp>
+#include <comp_libtorch/hook/op_traits.hpp>
+#include <comp_libtorch/support/tensors.hpp>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+namespace comp::libtorch::detail {
+
+/// Replaces each eligible tensor of `value` for which `wanted` by `make(tensor)`; a list becomes another list.
+template <class Wanted, class Make>
+void replace(at::IValue& value, at::DeviceType device, Wanted&& wanted, Make&& make) {
+  const auto is_wanted = [&](const at::Tensor& t) { return is_eligible(t, device) && wanted(t); };
+  if (value.isTensor()) {
+    if (is_wanted(value.toTensor())) value = make(value.toTensor());
+  } else if (value.isTensorList()) {
+    bool any = false;
+    for_each_tensor(value, [&](const at::Tensor& t, int) { any = any || is_wanted(t); });
+    if (!any) return;
+    c10::List<at::Tensor> made;
+    for (const at::Tensor& t : value.toTensorVector()) made.push_back(is_wanted(t) ? make(t) : t);
+    value = std::move(made);
+  }
+}
+
+/// What the operator reads, in `to`; what it writes and running statistics stay.
+inline void cast_read(torch::jit::Stack& stack, const op_traits& known, at::ScalarType to, at::DeviceType device,
+                      bool affine_too) {
+  const std::size_t first = stack.size() - known.arguments.size();
+  for (std::size_t i = 0; i < known.arguments.size(); ++i) {
+    const argument_use use = known.arguments[i];
+    if (use != argument_use::read && !(use == argument_use::affine && affine_too)) continue;
+    replace(
+        stack[first + i], device, [&](const at::Tensor& t) { return t.scalar_type() != to; },
+        [&](const at::Tensor& t) { return cast(t, to, at::MemoryFormat::Preserve); });
+  }
+}
+
+/// For an operator that writes and does not promote (index_add_, mm.out): inputs in the format of what it writes.
+inline void follow_written(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
+  const std::size_t first = stack.size() - known.arguments.size();
+  std::optional<at::ScalarType> written;
+  for (std::size_t i = 0; i < known.arguments.size() && !written; ++i) {
+    if (known.arguments[i] != argument_use::written) continue;
+    for_each_tensor(stack[first + i], [&](const at::Tensor& t, int) {
+      if (!written && is_eligible(t, device)) written = t.scalar_type();
+    });
+  }
+  if (written) cast_read(stack, known, *written, device, true);
+}
+
+/// Results in FP32, for code that is not seen. The caller of an in-place operator gets its own tensor back whatever is
+/// on the stack: that one stays low.
+inline void hand_on_fp32(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::DeviceType device) {
+  for (std::size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i) {
+    replace(
+        stack[i], device, [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
+        [](const at::Tensor& t) { return cast(t, at::kFloat, at::MemoryFormat::Preserve); });
+  }
+}
+
+/// Outside the recorded sequence: FP32 wherever an operator computes.
+inline void cast_to_fp32(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
+  if (known.writes && !known.pointwise) follow_written(stack, known, device);
+  if (!known.writes && !known.views && !known.makes) cast_read(stack, known, at::kFloat, device, true);
+}
+
+/// Makes the first argument of aten::view contiguous where its strides (channels-last) do not allow the new shape.
+inline void make_viewable(torch::jit::Stack& stack) {
+  at::IValue& value = stack[stack.size() - 2];
+  const at::Tensor& tensor = value.toTensor();
+  if (tensor.is_contiguous()) return;
+  const auto shape = at::infer_size(stack.back().toIntVector(), tensor.numel());
+  if (!at::detail::computeStride(tensor.sizes(), tensor.strides(), at::IntArrayRef{shape})) value = tensor.contiguous();
+}
+
+inline void make_contiguous(torch::jit::Stack& stack, std::size_t arguments, at::DeviceType device) {
+  for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i) {
+    replace(
+        stack[i], device, [](const at::Tensor& t) { return t.layout() == at::kStrided && !t.is_contiguous(); },
+        [](const at::Tensor& t) { return t.contiguous(); });
+  }
+}
+
+}  // namespace comp::libtorch::detail

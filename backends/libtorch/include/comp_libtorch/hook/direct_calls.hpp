@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels for the operators that steps are full of, which spare them the boxing of their arguments (some 200 ns of a
+// call). Each asks the listener first; one that wants to see the arguments boxed gets them so. Operators that are not
+// listed here go through the fallback: the list is about speed alone.
+#pragma once
+
+#include <ATen/core/boxing/impl/boxing.h>
+#include <ATen/ops/adaptive_avg_pool2d_ops.h>
+#include <ATen/ops/add_ops.h>
+#include <ATen/ops/addmm_ops.h>
+#include <ATen/ops/avg_pool2d_ops.h>
+#include <ATen/ops/baddbmm_ops.h>
+#include <ATen/ops/batch_norm_ops.h>
+#include <ATen/ops/binary_cross_entropy_with_logits_ops.h>
+#include <ATen/ops/bmm_ops.h>
+#include <ATen/ops/contiguous_ops.h>
+#include <ATen/ops/conv1d_ops.h>
+#include <ATen/ops/conv2d_ops.h>
+#include <ATen/ops/conv3d_ops.h>
+#include <ATen/ops/conv_transpose2d_ops.h>
+#include <ATen/ops/cross_entropy_loss_ops.h>
+#include <ATen/ops/div_ops.h>
+#include <ATen/ops/dropout_ops.h>
+#include <ATen/ops/embedding_ops.h>
+#include <ATen/ops/exp_ops.h>
+#include <ATen/ops/expand_ops.h>
+#include <ATen/ops/flatten_ops.h>
+#include <ATen/ops/gelu_ops.h>
+#include <ATen/ops/index_select_ops.h>
+#include <ATen/ops/layer_norm_ops.h>
+#include <ATen/ops/leaky_relu_ops.h>
+#include <ATen/ops/linear_ops.h>
+#include <ATen/ops/log_softmax_ops.h>
+#include <ATen/ops/matmul_ops.h>
+#include <ATen/ops/max_pool2d_ops.h>
+#include <ATen/ops/mean_ops.h>
+#include <ATen/ops/mm_ops.h>
+#include <ATen/ops/mse_loss_ops.h>
+#include <ATen/ops/mul_ops.h>
+#include <ATen/ops/neg_ops.h>
+#include <ATen/ops/nll_loss_nd_ops.h>
+#include <ATen/ops/nll_loss_ops.h>
+#include <ATen/ops/permute_ops.h>
+#include <ATen/ops/pow_ops.h>
+#include <ATen/ops/relu_ops.h>
+#include <ATen/ops/reshape_ops.h>
+#include <ATen/ops/scaled_dot_product_attention_ops.h>
+#include <ATen/ops/scatter_add_ops.h>
+#include <ATen/ops/select_ops.h>
+#include <ATen/ops/sigmoid_ops.h>
+#include <ATen/ops/slice_ops.h>
+#include <ATen/ops/softmax_ops.h>
+#include <ATen/ops/squeeze_ops.h>
+#include <ATen/ops/sub_ops.h>
+#include <ATen/ops/sum_ops.h>
+#include <ATen/ops/t_ops.h>
+#include <ATen/ops/tanh_ops.h>
+#include <ATen/ops/transpose_ops.h>
+#include <ATen/ops/unsqueeze_ops.h>
+#include <ATen/ops/view_ops.h>
+#include <torch/library.h>
+
+#include <array>
+#include <comp_libtorch/hook/listener.hpp>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace comp::libtorch::detail {
+
+template <class T>
+const at::Tensor* tensor_in(const T& argument) {
+  if constexpr (std::is_same_v<T, at::Tensor>) return &argument;
+  if constexpr (std::is_same_v<T, std::optional<at::Tensor>>) return argument ? &*argument : nullptr;
+  return nullptr;
+}
+
+/// The argument, or `made` in its place.
+template <class T>
+decltype(auto) chosen(T& argument, const at::Tensor& made) {
+  if constexpr (std::is_same_v<T, const at::Tensor>) {
+    return made.defined() ? made : argument;
+  } else if constexpr (std::is_same_v<T, const std::optional<at::Tensor>>) {
+    return made.defined() ? std::optional<at::Tensor>{made} : argument;
+  } else {
+    return (argument);
+  }
+}
+
+template <class Operator, class Schema = typename Operator::schema>
+struct direct_call;
+
+template <class Operator, class Result, class... Arguments>
+struct direct_call<Operator, Result(Arguments...)> {
+  static Result run(c10::DispatchKeySet keys, Arguments... arguments) {
+    const c10::impl::ExcludeDispatchKeyGuard inner_operators_pass{claimed_key};
+    std::array<at::Tensor, sizeof...(Arguments)> made;
+    if (listening == nullptr) {
+      require_no_backward();
+    } else {
+      const std::array<const at::Tensor*, sizeof...(Arguments)> tensors{tensor_in(std::as_const(arguments))...};
+      if (!listening->called_directly(handle(), tensors.data(), made.data())) return run_boxed(keys, arguments...);
+    }
+    return call(std::index_sequence_for<Arguments...>{}, made, arguments...);
+  }
+
+ private:
+  static const c10::OperatorHandle& handle() {
+    static const auto found = c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
+    return found;
+  }
+  template <std::size_t... I, class Made>
+  static Result call(std::index_sequence<I...> /*all*/, const Made& made,
+                     std::remove_reference_t<Arguments>&... arguments) {
+    return Operator::call(chosen(arguments, made[I])...);
+  }
+  static Result run_boxed(c10::DispatchKeySet keys, std::remove_reference_t<Arguments>&... arguments) {
+    auto stack = c10::impl::boxArgs<const std::remove_cvref_t<Arguments>&...>(arguments...);
+    listening->called(handle(), keys, stack);
+    if constexpr (std::is_reference_v<Result>) {
+      return first(arguments...);  // an in-place operator gives its first argument
+    } else {
+      return c10::impl::PopResult<Result>::call(stack);
+    }
+  }
+  template <class First, class... Rest>
+  static First& first(First& argument, Rest&... /*others*/) {
+    return argument;
+  }
+};
+
+template <class Operator>
+void call_directly(torch::Library& aten) {
+  const std::string name = Operator::overload_name[0] == '\0'
+                               ? std::string{Operator::name}
+                               : std::string{Operator::name} + "." + Operator::overload_name;
+  aten.impl(name.c_str(), TORCH_FN(direct_call<Operator>::run));
+}
+
+template <class... Operators>
+void call_all_directly(torch::Library& aten) {
+  (call_directly<Operators>(aten), ...);
+}
+
+inline void call_common_operators_directly(torch::Library& aten) {
+  using namespace at::_ops;
+  call_all_directly<conv1d, conv2d, conv3d, conv_transpose2d_input, linear, addmm, mm, bmm, baddbmm, matmul, relu, gelu,
+                    at::_ops::tanh, sigmoid, leaky_relu, at::_ops::exp, neg, add_Tensor, sub_Tensor, mul_Tensor,
+                    div_Tensor>(aten);
+  call_all_directly<add_Scalar, mul_Scalar, div_Scalar, pow_Tensor_Scalar, mean, mean_dim, sum, sum_dim_IntList,
+                    softmax_int, log_softmax_int, layer_norm, batch_norm, dropout, embedding, max_pool2d, avg_pool2d,
+                    adaptive_avg_pool2d, scaled_dot_product_attention, index_select, scatter_add>(aten);
+  call_all_directly<cross_entropy_loss, nll_loss, nll_loss_nd, mse_loss, binary_cross_entropy_with_logits,
+                    flatten_using_ints, view, reshape, t, transpose_int, permute, unsqueeze, squeeze_dim, select_int,
+                    slice_Tensor, expand, contiguous, relu_, add__Tensor, add__Scalar, mul__Tensor, dropout_>(aten);
+}
+
+}  // namespace comp::libtorch::detail

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// The autograd nodes that one operator made, and code to run before and after each of them in the backward. Gradients
+// pass through unchanged.
+#pragma once
+
+#include <ATen/SequenceNumber.h>
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <comp_libtorch/support/tensors.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+class before_node final : public torch::autograd::FunctionPreHook {
+ public:
+  explicit before_node(std::function<void()> run) : run_{std::move(run)} {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+    run_();
+    return gradients;
+  }
+
+ private:
+  std::function<void()> run_;
+};
+
+class after_node final : public torch::autograd::FunctionPostHook {
+ public:
+  explicit after_node(std::function<void()> run) : run_{std::move(run)} {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gives,
+                                            const torch::autograd::variable_list& /*got*/) override {
+    run_();
+    return gives;
+  }
+
+ private:
+  std::function<void()> run_;
+};
+
+/// Nodes carry the number of their making, per thread: those of a call lie between two readings of the counter, which
+/// leaves out its inputs' nodes, casts made before it, and parameters.
+class node_span {
+ public:
+  node_span() : first_{at::sequence_number::peek()} {}
+
+  /// Calls f(node) for each node made since, as far as the last `results` values of the stack lead to it.
+  template <class F>
+  void for_each(const torch::jit::Stack& stack, std::size_t results, F&& f) const {
+    const std::uint64_t end = at::sequence_number::peek();
+    if (end == first_) return;
+    std::vector<torch::autograd::Node*> open;
+    for_each_tensor(stack, results, [&](const at::Tensor& tensor, std::size_t, int) {
+      if (tensor.requires_grad()) open.push_back(tensor.grad_fn().get());
+    });
+    std::unordered_set<torch::autograd::Node*> seen;
+    while (!open.empty()) {
+      torch::autograd::Node* node = open.back();
+      open.pop_back();
+      if (node == nullptr || node->sequence_nr() < first_ || node->sequence_nr() >= end) continue;
+      if (!seen.insert(node).second) continue;
+      for (const auto& edge : node->next_edges()) open.push_back(edge.function.get());
+      f(*node);
+    }
+  }
+
+ private:
+  std::uint64_t first_;
+};
+
+}  // namespace comp::libtorch::detail

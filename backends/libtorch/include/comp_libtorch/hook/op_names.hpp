@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of operators: the module whose parameters an operator reads, and what it does: "features.0.conv2d". An operator
+// without parameters takes the scope of the tensor that it reads first: "features.0.relu". The n-th of one name gets
+// "_n". So the same forward gives the same names, and one with fewer operators the same names for those it has.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/UndefinedTensorImpl.h>
+#include <c10/util/intrusive_ptr.h>
+
+#include <algorithm>
+#include <comp_libtorch/hook/op_traits.hpp>
+#include <comp_libtorch/support/tensors.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch {
+
+namespace detail {
+inline thread_local std::vector<std::string> scope_tags;
+}
+
+/// A tag of the user's own on the operators of a block of code: { scope s{"attention"}; ... }
+class scope {
+ public:
+  explicit scope(std::string tag) { detail::scope_tags.push_back(std::move(tag)); }
+  ~scope() { detail::scope_tags.pop_back(); }
+  scope(const scope&) = delete;
+  scope& operator=(const scope&) = delete;
+};
+
+namespace detail {
+
+/// Keeps the address of a tensor from being given to another one, not its memory.
+using tensor_address = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+inline tensor_address address_of(const at::Tensor& tensor) { return tensor_address{tensor.getIntrusivePtr()}; }
+
+/// "encoder.layers.0.linear1" -> {"encoder", "layers.0", "linear1"}: a number belongs to what it counts.
+inline std::vector<std::string> scopes_of(std::string_view path) {
+  std::vector<std::string> scopes;
+  while (!path.empty()) {
+    const std::string_view part = path.substr(0, path.find('.'));
+    const bool number = std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
+    if (number && !scopes.empty()) {
+      scopes.back().append(".").append(part);
+    } else {
+      scopes.emplace_back(part);
+    }
+    path.remove_prefix(std::min(path.size(), part.size() + 1));
+  }
+  return scopes;
+}
+
+/// The parameters of the user's modules.
+class parameter_names {
+ public:
+  void add(const at::Tensor& parameter, std::string name) {
+    if (parameter.defined())
+      names_.insert_or_assign(parameter.unsafeGetTensorImpl(), entry{address_of(parameter), std::move(name)});
+  }
+  bool empty() const { return names_.empty(); }
+  /// Null for a tensor that no module has.
+  const std::string* find(const at::Tensor& tensor) const {
+    const auto at = names_.find(tensor.unsafeGetTensorImpl());
+    return at == names_.end() ? nullptr : &at->second.name;
+  }
+
+ private:
+  struct entry {
+    tensor_address keep;
+    std::string name;
+  };
+  std::unordered_map<const c10::TensorImpl*, entry> names_;
+};
+
+/// Names the operators of one forward, in the order of their calls.
+class op_names {
+ public:
+  explicit op_names(const parameter_names& parameters) : parameters_{&parameters} {}
+
+  struct named {
+    std::string name;
+    std::uint32_t scope = 0;
+    bool of_parameters = false;  // made of parameters only: a transposed weight
+  };
+
+  /// The name of the operator that is about to run with the arguments on `stack`.
+  named next(const op_traits& op, const torch::jit::Stack& stack) {
+    const mark *first = nullptr, *of_module = nullptr;
+    bool any = false, only_parameters = true;
+    for_each_tensor(stack, op.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
+      any = true;
+      const mark* seen = find(tensor);
+      only_parameters = only_parameters && seen != nullptr && seen->of_parameters;
+      if (seen == nullptr) return;
+      if (first == nullptr) first = seen;
+      if (seen->of_parameters && of_module == nullptr) of_module = seen;
+    });
+    const mark* decides = of_module != nullptr ? of_module : first;
+    const std::uint32_t scope = tagged(decides == nullptr ? 0 : decides->scope, of_module != nullptr);
+    const std::string& path = scopes_[scope];
+    return {numbered(path.empty() ? op.word : path + "." + op.word), scope, any && only_parameters};
+  }
+  void gave(const named& op, const at::Tensor& result) {
+    marks_.insert_or_assign(result.unsafeGetTensorImpl(), mark{address_of(result), op.scope, op.of_parameters});
+  }
+  /// Whoever reads `made` reads `source`.
+  void stands_for(const at::Tensor& made, const at::Tensor& source) {
+    const mark* seen = find(source);
+    if (seen == nullptr) return;
+    marks_.insert_or_assign(made.unsafeGetTensorImpl(), mark{address_of(made), seen->scope, seen->of_parameters});
+  }
+  /// How often each name was given; putting it back forgets the names given since.
+  using counts = std::unordered_map<std::string, std::uint32_t>;
+  const counts& given() const { return counts_; }
+  void forget_since(counts before) { counts_ = std::move(before); }
+  const std::string& path(std::uint32_t scope) const { return scopes_[scope]; }
+  /// True for parameters, and for what was made of parameters only.
+  bool is_of_parameters(const at::Tensor& tensor) {
+    const mark* seen = find(tensor);
+    return seen != nullptr && seen->of_parameters;
+  }
+
+ private:
+  struct mark {
+    tensor_address keep;
+    std::uint32_t scope = 0;
+    bool of_parameters = false;
+  };
+
+  const mark* find(const at::Tensor& tensor) {
+    if (const auto known = marks_.find(tensor.unsafeGetTensorImpl()); known != marks_.end()) return &known->second;
+    const std::string* name = parameters_->find(tensor);
+    if (name == nullptr) return nullptr;
+    const auto dot = name->rfind('.');
+    const std::uint32_t scope = scope_number(dot == std::string::npos ? std::string{} : name->substr(0, dot));
+    return &marks_.emplace(tensor.unsafeGetTensorImpl(), mark{address_of(tensor), scope, true}).first->second;
+  }
+  std::uint32_t scope_number(const std::string& path) {
+    const auto [at, added] = numbers_.emplace(path, scopes_.size());
+    if (added) scopes_.push_back(path);
+    return at->second;
+  }
+  /// The user's tags go before the module; without a module they are the scope.
+  std::uint32_t tagged(std::uint32_t scope, bool from_module) {
+    if (scope_tags.empty()) return scope;
+    std::string path;
+    for (const std::string& tag : scope_tags) path += path.empty() ? tag : "." + tag;
+    if (from_module && !scopes_[scope].empty()) path += "." + scopes_[scope];
+    return scope_number(path);
+  }
+  std::string numbered(std::string name) {
+    const std::uint32_t before = counts_[name]++;
+    if (before == 0) return name;
+    return numbered(name + "_" + std::to_string(before + 1));  // unless an operator has that very name
+  }
+
+  const parameter_names* parameters_;
+  std::unordered_map<const c10::TensorImpl*, mark> marks_;
+  std::vector<std::string> scopes_ = {""};
+  std::unordered_map<std::string, std::uint32_t> numbers_ = {{"", 0}};
+  counts counts_;
+};
+
+}  // namespace detail
+}  // namespace comp::libtorch

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What listens to the operators of one life of a region, and what it leaves behind when it ends.
+#pragma once
+
+#include <ATen/autocast_mode.h>
+
+#include <comp/core/error.hpp>
+#include <comp_libtorch/hook/autocast_guard.hpp>
+#include <comp_libtorch/hook/dispatch_key.hpp>
+#include <cstddef>
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace comp::libtorch {
+
+/// Where forwards left the recorded sequence.
+struct program_problems {
+  std::size_t mismatches = 0;   // regions that went on in FP32
+  std::size_t ended_early = 0;  // regions with fewer operators than recorded
+  std::string first = {};       // the first of them, in words
+};
+
+namespace detail {
+
+class session : public listener {
+ public:
+  explicit session(at::DeviceType device)
+      : device_{device}, autocast_{at::autocast::get_autocast_dispatch_key_from_device_type(device)} {}
+  virtual ~session() = default;
+  /// The region begins on this thread. Returns: whether operators are to be told.
+  virtual bool begin() { return true; }
+  /// The region ends; `abandoned`: by an exception.
+  virtual void end(bool abandoned) noexcept = 0;
+
+  /// Throws: `error` while LibTorch's own autocast is on for the device.
+  void require_no_autocast() const {
+    if (c10::impl::tls_local_dispatch_key_set().excluded_.has(autocast_)) return;
+    throw error{
+        fmt::format("LibTorch's autocast is on for {} in a region of comp (it would cast what the plan has cast): "
+                    "switch it off, the plan alone decides precisions",
+                    c10::DeviceTypeName(device_, true))};
+  }
+  at::DeviceType device() const { return device_; }
+
+ private:
+  at::DeviceType device_;
+  c10::DispatchKey autocast_;
+};
+
+/// A region that LibTorch's own autocast runs, and nothing of comp's.
+class autocast_session final : public session {
+ public:
+  autocast_session(at::DeviceType device, at::ScalarType low) : session{device}, low_{low} {}
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack& stack) override {
+    op.callBoxed(stack);
+  }
+  bool begin() override {
+    on_.emplace(device(), low_);
+    return false;
+  }
+  void end(bool /*abandoned*/) noexcept override { on_.reset(); }
+
+ private:
+  at::ScalarType low_;
+  std::optional<autocast_guard> on_;
+};
+
+/// Collects problems from the regions of several threads.
+class problem_list {
+ public:
+  void mismatch(std::string what) {
+    const std::lock_guard only_one{mutex_};
+    ++all_.mismatches;
+    if (all_.first.empty()) all_.first = std::move(what);
+  }
+  void ended_early(std::string what) {
+    const std::lock_guard only_one{mutex_};
+    ++all_.ended_early;
+    if (all_.first.empty()) all_.first = std::move(what);
+  }
+  program_problems get() const {
+    const std::lock_guard only_one{mutex_};
+    return all_;
+  }
+  void clear() {
+    const std::lock_guard only_one{mutex_};
+    all_ = {};
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  program_problems all_;
+};
+
+}  // namespace detail
+}  // namespace comp::libtorch

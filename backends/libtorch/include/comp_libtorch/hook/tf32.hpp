@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// TensorFloat-32 for one operator: inputs stay FP32, products and convolutions round them to 10 fraction bits. The
+// switch is process-wide in LibTorch, so it is put back at once. The nodes that the operator made switch it on for
+// themselves in the backward; a node that throws there leaves it on. FP32 operators run as the process has it set:
+// LibTorch's own default lets convolutions use TF32, not matrix products.
+#pragma once
+
+#include <ATen/Context.h>
+
+#include <comp_libtorch/hook/node_hooks.hpp>
+#include <cstddef>
+#include <memory>
+#include <optional>
+
+namespace comp::libtorch::detail {
+
+class tf32_guard {
+ public:
+  tf32_guard() : products_{at::globalContext().allowTF32CuBLAS()}, convolutions_{at::globalContext().allowTF32CuDNN()} {
+    set(true, true);
+  }
+  ~tf32_guard() { set(products_, convolutions_); }
+  tf32_guard(const tf32_guard&) = delete;
+  tf32_guard& operator=(const tf32_guard&) = delete;
+
+ private:
+  static void set(bool products, bool convolutions) {
+    at::globalContext().setAllowTF32CuBLAS(products);
+    at::globalContext().setAllowTF32CuDNN(convolutions);
+  }
+  bool products_;
+  bool convolutions_;
+};
+
+/// Runs `call`, an operator whose results come to lie on top of the stack.
+template <class Call>
+void with_tf32(const torch::jit::Stack& stack, std::size_t results, Call&& call) {
+  const node_span nodes;
+  {
+    const tf32_guard on;
+    call();
+  }
+  nodes.for_each(stack, results, [](torch::autograd::Node& node) {
+    auto on = std::make_shared<std::optional<tf32_guard>>();
+    node.add_pre_hook(std::make_unique<before_node>([on] { on->emplace(); }));
+    node.add_post_hook(std::make_unique<after_node>([on] { on->reset(); }));
+  });
+}
+
+}  // namespace comp::libtorch::detail

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Recomputation: a part of a forward keeps its inputs only, and is run again in the backward, in the precisions that it
+// was run in: by the plan of the region that it is in, or by LibTorch's autocast.
+//   x = comp::libtorch::checkpoint([&](const at::Tensor& h) { return block->forward(h); }, x);
+// A torch::autograd::Function of the user's own that does so runs in FP32 both times: what a Function does inside is
+// not the plan's. As everywhere, what a part does beside its result it does twice (running statistics of a norm).
+#pragma once
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/util/ScopeExit.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/functions/utils.h>
+
+#include <algorithm>
+#include <comp_libtorch/hook/autocast_guard.hpp>
+#include <comp_libtorch/hook/cast.hpp>
+#include <comp_libtorch/hook/listener.hpp>
+#include <comp_libtorch/hook/region.hpp>
+#include <comp_libtorch/support/generators.hpp>
+#include <comp_libtorch/support/tensors.hpp>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch {
+
+namespace detail {
+
+using checkpointed_work = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
+
+/// How a part of a forward is run: what must be the same when it is run again.
+class run_conditions {
+ public:
+  explicit run_conditions(c10::Device device)
+      : device_{device},
+        resume_{listening == nullptr ? resumption{} : listening->from_here()},
+        random_{generator_states::save(device)} {
+    if (at::autocast::is_autocast_enabled(device.type())) autocast_ = at::autocast::get_autocast_dtype(device.type());
+  }
+
+  /// Under them, and with the random numbers of then; those of now go on afterwards.
+  at::Tensor again(const checkpointed_work& work, const std::vector<at::Tensor>& inputs) const {
+    const auto now = generator_states::save(device_);
+    const auto go_on = c10::make_scope_exit([&] { now.restore(device_); });
+    random_.restore(device_);
+    std::optional<autocast_guard> autocast;
+    if (autocast_) autocast.emplace(device_.type(), *autocast_);
+    std::optional<region> on;
+    if (resume_) on.emplace(resume_());
+    return work(inputs);
+  }
+
+ private:
+  c10::Device device_;
+  resumption resume_;
+  generator_states random_;
+  std::optional<at::ScalarType> autocast_;
+};
+
+struct checkpoint_node final : torch::autograd::Node {
+  checkpointed_work work;
+  std::vector<at::Tensor> inputs;
+  std::vector<std::uint32_t> versions;
+  std::optional<run_conditions> conditions;
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
+    require<error>(work != nullptr,
+                   "a second backward through a checkpoint (what it needs was freed by the first): keep it with "
+                   "retain_graph");
+    if (!gradients.front().defined()) return torch::autograd::variable_list(inputs.size());
+    const at::AutoGradMode with_gradients{true};
+    std::vector<at::Tensor> given;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      require<error>(version(*inputs[i].unsafeGetTensorImpl()) == versions[i],
+                     "input {} of a checkpoint was written in place since (it would be run again on other values): "
+                     "write to a copy",
+                     i);
+      given.push_back(inputs[i].detach().requires_grad_(inputs[i].requires_grad()));
+    }
+    const at::Tensor result = conditions->again(work, given);
+    if (result.requires_grad()) torch::autograd::backward({result}, {gradients.front()});
+    torch::autograd::variable_list found;
+    for (const at::Tensor& input : given) found.push_back(input.grad());
+    return found;
+  }
+  void release_variables() override {
+    work = nullptr;
+    inputs.clear();
+    conditions.reset();
+  }
+  std::string name() const override { return "comp::checkpoint"; }
+};
+
+/// `result` as a tensor of its own, so that it can have a node.
+inline at::Tensor own(at::Tensor result, const std::vector<at::Tensor>& inputs) {
+  const bool passed = std::ranges::any_of(inputs, [&](const at::Tensor& input) { return input.is_same(result); });
+  return passed || result.requires_grad() || result.is_view() ? result.detach() : result;
+}
+
+inline at::Tensor checkpointed(checkpointed_work work, std::vector<at::Tensor> inputs) {
+  if (!at::GradMode::is_enabled()) return work(inputs);
+  const c10::Device device = inputs.empty() ? c10::Device{at::kCPU} : inputs.front().device();
+  auto node = make_node<checkpoint_node>();
+  node->conditions.emplace(device);
+  at::Tensor result;
+  {
+    const at::NoGradGuard no_gradients;
+    const auto outer = std::exchange(in_checkpoint, true);
+    const auto leave = c10::make_scope_exit([&] { in_checkpoint = outer; });
+    result = own(work(inputs), inputs);
+  }
+  for (const at::Tensor& input : inputs) {
+    node->add_next_edge(input.requires_grad() ? torch::autograd::impl::gradient_edge(input) : torch::autograd::Edge{});
+    node->versions.push_back(version(*input.unsafeGetTensorImpl()));
+  }
+  node->work = std::move(work);
+  node->inputs = std::move(inputs);
+  torch::autograd::set_history(result, node);
+  return result;
+}
+
+}  // namespace detail
+
+/// Runs `work` on `inputs` and keeps nothing that its backward needs: that runs it again, on the same inputs and random
+/// numbers. Returns: what `work` returns, a floating tensor. Gradients reach `inputs` (tensors that are defined) and
+/// every parameter that `work` reads; torch::autograd::grad for those parameters does not (call backward()). Throws:
+/// `error` in the backward where an input was written meanwhile, or the plan of the region has changed.
+template <class F, std::convertible_to<at::Tensor>... Inputs>
+requires std::invocable<F&, const Inputs&...> at::Tensor checkpoint(F work, const Inputs&... inputs) {
+  const auto call = [work = std::move(work)](const std::vector<at::Tensor>& given) mutable {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) { return at::Tensor{work(given[I]...)}; }
+    (std::index_sequence_for<Inputs...>{});
+  };
+  return detail::checkpointed(call, {inputs...});
+}
+
+}  // namespace comp::libtorch

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the operators of a region by the instructions of a plan, in step with the recorded sequence: per operator one
+// comparison and a look at the formats of the arguments that may need a cast.
+#pragma once
+
+#include <c10/util/ScopeExit.h>
+
+#include <comp/core/op_graph.hpp>
+#include <comp_libtorch/hook/casting.hpp>
+#include <comp_libtorch/hook/composite.hpp>
+#include <comp_libtorch/hook/session.hpp>
+#include <comp_libtorch/hook/tf32.hpp>
+#include <comp_libtorch/plan/instructions.hpp>
+#include <comp_libtorch/plan/profiler.hpp>
+#include <comp_libtorch/plan/sensitivity.hpp>
+#include <comp_libtorch/plan/settings.hpp>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+/// What executors of one segment share.
+struct executor_context {
+  const op_graph* graph;
+  const program_settings* settings;
+  low_weights* weights;
+  problem_list* problems;
+  std::string_view segment;
+  operator_errors* errors;          // null, or what operators are compared by; the plan is FP32 then
+  plan* seen = nullptr;             // null, or what LibTorch's autocast, which is on then, gives each operator
+  precision low = precision::fp32;  // of that autocast
+  bool keeps_weights = false;       // program_settings::weights, unless several threads run the program
+};
+
+class executor final : public session {
+ public:
+  /// `life`: null, or where times go.
+  executor(const executor_context& context, std::shared_ptr<const code> program, std::shared_ptr<profiled_life> life)
+      : session{context.settings->device.type()},
+        context_{context},
+        code_{std::move(program)},
+        shared_(code_->shared),
+        life_{std::move(life)} {}
+
+  resumption from_here() const override {
+    if (lost_) return {};
+    return [context = context_, program = std::weak_ptr{code_}, life = life_, next = next_,
+            segment = std::string{context_.segment}]() -> std::unique_ptr<session> {
+      const auto same = program.lock();
+      require<error>(
+          same != nullptr,
+          "a checkpoint of region \"{}\" is to be run again, and the plan has changed since (it would not be "
+          "what was run): call backward() before the plan changes",
+          segment);
+      auto again = std::make_unique<executor>(context, same, life);
+      again->next_ = next;
+      again->is_again_ = true;
+      return again;
+    };
+  }
+
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
+    if (!is_next(op) && !find_in_composite(op)) return leave(op, stack);
+    if (context_.seen == nullptr) require_no_autocast();
+    const instruction& now = code_->instructions[next_++];
+    if (now.opens) return open(now, keys, stack);
+    if (context_.seen != nullptr) return run_seen(now, stack);
+    if (life_ != nullptr) return run_watched(now, stack);
+    if (context_.errors != nullptr && (*context_.graph)[now.index].choosable && !in_checkpoint) {
+      return context_.errors->run(op, now.index, stack);
+    }
+    if (now.slots != 0) cast_inputs(now, stack);
+    if (now.unusual) return run_unusual(now, stack);
+    op.callBoxed(stack);
+  }
+
+  bool called_directly(const c10::OperatorHandle& op, const at::Tensor* const* tensors, at::Tensor* made) override {
+    if (!is_next(op) || life_ != nullptr || context_.errors != nullptr || context_.seen != nullptr) return false;
+    const instruction& now = code_->instructions[next_];
+    if (now.unusual || now.lists || now.opens) return false;
+    require_no_autocast();
+    ++next_;
+    const cast_slot* slot = code_->slots.data() + now.first_slot;
+    for (const cast_slot* last = slot + now.slots; slot != last; ++slot) {
+      const at::Tensor* tensor = tensors[slot->argument];
+      if (tensor == nullptr || !wants_cast(*tensor->unsafeGetTensorImpl(), now)) continue;
+      made[slot->argument] = cast_slot_of(now, *slot, *tensor);
+    }
+    return true;
+  }
+
+  bool begin() override {
+    if (context_.seen != nullptr) autocast_.emplace(device(), scalar_type(context_.low));
+    context_.weights->begin_region();
+    return true;
+  }
+
+  void end(bool abandoned) noexcept override {
+    autocast_.reset();
+    context_.weights->end_region();
+    if (abandoned || lost_ || is_again_ || next_ == code_->instructions.size()) return;
+    try {
+      context_.problems->ended_early(fmt::format("region \"{}\" ended after {} of {} operators, before {}",
+                                                 context_.segment, next_, code_->instructions.size(), expected()));
+    } catch (...) {  // out of memory for the text: the region ends all the same
+    }
+  }
+
+ private:
+  bool is_next(const c10::OperatorHandle& op) const {
+    const std::size_t end = composite_.empty() ? code_->instructions.size() : composite_.end;
+    return next_ < end && code_->instructions[next_].op == op;
+  }
+
+  /// Runs a composite by the instructions of the operators that it is made of.
+  void open(const instruction& composite, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
+    const auto outer = std::exchange(composite_, {next_, composite.end});
+    const auto done = c10::make_scope_exit([&] {
+      composite_ = outer;
+      next_ = composite.end;
+    });
+    if (composite.uniform && context_.seen == nullptr)
+      cast_read(stack, traits(composite.op), at::kFloat, device(), true);
+    call_opened(composite.op, keys, stack);
+  }
+
+  /// A composite may be made of other operators than when it was recorded (a longer sequence, another kernel for
+  /// another format): each then runs as the next of its kind in it. Returns: false where there is none.
+  bool find_in_composite(const c10::OperatorHandle& op) {
+    const auto [first, end] = composite_;
+    for (std::size_t tried = 0, at = next_; tried < end - first; ++tried, ++at) {
+      if (at >= end) at = first;
+      if (code_->instructions[at].op == op) {
+        next_ = at;
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// A cast that other operators of the forward read too.
+  struct shared_cast {
+    at::Tensor source;
+    at::Tensor made;
+    std::uint32_t source_version = 0;
+    std::uint32_t made_version = 0;
+
+    bool is_of(const at::Tensor& tensor) const {
+      return source.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl() && made.defined() &&
+             source_version == version(*tensor.unsafeGetTensorImpl()) &&
+             made_version == version(*made.unsafeGetTensorImpl()) &&
+             (made.requires_grad() || !tensor.requires_grad() || !at::GradMode::is_enabled()) &&
+             (!made.is_inference() || c10::InferenceMode::is_enabled());
+    }
+  };
+
+  void cast_inputs(const instruction& now, torch::jit::Stack& stack) {
+    const std::size_t first = stack.size() - now.arguments;
+    const cast_slot* slot = code_->slots.data() + now.first_slot;
+    if (now.lists) return cast_lists(now, stack, first);
+    for (const cast_slot* end = slot + now.slots; slot != end; ++slot) {
+      at::IValue& value = stack[first + slot->argument];
+      if (!value.isTensor() || !wants_cast(*value.unsafeToTensorImpl(), now)) continue;
+      value = cast_slot_of(now, *slot, value.toTensor());
+    }
+  }
+
+  void cast_lists(const instruction& now, torch::jit::Stack& stack, std::size_t first) {
+    for (std::size_t s = now.first_slot; s < now.first_slot + now.slots; ++s) {
+      const cast_slot& slot = code_->slots[s];
+      at::IValue& value = stack[first + slot.argument];
+      if (slot.element < 0) {
+        if (value.isTensor() && wants_cast(*value.unsafeToTensorImpl(), now))
+          value = cast_slot_of(now, slot, value.toTensor());
+        continue;
+      }
+      if (!value.isTensorList()) continue;
+      c10::List<at::Tensor> list = value.toTensorList().copy();  // the caller's own list stays as it is
+      std::size_t last = s;
+      while (last + 1 < now.first_slot + now.slots && code_->slots[last + 1].argument == slot.argument) ++last;
+      for (; s <= last; ++s) {
+        const cast_slot& each = code_->slots[s];
+        const auto element = static_cast<std::size_t>(each.element);
+        if (element >= list.size()) continue;
+        const at::Tensor tensor = list.get(element);
+        if (tensor.defined() && wants_cast(*tensor.unsafeGetTensorImpl(), now))
+          list.set(element, cast_slot_of(now, each, tensor));
+      }
+      --s;
+      value = std::move(list);
+    }
+  }
+
+  bool wants_cast(const at::TensorImpl& tensor, const instruction& now) const {
+    const at::ScalarType type = c10::typeMetaToScalarType(tensor.dtype());
+    if (type == now.target && now.layout == at::MemoryFormat::Preserve) return false;
+    return is_plannable(type) && tensor.device_type() == device();
+  }
+
+  at::Tensor cast_slot_of(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
+    if (slot.weight >= 0) {
+      return context_.weights->get(slot.weight, tensor, context_.keeps_weights);
+    }
+    if (slot.shared < 0) return cast(tensor, now.target, layout(now, slot, tensor));
+    shared_cast& shared = shared_[static_cast<std::size_t>(slot.shared)];
+    if (!shared.is_of(tensor)) {
+      shared.made = cast(tensor, now.target, layout(now, slot, tensor));
+      shared.source = tensor;
+      shared.source_version = version(*tensor.unsafeGetTensorImpl());
+      shared.made_version = version(*shared.made.unsafeGetTensorImpl());
+    }
+    if (!slot.last_use) return shared.made;
+    shared.source.reset();
+    return std::exchange(shared.made, {});
+  }
+
+  static at::MemoryFormat layout(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
+    const bool image = slot.argument < 2 && tensor.dim() == (now.layout == at::MemoryFormat::ChannelsLast3d ? 5 : 4);
+    return image ? now.layout : at::MemoryFormat::Preserve;
+  }
+
+  /// LibTorch's autocast runs it; what it gives says what it computed in.
+  void run_seen(const instruction& now, torch::jit::Stack& stack) const {
+    now.op.callBoxed(stack);
+    if (!(*context_.graph)[now.index].choosable) return;
+    bool low = false, full = false;
+    for_each_tensor(stack, now.op.schema().returns().size(), [&](const at::Tensor& t, std::size_t, int) {
+      if (is_eligible(t, device())) (t.scalar_type() == scalar_type(context_.low) ? low : full) = true;
+    });
+    (*context_.seen)[now.index] = low && !full ? context_.low : precision::fp32;
+  }
+
+  void run_watched(const instruction& now, torch::jit::Stack& stack) {
+    const moment start{life_->device()};
+    if (now.slots != 0) cast_inputs(now, stack);
+    if (now.slots != 0) life_->add_cast(start, moment{life_->device()});
+    profiled(life_, now.index, stack, now.op.schema().returns().size(), [&] { run_unusual(now, stack); });
+  }
+
+  void run_unusual(const instruction& now, torch::jit::Stack& stack) const {
+    if (now.follows_written) follow_written(stack, traits(now.op), device());
+    if (now.wants_view) make_viewable(stack);
+    if (now.wants_contiguous) make_contiguous(stack, now.arguments, device());
+    if (now.tf32) {
+      with_tf32(stack, now.op.schema().returns().size(), [&] { now.op.callBoxed(stack); });
+    } else {
+      now.op.callBoxed(stack);
+    }
+    if (now.hands_on_fp32) hand_on_fp32(now.op, stack, device());
+  }
+
+  /// The forward has left the recorded sequence.
+  void leave(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    if (!is_again_) require_no_backward();
+    if (context_.seen == nullptr) require_no_autocast();
+    const op_traits& known = traits(op);
+    if (!lost_ && composite_.empty()) {
+      lost_ = true;
+      std::string what = difference(known);
+      if (context_.settings->otherwise == on_mismatch::error) throw error{what};
+      context_.problems->mismatch(std::move(what));
+    }
+    if (context_.seen == nullptr) cast_to_fp32(stack, known, device());
+    op.callBoxed(stack);
+  }
+
+  std::string difference(const op_traits& seen) const {
+    const bool over = next_ >= code_->instructions.size();
+    const std::string recorded = over ? std::string{"nothing: it was the last"} : expected();
+    return fmt::format(
+        "operator {} of region \"{}\" is {}, recorded was {} (a plan goes by the recorded sequence; it changes where a "
+        "forward depends on its data or mode, or where backward() is called in the region): keep the forward the same "
+        "from step to step, evaluate under program::evaluate(), or set on_mismatch::fp32",
+        next_, context_.segment, seen.kind, recorded);
+  }
+
+  /// The next recorded operator, in words.
+  std::string expected() const {
+    const instruction& now = code_->instructions[next_];
+    if (now.opens) return traits(now.op).kind;
+    const op_info& op = (*context_.graph)[now.index];
+    return fmt::format("{} (\"{}\")", op.kind, op.name);
+  }
+
+  /// Instructions of the innermost composite that is running; none: empty.
+  struct range {
+    std::size_t first = 0, end = 0;
+    bool empty() const { return first == end; }
+  };
+
+  executor_context context_;
+  std::shared_ptr<const code> code_;
+  std::vector<shared_cast> shared_;
+  std::shared_ptr<profiled_life> life_;
+  std::optional<autocast_guard> autocast_;
+  std::size_t next_ = 0;
+  range composite_ = {};
+  bool lost_ = false;
+  bool is_again_ = false;  // a part of a forward, in its backward
+};
+
+}  // namespace comp::libtorch::detail

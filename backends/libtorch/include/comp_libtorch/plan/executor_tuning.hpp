@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chooses how a plan is run by measuring it: weights cast in each step or kept in low precision, images as they are or
+// channels-last. Each choice is timed in turns against the default, and taken only when its 95% interval says faster.
+// Plan files carry what was found.
+// When that is done: docs/decisions.md, "The executor's choices". Not here: what the choices mean (settings.hpp).
+#pragma once
+
+#include <algorithm>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/core/statistics.hpp>
+#include <comp/files/plan_file.hpp>
+#include <comp_libtorch/plan/settings.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch {
+
+struct executor_choice {
+  weight_casts weights = weight_casts::cast;
+  memory_format images = memory_format::as_is;
+  friend bool operator==(const executor_choice&, const executor_choice&) = default;
+};
+
+/// What was measured: how many times as fast the other choice was; NaN where it was not tried.
+struct tuned_choice {
+  executor_choice choice = {};
+  paired_speedup keeping = {};
+  paired_speedup channels_last = {};
+};
+
+struct tuning_settings {
+  std::size_t rounds = 7;        // at least; each a batch to get used to a choice and a batch that is timed, of both
+  std::size_t most_rounds = 28;  // while the interval says neither faster nor slower
+  double most_seconds = 60;      // of one choice, beyond `rounds`
+  double alike = 0.01;           // an interval within 1 +- this is clear, too: it does not matter
+  std::int64_t shortest_epoch = 150;  // [batches]: with fewer, measuring costs more than it can give back in a search
+  std::int64_t trained_with = 500;    // [batches] in a row: then a plan is measured itself, whatever its like said
+  double hopeless = 1.5;              // times FP32's batch: a plan that is slower is not worth measuring
+};
+
+namespace detail {
+
+inline bool lowers(const op_graph& graph, const plan& p, std::string_view part_of_kind) {
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (is_low(p[i]) && graph[i].kind.find(part_of_kind) != std::string::npos) return true;
+  }
+  return false;
+}
+
+/// The low precision that most operators of `p` have; nothing for FP32. Plans that share it are alike in what pays.
+inline std::optional<precision> prevailing(const plan& p) {
+  std::map<precision, std::size_t> counts;
+  for (const precision each : p) {
+    if (traits(each).bytes < 4) ++counts[each];
+  }
+  const auto most = std::ranges::max_element(counts, {}, [](const auto& entry) { return entry.second; });
+  return most == counts.end() ? std::nullopt : std::optional{most->first};
+}
+
+inline paired_speedup inverse(const paired_speedup& other) {
+  return {1 / other.ratio, {1 / other.bounds.high, 1 / other.bounds.low}};
+}
+
+}  // namespace detail
+
+/// Times choices against each other in turns, for one plan, by steps that somebody else runs: next() says how the next
+/// step is to be run, add() takes its seconds, until done(). A machine that others load makes times scatter: then there
+/// are more rounds, up to a limit, and what is still not clear stays as it was.
+class choice_measurement {
+ public:
+  choice_measurement(const op_graph& graph, const plan& p, const tuning_settings& settings)
+      : settings_{settings}, convolves_{detail::lowers(graph, p, "conv")}, other_{weight_casts::keep} {}
+
+  bool done() const { return stage_ == stage::done; }
+  executor_choice next() const { return times_other() ? other_ : found_.choice; }
+  void add(double seconds) {
+    spent_ += seconds;
+    if (step_ % 2 == 1) seconds_[times_other()].push_back(seconds);
+    if (++step_ < 4) return;
+    step_ = 0;
+    ++round_;
+    const paired_speedup so_far = compare_paired(seconds_[0], seconds_[1]);
+    if (is_enough(so_far)) conclude(so_far);
+  }
+  const tuned_choice& found() const { return found_; }
+
+ private:
+  enum class stage : std::uint8_t { weights, images, done };
+
+  /// Of the four steps of a round (two get used to a choice), in the order of the round.
+  bool times_other() const { return (step_ / 2 == 1) != (round_ % 2 == 1); }
+
+  /// Looked at after 1, 2, 4 times the least number of rounds: each look is a chance to be wrong.
+  bool is_enough(const paired_speedup& so_far) const {
+    if (round_ < settings_.rounds) return false;
+    if (round_ >= settings_.most_rounds || spent_ > settings_.most_seconds) return true;
+    std::size_t look = settings_.rounds;
+    while (look < round_) look *= 2;
+    const bool same = so_far.bounds.low >= 1 - settings_.alike && so_far.bounds.high <= 1 + settings_.alike;
+    return look == round_ && (so_far.clearly_faster() || so_far.clearly_slower() || same);
+  }
+
+  void conclude(const paired_speedup& measured) {
+    (stage_ == stage::weights ? found_.keeping : found_.channels_last) = measured;
+    if (measured.clearly_faster()) found_.choice = other_;
+    stage_ = stage_ == stage::weights && convolves_ ? stage::images : stage::done;
+    other_ = {found_.choice.weights, memory_format::channels_last};
+    round_ = 0;
+    spent_ = 0;
+    seconds_[0].clear();
+    seconds_[1].clear();
+  }
+
+  tuning_settings settings_;
+  bool convolves_;
+  executor_choice other_;  // that is timed against the best so far
+  tuned_choice found_ = {};
+  stage stage_ = stage::weights;
+  std::size_t round_ = 0, step_ = 0;
+  double spent_ = 0;
+  std::vector<double> seconds_[2] = {};
+};
+
+/// Measures the plan that is set. `use(choice)` switches; `batch()` trains a step and gives its seconds.
+template <class Use, class Batch>
+tuned_choice measured_choice(const op_graph& graph, const plan& p, const tuning_settings& settings, Use use,
+                             Batch batch) {
+  choice_measurement measurement{graph, p, settings};
+  while (!measurement.done()) {
+    use(measurement.next());
+    measurement.add(batch());
+  }
+  use(measurement.found().choice);
+  return measurement.found();
+}
+
+/// Choices as plan files have them.
+inline execution execution_of(const tuned_choice& tuned) {
+  const auto gain = [](bool taken, const paired_speedup& other) { return taken ? other : detail::inverse(other); };
+  const bool keeps = tuned.choice.weights == weight_casts::keep;
+  const bool last = tuned.choice.images == memory_format::channels_last;
+  return {{"weights", keeps ? "keep" : "cast", gain(keeps, tuned.keeping)},
+          {"images", last ? "channels_last" : "as_is", gain(last, tuned.channels_last)}};
+}
+
+/// The choices of a plan file that was found on a machine like `here`, in place of those in `to`. Returns: sentences on
+/// what was not taken.
+inline std::vector<std::string> apply(const loaded_plan& from, const hardware& here, tuned_choice& to) {
+  if (from.execution.empty()) return {};
+  if (from.made_for != here) {
+    return {
+        "how the plan is best run was measured on other hardware (what was faster there may be slower here): the "
+        "defaults are used; measure here with planned_choices::measured"};
+  }
+  std::vector<std::string> unknown;
+  for (const execution_choice& choice : from.execution) {
+    const auto is = [&](std::string_view name, std::string_view value) {
+      return choice.name == name && choice.value == value;
+    };
+    if (is("weights", "keep") || is("weights", "cast")) {
+      const bool keeps = choice.value == "keep";
+      to.choice.weights = keeps ? weight_casts::keep : weight_casts::cast;
+      to.keeping = keeps ? choice.gain : detail::inverse(choice.gain);
+    } else if (is("images", "channels_last") || is("images", "as_is")) {
+      const bool last = choice.value == "channels_last";
+      to.choice.images = last ? memory_format::channels_last : memory_format::as_is;
+      to.channels_last = last ? choice.gain : detail::inverse(choice.gain);
+    } else {
+      unknown.push_back(
+          fmt::format("the plan was run with {} = {} (this version of comp has no such choice): the default is used",
+                      in_quotes(choice.name), in_quotes(choice.value)));
+    }
+  }
+  return unknown;
+}
+
+/// Remembers what was measured, and says when to measure.
+class tuning_memory {
+ public:
+  explicit tuning_memory(tuning_settings settings) : settings_{settings} {}
+  const tuning_settings& settings() const { return settings_; }
+
+  /// What was found for `p`, else for its like; null: nothing.
+  const tuned_choice* of(const plan& p) const {
+    if (const auto own = exact_.find(p); own != exact_.end()) return &own->second;
+    const auto low = detail::prevailing(p);
+    const auto alike = low ? alike_.find(*low) : alike_.end();
+    return alike == alike_.end() ? nullptr : &alike->second;
+  }
+
+  /// True when `p` should be measured before it is run on.
+  bool wants(const plan& p, std::int64_t batches_per_epoch, std::int64_t batches_in_a_row) const {
+    const auto low = detail::prevailing(p);
+    if (!low || exact_.contains(p)) return false;
+    if (batches_in_a_row >= settings_.trained_with) return true;
+    return !alike_.contains(*low) && batches_per_epoch >= settings_.shortest_epoch;
+  }
+
+  void learn(const plan& p, const tuned_choice& found) {
+    exact_[p] = found;
+    if (const auto low = detail::prevailing(p)) alike_.try_emplace(*low, found);
+  }
+
+ private:
+  tuning_settings settings_;
+  std::map<plan, tuned_choice> exact_;
+  std::map<precision, tuned_choice> alike_;
+};
+
+}  // namespace comp::libtorch

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// A first forward that runs under a plan while it is recorded, operator by operator, so that it needs no more memory
+// than the later ones. What the operators after one will read is not known yet: a cast is shared only while somebody
+// else keeps it (autograd, for a backward), and copies of parameters until the region ends.
+#pragma once
+
+#include <comp/core/precision.hpp>
+#include <comp_libtorch/hook/casting.hpp>
+#include <comp_libtorch/hook/tf32.hpp>
+#include <comp_libtorch/plan/instructions.hpp>
+#include <comp_libtorch/plan/recording.hpp>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+struct first_choice {
+  precision chosen = precision::fp32;
+  bool hands_on_fp32 = false;
+};
+
+/// A plan for operators that are not known yet.
+struct first_plan {
+  /// Of operator `number` in the graph to be, as far as it is known before it has run. Throws to end the forward.
+  std::function<first_choice(std::size_t number, const op_info&)> choose = {};
+  std::optional<at::ScalarType> autocast = {};  // then LibTorch's own runs it all
+};
+
+/// Casts that somebody keeps anyway.
+class kept_casts {
+ public:
+  at::Tensor get(const at::Tensor& source, at::ScalarType type) {
+    std::vector<entry>& known = casts_[source.unsafeGetTensorImpl()];
+    std::erase_if(known, [](const entry& e) { return e.source.expired() || e.made.expired(); });
+    for (const entry& e : known) {
+      if (at::Tensor made{e.made.lock()}; made.scalar_type() == type && e.serves(made, source)) return made;
+    }
+    at::Tensor made = cast(source, type, at::MemoryFormat::Preserve);
+    known.push_back({address_of(source), address_of(made), version(*source.unsafeGetTensorImpl()),
+                     version(*made.unsafeGetTensorImpl())});
+    return made;
+  }
+
+ private:
+  struct entry {
+    tensor_address source, made;
+    std::uint32_t source_version, made_version;
+    bool serves(const at::Tensor& cast, const at::Tensor& from) const {
+      return source_version == version(*from.unsafeGetTensorImpl()) &&
+             made_version == version(*cast.unsafeGetTensorImpl()) &&
+             (cast.requires_grad() || !from.requires_grad() || !at::GradMode::is_enabled()) &&
+             (!cast.is_inference() || c10::InferenceMode::is_enabled());
+    }
+  };
+  std::unordered_map<const c10::TensorImpl*, std::vector<entry>> casts_;
+};
+
+/// Runs operators by what is known of them before the rest has come by.
+class first_run {
+ public:
+  explicit first_run(at::DeviceType device) : device_{device} {}
+
+  void operator()(const recorded_op& seen, const first_choice& choice, torch::jit::Stack& stack) {
+    const op_traits& known = traits(seen.op);
+    const bool computes = seen.role == op_role::choosable || seen.role == op_role::fp32;
+    const precision now = seen.role == op_role::choosable ? choice.chosen : precision::fp32;
+    if (computes) cast_inputs(seen, scalar_type(now), stack);
+    if (seen.role == op_role::writes && !known.pointwise && !seen.inputs.empty()) follow_written(stack, known, device_);
+    if (now == precision::tf32) {
+      with_tf32(stack, seen.op.schema().returns().size(), [&] { seen.op.callBoxed(stack); });
+    } else {
+      seen.op.callBoxed(stack);
+    }
+    if (choice.hands_on_fp32) hand_on_fp32(seen.op, stack, device_);
+  }
+
+ private:
+  void cast_inputs(const recorded_op& seen, at::ScalarType to, torch::jit::Stack& stack) {
+    const op_traits& known = traits(seen.op);
+    const std::size_t first = stack.size() - known.arguments.size();
+    for (const recorded_input& input : seen.inputs) {
+      at::IValue& value = stack[first + input.argument];
+      if (input.affine && keeps_affine(known, device_)) continue;
+      if (input.element < 0) {
+        value = converted(value.toTensor(), to, input.parameter >= 0);
+      } else if (value.isTensorList()) {
+        c10::List<at::Tensor> list = value.toTensorList().copy();  // the caller's own list stays as it is
+        const auto element = static_cast<std::size_t>(input.element);
+        list.set(element, converted(list.get(element), to, input.parameter >= 0));
+        value = std::move(list);
+      }
+    }
+  }
+  /// Copies of parameters live as long as the region, as in later forwards: so their gradients meet in them.
+  at::Tensor converted(const at::Tensor& tensor, at::ScalarType to, bool parameter) {
+    if (tensor.scalar_type() == to) return tensor;
+    at::Tensor made = casts_.get(tensor, to);
+    if (parameter) copies_.push_back(made);
+    return made;
+  }
+
+  at::DeviceType device_;
+  kept_casts casts_;
+  std::vector<at::Tensor> copies_;
+};
+
+/// An operator of a checkpoint, or a composite that was opened.
+struct checkpointed_call {
+  c10::OperatorHandle op;
+  std::optional<recorded_op> seen = {};
+  first_choice choice = {};
+  bool lost = false;  // behind an operator that was not the file's
+};
+inline void run_lost(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::DeviceType device) {
+  cast_to_fp32(stack, traits(op), device);
+  op.callBoxed(stack);
+}
+using checkpointed_calls = std::vector<checkpointed_call>;
+
+/// Runs a checkpoint of a first forward again, in the backward.
+class first_again final : public session {
+ public:
+  first_again(std::shared_ptr<const checkpointed_calls> calls, std::size_t next, at::DeviceType device)
+      : session{device}, calls_{std::move(calls)}, next_{next}, run_{device} {}
+
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
+    require<error>(
+        next_ < calls_->size() && (*calls_)[next_].op == op,
+        "a checkpoint that is run again calls {}, which it did not call then (it depends on what has changed "
+        "since): make it give the same for the same inputs",
+        traits(op).kind);
+    const checkpointed_call& then = (*calls_)[next_++];
+    if (then.seen) return run_(*then.seen, then.choice, stack);
+    if (then.lost) return run_lost(op, stack, device());
+    cast_read(stack, traits(op), at::kFloat, device(), true);
+    call_opened(op, keys, stack);
+  }
+  resumption from_here() const override { return of(calls_, next_, device()); }
+  void end(bool /*abandoned*/) noexcept override {}
+
+  static resumption of(std::shared_ptr<const checkpointed_calls> calls, std::size_t next, at::DeviceType device) {
+    return [calls = std::move(calls), next, device]() -> std::unique_ptr<session> {
+      return std::make_unique<first_again>(calls, next, device);
+    };
+  }
+
+ private:
+  std::shared_ptr<const checkpointed_calls> calls_;
+  std::size_t next_;
+  first_run run_;
+};
+
+/// A region that is recorded while `plan` runs it.
+class first_forward final : public recording_session {
+ public:
+  first_forward(std::shared_ptr<recording> to, std::string segment, at::DeviceType device,
+                std::shared_ptr<const first_plan> plan)
+      : recording_session{std::move(to), std::move(segment), device}, plan_{std::move(plan)}, run_{device} {}
+
+  bool begin() override {
+    if (plan_->autocast) autocast_.emplace(device(), *plan_->autocast);
+    return true;
+  }
+  void end(bool abandoned) noexcept override {
+    autocast_.reset();
+    recording_session::end(abandoned);
+  }
+  resumption from_here() const override {
+    return autocast_ ? resumption{} : first_again::of(checkpointed_, checkpointed_->size(), device());
+  }
+
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
+    require_no_backward();
+    if (!autocast_) require_no_autocast();
+    if (lost_) return run_fp32(op, stack);
+    if (has_products(op, stack, device())) return open(op, keys, stack);
+    recorder::call made = recording_->before(op, stack, segment_);
+    first_choice choice;
+    try {
+      choice = plan_->choose(recording_->number(), made.info);
+    } catch (const plan_error&) {
+      if (depth_ == 0) throw;
+      lost_ = true;  // a composite may be made of other operators for other formats
+      recording_->make_unsure();
+      return run_fp32(op, stack);
+    }
+    made.lowers = made.lowers || autocast_ || (made.op.role == op_role::choosable && is_low(choice.chosen));
+    if (in_checkpoint) checkpointed_->push_back({op, made.op, choice});
+    if (autocast_) {
+      op.callBoxed(stack);
+    } else {
+      run_(made.op, choice, stack);
+    }
+    recording_->after(std::move(made), stack);
+  }
+
+ private:
+  void open(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
+    if (in_checkpoint) checkpointed_->push_back({op});
+    if (!autocast_) cast_to_record(stack, traits(op).arguments.size());
+    ++depth_;
+    const auto close = c10::make_scope_exit([&] { --depth_; });
+    record_opened(op, keys, stack);
+  }
+
+  /// A composite is opened as it is in FP32.
+  void cast_to_record(torch::jit::Stack& stack, std::size_t arguments) {
+    for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i) {
+      replace(
+          stack[i], device(), [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
+          [&](const at::Tensor& t) {
+            at::Tensor full = cast(t, at::kFloat, at::MemoryFormat::Preserve);
+            recording_->stands_for(full, t);
+            return full;
+          });
+    }
+  }
+
+  void run_fp32(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
+    if (in_checkpoint) checkpointed_->push_back({.op = op, .lost = true});
+    if (autocast_) return op.callBoxed(stack);
+    run_lost(op, stack, device());
+  }
+
+  std::shared_ptr<const first_plan> plan_;
+  first_run run_;
+  std::shared_ptr<checkpointed_calls> checkpointed_ = std::make_shared<checkpointed_calls>();
+  std::optional<autocast_guard> autocast_;
+  std::size_t depth_ = 0;  // composites that are open
+  bool lost_ = false;
+};
+
+}  // namespace comp::libtorch::detail

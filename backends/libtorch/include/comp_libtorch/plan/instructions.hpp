@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan made ready to run: for each recorded operator which of its inputs are cast, to what, and where casts are
+// shared. A tensor that several operators read in one format is cast once in a forward.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/MemoryFormat.h>
+
+#include <comp/core/plan.hpp>
+#include <comp_libtorch/hook/op_traits.hpp>
+#include <comp_libtorch/plan/low_weights.hpp>
+#include <comp_libtorch/plan/recorder.hpp>
+#include <comp_libtorch/plan/settings.hpp>
+#include <comp_libtorch/support/tensors.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+struct cast_slot {
+  std::uint16_t argument = 0;
+  std::int16_t element = -1;
+  std::int32_t weight = -1;  // entry of low_weights
+  std::int32_t shared = -1;  // place of a cast that is used again
+  bool last_use = false;     // of the shared cast
+};
+
+struct instruction {
+  c10::OperatorHandle op;
+  std::uint32_t index;  // in the graph
+  at::ScalarType target = at::kFloat;
+  at::MemoryFormat layout = at::MemoryFormat::Preserve;
+  std::uint32_t first_slot = 0;
+  std::uint16_t slots = 0;
+  std::uint16_t arguments = 0;
+  bool lists = false;    // a slot is in a list of tensors
+  bool opens = false;    // a composite, which no plan has: the instructions up to `end` are of what it is made of
+  bool uniform = false;  // it takes tensors of one format only
+  std::uint32_t end = 0;
+  // What needs more than casts and a call:
+  bool unusual = false;           // one of the following
+  bool tf32 = false;              // TensorFloat-32 is switched on for it
+  bool hands_on_fp32 = false;     // results are cast back
+  bool follows_written = false;   // inputs are cast to the format of the tensor that it writes
+  bool wants_view = false;        // strides may not fit a view any more
+  bool wants_contiguous = false;  // the user's own operator, which may not know channels-last
+};
+
+struct code {
+  std::vector<instruction> instructions = {};
+  std::vector<cast_slot> slots = {};
+  std::size_t shared = 0;
+};
+
+/// True where ATen takes a norm's FP32 weight and bias beside a low input.
+inline bool keeps_affine(const op_traits& known, at::DeviceType device) {
+  return device == at::kCPU || known.word.find("batch_norm") != std::string::npos || known.word == "instance_norm";
+}
+
+/// The one format that all readers of each value want it in.
+class wanted_formats {
+ public:
+  wanted_formats() = default;
+  /// Requires: operators in execution order.
+  wanted_formats(std::span<const recorded_op> ops, const plan& chosen, at::DeviceType device) {
+    for (std::size_t i = ops.size(); i-- > 0;) {
+      const op_traits& known = traits(ops[i].op);
+      const bool computes = ops[i].role == op_role::choosable || ops[i].role == op_role::fp32;
+      const format target = computes ? format{scalar_type(chosen[i])} : known.views ? of_results(ops[i]) : format{};
+      for (const std::uint32_t value : ops[i].uncast) want(value, {});
+      for (const recorded_input& input : ops[i].inputs) {
+        const bool kept = input.affine && keeps_affine(known, device);
+        want(input.value, kept ? format{} : target);
+      }
+    }
+  }
+  /// Nothing where the readers of the results differ.
+  std::optional<at::ScalarType> of_results(const recorded_op& op) const {
+    std::optional<at::ScalarType> all;
+    for (const std::uint32_t value : op.outputs) {
+      const auto at = wanted_.find(value);
+      if (at == wanted_.end() || !at->second || (all && all != at->second)) return {};
+      all = at->second;
+    }
+    return all;
+  }
+
+ private:
+  using format = std::optional<at::ScalarType>;
+  void want(std::uint32_t value, format in) {
+    const auto [at, first] = wanted_.emplace(value, in);
+    if (!first && at->second != in) at->second = {};
+  }
+  std::unordered_map<std::uint32_t, format> wanted_;
+};
+
+class compiler {
+ public:
+  compiler(std::span<const recorded_op> ops, const plan& chosen, const program_settings& settings, low_weights& weights)
+      : ops_{ops},
+        plan_{&chosen},
+        settings_{&settings},
+        weights_{&weights},
+        any_low_{chosen.count_low() > 0},
+        wanted_{ops, chosen, settings.device.type()} {}
+
+  /// `calls`: those of one segment.
+  code compile(std::span<const recorded_call> calls) {
+    code made;
+    uses_.clear();
+    made.instructions.reserve(calls.size());
+    std::vector<std::size_t> open;
+    for (const recorded_call& call : calls) {
+      if (call.composite) {
+        open.push_back(made.instructions.size());
+        made.instructions.push_back({.op = *call.composite, .index = 0, .opens = true, .uniform = call.uniform});
+      } else if (call.index) {
+        add(made, ops_[*call.index], *call.index);
+      } else {
+        made.instructions[open.back()].end = static_cast<std::uint32_t>(made.instructions.size());
+        open.pop_back();
+      }
+    }
+    share(made);
+    return made;
+  }
+
+ private:
+  using cast_key = std::tuple<std::uint32_t, at::ScalarType, at::MemoryFormat>;  // value, format, layout
+
+  void add(code& made, const recorded_op& op, std::uint32_t index) {
+    const op_traits& known = traits(op.op);
+    const precision chosen = (*plan_)[index];
+    instruction now{.op = op.op, .index = index};
+    now.arguments = static_cast<std::uint16_t>(known.arguments.size());
+    now.target = scalar_type(chosen);
+    now.first_slot = static_cast<std::uint32_t>(made.slots.size());
+    const bool channels_last = settings_->images == memory_format::channels_last;
+    if (op.role == op_role::choosable || op.role == op_role::fp32) {
+      if (channels_last && known.convolves && now.target != at::kFloat) {
+        now.layout = known.word == "conv3d" ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
+      }
+      if (any_low_) add_slots(made, now, known, op);
+    } else if (any_low_ && known.views) {
+      view_low_copy(made, now, op);
+    }
+    now.tf32 = chosen == precision::tf32;
+    now.hands_on_fp32 = any_low_ && op.hands_on_fp32;
+    now.follows_written = any_low_ && op.role == op_role::writes && !known.pointwise && !op.inputs.empty();
+    now.wants_view = channels_last && any_low_ && known.takes_view;
+    now.wants_contiguous = channels_last && any_low_ && !known.aten;
+    now.unusual = now.tf32 || now.hands_on_fp32 || now.follows_written || now.wants_view || now.wants_contiguous;
+    made.instructions.push_back(now);
+  }
+
+  void add_slots(code& made, instruction& now, const op_traits& known, const recorded_op& op) {
+    for (const recorded_input& input : op.inputs) {
+      if (input.affine && keeps_affine(known, settings_->device.type())) continue;
+      const bool of_image = input.argument < 2;  // a convolution's input and weight
+      const at::MemoryFormat layout = of_image ? now.layout : at::MemoryFormat::Preserve;
+      cast_slot slot{input.argument, input.element};
+      if (input.parameter >= 0) {
+        if (now.target == at::kFloat) continue;  // parameters are FP32
+        slot.weight = weights_->entry_of(input.parameter, now.target, layout);
+      } else {
+        uses_[{input.value, now.target, layout}].push_back(made.slots.size());
+      }
+      now.lists = now.lists || input.element >= 0;
+      made.slots.push_back(slot);
+      ++now.slots;
+    }
+  }
+
+  /// A view of a parameter (weight.t()) that is only read in one low format is a view of the parameter's low copy: so
+  /// that copy serves, where a cast of the view would have to be made each time.
+  void view_low_copy(code& made, instruction& now, const recorded_op& op) {
+    if (op.inputs.size() != 1 || op.inputs.front().parameter < 0) return;
+    const auto format = wanted_.of_results(op);
+    if (!format || *format == at::kFloat) return;
+    const recorded_input& input = op.inputs.front();
+    now.target = *format;
+    now.lists = input.element >= 0;
+    now.slots = 1;
+    const auto entry = weights_->entry_of(input.parameter, now.target, at::MemoryFormat::Preserve);
+    made.slots.push_back({.argument = input.argument, .element = input.element, .weight = entry});
+  }
+
+  void share(code& made) const {
+    for (const auto& [key, uses] : uses_) {
+      if (uses.size() < 2) continue;
+      for (const std::size_t use : uses) made.slots[use].shared = static_cast<std::int32_t>(made.shared);
+      made.slots[uses.back()].last_use = true;
+      ++made.shared;
+    }
+  }
+
+  std::span<const recorded_op> ops_;
+  const plan* plan_;
+  const program_settings* settings_;
+  low_weights* weights_;
+  bool any_low_;
+  wanted_formats wanted_;
+  std::map<cast_key, std::vector<std::size_t>> uses_;
+};
+
+}  // namespace comp::libtorch::detail

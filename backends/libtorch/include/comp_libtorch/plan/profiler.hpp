@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Seconds of each operator, forward and backward apart, without the casts of its inputs. The backward of an operator is
+// the sum over the autograd nodes that it made, so a composite counts as one. On a GPU the device's own events are
+// read, when the times are asked for.
+#pragma once
+
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <chrono>
+#include <comp/core/concepts.hpp>
+#include <comp/core/statistics.hpp>
+#include <comp_libtorch/hook/node_hooks.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+/// A point in the time of a device.
+class moment {
+ public:
+  explicit moment(at::Device device) {
+    if (device.is_cpu()) {
+      host_ = std::chrono::steady_clock::now();
+      return;
+    }
+    const c10::impl::VirtualGuardImpl guard{device.type()};
+    const at::Device here = device.has_index() ? device : guard.getDevice();
+    event_ = std::make_shared<c10::Event>(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+    event_->record(guard.getStream(here));
+  }
+  double seconds_until(const moment& end) const {
+    if (event_ == nullptr) return std::chrono::duration<double>(end.host_ - host_).count();
+    end.event_->synchronize();
+    return event_->elapsedTime(*end.event_) / 1e3;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point host_ = {};
+  std::shared_ptr<c10::Event> event_;
+};
+
+/// What one life of a region cost. Its backward is added when that runs, after the region.
+class profiled_life {
+ public:
+  profiled_life(at::Device device, std::uint64_t step) : device_{device}, step_{step} {}
+
+  at::Device device() const { return device_; }
+  std::uint64_t step() const { return step_; }
+  void add(std::uint32_t op, bool backward, const moment& start, const moment& end) {
+    const std::lock_guard only_one{mutex_};
+    spans_.push_back({op, backward, start, end});
+  }
+  void add_cast(const moment& start, const moment& end) {
+    const std::lock_guard only_one{mutex_};
+    casts_.emplace_back(start, end);
+  }
+  template <class F>
+  void for_each(F&& f) const {
+    const std::lock_guard only_one{mutex_};
+    for (const span& s : spans_) f(s.op, s.backward, s.start.seconds_until(s.end));
+  }
+  double cast_seconds() const {
+    const std::lock_guard only_one{mutex_};
+    double sum = 0;
+    for (const auto& [start, end] : casts_) sum += start.seconds_until(end);
+    return sum;
+  }
+
+ private:
+  struct span {
+    std::uint32_t op;
+    bool backward;
+    moment start, end;
+  };
+  at::Device device_;
+  std::uint64_t step_;
+  mutable std::mutex mutex_;
+  std::vector<span> spans_;
+  std::vector<std::pair<moment, moment>> casts_;
+};
+
+/// Runs `call`, the operator `op`, and sets watches on the nodes that it makes.
+template <class Call>
+void profiled(const std::shared_ptr<profiled_life>& life, std::uint32_t op, const torch::jit::Stack& stack,
+              std::size_t results, Call&& call) {
+  const node_span nodes;
+  const moment start{life->device()};
+  call();
+  life->add(op, false, start, moment{life->device()});
+  nodes.for_each(stack, results, [&](torch::autograd::Node& node) {
+    auto begun = std::make_shared<std::optional<moment>>();
+    node.add_pre_hook(std::make_unique<before_node>([life, begun] { *begun = moment{life->device()}; }));
+    node.add_post_hook(std::make_unique<after_node>([life, begun, op] {
+      if (*begun) life->add(op, true, **begun, moment{life->device()});
+    }));
+  });
+}
+
+/// Collects lives; a step ends where the optimizer has run.
+class profiler {
+ public:
+  void turn(bool on) {
+    const std::lock_guard only_one{mutex_};
+    if (on && !on_) lives_.clear();
+    on_ = on;
+  }
+  /// Null while off.
+  std::shared_ptr<profiled_life> begin(at::Device device) {
+    const std::lock_guard only_one{mutex_};
+    if (!on_) return nullptr;
+    return lives_.emplace_back(std::make_shared<profiled_life>(device, step_));
+  }
+  void end_of_step() {
+    const std::lock_guard only_one{mutex_};
+    ++step_;
+  }
+
+  /// Per operator the median over the steps in which it ran; 0 where it never ran.
+  std::vector<op_time> times(std::size_t operators) const {
+    std::map<std::pair<std::uint64_t, std::uint32_t>, op_time> sums;  // step, operator
+    const std::lock_guard only_one{mutex_};
+    const bool stepped = !lives_.empty() && lives_.front()->step() != step_;
+    for (std::size_t i = 0; i < lives_.size(); ++i) {
+      const std::uint64_t step = stepped ? lives_[i]->step() : i;  // no optimizer: each life is a step
+      lives_[i]->for_each([&](std::uint32_t op, bool backward, double seconds) {
+        op_time& sum = sums[{step, op}];
+        (backward ? sum.backward : sum.forward) += seconds;
+      });
+    }
+    std::vector<std::vector<double>> forward(operators), backward(operators);
+    for (const auto& [key, sum] : sums) {
+      forward[key.second].push_back(sum.forward);
+      backward[key.second].push_back(sum.backward);
+    }
+    std::vector<op_time> all(operators);
+    for (std::size_t i = 0; i < operators; ++i) {
+      if (!forward[i].empty()) all[i] = {median(forward[i]), median(backward[i])};
+    }
+    return all;
+  }
+  /// Median over the lives of what the casts of one forward take [s].
+  double cast_seconds() const {
+    const std::lock_guard only_one{mutex_};
+    std::vector<double> all;
+    for (const auto& life : lives_) all.push_back(life->cast_seconds());
+    return all.empty() ? 0 : median(all);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  bool on_ = false;
+  std::uint64_t step_ = 0;
+  std::vector<std::shared_ptr<profiled_life>> lives_;
+};
+
+}  // namespace comp::libtorch::detail

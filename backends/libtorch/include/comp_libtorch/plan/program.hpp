@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records the operators of a model's forward and runs them in the precisions of a plan; the model's source stays as it
+// is, its parameters stay FP32. What a trainer wraps its forwards in:
+//   program p;  p.name_parameters(*net);
+//   p.record(true);   { auto r = p.enter(); loss = forward(); }   p.record(false);
+//   p.set_plan(plan); { auto r = p.enter(); loss = forward(); }   loss.backward(); optimizer.step();
+// A choosable operator's floating inputs are cast as LibTorch's autocast casts: autograd sees it, gradients come back
+// in the parameter's format. Running statistics stay FP32, so do a norm's weight and bias where ATen takes them so;
+// written arguments, integers and FP64 are never cast; what is not choosable runs with what it gets.
+// Not here: the training loop (trainer.hpp), plan files (planned_region.hpp).
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <comp/core/concepts.hpp>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/plan.hpp>
+#include <comp_libtorch/hook/region.hpp>
+#include <comp_libtorch/plan/evaluator.hpp>
+#include <comp_libtorch/plan/executor.hpp>
+#include <comp_libtorch/plan/first_forward.hpp>
+#include <comp_libtorch/plan/recording.hpp>
+#include <comp_libtorch/plan/scripted.hpp>
+#include <comp_libtorch/plan/settings.hpp>
+#include <comp_libtorch/support/memory.hpp>
+#include <concepts>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch {
+
+class program {
+ public:
+  explicit program(program_settings chosen = {}) : settings_{chosen} {
+    if (chosen.device.is_cpu()) keep_freed_memory(chosen.freed == freed_memory::kept);
+  }
+  program(const program&) = delete;
+  program& operator=(const program&) = delete;
+
+  /// Gives operators the names and scopes of the module whose parameters they read. `Module`: what has
+  /// named_parameters(), as torch::nn::Module has. Call it before recording.
+  template <class Module>
+  void name_parameters(const Module& module, const std::string& prefix = "") {
+    if constexpr (std::derived_from<Module, torch::nn::Module>) {
+      if (const auto* as = dynamic_cast<const detail::scripted*>(&module)) scripts_.add(as->script());
+    }
+    for (const auto& item : module.named_parameters()) name_parameter(item.value(), joined(prefix, item.key()));
+  }
+  void name_parameters(const torch::jit::Module& script, const std::string& prefix = "") {
+    scripts_.add(script);
+    for (const auto& item : script.named_parameters()) name_parameter(item.value, joined(prefix, item.name));
+  }
+  void name_parameter(const at::Tensor& parameter, std::string name) { names_.add(parameter, std::move(name)); }
+
+  /// From now on the operators of this thread belong to `segment` ("discriminator"), until the region ends. The first
+  /// region of a segment while record is on records it. A step may enter several segments, and one several times;
+  /// backward() and the optimizer stay outside.
+  /// Throws: `error` for a segment that was not recorded, and while LibTorch's autocast is on.
+  /// From several threads at once it is safe once nothing is recorded any more; low copies of weights are then made
+  /// anew in each region.
+  region enter(std::string_view segment = "forward") { return begun(session_of(segment)); }
+
+  /// As `enter`, for a forward with another sequence of operators (evaluation mode): each runs in the precision of the
+  /// recorded operator of its name, and in FP32 where there is none.
+  region evaluate() {
+    if (plan_.runs_autocast()) return begun(by_autocast());
+    return begun(std::make_unique<detail::evaluator>(graph_, plan_, index_, names_, opened_, settings_));
+  }
+
+  /// On: forgets what was recorded and the plan; each segment is recorded, in FP32, when it is first entered.
+  /// Throws: `error` in a region of this program.
+  void record(bool on) {
+    if (on) start_recording(false);
+    if (!on && recording_ != nullptr) finish_recording();
+  }
+  /// As record(true), but each operator runs in what `first` gives it, as soon as it comes by.
+  void record_under(detail::first_plan first) {
+    auto kept = std::make_shared<const detail::first_plan>(std::move(first));
+    start_recording(true);
+    first_ = std::move(kept);
+  }
+  /// Of any thread. Regions hold on to what they run by.
+  bool has_open_region() const {
+    const auto in_use = [](const detail::segment& s) { return s.code.use_count() > 1; };
+    return recording_.use_count() > 1 || std::ranges::any_of(segments_, in_use);
+  }
+  bool is_recording() const { return recording_ != nullptr; }
+  /// While recording: whether a region of `segment` was entered and not left by an exception.
+  bool has_recorded(std::string_view segment) const { return recording_ != nullptr && recording_->has_whole(segment); }
+  /// Whether the last recording was under a plan that may have changed what was recorded.
+  bool is_unsure() const { return unsure_; }
+  bool recorded() const { return recording_ == nullptr && !graph_.empty(); }
+  /// The operators of all recorded segments in the order of their calls.
+  const op_graph& graph() const { return graph_; }
+
+  /// A plan with plan::runs_autocast() is run by LibTorch's own autocast: its regions are that autocast and nothing of
+  /// comp's. Throws: `plan_error` for a plan that does not fit the graph, or asks for TF32 on a CPU or for FP8, or is
+  /// autocast's and has no low precision or two; `error` while recording.
+  void set_plan(const plan& chosen) {
+    require<error>(recording_ == nullptr,
+                   "a plan was set while recording (operators are recorded in FP32): call record(false) first");
+    require_fits(chosen, graph_);
+    for (std::size_t i = 0; i < chosen.size(); ++i) require_runs(chosen[i], i);
+    if (chosen.runs_autocast()) (void)autocast_type(chosen);
+    require_no_open_region();
+    plan_ = chosen;
+    compile();
+  }
+  const plan& current_plan() const { return plan_; }
+
+  /// A training step is over: times of operators are added up by steps.
+  void end_step() { profiler_.end_of_step(); }
+
+  /// While on, operators are timed; results stay the same. Turning it on forgets earlier times.
+  void profile(bool on) { profiler_.turn(on); }
+  /// Seconds of each operator in one step (up to end_step()), casts left out: medians of the steps run while
+  /// profiling was on.
+  std::vector<op_time> times() const { return profiler_.times(graph_.size()); }
+  /// Seconds that the casts of one forward take: the median.
+  double cast_seconds() const { return profiler_.cast_seconds(); }
+
+  /// While not null, each choosable operator is also run in a low precision and compared, the first time it comes by.
+  /// Requires: the plan is all FP32.
+  void compare(detail::operator_errors* with) {
+    require_no_open_region();
+    errors_ = with;
+  }
+
+  /// While not null, regions run under LibTorch's autocast to `low`, and `to` gets what it gives each choosable
+  /// operator. Requires: the plan is all FP32, `to` has its size.
+  void watch_autocast(plan* to, precision low = precision::fp32) {
+    require_no_open_region();
+    autocast_seen_ = to;
+    autocast_low_ = low;
+  }
+
+  /// What differed between forwards and the recorded sequence, since record(true) or clear_problems().
+  program_problems problems() const { return problems_.get(); }
+  void clear_problems() { problems_.clear(); }
+
+  const program_settings& settings() const { return settings_; }
+  /// The device is that of the recording.
+  void set_settings(program_settings chosen) {
+    require_no_open_region();
+    chosen.device = settings_.device;
+    settings_ = chosen;
+    if (recorded()) compile();
+  }
+  /// Memory of the kept low-precision copies [bytes].
+  std::int64_t kept_bytes() const { return weights_.bytes(); }
+
+ private:
+  static std::string joined(const std::string& prefix, const std::string& name) {
+    return prefix.empty() ? name : prefix + "." + name;
+  }
+
+  region begun(std::unique_ptr<detail::session> made) {
+    try {
+      made->require_no_autocast();
+      scripts_.forget_optimized();
+    } catch (...) {
+      made->end(true);
+      throw;
+    }
+    return region{std::move(made)};
+  }
+
+  /// Throws: `plan_error` unless the low operators of `p` are all in BF16 or all in FP16.
+  static at::ScalarType autocast_type(const plan& p) {
+    const auto low = std::ranges::find_if(p, [](precision each) { return each != precision::fp32; });
+    const bool one = low != p.end() && (*low == precision::bf16 || *low == precision::fp16) &&
+                     std::ranges::all_of(p, [&](precision each) { return each == precision::fp32 || each == *low; });
+    require<plan_error>(
+        one,
+        "plan is run by LibTorch's autocast and has {} (that lowers operators to bf16 or to fp16, all to "
+        "the same): delete \"{}\" from it, or search again",
+        low == p.end() ? "nothing low" : "other precisions", autocast_mark);
+    return detail::scalar_type(*low);
+  }
+  std::unique_ptr<detail::session> by_autocast() const {
+    return std::make_unique<detail::autocast_session>(settings_.device.type(), autocast_type(plan_));
+  }
+
+  std::unique_ptr<detail::session> session_of(std::string_view segment) {
+    if (recording_ != nullptr) return recording_session_of(segment);
+    const auto at = std::ranges::find(segments_, segment, &detail::segment::name);
+    require<error>(at != segments_.end(),
+                   "region \"{}\" was not recorded ({} regions were): enter it once while record(true) holds", segment,
+                   segments_.size());
+    if (plan_.runs_autocast()) return by_autocast();
+    note_thread();
+    const bool keeps = settings_.weights == weight_casts::keep && !several_threads_;
+    const detail::executor_context context{&graph_, &settings_,     &weights_,     &problems_, at->name,
+                                           errors_, autocast_seen_, autocast_low_, keeps};
+    return std::make_unique<detail::executor>(context, at->code, profiler_.begin(settings_.device));
+  }
+
+  std::unique_ptr<detail::session> recording_session_of(std::string_view segment) {
+    recording_->require_same_thread(segment);
+    const auto device = settings_.device.type();
+    const bool again = recording_->has(segment);
+    const std::string name{segment};
+    if (first_ != nullptr)
+      return std::make_unique<detail::first_forward>(again ? recording_->again(segment) : recording_, name, device,
+                                                     first_);
+    if (again) return std::make_unique<detail::passing_session>(device);
+    return std::make_unique<detail::recording_session>(recording_, name, device);
+  }
+
+  /// Kept memory of weights is written in each region: what another thread still reads must not be.
+  void note_thread() {
+    std::thread::id none{};
+    const auto me = std::this_thread::get_id();
+    if (!thread_.compare_exchange_strong(none, me) && none != me) several_threads_ = true;
+  }
+
+  void require_no_open_region() const {
+    require<error>(
+        !has_open_region(),
+        "the program was changed while one of its regions is open (record, set_plan and set_settings are for "
+        "between steps): end the region first");
+  }
+
+  void start_recording(bool under_plan) {
+    require_no_open_region();
+    recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan);
+    first_.reset();
+    graph_ = {};
+    plan_ = {};
+    segments_.clear();
+    weights_.clear();
+    problems_.clear();
+    profiler_.turn(false);
+  }
+
+  void finish_recording() {
+    require_no_open_region();
+    detail::recorded all = recording_->finish();
+    unsure_ = recording_->is_unsure();
+    recording_.reset();
+    first_.reset();
+    graph_ = op_graph{std::move(all.infos)};
+    ops_ = std::move(all.ops);
+    segments_ = std::move(all.segments);
+    opened_.clear();
+    for (const detail::segment& each : segments_) {
+      for (const detail::recorded_call& call : each.calls) {
+        if (call.composite) opened_[*call.composite] |= call.uniform;
+      }
+    }
+    index_.clear();
+    for (std::size_t i = 0; i < graph_.size(); ++i) index_.emplace(graph_[i].name, i);
+    plan_ = plan{graph_.size()};
+    compile();
+  }
+
+  void require_runs(precision p, std::size_t i) const {
+    const bool fp8 = p == precision::fp8_e4m3 || p == precision::fp8_e5m2;
+    const bool tf32_here = settings_.device.is_cuda();
+    require<plan_error>(!fp8 && (p != precision::tf32 || tf32_here),
+                        "plan gives operator {} (\"{}\") {} (LibTorch runs fp32, bf16 and fp16, and tf32 on CUDA): "
+                        "choose one of those",
+                        i, graph_[i].name, comp::name(p));
+  }
+
+  void compile() {
+    require_no_open_region();
+    thread_ = std::thread::id{};
+    several_threads_ = false;
+    weights_.drop_entries();
+    detail::compiler compiler{ops_, plan_, settings_, weights_};
+    for (detail::segment& each : segments_) {
+      each.code = std::make_shared<const detail::code>(compiler.compile(each.calls));
+    }
+    if (settings_.weights == weight_casts::keep && !plan_.runs_autocast()) weights_.keep_known();
+  }
+
+  program_settings settings_;
+  detail::parameter_names names_;
+  detail::script_executors scripts_;
+  std::shared_ptr<detail::recording> recording_;
+  std::shared_ptr<const detail::first_plan> first_;  // null: recordings run in FP32
+  bool unsure_ = false;
+  std::atomic<std::thread::id> thread_ = {};  // that entered first
+  std::atomic<bool> several_threads_ = false;
+  op_graph graph_;
+  plan plan_;
+  std::vector<detail::recorded_op> ops_;
+  std::vector<detail::segment> segments_;
+  detail::name_index index_;
+  detail::opened_composites opened_;
+  detail::low_weights weights_;
+  detail::problem_list problems_;
+  detail::profiler profiler_;
+  detail::operator_errors* errors_ = nullptr;
+  plan* autocast_seen_ = nullptr;
+  precision autocast_low_ = precision::fp32;
+};
+
+}  // namespace comp::libtorch

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records the operators of a forward: what core calls an op_graph, and what the executor must know beside it.
+// Tensors are told apart by their identity and their count of in-place writes; memory is not kept alive for it.
+// Operators inside a torch::autograd::Function are seen one by one, its backward is not: they stay in FP32, and so do
+// the tensors that it gets.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <comp/core/op_graph.hpp>
+#include <comp_libtorch/hook/contraction.hpp>
+#include <comp_libtorch/hook/listener.hpp>
+#include <comp_libtorch/hook/op_names.hpp>
+#include <comp_libtorch/hook/op_traits.hpp>
+#include <comp_libtorch/hook/probe.hpp>
+#include <comp_libtorch/support/tensors.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+/// What the plan has to say of an operator.
+enum class op_role : std::uint8_t {
+  choosable,  // its inputs are cast to what the plan gives it
+  fp32,       // cannot run low: low inputs are cast back
+  writes,     // takes what it gets; where it cannot promote, inputs follow the tensor that it writes
+  as_is       // takes what it gets
+};
+
+/// An input that a plan may cast.
+struct recorded_input {
+  std::uint16_t argument = 0;
+  std::int16_t element = -1;    // in a list of tensors
+  bool affine = false;          // weight or bias of a norm
+  std::uint32_t value = 0;      // equal: the same tensor, not written in between
+  std::int32_t parameter = -1;  // counts the parameters of the recording
+};
+
+struct recorded_op {
+  c10::OperatorHandle op;
+  op_role role = op_role::as_is;
+  bool without_grad = false;
+  bool hands_on_fp32 = false;  // its result goes into a torch::autograd::Function
+  std::size_t segment = 0;
+  std::vector<recorded_input> inputs = {};
+  std::vector<std::uint32_t> uncast = {};   // values that it reads or writes as they are
+  std::vector<std::uint32_t> outputs = {};  // values
+};
+
+/// What a forward called: an operator, or the beginning of a composite that is opened, or (neither) the end of the
+/// composite that began last.
+struct recorded_call {
+  std::optional<std::uint32_t> index = {};  // of an operator in the graph
+  std::optional<c10::OperatorHandle> composite = {};
+  bool uniform = false;  // the composite takes tensors of one format only
+};
+
+class recorder {
+ public:
+  /// `under_plan`: operators run in a plan's precisions while they are recorded, instead of FP32.
+  recorder(const parameter_names& parameters, at::DeviceType device, bool under_plan)
+      : parameters_{&parameters}, device_{device}, under_plan_{under_plan}, names_{parameters} {}
+
+  /// An operator that is about to run.
+  struct call {
+    recorded_op op;
+    op_info info;
+    op_names::named named;
+    std::vector<std::pair<const c10::TensorImpl*, std::uint32_t>> read = {};  // tensors and their values
+    std::vector<at::IValue> arguments = {};
+    bool lowers = false;  // a plan runs it, or what it reads comes from such: its low results are FP32 by rights
+  };
+
+  call before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t segment) {
+    const op_traits& known = traits(op);
+    const bool without_grad = !at::GradMode::is_enabled() && !in_checkpoint;
+    call made{{op, op_role::as_is, without_grad, false, segment}, {}, names_.next(known, stack)};
+    made.info.name = made.named.name;
+    made.info.kind = known.kind;
+    made.info.scopes = scopes_of(names_.path(made.named.scope));
+    made.arguments.assign(stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end());
+    bool sparse = false;
+    for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t argument, int element) {
+      read(made, known, tensor, argument, element);
+      sparse = sparse || tensor.layout() != at::kStrided;
+    });
+    made.op.role = role(known, made);
+    const bool doubtful = made.op.role == op_role::choosable && (sparse || !known.aten);
+    if (doubtful && !runs_low(op, known, stack, device_)) made.op.role = op_role::fp32;
+    return made;
+  }
+
+  /// The operator has run and its results are on top of the stack.
+  void after(call made, const torch::jit::Stack& stack) {
+    const op_traits& known = traits(made.op.op);
+    const auto index = static_cast<std::int32_t>(ops_.size());
+    at::Tensor first;
+    bool floating = false;
+    for_each_tensor(stack, made.op.op.schema().returns().size(), [&](const at::Tensor& tensor, std::size_t, int) {
+      if (!first.defined()) first = tensor;
+      floating = floating || is_eligible(tensor, device_);
+      gave(made, known, tensor, index);
+      made.info.outputs.push_back(described(tensor, find(tensor)));
+    });
+    if (known.writes) wrote(made, known, index);
+    if (!floating && made.op.role == op_role::choosable) made.op.role = op_role::as_is;
+    made.info.choosable = made.op.role == op_role::choosable;
+    measure(made.info, known, made.arguments, first);
+    std::ranges::sort(made.info.producers);
+    made.info.producers.erase(std::unique(made.info.producers.begin(), made.info.producers.end()),
+                              made.info.producers.end());
+    ops_.push_back(std::move(made.op));
+    infos_.push_back(std::move(made.info));
+  }
+
+  /// Whoever reads `made` reads `source`, in another format.
+  void stands_for(const at::Tensor& made, const at::Tensor& source) {
+    origin same = find(source);
+    same.keep = address_of(made);
+    same.lowered = false;
+    origins_.insert_or_assign(made.unsafeGetTensorImpl(), std::move(same));
+    names_.stands_for(made, source);
+  }
+
+  /// Looks for results of a torch::autograd::Function that no operator has read.
+  void end_of_segment() {
+    for (const auto& [impl, seen] : origins_) {
+      if (!seen.without_grad || seen.producer < 0) continue;
+      if (auto alive = seen.keep.lock()) look_for_function(at::Tensor{std::move(alive)}, seen);
+    }
+  }
+
+  const std::vector<recorded_op>& ops() const { return ops_; }
+  const std::vector<op_info>& infos() const { return infos_; }
+  op_names& names() { return names_; }
+  /// True where a model converted a tensor to a low format while a plan ran: by itself, or following what the plan made
+  /// low; then it is not sure that a recording in FP32 would have been the same.
+  bool is_unsure() const { return unsure_; }
+  std::size_t parameter_count() const { return static_cast<std::size_t>(parameters_seen_); }
+
+ private:
+  struct origin {
+    tensor_address keep;
+    std::int32_t producer = -1;  // index of the operator that made it; -1: the user
+    std::uint32_t value = 0;
+    std::int32_t parameter = -1;
+    bool without_grad = false;  // made while gradients were off
+    bool lowered = false;       // by a plan that ran while recording: FP32 by rights
+  };
+  struct writer {
+    c10::weak_intrusive_ptr<c10::StorageImpl> keep;
+    std::int32_t op = -1;
+  };
+
+  origin& find(const at::Tensor& tensor) {
+    const auto [at, added] = origins_.try_emplace(tensor.unsafeGetTensorImpl(), origin{address_of(tensor)});
+    if (added) {
+      at->second.value = values_seen_++;
+      const bool leaf = tensor.requires_grad() && tensor.is_leaf();
+      if (leaf || parameters_->find(tensor) != nullptr) at->second.parameter = parameters_seen_++;
+    }
+    return at->second;
+  }
+
+  void read(call& made, const op_traits& known, const at::Tensor& tensor, std::size_t argument, int element) {
+    const origin& from = find(tensor);
+    look_for_function(tensor, from);
+    const std::int32_t last = std::max(from.producer, last_writer(tensor));
+    if (from.producer >= 0) made.info.producers.push_back(static_cast<std::size_t>(from.producer));
+    if (last > from.producer) made.info.producers.push_back(static_cast<std::size_t>(last));
+    made.lowers = made.lowers || from.lowered;
+    made.info.inputs.push_back(described(tensor, from));
+    made.info.inputs.back().parameter = from.parameter >= 0;
+    made.info.inputs.back().source = last;
+    made.read.emplace_back(tensor.unsafeGetTensorImpl(), from.value);
+    const argument_use use = known.arguments[argument];
+    const bool may_be_cast = use == argument_use::read || use == argument_use::affine;
+    if (!may_be_cast || !is_eligible(tensor, device_) || (tensor.scalar_type() != at::kFloat && !from.lowered)) {
+      made.op.uncast.push_back(from.value);
+      return;
+    }
+    made.op.inputs.push_back({static_cast<std::uint16_t>(argument), static_cast<std::int16_t>(element),
+                              use == argument_use::affine, from.value, from.parameter});
+  }
+
+  static tensor_info described(const at::Tensor& tensor, const origin& from) {
+    tensor_info info = describe(tensor);
+    if (from.lowered) info.dtype = precision::fp32;
+    return info;
+  }
+
+  static op_role role(const op_traits& known, const call& made) {
+    if (known.writes) return op_role::writes;
+    if (known.views || known.makes || made.op.inputs.empty()) return op_role::as_is;
+    return known.only_fp32 ? op_role::fp32 : op_role::choosable;
+  }
+
+  std::int32_t last_writer(const at::Tensor& tensor) const {
+    if (writers_.empty() || !tensor.has_storage()) return -1;
+    const auto at = writers_.find(tensor.storage().unsafeGetStorageImpl());
+    return at == writers_.end() ? -1 : at->second.op;
+  }
+
+  void gave(call& made, const op_traits& known, const at::Tensor& tensor, std::int32_t index) {
+    names_.gave(made.named, tensor);
+    const auto passed =
+        std::ranges::find(made.read, tensor.unsafeGetTensorImpl(), [](const auto& r) { return r.first; });
+    const bool same = passed != made.read.end() && !known.writes;
+    const bool without = made.op.without_grad && torch::autograd::impl::grad_fn_unsafe(tensor) == nullptr;
+    const bool is_low = is_eligible(tensor, device_) && tensor.scalar_type() != at::kFloat;
+    const bool converted = under_plan_ && is_low && known.makes && !made.lowers;
+    unsure_ = unsure_ || converted;
+    origin& now = find(tensor);
+    now.lowered = is_low && (made.lowers || converted);
+    now.producer = index;
+    now.without_grad = without;
+    now.parameter = same ? now.parameter : -1;
+    if (!same) now.value = values_seen_++;
+    made.op.outputs.push_back(now.value);
+  }
+
+  void wrote(call& made, const op_traits& known, std::int32_t index) {
+    for (std::size_t i = 0; i < known.arguments.size(); ++i) {
+      if (known.arguments[i] != argument_use::written) continue;
+      for_each_tensor(made.arguments[i], [&](const at::Tensor& tensor, int) {
+        gave(made, known, tensor, index);
+        if (!tensor.has_storage()) return;
+        c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+        writers_.insert_or_assign(storage, writer{tensor.storage().getWeakStorageImpl(), index});
+      });
+    }
+  }
+
+  /// A tensor made without gradients that has a node now came out of a torch::autograd::Function.
+  void look_for_function(const at::Tensor& tensor, const origin& from) {
+    if (!from.without_grad || from.producer < 0) return;
+    if (torch::autograd::impl::grad_fn_unsafe(tensor) == nullptr) return;
+    const auto made_by = static_cast<std::size_t>(from.producer);
+    for (std::size_t i = made_by; keep_fp32(i, ops_[made_by].segment) && i > 0; --i) continue;
+    for (std::size_t i = made_by + 1; i < ops_.size() && keep_fp32(i, ops_[made_by].segment); ++i) continue;
+  }
+  /// Returns: whether operator `i` belongs to a Function.
+  bool keep_fp32(std::size_t i, std::size_t segment) {
+    recorded_op& op = ops_[i];
+    if (!op.without_grad || op.segment != segment) return false;
+    if (op.role == op_role::choosable) op.role = op_role::fp32;
+    infos_[i].choosable = false;
+    for (const std::size_t producer : infos_[i].producers) {
+      if (ops_[producer].without_grad) continue;
+      ops_[producer].hands_on_fp32 = infos_[producer].hands_on_fp32 = true;
+    }
+    return true;
+  }
+
+  const parameter_names* parameters_;
+  at::DeviceType device_;
+  bool under_plan_;
+  bool unsure_ = false;
+  op_names names_;
+  std::unordered_map<const c10::TensorImpl*, origin> origins_;
+  std::unordered_map<const c10::StorageImpl*, writer> writers_;
+  std::vector<recorded_op> ops_;
+  std::vector<op_info> infos_;
+  std::uint32_t values_seen_ = 0;
+  std::int32_t parameters_seen_ = 0;
+};
+
+}  // namespace comp::libtorch::detail

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// One recording: the segments of a training step as they are entered for the first time.
+#pragma once
+
+#include <c10/util/ScopeExit.h>
+
+#include <algorithm>
+#include <comp/core/error.hpp>
+#include <comp_libtorch/hook/composite.hpp>
+#include <comp_libtorch/hook/session.hpp>
+#include <comp_libtorch/plan/instructions.hpp>
+#include <comp_libtorch/plan/recorder.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+struct segment {
+  std::string name;
+  std::vector<recorded_call> calls = {};
+  std::shared_ptr<const detail::code> code = {};
+};
+
+/// What a recording gives.
+struct recorded {
+  std::vector<op_info> infos = {};
+  std::vector<recorded_op> ops = {};
+  std::vector<segment> segments = {};
+};
+
+class recording {
+ public:
+  recording(const parameter_names& parameters, at::DeviceType device, bool under_plan)
+      : recorder_{parameters, device, under_plan} {}
+
+  /// One that knows all that was seen, to run segment `name` again with: nothing of it is to be kept.
+  std::shared_ptr<recording> again(std::string_view name) const {
+    const std::lock_guard only_one{mutex_};
+    auto copy = std::make_shared<recording>(recorder_);
+    const auto at = std::ranges::find_if(segments_, [&](const entry& e) { return e.name == name && !e.abandoned; });
+    copy->recorder_.names().forget_since(at->names_before);
+    copy->number_ = at->first_number;
+    return copy;
+  }
+  explicit recording(const recorder& seen) : recorder_{seen} {}
+
+  bool has(std::string_view name) const {
+    const std::lock_guard only_one{mutex_};
+    return std::ranges::any_of(segments_, [&](const entry& e) { return e.name == name && !e.abandoned; });
+  }
+  /// It was entered and left, not by an exception.
+  bool has_whole(std::string_view name) const {
+    const std::lock_guard only_one{mutex_};
+    return std::ranges::any_of(segments_, [&](const entry& e) { return e.name == name && !e.abandoned && !e.is_open; });
+  }
+  /// Throws: `error` on another thread than that of a segment which is open.
+  void require_same_thread(std::string_view name) const {
+    const std::lock_guard only_one{mutex_};
+    require<error>(
+        open_ == 0 || thread_ == std::this_thread::get_id(),
+        "region \"{}\" is entered by a second thread while the operators of a first step are recorded (their "
+        "order would be chance): run the first step on one thread",
+        name);
+  }
+  std::size_t begin(std::string name) {
+    const std::lock_guard only_one{mutex_};
+    thread_ = std::this_thread::get_id();
+    ++open_;
+    segments_.push_back({std::move(name), recorder_.names().given(), number_});
+    return segments_.size() - 1;
+  }
+  /// Of the next operator, in the graph to be.
+  std::size_t number() const {
+    const std::lock_guard only_one{mutex_};
+    return number_;
+  }
+  /// It is not known to be as a recording in FP32 would be.
+  bool is_unsure() const {
+    const std::lock_guard only_one{mutex_};
+    return unsure_ || recorder_.is_unsure();
+  }
+  void make_unsure() {
+    const std::lock_guard only_one{mutex_};
+    unsure_ = true;
+  }
+  recorder::call before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t number) {
+    const std::lock_guard only_one{mutex_};
+    return recorder_.before(op, stack, number);
+  }
+  void after(recorder::call made, const torch::jit::Stack& stack) {
+    const std::lock_guard only_one{mutex_};
+    const std::size_t number = made.op.segment;
+    segments_[number].calls.push_back({.index = static_cast<std::uint32_t>(recorder_.ops().size())});
+    recorder_.after(std::move(made), stack);
+    ++number_;
+  }
+  void stands_for(const at::Tensor& made, const at::Tensor& source) {
+    const std::lock_guard only_one{mutex_};
+    recorder_.stands_for(made, source);
+  }
+  /// The operators up to close() are those that the composite of `call` is made of.
+  void open(recorded_call call, std::size_t number) {
+    const std::lock_guard only_one{mutex_};
+    segments_[number].calls.push_back(std::move(call));
+  }
+  void close(std::size_t number) {
+    const std::lock_guard only_one{mutex_};
+    segments_[number].calls.emplace_back();
+  }
+  /// A segment that an exception ended is as if it had not been entered.
+  void end(std::size_t number, bool abandoned) {
+    const std::lock_guard only_one{mutex_};
+    --open_;
+    if (abandoned) {
+      recorder_.names().forget_since(segments_[number].names_before);
+      number_ = segments_[number].first_number;
+    }
+    segments_[number].abandoned = abandoned;
+    segments_[number].is_open = false;
+    recorder_.end_of_segment();
+  }
+
+  recorded finish() {
+    const std::lock_guard only_one{mutex_};
+    recorded all;
+    const auto& infos = recorder_.infos();
+    std::vector<std::size_t> renumbered(infos.size(), infos.size());
+    for (std::size_t i = 0; i < infos.size(); ++i) {
+      if (segments_[recorder_.ops()[i].segment].abandoned) continue;
+      renumbered[i] = all.infos.size();
+      all.ops.push_back(recorder_.ops()[i]);
+      all.infos.push_back(infos[i]);
+      auto& producers = all.infos.back().producers;
+      std::erase_if(producers, [&](std::size_t p) { return renumbered[p] == infos.size(); });
+      for (std::size_t& producer : producers) producer = renumbered[producer];
+      for (tensor_info& input : all.infos.back().inputs) {
+        if (input.source < 0) continue;
+        const std::size_t now = renumbered[static_cast<std::size_t>(input.source)];
+        input.source = now == infos.size() ? -1 : static_cast<std::int32_t>(now);
+      }
+    }
+    for (const entry& from : segments_) {
+      if (from.abandoned) continue;
+      std::vector<recorded_call>& calls = all.segments.emplace_back(segment{from.name, from.calls}).calls;
+      for (recorded_call& call : calls) {
+        if (call.index) call.index = static_cast<std::uint32_t>(renumbered[*call.index]);
+      }
+    }
+    return all;
+  }
+
+ private:
+  struct entry {
+    std::string name;
+    op_names::counts names_before;
+    std::size_t first_number;
+    bool abandoned = false;
+    bool is_open = true;
+    std::vector<recorded_call> calls = {};
+  };
+  mutable std::mutex mutex_;
+  recorder recorder_;
+  std::vector<entry> segments_;
+  std::size_t number_ = 0;
+  bool unsure_ = false;
+  std::size_t open_ = 0;
+  std::thread::id thread_ = {};  // of the open segments
+};
+
+/// A region whose operators are recorded, in FP32.
+class recording_session : public session {
+ public:
+  recording_session(std::shared_ptr<recording> to, std::string segment, at::DeviceType device)
+      : session{device}, recording_{std::move(to)}, segment_{recording_->begin(std::move(segment))} {}
+
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
+    require_no_backward();
+    require_no_autocast();
+    if (has_products(op, stack, device())) return record_opened(op, keys, stack);
+    recorder::call made = recording_->before(op, stack, segment_);
+    op.callBoxed(stack);
+    recording_->after(std::move(made), stack);
+  }
+  void end(bool abandoned) noexcept override { recording_->end(segment_, abandoned); }
+
+ protected:
+  /// `op` is a composite: its operators are told one by one.
+  void record_opened(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
+    recording_->open({.composite = op, .uniform = needs_one_format(op, stack, device())}, segment_);
+    const auto close = c10::make_scope_exit([&] { recording_->close(segment_); });
+    call_opened(op, keys, stack);
+  }
+
+  std::shared_ptr<recording> recording_;
+  std::size_t segment_;
+};
+
+/// A later region of a segment that is being recorded: FP32, nothing is recorded.
+class passing_session final : public session {
+ public:
+  using session::session;
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack& stack) override {
+    require_no_backward();
+    op.callBoxed(stack);
+  }
+  void end(bool /*abandoned*/) noexcept override {}
+};
+
+}  // namespace comp::libtorch::detail

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// What lowering each operator alone does to its output and to the gradients that it makes: while a step runs in FP32,
+// each choosable operator is run twice more from the same inputs and the same random numbers, in FP32 and in the low
+// precision, forward and backward. Costs three to five steps.
+// Errors are 2-norms relative to FP32's, over all outputs, and over the gradients of all inputs. The gradient of the
+// outputs is drawn, and scaled so that FP16 holds it and what is made of it, as a loss scale is there to do.
+// Not here: the step (batched_training.hpp), what such an error does to the loss (the search tries).
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/randn.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/concepts.hpp>
+#include <comp_libtorch/hook/cast.hpp>
+#include <comp_libtorch/hook/casting.hpp>
+#include <comp_libtorch/hook/op_traits.hpp>
+#include <comp_libtorch/hook/tf32.hpp>
+#include <comp_libtorch/plan/instructions.hpp>
+#include <comp_libtorch/support/exceptions.hpp>
+#include <comp_libtorch/support/generators.hpp>
+#include <comp_libtorch/support/perturbation.hpp>
+#include <comp_libtorch/support/tensors.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+class operator_errors {
+ public:
+  operator_errors(std::size_t operators, precision low, at::Device device)
+      : errors_(operators), seen_(operators), low_{low}, device_{device} {}
+
+  /// Runs `op` as it is, and what is compared beside it; the first time that operator `index` comes by.
+  void run(const c10::OperatorHandle& op, std::uint32_t index, torch::jit::Stack& stack) {
+    if (seen_[index]) return op.callBoxed(stack);
+    seen_[index] = true;
+    const op_traits& known = traits(op);
+    const torch::jit::Stack arguments{stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end()};
+    std::vector<at::Generator> own;
+    for (const at::IValue& value : arguments) {
+      if (value.isGenerator()) own.push_back(value.toGenerator());
+    }
+    const auto before = generator_states::save(device_, own);
+    op.callBoxed(stack);
+    const auto after = generator_states::save(device_, own);
+    errors_[index] = compared(op, known, arguments, [&] { before.restore(device_, own); });
+    after.restore(device_, own);
+  }
+  /// Of each operator; 0 where it has not come by, or cannot be lowered.
+  const std::vector<op_error>& errors() const { return errors_; }
+
+ private:
+  struct results {
+    std::vector<at::Tensor> outputs = {}, gradients = {};  // gradients: of what autograd asks them of; may be undefined
+  };
+
+  template <class Rewind>
+  op_error compared(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& arguments,
+                    Rewind rewind) {
+    rewind();
+    std::vector<at::Tensor> drawn;
+    const results exact = once(op, known, arguments, precision::fp32, drawn);
+    const double scale = low_ == precision::fp16 ? scale_for(exact, drawn) : 1;
+    for (at::Tensor& gradient : drawn) {
+      if (gradient.defined() && scale != 1) gradient = gradient.mul(scale);
+    }
+    rewind();
+    try {
+      const results low = once(op, known, arguments, low_, drawn);
+      return {relative(low.outputs, exact.outputs, 1), relative(low.gradients, exact.gradients, scale)};
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
+    } catch (const c10::Error& failure) {  // no kernel for this format: a plan that asks for it fails
+      if (says_out_of_memory(failure.what_without_backtrace())) throw;
+      constexpr double infinity = std::numeric_limits<double>::infinity();
+      return {infinity, infinity};
+    }
+  }
+
+  /// `drawn`: the gradients of the outputs, made where there are none yet.
+  results once(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& arguments, precision in,
+               std::vector<at::Tensor>& drawn) {
+    const bool differentiates = at::GradMode::is_enabled() && !c10::InferenceMode::is_enabled();
+    std::optional<tf32_guard> tf32;
+    if (in == precision::tf32) tf32.emplace();
+    std::vector<at::Tensor> leaves;
+    torch::jit::Stack stack = arguments;
+    for (std::size_t i = 0; i < stack.size(); ++i) {
+      const argument_use use = known.arguments[i];
+      if (use == argument_use::kept) continue;
+      const bool casts = use == argument_use::read || !keeps_affine(known, device_.type());
+      const auto make = [&](const at::Tensor& t) {
+        at::Tensor leaf = t.detach();
+        if (differentiates && t.requires_grad()) leaves.push_back(leaf.requires_grad_());
+        return casts ? cast(leaf, scalar_type(in), at::MemoryFormat::Preserve) : leaf;
+      };
+      replace(
+          stack[i], device_.type(), [](const at::Tensor&) { return true; }, make);
+    }
+    op.callBoxed(stack);
+    results made;
+    for_each_tensor(stack, op.schema().returns().size(), [&](const at::Tensor& t, std::size_t, int) {
+      if (is_eligible(t, device_.type())) made.outputs.push_back(t);
+    });
+    if (!leaves.empty()) made.gradients = gradients(made.outputs, leaves, drawn);
+    return made;
+  }
+
+  std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& leaves,
+                                    std::vector<at::Tensor>& drawn) {
+    drawn.resize(outputs.size());
+    std::vector<at::Tensor> roots, of_roots;
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      const at::Tensor& y = outputs[i];
+      if (!y.requires_grad() || y.layout() != at::kStrided) continue;
+      if (!drawn[i].defined()) drawn[i] = random_values(y);
+      roots.push_back(y);
+      of_roots.push_back(drawn[i].to(y.scalar_type()));
+    }
+    if (roots.empty()) return {};
+    return torch::autograd::grad(roots, leaves, of_roots, false, false, true);
+  }
+
+  /// Normal ones, of the shape of `y`: the same memory for all, since drawing takes longer than most operators.
+  at::Tensor random_values(const at::Tensor& y) {
+    if (!random_.defined() || random_.numel() < y.numel()) {
+      random_ = at::randn({y.numel()}, generator_for(device_, 1), y.options().dtype(at::kFloat).requires_grad(false));
+    }
+    return random_.narrow(0, 0, y.numel()).view(y.sizes());
+  }
+
+  /// A power of two that brings the largest of the drawn gradients and of those made of them to about 2^10.
+  static double scale_for(const results& exact, const std::vector<at::Tensor>& drawn) {
+    double largest = 0;
+    for (const auto* list : {&exact.gradients, &drawn}) {
+      for (const at::Tensor& t : *list) {
+        if (t.defined() && t.numel() > 0)
+          largest = std::max(largest, norm(dense(t), std::numeric_limits<double>::infinity()));
+      }
+    }
+    return largest > 0 && std::isfinite(largest) ? std::exp2(10 - std::ceil(std::log2(largest))) : 1;
+  }
+
+  static at::Tensor dense(const at::Tensor& t) { return t.layout() == at::kStrided ? t : t.to_dense(); }
+  static double norm(const at::Tensor& t, double order = 2) {
+    const auto value = at::linalg_vector_norm(t, order).item<double>();
+    const bool squares_fit = order != 2 || (value > 1e-12 && std::isfinite(value));  // in FP32
+    return squares_fit ? value : at::linalg_vector_norm(t, order, {}, false, at::kDouble).item<double>();
+  }
+  /// Of `low` from `scale` times `exact`. Returns: infinity where something is not finite; 1 where FP32's are all zero
+  /// and the others are not.
+  static double relative(const std::vector<at::Tensor>& low, const std::vector<at::Tensor>& exact, double scale) {
+    const at::NoGradGuard no_grad;
+    double difference = 0, whole = 0;
+    for (std::size_t i = 0; i < std::min(low.size(), exact.size()); ++i) {
+      if (!low[i].defined() || !exact[i].defined()) continue;
+      const at::Tensor left = dense(low[i].detach()), right = dense(exact[i].detach());
+      double off = norm(left.sub(right, scale)), all = scale * norm(right);
+      if (!std::isfinite(off) || !std::isfinite(all)) {  // a mask's -inf is no error where both have it
+        const at::Tensor scaled = right.mul(scale);
+        off = norm(left.sub(scaled).masked_fill_(left.eq(scaled), 0));
+        all = norm(scaled.nan_to_num(0, 0, 0));
+      }
+      difference = std::hypot(difference, off);
+      whole = std::hypot(whole, all);
+    }
+    if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
+    if (difference == 0) return 0;
+    return whole > 0 ? difference / whole : 1;
+  }
+
+  std::vector<op_error> errors_;
+  std::vector<bool> seen_;
+  precision low_;
+  at::Device device_;
+  at::Tensor random_;
+};
+
+}  // namespace comp::libtorch::detail

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// The most memory in use during a run. On a device: its caching allocator's own peak. On a CPU: what LibTorch's
+// allocator gave out at once, to any thread, over what the training holds when the run begins. (LibTorch reports CPU
+// memory to its profiler too, but to one thread, and warns on stderr of each block that is older than the profile.) Not
+// seen on a CPU: memory of libraries (oneDNN's scratchpads) and of the user's own containers.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <malloc.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <comp_libtorch/support/freed_memory.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <unordered_set>
+#include <vector>
+
+namespace comp::libtorch {
+
+/// Bytes of the distinct storages behind `tensors`; undefined ones count nothing.
+inline std::int64_t bytes_held(const std::vector<at::Tensor>& tensors) {
+  std::unordered_set<const void*> seen;
+  std::int64_t bytes = 0;
+  for (const at::Tensor& t : tensors) {
+    if (!t.defined() || !t.has_storage() || !seen.insert(t.storage().unsafeGetStorageImpl()).second) continue;
+    bytes += static_cast<std::int64_t>(t.storage().nbytes());
+  }
+  return bytes;
+}
+
+namespace detail {
+
+/// LibTorch's own CPU allocator, counting, with blocks whose pages are kept before it. Installed once per process and
+/// never taken away, because tensors outlive everything.
+class counting_allocator final : public c10::Allocator {
+ public:
+  /// Null where the process has an allocator of its own: its blocks cannot be measured.
+  static counting_allocator* installed() {
+    static counting_allocator* const one = install();
+    return one;
+  }
+
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (keeps_.load(std::memory_order_relaxed)) {
+      if (void* kept = pages_.allocate(bytes); kept != nullptr) {
+        count(kept, 1);
+        return {kept, kept, &give_back, c10::Device{c10::kCPU}};
+      }
+    }
+    c10::DataPtr block = below_.allocate(bytes);
+    if (block && block.compare_exchange_deleter(below_.raw_deleter(), &give_back)) count(block.get(), 1);
+    return block;
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { below_.copy_data(to, from, bytes); }
+
+  std::int64_t current() const { return current_.load(std::memory_order_relaxed); }
+  std::int64_t peak() const { return peak_.load(std::memory_order_relaxed); }
+  void reset_peak() { peak_.store(current(), std::memory_order_relaxed); }
+  void keep(bool on) { keeps_.store(on, std::memory_order_relaxed); }
+  void release() { pages_.release(); }
+
+ private:
+  explicit counting_allocator(c10::Allocator& below) : below_{below}, pages_{half_of_memory()} {}
+
+  /// Of the machine, or of what this process may address where that is limited. None where the system counts reserved
+  /// addresses as memory (overcommitting is off).
+  static std::size_t half_of_memory() {
+    int overcommits = 0;
+    std::ifstream{"/proc/sys/vm/overcommit_memory"} >> overcommits;
+    if (overcommits == 2) return 0;
+    const auto pages = static_cast<std::size_t>(std::max(::sysconf(_SC_PHYS_PAGES), 0L));
+    std::size_t all = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    rlimit addresses{};
+    if (::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY)
+      all = std::min<std::size_t>(all, addresses.rlim_cur);
+    return all / 2;
+  }
+
+  static counting_allocator* install() {
+    if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator() || c10::GetCPUAllocator()->raw_deleter() == nullptr)
+      return nullptr;
+    auto* one = new counting_allocator{*c10::GetCPUAllocator()};  // NOLINT: lives as long as the process
+    c10::SetCPUAllocator(one);
+    return one;
+  }
+  static void give_back(void* block) {
+    if (block == nullptr) return;
+    counting_allocator& all = *installed();
+    all.count(block, -1);
+    if (all.pages_.owns(block)) {
+      all.pages_.give_back(block);
+    } else {
+      all.below_.raw_deleter()(block);
+    }
+  }
+  void count(void* block, std::int64_t sign) {
+    const std::size_t size = pages_.owns(block) ? pages_.size_of(block) : ::malloc_usable_size(block);
+    const std::int64_t change = sign * static_cast<std::int64_t>(size);
+    const std::int64_t now = current_.fetch_add(change, std::memory_order_relaxed) + change;
+    std::int64_t peak = peak_.load(std::memory_order_relaxed);
+    while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) continue;
+  }
+
+  c10::Allocator& below_;
+  page_keeper pages_;
+  std::atomic<bool> keeps_ = false;
+  std::atomic<std::int64_t> current_ = 0, peak_ = 0;
+};
+
+}  // namespace detail
+
+/// What LibTorch's CPU memory of the process does from now on: large blocks keep their pages when they are freed, up to
+/// half of the machine's memory, or these go back to the system. Nothing where a program has set its own allocator.
+inline void keep_freed_memory(bool on) {
+  if (auto* cpu = detail::counting_allocator::installed()) cpu->keep(on);
+}
+/// Hands pages of kept memory that nobody uses back to the system.
+inline void release_freed_memory() {
+  if (auto* cpu = detail::counting_allocator::installed()) cpu->release();
+}
+
+/// Measures from its construction on: one run. There is one peak per device: of two meters at a time the older one sees
+/// what happened since the younger one was made.
+class memory_meter {
+ public:
+  /// `held`: what the training keeps from step to step [bytes]; on a CPU the peak is counted from there.
+  memory_meter(c10::Device device, std::int64_t held) : device_{device}, held_{held} {
+    if (device_.is_cpu()) {
+      if (auto* cpu = detail::counting_allocator::installed()) {
+        start_ = cpu->current();
+        cpu->reset_peak();
+      }
+    } else if (allocator() != nullptr) {
+      allocator()->resetPeakStats(device_.index());
+    }
+  }
+
+  /// Bytes; 0 where the device does not say.
+  std::int64_t peak() const {
+    if (device_.is_cpu()) {
+      const auto* cpu = detail::counting_allocator::installed();
+      return cpu == nullptr ? 0 : held_ + cpu->peak() - start_;
+    }
+    if (allocator() == nullptr) return 0;
+    const auto all = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    return allocator()->getDeviceStats(device_.index()).allocated_bytes[all].peak;
+  }
+
+ private:
+  c10::DeviceAllocator* allocator() const {
+    auto* found = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device_.type()));
+    return found != nullptr && found->initialized() ? found : nullptr;
+  }
+
+  c10::Device device_;
+  std::int64_t held_;
+  std::int64_t start_ = 0;
+};
+
+}  // namespace comp::libtorch

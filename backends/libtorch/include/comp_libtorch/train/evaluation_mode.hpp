@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models in evaluation mode for the life of an object. Not here: the plan (program::evaluate).
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <comp_libtorch/train/setup.hpp>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+/// All modules in evaluation mode for its life, then each as it was.
+class evaluation_mode {
+ public:
+  explicit evaluation_mode(const std::vector<named_module>& models) {
+    for (const named_module& m : models) {
+      for (const auto& part : m.module->modules()) before_.emplace_back(part, part->is_training());
+    }
+    for (const auto& [part, training] : before_) set(*part, false);
+  }
+  ~evaluation_mode() {
+    for (const auto& [part, training] : before_) set(*part, training);
+  }
+  evaluation_mode(const evaluation_mode&) = delete;
+  evaluation_mode& operator=(const evaluation_mode&) = delete;
+
+ private:
+  static void set(torch::nn::Module& part, bool training) {
+    if (part.is_training() != training) part.train(training);
+  }
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> before_;
+};
+
+}  // namespace comp::libtorch::detail

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// A step of LibTorch's own Adam, AdamW or SGD in one pass over memory, by ATen's fused kernels: what PyTorch runs for
+// `fused=True`, and LibTorch's C++ classes do not know. State and options are the optimizer's own, so it can be saved,
+// restored and stepped the usual way before and after. The arithmetic is the same, operation by operation, in FP32;
+// compilers contract other multiplications and additions, so weights differ in their last bits.
+// On CPUs. Not fused, and stepped the usual way: other optimizers and classes derived from these; sparse or not FP32
+// gradients; gradients, weights and moments that do not lie alike in memory.
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/_fused_sgd.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/optim.h>
+
+#include <comp_libtorch/plan/settings.hpp>
+#include <comp_libtorch/train/optimizer_state.hpp>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <vector>
+
+namespace comp::libtorch {
+
+namespace detail {
+
+/// What the kernels take for granted: they go through memory, not through indices.
+inline bool lie_alike(const at::Tensor& a, const at::Tensor& b) {
+  const auto plain = [](const at::Tensor& t) {
+    return t.defined() && t.is_cpu() && t.layout() == at::kStrided && t.scalar_type() == at::kFloat &&
+           t.is_non_overlapping_and_dense();
+  };
+  return plain(a) && plain(b) && a.sizes() == b.sizes() && a.strides() == b.strides();
+}
+
+/// The parameters of a group that have gradients, and what the kernels need of each.
+struct fused_lists {
+  std::vector<at::Tensor> parameters = {}, gradients = {}, first = {}, second = {}, largest = {}, steps = {};
+};
+
+template <class State>
+State& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, bool& is_new) {
+  auto& entry = optimizer.state()[parameter.unsafeGetTensorImpl()];
+  is_new = entry == nullptr;
+  if (is_new) entry = std::make_unique<State>();
+  return static_cast<State&>(*entry);
+}
+
+/// Of the kernel of Adam or AdamW.
+template <class State, class Options, class Kernel>
+void fused_adam_step(torch::optim::Optimizer& optimizer, Kernel kernel) {
+  for (auto& group : optimizer.param_groups()) {
+    const auto& options = static_cast<const Options&>(group.options());
+    fused_lists all;
+    std::int64_t counted = -1;
+    at::Tensor count;
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      bool is_new = false;
+      State& state = state_of<State>(optimizer, parameter, is_new);
+      if (is_new) {
+        state.step(0);
+        state.exp_avg(at::zeros_like(parameter));
+        state.exp_avg_sq(at::zeros_like(parameter));
+        if (options.amsgrad()) state.max_exp_avg_sq(at::zeros_like(parameter));
+      }
+      state.step(state.step() + 1);
+      if (state.step() != counted) {
+        counted = state.step();
+        count = at::scalar_tensor(static_cast<double>(counted), at::kFloat);
+      }
+      all.parameters.push_back(parameter);
+      all.gradients.push_back(parameter.grad().variable_data());  // the kernel counts it as written
+      all.first.push_back(state.exp_avg());
+      all.second.push_back(state.exp_avg_sq());
+      if (options.amsgrad()) all.largest.push_back(state.max_exp_avg_sq());
+      all.steps.push_back(count);
+    }
+    if (all.parameters.empty()) continue;
+    const auto [beta1, beta2] = options.betas();
+    kernel(all.parameters, all.gradients, all.first, all.second, all.largest, all.steps, options.lr(), beta1, beta2,
+           options.weight_decay(), options.eps(), options.amsgrad(), /*maximize=*/false, std::nullopt, std::nullopt);
+  }
+}
+
+inline void fused_sgd_step(torch::optim::Optimizer& optimizer) {
+  for (auto& group : optimizer.param_groups()) {
+    const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
+    fused_lists later, begun;  // a first step writes the momentum, which is not read
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      bool is_new = false;
+      if (options.momentum() != 0) {
+        auto& state = state_of<torch::optim::SGDParamState>(optimizer, parameter, is_new);
+        if (is_new) state.momentum_buffer(at::empty_like(parameter.grad()));
+        (is_new ? begun : later).first.push_back(state.momentum_buffer());
+      }
+      fused_lists& of = is_new ? begun : later;
+      of.parameters.push_back(parameter.variable_data());  // LibTorch's SGD writes .data(), which no graph counts
+      of.gradients.push_back(parameter.grad().variable_data());
+    }
+    for (const fused_lists* of : {&begun, &later}) {  // a weight that is there twice is begun first
+      if (of->parameters.empty()) continue;
+      at::_fused_sgd_(of->parameters, of->gradients, of->first, options.weight_decay(), options.momentum(),
+                      options.lr(), options.dampening(), options.nesterov(), /*maximize=*/false, of == &begun);
+    }
+  }
+}
+
+/// True when every parameter that would be stepped, its gradient and its moments lie alike.
+template <class State>
+bool fuses(torch::optim::Optimizer& optimizer, bool (*complete)(const State&, torch::optim::OptimizerOptions&)) {
+  for (auto& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      if (!lie_alike(parameter, parameter.grad())) return false;
+      const auto entry = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (entry == optimizer.state().end()) continue;
+      const auto* state = dynamic_cast<const State*>(entry->second.get());
+      if (state == nullptr || !complete(*state, group.options())) return false;
+      bool alike = true;
+      for_members(*entry->second, *entry->second, [&](auto& /*same*/, const auto& member) {
+        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, at::Tensor>)
+          alike = alike && (!member.defined() || lie_alike(parameter, member));
+      });
+      if (!alike) return false;
+    }
+  }
+  return true;
+}
+
+/// The options may have changed since the state was made.
+template <class Options, class State>
+bool has_moments(const State& state, torch::optim::OptimizerOptions& options) {
+  return state.exp_avg().defined() && state.exp_avg_sq().defined() &&
+         (state.max_exp_avg_sq().defined() || !static_cast<const Options&>(options).amsgrad());
+}
+inline bool has_momentum(const torch::optim::SGDParamState& state, torch::optim::OptimizerOptions& options) {
+  return state.momentum_buffer().defined() || static_cast<const torch::optim::SGDOptions&>(options).momentum() == 0;
+}
+
+}  // namespace detail
+
+/// Steps the optimizer, in one pass where it can be.
+/// Returns: whether it was one pass; false where the optimizer stepped by itself.
+inline bool fused_step(torch::optim::Optimizer& optimizer) {
+  using namespace torch::optim;
+  const at::NoGradGuard no_gradients;
+  if (typeid(optimizer) == typeid(Adam) &&
+      detail::fuses<AdamParamState>(optimizer, detail::has_moments<AdamOptions, AdamParamState>)) {
+    detail::fused_adam_step<AdamParamState, AdamOptions>(optimizer,
+                                                         [](auto&&... all) { at::_ops::_fused_adam_::call(all...); });
+    return true;
+  }
+  if (typeid(optimizer) == typeid(AdamW) &&
+      detail::fuses<AdamWParamState>(optimizer, detail::has_moments<AdamWOptions, AdamWParamState>)) {
+    detail::fused_adam_step<AdamWParamState, AdamWOptions>(
+        optimizer, [](auto&&... all) { at::_ops::_fused_adamw_::call(all...); });
+    return true;
+  }
+  if (typeid(optimizer) == typeid(SGD) && detail::fuses<SGDParamState>(optimizer, detail::has_momentum)) {
+    detail::fused_sgd_step(optimizer);
+    return true;
+  }
+  optimizer.step();
+  return false;
+}
+
+inline void step_by(optimizer_pass how, torch::optim::Optimizer& optimizer) {
+  if (how == optimizer_pass::fused) {
+    (void)fused_step(optimizer);
+  } else {
+    optimizer.step();
+  }
+}
+
+}  // namespace comp::libtorch

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of a LibTorch optimizer, copied and put back in place: tensors and option objects keep their identity, so
+// references to them stay good. LibTorch's own six optimizers are copied member by member; a user's own state class
+// through its clone() and serialize(), as LibTorch's state_dict does it.
+// Not here: members of a user's optimizer outside state() and param_groups(): those are setup::extra's.
+#pragma once
+
+#include <c10/util/Type.h>
+#include <torch/optim.h>
+#include <torch/serialize/archive.h>
+
+#include <comp/core/error.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch {
+
+namespace detail {
+
+using torch::optim::OptimizerParamState;
+
+/// A tensor of its own on `to` (or where `from` is); undefined stays undefined.
+inline at::Tensor copied(const at::Tensor& from, std::optional<c10::Device> to = {}) {
+  if (!from.defined()) return from;
+  return from.detach().to(from.options().device(to.value_or(from.device())), false, /*copy=*/true);
+}
+
+/// Gives `to` the value of `from`, in place where it can be.
+inline void put(at::Tensor& to, const at::Tensor& from, std::optional<c10::Device> device = {}) {
+  if (to.defined() && from.defined() && to.sizes() == from.sizes() && to.dtype() == from.dtype() &&
+      to.layout() == from.layout() && to.is_sparse() == from.is_sparse()) {
+    to.copy_(from);
+  } else {
+    to = copied(from, to.defined() ? to.device() : device);
+  }
+}
+inline void put(std::deque<at::Tensor>& to, const std::deque<at::Tensor>& from, std::optional<c10::Device> device) {
+  to.resize(from.size());
+  for (std::size_t i = 0; i < from.size(); ++i) put(to[i], from[i], device);
+}
+inline void put(std::optional<std::vector<at::Tensor>>& to, const std::optional<std::vector<at::Tensor>>& from,
+                std::optional<c10::Device> device) {
+  if (!from) return to.reset();
+  if (!to) to.emplace();
+  to->resize(from->size());
+  for (std::size_t i = 0; i < from->size(); ++i) put((*to)[i], (*from)[i], device);
+}
+template <class T>
+requires std::is_arithmetic_v<T>
+void put(T& to, T from, std::optional<c10::Device> /*device*/) { to = from; }
+
+/// Calls `f` with each member of a state of LibTorch's own, of both states.
+template <class F>
+bool for_members(OptimizerParamState& to, const OptimizerParamState& from, F f) {
+  using namespace torch::optim;
+  const auto as = [&]<class S>(auto&&... member) {
+    auto* t = dynamic_cast<S*>(&to);
+    const auto* s = dynamic_cast<const S*>(&from);
+    if (t == nullptr || s == nullptr || typeid(to) != typeid(S)) return false;
+    (f(member(*t), member(*s)), ...);
+    return true;
+  };
+#define COMP_LIBTORCH_MEMBER(name) \
+  [](auto& state) -> auto& { return state.name(); }
+  return as.template operator()<SGDParamState>(COMP_LIBTORCH_MEMBER(momentum_buffer)) ||
+         as.template operator()<AdamParamState>(COMP_LIBTORCH_MEMBER(step), COMP_LIBTORCH_MEMBER(exp_avg),
+                                                COMP_LIBTORCH_MEMBER(exp_avg_sq),
+                                                COMP_LIBTORCH_MEMBER(max_exp_avg_sq)) ||
+         as.template operator()<AdamWParamState>(COMP_LIBTORCH_MEMBER(step), COMP_LIBTORCH_MEMBER(exp_avg),
+                                                 COMP_LIBTORCH_MEMBER(exp_avg_sq),
+                                                 COMP_LIBTORCH_MEMBER(max_exp_avg_sq)) ||
+         as.template operator()<RMSpropParamState>(COMP_LIBTORCH_MEMBER(step), COMP_LIBTORCH_MEMBER(square_avg),
+                                                   COMP_LIBTORCH_MEMBER(momentum_buffer),
+                                                   COMP_LIBTORCH_MEMBER(grad_avg)) ||
+         as.template operator()<AdagradParamState>(COMP_LIBTORCH_MEMBER(step), COMP_LIBTORCH_MEMBER(sum)) ||
+         as.template operator()<LBFGSParamState>(
+             COMP_LIBTORCH_MEMBER(func_evals), COMP_LIBTORCH_MEMBER(n_iter), COMP_LIBTORCH_MEMBER(t),
+             COMP_LIBTORCH_MEMBER(prev_loss), COMP_LIBTORCH_MEMBER(d), COMP_LIBTORCH_MEMBER(H_diag),
+             COMP_LIBTORCH_MEMBER(prev_flat_grad), COMP_LIBTORCH_MEMBER(old_dirs), COMP_LIBTORCH_MEMBER(old_stps),
+             COMP_LIBTORCH_MEMBER(ro), COMP_LIBTORCH_MEMBER(al));
+#undef COMP_LIBTORCH_MEMBER
+}
+
+/// Writes what serializes itself to bytes.
+template <class S>
+std::string serialized(const S& state) {
+  torch::serialize::OutputArchive archive;
+  state.serialize(archive);
+  std::ostringstream bytes;
+  archive.save_to(bytes);
+  return bytes.str();
+}
+inline torch::serialize::InputArchive archive_of(const std::string& bytes) {
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes.data(), bytes.size());
+  return archive;
+}
+
+}  // namespace detail
+
+class optimizer_state {
+ public:
+  optimizer_state() = default;
+
+  /// Copies the state of `optimizer` to `store`, or to where each tensor is.
+  /// Throws: `error` for a state class of the user's own that cannot be copied.
+  static optimizer_state save(torch::optim::Optimizer& optimizer, std::optional<c10::Device> store = {}) {
+    optimizer_state saved;
+    for (auto& group : optimizer.param_groups()) {
+      saved.groups_.emplace_back(group.has_options() ? group.options().clone() : nullptr);
+      for (const at::Tensor& parameter : group.params()) {
+        const auto entry = optimizer.state().find(parameter.unsafeGetTensorImpl());
+        saved.entries_.push_back(entry == optimizer.state().end() ? kept{} : copy_of(*entry->second, store));
+      }
+    }
+    return saved;
+  }
+
+  /// Throws: `error` when it is the state of another optimizer.
+  void restore(torch::optim::Optimizer& optimizer) const {
+    std::size_t next = 0, parameters = 0;
+    for (const auto& group : optimizer.param_groups()) parameters += group.params().size();
+    require<error>(groups_.size() == optimizer.param_groups().size() && entries_.size() == parameters,
+                   "state of {} parameters in {} groups for an optimizer of {} in {} (it is another optimizer's): save "
+                   "and restore one trainer",
+                   entries_.size(), groups_.size(), parameters, optimizer.param_groups().size());
+    for (std::size_t g = 0; g < groups_.size(); ++g) {
+      auto& group = optimizer.param_groups()[g];
+      if (groups_[g]) put_options(group, *groups_[g]);
+      for (const at::Tensor& parameter : group.params()) put_entry(optimizer, parameter, entries_[next++]);
+    }
+  }
+
+  /// Of the copies.
+  std::int64_t bytes() const {
+    std::int64_t sum = 0;
+    for (const kept& k : entries_) sum += k.bytes;
+    return sum;
+  }
+
+ private:
+  /// One parameter's state. `like`: a deep copy, or for a class of the user's own a shallow one whose content is
+  /// `archive`.
+  struct kept {
+    std::shared_ptr<torch::optim::OptimizerParamState> like = {};
+    std::string archive = {};
+    std::int64_t bytes = 0;
+  };
+
+  static kept copy_of(const torch::optim::OptimizerParamState& state, std::optional<c10::Device> store) {
+    kept copy;
+    try {
+      copy.like = state.clone();
+      const bool known = detail::for_members(*copy.like, state, [&](auto& to, const auto& from) {
+        to = std::remove_cvref_t<decltype(to)>{};
+        if constexpr (std::is_same_v<std::remove_cvref_t<decltype(to)>, at::Tensor>) {
+          to = detail::copied(from, store);
+          if (to.defined()) copy.bytes += static_cast<std::int64_t>(to.nbytes());
+        } else {
+          detail::put(to, from, store);
+        }
+      });
+      if (!known) copy.archive = detail::serialized(state);
+    } catch (const c10::Error&) {
+      throw error{
+          fmt::format("optimizer state {} cannot be copied (it neither clones nor serializes itself): derive it from "
+                      "torch::optim::OptimizerCloneableParamState and override both serialize()",
+                      c10::demangle(typeid(state).name()))};
+    }
+    copy.bytes += static_cast<std::int64_t>(copy.archive.size());
+    return copy;
+  }
+
+  static void put_entry(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, const kept& from) {
+    auto& all = optimizer.state();
+    void* key = parameter.unsafeGetTensorImpl();
+    if (!from.like) {
+      all.erase(key);
+      return;
+    }
+    auto& entry = all[key];
+    const auto same_class = [](const auto& a, const auto& b) { return typeid(a) == typeid(b); };
+    if (!entry || !same_class(*entry, *from.like)) entry = fresh(*from.like);
+    const bool known = detail::for_members(
+        *entry, *from.like, [&](auto& to, const auto& kept) { detail::put(to, kept, parameter.device()); });
+    if (known) return;
+    entry = from.like->clone();
+    auto archive = detail::archive_of(from.archive);
+    entry->serialize(archive);
+  }
+
+  /// A state of the same class that shares no tensor with `like`.
+  static std::unique_ptr<torch::optim::OptimizerParamState> fresh(const torch::optim::OptimizerParamState& like) {
+    auto made = like.clone();
+    detail::for_members(*made, like, [](auto& to, const auto& /*kept*/) { to = std::remove_cvref_t<decltype(to)>{}; });
+    return made;
+  }
+
+  static void put_options(torch::optim::OptimizerParamGroup& group, const torch::optim::OptimizerOptions& from) {
+    using namespace torch::optim;
+    auto& to = group.options();
+    const auto assign = [&]<class O>(std::type_identity<O>) {
+      if (typeid(to) != typeid(O) || typeid(from) != typeid(O)) return false;
+      static_cast<O&>(to) = static_cast<const O&>(from);
+      return true;
+    };
+    if (assign(std::type_identity<SGDOptions>{}) || assign(std::type_identity<AdamOptions>{}) ||
+        assign(std::type_identity<AdamWOptions>{}) || assign(std::type_identity<RMSpropOptions>{}) ||
+        assign(std::type_identity<AdagradOptions>{}) || assign(std::type_identity<LBFGSOptions>{}))
+      return;
+    group.set_options(from.clone());
+  }
+
+  std::vector<std::shared_ptr<torch::optim::OptimizerOptions>> groups_;
+  std::vector<kept> entries_;  // of each parameter, group by group
+};
+
+/// Appends the tensors in an optimizer's state; of a state class of the user's own none are known.
+inline void append_tensors(torch::optim::Optimizer& optimizer, std::vector<at::Tensor>& to) {
+  for (auto& entry : optimizer.state()) {
+    detail::for_members(*entry.second, *entry.second, [&](auto& /*same*/, const auto& member) {
+      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, at::Tensor>) to.push_back(member);
+      if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, std::deque<at::Tensor>>)
+        to.insert(to.end(), member.begin(), member.end());
+    });
+  }
+}
+
+}  // namespace comp::libtorch

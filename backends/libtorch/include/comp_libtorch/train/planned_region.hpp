@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan that was found before, in a training loop or an inference of the user's own, with no search and no trainer:
+//   comp::libtorch::planned_region planned{{{"net", net}}, "plan.json"};
+//   for (auto& batch : *loader) {
+//     at::Tensor loss;
+//     { auto on = planned.enter(); loss = cross_entropy(net->forward(batch.data), batch.target); }
+//     loss.backward();  optimizer.step();  optimizer.zero_grad();
+//   }
+// Weights may be written between regions in any way. The first forward of each segment runs under the plan of a file,
+// too, and each of its operators is held against that as it comes by; a plan alone is first recorded in FP32. Plans
+// with FP16 want a grad_scaler around backward and step: needs_scaling().
+#pragma once
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <comp/core/error.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/files/plan_file.hpp>
+#include <comp/policy/tensor_core.hpp>
+#include <comp_libtorch/plan/executor_tuning.hpp>
+#include <comp_libtorch/plan/program.hpp>
+#include <comp_libtorch/support/hardware.hpp>
+#include <comp_libtorch/train/setup.hpp>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace comp::libtorch {
+
+/// What must agree between a plan file and the forward that it is used for.
+enum class plan_match {
+  exact,   // operators, shapes and edges: the fingerprint
+  by_name  // names and kinds: other batch sizes, or the forward of evaluation mode; the rest runs in FP32, with a
+           // warning
+};
+
+/// Where the executor's choices (program_settings: weights, images) come from.
+enum class planned_choices {
+  of_file,   // as they were measured when the plan was found, on a machine like this one; else as in `program`
+  measured,  // here, in the first steps of the loop: from one entry of the first segment to the next
+  as_set     // in `program`
+};
+
+struct planned_settings {
+  std::vector<std::string> segments = {"forward"};  // that a step enters; all are known when each was seen once
+  plan_match match = plan_match::exact;
+  bool forced = false;  // take a file's plan although this machine computes it slowly, or it knows no operator
+  planned_choices choices = planned_choices::of_file;
+  tuning_settings tuning = {};
+  program_settings program = {};  // its device is that of the first parameter
+};
+
+/// The precisions of a file's operators, by name and kind, for a graph that need not be the file's.
+/// Throws: unless `forced`, `plan_error` where the file knows no choosable operator of the graph.
+/// Requires: the file has a list of operators.
+inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& graph, bool forced = false) {
+  std::map<std::pair<std::string, std::string>, precision> known;
+  for (const plan_listing::entry& op : *from.operators) known[{op.name, op.kind}] = op.chosen;
+  loaded_plan found{.plan = plan{graph.size()}, .execution = from.execution};
+  if (from.made_for) found.made_for = *from.made_for;
+  std::string first_unknown;
+  bool any_known = false;
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (!graph[i].choosable) continue;
+    if (const auto at = known.find({graph[i].name, graph[i].kind}); at != known.end()) {
+      found.plan[i] = at->second;
+      any_known = true;
+    } else {
+      if (first_unknown.empty()) first_unknown = fmt::format("\"{}\" ({})", graph[i].name, graph[i].kind);
+      found.warnings.push_back(
+          fmt::format("\"{}\" has no operator \"{}\" ({}): it runs in FP32", from.file, graph[i].name, graph[i].kind));
+    }
+  }
+  require<plan_error>(forced || any_known || first_unknown.empty(),
+                      "\"{}\" knows none of the model's operators, not {}: give models the names that they had in the "
+                      "search, or search again",
+                      from.file, first_unknown);
+  found.plan = found.plan.as_autocast(from.runs_autocast() && found.plan.count_low() > 0);
+  return found;
+}
+
+class planned_region {
+ public:
+  /// `models` under the names that they had in the search. `from`: the path of a plan file, or a plan.
+  /// Throws: `file_error` for a file that cannot be used, `plan_error` where this machine lacks units for its
+  /// precisions.
+  planned_region(const std::vector<named_module>& models, const std::variant<std::string, plan>& from,
+                 planned_settings settings = {})
+      : settings_{std::move(settings)},
+        of_file_{std::holds_alternative<std::string>(from)},
+        listing_{of_file_ ? load_listing(std::get<std::string>(from))
+                          : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
+        program_{on_device_of(models)},
+        here_{probe(program_.settings().device)} {
+    require<file_error>(listing_.operators || !by_name(),
+                        "\"{}\" has no list of operators (they are to be found by name): save the plan with its graph, "
+                        "comp::save(plan, graph, hardware, path)",
+                        listing_.file);
+    if (!settings_.forced) require_useful();
+    if (settings_.choices == planned_choices::measured) require_one_rank("planned_choices::measured");
+    for (const named_module& m : models) program_.name_parameters(*m.module, m.name);
+    if (listing_.operators) {
+      program_.record_under(first());
+    } else {
+      program_.record(true);  // nothing says what its operators hand on
+    }
+  }
+
+  /// As program::enter. Throws: `plan_error`, naming the first operator that differs, when the plan is not one for the
+  /// forward: while that runs for the first time, or here when it was entered for the second.
+  region enter(std::string_view segment = "forward") {
+    const std::lock_guard only_one{mutex_};
+    const auto known = [&](const std::string& s) { return program_.has_recorded(s); };
+    if (!planned_ && (program_.recorded() || std::ranges::all_of(settings_.segments, known))) conclude();
+    if (measurement_ && segment == settings_.segments.front()) measure_step();
+    return program_.enter(segment);
+  }
+  /// For forwards in evaluation mode; before all of a step is known, and where it has no operator of a name, in FP32.
+  region evaluate() { return program_.evaluate(); }
+
+  /// Whether all of a step is known: its operators, and that the plan is one for them.
+  bool planned() const { return planned_; }
+  bool needs_scaling() const {
+    for (std::size_t i = 0; i < listing_.size(); ++i) {
+      if (listing_.chosen(i) == precision::fp16) return true;
+    }
+    return false;
+  }
+  /// What a person should know: the plan was found on other hardware, operators without a precision.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+  /// How the plan is run; nothing while that is being measured.
+  comp::execution execution() const {
+    return planned_ && !measurement_ && !listing_.runs_autocast() ? execution_of(tuned_) : comp::execution{};
+  }
+  program& executor() { return program_; }
+
+ private:
+  using clock = std::chrono::steady_clock;
+
+  bool by_name() const { return settings_.match == plan_match::by_name; }
+
+  program_settings on_device_of(const std::vector<named_module>& models) {
+    program_settings chosen = settings_.program;
+    chosen.device = device_of(setup{.modules = models, .optimizers = {}});
+    return chosen;
+  }
+
+  /// What an operator gets that comes by for the first time. Requires: the file lists them.
+  detail::first_plan first() const {
+    detail::first_plan plan;
+    for (std::size_t i = 0; listing_.runs_autocast() && i < listing_.size(); ++i) {
+      if (is_low(listing_.chosen(i))) plan.autocast = detail::scalar_type(listing_.chosen(i));
+    }
+    if (by_name()) {
+      std::map<std::pair<std::string, std::string>, detail::first_choice> known;
+      for (const auto& op : *listing_.operators) known[{op.name, op.kind}] = {op.chosen, op.hands_on_fp32};
+      plan.choose = [known = std::move(known)](std::size_t /*number*/, const op_info& op) {
+        const auto at = known.find({op.name, op.kind});
+        return at == known.end() ? detail::first_choice{} : at->second;
+      };
+    } else {
+      plan.choose = [this](std::size_t i, const op_info& op) {
+        listing_.require_operator(i, op.name, op.kind);
+        return detail::first_choice{listing_.chosen(i), (*listing_.operators)[i].hands_on_fp32};
+      };
+    }
+    return plan;
+  }
+
+  /// Each segment was seen: from now on the plan goes by the recorded operators.
+  void conclude() {
+    program_.record(false);
+    loaded_plan found;
+    try {
+      found = load();
+      program_.set_plan(found.plan);
+    } catch (const plan_error&) {
+      if (!program_.is_unsure()) throw;
+      program_.record(true);  // in FP32 it is what it is
+      return;
+    }
+    warnings_ = found.warnings;
+    tuned_.choice = {settings_.program.weights, settings_.program.images};
+    if (settings_.choices == planned_choices::of_file) {
+      for (std::string& left_out : apply(found, here_, tuned_)) warnings_.push_back(std::move(left_out));
+    } else if (settings_.choices == planned_choices::measured && found.plan.count_low() > 0 &&
+               !found.plan.runs_autocast()) {
+      measurement_.emplace(program_.graph(), found.plan, settings_.tuning);
+    }
+    use(tuned_.choice);
+    planned_ = true;
+  }
+
+  loaded_plan load() const {
+    if (!of_file_) return {.plan = *listing_.letters};
+    return by_name() ? fitted_by_name(listing_, program_.graph(), settings_.forced)
+                     : fitted(listing_, program_.graph(), &here_);
+  }
+
+  /// A plan that was found on a machine with units for its precisions can take many times FP32's time on one without.
+  void require_useful() const {
+    const hardware there = listing_.made_for.value_or(hardware{});
+    for (std::size_t i = 0; of_file_ && i < listing_.size(); ++i) {
+      const precision chosen = listing_.chosen(i);
+      const std::string missing = is_low(chosen) ? policy::no_unit(chosen, here_) : std::string{};
+      require<plan_error>(
+          missing.empty() || policy::no_unit(chosen, there) == missing,
+          "\"{}\" gives operator {} (\"{}\") {} ({}; it was found on {}): search again on this machine, "
+          "or set planned_settings::forced",
+          listing_.file, i, listing_.operators ? (*listing_.operators)[i].name : std::string{}, name(chosen), missing,
+          there.kind == device_kind::unknown ? "an unknown machine" : there.name);
+    }
+  }
+
+  /// A step of the user's begins; the one before it has ended.
+  void measure_step() {
+    if (program_.has_open_region())
+      return step_began_.reset();  // another thread's: times of one step are not to be had
+    if (!program_.settings().device.is_cpu()) {
+      const auto device = program_.settings().device;
+      c10::impl::VirtualGuardImpl{device.type()}.synchronizeDevice(device.index());
+    }
+    if (step_began_) measurement_->add(std::chrono::duration<double>(clock::now() - *step_began_).count());
+    if (measurement_->done()) {
+      tuned_ = measurement_->found();
+      measurement_.reset();
+      return use(tuned_.choice);
+    }
+    use(measurement_->next());
+    step_began_ = clock::now();
+  }
+
+  void use(const executor_choice& choice) {
+    program_settings now = program_.settings();
+    if (executor_choice{now.weights, now.images} == choice) return;
+    now.weights = choice.weights;
+    now.images = choice.images;
+    program_.set_settings(now);
+  }
+
+  planned_settings settings_;
+  bool of_file_;
+  plan_listing listing_;
+  program program_;
+  hardware here_;
+  std::mutex mutex_ = {};
+  bool planned_ = false;
+  std::vector<std::string> warnings_;
+  tuned_choice tuned_;
+  std::optional<choice_measurement> measurement_;  // while it goes on
+  std::optional<clock::time_point> step_began_;
+};
+
+}  // namespace comp::libtorch

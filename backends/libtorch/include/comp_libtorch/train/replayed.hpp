@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loader that only goes forward, as a BatchSource: torch::data::DataLoader, or a function of the user's own.
+//   auto batches = comp::libtorch::replayed(std::move(loader));
+// Batches that a saved state may need again are kept in memory (as LibTorch shares tensors, without a copy) and given
+// again in the same order; so even what the loader shuffles or augments is the same for each candidate. They are
+// dropped with the last state that needs them. During a search that is up to one epoch of batches and those of the
+// races. Use data_order.hpp instead where the data fit a function of an index: that costs nothing.
+#pragma once
+
+#include <torch/data/dataloader/base.h>
+#include <torch/data/example.h>
+
+#include <comp/core/error.hpp>
+#include <comp_libtorch/train/data_order.hpp>
+#include <concepts>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch {
+
+/// Bytes of a batch's tensors.
+inline std::int64_t bytes_of(const at::Tensor& t) { return t.defined() ? static_cast<std::int64_t>(t.nbytes()) : 0; }
+template <class D, class T>
+std::int64_t bytes_of(const torch::data::Example<D, T>& e) {
+  if constexpr (std::is_same_v<T, torch::data::example::NoTarget>) {
+    return bytes_of(e.data);
+  } else {
+    return bytes_of(e.data) + bytes_of(e.target);
+  }
+}
+template <class T>
+std::int64_t bytes_of(const std::vector<T>& all) {
+  std::int64_t sum = 0;
+  for (const T& one : all) sum += bytes_of(one);
+  return sum;
+}
+
+struct replay_options {
+  std::int64_t limit_bytes = std::int64_t{4} << 30;  // of kept batches
+  std::string about = "loader";                      // for signatures: data, batch size, seed
+};
+
+template <class Batch>
+class replayed_batches {
+ public:
+  using batch_type = Batch;
+  /// A place in the stream of batches; while it exists, the batches from there on are kept.
+  struct position_type {
+    std::shared_ptr<const std::uint64_t> number = {};
+    std::int64_t in_epoch = 0;  // batches of the epoch before it
+  };
+  using puller = std::function<std::optional<Batch>()>;
+
+  /// `pull` gives the next batch, or nothing at the end of each epoch; called again it begins the next.
+  replayed_batches(puller pull, replay_options options) : pull_{std::move(pull)}, options_{std::move(options)} {}
+
+  std::optional<Batch> next() {
+    drop_unneeded();
+    if (next_ < first_ + kept_.size()) {
+      const auto& again = kept_[next_++ - first_];
+      count(again.has_value());
+      return again;
+    }
+    std::optional<Batch> batch = pull_();
+    if (needed_from() <= next_) {
+      keep(batch);
+    } else {
+      first_ = next_ + 1;
+    }
+    ++next_;
+    count(batch.has_value());
+    return batch;
+  }
+
+  void begin_epoch() {
+    if (in_epoch_ == 0) return;
+    while (next()) continue;
+  }
+
+  /// Of the last epoch that ended; where none has, the rest of this one is read ahead and kept, since it is trained
+  /// next. Returns: 0 where that would take more than half of replay_options::limit_bytes.
+  std::int64_t batches_per_epoch() {
+    if (of_epoch_ > 0 || too_large_) return of_epoch_;
+    const position_type here = position();
+    while (next() && bytes_ <= options_.limit_bytes / 2) continue;
+    too_large_ = of_epoch_ == 0;
+    seek(here);
+    return of_epoch_;
+  }
+
+  position_type position() {
+    drop_unneeded();
+    auto made = std::make_shared<const std::uint64_t>(next_);
+    marks_.push_back(made);
+    return {std::move(made), in_epoch_};
+  }
+
+  /// Throws: `error` when the batches since then were more than the limit.
+  void seek(const position_type& to) {
+    require<error>(
+        to.number != nullptr && *to.number >= first_,
+        "batches since the saved state are no longer kept (they were more than {} bytes, and this loader cannot "
+        "go back): raise replay_options::limit_bytes, or use indexed_batches",
+        options_.limit_bytes);
+    next_ = *to.number;
+    in_epoch_ = to.in_epoch;
+  }
+
+  std::int64_t kept_bytes() const { return bytes_; }
+  std::string signature() const { return options_.about; }
+
+ private:
+  void count(bool batch) {
+    if (!batch) of_epoch_ = in_epoch_;
+    in_epoch_ = batch ? in_epoch_ + 1 : 0;
+  }
+
+  void keep(const std::optional<Batch>& batch) {
+    kept_.push_back(batch);
+    if (batch) bytes_ += bytes_of(*batch);
+    if (bytes_ <= options_.limit_bytes) return;
+    first_ = next_ + 1;  // what was saved before cannot be gone back to; training itself goes on
+    kept_.clear();
+    bytes_ = 0;
+  }
+
+  /// The first batch that a state may ask for again.
+  std::uint64_t needed_from() const {
+    std::uint64_t first = ~std::uint64_t{0};
+    for (const auto& mark : marks_) {
+      if (const auto p = mark.lock(); p && *p >= first_) first = std::min(first, *p);
+    }
+    return first;
+  }
+
+  void drop_unneeded() {
+    std::erase_if(marks_, [](const auto& mark) { return mark.expired(); });
+    const std::uint64_t needed = std::min(needed_from(), next_);
+    while (first_ < needed && !kept_.empty()) {
+      if (kept_.front()) bytes_ -= bytes_of(*kept_.front());
+      kept_.pop_front();
+      ++first_;
+    }
+  }
+
+  puller pull_;
+  replay_options options_;
+  std::deque<std::optional<Batch>> kept_;  // from number first_ on; nothing: an epoch's end
+  std::uint64_t first_ = 0, next_ = 0;     // numbers in the stream of batches and ends
+  std::int64_t bytes_ = 0;
+  std::int64_t in_epoch_ = 0, of_epoch_ = 0;  // batches of this epoch so far, of the last one that ended (0: none has)
+  bool too_large_ = false;                    // to be read ahead
+  std::vector<std::weak_ptr<const std::uint64_t>> marks_;
+};
+
+/// Batches of a function: nothing ends an epoch, and the next call begins one.
+template <class F>
+requires std::invocable<F&>
+auto replayed(F pull, replay_options options = {}) {
+  using batch = typename std::invoke_result_t<F&>::value_type;
+  return replayed_batches<batch>{std::move(pull), std::move(options)};
+}
+
+/// Batches of a torch::data::DataLoader.
+template <class Loader>
+requires requires(Loader& l) {
+  typename Loader::BatchType;
+  l.begin() != l.end();
+}
+auto replayed(std::unique_ptr<Loader> loader, replay_options options = {}) {
+  using batch = typename Loader::BatchType;
+  using iterator = decltype(loader->begin());
+  struct stream {
+    std::unique_ptr<Loader> loader;
+    std::optional<iterator> at = {};
+  };
+  // The iterator loads ahead when it is advanced: so it is advanced first when the next batch is asked for.
+  auto from = std::make_shared<stream>(stream{std::move(loader)});
+  const auto pull = [from]() -> std::optional<batch> {
+    if (from->at) {
+      ++*from->at;
+    } else {
+      from->at.emplace(from->loader->begin());
+    }
+    if (*from->at != from->loader->end()) return **from->at;
+    from->at.reset();
+    return std::nullopt;
+  };
+  return replayed_batches<batch>{pull, std::move(options)};
+}
+
+}  // namespace comp::libtorch

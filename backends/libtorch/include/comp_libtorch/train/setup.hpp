@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a user tells the trainer of a training: its models, its optimizers and how the plan is run.
+// Every default is sound; models and optimizers stay the user's and must outlive the trainer.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <any>
+#include <comp/core/error.hpp>
+#include <comp_libtorch/plan/scripted.hpp>
+#include <comp_libtorch/plan/settings.hpp>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch {
+
+/// A model under the name that its operators' names begin with; "" for none. Takes modules, holders and TorchScript's
+/// modules: {"net", net}.
+struct named_module {
+  std::string name;
+  torch::nn::Module* module;
+  std::shared_ptr<torch::nn::Module> owned = {};  // of a TorchScript module
+
+  named_module(std::string called, torch::nn::Module& model) : name{std::move(called)}, module{&model} {}
+  template <class Holder>
+  requires requires(Holder& h) {
+    { h.ptr().get() } -> std::convertible_to<torch::nn::Module*>;
+  }
+  named_module(std::string called, Holder& holder) : name{std::move(called)}, module{holder.ptr().get()} {}
+  named_module(std::string called, const torch::jit::Module& script)
+      : name{std::move(called)}, module{nullptr}, owned{std::make_shared<detail::scripted>(script)} {
+    module = owned.get();
+  }
+};
+
+/// State of the training that the trainer cannot know: a schedule's counter, an average of the weights.
+struct extra_state {
+  std::function<std::any()> save = {};
+  std::function<void(const std::any&)> restore = {};
+  std::function<std::vector<at::Tensor>()> tensors = {};  // of it that live from step to step: for the peak of memory
+};
+
+/// Whether losses are scaled against the underflow of FP16 gradients.
+enum class loss_scaling { by_plan, always, never };  // by_plan: while the plan has FP16
+
+/// Whether the executor's choices (program_settings: weights, images) are measured for this training or as they are
+/// set.
+enum class executor_choices { measured, fixed };
+
+struct setup {
+  std::vector<named_module> modules;
+  std::vector<torch::optim::Optimizer*> optimizers;
+  std::vector<at::Generator> generators = {};  // of the user's own; LibTorch's default ones are always saved
+  extra_state extra = {};
+  program_settings program = {};  // its device is that of the first parameter
+  executor_choices choices = executor_choices::measured;
+  optimizer_pass update = optimizer_pass::stock;  // of every plan alike, so that plans are compared with one optimizer
+  loss_scaling scale_loss = loss_scaling::by_plan;
+  comp::scaling::settings scaling = {};
+  std::optional<c10::Device> states_on = {};  // where saved states live; none: where the tensors are
+  int profile_steps = 2;                      // that are measured, after one that is not
+  std::string about = {};  // anything else that makes two trainings comparable: goes into the signature
+};
+
+/// Throws: `settings_error` in a process that torchrun or mpirun started as one of several.
+inline void require_one_rank(std::string_view what) {
+  for (const char* const counts : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    const char* const ranks = std::getenv(counts);
+    const bool several = ranks != nullptr && std::strtol(ranks, nullptr, 10) > 1;
+    require<settings_error>(!several,
+                            "{} in one of several ranks ({} is {}; each would decide by its own times, and wait for "
+                            "the others at another step): search in one process and give each rank the plan file, "
+                            "planned_region{{models, \"plan.json\"}}; unset {} where the ranks have nothing to do with "
+                            "each other",
+                            what, counts, ranks, counts);
+  }
+}
+
+/// Throws: `settings_error`, naming what is missing.
+inline void require_usable(const setup& s) {
+  require<settings_error>(
+      !s.modules.empty() && !s.optimizers.empty(),
+      "training with {} models and {} optimizers (a step needs both): name the torch::nn::Module and "
+      "the optimizer, {{.modules = {{{{\"net\", net}}}}, .optimizers = {{&optimizer}}}}",
+      s.modules.size(), s.optimizers.size());
+  for (std::size_t i = 0; i < s.modules.size(); ++i) {
+    for (std::size_t k = 0; k < i; ++k) {
+      require<settings_error>(
+          s.modules[i].name != s.modules[k].name,
+          "two models named \"{}\" (operators are told apart by their names): name them differently",
+          s.modules[i].name);
+    }
+  }
+  for (const auto* optimizer : s.optimizers) {
+    require<settings_error>(optimizer != nullptr, "optimizer is null (each is stepped and saved): give its address");
+  }
+  require<settings_error>(s.profile_steps > 0, "profile of {} steps (at least one): change it", s.profile_steps);
+  require<settings_error>(bool(s.extra.save) == bool(s.extra.restore),
+                          "extra state with only one of save and restore (one undoes the other): give both");
+  require<settings_error>(s.scaling.micro_batches == 1,
+                          "loss scaling over {} micro-batches (a step calls backward as often as it likes before an "
+                          "update): leave it 1",
+                          s.scaling.micro_batches);
+  comp::scaling::require_usable(s.scaling);
+}
+
+/// Every parameter and buffer of the models, each once; undefined ones are left out.
+inline std::vector<at::Tensor> tensors_of(const setup& s, bool buffers) {
+  std::vector<at::Tensor> all;
+  for (const named_module& m : s.modules) {
+    for (const at::Tensor& t : buffers ? m.module->buffers() : m.module->parameters()) {
+      if (t.defined()) all.push_back(t);
+    }
+  }
+  return all;
+}
+
+/// The device of the first parameter; the CPU for a training without any.
+inline c10::Device device_of(const setup& s) {
+  const auto parameters = tensors_of(s, false);
+  return parameters.empty() ? c10::Device{at::kCPU} : parameters.front().device();
+}
+
+}  // namespace comp::libtorch

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a user's training step is written with: forward inside the plan's region, backward outside it, and updates with
+// the loss scale where the plan needs one.
+//   auto loss = s.forward([&] { return cross_entropy(net->forward(batch.data), batch.target); });
+//   s.backward(loss);
+//   s.update(optimizer);
+// Several forwards of other names are other segments of the graph (a GAN's two); one name several times is the same
+// operators again (gradient accumulation). Not here: the loop over batches (trainer.hpp).
+#pragma once
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <comp/core/error.hpp>
+#include <comp_libtorch/plan/program.hpp>
+#include <comp_libtorch/train/grad_scaler.hpp>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch {
+
+struct backward_options {
+  std::string loss = "loss";  // which of several losses: each name is judged on its own
+  bool retain_graph = false;
+};
+
+/// A loss of a step, under its name.
+struct loss_value {
+  std::string name;
+  double value;
+};
+
+/// Optimizers whose gradients have served. On a CPU they are zeroed just before gradients are made again: memory that
+/// the C library gets back at the end of a step goes on to the system, and comes back page by page in the next forward
+/// (VGG16: three times the page faults). A GPU's caching allocator has no such cost, so there it is done at once.
+class served_gradients {
+ public:
+  void add(torch::optim::Optimizer& optimizer) {
+    if (std::ranges::find(optimizers_, &optimizer) == optimizers_.end()) optimizers_.push_back(&optimizer);
+  }
+  void zero() {
+    for (auto* optimizer : optimizers_) optimizer->zero_grad();
+    optimizers_.clear();
+  }
+
+ private:
+  std::vector<torch::optim::Optimizer*> optimizers_;
+};
+
+class step {
+ public:
+  /// `scaler`: none where losses are not scaled. `served`: lives on from step to step.
+  step(program& plan, grad_scaler* scaler, served_gradients& served, std::uint64_t number,
+       optimizer_pass pass = optimizer_pass::stock)
+      : program_{plan}, scaler_{scaler}, served_{served}, number_{number}, pass_{pass} {}
+  step(const step&) = delete;
+  step& operator=(const step&) = delete;
+
+  /// Steps trained before this one; the same again after a restored state. For schedules:
+  /// `optimizer.param_groups()[0].options().set_lr(...)`, which is restored too.
+  std::uint64_t number() const { return number_; }
+  bool scaled() const { return scaler_ != nullptr; }
+
+  /// Runs `work` with its operators in the precisions of the plan. Returns: what it returns.
+  template <class F>
+  decltype(auto) forward(std::string_view segment, F&& work) {
+    const inside guard{inside_};
+    const auto on = program_.enter(segment);
+    return std::forward<F>(work)();
+  }
+  template <class F>
+  decltype(auto) forward(F&& work) {
+    return forward("forward", std::forward<F>(work));
+  }
+
+  /// Adds the gradients of a loss of one element. What is reported of a name is the sum over its calls in the step, as
+  /// gradients are: pass loss / k when accumulating over k parts. Throws: `error` inside a forward.
+  void backward(const at::Tensor& loss, const backward_options& how = {}) {
+    require<error>(!inside_,
+                   "backward() inside forward() (its operators would be taken for the model's): end the forward first");
+    if (evaluations_ <= 1) record(how.loss, loss.detach());
+    served_.zero();
+    (scaler_ ? scaler_->scale(loss) : loss).backward({}, how.retain_graph);
+  }
+
+  /// Names a loss whose gradients were added elsewhere (by another language's backward): it is judged as one of
+  /// backward() is.
+  void report(const std::string& name, const at::Tensor& loss) { record(name, loss.detach()); }
+
+  /// From now on the norm of all gradients of an optimizer together is at most this when it is updated.
+  void clip(double largest_norm) { clip_ = largest_norm; }
+
+  /// Unscales, clips and steps; the next backward() begins with gradients of zero. A step whose scaled gradients
+  /// overflowed is skipped.
+  void update(torch::optim::Optimizer& optimizer) {
+    if (scaler_) {
+      if (clip_) scaler_->clip_grad_norm(optimizer, *clip_);
+      note(scaler_->step(optimizer, pass_));
+    } else {
+      if (clip_) torch::nn::utils::clip_grad_norm_(detail::parameters_of(optimizer), *clip_);
+      step_by(pass_, optimizer);
+    }
+    updated(optimizer);
+  }
+
+  /// For optimizers that evaluate the loss several times (LBFGS). `closure` zeroes the gradients, calls forward and
+  /// backward, and returns the loss; the first evaluation's is reported.
+  /// Throws: `error` where losses are scaled: an overflow could not be skipped.
+  void update(torch::optim::Optimizer& optimizer, const std::function<at::Tensor()>& closure) {
+    require<error>(
+        !scaler_,
+        "a closure under loss scaling (it evaluates the loss again and again with one scale): leave FP16 out "
+        "of the search for this optimizer");
+    optimizer.step([&] {
+      const at::AutoGradMode on{true};
+      ++evaluations_;
+      return closure();
+    });
+    evaluations_ = 0;
+    updated(optimizer);
+  }
+
+ private:
+  friend class training_loop;
+
+  struct inside {
+    explicit inside(bool& flag) : flag_{flag}, before_{std::exchange(flag, true)} {}
+    ~inside() { flag_ = before_; }
+    inside(const inside&) = delete;
+    inside& operator=(const inside&) = delete;
+    bool& flag_;
+    bool before_;
+  };
+
+  struct named_loss {
+    std::string name;
+    std::vector<at::Tensor> parts;
+  };
+
+  void record(const std::string& name, at::Tensor part) {
+    const auto known = std::ranges::find(losses_, name, &named_loss::name);
+    (known != losses_.end() ? *known : losses_.emplace_back(named_loss{name, {}})).parts.push_back(std::move(part));
+  }
+
+  void note(const scaling::step_report& report) {
+    skipped_ = skipped_ || report.skipped;
+    if (diagnosis_.empty()) diagnosis_ = report.diagnosis;
+  }
+
+  void updated(torch::optim::Optimizer& optimizer) {
+    updated_.push_back(&optimizer);
+    program_.end_step();
+    serve(optimizer);
+  }
+
+  void serve(torch::optim::Optimizer& optimizer) {
+    served_.add(optimizer);
+    if (!program_.settings().device.is_cpu()) served_.zero();
+  }
+
+  /// Ends the step. Gradients that a later backward left in a model that was updated before (a GAN's discriminator)
+  /// belong to no step.
+  void finish() {
+    for (auto* optimizer : updated_) serve(*optimizer);
+    if (scaler_ && !updated_.empty()) scaler_->update();
+  }
+
+  /// In the order of their first backward; waits for the device.
+  std::vector<loss_value> losses() const {
+    std::vector<loss_value> sums;
+    for (const named_loss& loss : losses_) {
+      loss_value& sum = sums.emplace_back(loss_value{loss.name, 0});
+      for (const at::Tensor& part : loss.parts) sum.value += part.item<double>();
+    }
+    return sums;
+  }
+
+  program& program_;
+  grad_scaler* scaler_;
+  served_gradients& served_;
+  std::uint64_t number_;
+  optimizer_pass pass_;
+  bool inside_ = false;
+  std::optional<double> clip_;
+  std::vector<named_loss> losses_;
+  std::vector<torch::optim::Optimizer*> updated_;
+  int evaluations_ = 0;  // by an optimizer's closure
+  bool skipped_ = false;
+  std::string diagnosis_;
+};
+
+}  // namespace comp::libtorch
