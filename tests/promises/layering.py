@@ -23,9 +23,10 @@ MAY_REACH = {
     'comp_libtorch/support': 'comp/core',
     'comp_libtorch/hook': 'comp/core comp_libtorch/support',
     'comp_libtorch/plan': 'comp/core comp/files comp_libtorch/support comp_libtorch/hook',
-    'comp_libtorch/train': 'comp/core comp/scaling comp/files comp/policy comp_libtorch/support comp_libtorch/hook comp_libtorch/plan',
-    'comp_libtorch': 'comp/core comp/scaling comp/files comp/policy comp_libtorch/support comp_libtorch/hook comp_libtorch/plan '
-                     'comp_libtorch/train',
+    'comp_libtorch/train': 'comp/core comp/scaling comp/files comp/policy '
+                           'comp_libtorch/support comp_libtorch/hook comp_libtorch/plan',
+    'comp_libtorch': 'comp/core comp/scaling comp/files comp/policy '
+                     'comp_libtorch/support comp_libtorch/hook comp_libtorch/plan comp_libtorch/train',
 }
 # Kernels know their own declarations, what both sides compute with, and the core; nothing that a host does.
 KERNELS_MAY = re.compile(r'comp/core/|comp_native/math/|comp_native/device\.hpp|comp_cuda/(kernels|errors)\.hpp')

@@ -8,6 +8,7 @@
 
 #include <any>
 #include <comp/core/error.hpp>
+#include <comp/scaling/settings.hpp>
 #include <comp_libtorch/plan/scripted.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <cstdlib>
