@@ -409,30 +409,20 @@ void add_training(py::module_& m) {
           "found"_a, "epochs"_a, "progress"_a);
 }
 
-/// What a plan file says, checked: for people and for other programs. Throws: `file_error`.
+/// What a plan file says, checked: for people and for other programs. Throws: `file_error`, `plan_error`.
 py::dict read_plan_file(const std::string& path) {
-  const json_place place{path, 0, "save the plan again with comp"};
-  const json document = parse_json<json>(comp::detail::read_file(path, comp::detail::plan_file_limit), place);
-  const basic_json_reader<json> from{document, place};
-  comp::detail::check_facts(from);
-  py::dict said;
+  const plan_listing from = load_listing(path);
   py::list operators;
-  if (const auto list = from.find("operators")) {
-    list->each([&](const basic_json_reader<json>& op) {
-      if (!precision_of(std::string_view{op["precision"].text()})) op["precision"].fail("the name of a precision");
-      operators.append(py::make_tuple(op["name"].text(), op["kind"].text(), op["precision"].text()));
-    });
+  if (from.operators) {
+    for (const plan_listing::entry& op : *from.operators)
+      operators.append(py::make_tuple(op.name, op.kind, std::string{name(op.chosen)}));
   }
-  const auto letters = from.find("plan");
-  if (!letters && !from.find("operators")) from.fail("an object with field \"plan\" or \"operators\"");
+  py::dict said;
   said["operators"] = operators;
-  said["letters"] = letters ? plan_from(*letters).str() : std::string{};
-  const auto machine = from.find("hardware");
-  said["machine"] = machine ? hardware_from(*machine).name : std::string{};
-  const auto model = from.find("model");
-  said["fingerprint"] = model ? (*model)["fingerprint"].text() : std::string{};
-  const auto speedup = from.find("speedup");
-  said["speedup"] = speedup ? py::object{py::float_(speedup->seconds())} : py::object{py::none()};
+  said["letters"] = from.letters ? from.letters->str() : std::string{};
+  said["machine"] = from.made_for ? from.made_for->name : std::string{};
+  said["fingerprint"] = from.fingerprint.value_or("");
+  said["speedup"] = from.speedup ? py::object{py::float_(*from.speedup)} : py::object{py::none()};
   return said;
 }
 

@@ -27,6 +27,7 @@ struct plan_listing {
   std::optional<std::vector<entry>> operators = {};
   std::optional<std::string> fingerprint = {};
   std::optional<comp::hardware> made_for = {};
+  std::optional<double> speedup = {};  // over FP32, where it was found
   comp::execution execution = {};
 
   /// Throws: `plan_error`, saying what differs, unless operator `i` of a model may be called so.

@@ -125,7 +125,6 @@ inline void require_agree(const plan_listing& from) {
 inline void check_facts(const json_reader& from) {
   from["comp_plan"].integer(1, 1);
   if (const auto version = from.find("comp_version")) version->text();
-  if (const auto speedup = from.find("speedup")) speedup->seconds();
   if (const auto bounds = from.find("speedup_bounds")) interval_from(*bounds);
   if (const auto searched = from.find("precisions")) {
     searched->each([](const json_reader& p) {
@@ -171,6 +170,7 @@ COMP_INLINE plan_listing read_listing(std::string_view text, const std::string& 
   if (!found.letters && !found.operators) from.fail("an object with field \"plan\" or \"operators\"");
   if (const auto model = from.find("model")) found.fingerprint = (*model)["fingerprint"].text();
   if (const auto machine = from.find("hardware")) found.made_for = hardware_from(*machine);
+  if (const auto speedup = from.find("speedup")) found.speedup = speedup->seconds();
   if (const auto how = from.find("execution")) found.execution = execution_from(*how);
   detail::require_agree(found);
   return found;

@@ -45,7 +45,9 @@ inline std::vector<std::size_t> left_by(op_fate::kind what, const outcome& found
     const op_fate& f = found.fates[i];
     return std::isfinite(f.saves) && std::isfinite(f.casts) ? f.saves - f.casts : -1e300;
   };
-  std::stable_sort(ops.begin(), ops.end(), [&](std::size_t a, std::size_t b) { return saved(a) > saved(b); });
+  std::sort(ops.begin(), ops.end(), [&](std::size_t a, std::size_t b) {  // std's stable_sort is deprecated under clang
+    return saved(a) != saved(b) ? saved(a) > saved(b) : a < b;
+  });
   return ops;
 }
 
