@@ -44,8 +44,7 @@ struct candidate_space {
 /// "fp32, bf16": for messages.
 inline std::string names_of(std::span<const precision> precisions) {
   std::string text;
-  for (const precision p : precisions)
-    fmt::format_to(std::back_inserter(text), "{}{}", text.empty() ? "" : ", ", name(p));
+  for (const precision p : precisions) (text += text.empty() ? "" : ", ") += name(p);
   return text;
 }
 
