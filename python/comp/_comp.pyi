@@ -29,6 +29,7 @@ class Operator:
     bytes: int
     flops: int
     choosable: bool
+    hands_on_fp32: bool
 
 class Decision:
     category: str

@@ -182,7 +182,7 @@ class Planned(Region):
 
     @property
     def in_use(self) -> bool:
-        """Whether the first forward was seen and the plan fits it. Until then all is FP32."""
+        """Whether the first forward was seen and the plan fits it."""
         return bool(self._inner.in_use)
 
     @property
@@ -224,14 +224,14 @@ def plan(
                 loss = cross_entropy(net(x), y)
             loss.backward(); optimizer.step(); optimizer.zero_grad()
 
-    The first forward of each segment runs in FP32 and is recorded; the plan is then checked against it. Parameters and
-    optimizer stay FP32. `model`: the module, or modules by the names that they had in the search ({"net": net}).
+    The first forward of each segment runs under the plan, too, and each operator is held against the file as it comes
+    by. Parameters and optimizer stay FP32. `model`: the module, or modules by the names that they had in the search ({"net": net}).
     `match="by_name"`: other batch sizes; what the file does not know runs in FP32, with a warning. `forced`: use a plan
     that this machine computes slowly. `otherwise="fp32"`: a forward that leaves the recorded sequence goes on in FP32
     and is counted in `left`, where it would be an error.
 
-    Raises: FileError when the file cannot be read; at the second forward, when the plan meets the model, PlanError when
-    it is for another one.
+    Raises: FileError when the file cannot be read; in the first forward, RuntimeError with what differs (from within
+    PyTorch's operator) when the plan is for another model.
     """
     _comp.read_plan_file(os.fspath(path))  # a path that was mistyped is an error now
     models = modules_of(model)

@@ -72,6 +72,7 @@ void add_operators(py::module_& m) {
       .def_readonly("bytes", &op_info::bytes)
       .def_readonly("flops", &op_info::flops)
       .def_readonly("choosable", &op_info::choosable)
+      .def_readonly("hands_on_fp32", &op_info::hands_on_fp32)
       .def_property_readonly("shapes",
                              [](const op_info& op) {
                                std::vector<std::vector<std::int64_t>> shapes;

@@ -107,6 +107,7 @@ def plan_file(net, run, precision='bf16', kinds=('conv2d', 'linear'), **given):
             'name': op.name,
             'kind': op.kind,
             'precision': precision if op.choosable and any(k in op.kind for k in kinds) else 'fp32',
+            'hands_on_fp32': op.hands_on_fp32,
         }
         for op in operators_of(net, run)
     ]

@@ -73,7 +73,7 @@ class Languages(unittest.TestCase):
     def test_a_plan_of_another_model_is_refused(self):
         theirs, net = self.path('theirs.json'), small_net()
         said_by_cpp('save', theirs)
-        with self.assertRaisesRegex(comp.PlanError, 'is for another model'):
+        with self.assertRaisesRegex(RuntimeError, 'is for another model'):
             train(net, comp.plan(theirs, net))
 
 
