@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans as JSON files that a person can read and edit: the plan, each operator with its precision, and what the plan
 // was found for (model, machine). Loading refuses a plan that does not fit the model and says what differs.
-//   { "comp_plan": 1, "comp_version": "0.1.0",
+//   { "comp_plan": 1, "comp_version": "0.2.0",
 //     "plan": "011",                                  one letter per operator (core/precision.hpp); "011@autocast":
 //                                                     run by the backend's own autocast
 //     "operators": [ {"kind": "conv2d", "name": "stem", "precision": "fp16"}, ... ],
@@ -38,7 +38,7 @@ struct loaded_plan {
 
 namespace detail {
 
-inline constexpr std::string_view comp_version = "0.1.0";
+inline constexpr std::string_view comp_version = "0.2.0";
 inline constexpr std::size_t plan_file_limit = std::size_t{64} << 20;
 
 }  // namespace detail

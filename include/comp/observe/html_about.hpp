@@ -21,7 +21,7 @@
 
 namespace comp::detail {
 
-/// "mlp; optdigits.csv.gz; AMD EPYC 9B14; 2026-11-22 13:20; comp 0.1.0".
+/// "mlp; optdigits.csv.gz; AMD EPYC 9B14; 2026-11-22 13:20; comp 0.2.0".
 inline std::string about_line(const outcome& found, const report_info& info) {
   std::string text;
   for (const std::string& part :
