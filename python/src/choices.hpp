@@ -150,39 +150,20 @@ class called_observer {
 
 /// Observers of any types, told in the order in which they were added.
 class observers {
-  struct watching {
-    virtual ~watching() = default;
-    virtual void search_started(const search_info& info) = 0;
-    virtual std::optional<trial> recall(const trial& wanted) = 0;
-    virtual void trial_started(const trial& t) = 0;
-    virtual void batch_done(const trial& t, const sample& so_far) = 0;
-    virtual bool trial_done(const trial& t) = 0;
-    virtual bool stop_requested() = 0;
-    virtual void warned(const std::string& sentence) = 0;
-    virtual void search_done(const outcome& found) = 0;
-    virtual void training_progressed(const training_progress& now) = 0;
+  template <class O>
+  struct kept {
+    O observer;
   };
   template <class O>
-  struct watching_by final : watching {
+  struct told_by final : private kept<O>, public observer_list<O> {
     template <class... A>
-    explicit watching_by(A&&... how) : observer{std::forward<A>(how)...} {}
-    void search_started(const search_info& info) override { all.search_started(info); }
-    std::optional<trial> recall(const trial& wanted) override { return all.recall(wanted); }
-    void trial_started(const trial& t) override { all.trial_started(t); }
-    void batch_done(const trial& t, const sample& so_far) override { all.batch_done(t, so_far); }
-    bool trial_done(const trial& t) override { return all.trial_done(t); }
-    bool stop_requested() override { return all.stop_requested(); }
-    void warned(const std::string& sentence) override { all.warned(sentence); }
-    void search_done(const outcome& found) override { all.search_done(found); }
-    void training_progressed(const training_progress& now) override { all.training_progressed(now); }
-    O observer;
-    observer_list<O> all{observer};
+    explicit told_by(A&&... how) : kept<O>{O{std::forward<A>(how)...}}, observer_list<O>{kept<O>::observer} {}
   };
 
  public:
   template <class O, class... A>
   void add(A&&... how) {
-    each_.push_back(std::make_unique<watching_by<O>>(std::forward<A>(how)...));
+    each_.push_back(std::make_unique<told_by<O>>(std::forward<A>(how)...));
   }
 
   void search_started(const search_info& info) {
@@ -221,7 +202,7 @@ class observers {
   }
 
  private:
-  std::vector<std::unique_ptr<watching>> each_;
+  std::vector<std::unique_ptr<any_observer>> each_;
 };
 
 }  // namespace comp::python
