@@ -112,8 +112,8 @@ struct refusing_device : deferring_device {
   }
   bool usable(const captured_work&) const { return true; }
   void replay(captured_work&, std::uint64_t, double*) {}
-  void refill(tensor&, std::span<const float>) {}
-  void refill(indices&, std::span<const std::int32_t>) {}
+  void refill(tensor&, const tensor&) {}
+  void refill(indices&, const indices&) {}
 };
 
 static_assert(Defers<deferring_device> && Captures<refusing_device>);

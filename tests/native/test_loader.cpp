@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <comp_native/datasets.hpp>
 #include <comp_native/loader.hpp>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <set>
 #include <stdexcept>
+#include <thread>
 
 #include "support.hpp"
 
@@ -18,7 +25,7 @@ struct numbers {
   std::size_t size() const { return count; }
   example_layout layout() const { return {.input_shape = {2}}; }
   void write(std::size_t i, const example_spans& to) const {
-    if (i == fails_at) throw std::runtime_error{"unreadable"};
+    if (i >= fails_at) throw std::runtime_error{fmt::format("{} is unreadable", i)};
     to.values[0] = to.values[1] = static_cast<float>(i);
     to.labels[0] = static_cast<std::int32_t>(i);
   }
@@ -51,12 +58,15 @@ TEST_CASE("an epoch has every example once, in another order than the epoch befo
   CHECK(first == std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
 }
 
-TEST_CASE("the order follows from the seed, with and without prefetch") {
-  loader with{numbers{50}, {.batch = 7, .seed = 5}}, without{numbers{50}, {.batch = 7, .seed = 5, .prefetch = false}};
-  loader other{numbers{50}, {.batch = 7, .seed = 6}};
-  const auto order = labels_of(with, 20);
-  CHECK(order == labels_of(without, 20));
-  CHECK(order != labels_of(other, 20));
+TEST_CASE("the order follows from the seed, whoever makes the batches") {
+  loader all{numbers{50}, {.batch = 7, .seed = 5, .keep_last = true}};
+  const auto order = labels_of(all, 40);
+  for (const int threads : {0, 2, 5}) {
+    loader same{numbers{50}, {.batch = 7, .seed = 5, .keep_last = true, .threads = threads}};
+    CHECK(order == labels_of(same, 40));
+  }
+  loader other{numbers{50}, {.batch = 7, .seed = 6, .keep_last = true}};
+  CHECK(order != labels_of(other, 40));
 }
 
 TEST_CASE("without shuffling examples come as they are") {
@@ -74,13 +84,17 @@ TEST_CASE("a last batch that is not full is dropped, or kept where asked for") {
 }
 
 TEST_CASE("a loader goes back to any position") {
-  for (const bool prefetch : {true, false}) {
-    CAPTURE(prefetch);
-    loader all{numbers{20}, {.batch = 5, .seed = 2, .prefetch = prefetch}};
+  for (const int threads : {0, 1, 3}) {
+    CAPTURE(threads);
+    loader all{numbers{20}, {.batch = 5, .seed = 2, .threads = threads}};
     const auto order = labels_of(all, 12);
-    for (const std::uint64_t batch : {9, 2, 7, 0, 11, 4}) {
+    random_stream draws{3, 0};
+    for (int i = 0; i < 200; ++i) {
+      const std::uint64_t batch = draws.below(12), count = draws.below(4);
       all.seek({batch / 4, batch % 4});
-      const auto again = labels_of(all, 1);
+      CHECK(all.at() == loader_position{batch / 4, batch % 4});
+      if (draws.below(2) == 0) all.prepare();
+      const auto again = labels_of(all, std::min(count, 12 - batch));
       CHECK(std::equal(again.begin(), again.end(), order.begin() + static_cast<std::ptrdiff_t>(batch) * 5));
     }
   }
@@ -90,11 +104,13 @@ TEST_CASE("a loader goes back to any position") {
 }
 
 TEST_CASE("a data set that throws is heard of by who asks for the batch, and can be asked again") {
-  for (const bool prefetch : {true, false}) {
-    loader all{numbers{6, 4}, {.batch = 2, .shuffle = false, .prefetch = prefetch}};
+  for (const int threads : {0, 1, 3}) {
+    loader all{numbers{6, 4}, {.batch = 2, .shuffle = false, .threads = threads}};
     CHECK(labels_of(all, 2) == std::vector<std::int32_t>{0, 1, 2, 3});
-    CHECK_THROWS_WITH(all.next(), "unreadable");
-    CHECK_THROWS_WITH(all.next(), "unreadable");
+    CHECK_THROWS_WITH(all.next(), "4 is unreadable");
+    CHECK_FALSE(all.prepared());
+    CHECK_THROWS_WITH(all.next(), "4 is unreadable");
+    CHECK(all.at() == loader_position{0, 2});
     all.seek({1, 0});
     CHECK(labels_of(all, 1) == std::vector<std::int32_t>{0, 1});
   }
@@ -107,6 +123,8 @@ TEST_CASE("data sets that fill no batch are refused") {
       (loader{numbers{3}, {.batch = 4}}),
       "batches of 4 examples of a data set of 3 (none is full): make the batch smaller or the data set larger",
       comp::error);
+  CHECK_THROWS_WITH_AS((loader{numbers{3}, {.batch = 1, .threads = -1}}),
+                       "-1 threads to make batches (0 is the least): change it", comp::error);
   CHECK_THROWS_WITH_AS((loader{numbers{3}, {.batch = 0}}),
                        "batches of 0 examples (at least one): change the batch size", comp::error);
 }
@@ -128,12 +146,134 @@ TEST_CASE("a permutation has every number, whatever the seed") {
   for (const int count : seen) CHECK(std::abs(count - 1000) < 150);  // five deviations
 }
 
+namespace {
+/// How often which example was written, by whom, and how long one takes.
+struct watched {
+  struct seen {
+    std::mutex mutex;
+    std::map<std::size_t, int> written;
+    std::set<std::thread::id> by;
+    std::atomic<int> now = 0, most = 0;
+  };
+  std::shared_ptr<seen> notes = std::make_shared<seen>();
+  std::chrono::microseconds each{0};
+  std::size_t size() const { return 64; }
+  example_layout layout() const { return {.input_shape = {1}}; }
+  void write(std::size_t i, const example_spans& to) const {
+    const int now = ++notes->now;
+    if (each.count() > 0) std::this_thread::sleep_for(each);
+    {
+      const std::lock_guard lock{notes->mutex};
+      ++notes->written[i];
+      notes->by.insert(std::this_thread::get_id());
+      notes->most = std::max<int>(notes->most, now);
+    }
+    --notes->now;
+    to.values[0] = static_cast<float>(to.draw >> 40);
+    to.labels[0] = static_cast<std::int32_t>(i);
+  }
+  std::string signature() const { return "watched"; }
+};
+}  // namespace
+
+TEST_CASE("several threads make one batch, and the next ones while it is in use") {
+  const watched data{.each = std::chrono::microseconds{200}};
+  loader all{data, {.batch = 16, .shuffle = false, .threads = 3}};
+  (void)all.next();
+  all.prepare();
+  CHECK(all.prepared());
+  CHECK(data.notes->most > 1);
+  CHECK(data.notes->by.size() > 1);
+  CHECK(data.notes->written.size() == 48);  // the batch in use and two more
+  (void)all.next();
+  all.prepare();
+  CHECK(data.notes->written.size() == 64);
+}
+
+TEST_CASE("what is ahead is used where a restored state comes back to it, and nothing is made twice") {
+  const watched data;
+  loader all{data, {.batch = 16, .shuffle = false, .threads = 1}};
+  for (int i = 0; i < 5; ++i) {
+    all.seek({0, 0});
+    CHECK(all.next().labels[0] == 0);
+    all.prepare();
+  }
+  for (const auto& [example, times] : data.notes->written) CHECK(times == 1);
+}
+
+TEST_CASE("a loader ends in the middle of a batch") {
+  const watched data{.each = std::chrono::microseconds{500}};
+  { const loader never_asked{data, {.batch = 32, .threads = 2}}; }
+  {
+    loader asked{data, {.batch = 32, .threads = 2}};
+    (void)asked.next();
+  }
+  CHECK(data.notes->written.size() < 64);
+}
+
+TEST_CASE("what is drawn for an example depends on seed, epoch and example alone") {
+  const auto draws = [](std::uint64_t seed, int threads, std::int64_t batch, std::uint64_t epoch) {
+    loader all{watched{}, {.batch = batch, .seed = seed, .threads = threads}};
+    all.seek({epoch, 0});
+    std::map<std::int32_t, float> of;
+    while (all.at().epoch == epoch) {
+      const auto& got = all.next();
+      for (std::size_t i = 0; i < got.labels.size(); ++i) of[got.labels[i]] = got.values[i];
+    }
+    return of;
+  };
+  const auto first = draws(1, 0, 16, 2);
+  CHECK(first.size() == 64);
+  CHECK(first == draws(1, 3, 16, 2));
+  CHECK(first == draws(1, 2, 4, 2));
+  CHECK(first != draws(2, 0, 16, 2));
+  CHECK(first != draws(1, 0, 16, 3));
+  CHECK(first.at(0) != first.at(1));
+}
+
+TEST_CASE("images are shifted and flipped as drawn, and as they are without") {
+  std::vector<std::uint8_t> pixels(2 * 3 * 4);
+  std::iota(pixels.begin(), pixels.end(), std::uint8_t{1});
+  const image_data plain{{2, 3, 4}, pixels, {0}};
+  const auto written = [](const image_data& data, std::uint64_t draw) {
+    std::vector<std::uint8_t> to(2 * 3 * 4, 99);
+    std::int32_t label = 0;
+    data.write(0, {.bytes = to, .labels = {&label, 1}, .draw = draw});
+    return to;
+  };
+  const image_data random = plain.augmented({.shift = 5, .flip = true});
+  std::set<std::vector<std::uint8_t>> seen;
+  for (std::uint64_t draw = 0; draw < 3000; ++draw) {
+    const auto got = written(random, draw);
+    const auto down = static_cast<std::int64_t>(mix_seed(draw, 0) % 11) - 5;
+    const auto right = static_cast<std::int64_t>(mix_seed(draw, 1) % 11) - 5;
+    const bool flipped = mix_seed(draw, 2) % 2 == 1;
+    for (std::int64_t c = 0; c < 2; ++c) {
+      for (std::int64_t y = 0; y < 3; ++y) {
+        for (std::int64_t x = 0; x < 4; ++x) {
+          const std::int64_t from_y = y - down, from_x = (flipped ? 3 - x : x) - right;
+          const bool inside = from_y >= 0 && from_y < 3 && from_x >= 0 && from_x < 4;
+          const int want = inside ? pixels[static_cast<std::size_t>((c * 3 + from_y) * 4 + from_x)] : 0;
+          REQUIRE(got[static_cast<std::size_t>((c * 3 + y) * 4 + x)] == want);
+        }
+      }
+    }
+    seen.insert(got);
+  }
+  CHECK(seen.size() > 70);  // 7 x 5 places inside, two ways each, and nothing
+  CHECK(written(plain, 7) == pixels);
+  CHECK(random.signature() != plain.signature());
+  CHECK_THROWS_WITH_AS((void)plain.augmented({.shift = -1}),
+                       "images shifted by -1 pixels at most (it must not be negative): change it", comp::error);
+}
+
 TEST_CASE("images are normalised by channel") {
   const image_data images{{2, 1, 2}, {0, 255, 51, 102}, {3}, {0.5F, 0.2F}, {0.5F, 0.4F}};
   loader all{images, {.batch = 1}};
   const auto& batch = all.next();
-  CHECK(batch.values == std::vector<float>{-1, 1, 0, 0.5F});
-  CHECK(batch.labels == std::vector<std::int32_t>{3});
+  CHECK(values_of(batch.bytes, {1, 2, 1, 2}, images.layout().of_bytes) == std::vector<float>{-1, 1, 0, 0.5F});
+  CHECK(batch.values.empty());
+  CHECK(batch.labels == std::pmr::vector<std::int32_t>{3});
   const auto same_with = [](std::uint8_t pixel, float mean) {
     return image_data{{1, 1, 1}, {pixel}, {0}, {mean}}.signature();
   };
@@ -151,8 +291,8 @@ TEST_CASE("images are normalised by channel") {
 TEST_CASE("the label of a token is the next one") {
   loader all{token_data{{1, 2, 3, 4, 5, 6, 7}, 3}, {.batch = 2, .shuffle = false}};
   const auto& batch = all.next();
-  CHECK(batch.tokens == std::vector<std::int32_t>{1, 2, 3, 4, 5, 6});
-  CHECK(batch.labels == std::vector<std::int32_t>{2, 3, 4, 5, 6, 7});
+  CHECK(batch.tokens == std::pmr::vector<std::int32_t>{1, 2, 3, 4, 5, 6});
+  CHECK(batch.labels == std::pmr::vector<std::int32_t>{2, 3, 4, 5, 6, 7});
   CHECK(token_data{{1, 2, 3, 4, 5, 6}, 3}.size() == 1);
   CHECK(token_data{{1, 2, 3, 4, 5, 6}, 3, 1}.size() == 3);
   CHECK_THROWS_WITH_AS(

@@ -125,16 +125,17 @@ TEST_CASE("a restored state gives the same losses, bit for bit") {
 
 TEST_CASE("two trainers with the same seed train alike, with another seed differently") {
   reference::device device;
-  const auto losses = [&](std::uint64_t seed, bool prefetch) {
+  const auto losses = [&](std::uint64_t seed, int threads) {
     reference_trainer t{device,
                         small_images(),
                         bars({1, 8, 8}, 4, 40, 1),
                         bars({1, 8, 8}, 4, 16, 2),
-                        {.seed = seed, .prefetch = prefetch}};
+                        {.seed = seed, .loading_threads = threads}};
     return t.run_epoch().curve;
   };
-  CHECK(losses(1, true) == losses(1, false));
-  CHECK(losses(1, true) != losses(2, true));
+  CHECK(losses(1, 1) == losses(1, 0));
+  CHECK(losses(1, 1) == losses(1, 3));
+  CHECK(losses(1, 1) != losses(2, 1));
 }
 
 TEST_CASE("a sample says what the run was") {

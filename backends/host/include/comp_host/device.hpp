@@ -65,6 +65,9 @@ class device {
   tensor upload(std::span<const float> from, const shape& s, comp::precision p) {
     return host::upload(c(), from, s, p);
   }
+  tensor upload(std::span<const std::uint8_t> from, const shape& s, const tensor& of_bytes) {
+    return host::upload(c(), from, s, of_bytes);
+  }
   indices upload(std::span<const std::int32_t> from, shape s) { return host::upload(from, std::move(s)); }
   std::vector<float> download(const tensor& t) { return host::download(c(), t); }
   tensor cast(const tensor& t, comp::precision p) { return host::cast(c(), t, p); }

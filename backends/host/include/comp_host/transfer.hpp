@@ -111,6 +111,26 @@ inline tensor upload(context& c, std::span<const float> from, const shape& exten
   convert_all(from.data(), precision::fp32, out.data(), p, from.size());
   return out;
 }
+/// FP32: byte b of channel c, the second axis, is of_bytes[c][b].
+inline tensor upload(context& c, std::span<const std::uint8_t> from, const shape& extents, const tensor& of_bytes) {
+  require_some("upload", extents);
+  const std::int64_t channels = of_bytes.shape().front(), rows = extents.size() > 1 ? extents[0] * channels : 0;
+  require<error>(std::ssize(from) == elements(extents) && rows > 0 && extents[1] == channels,
+                 "upload of {} bytes as {}, with values for {} channels (they must agree): give as many bytes",
+                 from.size(), text(extents), channels);
+  tensor out = c.make_plain(extents, precision::fp32);
+  const auto width = static_cast<std::size_t>(elements(extents) / rows), all = static_cast<std::size_t>(channels);
+  const float* values = of_bytes.as<float>();
+  const std::uint8_t* bytes = from.data();
+  float* to = out.as<float>();
+  launch_rows(static_cast<std::size_t>(rows), width, [=](std::size_t first, std::size_t last) COMP_HOST_KERNEL {
+    for (std::size_t row = first; row < last; ++row) {
+      const float* of = values + row % all * 256;
+      for (std::size_t i = row * width; i < (row + 1) * width; ++i) to[i] = of[bytes[i]];
+    }
+  });
+  return out;
+}
 inline indices upload(std::span<const std::int32_t> from, shape extents) {
   require_some("upload", extents);
   require<error>(std::ssize(from) == elements(extents),

@@ -22,20 +22,25 @@ struct example_layout {
   shape input_shape = {};                  // (C,H,W), (K) or, for tokens, (T)
   input_kind target = input_kind::tokens;  // tokens: labels; values: for mse_loss
   shape target_shape = {1};                // (1) for a class, (T) for a label at each token
+  /// (C,256), not empty: values are written as bytes, which the Device makes them of. Byte b of channel c, the first
+  /// axis of input_shape, is the value of_bytes[256 c + b]: the same bits on every Device.
+  std::vector<float> of_bytes = {};
   friend bool operator==(const example_layout&, const example_layout&) = default;
 };
 
-/// Where one example goes; the two that its layout does not have are empty.
+/// Where one example goes; what its layout does not have is empty.
 struct example_spans {
   std::span<float> values = {};
+  std::span<std::uint8_t> bytes = {};  // in place of values
   std::span<std::int32_t> tokens = {};
   std::span<std::int32_t> labels = {};  // negative: ignored by the loss
   std::span<float> targets = {};
+  std::uint64_t draw = 0;  // fixed by seed, epoch and example: what random augmentation is made of (mix_seed(draw, n))
 };
 
 // clang-format off
-/// Also meant: write() may be called from another thread than the one that made it, and gives the same each time;
-/// signature() tells two data sets apart.
+/// Also meant: write() may be called from several threads at once, and gives the same each time for an example and its
+/// draw; signature() tells two data sets apart.
 template <class S>
 concept Dataset =
     (requires(const S& s) { { s.size() } -> std::convertible_to<std::size_t>; }

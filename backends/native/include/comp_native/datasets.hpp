@@ -8,12 +8,19 @@
 #include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp_native/data_source.hpp>
+#include <comp_native/random.hpp>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace comp::native {
+
+/// What is done to an image at random, anew in each epoch.
+struct image_augmentation {
+  std::int64_t shift = 0;  // [pixels] at most, each way; what comes in from outside is 0
+  bool flip = false;       // left and right, every other time
+};
 
 /// 8-bit images (N,C,H,W) that are read as (pixel / 255 - mean[c]) / deviation[c], with a label for each.
 class image_data {
@@ -41,21 +48,52 @@ class image_data {
     for (std::size_t c = 0; c < channels; ++c) signature_ += fmt::format(" ({} {})", mean[c], deviation[c]);
   }
 
+  /// Throws: `error` for a negative shift.
+  image_data augmented(image_augmentation by) const {
+    require<error>(by.shift >= 0, "images shifted by {} pixels at most (it must not be negative): change it", by.shift);
+    image_data made = *this;
+    made.random_ = by;
+    made.signature_ += fmt::format(" shifted {}{}", by.shift, by.flip ? " flipped" : "");
+    return made;
+  }
+
   std::size_t size() const { return labels_.size(); }
-  example_layout layout() const { return {.input_shape = image_}; }
+  example_layout layout() const { return {.input_shape = image_, .of_bytes = normal_}; }
   void write(std::size_t i, const example_spans& to) const {
-    const std::size_t plane = to.values.size() / static_cast<std::size_t>(image_[0]);
-    const std::uint8_t* from = pixels_.data() + i * to.values.size();
-    for (std::size_t at = 0; at < to.values.size(); ++at) to.values[at] = normal_[at / plane * 256 + from[at]];
+    const std::uint8_t* from = pixels_.data() + i * to.bytes.size();
     to.labels[0] = labels_[i];
+    if (random_.shift == 0 && !random_.flip) {
+      std::copy_n(from, to.bytes.size(), to.bytes.data());
+    } else {
+      write_augmented(from, to);
+    }
   }
   std::string signature() const { return signature_; }
 
  private:
+  void write_augmented(const std::uint8_t* from, const example_spans& to) const {
+    const auto places = static_cast<std::uint64_t>(2 * random_.shift + 1);
+    const auto moved = [&](std::uint64_t n) {
+      return static_cast<std::int64_t>(mix_seed(to.draw, n) % places) - random_.shift;
+    };
+    const std::int64_t down = moved(0), right = moved(1), height = image_[1], width = image_[2];
+    const bool flips = random_.flip && mix_seed(to.draw, 2) % 2 == 1;
+    std::uint8_t* at = to.bytes.data();
+    for (std::int64_t row = 0; row < image_[0] * height; ++row, at += width) {
+      const std::int64_t y = row % height - down, first = std::clamp<std::int64_t>(right, 0, width);
+      const std::int64_t last = y < 0 || y >= height ? first : std::clamp<std::int64_t>(width + right, first, width);
+      std::fill(at, at + first, std::uint8_t{0});
+      std::copy_n(from + (row - down) * width + first - right, last - first, at + first);
+      std::fill(at + last, at + width, std::uint8_t{0});
+      if (flips) std::reverse(at, at + width);
+    }
+  }
+
   shape image_;
   std::vector<std::uint8_t> pixels_;
   std::vector<std::int32_t> labels_;
   std::vector<float> normal_;  // of each channel and pixel value
+  image_augmentation random_;
   std::string signature_;
 };
 

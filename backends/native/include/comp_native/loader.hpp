@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of a data set in an order that seed and epoch fix, the next one made on a thread while this one trains.
-// The order is the same with and without prefetch, and on every machine.
+// Batches of a data set in an order that seed and epoch fix, made ahead by threads while an earlier one trains.
+// The order and the batches are the same for any number of threads, and on every machine.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <comp/core/error.hpp>
-#include <comp_native/data_source.hpp>
+#include <comp_native/host_batch.hpp>
 #include <comp_native/random.hpp>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <limits>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -25,7 +27,8 @@ struct loader_settings {
   std::uint64_t seed = 0;
   bool shuffle = true;     // anew for each epoch
   bool keep_last = false;  // true: an epoch ends with the examples that fill no batch
-  bool prefetch = true;    // on a thread of its own
+  int threads = 1;         // that make batches ahead; 0: none is, next() makes its own
+  std::pmr::memory_resource* memory = std::pmr::get_default_resource();  // of the batches
 };
 
 struct loader_position {
@@ -34,20 +37,12 @@ struct loader_position {
   friend bool operator==(const loader_position&, const loader_position&) = default;
 };
 
-/// Examples one after the other; what the layout does not have is empty.
-struct host_batch {
-  std::int64_t size = 0;
-  std::vector<float> values = {};
-  std::vector<std::int32_t> tokens = {};
-  std::vector<std::int32_t> labels = {};
-  std::vector<float> targets = {};
-};
-
 /// A validation set may be smaller than a batch.
 inline std::int64_t batch_within(const data_source& source, std::int64_t batch) {
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(source.size()), 1, batch);
 }
 
+/// For one thread at a time; its own threads call nothing but the data set's write().
 class loader {
  public:
   /// Throws: `error` for an empty data set, or one that fills no batch.
@@ -55,6 +50,7 @@ class loader {
       : source_{std::move(source)}, settings_{settings}, layout_{source_.layout()} {
     const auto size = static_cast<std::int64_t>(source_.size());
     require<error>(settings.batch > 0, "batches of {} examples (at least one): change the batch size", settings.batch);
+    require<error>(settings.threads >= 0, "{} threads to make batches (0 is the least): change it", settings.threads);
     require<error>(size > 0, "the data set has {} examples (nothing to train on): check the reader and its path", size);
     require<error>(size >= settings.batch,
                    "batches of {} examples of a data set of {} (none is full): "
@@ -64,113 +60,221 @@ class loader {
                    "{} examples (indices have 32 bits): split the data set", size);
     const std::int64_t partial = settings.keep_last && size % settings.batch != 0;
     batches_ = static_cast<std::uint64_t>(size / settings.batch + partial);
-    if (settings.prefetch) worker_ = std::jthread{[this](std::stop_token stop) { work(stop); }};
+    const std::size_t depth = settings.threads > 0 ? 3 : 1;  // the batch in use, and two ahead: one may be late
+    slots_.reserve(depth);
+    for (std::size_t i = 0; i < depth; ++i) {
+      slots_.emplace_back().batch = batch_with_room(layout_, settings.batch, settings.memory);
+    }
+    for (int i = 0; i < settings.threads; ++i) {
+      workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+    }
   }
   loader(const loader&) = delete;
   loader& operator=(const loader&) = delete;
 
   const data_source& source() const { return source_; }
+  const example_layout& layout() const { return layout_; }
   std::uint64_t batches_per_epoch() const { return batches_; }
 
   /// Where the next batch comes from.
   loader_position at() const { return at_; }
+  /// What was made ahead and is not among the next batches any more is dropped; those are begun.
   void seek(loader_position to) {
     require<error>(to.batch < batches_,
                    "batch {} of an epoch of {} (it is past the end): restore a state of this trainer", to.batch,
                    batches_);
+    const std::lock_guard lock{mutex_};
     at_ = to;
+    if (settings_.threads > 0) want();
   }
 
   /// The next batch, valid until the next call; the one after an epoch's last is the next epoch's first.
-  /// Throws: what the data set's write() throws.
+  /// Throws: what the data set's write() throws, of the first example that does; the same batch is then the next one.
   const host_batch& next() {
-    if (settings_.prefetch) {
-      take_prefetched();
-    } else {
-      fill(current_, at_);
+    std::unique_lock lock{mutex_};
+    in_use_ = nullptr;
+    slot& made = this->made(at_, lock);
+    if (made.failure) {
+      made.holds = false;
+      std::rethrow_exception(std::exchange(made.failure, nullptr));
     }
+    in_use_ = &made;
     at_ = after(at_);
-    if (settings_.prefetch) ask(at_);
-    return current_;
+    if (settings_.threads > 0) want();
+    return made.batch;
+  }
+
+  /// Returns when all that is to be made ahead is made.
+  void prepare() {
+    std::unique_lock lock{mutex_};
+    loader_position p = at_;
+    for (std::size_t i = 1; i < slots_.size(); ++i, p = after(p)) (void)made(p, lock);
+  }
+  /// Whether next() would return at once.
+  bool prepared() {
+    const std::lock_guard lock{mutex_};
+    const slot* s = of(at_);
+    return s && s->done() && !s->failure;
   }
 
  private:
+  using order = std::vector<std::uint32_t>;
+  /// A batch that is made, in pieces, by whoever has time.
+  struct slot {
+    host_batch batch;
+    bool holds = false;  // the batch at `at`, or what is made of it so far
+    loader_position at = {};
+    std::shared_ptr<const order> examples;  // of the epoch; null: not begun
+    std::size_t count = 0, claimed = 0, finished = 0;
+    bool beginning = false;
+    std::exception_ptr failure;  // of the first example that has one
+    std::size_t failed_at = 0;
+
+    bool done() const { return examples && finished == count; }
+    bool busy() const { return beginning || claimed != finished; }
+  };
+
   loader_position after(loader_position p) const {
     return p.batch + 1 < batches_ ? loader_position{p.epoch, p.batch + 1} : loader_position{p.epoch + 1, 0};
   }
+  slot* of(loader_position p) {
+    for (slot& s : slots_) {
+      if (s.holds && s.at == p) return &s;
+    }
+    return nullptr;
+  }
+  /// Whether `p` is one of the next batches, as many as there are slots; the one in use takes the place of one.
+  bool wanted(loader_position p) const {
+    loader_position q = at_;
+    for (std::size_t i = 0; i < ahead(); ++i, q = after(q)) {
+      if (q == p) return true;
+    }
+    return false;
+  }
+  std::size_t ahead() const { return std::max<std::size_t>(slots_.size() - (in_use_ ? 1 : 0), 1); }
 
-  void shuffle_for(std::uint64_t epoch) {
-    if (order_epoch_ == epoch) return;
-    const auto size = static_cast<std::uint32_t>(source_.size());
-    if (settings_.shuffle) {
-      order_ = permutation(size, settings_.seed, epoch);
+  /// Gives the next batches slots that are free, as far as there are some.
+  void want() {
+    loader_position p = at_;
+    bool given = false;
+    for (std::size_t i = 0; i < ahead(); ++i, p = after(p)) {
+      if (of(p)) continue;
+      const auto free = std::ranges::find_if(slots_, [this](const slot& s) {
+        return &s != in_use_ && !s.busy() && !(s.holds && wanted(s.at));
+      });
+      if (free == slots_.end()) break;
+      free->holds = given = true;
+      free->at = p;
+      free->examples = nullptr;
+      free->failure = nullptr;
+      free->count = free->claimed = free->finished = 0;
+    }
+    if (given) changed_.notify_all();
+  }
+
+  /// Waits for the batch at `p`, or makes it where nobody else does.
+  slot& made(loader_position p, std::unique_lock<std::mutex>& lock) {
+    for (;;) {
+      want();
+      slot* s = of(p);
+      if (s && s->done()) return *s;
+      if (!s || !advance(*s, lock)) changed_.wait(lock);
+    }
+  }
+
+  /// Does a piece of a batch, with the lock open. Returns: false where there is none left to do.
+  bool advance(slot& s, std::unique_lock<std::mutex>& lock) {
+    if (s.beginning) return false;
+    if (!s.examples) {
+      begin(s, lock);
+    } else if (s.claimed < s.count) {
+      write(s, lock);
     } else {
-      order_.resize(size);
-      std::iota(order_.begin(), order_.end(), 0U);
-    }
-    order_epoch_ = epoch;
-  }
-
-  void fill(host_batch& to, loader_position p) {
-    shuffle_for(p.epoch);
-    const auto full = static_cast<std::size_t>(settings_.batch), first = static_cast<std::size_t>(p.batch) * full;
-    const std::size_t count = std::min(full, order_.size() - first);
-    const auto inputs = static_cast<std::size_t>(elements(layout_.input_shape));
-    const auto outputs = static_cast<std::size_t>(elements(layout_.target_shape));
-    const bool values = layout_.input == input_kind::values, targets = layout_.target == input_kind::values;
-    to.size = static_cast<std::int64_t>(count);
-    to.values.resize(values ? count * inputs : 0);
-    to.tokens.resize(values ? 0 : count * inputs);
-    to.targets.resize(targets ? count * outputs : 0);
-    to.labels.resize(targets ? 0 : count * outputs);
-    const auto part = [](auto& all, std::size_t i, std::size_t each) {
-      return all.empty() ? std::span{all} : std::span{all}.subspan(i * each, each);
-    };
-    for (std::size_t i = 0; i < count; ++i) {
-      source_.write(order_[first + i], {part(to.values, i, inputs), part(to.tokens, i, inputs),
-                                        part(to.labels, i, outputs), part(to.targets, i, outputs)});
-    }
-  }
-
-  void ask(loader_position p) {
-    {
-      const std::lock_guard lock{mutex_};
-      asked_ = p;
+      return false;
     }
     changed_.notify_all();
+    return true;
   }
-
-  /// Waits for the batch at `at_`; one made for another position (before a seek) is dropped.
-  void take_prefetched() {
-    std::unique_lock lock{mutex_};
-    const auto idle = [this] { return !asked_; };
-    changed_.wait(lock, idle);
-    if (made_ != at_) {
-      asked_ = at_;
-      changed_.notify_all();
-      changed_.wait(lock, idle);
+  void begin(slot& s, std::unique_lock<std::mutex>& lock) {
+    s.beginning = true;
+    const loader_position p = s.at;
+    lock.unlock();
+    std::shared_ptr<const order> examples;
+    std::exception_ptr failure;
+    std::size_t count = 0;
+    try {
+      examples = order_of(p.epoch);
+      const auto full = static_cast<std::size_t>(settings_.batch);
+      count = std::min(full, examples->size() - static_cast<std::size_t>(p.batch) * full);
+      resize(s.batch, layout_, count);
+    } catch (...) {
+      failure = std::current_exception();
+      examples = std::make_shared<const order>();
+      count = 0;
     }
-    made_.reset();
-    if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
-    std::swap(current_, upcoming_);
+    lock.lock();
+    s.beginning = false;
+    s.examples = std::move(examples);
+    s.count = count;
+    s.failure = failure;
+  }
+  void write(slot& s, std::unique_lock<std::mutex>& lock) {
+    const std::size_t pieces = 4 * (static_cast<std::size_t>(settings_.threads) + 1), from = s.claimed;
+    const std::size_t to = std::min(s.count, from + std::max<std::size_t>(s.count / pieces, 1));
+    s.claimed = to;
+    const loader_position p = s.at;
+    const order& examples = *s.examples;
+    lock.unlock();
+    std::exception_ptr failure;
+    std::size_t i = from;
+    try {
+      const std::size_t first = static_cast<std::size_t>(p.batch) * static_cast<std::size_t>(settings_.batch);
+      for (const std::uint64_t epoch_seed = mix_seed(settings_.seed, ~p.epoch); i < to; ++i) {
+        const std::size_t example = examples[first + i];
+        example_spans spans = spans_of(s.batch, i);
+        spans.draw = mix_seed(epoch_seed, example);
+        source_.write(example, spans);
+      }
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    lock.lock();
+    s.finished += to - from;
+    if (failure && (!s.failure || i < s.failed_at)) {
+      s.failure = failure;
+      s.failed_at = i;
+    }
   }
 
+  /// The examples of an epoch, of which the last two stay: batches of both may be made at once.
+  std::shared_ptr<const order> order_of(std::uint64_t epoch) {
+    const std::lock_guard lock{orders_mutex_};
+    auto& [of, made] = orders_[epoch % orders_.size()];
+    if (!made || of != epoch) {
+      const auto size = static_cast<std::uint32_t>(source_.size());
+      order all = settings_.shuffle ? permutation(size, settings_.seed, epoch) : order(size);
+      if (!settings_.shuffle) std::iota(all.begin(), all.end(), 0U);
+      made = std::make_shared<const order>(std::move(all));
+      of = epoch;
+    }
+    return made;
+  }
+
+  /// The earliest of the next batches that has a piece to do; null where there is none.
+  slot* with_work() {
+    want();
+    loader_position p = at_;
+    for (std::size_t i = 0; i < ahead(); ++i, p = after(p)) {
+      slot* s = of(p);
+      if (s && !s->beginning && (!s->examples || s->claimed < s->count)) return s;
+    }
+    return nullptr;
+  }
   void work(const std::stop_token& stop) {
     std::unique_lock lock{mutex_};
-    while (changed_.wait(lock, stop, [this] { return asked_.has_value(); })) {
-      const loader_position p = *asked_;
-      lock.unlock();
-      std::exception_ptr failure;
-      try {
-        fill(upcoming_, p);
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      lock.lock();
-      failure_ = failure;
-      made_ = p;
-      asked_.reset();
-      changed_.notify_all();
+    slot* s = nullptr;
+    while (changed_.wait(lock, stop, [&] { return (s = with_work()) != nullptr; }) && !stop.stop_requested()) {
+      (void)advance(*s, lock);
     }
   }
 
@@ -179,16 +283,12 @@ class loader {
   example_layout layout_;
   std::uint64_t batches_ = 0;
   loader_position at_ = {};
-  std::vector<std::uint32_t> order_;  // of order_epoch_; the worker's where there is one
-  std::optional<std::uint64_t> order_epoch_;
-  host_batch current_;
-  host_batch upcoming_;                   // the worker's while something is asked for
-  std::optional<loader_position> asked_;  // what the worker is to make
-  std::optional<loader_position> made_;   // what it made last
-  std::exception_ptr failure_;
-  std::mutex mutex_;
+  std::vector<slot> slots_;
+  slot* in_use_ = nullptr;  // what next() gave last
+  std::array<std::pair<std::uint64_t, std::shared_ptr<const order>>, 2> orders_;
+  std::mutex mutex_, orders_mutex_;
   std::condition_variable_any changed_;
-  std::jthread worker_;  // last: it stops before what it uses goes
+  std::vector<std::jthread> workers_;  // last: they stop before what they use goes
 };
 
 }  // namespace comp::native

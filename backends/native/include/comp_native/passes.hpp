@@ -10,9 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <comp/core/error.hpp>
-#include <comp_native/batch_upload.hpp>
 #include <comp_native/deferral.hpp>
-#include <comp_native/loader.hpp>
 #include <comp_native/network.hpp>
 #include <concepts>
 #include <cstddef>
@@ -37,17 +35,17 @@ struct capture_refused : error {
 ///   bool usable(const W&)      false where memory that it works on has moved since
 ///   void replay(W&, uint64 draws, double* loss)       does it, with the dropouts that come after `draws`; the loss is
 ///                              deferred. Throws: capture_refused
-///   void refill(tensor&, span<const float>); void refill(indices&, span<const int32>)   other values at the same place
+///   void refill(tensor&, const tensor& from); void refill(indices&, const indices& from)   other values at the same place
 template <class D>
 concept Captures = Defers<D> &&
     requires(D& d, std::span<typename D::parameter* const> all, typename D::captured_work& work, typename D::tensor& t,
-             std::span<const float> values, double* loss) {
+             const typename D::tensor& from, double* loss) {
   {
     d.capture(all, std::uint64_t{}, [] {})
     } -> std::same_as<typename D::captured_work>;
   { d.usable(work) } -> std::same_as<bool>;
   d.replay(work, std::uint64_t{}, loss);
-  d.refill(t, values);
+  d.refill(t, from);
 };
 
 /// Call by call.
@@ -57,15 +55,12 @@ class passes {
   passes(D& device, native::network<D>& network) : device_{device}, network_{network} {}
 
   /// loss: where the Device writes it, now or when a step ends.
-  void plain(const host_batch& batch, double scale, double& loss) {
-    give(uploaded(device_, network_.model(), batch), scale, loss);
-  }
-
- protected:
-  void give(const device_batch<D>& batch, double scale, double& loss) {
+  void plain(const device_batch<D>& batch, double scale, double& loss) {
     network_.forward(batch, loss);
     network_.backward(batch, scale);
   }
+
+ protected:
   D& device_;
   native::network<D>& network_;
 };
@@ -79,7 +74,7 @@ class captured_passes : public passes<D> {
   using passes<D>::passes;
   using passes<D>::plain;
 
-  void run(const host_batch& batch, micro_batch which, double scale, double& loss) {
+  void run(const device_batch<D>& batch, micro_batch which, double scale, double& loss) {
     const auto at = static_cast<std::size_t>(which);
     if (!refused_.empty() || !whole(batch) || !std::exchange(warm_[at], true)) return plain(batch, scale, loss);
     if (std::exchange(scale_, scale) != scale) works_ = {};
@@ -111,21 +106,17 @@ class captured_passes : public passes<D> {
   using passes<D>::network_;
 
   /// One of the model's size, with something to be judged by: a Device refuses others in words.
-  bool whole(const host_batch& batch) const {
-    const auto counts = [](std::int32_t label) { return label >= 0; };
-    return batch.size == network_.model().batch() &&
-           (batch.labels.empty() || std::ranges::any_of(batch.labels, counts));
-  }
-  void fill(const host_batch& batch) {
+  bool whole(const device_batch<D>& batch) const { return batch.judged && batch.size == network_.model().batch(); }
+  void fill(const device_batch<D>& batch) {
     if (!batch_) {
-      batch_ = uploaded(device_, network_.model(), batch);
+      batch_ = batch;
       return;
     }
-    require_known(network_.model(), batch);
-    if (!batch.values.empty()) device_.refill(batch_->values, std::span<const float>{batch.values});
-    if (!batch.tokens.empty()) device_.refill(batch_->tokens, std::span<const std::int32_t>{batch.tokens});
-    if (!batch.labels.empty()) device_.refill(batch_->labels, std::span<const std::int32_t>{batch.labels});
-    if (!batch.targets.empty()) device_.refill(batch_->targets, std::span<const float>{batch.targets});
+    const bool tokens = network_.model().input == input_kind::tokens, values = network_.model().predicts_values();
+    if (tokens) device_.refill(batch_->tokens, batch.tokens);  // positions are always the same
+    if (!tokens) device_.refill(batch_->values, batch.values);
+    if (!values) device_.refill(batch_->labels, batch.labels);
+    if (values) device_.refill(batch_->targets, batch.targets);
   }
   typename D::captured_work captured(double scale) {
     network_.forget();  // what is left of the last step is not part of this one
@@ -133,7 +124,7 @@ class captured_passes : public passes<D> {
     double unread = 0;
     try {
       auto work = device_.capture(network_.all(), before, [&] {
-        passes<D>::give(*batch_, scale, unread);
+        plain(*batch_, scale, unread);
         network_.forget();
       });
       draws_ = network_.draws() - before;

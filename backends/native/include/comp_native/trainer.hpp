@@ -10,10 +10,9 @@
 #include <comp/core/concepts.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/scaling/grad_scaler.hpp>
-#include <comp_native/batch_upload.hpp>
+#include <comp_native/batch_feed.hpp>
 #include <comp_native/capture_choice.hpp>
 #include <comp_native/device_capabilities.hpp>
-#include <comp_native/loader.hpp>
 #include <comp_native/network.hpp>
 #include <comp_native/optimizer.hpp>
 #include <comp_native/perturbation.hpp>
@@ -51,11 +50,16 @@ class trainer {
       : device_{device},
         settings_{std::move(settings)},
         network_{device, std::move(m), settings_.seed},
-        train_{std::move(train),
+        train_{device,
+               network_.model(),
+               std::move(train),
                {network_.model().batch(), mix_seed(settings_.seed, 1), settings_.shuffle, settings_.keep_last,
-                settings_.prefetch}},
-        validation_{validation,
-                    {batch_within(validation, network_.model().batch()), 0, false, true, settings_.prefetch}},
+                settings_.loading_threads.value_or(loading_threads_of(device))}},
+        validation_{device,
+                    network_.model(),
+                    validation,
+                    {batch_within(validation, network_.model().batch()), 0, false, true,
+                     settings_.loading_threads.value_or(loading_threads_of(device))}},
         step_{device, network_, train_, settings_} {
     require_usable(settings_);
     require_fit(network_.model(), train_.source().layout());
@@ -167,8 +171,8 @@ class trainer {
     std::int64_t correct = 0, examples = 0;
     validation_.seek({});
     for (std::uint64_t i = 0; i < validation_.batches_per_epoch(); ++i) {
-      const host_batch& batch = validation_.next();
-      const auto seen = network_.evaluate(uploaded(device_, network_.model(), batch));
+      const device_batch<D> batch = validation_.next();
+      const auto seen = network_.evaluate(batch);
       loss += seen.loss * static_cast<double>(batch.size);
       correct += seen.correct;
       examples += batch.size;
@@ -215,7 +219,7 @@ class trainer {
     const double scale = step_.update().state().scale, least = settings_.scaling.dynamic ? std::min(scale, 1.0) : scale;
     std::vector<op_error> errors;
     undone([&] {
-      const auto batch = uploaded(device_, network_.model(), train_.next());
+      const device_batch<D> batch = train_.next();
       errors = sensitivity_of(device_, network_, batch, low, scale, least,
                               [&](const op_info& op) { return supports(op, low); });
     });
@@ -251,6 +255,7 @@ class trainer {
     sample so_far;
     std::int64_t skipped = 0;
     double sum = 0;
+    train_.rest();  // after a restore() batches are loaded: that is no time of the plan
     device_.reset_peak();
     const double start = now();
     for (std::uint64_t i = 0; i < batches; ++i) {
@@ -285,8 +290,8 @@ class trainer {
   std::shared_ptr<std::int64_t> held_by_states_ = std::make_shared<std::int64_t>(0);
   training settings_;
   native::network<D> network_;
-  loader train_;
-  loader validation_;
+  batch_feed<D> train_;
+  batch_feed<D> validation_;
   training_step<D> step_;
 };
 

@@ -10,6 +10,7 @@
 #include <comp_native/optimizer.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,7 +35,9 @@ struct training {
   std::uint64_t seed = 0;
   bool shuffle = true;
   bool keep_last = false;  // true: train on a last batch that is not full
-  bool prefetch = true;
+  /// Threads that make batches ahead, beside those of the Device; 0: each step makes its own. Empty: what suits the
+  /// Device. Batches are the same for any number.
+  std::optional<int> loading_threads = {};
   /// Scales while the plan has FP16; `micro_batches` are accumulated in every plan. One by name: comp::scaling::preset.
   comp::scaling::settings scaling = {};
   /// Which steps are captured; see training_step.hpp. `measured` is `off` on a Device that does not capture.
@@ -51,6 +54,8 @@ inline void require_usable(const training& t) {
                           "schedule of {} steps with {} of warm-up down to {} (none may be negative): change it",
                           t.schedule.total, t.schedule.warmup, t.schedule.floor);
   require_usable(t.scaling);
+  require<settings_error>(t.loading_threads.value_or(0) >= 0, "{} threads to make batches (0 is the least): change it",
+                          t.loading_threads.value_or(0));
   require<settings_error>(t.profile_steps > 0, "profile of {} steps (at least one): change it", t.profile_steps);
 }
 

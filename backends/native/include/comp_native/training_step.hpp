@@ -17,8 +17,8 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/core/error.hpp>
+#include <comp_native/batch_feed.hpp>
 #include <comp_native/capture_choice.hpp>
-#include <comp_native/loader.hpp>
 #include <comp_native/network.hpp>
 #include <comp_native/passes.hpp>
 #include <comp_native/scaled_update.hpp>
@@ -54,7 +54,7 @@ template <Device D>
 class training_step {
  public:
   /// Throws: `settings_error` where captured steps are asked of a Device that has none.
-  training_step(D& device, network<D>& network, loader& train, const training& chosen)
+  training_step(D& device, network<D>& network, batch_feed<D>& train, const training& chosen)
       : device_{device}, network_{network}, train_{train}, chosen_{chosen}, update_{chosen}, passes_{device, network} {
     require<settings_error>(chosen.captured != capture_mode::on || Captures<D>,
                             "captured = {} (this device gives work call by call only): leave it out",
@@ -136,7 +136,7 @@ class training_step {
     step_result result;
     const std::uint64_t all = micro_batches();
     for (std::uint64_t i = 0; i < all; ++i) {
-      const auto batch = uploaded(device_, network_.model(), train_.next());
+      const device_batch<D> batch = train_.next();
       const double loss = network_.forward(batch);
       result.loss += loss / static_cast<double>(all);
       if (!std::isfinite(loss)) {
@@ -145,6 +145,7 @@ class training_step {
         return result;
       }
       network_.backward(batch, scaler.loss_factor());
+      train_.ahead();
       scaler.count_micro_batch();
     }
     scaler.end_accumulation();
@@ -162,11 +163,11 @@ class training_step {
     const deferring<D> until_the_end{device_};
     std::vector<given> all(micro_batches());
     for (given& one : all) {
-      const host_batch& batch = train_.next();
-      pass(batch, &one == all.data() ? micro_batch::first : micro_batch::further, scaler.loss_factor(), one.loss,
+      pass(train_.next(), &one == all.data() ? micro_batch::first : micro_batch::further, scaler.loss_factor(), one.loss,
            captured);
       one.position = train_.at();
       one.draws = network_.draws();
+      train_.ahead();
     }
     const step_seen seen =
         update_.give(device_, network_, chosen_, taken_, scaler.unscale_factor(static_cast<std::int64_t>(all.size())));
@@ -185,7 +186,7 @@ class training_step {
     result.update = update_.judge(seen, device_, network_, chosen_, taken_);
     return result;
   }
-  void pass(const host_batch& batch, [[maybe_unused]] micro_batch which, double scale, double& loss,
+  void pass(const device_batch<D>& batch, [[maybe_unused]] micro_batch which, double scale, double& loss,
             [[maybe_unused]] bool captured) {
     if constexpr (Captures<D>) {
       if (captured) return passes_.run(batch, which, scale, loss);
@@ -195,7 +196,7 @@ class training_step {
 
   D& device_;
   network<D>& network_;
-  loader& train_;
+  batch_feed<D>& train_;
   const training& chosen_;
   scaled_update<D> update_;
   typename detail::passes_of<D>::type passes_;

@@ -47,6 +47,7 @@ struct device_batch {
   typename D::indices positions = {};  // (B,T), 0 .. T-1 in each row
   typename D::indices labels = {};     // all targets of the batch, in one axis
   typename D::tensor targets = {};     // FP32
+  bool judged = true;                  // one of the labels counts, or there are none
 };
 
 /// What the forward of one operator leaves for its backward.

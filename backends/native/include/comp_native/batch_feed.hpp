@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches from a data set to a Device, each on its way while the one before trains: made by the loader's threads and,
+// where the Device's copies run beside its work, copied there. What is ahead is no part of the state: at() is the batch
+// that next() gives, and after a seek() the batches are those of a feed that has read nothing ahead.
+#pragma once
+
+#include <comp_native/batch_upload.hpp>
+#include <comp_native/loader.hpp>
+#include <concepts>
+#include <cstdint>
+#include <memory_resource>
+#include <optional>
+#include <span>
+#include <utility>
+
+namespace comp::native {
+
+/// What a Device offers whose copies run beside its work, A = D::arriving being movable:
+///   memory_resource& staging_memory()              of the host, for what copies start from
+///   A copy_ahead(span<const float | int32 | uint8>) begins to copy what lies in staging memory; nothing waits for it
+///   void await_copies()                            returns when what they were made of may be written again
+///   T arrived(A, shape); I arrived_indices(A, shape); T arrived(A of bytes, shape, const T& of_bytes)
+///                                                  work that is given later waits for the copy
+template <class D>
+concept CopiesAhead = ReadsBytes<D> && requires(D& d, typename D::arriving& a, std::span<const float> values,
+                                                const typename D::tensor& t) {
+  { d.staging_memory() } -> std::convertible_to<std::pmr::memory_resource&>;
+  { d.copy_ahead(values) } -> std::same_as<typename D::arriving>;
+  d.await_copies();
+  { d.arrived(std::move(a), shape{}) } -> std::same_as<typename D::tensor>;
+  { d.arrived_indices(std::move(a), shape{}) } -> std::same_as<typename D::indices>;
+  { d.arrived(std::move(a), shape{}, t) } -> std::same_as<typename D::tensor>;
+};
+
+/// How many threads make batches for this Device, where nobody says: one, where it does not say otherwise.
+template <Device D>
+int loading_threads_of(const D& device) {
+  if constexpr (requires {
+                  { device.loading_threads() } -> std::same_as<int>;
+                })
+    return device.loading_threads();
+  return 1;
+}
+
+namespace detail {
+
+/// A batch on its way.
+template <class D>
+struct batch_ahead {};
+template <CopiesAhead D>
+struct batch_ahead<D> {
+  loader_position from;
+  std::int64_t size = 0;
+  bool judged = true;
+  std::optional<typename D::arriving> values, bytes, tokens, labels, targets;
+};
+
+}  // namespace detail
+
+template <Device D>
+class batch_feed {
+ public:
+  /// `settings.memory` is the feed's to choose. Throws: as loader does.
+  batch_feed(D& device, const native::model& m, data_source source, loader_settings settings)
+      : device_{device}, model_{m}, loader_{std::move(source), in_memory_for(device, settings)} {
+    const std::span<const float> table{loader_.layout().of_bytes};
+    if constexpr (CopiesAhead<D>) {
+      if (!table.empty()) of_bytes_ = device.upload(table, {std::ssize(table) / 256, 256}, precision::fp32);
+    }
+  }
+
+  const data_source& source() const { return loader_.source(); }
+  std::uint64_t batches_per_epoch() const { return loader_.batches_per_epoch(); }
+  /// Where the next batch comes from.
+  loader_position at() const {
+    if constexpr (CopiesAhead<D>) return ahead_ ? ahead_->from : loader_.at();
+    return loader_.at();
+  }
+  void seek(loader_position to) {
+    if (to == at()) return;
+    ahead_.reset();
+    loader_.seek(to);
+  }
+
+  /// Throws: what the data set does, `error` for data that the model does not know: the same batch is the next one then.
+  device_batch<D> next() {
+    if constexpr (CopiesAhead<D>) {
+      if (!ahead_) send();
+      return taken(*std::exchange(ahead_, std::nullopt));
+    } else {
+      const loader_position from = loader_.at();
+      return or_back_to(from, [&] { return received(loader_.next()); });
+    }
+  }
+  /// Begins to copy the next batch, where it is made by now. To be called when the work with the last one is given, and
+  /// before anybody waits for that. What cannot be copied next() says.
+  void ahead() {
+    if constexpr (CopiesAhead<D>) {
+      if (!ahead_ && loader_.prepared()) try_to_send();
+    }
+  }
+  /// Returns when nothing is being loaded: next() has its batch, and threads of the loader rest. For clocks.
+  void rest() {
+    loader_.prepare();
+    if constexpr (CopiesAhead<D>) {
+      ahead();
+      loader_.prepare();  // what came after it
+      device_.await_copies();
+    }
+  }
+
+ private:
+  static loader_settings in_memory_for([[maybe_unused]] D& device, loader_settings settings) {
+    if constexpr (CopiesAhead<D>) settings.memory = &device.staging_memory();
+    return settings;
+  }
+  template <class F>
+  auto or_back_to(loader_position from, F work) {
+    try {
+      return work();
+    } catch (...) {
+      loader_.seek(from);
+      throw;
+    }
+  }
+
+  device_batch<D> received(const host_batch& batch) {
+    return uploaded(device_, model_, batch, std::span<const float>{loader_.layout().of_bytes});
+  }
+
+  void try_to_send() {
+    try {
+      send();
+    } catch (const error&) {  // there may be memory for it when the step has ended; else next() meets it again
+    }
+  }
+  void send() {
+    device_.await_copies();  // of the batch before: the loader writes there again
+    const loader_position from = loader_.at();
+    or_back_to(from, [&] {
+      const host_batch& batch = loader_.next();
+      require_known(model_, batch);
+      detail::batch_ahead<D> sent{.from = from, .size = batch.size, .judged = is_judged(batch)};
+      const auto copy = [&](const auto& all, auto& to) {
+        if (!all.empty()) to = device_.copy_ahead(std::span{all});
+      };
+      copy(batch.values, sent.values);
+      copy(batch.bytes, sent.bytes);
+      copy(batch.tokens, sent.tokens);
+      copy(batch.labels, sent.labels);
+      copy(batch.targets, sent.targets);
+      ahead_ = std::move(sent);
+    });
+  }
+  device_batch<D> taken(detail::batch_ahead<D> from) {
+    device_batch<D> to{.size = from.size, .judged = from.judged};
+    shape input = model_.input_shape, output = model_.shape_of(model_.output());
+    input[0] = output[0] = from.size;
+    if (from.tokens) {
+      to.tokens = device_.arrived_indices(std::move(*from.tokens), input);
+      to.positions = positions(input);
+    }
+    if (from.values) to.values = device_.arrived(std::move(*from.values), input);
+    if (from.bytes) to.values = device_.arrived(std::move(*from.bytes), input, of_bytes_);
+    if (from.targets) to.targets = device_.arrived(std::move(*from.targets), output);
+    const std::int64_t labels = from.size * elements(loader_.layout().target_shape);
+    if (from.labels) to.labels = device_.arrived_indices(std::move(*from.labels), {labels});
+    return to;
+  }
+  /// The same for each batch of a size.
+  typename D::indices positions(const shape& input) {
+    if (positions_.shape() != input) positions_ = device_.upload(std::span<const std::int32_t>{positions_of(input[0], input[1])}, input);
+    return positions_;
+  }
+
+  D& device_;
+  const native::model& model_;
+  typename D::tensor of_bytes_ = {};
+  typename D::indices positions_ = {};
+  loader loader_;
+  std::optional<detail::batch_ahead<D>> ahead_;
+};
+
+}  // namespace comp::native
