@@ -2,6 +2,7 @@
 // The kernel library as nvcc makes it, made by g++ on the SIMT shim: what comp_cuda/kernels.hpp declares.
 #include "kernels/adaptive_pooling.cu"
 #include "kernels/bias.cu"
+#include "kernels/bytes.cu"
 #include "kernels/casts.cu"
 #include "kernels/edge_softmax.cu"
 #include "kernels/edges.cu"

@@ -405,17 +405,18 @@ TEST_CASE("a capture that waits for the device, or keeps what it allocates, is r
   CHECK(refused([&] { (void)device.upload(ones, {8}, precision::bf16); }) != "");
 }
 
-TEST_CASE("what is too large for pinned memory goes where captured work reads without it") {
+TEST_CASE("what captured work reads is refilled in the order of the stream, by what is like it") {
   const fresh_for_training gpu;
-  cuda::device device{{.pinned_limit = 16}};
+  cuda::device device;
   tensor x = device.upload(std::vector<float>(8, 1), {8}, precision::fp32);
   const tensor before = device.activate(activation::relu, x);  // waits for somebody to ask
-  std::vector<float> other(8, 2);
-  device.refill(x, std::span<const float>{other});
-  std::ranges::fill(other, 3);
+  device.refill(x, device.upload(std::vector<float>(8, 2), {8}, precision::fp32));
   CHECK(device.download(x) == std::vector<float>(8, 2));
   CHECK(device.download(before) == std::vector<float>(8, 1));
-  CHECK(simt::device.pinned.empty());
+  CHECK_THROWS_WITH_AS(device.refill(x, device.upload(std::vector<float>(7, 2), {7}, precision::fp32)),
+                       "refill of (8) in fp32 with (7) in fp32 (values go where they lie, as FP32): give as many",
+                       comp::error);
+  CHECK_THROWS_AS(device.refill(x, device.upload(std::vector<float>(8, 2), {8}, precision::bf16)), comp::error);
 }
 
 TEST_CASE("an update that is guarded is left out for each thing that is not finite, and scaled as two passes scale") {

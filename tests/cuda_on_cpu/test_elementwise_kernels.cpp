@@ -183,6 +183,27 @@ TEST_CASE_TEMPLATE("dropout keeps the elements that its key says, from any addre
 }
 
 #ifdef COMP_SIMT  // a GPU meets it in test_large.cpp, by size
+TEST_CASE("bytes become the values that their channel has for them, in packs or one by one") {
+  for (const auto& [rows, width] : {std::pair{6, 1}, {6, 4}, {3, 31}, {12, 64}, {3, 5000}, {3, 5001}, {9000, 4}}) {
+    for (const std::size_t shift : {0, 1, 4}) {
+      CAPTURE(rows);
+      CAPTURE(width);
+      CAPTURE(shift);
+      const auto n = static_cast<std::size_t>(rows * width);
+      std::vector<std::uint8_t> bytes(n);
+      for (std::size_t i = 0; i < n; ++i) bytes[i] = static_cast<std::uint8_t>(i * 7 + i / 256);
+      const std::vector<float> table = normal(3 * 256, 5);
+      const buffer<std::uint8_t> from{bytes, shift};
+      const buffer<float> of{table}, to{n, shift};
+      values_of_bytes(on, from.data(), of.data(), to.data(), rows, 3, width);
+      std::vector<float> want(n);
+      for (std::size_t i = 0; i < n; ++i) want[i] = table[i / static_cast<std::size_t>(width) % 3 * 256 + bytes[i]];
+      CHECK(to.values() == want);
+    }
+  }
+  values_of_bytes(on, nullptr, nullptr, nullptr, 0, 3, 4);
+}
+
 TEST_CASE("a grid with fewer threads than packs goes on until the end") {
   for (const std::size_t n : {std::size_t{5003}, std::size_t{2 * block_size * 4 * 3}}) {
     for (const index head : {0, 3}) {

@@ -228,7 +228,7 @@ TEST_CASE("what waits reads the values of before a refill") {
   tensor x = made(d, {50}, 1, precision::fp32);
   const std::vector<float> before = d.download(x), after = normal(50, 2);
   const tensor y = d.activate(activation::relu, x);
-  refill(d.shared(), x, after);
+  refill(d.shared(), x, d.upload(after, {50}, precision::fp32));
   const tensor z = d.activate(activation::relu, x);
   const auto of_before = d.download(y), of_after = d.download(z);
   for (std::size_t i = 0; i < 50; ++i) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <comp_native/batch_upload.hpp>
 #include <limits>
 
 #include "agree.hpp"
@@ -22,6 +23,29 @@ TEST_CASE("activations and their gradients agree with FP64") {
         });
       }
     }
+  }
+}
+
+TEST_CASE("bytes become the values that their channel has for them, bit for bit") {
+  device d;
+  for (const shape& s : {shape{1, 1}, {5, 3}, {2, 3, 4, 5}, {4, 3, 40, 40}}) {
+    CAPTURE(text(s));
+    const auto channels = static_cast<std::size_t>(s[1]), n = static_cast<std::size_t>(elements(s));
+    std::vector<float> table;
+    for (std::size_t i = 0; i < channels * 256; ++i) {
+      table.push_back((static_cast<float>(i % 256) / 255 - 0.47F) / (0.2F + static_cast<float>(i / 256)));
+    }
+    std::vector<std::uint8_t> bytes(n);
+    for (std::size_t i = 0; i < n; ++i) bytes[i] = static_cast<std::uint8_t>(i * 37);
+    const auto of_bytes = d.upload(table, {s[1], 256}, precision::fp32);
+    CHECK(d.download(d.upload(std::span<const std::uint8_t>{bytes}, s, of_bytes)) == values_of(bytes, s, table));
+    bytes.pop_back();
+    CHECK_THROWS_WITH_AS((void)d.upload(std::span<const std::uint8_t>{bytes}, s, of_bytes),
+                         fmt::format("upload of {} bytes as {}, with values for {} channels (they must agree): give as "
+                                     "many bytes",
+                                     n - 1, text(s), s[1])
+                             .c_str(),
+                         error);
   }
 }
 

@@ -5,14 +5,18 @@
 // stream, and nothing waits for it but what returns values to the host. One device is for one thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <comp/core/hardware.hpp>
 #include <comp/core/op_info.hpp>
+#include <comp_native/batch_feed.hpp>
 #include <comp_native/device.hpp>
 #include <cstdint>
 #include <memory>
+#include <memory_resource>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +25,7 @@
 #include "captured_step.hpp"
 #include "context.hpp"
 #include "conv2d.hpp"
+#include "copies_ahead.hpp"
 #include "dropout.hpp"
 #include "elementwise.hpp"
 #include "embedding.hpp"
@@ -70,6 +75,9 @@ class device {
   tensor upload(std::span<const float> from, const shape& s, comp::precision p) {
     return cuda::upload(c(), from, s, p);
   }
+  tensor upload(std::span<const std::uint8_t> from, const shape& s, const tensor& of_bytes) {
+    return cuda::upload(c(), from, s, of_bytes);
+  }
   indices upload(std::span<const std::int32_t> from, shape s) { return cuda::upload(c(), from, std::move(s)); }
   std::vector<float> download(const tensor& t) { return cuda::download(c(), t); }
   tensor cast(const tensor& t, comp::precision p) {
@@ -114,8 +122,23 @@ class device {
   }
   bool usable(const captured_work& work) { return cuda::usable(c(), work); }
   void replay(captured_work& work, std::uint64_t draws, double* loss) { cuda::replay(c(), work, draws, loss); }
-  void refill(tensor& t, std::span<const float> from) { cuda::refill(c(), t, from); }
-  void refill(indices& t, std::span<const std::int32_t> from) { cuda::refill(c(), t, from); }
+  void refill(tensor& t, const tensor& from) { cuda::refill(c(), t, from); }
+  void refill(indices& t, const indices& from) { cuda::refill(c(), t, from); }
+
+  // Batches copied ahead: comp_native/batch_feed.hpp
+  using arriving = cuda::arriving;
+  int loading_threads() const { return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2U, 9U)) - 1; }
+  std::pmr::memory_resource& staging_memory() { return c().part<copies_ahead>().staging_memory(); }
+  template <class T>
+  arriving copy_ahead(std::span<const T> from) {
+    return cuda::copy_ahead(c(), from);
+  }
+  void await_copies() { c().part<copies_ahead>().wait(); }
+  tensor arrived(arriving from, const shape& s) { return cuda::arrived(c(), std::move(from), s); }
+  tensor arrived(arriving from, const shape& s, const tensor& of_bytes) {
+    return cuda::arrived(c(), std::move(from), s, of_bytes);
+  }
+  indices arrived_indices(arriving from, shape s) { return cuda::arrived_indices(c(), std::move(from), std::move(s)); }
 
   // Operators
   tensor linear(const tensor& x, parameter& w, parameter* b) { return cuda::linear(c(), x, w, b); }
@@ -221,6 +244,6 @@ class device {
   std::unique_ptr<context> context_;
 };
 
-static_assert(native::Device<device> && native::Captures<device>);
+static_assert(native::Device<device> && native::Captures<device> && native::CopiesAhead<device>);
 
 }  // namespace comp::cuda

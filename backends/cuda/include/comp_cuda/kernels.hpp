@@ -32,6 +32,12 @@ struct cast_job {
 template <class From, class To>
 void cast(stream, std::span<const cast_job<From, To>>);
 
+// bytes.cuh
+
+/// to (rows,width): byte b of a row is of_bytes[row % channels][b], of (channels,256).
+void values_of_bytes(stream, const std::uint8_t* from, const float* of_bytes, float* to, index rows, index channels,
+                     index width);
+
 // elementwise.cuh, bias.cuh
 
 /// What a step does to the value v of element i.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other values at a place on the device that work given later reads: through pinned memory, in the order of the stream.
-// Nothing waits but for pinned memory that is still being read (with two batches under way, for neither), and for what
-// is larger than settings::pinned_limit.
+// Other values at a place on the device that captured work reads, in the order of the stream: of the host's through
+// pinned memory (what is small; nothing waits but for pinned memory that is still being read), of tensors as they are.
 #pragma once
 
 #include <array>
@@ -51,19 +50,28 @@ class refills {
   std::size_t next_ = 0;
 };
 
-/// Throws: error for another number of values.
-inline void refill(context& c, tensor& t, std::span<const float> from) {
-  require<error>(std::ssize(from) == t.size() && t.precision() == precision::fp32 && t.order() == order::row_major,
-                 "refill of {} in {} with {} values (they go where they lie, as FP32): upload them", text(t.shape()),
-                 name(t.precision()), from.size());
-  c.flush();  // what waits to read the values of before
-  c.part<refills>().put(t.materialize(), std::as_bytes(from));
+namespace detail {
+/// In the order of the stream.
+inline void copy_within(context& c, void* to, const void* from, std::int64_t bytes) {
+  check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, c.stream().get()),
+        "copying values to where captured work reads them");
 }
-inline void refill(context& c, indices& t, std::span<const std::int32_t> from) {
-  require<error>(std::ssize(from) == t.size(), "refill of {} indices with {} (they go where they lie): upload them",
+}  // namespace detail
+
+/// Throws: error for another number of values, or values that lie elsewhere.
+inline void refill(context& c, tensor& t, const tensor& from) {
+  const auto like = [](const tensor& x) { return x.precision() == precision::fp32 && x.order() == order::row_major; };
+  require<error>(from.size() == t.size() && like(t) && like(from),
+                 "refill of {} in {} with {} in {} (values go where they lie, as FP32): give as many", text(t.shape()),
+                 name(t.precision()), text(from.shape()), name(from.precision()));
+  c.flush();  // what waits to read the values of before
+  detail::copy_within(c, t.materialize(), from.materialize(), t.size() * 4);
+}
+inline void refill(context& c, indices& t, const indices& from) {
+  require<error>(from.size() == t.size(), "refill of {} indices with {} (they go where they lie): give as many",
                  t.size(), from.size());
-  c.part<refills>().put(t.held()->materialize(), std::as_bytes(from));
-  t = {t.shape(), t.held(), detail::range_of(from)};
+  detail::copy_within(c, t.held()->materialize(), from.data(), t.size() * 4);
+  t = {t.shape(), t.held(), from.range()};
 }
 
 }  // namespace comp::cuda

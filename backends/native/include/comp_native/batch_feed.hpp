@@ -22,8 +22,8 @@ namespace comp::native {
 ///   T arrived(A, shape); I arrived_indices(A, shape); T arrived(A of bytes, shape, const T& of_bytes)
 ///                                                  work that is given later waits for the copy
 template <class D>
-concept CopiesAhead = ReadsBytes<D> && requires(D& d, typename D::arriving& a, std::span<const float> values,
-                                                const typename D::tensor& t) {
+concept CopiesAhead = ReadsBytes<D> &&
+    requires(D& d, typename D::arriving& a, std::span<const float> values, const typename D::tensor& t) {
   { d.staging_memory() } -> std::convertible_to<std::pmr::memory_resource&>;
   { d.copy_ahead(values) } -> std::same_as<typename D::arriving>;
   d.await_copies();
@@ -52,7 +52,7 @@ struct batch_ahead<D> {
   loader_position from;
   std::int64_t size = 0;
   bool judged = true;
-  std::optional<typename D::arriving> values, bytes, tokens, labels, targets;
+  std::optional<typename D::arriving> values = {}, bytes = {}, tokens = {}, labels = {}, targets = {};
 };
 
 }  // namespace detail
@@ -82,7 +82,8 @@ class batch_feed {
     loader_.seek(to);
   }
 
-  /// Throws: what the data set does, `error` for data that the model does not know: the same batch is the next one then.
+  /// Throws: what the data set does, `error` for data that the model does not know: the same batch is the next one
+  /// then.
   device_batch<D> next() {
     if constexpr (CopiesAhead<D>) {
       if (!ahead_) send();
@@ -169,7 +170,8 @@ class batch_feed {
   }
   /// The same for each batch of a size.
   typename D::indices positions(const shape& input) {
-    if (positions_.shape() != input) positions_ = device_.upload(std::span<const std::int32_t>{positions_of(input[0], input[1])}, input);
+    if (positions_.shape() != input)
+      positions_ = device_.upload(std::span<const std::int32_t>{positions_of(input[0], input[1])}, input);
     return positions_;
   }
 

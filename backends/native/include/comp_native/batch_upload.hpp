@@ -64,7 +64,8 @@ concept ReadsBytes = Device<D> && requires(D& d, std::span<const std::uint8_t> b
 /// The values of bytes (N,C,...), C being the second of `extents`, for a Device that does not make them.
 inline std::vector<float> values_of(std::span<const std::uint8_t> bytes, const shape& extents,
                                     std::span<const float> of_bytes) {
-  const auto channels = of_bytes.size() / 256, plane = static_cast<std::size_t>(elements(extents) / extents[0]) / channels;
+  const auto channels = of_bytes.size() / 256,
+             plane = static_cast<std::size_t>(elements(extents) / extents[0]) / channels;
   std::vector<float> values(bytes.size());
   for (std::size_t row = 0, at = 0; at < bytes.size(); ++row) {
     const float* of = of_bytes.data() + row % channels * 256;

@@ -22,8 +22,11 @@ struct host_batch {
 /// An empty batch with room for `examples` in `memory`: up to there resizing allocates nothing.
 inline host_batch batch_with_room(const example_layout& layout, std::int64_t examples,
                                   std::pmr::memory_resource* memory) {
-  host_batch made{0, std::pmr::vector<float>{memory}, std::pmr::vector<std::uint8_t>{memory},
-                  std::pmr::vector<std::int32_t>{memory}, std::pmr::vector<std::int32_t>{memory},
+  host_batch made{0,
+                  std::pmr::vector<float>{memory},
+                  std::pmr::vector<std::uint8_t>{memory},
+                  std::pmr::vector<std::int32_t>{memory},
+                  std::pmr::vector<std::int32_t>{memory},
                   std::pmr::vector<float>{memory}};
   const auto inputs = static_cast<std::size_t>(examples * elements(layout.input_shape));
   const auto outputs = static_cast<std::size_t>(examples * elements(layout.target_shape));

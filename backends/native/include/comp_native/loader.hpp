@@ -159,9 +159,8 @@ class loader {
     bool given = false;
     for (std::size_t i = 0; i < ahead(); ++i, p = after(p)) {
       if (of(p)) continue;
-      const auto free = std::ranges::find_if(slots_, [this](const slot& s) {
-        return &s != in_use_ && !s.busy() && !(s.holds && wanted(s.at));
-      });
+      const auto free = std::ranges::find_if(
+          slots_, [this](const slot& s) { return &s != in_use_ && !s.busy() && !(s.holds && wanted(s.at)); });
       if (free == slots_.end()) break;
       free->holds = given = true;
       free->at = p;

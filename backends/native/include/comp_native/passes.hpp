@@ -35,7 +35,8 @@ struct capture_refused : error {
 ///   bool usable(const W&)      false where memory that it works on has moved since
 ///   void replay(W&, uint64 draws, double* loss)       does it, with the dropouts that come after `draws`; the loss is
 ///                              deferred. Throws: capture_refused
-///   void refill(tensor&, const tensor& from); void refill(indices&, const indices& from)   other values at the same place
+///   void refill(tensor&, const tensor& from); void refill(indices&, const indices& from)   other values at the same
+///   place
 template <class D>
 concept Captures = Defers<D> &&
     requires(D& d, std::span<typename D::parameter* const> all, typename D::captured_work& work, typename D::tensor& t,

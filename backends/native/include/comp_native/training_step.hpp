@@ -163,8 +163,8 @@ class training_step {
     const deferring<D> until_the_end{device_};
     std::vector<given> all(micro_batches());
     for (given& one : all) {
-      pass(train_.next(), &one == all.data() ? micro_batch::first : micro_batch::further, scaler.loss_factor(), one.loss,
-           captured);
+      pass(train_.next(), &one == all.data() ? micro_batch::first : micro_batch::further, scaler.loss_factor(),
+           one.loss, captured);
       one.position = train_.at();
       one.draws = network_.draws();
       train_.ahead();

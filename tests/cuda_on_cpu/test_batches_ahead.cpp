@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches that are copied while the step before computes: beside it, in time, and the same ones.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <comp_cuda/comp_cuda.hpp>
+#include <comp_native/model_builder.hpp>
+#include <comp_native/trainer.hpp>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "../native/support.hpp"
+#include "fresh_for_training.hpp"
+
+namespace comp::cuda::test {
+namespace {
+
+using namespace comp::native;
+using namespace comp::native::testing;
+using comp::precision;
+using comp::sample;
+
+struct same_device : cuda::device {
+  explicit same_device(std::int64_t pinned_limit = 1 << 20)
+      : cuda::device{{.measure_algorithms = false, .pinned_limit = pinned_limit}} {}
+};
+/// Copies nothing ahead: each step uploads its own batch.
+struct device_that_waits : same_device {
+  void await_copies() = delete;
+};
+static_assert(CopiesAhead<same_device> && !CopiesAhead<device_that_waits> && ReadsBytes<device_that_waits>);
+
+/// Notes when copies begin, and gives the loader time to make the next batch before a step's work is all given.
+struct watched_device : same_device {
+  std::shared_ptr<std::atomic<int>> written = std::make_shared<std::atomic<int>>(0);
+  int batches_used = 0, beside_work = 0, alone = 0;
+
+  arriving copy_ahead(std::span<const std::uint8_t> from) {
+    const cudaStream_t compute = shared().stream().get();
+    (compute->done < compute->given ? beside_work : alone) += 1;
+    return same_device::copy_ahead(from);
+  }
+  template <class T>
+  arriving copy_ahead(std::span<const T> from) {
+    return same_device::copy_ahead(from);
+  }
+  tensor cross_entropy_backward(const saved& s, const indices& target, double scale) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{20};
+    ++batches_used;
+    while (*written < 4 * (batches_used + 1) && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds{2});  // from written to prepared
+    return same_device::cross_entropy_backward(s, target, scale);
+  }
+};
+/// Counts examples; some have a label that the model does not know.
+struct counted_images {
+  image_data images = bars({1, 8, 8}, 4, 22, 1);
+  std::shared_ptr<std::atomic<int>> written = std::make_shared<std::atomic<int>>(0);
+  std::size_t unknown = ~std::size_t{0};
+  std::size_t size() const { return images.size(); }
+  example_layout layout() const { return images.layout(); }
+  void write(std::size_t i, const example_spans& to) const {
+    images.write(i, to);
+    if (i == unknown) to.labels[0] = 9;
+    ++*written;
+  }
+  std::string signature() const { return "counted"; }
+};
+
+model convolutional() {
+  model_builder net{"small", input_kind::values, {4, 1, 8, 8}};
+  net.input()
+      .conv2d("conv", 3, {.padding = 1})
+      .relu("relu")
+      .flatten("flatten")
+      .linear("head", 4)
+      .cross_entropy_loss("loss");
+  return net.finish();
+}
+
+/// What two epochs with a validation and a way back between them give.
+template <class D>
+std::vector<std::vector<double>> curves(D& device, const model& m, const data_source& data, const training& settings) {
+  trainer<D> t{device, m, data, data, settings};
+  std::vector<std::vector<double>> got{t.run_epoch().curve, {t.validate()}, t.run_batch().curve};
+  const auto saved = t.save();
+  got.push_back(t.run_batch().curve);
+  got.push_back(t.run_epoch([](const sample& so_far) { return so_far.batches == 2; }).curve);
+  t.restore(saved);
+  CHECK(t.save().position == saved.position);
+  CHECK(t.run_batch().curve == got[3]);
+  CHECK(t.save().position.batch == saved.position.batch + static_cast<std::uint64_t>(settings.scaling.micro_batches));
+  got.push_back(t.run_epoch().curve);
+  return got;
+}
+
+}  // namespace
+
+TEST_CASE("the next batch's copy begins while the compute stream is busy") {
+  const fresh_for_training gpu;
+  for (const capture_mode captured : {capture_mode::off, capture_mode::on}) {
+    watched_device device;
+    trainer<watched_device> t{device,
+                              convolutional(),
+                              counted_images{.written = device.written},
+                              bars({1, 8, 8}, 4, 4, 2),
+                              {.loading_threads = 2, .captured = captured}};
+    CHECK(t.batches_per_epoch() == 5);
+    device.synchronize();
+    CHECK(t.run_epoch().ok());
+    CHECK(device.alone == 1);                                           // the first batch, before the clock starts
+    if (captured == capture_mode::off) CHECK(device.beside_work == 5);  // of the four after it, and of the next epoch
+    CHECK(t.save().position == loader_position{1, 0});
+  }
+}
+
+TEST_CASE("batches that are copied ahead are those that each step would upload, in every way that a step has") {
+  const fresh_for_training gpu;
+  const auto check = [](const model& m, const data_source& data, const training& settings) {
+    device_that_waits waits;
+    const auto want = curves(waits, m, data, settings);
+    for (const int threads : {0, 1, 3}) {
+      CAPTURE(threads);
+      training with = settings;
+      with.loading_threads = threads;
+      same_device device;
+      CHECK(curves(device, m, data, with) == want);
+      same_device nothing_pinned{0};
+      CHECK(curves(nothing_pinned, m, data, with) == want);
+    }
+  };
+  const image_data images = bars({1, 8, 8}, 4, 22, 1);
+  SUBCASE("images as bytes, the last batch being short") {
+    check(convolutional(), images.augmented({.shift = 2, .flip = true}), {.keep_last = true});
+  }
+  SUBCASE("captured, of several micro-batches") {
+    check(convolutional(), images, {.scaling = {.micro_batches = 2}, .captured = capture_mode::on});
+  }
+  SUBCASE("values and targets") {
+    model_builder net{"values", input_kind::values, {8, 6}};
+    net.input().linear("in", 5).relu("relu").linear("out", 2).mse_loss("loss");
+    check(net.finish(), regression_data{44}, {.keep_last = true});
+  }
+  SUBCASE("tokens, captured") {
+    model_builder net{"tokens", input_kind::tokens, {2, 8}};
+    const value token = net.input().embedding("token", 7, 8), at = net.input().embedding("at", 8, 8, true);
+    token.add("sum", at).linear("head", 7).cross_entropy_loss("loss");
+    check(net.finish(), counting_tokens(7, 90, 8), {.captured = capture_mode::on});
+  }
+}
+
+TEST_CASE("what is wrong with a batch is said by the step that trains it, as often as it is asked for") {
+  const fresh_for_training gpu;
+  same_device device;
+  trainer<same_device> t{device,
+                         convolutional(),
+                         counted_images{.unknown = 6},
+                         bars({1, 8, 8}, 4, 4, 2),
+                         {.shuffle = false, .loading_threads = 1}};
+  CHECK(t.run_batch().ok());
+  for (int i = 0; i < 2; ++i) {
+    CHECK_THROWS_WITH_AS((void)t.run_batch(),
+                         "label 9 in the data (model \"small\" has 4, from 0): check the reader or the model",
+                         comp::error);
+    CHECK(t.save().position == loader_position{0, 1});
+  }
+}
+
+TEST_CASE("a batch that finds no memory ahead is copied when its step begins") {
+  const fresh_for_training gpu;
+  same_device device;
+  trainer<same_device> t{device, convolutional(), bars({1, 8, 8}, 4, 22, 1), bars({1, 8, 8}, 4, 4, 2)};
+  const auto saved = t.save();
+  const auto want = t.run_batch().curve, then = t.run_batch().curve;
+  t.restore(saved);
+  simt::device.fail_allocation = 1;  // the pool asks twice
+  simt::device.allocations_failing = 2;
+  CHECK(t.run_batch().curve == want);
+  CHECK(simt::device.fail_allocation == 0);
+  CHECK(t.run_batch().curve == then);
+}
+
+}  // namespace comp::cuda::test
