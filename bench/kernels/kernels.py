@@ -79,7 +79,7 @@ def loops_of(lines):
 
 def per_element(name, lines):
     """Instructions per element: of the loops with the widest accesses, or of the whole kernel where there is none."""
-    numbers = re.match(r'(?:over_elements|sum_by_blocks|over_rows|middle_swapped|gradient\w+)<(\d+)(?:, (\d+))?', name)
+    numbers = re.match(r'(?:over_elements|sum_by_blocks|bytes_looked_up|over_rows|middle_swapped|gradient\w+)<(\d+)(?:, (\d+))?', name)
     n = int(numbers[1]) if numbers else PACKS.get(name.split('<')[0], 1)
     held = int(numbers[2] or 0) if numbers else 0
     texts = [text for _, text in lines if text]

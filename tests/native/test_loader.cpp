@@ -123,6 +123,12 @@ TEST_CASE("data sets that fill no batch are refused") {
       (loader{numbers{3}, {.batch = 4}}),
       "batches of 4 examples of a data set of 3 (none is full): make the batch smaller or the data set larger",
       comp::error);
+  struct without_a_value : numbers {
+    example_layout layout() const { return {.input_shape = {2}, .of_bytes = std::vector<float>(511)}; }
+  };
+  CHECK_THROWS_WITH_AS((loader{without_a_value{}, {.batch = 1}}),
+                       "values of 511 bytes for 2 channels of values (256 for each are needed): check the layout",
+                       comp::error);
   CHECK_THROWS_WITH_AS((loader{numbers{3}, {.batch = 1, .threads = -1}}),
                        "-1 threads to make batches (0 is the least): change it", comp::error);
   CHECK_THROWS_WITH_AS((loader{numbers{3}, {.batch = 0}}),

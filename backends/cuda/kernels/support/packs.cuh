@@ -31,6 +31,10 @@ void store_pack(pointer<T> to, const pack<T, N>& p) {
 template <int Bytes>
 struct word_of;
 template <>
+struct word_of<1> {
+  using type = unsigned char;
+};
+template <>
 struct word_of<2> {
   using type = unsigned short;
 };

@@ -56,6 +56,11 @@ class loader {
                    "batches of {} examples of a data set of {} (none is full): "
                    "make the batch smaller or the data set larger",
                    settings.batch, size);
+    const std::size_t channels = layout_.input_shape.empty() ? 1 : static_cast<std::size_t>(layout_.input_shape[0]);
+    require<error>(
+        layout_.of_bytes.empty() || (layout_.input == input_kind::values && layout_.of_bytes.size() == 256 * channels),
+        "values of {} bytes for {} channels of {} (256 for each are needed): check the layout", layout_.of_bytes.size(),
+        channels, layout_.input == input_kind::values ? "values" : "tokens");
     require<error>(size <= std::numeric_limits<std::uint32_t>::max(),
                    "{} examples (indices have 32 bits): split the data set", size);
     const std::int64_t partial = settings.keep_last && size % settings.batch != 0;
