@@ -14,9 +14,8 @@
 #include <comp/comp.hpp>
 #include <comp/systems/paddle_pass.hpp>
 #include <comp_host/device.hpp>
-#include <comp_native/model_builder.hpp>
-#include <comp_native/random.hpp>
 #include <comp_native/trainer.hpp>
+#include <examples/models/native/simple_net.hpp>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -38,37 +37,9 @@ struct options {
   std::string low = "bf16", json = {};
 };
 
-/// Examples of uniform numbers in [0, 1) for input and target, as in the guide; the same in each epoch.
-class random_examples {
- public:
-  random_examples(std::int64_t size, std::int64_t count) : size_{size}, count_{count} {
-    random_stream draws{100, 1};
-    numbers_.resize(static_cast<std::size_t>(2 * size * count));
-    for (float& number : numbers_) number = static_cast<float>(draws.uniform());
-  }
-  std::size_t size() const { return static_cast<std::size_t>(count_); }
-  example_layout layout() const {
-    return {.input_shape = {size_}, .target = input_kind::values, .target_shape = {size_}};
-  }
-  void write(std::size_t i, const example_spans& to) const {
-    const auto from = numbers_.begin() + static_cast<std::ptrdiff_t>(2 * i * to.values.size());
-    std::copy_n(from, size_, to.values.begin());
-    std::copy_n(from + size_, size_, to.targets.begin());
-  }
-  std::string signature() const { return fmt::format("random {} x {}", count_, size_); }
-
- private:
-  std::int64_t size_, count_;
-  std::vector<float> numbers_;
-};
-
 /// Starts as Paddle's Linear does: Glorot's uniform weights, biases of 0.
 model simple_net(const options& o) {
-  model_builder net{"simplenet", input_kind::values, {o.batch, o.size}};
-  value x = net.input();
-  for (int i = 0; i < layers; ++i) x = x.linear(fmt::format("linears.{}", i), o.size);
-  x.mse_loss("loss");
-  model made = net.finish();
+  model made = native_models::simple_net({.batch = o.batch, .layers = layers, .width = o.size});
   for (parameter_info& p : made.parameters) {
     p.initial =
         p.shape.size() == 2 ? initial{initial::kind::uniform, std::sqrt(3.0 / static_cast<double>(o.size))} : initial{};
@@ -164,7 +135,7 @@ int run(const options& o) {
                                       "{} batches, accumulated by {} (a step ends with the epoch): make them divide",
                                       o.batches, o.accumulate);
   comp::host::device device{{.threads = o.threads}};
-  const data_source data{random_examples{o.size, o.batch * o.batches}};
+  const data_source data{native_models::random_examples{o.size, o.batch * o.batches, 100}};
   const auto graph = graph_of(simple_net(o));
   const auto o1 = paddle_plan(graph, comp::policy::paddle_level::o1, *low);
   const auto o2 = paddle_plan(graph, comp::policy::paddle_level::o2, *low);

@@ -9,7 +9,10 @@
 #include <examples/data/cifar.hpp>
 #include <examples/data/digits.hpp>
 #include <examples/data/idx.hpp>
+#include <examples/data/made_up_graph.hpp>
+#include <examples/data/read_graph.hpp>
 #include <examples/data/text.hpp>
+#include <examples/models/native/graph_data.hpp>
 #include <examples/models/native/models.hpp>
 #include <filesystem>
 #include <string>
@@ -36,6 +39,9 @@ inline native::optimizer optimizer_for(const options& chosen) {
   const auto rate = [&](double usual) { return chosen.learning_rate > 0 ? chosen.learning_rate : usual; };
   if (chosen.model == "transformer") return native::adamw(rate(1e-3));
   if (chosen.model == "vgg16") return native::sgd(rate(0.02), 0.9, 5e-4);
+  if (chosen.model == "gcn") return native::adam(rate(0.01), 5e-4);
+  if (chosen.model == "gat") return native::adam(rate(0.005), 5e-4);
+  if (chosen.model == "simplenet") return native::sgd(rate(1e-4));
   return native::sgd(rate(0.01), 0.9);
 }
 
@@ -76,6 +82,32 @@ inline job text_job(const options& chosen) {
                   chosen.width, tokens.size(), chosen.data.filename().string(), letters.size());
   return {native_models::gpt(shape), native::token_data{std::move(tokens), chosen.context},
           native::token_data{std::move(held_out), chosen.context}, settings_for(chosen), std::move(description)};
+}
+
+/// The graph that was named, or one that is made up; a step is the whole of it.
+inline job node_job(const options& chosen) {
+  const bool made_up = chosen.data.empty();
+  const auto graph = made_up ? data_sets::made_up_graph(chosen.seed) : data_sets::read_graph(chosen.data);
+  auto set = native_models::graph_data(graph, chosen.seed);
+  native::model model =
+      chosen.model == "gcn"
+          ? native_models::gcn({.features = set.features, .adjacency = set.adjacency, .classes = graph.classes})
+          : native_models::gat({.features = set.features, .edges = set.adjacency, .classes = graph.classes});
+  std::string description = fmt::format("{} on {} nodes and {} edges of {} ({} classes)", chosen.model, graph.nodes,
+                                        set.adjacency->column.size(),
+                                        made_up ? "a made-up graph" : chosen.data.filename().string(), graph.classes);
+  return {std::move(model), std::move(set.train), std::move(set.validation), settings_for(chosen),
+          std::move(description)};
+}
+
+inline job simple_net_job(const options& chosen) {
+  const native_models::simple_net_options shape{.batch = batch_for(chosen, 256)};
+  const std::int64_t examples = chosen.limit > 0 ? static_cast<std::int64_t>(chosen.limit) : 10 * shape.batch;
+  std::string description = fmt::format("simplenet of {} layers, width {}, on {} rows of random numbers", shape.layers,
+                                        shape.width, examples);
+  return {native_models::simple_net(shape), native_models::random_examples{shape.width, examples, chosen.seed},
+          native_models::random_examples{shape.width, shape.batch, chosen.seed + 1}, settings_for(chosen),
+          std::move(description)};
 }
 
 /// Reads whatever standard layout `path` is.
@@ -148,8 +180,12 @@ inline job image_job(const options& chosen) {
 
 /// Throws: `file_error`, naming the option, for data that cannot be read, `error` when model and data do not fit.
 inline job load_job(const options& chosen) {
-  return naming("--data",
-                [&] { return chosen.model == "transformer" ? detail::text_job(chosen) : detail::image_job(chosen); });
+  return naming("--data", [&] {
+    if (chosen.model == "transformer") return detail::text_job(chosen);
+    if (chosen.model == "gcn" || chosen.model == "gat") return detail::node_job(chosen);
+    if (chosen.model == "simplenet") return detail::simple_net_job(chosen);
+    return detail::image_job(chosen);
+  });
 }
 
 }  // namespace train

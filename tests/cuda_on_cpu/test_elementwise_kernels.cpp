@@ -101,6 +101,10 @@ TEST_CASE_TEMPLATE("each element-wise step agrees with FP64 for any size and ali
       step_kind::tanh_backward, [](double d, double y) { return d * (1 - y * y); }, 0.5F, 4);
   check_step<T>(
       step_kind::sigmoid_backward, [](double d, double y) { return d * y * (1 - y); }, 0.5F, 4);
+  check_step<T>(
+      step_kind::elu, [](double x, double) { return x > 0 ? x : std::expm1(x); }, 2, 4);
+  check_step<T>(
+      step_kind::elu_backward, [](double d, double y) { return y > 0 ? d : d * (y + 1); }, 0.5F, 4);
   check_step<T>(step_kind::add, [](double a, double b) { return a + b; });
   check_step<T>(step_kind::mul, [](double a, double b) { return a * b; });
   check_step<T>(step_kind::scale, [](double a, double) { return a * static_cast<double>(0.3F); });
@@ -134,7 +138,7 @@ TEST_CASE_TEMPLATE("a chain rounds once, keeps what it is asked to keep, and may
 TEST_CASE_TEMPLATE("NaN and infinity go through activations", T, float, bf16, fp16) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   const input<T> x{rounded<T>({nan, inf, -inf, 0, -0.0F, 1})}, d{rounded<T>({1, 2, 3, 4, 5, inf})};
-  for (const step_kind kind : {step_kind::relu, step_kind::gelu, step_kind::tanh, step_kind::sigmoid}) {
+  for (const step_kind kind : {step_kind::relu, step_kind::gelu, step_kind::tanh, step_kind::sigmoid, step_kind::elu}) {
     buffer<T> y{6};
     const chain_step<T> step{.kind = kind};
     run_chain<T>(on, x.data(), y.data(), 6, {&step, 1});

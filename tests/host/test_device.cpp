@@ -20,6 +20,41 @@ TEST_CASE("after a step nothing is live, and the next step asks the system for n
   CHECK(d.peak_bytes() > 4 * 3 * 64 * 2);
 }
 
+TEST_CASE("operators on graphs give the same bits for any number of threads") {
+  const auto bits = [](int threads, precision p) {
+    device d{{.threads = threads}};
+    native::host_csr m{.rows = 3000, .columns = 3000, .begin = {0}};  // rows of 0 to 16 elements, one of all columns
+    for (std::int32_t r = 0; r < 3000; ++r) {
+      for (std::int32_t k = 0; k < (r == 17 ? 3000 : r % 17); ++k)
+        m.column.push_back(r == 17 ? k : (r * 7 + k * 13) % 3000);
+      m.begin.push_back(static_cast<std::int32_t>(m.column.size()));
+    }
+    const auto a = d.make_sparse(m);
+    auto b = parameter_of(d, {24}, 1, p), w = parameter_of(d, {3000, 24}, 2, p),
+         source = parameter_of(d, {1, 8, 3}, 3, p), target = parameter_of(d, {1, 8, 3}, 4, p);
+    const auto h = d.spmm(a, d.sparse_linear(a, tensor_of(d, {1, a.elements()}, 5, p), w), &b);
+    const auto scores = d.edge_scores(a, h, source, target, 0.2);
+    const auto shares = d.edge_softmax(a, scores.output);
+    const auto y = d.weighted_sum(a, shares, h, &b);
+    const auto [d_share, dh] = d.weighted_sum_backward(a, y, shares, h, &b);
+    const auto d_scores = d.edge_softmax_backward(a, d_share, shares);
+    const auto dx = d.edge_scores_backward(a, d_scores, h, scores.saved, source, target, 0.2);
+    (void)d.sparse_linear_backward(a, d.spmm_backward(a, dx, &b, true), tensor_of(d, {1, a.elements()}, 5, p), w,
+                                   false);
+    std::vector<float> all = d.download(dh);
+    for (const auto* q : {&b, &w, &source, &target}) {
+      const auto g = d.gradient(*q);
+      all.insert(all.end(), g.begin(), g.end());
+    }
+    return all;
+  };
+  for (const precision p : {precision::fp32, precision::bf16}) {
+    const auto one = bits(1, p);
+    CHECK(std::ranges::all_of(one, [](float v) { return std::isfinite(v); }));
+    for (const int threads : {2, 3, 8}) CHECK(bits(threads, p) == one);
+  }
+}
+
 TEST_CASE("live and peak bytes are those of the tensors") {
   device d;
   {

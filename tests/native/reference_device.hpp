@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "reference_contractions.hpp"
+#include "reference_graphs.hpp"
 #include "reference_layers.hpp"
 #include "reference_pools.hpp"
 #include "reference_tensor.hpp"
@@ -20,7 +21,7 @@
 namespace comp::native::reference {
 
 /// Memory, parameters and optimizers; the operators come from the bases.
-class device : public layers, public contractions, public pools, public losses {
+class device : public layers, public contractions, public pools, public losses, public graphs {
  public:
   using tensor = reference::tensor;
   using indices = index_tensor;

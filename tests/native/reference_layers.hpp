@@ -123,6 +123,8 @@ struct layers {
         return std::tanh(x);
       case activation::sigmoid:
         return 1 / (1 + std::exp(-x));
+      case activation::elu:
+        return x > 0 ? x : std::expm1(x);
     }
     return x;
   }
@@ -136,6 +138,8 @@ struct layers {
         return 1 - y * y;
       case activation::sigmoid:
         return y * (1 - y);
+      case activation::elu:
+        return y > 0 ? 1 : y + 1;
     }
     return 1;
   }

@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <examples/data/made_up_graph.hpp>
+#include <examples/models/native/graph_data.hpp>
 #include <examples/models/native/models.hpp>
 
 using namespace comp::native;
@@ -45,6 +47,38 @@ TEST_CASE("models have as many parameters as published") {
   const std::int64_t block = 4 * (64 * 64 + 64) + 2 * 64 * 256 + 256 + 64 + 4 * 64;
   CHECK(native_models::gpt({.vocabulary = 50, .context = 32, .layers = 3, .width = 64}).parameter_count() ==
         50 * 64 + 32 * 64 + 3 * block + 128 + 64 * 50);
+  const auto set = native_models::graph_data(data_sets::made_up_graph(1), 1);  // of Cora's sizes
+  CHECK(native_models::gcn({.features = set.features, .adjacency = set.adjacency}).parameter_count() == 23'063);
+  CHECK(native_models::gat({.features = set.features, .edges = set.adjacency}).parameter_count() == 92'373);
+  CHECK(native_models::simple_net({.width = 32}).parameter_count() == 9 * 32 * 33);
+}
+
+TEST_CASE("a graph as models take it has each edge once, that to itself too, and rows of features that sum to 1") {
+  data_sets::graph of{.nodes = 40, .features = 3, .classes = 2};
+  for (std::int32_t node = 0; node < 40; ++node) of.labels.push_back(node % 2);
+  data_sets::set_edges(of, {{0, 1}, {1, 0}, {0, 1}, {2, 2}, {2, 2}, {0, 3}}, "a test");
+  of.feature_node = {0, 0, 0, 1};
+  of.feature_column = {2, 1, 2, 0};
+  of.feature_value = {1, 2, 1, 5};
+  const auto set = native_models::graph_data(of, 1, 7);
+  const host_csr& a = *set.adjacency;
+  CHECK(std::vector<std::int32_t>(a.begin.begin(), a.begin.begin() + 5) == std::vector<std::int32_t>{0, 3, 5, 6, 8});
+  CHECK(std::vector<std::int32_t>(a.column.begin(), a.column.begin() + 8) ==
+        std::vector<std::int32_t>{0, 1, 3, 0, 1, 2, 0, 3});
+  CHECK(a.value[0] == doctest::Approx(1 / 3.0));
+  CHECK(a.value[1] == doctest::Approx(1 / std::sqrt(6.0)));
+  CHECK(a.value[5] == 1);
+  CHECK(set.features->column == std::vector<std::int32_t>{1, 2, 0});  // what is twice at one place is added up
+  CHECK(set.features->value == std::vector<float>{0.5F, 0.5F, 1});
+  CHECK(set.train.size() == 7);
+  CHECK(set.train.layout() == example_layout{.input_shape = {3}, .target_shape = {40}});
+  std::vector<float> values(3);
+  std::vector<std::int32_t> labels(40);
+  set.train.write(6, {.values = values, .labels = labels});
+  CHECK(std::ranges::count_if(labels, [](auto label) { return label >= 0; }) == 40 - std::ranges::count(labels, -1));
+  of.feature_node.clear(), of.feature_column.clear(), of.feature_value.clear();
+  CHECK_THROWS_WITH_AS(native_models::graph_data(of, 1),
+                       doctest::Contains("40 nodes with 3 features, all of them zero"), comp::error);
 }
 
 TEST_CASE("the graph of a model says what each operator is") {
@@ -155,6 +189,30 @@ TEST_CASE("shapes that do not fit are refused with the operator and the shapes")
       refusal([] { native_models::gpt({.width = 30, .heads = 4}); }) ==
       "\"block0.attention.scores\": split_heads of x (16,64,30) into 4 (it takes (B,T,C), C a multiple of the heads): fix the "
       "sizes");
+}
+
+TEST_CASE("operators on graphs are refused what does not fit their matrix") {
+  const sparse square = model_builder::matrix({.rows = 3, .columns = 3, .begin = {0, 1, 2, 3}, .column = {0, 2, 1}});
+  const sparse wide = model_builder::matrix({.rows = 3, .columns = 4, .begin = {0, 1, 2, 3}, .column = {0, 3, 1}});
+  model_builder net{"net", input_kind::values, {1, 3}};
+  const value nodes = net.input().sparse_linear("nodes", square, 6);
+  CHECK(nodes.shape() == shape{3, 6});
+  const auto refused = [](auto build, const char* why) {
+    const std::string got = refusal(build);
+    CAPTURE(got);
+    CHECK(got.find(why) != std::string::npos);
+  };
+  refused([&] { nodes.sparse_linear("it", square, 2); }, "\"it\": sparse_linear of x (3,6)");
+  refused([&] { net.input().sparse_linear("it", square, 0); }, "0 units");
+  refused([&] { nodes.spmm("it", wide); }, "spmm of a x of (3,6) on a graph of 4 nodes");
+  refused([&] { nodes.edge_scores("it", wide, 2); }, "3 and 4 nodes");
+  refused([&] { nodes.edge_scores("it", square, 4); }, "x (3,6) by shares (3,4)");
+  refused([&] { nodes.edge_scores("it", square, 0); }, "0 heads");
+  const value scores = nodes.edge_scores("scores", square, 2);
+  CHECK(scores.shape() == shape{3, 2});
+  refused([&] { scores.weighted_sum("it", wide, nodes); }, "weighted_sum of a x of (3,6) on a graph of 4 nodes");
+  CHECK_THROWS_WITH_AS(model_builder::matrix({.rows = 1, .columns = 1, .begin = {0, 1}, .column = {7}}),
+                       doctest::Contains("column 7 in row 0"), comp::error);
 }
 
 TEST_CASE("a model is refused that is not whole") {

@@ -3,6 +3,7 @@
 // attends along, and which nodes train and which test.
 #pragma once
 
+#include <examples/data/made_up_graph.hpp>
 #include <examples/data/read_graph.hpp>
 #include <libtorch/gat.hpp>
 #include <libtorch/job.hpp>
@@ -49,39 +50,13 @@ inline columns nodes_with_labels(const std::vector<std::int64_t>& nodes, const t
   return {chosen.unsqueeze(0), labels.index_select(0, chosen).unsqueeze(0)};
 }
 
-/// Cora's sizes. Nodes of a class share words, and seven of eight edges stay within a class.
-inline data_sets::graph made_up_graph(std::uint64_t seed) {
-  data_sets::graph made{.nodes = 2708, .features = 1433, .classes = 7};
-  std::mt19937_64 random{seed};
-  const auto below = [&](std::int32_t bound) {
-    return static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(bound));
-  };
-  for (std::int32_t node = 0; node < made.nodes; ++node) made.labels.push_back(node % made.classes);
-  std::vector<std::pair<std::int32_t, std::int32_t>> pairs;
-  for (std::int32_t edge = 0; edge < 5300; ++edge) {
-    const std::int32_t from = below(made.nodes);
-    const std::int32_t to =
-        below(8) == 0 ? below(made.nodes) : from % made.classes + made.classes * below(made.nodes / made.classes);
-    pairs.emplace_back(from, to);
-  }
-  data_sets::set_edges(made, std::move(pairs), "the made-up graph");
-  for (std::int32_t node = 0; node < made.nodes; ++node) {
-    for (int word = 0; word < 18; ++word) {
-      made.feature_node.push_back(node);
-      made.feature_column.push_back(word % 3 == 0 ? node % made.classes * 200 + below(200) : below(made.features));
-      made.feature_value.push_back(1);
-    }
-  }
-  return made;
-}
-
 }  // namespace detail
 
 /// Twenty nodes of each class train, those of the test part of the split validate.
 /// Throws: `comp::file_error`.
 inline graph_set graph_data(const job_options& o) {
   using namespace data_sets;
-  const graph from = o.data.empty() ? detail::made_up_graph(o.seed) : read_graph(o.data);
+  const graph from = o.data.empty() ? made_up_graph(o.seed) : read_graph(o.data);
   const node_split split = split_nodes(from, o.seed);
   const torch::Tensor labels = detail::numbers(from.labels), self = torch::arange(from.nodes);
   graph_set made{.features = detail::feature_matrix(from).to(o.device),

@@ -3,7 +3,10 @@
 #pragma once
 
 #include <examples/models/native/alexnet.hpp>
+#include <examples/models/native/gat.hpp>
+#include <examples/models/native/gcn.hpp>
 #include <examples/models/native/gpt.hpp>
 #include <examples/models/native/lenet5.hpp>
 #include <examples/models/native/mlp.hpp>
+#include <examples/models/native/simple_net.hpp>
 #include <examples/models/native/vgg16.hpp>

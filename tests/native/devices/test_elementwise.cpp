@@ -7,7 +7,8 @@
 namespace comp::native::contract {
 namespace {
 
-constexpr std::array activations{activation::relu, activation::gelu, activation::tanh, activation::sigmoid};
+constexpr std::array activations{activation::relu, activation::gelu, activation::tanh, activation::sigmoid,
+                                 activation::elu};
 
 TEST_CASE("activations and their gradients agree with FP64") {
   for (const shape& s : {shape{1}, {3, 17}, {2, 3, 5, 7}, {64, 1024}}) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 
+#include "../graphs.hpp"
 #include "../reference_device.hpp"
 #include "../support.hpp"
 #include "tested_device.hpp"
@@ -82,6 +83,16 @@ model of_heads(const std::function<value(value, value)>& build) {
   return net.finish();
 }
 
+/// `build` reads rows of the nodes of a small graph, and the graph.
+model of_nodes(const std::function<value(value, sparse)>& build) {
+  const auto set = community_set();
+  model_builder net{"nodes", input_kind::values, {1, std::ssize(set.features->column)}};
+  const value x =
+      net.input().linear("values", std::ssize(set.features->column)).sparse_linear("before", set.features, 6);
+  build(x, set.adjacency).linear("after", 4).cross_entropy_loss("loss");
+  return net.finish();
+}
+
 /// Each operator of the trainer once, called "it", between operators that differentiate it.
 std::vector<std::pair<std::string, model>> each_operator() {
   return {
@@ -97,6 +108,7 @@ std::vector<std::pair<std::string, model>> each_operator() {
       {"gelu", of_images([](value x) { return x.gelu("it"); })},
       {"tanh", of_images([](value x) { return x.tanh("it"); })},
       {"sigmoid", of_images([](value x) { return x.sigmoid("it"); })},
+      {"elu", of_images([](value x) { return x.elu("it"); })},
       {"dropout", of_images([](value x) { return x.dropout("it", 0.3); })},
       {"max_pool2d", of_images([](value x) {
          return x.max_pool2d("it", {{3, 3}, {2, 2}, {1, 1}});
@@ -129,6 +141,26 @@ std::vector<std::pair<std::string, model>> each_operator() {
       {"cross_entropy_loss", of_rows([](value x) { x.cross_entropy_loss("it"); })},
       {"nll_loss", of_rows([](value x) { x.log_softmax("log").nll_loss("it"); })},
       {"mse_loss", of_rows([](value x) { x.mse_loss("it"); })},
+      {"sparse_linear",
+       [] {
+         const auto set = community_set();
+         model_builder net{"sparse", input_kind::values, {1, std::ssize(set.features->column)}};
+         net.input()
+             .linear("values", std::ssize(set.features->column))
+             .sparse_linear("it", set.features, 7)
+             .cross_entropy_loss("loss");
+         return net.finish();
+       }()},
+      {"spmm", of_nodes([](value x, sparse a) { return x.spmm("it", a); })},
+      {"edge_scores", of_nodes([](value x, sparse a) {
+         return x.edge_scores("it", a, 3).edge_softmax("soft", a).weighted_sum("sum", a, x);
+       })},
+      {"edge_softmax", of_nodes([](value x, sparse a) {
+         return x.edge_scores("scores", a, 3).edge_softmax("it", a).weighted_sum("sum", a, x);
+       })},
+      {"weighted_sum", of_nodes([](value x, sparse a) {
+         return x.edge_scores("scores", a, 2).edge_softmax("soft", a).weighted_sum("it", a, x);
+       })},
   };
 }
 
@@ -139,6 +171,9 @@ std::vector<std::pair<std::string, model>> whole_models() {
       {"AlexNet for CIFAR", native_models::alexnet({.batch = 2, .dropout = 0.2})},
       {"GPT", native_models::gpt(
                   {.batch = 3, .vocabulary = 19, .context = 11, .layers = 2, .width = 24, .heads = 3, .dropout = 0.1})},
+      {"GCN", small_gcn(community_set())},
+      {"GAT", small_gat(community_set())},
+      {"SimpleNet", native_models::simple_net({.batch = 4, .layers = 3, .width = 12})},
   };
 }
 
@@ -224,6 +259,53 @@ TEST_CASE("the same state, seed and plan give the same losses, bit for bit, unde
   device_trainer again{on, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
   device_trainer once_more{on, m, tokens, tokens, {.optimizer = adamw(3e-3), .clip_norm = 1}};
   CHECK(again.run_epoch().curve == once_more.run_epoch().curve);
+}
+
+TEST_CASE("models on graphs learn the classes of nodes that never trained, alike in every precision") {
+  tested::device on = tested::of_networks();
+  const auto set = community_set();
+  for (const bool attends : {false, true}) {
+    CAPTURE(attends);
+    double exact = 0;
+    for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
+      CAPTURE(comp::name(p));
+      device_trainer t{
+          on, attends ? small_gat(set) : small_gcn(set), set.train, set.validation, {.optimizer = adam(0.02, 5e-4)}};
+      t.set_precision(everywhere(t.model(), p));
+      const double first = t.run_epoch().loss;
+      sample last;
+      for (int epoch = 0; epoch < 8; ++epoch) last = t.run_epoch();
+      CHECK(last.loss < 0.7 * first);
+      CHECK(t.validate() > 0.6);  // of nodes with a label
+      if (p == precision::fp32) exact = last.loss;
+      CHECK(std::abs(last.loss - exact) < 0.05 * exact);
+    }
+  }
+}
+
+TEST_CASE("weight decay leaves out the parameters that a model names") {
+  model m = native_models::mlp({.batch = 16, .input = {6}, .hidden = {8}, .outputs = 2, .regression = true});
+  for (parameter_info& p : m.parameters) p.decays = p.name.ends_with("weight");
+  REQUIRE_FALSE(m.parameters[1].decays);
+  const training settings{.optimizer = sgd(0.1, 0.9, 0.3), .clip_norm = 1};
+  tested::device on = tested::of_networks();
+  reference::device exact;
+  device_trainer got{on, m, regression_data{}, regression_data{}, settings};
+  trainer<reference::device> want{exact, m, regression_data{}, regression_data{}, settings};
+  for (parameter_info& p : m.parameters) p.decays = true;
+  trainer<reference::device> other{exact, m, regression_data{}, regression_data{}, settings};
+  got.run_epoch(), want.run_epoch(), other.run_epoch();
+  double off = 0, moved = 0;
+  for (std::size_t i = 0; i < m.parameters.size(); ++i) {
+    const auto a = on.values(*got.network().all()[i]), b = exact.values(*want.network().all()[i]),
+               c = exact.values(*other.network().all()[i]);
+    for (std::size_t k = 0; k < a.size(); ++k) {
+      off = std::max(off, static_cast<double>(std::abs(a[k] - b[k])));
+      moved = std::max(moved, static_cast<double>(std::abs(c[k] - b[k])));
+    }
+  }
+  CHECK(off < 1e-5);
+  CHECK(moved > 1e-3);
 }
 
 TEST_CASE("LeNet-5 learns in every precision") {

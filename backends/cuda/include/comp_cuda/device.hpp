@@ -29,6 +29,7 @@
 #include "dropout.hpp"
 #include "elementwise.hpp"
 #include "embedding.hpp"
+#include "graph.hpp"
 #include "heads.hpp"
 #include "layer_norm.hpp"
 #include "layout.hpp"
@@ -49,6 +50,7 @@ class device {
   using indices = cuda::indices;
   using parameter = cuda::parameter;
   using parameter_state = cuda::parameter_state;
+  using sparse_matrix = csr;
   using saved_tensor = cuda::saved_tensor;
   using saved = std::vector<tensor>;
   using parameters = std::span<parameter* const>;
@@ -224,6 +226,39 @@ class device {
   }
   std::int64_t count_correct(const tensor& logits, const indices& target) {
     return cuda::count_correct(c(), logits, target);
+  }
+
+  // Along the edges of a graph or another sparse matrix
+  sparse_matrix make_sparse(const native::host_csr& from) { return csr{c(), from}; }
+  tensor sparse_linear(const sparse_matrix& m, const tensor& values, parameter& w) {
+    return cuda::sparse_linear(c(), m, values, w);
+  }
+  tensor sparse_linear_backward(const sparse_matrix& m, const tensor& dy, const tensor& values, parameter& w,
+                                bool need_dx) {
+    return cuda::sparse_linear_backward(c(), m, dy, values, w, need_dx);
+  }
+  tensor spmm(const sparse_matrix& m, const tensor& x, parameter* b) { return cuda::spmm(c(), m, x, b); }
+  tensor spmm_backward(const sparse_matrix& m, const tensor& dy, parameter* b, bool need_dx) {
+    return cuda::spmm_backward(c(), m, dy, b, need_dx);
+  }
+  saved_tensor edge_scores(const sparse_matrix& m, const tensor& x, parameter& source, parameter& target,
+                           double slope) {
+    return cuda::edge_scores(c(), m, x, source, target, slope);
+  }
+  tensor edge_scores_backward(const sparse_matrix& m, const tensor& dy, const tensor& x, const saved& s,
+                              parameter& source, parameter& target, double slope) {
+    return cuda::edge_scores_backward(c(), m, dy, x, s, source, target, slope);
+  }
+  tensor edge_softmax(const sparse_matrix& m, const tensor& x) { return cuda::edge_softmax(c(), m, x); }
+  tensor edge_softmax_backward(const sparse_matrix& m, const tensor& dy, const tensor& y) {
+    return cuda::edge_softmax_backward(c(), m, dy, y);
+  }
+  tensor weighted_sum(const sparse_matrix& m, const tensor& share, const tensor& x, parameter* b) {
+    return cuda::weighted_sum(c(), m, share, x, b);
+  }
+  std::array<tensor, 2> weighted_sum_backward(const sparse_matrix& m, const tensor& dy, const tensor& share,
+                                              const tensor& x, parameter* b) {
+    return cuda::weighted_sum_backward(c(), m, dy, share, x, b);
   }
 
  private:

@@ -6,27 +6,14 @@
 // Not here: products with fixed values (sparse.hpp).
 #pragma once
 
+#include <comp_native/op/graph.hpp>
+
 #include "csr.hpp"
 
 namespace comp::cuda {
 
 namespace detail {
 
-inline void require_edges(const char* operation, const csr& m, const tensor& t) {
-  require<error>(t.shape().size() == 2 && t.shape()[0] == m.elements(),
-                 "{} of {} on a graph of {} edges (there is a row for each edge): make it ({},H)", operation,
-                 text(t.shape()), m.elements(), m.elements());
-}
-inline void require_nodes(const char* operation, const char* what, const tensor& t, std::int64_t nodes) {
-  require<error>(t.shape().size() == 2 && t.shape()[0] == nodes && t.shape()[1] > 0,
-                 "{} of a {} of {} on a graph of {} nodes (there is a row for each): make it ({},K)", operation, what,
-                 text(t.shape()), nodes, nodes);
-}
-inline void require_heads(const char* operation, const tensor& share, const tensor& x) {
-  require<error>(share.shape()[1] > 0 && x.shape()[1] % share.shape()[1] == 0,
-                 "{} of x {} by shares {} (the features are divided among the heads): use a multiple of {}", operation,
-                 text(x.shape()), text(share.shape()), share.shape()[1]);
-}
 /// The sums over the edges of each line of a side.
 inline tensor sums_along(context& c, const csr_side& side, std::int64_t lines, const tensor& share, const tensor& x) {
   const std::int64_t heads = share.shape()[1], features = x.shape()[1];
@@ -53,8 +40,8 @@ inline tensor score_gradient(context& c, const csr_side& side, const tensor& dy,
 
 /// (E,H): leaky_relu(target[row] + source[column]), for target (N,H) and source (M,H).
 inline tensor edge_scores(context& c, const csr& m, const tensor& target, const tensor& source, double slope = 0.2) {
-  detail::require_nodes("edge_scores", "target", target, m.rows());
-  detail::require_nodes("edge_scores", "source", source, m.columns());
+  native::require_nodes("edge_scores", "target", target.shape(), m.rows());
+  native::require_nodes("edge_scores", "source", source.shape(), m.columns());
   require<error>(target.shape()[1] == source.shape()[1],
                  "edge_scores of {} and {} (they must have as many heads): make the second sizes equal",
                  text(target.shape()), text(source.shape()));
@@ -72,9 +59,9 @@ struct edge_scores_gradient {
 };
 inline edge_scores_gradient edge_scores_backward(context& c, const csr& m, const tensor& dy, const tensor& target,
                                                  const tensor& source, double slope = 0.2) {
-  detail::require_edges("edge_scores_backward", m, dy);
-  detail::require_nodes("edge_scores_backward", "target", target, m.rows());
-  detail::require_nodes("edge_scores_backward", "source", source, m.columns());
+  native::require_edges("edge_scores_backward", m.elements(), dy.shape());
+  native::require_nodes("edge_scores_backward", "target", target.shape(), m.rows());
+  native::require_nodes("edge_scores_backward", "source", source.shape(), m.columns());
   const tensor to = cast(c, target, dy.precision()), from = cast(c, source, dy.precision());
   return {detail::score_gradient(c, m.by_row(), dy, to, from, slope),
           detail::score_gradient(c, m.by_column(), dy, from, to, slope)};
@@ -82,7 +69,7 @@ inline edge_scores_gradient edge_scores_backward(context& c, const csr& m, const
 
 /// Over the edges that enter each node, for each head; x and y are (E,H).
 inline tensor edge_softmax(context& c, const csr& m, const tensor& x) {
-  detail::require_edges("edge_softmax", m, x);
+  native::require_edges("edge_softmax", m.elements(), x.shape());
   const tensor y = c.make_like(x);
   with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
     edge_softmax<T>(c.stream().get(), x.materialize_as<T>(), m.by_row().begin.data(), y.materialize_as<T>(), m.rows(),
@@ -92,7 +79,7 @@ inline tensor edge_softmax(context& c, const csr& m, const tensor& x) {
 }
 inline tensor edge_softmax_backward(context& c, const csr& m, const tensor& dy, const tensor& y) {
   require_same("edge_softmax_backward", dy.shape(), y.shape());
-  detail::require_edges("edge_softmax_backward", m, dy);
+  native::require_edges("edge_softmax_backward", m.elements(), dy.shape());
   const tensor at = cast(c, y, dy.precision()), dx = c.make_like(dy);
   with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {
     edge_softmax_backward<T>(c.stream().get(), dy.materialize_as<T>(), at.materialize_as<T>(), m.by_row().begin.data(),
@@ -103,9 +90,9 @@ inline tensor edge_softmax_backward(context& c, const csr& m, const tensor& dy, 
 
 /// (N,H*D): for each head, the sums over the edges that enter a node of share (E,H) * x[column] (M,H*D).
 inline tensor weighted_sum(context& c, const csr& m, const tensor& share, const tensor& x) {
-  detail::require_edges("weighted_sum", m, share);
-  detail::require_nodes("weighted_sum", "x", x, m.columns());
-  detail::require_heads("weighted_sum", share, x);
+  native::require_edges("weighted_sum", m.elements(), share.shape());
+  native::require_nodes("weighted_sum", "x", x.shape(), m.columns());
+  native::require_heads("weighted_sum", share.shape(), x.shape());
   return detail::sums_along(c, m.by_row(), m.rows(), share, cast(c, x, share.precision()));
 }
 struct weighted_sum_gradient {
@@ -113,10 +100,10 @@ struct weighted_sum_gradient {
 };
 inline weighted_sum_gradient weighted_sum_backward(context& c, const csr& m, const tensor& dy, const tensor& share,
                                                    const tensor& x) {
-  detail::require_edges("weighted_sum_backward", m, share);
-  detail::require_nodes("weighted_sum_backward", "dy", dy, m.rows());
-  detail::require_nodes("weighted_sum_backward", "x", x, m.columns());
-  detail::require_heads("weighted_sum_backward", share, dy);
+  native::require_edges("weighted_sum_backward", m.elements(), share.shape());
+  native::require_nodes("weighted_sum_backward", "dy", dy.shape(), m.rows());
+  native::require_nodes("weighted_sum_backward", "x", x.shape(), m.columns());
+  native::require_heads("weighted_sum_backward", share.shape(), dy.shape());
   const tensor from = cast(c, x, dy.precision()), d_share = c.make(share.shape(), dy.precision());
   const std::int64_t heads = share.shape()[1];
   with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {

@@ -46,10 +46,12 @@ enum class step_kind : std::uint8_t {
   gelu,
   tanh,
   sigmoid,
+  elu,
   relu_backward,  // v = its gradient; for gelu `other` is what f took, else what it gave
   gelu_backward,
   tanh_backward,
   sigmoid_backward,
+  elu_backward,
   add,      // v += other[i]
   mul,      // v *= other[i]
   scale,    // v *= number

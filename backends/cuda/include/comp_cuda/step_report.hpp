@@ -75,11 +75,12 @@ class step_report {
     control_ = {&head()->not_finite, static_cast<float>(by.unscale), clips ? &head()->clip : nullptr};
     guarded_ = true;
   }
-  /// What the next update is given: of guard(), once.
-  step_control control() { return std::exchange(guarded_, false) ? control_ : step_control{}; }
+  /// What updates are given: of guard(), until the step ends.
+  step_control control() const { return guarded_ ? control_ : step_control{}; }
 
   /// Waits, and writes the losses.
   native::step_seen end() {
+    guarded_ = false;
     const std::size_t bytes = sizeof(numbers) + noted_.size() * sizeof(double);
     if (host_.bytes() < bytes) host_ = pinned_block{bytes * 2};
     copy(host_.data(), head(), bytes, cudaMemcpyDeviceToHost);

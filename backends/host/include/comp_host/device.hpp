@@ -20,8 +20,10 @@
 #include "context.hpp"
 #include "conv2d.hpp"
 #include "dropout.hpp"
+#include "edge_attention.hpp"
 #include "elementwise.hpp"
 #include "embedding.hpp"
+#include "graph.hpp"
 #include "hardware.hpp"
 #include "linear.hpp"
 #include "loss.hpp"
@@ -47,6 +49,7 @@ class device {
   using indices = host::indices;
   using parameter = host::parameter;
   using parameter_state = host::parameter_state;
+  using sparse_matrix = host::sparse_matrix;
   using saved_tensor = host::saved_tensor;
   using saved = std::vector<tensor>;
   using parameters = std::span<parameter* const>;
@@ -185,6 +188,39 @@ class device {
   }
   std::int64_t count_correct(const tensor& logits, const indices& target) {
     return host::count_correct(c(), logits, target);
+  }
+
+  // Along the edges of a graph or another sparse matrix
+  sparse_matrix make_sparse(const native::host_csr& from) { return host::make_sparse(from); }
+  tensor sparse_linear(const sparse_matrix& m, const tensor& values, parameter& w) {
+    return host::sparse_linear(c(), m, values, w);
+  }
+  tensor sparse_linear_backward(const sparse_matrix& m, const tensor& dy, const tensor& values, parameter& w,
+                                bool need_dx) {
+    return host::sparse_linear_backward(c(), m, dy, values, w, need_dx);
+  }
+  tensor spmm(const sparse_matrix& m, const tensor& x, parameter* b) { return host::spmm(c(), m, x, b); }
+  tensor spmm_backward(const sparse_matrix& m, const tensor& dy, parameter* b, bool need_dx) {
+    return host::spmm_backward(c(), m, dy, b, need_dx);
+  }
+  saved_tensor edge_scores(const sparse_matrix& m, const tensor& x, parameter& source, parameter& target,
+                           double slope) {
+    return host::edge_scores(c(), m, x, source, target, slope);
+  }
+  tensor edge_scores_backward(const sparse_matrix& m, const tensor& dy, const tensor& x, const saved& s,
+                              parameter& source, parameter& target, double slope) {
+    return host::edge_scores_backward(c(), m, dy, x, s, source, target, slope);
+  }
+  tensor edge_softmax(const sparse_matrix& m, const tensor& x) { return host::edge_softmax(c(), m, x); }
+  tensor edge_softmax_backward(const sparse_matrix& m, const tensor& dy, const tensor& y) {
+    return host::edge_softmax_backward(c(), m, dy, y);
+  }
+  tensor weighted_sum(const sparse_matrix& m, const tensor& share, const tensor& x, parameter* b) {
+    return host::weighted_sum(c(), m, share, x, b);
+  }
+  std::array<tensor, 2> weighted_sum_backward(const sparse_matrix& m, const tensor& dy, const tensor& share,
+                                              const tensor& x, parameter* b) {
+    return host::weighted_sum_backward(c(), m, dy, share, x, b);
   }
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Activations, sums and products of tensors, in whatever layout they come.
-// ReLU, sums and products are loops of ours: oneDNN's ReLU turns NaN into 0, which would hide a training gone wrong,
-// and its binary primitives round to BF16 after each of several terms. Padding between elements stays zero in all of
-// them.
+// ReLU, ELU, sums and products are loops of ours: oneDNN's ReLU turns NaN into 0, which would hide a training gone
+// wrong, and its binary primitives round to BF16 after each of several terms. Padding between elements stays zero in
+// all of them.
 #pragma once
 
 #include <algorithm>
@@ -88,12 +88,14 @@ tensor rectify(context& c, const tensor& taken, const tensor& deciding) {
   return rectified<Gradient, std::int16_t>(c, taken, deciding);
 }
 
-/// oneDNN's name for an activation; backwards of ReLU, tanh and sigmoid read the result, gelu's the input.
+/// oneDNN's name for an activation; backwards of tanh and sigmoid read the result, gelu's the input. None for those
+/// that loops of ours compute.
 inline dnnl::algorithm algorithm_of(activation a, bool backward) {
   using alg = dnnl::algorithm;
   switch (a) {
     case activation::relu:
-      return backward ? alg::eltwise_relu_use_dst_for_bwd : alg::eltwise_relu;
+    case activation::elu:
+      break;
     case activation::gelu:
       return alg::eltwise_gelu_erf;
     case activation::tanh:
@@ -113,6 +115,10 @@ inline tensor activate(context& c, activation a, const tensor& x) {
     return detail::rectify<false>(c, dense, dense);
   }
   const tensor in = detail::loopable(c, x);
+  if (a == activation::elu) {
+    const native::math::elu elu;
+    return cast(c, detail::combined(c, in, in, [=](float at, float) { return elu(at); }), x.precision());
+  }
   auto& run = c.cached(key{operation::activate, a, in.layout()->id}, [&] {
     const auto& desc = in.layout()->desc;
     const auto made = c.described<dnnl::eltwise_forward>(dnnl::prop_kind::forward_training,
@@ -135,6 +141,11 @@ inline tensor activate_backward(context& c, activation a, const tensor& dy, cons
   }
   const tensor at = detail::loopable(c, cast(c, known, dy.precision()));
   const tensor g = detail::beside(c, dy, at);
+  if (a == activation::elu) {
+    const native::math::elu elu;
+    const auto gradient = [=](float d, float result) { return elu.backward(d, result, result); };
+    return cast(c, detail::combined(c, g, at, gradient), dy.precision());
+  }
   auto& run = c.cached(key{operation::activate_backward, a, at.layout()->id}, [&] {
     const auto& desc = at.layout()->desc;
     const auto forward_kind = detail::algorithm_of(a, true);

@@ -47,7 +47,7 @@ struct batch_norm_options {
   bool training = true;   // false: normalise by the running statistics
 };
 
-enum class activation : std::uint8_t { relu, gelu, tanh, sigmoid };  // gelu: the erf form, PyTorch's default
+enum class activation : std::uint8_t { relu, gelu, tanh, sigmoid, elu };  // gelu: the erf form, PyTorch's default
 
 struct activation_traits {
   std::string_view name = {};         // ATen's
@@ -64,6 +64,8 @@ constexpr activation_traits traits(activation kind) {
       return {"tanh", 10, false};
     case activation::sigmoid:
       return {"sigmoid", 10, false};
+    case activation::elu:
+      return {"elu", 10, false};
   }
   return {};
 }
@@ -149,10 +151,20 @@ struct parameter_slots {
 ///   target, double scale)                         scale: d(objective)/d(loss), in logits' precision void nll_loss(logp
 ///   (N,V), target, double* loss); T nll_loss_backward(logp, target, scale) void mse_loss(x, target, double* loss); T
 ///   mse_loss_backward(x, target, scale) int64 count_correct(logits (N,V), target) argmax equal to the target
+/// Along the edges of a graph or another sparse matrix (N,M) with E elements, M = D::sparse_matrix (op/graph.hpp says
+/// what each means)
+///   M make_sparse(const host_csr&)                         checked before
+///   T sparse_linear(const M&, values (1,E), P& w (M,K)); T sparse_linear_backward(m, dy, values, w, need_dx)
+///   T spmm(const M&, x (M,K), P* b (K)); T spmm_backward(m, dy, b, need_dx)
+///   with_saved edge_scores(const M&, x (N,H*D), P& source (1,H,D), P& target, double slope); T edge_scores_backward(m,
+///   dy, x, saved, source, target, slope)
+///   T edge_softmax(const M&, x (E,H)); T edge_softmax_backward(m, dy, y)
+///   T weighted_sum(const M&, share (E,H), x (M,H*D), P* b (H*D)); array<T,2> weighted_sum_backward(m, dy, share, x, b)
 template <class D>
 concept Device = requires(D& d, const typename D::tensor& t, typename D::parameter& p) {
   typename D::indices;
   typename D::parameter_state;
+  typename D::sparse_matrix;
   { t.shape() } -> std::convertible_to<shape>;
   { t.precision() } -> std::same_as<precision>;
   { d.cast(t, precision::bf16) } -> std::same_as<typename D::tensor>;

@@ -27,6 +27,7 @@ struct parameter_info {
   native::shape shape = {};
   native::initial initial = {};
   bool trainable = true;  // false: running statistics
+  bool decays = true;     // false: the optimizer's weight decay leaves it out
 };
 
 /// What an operator reads: another operator's output, or the model's input.

@@ -20,6 +20,9 @@ namespace comp::native {
 
 class model_builder;
 
+/// Checked: host_csr.hpp says what one must be.
+using sparse = std::shared_ptr<const host_csr>;
+
 struct linear_options {
   bool bias = true;
 };
@@ -43,6 +46,7 @@ class value {
   value activate(std::string name, activation kind) const { return then(std::move(name), op::activate{kind}); }
   value relu(std::string name) const { return activate(std::move(name), activation::relu); }
   value gelu(std::string name) const { return activate(std::move(name), activation::gelu); }
+  value elu(std::string name) const { return activate(std::move(name), activation::elu); }
   value tanh(std::string name) const { return activate(std::move(name), activation::tanh); }
   value sigmoid(std::string name) const { return activate(std::move(name), activation::sigmoid); }
   value dropout(std::string name, double p) const { return then(std::move(name), op::dropout{p}); }
@@ -65,6 +69,16 @@ class value {
   }
   value softmax(std::string name, bool causal = false) const { return then(std::move(name), op::softmax{causal}); }
   value log_softmax(std::string name) const { return then(std::move(name), op::log_softmax{}); }
+  /// Of a graph or another sparse matrix, what op/graph.hpp says of each. Here: (1,E), the values of `matrix` (N,K),
+  /// by a weight (K,units) -> (N,units).
+  value sparse_linear(std::string name, sparse matrix, std::int64_t units) const;
+  value spmm(std::string name, sparse matrix, bool bias = true) const;
+  value edge_scores(std::string name, sparse matrix, std::int64_t heads, double slope = 0.2) const;
+  value edge_softmax(std::string name, sparse matrix) const {
+    return then(std::move(name), op::edge_softmax{{std::move(matrix)}});
+  }
+  /// Shares (E,H) of `x` (M,H*D) -> (N,H*D).
+  value weighted_sum(std::string name, sparse matrix, value x, bool bias = true) const;
   value cross_entropy_loss(std::string name) const { return then(std::move(name), op::cross_entropy_loss{}); }
   value nll_loss(std::string name) const { return then(std::move(name), op::nll_loss{}); }
   value mse_loss(std::string name) const { return then(std::move(name), op::mse_loss{}); }
@@ -96,6 +110,16 @@ class model_builder {
 
   /// From here on weights start as N(0, deviation) and biases at zero.
   void normal_weights(double deviation) { deviation_ = deviation; }
+  /// The same, uniform in +-sqrt(6 / (fan in + fan out)): Glorot and Bengio 2010.
+  void xavier_weights() { xavier_ = true; }
+  /// Whether the parameters from here on are subject to the optimizer's weight decay.
+  void decay(bool on) { decays_ = on; }
+
+  /// A sparse matrix for the operators that work with one. Throws: error, saying what is wrong with it.
+  static sparse matrix(host_csr from) {
+    require_csr(from);
+    return std::make_shared<const host_csr>(std::move(from));
+  }
 
   /// Throws: `model_error` for a model whose last operator is no loss, or that has a loss before it.
   model finish() const {
@@ -122,6 +146,7 @@ class model_builder {
     for (parameter_info& p : parameters) {
       next.parameters.push_back(made_.parameters.size());
       p.name = next.name + "." + p.name;
+      p.decays = decays_;
       made_.parameters.push_back(std::move(p));
     }
     made_.nodes.push_back(std::move(next));
@@ -133,8 +158,16 @@ class model_builder {
     const std::int64_t outputs = extents.front();
     std::vector<parameter_info> made{{.name = "weight", .shape = std::move(extents), .initial = fan}};
     if (deviation_) made[0].initial = {initial::kind::normal, *deviation_};
-    if (bias) made.push_back({.name = "bias", .shape = {outputs}, .initial = deviation_ ? initial{} : fan});
+    if (xavier_) made[0].initial = xavier(fan_in, elements(made[0].shape) / std::max<std::int64_t>(fan_in, 1));
+    if (bias) made.push_back({.name = "bias", .shape = {outputs}, .initial = deviation_ || xavier_ ? initial{} : fan});
     return made;
+  }
+  static initial xavier(std::int64_t fan_in, std::int64_t fan_out) {
+    return {initial::kind::uniform, std::sqrt(6 / static_cast<double>(std::max<std::int64_t>(fan_in + fan_out, 1)))};
+  }
+  static std::vector<parameter_info> shift(std::int64_t width, bool there) {
+    if (!there) return {};
+    return {{.name = "bias", .shape = {width}}};
   }
   static std::vector<parameter_info> scale_and_shift(std::int64_t channels) {
     return {{.name = "weight", .shape = {channels}, .initial = {initial::kind::constant, 1}},
@@ -143,6 +176,7 @@ class model_builder {
 
   model made_;
   std::optional<double> deviation_;
+  bool xavier_ = false, decays_ = true;
 };
 
 inline const native::shape& value::shape() const { return net_->made_.shape_of(number_); }
@@ -192,6 +226,30 @@ inline value value::embedding(std::string name, std::int64_t rows, std::int64_t 
   const initial start{initial::kind::normal, net_->deviation_.value_or(1)};
   return then(std::move(name), op::embedding{rows, width, of_positions}, {},
               {{.name = "weight", .shape = {rows, width}, .initial = start}});
+}
+
+inline value value::sparse_linear(std::string name, sparse matrix, std::int64_t units) const {
+  const std::int64_t inner = matrix->columns;
+  std::vector<parameter_info> weight = net_->weights({inner, units}, inner, false);
+  return then(std::move(name), op::sparse_linear{{std::move(matrix)}, units}, {}, std::move(weight));
+}
+
+inline value value::spmm(std::string name, sparse matrix, bool bias) const {
+  return then(std::move(name), op::spmm{{std::move(matrix)}, bias}, {}, model_builder::shift(shape().back(), bias));
+}
+
+inline value value::edge_scores(std::string name, sparse matrix, std::int64_t heads, double slope) const {
+  require<model_error>(heads > 0, "\"{}\" has {} heads (at least one): change it", name, heads);
+  const std::int64_t width = shape().back() / heads;
+  const initial start = model_builder::xavier(heads * width, width);
+  std::vector<parameter_info> vectors{{.name = "source", .shape = {1, heads, width}, .initial = start},
+                                      {.name = "target", .shape = {1, heads, width}, .initial = start}};
+  return then(std::move(name), op::edge_scores{{std::move(matrix)}, heads, slope}, {}, std::move(vectors));
+}
+
+inline value value::weighted_sum(std::string name, sparse matrix, value x, bool bias) const {
+  return then(std::move(name), op::weighted_sum{{std::move(matrix)}, bias}, {x},
+              model_builder::shift(x.shape().back(), bias));
 }
 
 inline value value::attention_scores(std::string name, value keys, std::int64_t heads) const {

@@ -15,6 +15,7 @@
 #include <comp_native/model.hpp>
 #include <comp_native/precision_flow.hpp>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <utility>
 #include <variant>
@@ -36,7 +37,9 @@ class network {
       const parameter_info& info = model_.parameters[i];
       parameters_.push_back(device_.make_parameter(initial_values(info, seed, i), info.shape, info.trainable));
       all_.push_back(&parameters_.back());
-      if (info.trainable) trainable_.push_back(&parameters_.back());
+      if (!info.trainable) continue;
+      trainable_.push_back(&parameters_.back());
+      (info.decays ? decaying_ : not_decaying_).push_back(&parameters_.back());
     }
     for (const node& n : model_.nodes) prepare(n);
     times_.resize(model_.nodes.size());
@@ -48,7 +51,12 @@ class network {
   const op_graph& graph() const { return graph_; }
   const native::model& model() const { return model_; }
   std::span<parameter* const> trainable() const { return trainable_; }
+  /// Those of them that weight decay is for, and the others.
+  std::span<parameter* const> decaying() const { return decaying_; }
+  std::span<parameter* const> not_decaying() const { return not_decaying_; }
   std::span<parameter* const> all() const { return all_; }
+  /// The sparse matrix of node `i` on the Device; null where it has none.
+  const typename D::sparse_matrix* matrix(std::size_t i) const { return matrices_[i].get(); }
   std::span<parameter> parameters() { return parameters_; }
   std::span<const parameter> parameters() const { return parameters_; }
 
@@ -127,6 +135,15 @@ class network {
     for (const int input : n.inputs) gradient = gradient || needs_gradient_[slot(input)];
     needs_gradient_.push_back(gradient);
     operands_.push_back(std::move(mine));
+    matrices_.push_back(on_device(matrix_of(n.what)));
+  }
+  /// Nodes that share a matrix share what the Device makes of it.
+  std::shared_ptr<const typename D::sparse_matrix> on_device(const std::shared_ptr<const host_csr>& from) {
+    if (!from) return nullptr;
+    for (std::size_t i = 0; i < matrices_.size(); ++i) {
+      if (matrix_of(model_.nodes[i].what) == from) return matrices_[i];
+    }
+    return std::make_shared<const typename D::sparse_matrix>(device_.make_sparse(*from));
   }
 
   /// Value `input` in precision `p`, cast and shared where it is not there yet.
@@ -157,7 +174,7 @@ class network {
     if (const auto* drop = std::get_if<op::dropout>(&n.what); drop && drop->p > 0 && training) {
       left.key = {dropout_seed_, draws_++};
     }
-    const forward_call<D> call{{device_, batch, operands_[i], flow_.of[i], left}, x, training, loss};
+    const forward_call<D> call{{device_, batch, operands_[i], flow_.of[i], left, matrix(i)}, x, training, loss};
     tensor y = timed(times_[i].forward, [&] { return native::forward(n.what, call); });
     for (const last_read& dead : flow_.dead[i]) release(dead);
     if (training && needs_gradient_[i + 1]) memories_[i] = std::move(left);
@@ -177,7 +194,8 @@ class network {
       const tensor dy = incoming.empty() ? tensor{} : combined(std::exchange(incoming, {}), flow_.of[i]);
       const std::array<bool, 2> need{needs_gradient_[slot(n.inputs[0])],
                                      n.inputs.size() > 1 && needs_gradient_[slot(n.inputs[1])]};
-      const backward_call<D> call{{device_, batch, operands_[i], flow_.of[i], memories_[i]}, dy, need, scale};
+      const backward_call<D> call{
+          {device_, batch, operands_[i], flow_.of[i], memories_[i], matrix(i)}, dy, need, scale};
       auto dx = timed(times_[i].backward, [&] { return native::backward(n.what, call); });
       for (std::size_t k = 0; k < n.inputs.size(); ++k) {
         if (need[k]) incoming_[slot(n.inputs[k])].push_back(std::move(dx[k]));
@@ -223,10 +241,11 @@ class network {
   plan plan_;
   precision_flow flow_;
   std::vector<parameter> parameters_;
-  std::vector<parameter*> trainable_, all_;
-  std::vector<std::vector<parameter*>> operands_;  // of each node
-  std::vector<bool> needs_gradient_{false};        // of each value
-  std::vector<std::vector<tensor>> values_;        // copies of each value, one for each precision it is read in
+  std::vector<parameter*> trainable_, decaying_, not_decaying_, all_;
+  std::vector<std::vector<parameter*>> operands_;                           // of each node
+  std::vector<std::shared_ptr<const typename D::sparse_matrix>> matrices_;  // of each node
+  std::vector<bool> needs_gradient_{false};                                 // of each value
+  std::vector<std::vector<tensor>> values_;  // copies of each value, one for each precision it is read in
   std::vector<memory<D>> memories_;
   std::vector<std::vector<tensor>> incoming_;  // gradients of each value, by reader
   tensor output_;

@@ -6,11 +6,13 @@
 #include <comp_native/op/conv2d.hpp>
 #include <comp_native/op/elementwise.hpp>
 #include <comp_native/op/embedding.hpp>
+#include <comp_native/op/graph.hpp>
 #include <comp_native/op/linear.hpp>
 #include <comp_native/op/loss.hpp>
 #include <comp_native/op/norm.hpp>
 #include <comp_native/op/pool.hpp>
 #include <comp_native/op/softmax.hpp>
+#include <memory>
 #include <variant>
 
 namespace comp::native {
@@ -19,7 +21,8 @@ namespace comp::native {
 using operation =
     std::variant<op::linear, op::conv2d, op::batch_norm, op::layer_norm, op::activate, op::dropout, op::max_pool2d,
                  op::avg_pool2d, op::adaptive_avg_pool2d, op::flatten, op::add, op::mul, op::embedding, op::bmm,
-                 op::softmax, op::log_softmax, op::cross_entropy_loss, op::nll_loss, op::mse_loss>;
+                 op::softmax, op::log_softmax, op::cross_entropy_loss, op::nll_loss, op::mse_loss, op::sparse_linear,
+                 op::spmm, op::edge_scores, op::edge_softmax, op::weighted_sum>;
 
 /// A model whose operators do not fit together.
 struct model_error : error {
@@ -27,7 +30,7 @@ struct model_error : error {
 };
 
 /// ATen's name of an operator.
-constexpr std::string_view kind_of(const operation& what) {
+inline std::string_view kind_of(const operation& what) {
   return std::visit([](const auto& o) { return o.kind(); }, what);
 }
 constexpr bool is_loss(const operation& what) {
@@ -42,6 +45,16 @@ constexpr bool is_view(const operation& what) {
   return std::visit(
       []<class O>(const O&) {
         return requires { O::is_view; };
+      },
+      what);
+}
+
+/// The sparse matrix that an operator works with; null where it has none.
+inline std::shared_ptr<const host_csr> matrix_of(const operation& what) {
+  return std::visit(
+      []<class O>(const O& o) -> std::shared_ptr<const host_csr> {
+        if constexpr (requires { o.matrix; }) return o.matrix;
+        return nullptr;
       },
       what);
 }

@@ -63,16 +63,15 @@ class scaled_update {
   update_report operator()(D& device, network<D>& network, const training& chosen, std::int64_t& taken) {
     auto step = now().unscale(gradients<D>{device, network, chosen.clip_norm > 0});
     if (chosen.clip_norm > 0) step.clip_norm(chosen.clip_norm);
-    return told(
-        std::move(step).apply([&] { update(device, network.trainable(), chosen.optimizer, chosen.schedule, taken++); }),
-        taken);
+    return told(std::move(step).apply([&] { update(device, network, chosen.optimizer, chosen.schedule, taken++); }),
+                taken);
   }
 
   /// The same in two halves, on a Device that defers. First the update is given, unseen, and waited for.
   step_seen give(D& device, network<D>& network, const training& chosen, std::int64_t taken,
                  double unscale_factor) requires Defers<D> {
     device.guard_update(network.trainable(), {unscale_factor, chosen.clip_norm});
-    update(device, network.trainable(), chosen.optimizer, chosen.schedule, taken);
+    update(device, network, chosen.optimizer, chosen.schedule, taken);
     return device.end_step();
   }
   /// Then the scaler is told of what the Device did. Requires: every loss was finite.

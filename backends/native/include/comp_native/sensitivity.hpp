@@ -85,8 +85,8 @@ class sensitivity_pass {
     made.left.key = {0, i};  // any mask will do, if it is the same in both precisions
     if (!x.empty()) made.left.input_shape = x[0].shape();
     const std::vector<parameter*> operands = parameters_of(n);
-    made.output =
-        native::forward(n.what, forward_call<D>{{device_, batch_, operands, p, made.left}, x, true, made.loss});
+    made.output = native::forward(
+        n.what, forward_call<D>{{device_, batch_, operands, p, made.left, network_.matrix(i)}, x, true, made.loss});
     return made;
   }
   void forward(std::size_t i) {
@@ -122,7 +122,8 @@ class sensitivity_pass {
     if (!wanted(i)) return {};
     const node& n = model_.nodes[i];
     const std::vector<parameter*> operands = parameters_of(n);
-    return native::backward(n.what, backward_call<D>{{device_, batch_, operands, p, left}, dy, needed(n), scale_});
+    return native::backward(
+        n.what, backward_call<D>{{device_, batch_, operands, p, left, network_.matrix(i)}, dy, needed(n), scale_});
   }
   void hand_on(std::size_t i, two dx) {
     const node& n = model_.nodes[i];

@@ -164,20 +164,23 @@ class trainer {
     network_.set_draws(draws);
   }
 
-  /// Higher is better. Returns: the share of validation examples that are classified right or, for token models and
-  /// those that predict values, minus the mean loss.
+  /// Higher is better. Returns: the share of validation examples with a label that are classified right or, for token
+  /// models and those that predict values, minus the mean loss.
   double validate() {
     double loss = 0;
-    std::int64_t correct = 0, examples = 0;
+    std::int64_t correct = 0, labels = 0, examples = 0;
     validation_.seek({});
     for (std::uint64_t i = 0; i < validation_.batches_per_epoch(); ++i) {
       const device_batch<D> batch = validation_.next();
       const auto seen = network_.evaluate(batch);
       loss += seen.loss * static_cast<double>(batch.size);
       correct += seen.correct;
+      labels += std::ranges::count_if(batch.labels, [](std::int32_t label) { return label >= 0; });
       examples += batch.size;
     }
-    return (network_.model().classifies() ? static_cast<double>(correct) : -loss) / static_cast<double>(examples);
+    const bool classifies = network_.model().classifies() && labels > 0;
+    return classifies ? static_cast<double>(correct) / static_cast<double>(labels)
+                      : -loss / static_cast<double>(examples);
   }
 
   std::vector<precision> supported_precisions() const { return precisions_of(device_); }

@@ -38,6 +38,15 @@ struct sigmoid {
   COMP_HD float backward(float dy, float, float y) const { return dy * (y * (1.0F - y)); }
 };
 
+struct elu {  // with alpha = 1
+  COMP_HD float operator()(float x) const {
+    const float near = 1.0F + x * 0.25F * (1.0F + x * 0.2F * (1.0F + x * 0.16666667F));
+    const float series = x * (1.0F + x * 0.5F * (1.0F + x * 0.33333333F * near));  // e^x - 1 cancels around 0
+    return x > 0 ? x : x > -0.25F ? series : exp_of(x) - 1.0F;
+  }
+  COMP_HD float backward(float dy, float, float y) const { return y > 0 ? dy : dy * (y + 1.0F); }
+};
+
 /// The gradients of softmax and log-softmax; `dot` and `total` are the row's sums of dy * y and of dy.
 COMP_HD float softmax_gradient(float dy, float y, float dot) { return y * (dy - dot); }
 COMP_HD float log_softmax_gradient(float dy, float y, float total) { return dy - exp_of(y) * total; }
