@@ -3,6 +3,8 @@
 #pragma once
 
 #include <examples/models/native/alexnet.hpp>
+#include <examples/models/native/bert.hpp>
+#include <examples/models/native/gan.hpp>
 #include <examples/models/native/gpt.hpp>
 #include <examples/models/native/lenet5.hpp>
 #include <examples/models/native/mlp.hpp>

@@ -32,6 +32,8 @@ constexpr std::pair<step_kind, step_kind> steps_of(activation a) {
       return {step_kind::tanh, step_kind::tanh_backward};
     case activation::sigmoid:
       return {step_kind::sigmoid, step_kind::sigmoid_backward};
+    case activation::leaky_relu:
+      return {step_kind::leaky_relu, step_kind::leaky_relu_backward};
   }
   return {};
 }

@@ -56,16 +56,16 @@ class passes {
  public:
   passes(D& device, native::network<D>& network) : device_{device}, network_{network} {}
 
-  /// loss: where the Device writes it, now or when a step ends.
-  void plain(const host_batch& batch, double scale, double& loss) {
-    give(uploaded(device_, network_.model(), batch), scale, loss);
+  /// losses: where the Device writes them, now or when a step ends.
+  void plain(const host_batch& batch, double scale, std::span<double> losses) {
+    give(uploaded(device_, network_.model(), batch), scale, losses);
+  }
+  void give(const device_batch<D>& batch, double scale, std::span<double> losses, std::size_t phase = 0) {
+    network_.forward(batch, phase, losses);
+    network_.backward(batch, scale, phase);
   }
 
  protected:
-  void give(const device_batch<D>& batch, double scale, double& loss) {
-    network_.forward(batch, loss);
-    network_.backward(batch, scale);
-  }
   D& device_;
   native::network<D>& network_;
 };
@@ -79,14 +79,15 @@ class captured_passes : public passes<D> {
   using passes<D>::passes;
   using passes<D>::plain;
 
-  void run(const host_batch& batch, micro_batch which, double scale, double& loss) {
+  /// Requires: a model of one phase, and so of one loss.
+  void run(const host_batch& batch, micro_batch which, double scale, std::span<double> loss) {
     const auto at = static_cast<std::size_t>(which);
     if (!refused_.empty() || !whole(batch) || !std::exchange(warm_[at], true)) return plain(batch, scale, loss);
     if (std::exchange(scale_, scale) != scale) works_ = {};
     fill(batch);
     try {
       if (!works_[at] || !device_.usable(*works_[at])) works_[at] = captured(scale);
-      device_.replay(*works_[at], network_.draws(), &loss);
+      device_.replay(*works_[at], network_.draws(), loss.data());
       network_.set_draws(network_.draws() + draws_);
     } catch (const capture_refused& e) {
       refused_ = e.what();
@@ -123,9 +124,17 @@ class captured_passes : public passes<D> {
     }
     require_known(network_.model(), batch);
     if (!batch.values.empty()) device_.refill(batch_->values, std::span<const float>{batch.values});
-    if (!batch.tokens.empty()) device_.refill(batch_->tokens, std::span<const std::int32_t>{batch.tokens});
+    if (!batch.tokens.empty()) refill_tokens(batch);
     if (!batch.labels.empty()) device_.refill(batch_->labels, std::span<const std::int32_t>{batch.labels});
     if (!batch.targets.empty()) device_.refill(batch_->targets, std::span<const float>{batch.targets});
+  }
+  void refill_tokens(const host_batch& batch) {
+    const token_batch now = tokens_of(network_.model(), batch);
+    device_.refill(batch_->tokens, std::span<const std::int32_t>{now.tokens});
+    if (now.segments.empty()) return;
+    device_.refill(batch_->segments, std::span<const std::int32_t>{now.segments});
+    device_.refill(batch_->lengths, std::span<const std::int32_t>{now.lengths});
+    if (!now.hidden.empty()) device_.refill(batch_->hidden, std::span<const float>{now.hidden});
   }
   typename D::captured_work captured(double scale) {
     network_.forget();  // what is left of the last step is not part of this one
@@ -133,7 +142,7 @@ class captured_passes : public passes<D> {
     double unread = 0;
     try {
       auto work = device_.capture(network_.all(), before, [&] {
-        passes<D>::give(*batch_, scale, unread);
+        passes<D>::give(*batch_, scale, {&unread, 1});
         network_.forget();
       });
       draws_ = network_.draws() - before;

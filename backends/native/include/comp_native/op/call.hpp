@@ -45,6 +45,9 @@ struct device_batch {
   typename D::tensor values = {};      // FP32
   typename D::indices tokens = {};     // (B,T)
   typename D::indices positions = {};  // (B,T), 0 .. T-1 in each row
+  typename D::indices segments = {};   // (B,T); with them comes
+  typename D::indices lengths = {};    // (B), how many tokens of each row are no padding
+  typename D::tensor hidden = {};      // (B,C,T) as the model's masked_columns: FP32, 0, and what hides padding
   typename D::indices labels = {};     // all targets of the batch, in one axis
   typename D::tensor targets = {};     // FP32
 };
@@ -54,7 +57,7 @@ template <class D>
 struct memory {
   std::vector<typename D::tensor> kept = {};
   shape input_shape = {};
-  dropout_key key = {};
+  dropout_key key = {};  // of one that draws random numbers
 };
 
 /// What both directions are given.
@@ -68,10 +71,8 @@ struct operator_call {
   memory<D>& left;
 
   typename D::parameter* bias() const { return parameters.size() > 1 ? parameters[1] : nullptr; }
-  /// The batch's target values in the operator's precision.
-  tensor targets() const {
-    return precision == batch.targets.precision() ? batch.targets : device.cast(batch.targets, precision);
-  }
+  /// A tensor of the batch in the operator's precision.
+  tensor in_precision(const tensor& t) const { return precision == t.precision() ? t : device.cast(t, precision); }
 };
 
 template <class D>
