@@ -25,6 +25,8 @@ comp::native::model model_of(const options& o) {
   if (o.model == "lenet5") return native_models::lenet5({.batch = o.batch, .classes = o.classes});
   if (o.model == "alexnet") return native_models::alexnet({.batch = o.batch, .classes = o.classes});
   if (o.model == "vgg16") return native_models::vgg16({.batch = o.batch, .classes = o.classes});
+  if (o.model == "gan") return native_models::gan({.batch = o.batch});
+  if (o.model == "bert") return native_models::bert({.batch = o.batch});
   return native_models::gpt({.batch = o.batch, .vocabulary = o.classes});
 }
 
@@ -74,7 +76,7 @@ int main(int argc, char** argv) {
   options chosen;
   CLI::App app{"Says which operators of a model cannot use a device's tensor cores, and which padding would fix it."};
   app.add_option("--model", chosen.model)
-      ->check(CLI::IsMember({"mlp", "lenet5", "alexnet", "vgg16", "transformer"}))
+      ->check(CLI::IsMember({"mlp", "lenet5", "alexnet", "vgg16", "transformer", "gan", "bert"}))
       ->capture_default_str();
   app.add_option("--device", chosen.device, "A GPU by name (--table lists them), or this: this CPU")
       ->capture_default_str();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The native trainer on this CPU beside LibTorch: the same VGG16 and transformer, batches, optimizers and threads,
-// steps in turns in one process. FP32 both; BF16: LibTorch's autocast against the native trainer with all operators in
-// BF16.
-//   host [rounds] [threads] [file.json]
+// The native trainer on this CPU beside LibTorch: the same VGG16, transformer, BERT and GAN, batches, optimizers and
+// threads, steps in turns in one process. FP32 both; BF16: LibTorch's autocast against the native trainer with all
+// operators in BF16.
+//   host [rounds] [threads] [file.json] [part of the jobs' names]
 #include <ATen/Parallel.h>
 #include <torch/optim.h>
 
@@ -16,6 +16,7 @@
 #include <examples/models/native/models.hpp>
 #include <fstream>
 #include <functional>
+#include <libtorch/jobs.hpp>
 #include <libtorch/vgg16.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -46,8 +47,9 @@ struct duel {
 using host_trainer = trainer<comp::host::device>;
 
 std::shared_ptr<host_trainer> native_trainer(comp::host::device& device, model m, const data_source& data,
-                                             optimizer with, precision p) {
-  auto made = std::make_shared<host_trainer>(device, std::move(m), data, data, training{.optimizer = with});
+                                             optimizer with, precision p, double clip_norm = 0) {
+  auto made = std::make_shared<host_trainer>(device, std::move(m), data, data,
+                                             training{.optimizer = with, .clip_norm = clip_norm});
   comp::plan all{made->graph().size()};
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (made->graph()[i].choosable) all[i] = p;
@@ -122,6 +124,54 @@ duel gpt_duel(comp::host::device& device, precision p) {
           torch_step(p, optimizer, loss)};
 }
 
+/// A step of one of LibTorch's jobs; under autocast for BF16.
+std::function<void()> job_step(precision p, const std::string& name) {
+  return [=, job = std::make_shared<torch_models::job>(torch_models::make_job(name, {}))] {
+    const torch::Tensor rows = torch::randperm(job->examples()).narrow(0, 0, job->batch);
+    const torch_models::columns batch = pick(*job, job->train, rows);
+    (void)train_step(*job, [&](const torch_models::phase& part) {
+      const comp::libtorch::autocast_guard on{at::kCPU, at::kBFloat16, p == precision::bf16};
+      return part.loss(batch);
+    });
+  };
+}
+
+/// Whole windows of random tokens: what LibTorch's job makes up.
+struct noise_windows {
+  std::int64_t length = 192;
+  std::size_t size() const { return 64; }
+  example_layout layout() const {
+    return {.input = input_kind::tokens, .input_shape = {2, length}, .target_shape = {2}};
+  }
+  void write(std::size_t i, const example_spans& to) const {
+    random_stream draws{1, i};
+    for (std::size_t t = 0; t < to.tokens.size() / 2; ++t) {
+      to.tokens[t] = static_cast<std::int32_t>(draws.below(1000));
+      to.tokens[to.tokens.size() / 2 + t] = t > 2 ? 1 : 0;
+    }
+    to.labels[0] = to.labels[1] = static_cast<std::int32_t>(draws.below(static_cast<std::uint64_t>(length)));
+  }
+  std::string signature() const { return "noise"; }
+};
+
+duel bert_duel(comp::host::device& device, precision p) {
+  native_models::bert_options shape = native_models::bert_small();
+  shape.vocabulary = 1000;
+  const auto ours = native_trainer(device, native_models::bert(shape), noise_windows{}, adamw(1e-4), p, 1);
+  return {fmt::format("BERT (4 layers, width 256), batch 16, {}", name(p)), [=] { ours->run_batch(); },
+          job_step(p, "bert")};
+}
+
+duel gan_duel(comp::host::device& device, precision p) {
+  random_stream draws{1, 3};
+  std::vector<std::uint8_t> pixels(std::size_t{2048} * 784);
+  for (auto& pixel : pixels) pixel = static_cast<std::uint8_t>(draws.below(256));
+  const image_data data{{1, 28, 28}, std::move(pixels), std::vector<std::int32_t>(2048), {0.5F}, {0.5F}};
+  const auto ours =
+      native_trainer(device, native_models::gan({}), data, adam_options{.learning_rate = 2e-4, .beta1 = 0.5}, p);
+  return {fmt::format("GAN, batch 156, {}", name(p)), [=] { ours->run_batch(); }, job_step(p, "gan")};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -131,9 +181,9 @@ int main(int argc, char** argv) {
   comp::host::device device{{.threads = threads}};
   std::vector<duel> duels;
   for (const precision p : {precision::fp32, precision::bf16}) {
-    duels.push_back(vgg_duel(device, p));
-    duels.push_back(gpt_duel(device, p));
+    for (const auto make : {vgg_duel, gpt_duel, bert_duel, gan_duel}) duels.push_back(make(device, p));
   }
+  if (argc > 4) std::erase_if(duels, [&](const duel& d) { return d.name.find(argv[4]) == std::string::npos; });
   for (int round = -1; round < rounds; ++round) {  // the first is not counted
     for (duel& d : duels) {
       double ours = 0, theirs = 0;

@@ -11,6 +11,8 @@
 #include <examples/data/idx.hpp>
 #include <examples/data/made_up_graph.hpp>
 #include <examples/data/read_graph.hpp>
+#include <examples/data/read_squad.hpp>
+#include <examples/data/squad_spans.hpp>
 #include <examples/data/text.hpp>
 #include <examples/models/native/graph_data.hpp>
 #include <examples/models/native/models.hpp>
@@ -21,6 +23,7 @@
 
 #include "options.hpp"
 #include "outputs.hpp"
+#include "span_data.hpp"
 
 namespace train {
 
@@ -38,6 +41,8 @@ namespace detail {
 inline native::optimizer optimizer_for(const options& chosen) {
   const auto rate = [&](double usual) { return chosen.learning_rate > 0 ? chosen.learning_rate : usual; };
   if (chosen.model == "transformer") return native::adamw(rate(1e-3));
+  if (chosen.model == "bert") return native::adamw(rate(1e-4));
+  if (chosen.model == "gan") return native::adam_options{.learning_rate = rate(2e-4), .beta1 = 0.5};
   if (chosen.model == "vgg16") return native::sgd(rate(0.02), 0.9, 5e-4);
   if (chosen.model == "gcn") return native::adam(rate(0.01), 5e-4);
   if (chosen.model == "gat") return native::adam(rate(0.005), 5e-4);
@@ -49,7 +54,7 @@ inline native::training settings_for(const options& chosen) {
   auto scaling = comp::scaling::preset(chosen.scaling);
   scaling.micro_batches = static_cast<std::int64_t>(chosen.accumulate);
   return {.optimizer = optimizer_for(chosen),
-          .clip_norm = chosen.model == "transformer" ? 1.0 : 0.0,
+          .clip_norm = chosen.model == "transformer" || chosen.model == "bert" ? 1.0 : 0.0,
           .seed = chosen.seed,
           .scaling = scaling};
 }
@@ -110,6 +115,34 @@ inline job simple_net_job(const options& chosen) {
           std::move(description)};
 }
 
+/// The same windows, sizes and settings as those of LibTorch's job (models/libtorch/bert_job.hpp).
+inline job bert_job(const options& chosen) {
+  using namespace data_sets;
+  using native_models::bert_options;
+  bert_options shape = chosen.size == "base"   ? native_models::bert_base()
+                       : chosen.size == "tiny" ? native_models::bert_tiny()
+                                               : native_models::bert_small();
+  auto [train, held_out, pieces] = read_squad_folder(chosen.data);
+  if (chosen.limit > 0) held_out.questions.resize(std::min(held_out.questions.size(), chosen.limit));
+  const auto length = static_cast<std::size_t>(shape.length);
+  const window_options cut{.length = length, .stride = length / 2, .question = length / 6};
+  auto first = windows(train, pieces, cut);
+  if (chosen.limit > 0) first.resize(std::min(first.size(), chosen.limit));
+  const auto to_train = std::make_shared<const span_data::windows>(std::move(first));
+  const auto to_judge = std::make_shared<const span_data::windows>(windows(held_out, pieces, cut));
+  shape.batch = batch_for(chosen, shape.batch);
+  shape.vocabulary = pieces.size();
+  native::training settings = settings_for(chosen);
+  settings.score = {.reads = {"spans"},
+                    .score = [to_judge, questions = std::move(held_out)](std::span<const std::vector<float>> logits) {
+                      return span_f1(questions, *to_judge, logits[0]);
+                    }};
+  return {native_models::bert(shape), span_data{to_train, shape.length, pieces.pad},
+          span_data{to_judge, shape.length, pieces.pad}, std::move(settings),
+          fmt::format("bert of {} layers, width {}, on {} windows of {} tokens of {}", shape.layers, shape.width,
+                      to_train->size(), shape.length, chosen.data.filename().string())};
+}
+
 /// Reads whatever standard layout `path` is.
 inline data_sets::images_split read_images(const std::filesystem::path& path) {
   using namespace data_sets;
@@ -150,9 +183,13 @@ inline std::pair<std::vector<float>, std::vector<float>> channel_moments(const d
 inline native::model image_model(const options& chosen, const data_sets::images& of) {
   using namespace native_models;
   const std::int64_t classes = of.classes, batch = batch_for(chosen, 64);
+  comp::require<comp::error>(chosen.size != "convolutional",
+                             "--size {} with backend {} (it has the connected GAN): use --backend libtorch",
+                             chosen.size, chosen.backend);
   if (chosen.model == "mlp") {
     return mlp({.batch = batch, .input = {of.channels, of.height, of.width}, .hidden = {512, 512}, .outputs = classes});
   }
+  if (chosen.model == "gan") return gan({.batch = batch_for(chosen, 156)});
   if (chosen.model == "lenet5") return lenet5({.batch = batch, .classes = classes});
   if (chosen.model == "alexnet") return alexnet({.batch = batch, .classes = classes});
   return vgg16({.batch = batch, .classes = classes});
@@ -169,11 +206,16 @@ inline job image_job(const options& chosen) {
                              chosen.data.string(), native::text(image), chosen.model, native::text(wanted));
   std::string description = fmt::format("{} on {} images of {} ({} classes)", model.name, train.count,
                                         chosen.data.filename().string(), train.classes);
-  const auto [mean, deviation] = channel_moments(train);
+  auto [mean, deviation] = channel_moments(train);
+  native::training settings = settings_for(chosen);
+  if (chosen.model == "gan") {  // which makes images in the range of tanh
+    mean = deviation = {0.5F};
+    settings.score = native_models::undecided();
+  }
   return {std::move(model),
           native::image_data{image, std::move(train.pixels), std::move(train.labels), mean, deviation},
           native::image_data{image, std::move(test.pixels), std::move(test.labels), mean, deviation},
-          settings_for(chosen), std::move(description)};
+          std::move(settings), std::move(description)};
 }
 
 }  // namespace detail
@@ -182,6 +224,7 @@ inline job image_job(const options& chosen) {
 inline job load_job(const options& chosen) {
   return naming("--data", [&] {
     if (chosen.model == "transformer") return detail::text_job(chosen);
+    if (chosen.model == "bert") return detail::bert_job(chosen);
     if (chosen.model == "gcn" || chosen.model == "gat") return detail::node_job(chosen);
     if (chosen.model == "simplenet") return detail::simple_net_job(chosen);
     return detail::image_job(chosen);

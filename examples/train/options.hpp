@@ -49,7 +49,7 @@ struct options {
   std::filesystem::path plan = {};
   std::filesystem::path t4 = {};
   std::filesystem::path weights_out = {};
-  std::string size = {};  // of libtorch's bert and gan; empty: the model's own default
+  std::string size = {};  // of bert and gan; empty: the model's own default
   std::uint64_t seed = 1;
   int threads = 0;                                        // 0: all cores
   int gpu = 0;                                            // of the cuda backend
@@ -59,8 +59,8 @@ struct options {
 };
 
 /// Of the native trainer: the backends host and cuda.
-inline const std::vector<std::string> native_models{"mlp",         "lenet5", "alexnet", "vgg16",
-                                                    "transformer", "gcn",    "gat",     "simplenet"};
+inline const std::vector<std::string> native_models{"mlp", "lenet5", "alexnet", "vgg16", "transformer",
+                                                    "gan", "gcn",    "gat",     "bert",  "simplenet"};
 inline const std::vector<std::string> libtorch_models{"alexnet", "vgg16", "gan", "gcn", "gat", "bert", "simplenet"};
 
 inline std::vector<std::string> all_models() {
@@ -151,8 +151,8 @@ inline void describe(CLI::App& app, options& chosen) {
   job->add_option(
       "--data", chosen.data,
       "What to train on: a text file (transformer), a folder in MNIST's or CIFAR's standard layout, a CIFAR "
-      ".bin file, the digits' .csv.gz, a graph (gcn, gat: made up without it); with libtorch also folders of SQuAD "
-      "(bert) and of JPEG pictures by class, and without it made-up data of the same shapes");
+      ".bin file, the digits' .csv.gz, a folder of SQuAD (bert), a graph (gcn, gat: made up without it); with libtorch "
+      "also folders of JPEG pictures by class, and without it made-up data of the same shapes");
   job->add_option("--backend", chosen.backend,
                   "What trains it: host is this CPU through oneDNN, cuda an NVIDIA GPU, libtorch is LibTorch")
       ->check(CLI::IsMember({"host", "cuda", "libtorch"}))
@@ -189,7 +189,8 @@ inline void describe(CLI::App& app, options& chosen) {
          "where it is faster, on does so in all epochs")
       ->check(CLI::IsMember({"off", "measured", "on"}))
       ->capture_default_str();
-  job->add_option("--size", chosen.size, "Of bert: base, small or tiny; of gan: connected or convolutional")
+  job->add_option("--size", chosen.size,
+                  "Of bert: base, small or tiny; of gan: connected or, with libtorch, convolutional")
       ->check(CLI::IsMember({"base", "small", "tiny", "connected", "convolutional"}));
   job->add_option("--layers", chosen.layers, "Blocks of the transformer")
       ->transform(whole(1, 96))

@@ -65,6 +65,54 @@ class Train(unittest.TestCase):
         for sentence in sentences:
             self.assertIn(sentence, got.stderr)
 
+    def squad(self):
+        """A folder of questions whose answers are a word of their text, and a vocabulary."""
+        folder = self.folder / 'squad'
+        folder.mkdir()
+        words = ['alpha', 'beta', 'gamma', 'delta', 'epsilon', 'zeta', 'eta', 'theta']
+        paragraphs = []
+        for i in range(20):
+            context = ' '.join(words[(i + k) % 8] for k in range(8))
+            qas = [{'id': f'{i}-{word}', 'question': f'where {word}', 'is_impossible': False,
+                    'answers': [{'text': word, 'answer_start': f' {context} '.index(f' {word} ')}]} for word in words]
+            paragraphs.append({'context': context, 'qas': qas})
+        (folder / 'dev.json').write_text(json.dumps({'data': [{'paragraphs': paragraphs}]}))
+        (folder / 'vocab.txt').write_text('\n'.join(['[PAD]', '[UNK]', '[CLS]', '[SEP]', 'where', *words]) + '\n')
+        return folder
+
+    def mnist(self):
+        folder = self.folder / 'mnist'
+        folder.mkdir()
+        for part, count in (('train', 64), ('t10k', 32)):
+            pixels = bytes((i * 31 + i // 784) % 256 for i in range(count * 784))
+            (folder / f'{part}-images-idx3-ubyte').write_bytes(struct.pack('>4i', 2051, count, 28, 28) + pixels)
+            labels = bytes(i % 10 for i in range(count))
+            (folder / f'{part}-labels-idx1-ubyte').write_bytes(struct.pack('>2i', 2049, count) + labels)
+        return folder
+
+    def test_bert_and_a_gan_are_searched_trained_and_scored(self):
+        squad, mnist = self.squad(), self.mnist()
+        for model, data, more in (('bert', squad, ('--size', 'tiny')), ('gan', mnist, ())):
+            with self.subTest(model):
+                self.out = self.folder / model
+                got = self.train(*more, model=model, data=data, limit='64', batch='16')
+                self.assertEqual(got.returncode, 0, got.stderr)
+                score = float(re.search(r'score (\S+)', got.stdout)[1])
+                self.assertTrue(0 <= score <= 1, got.stdout)
+                metadata, tensors = safetensors(self.out / 'checkpoint.safetensors')
+                self.assertTrue(any(name.startswith('optimizer.second.') for name in tensors))
+                again = self.train(*more, '--epochs', '2', '--resume', model=model, data=data, limit='64', batch='16')
+                self.assertEqual(again.returncode, 0, again.stderr)
+                self.assertIn('epoch   2:', again.stdout)
+        self.out = self.folder / 'other'
+        plan = str(self.folder / 'gan' / 'plan.json')
+        other = self.train('--plan', plan, '--size', 'tiny', model='bert', data=squad, limit='64', batch='16')
+        self.refused(other, 'plan.json')
+        other = self.train('--size', 'convolutional', model='gan', data=mnist, limit='64', batch='16')
+        self.refused(other, 'use --backend libtorch')
+        other = self.train('--accumulate', '2', model='gan', data=mnist, limit='64', batch='16')
+        self.refused(other, '2 micro-batches for a step of 2 phases')
+
     def test_the_last_of_two_equal_options_counts(self):
         got = self.train('--epochs', '2')  # after --epochs 1
         self.assertEqual(got.returncode, 0, got.stderr)

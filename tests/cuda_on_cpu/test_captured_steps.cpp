@@ -104,9 +104,9 @@ course trained(D& device, trainer<D>& t, const std::vector<plan>& plans) {
   note(t.run_batch());
   const auto state = t.save();
   got.values = values(device, t);
-  got.scale = state.scale;
+  got.scale = state.updates[0].scale;
   got.draws = state.draws;
-  got.steps = state.step;
+  got.steps = state.updates[0].taken;
   return got;
 }
 /// Every operator whose precision can be chosen.

@@ -70,7 +70,7 @@ course trained(timed_device& device, timed_trainer& t, precision p) {
     (void)t.validate();
   }
   for (const auto& w : t.network().parameters()) got.values.push_back(device.values(w));
-  got.scale = t.save().scale;
+  got.scale = t.save().updates[0].scale;
   got.draws = t.save().draws;
   return got;
 }

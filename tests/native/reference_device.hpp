@@ -52,6 +52,7 @@ class device : public layers, public contractions, public pools, public losses, 
   std::vector<float> gradient(const parameter& p) const { return {p.gradient.begin(), p.gradient.end()}; }
   void set_values(parameter& p, std::span<const float> from) { p.value.assign(from.begin(), from.end()); }
   void zero_gradient(parameter& p) { p.fresh = true; }
+  void set_trainable(parameter& p, bool on) { p.trainable = on; }
   parameter_state snapshot(const parameter& p) const { return {p.value, p.first, p.second}; }
   void restore(parameter& p, const parameter_state& s) {
     p.value = s.value;

@@ -125,6 +125,8 @@ struct layers {
         return 1 / (1 + std::exp(-x));
       case activation::elu:
         return x > 0 ? x : std::expm1(x);
+      case activation::leaky_relu:
+        return x > 0 ? x : double{leaky_slope} * x;
     }
     return x;
   }
@@ -140,6 +142,8 @@ struct layers {
         return y * (1 - y);
       case activation::elu:
         return y > 0 ? 1 : y + 1;
+      case activation::leaky_relu:
+        return y > 0 ? 1 : double{leaky_slope};
     }
     return 1;
   }
@@ -169,10 +173,18 @@ struct layers {
 
   /// Row by row, columns after the row's own place left out when causal; `out` gets exponentials divided by their sum.
   tensor softmax(const tensor& x, bool causal) {
+    return softmax_of(x, [&](std::int64_t r) { return causal ? r % x.axis(-2) + 1 : x.axis(-1); });
+  }
+  tensor padded_softmax(const tensor& x, const index_tensor& lengths) {
+    const std::int64_t rows_each = x.size() / x.axis(-1) / x.axis(0);
+    return softmax_of(x, [&](std::int64_t r) { return lengths.values[static_cast<std::size_t>(r / rows_each)]; });
+  }
+  template <class End>
+  static tensor softmax_of(const tensor& x, End end_of) {
     const std::int64_t c = x.axis(-1), rows = x.size() / c;
     tensor y{x.shape(), x.precision()};
     for (std::int64_t r = 0; r < rows; ++r) {
-      const std::int64_t end = causal ? r % x.axis(-2) + 1 : c;
+      const std::int64_t end = end_of(r);
       double top = x[r * c], sum = 0;
       for (std::int64_t i = 0; i < end; ++i) top = std::max(top, x[r * c + i]);
       for (std::int64_t i = 0; i < end; ++i) sum += y[r * c + i] = std::exp(x[r * c + i] - top);

@@ -124,6 +124,18 @@ struct losses {
   tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) {
     return layers::map(x, [&](auto i) { return 2 * scale * (x[i] - target[i]) / static_cast<double>(x.size()); });
   }
+  void binary_cross_entropy(const tensor& x, double target, double* loss) {
+    double sum = 0;
+    for (std::int64_t i = 0; i < x.size(); ++i) {
+      const double yes = 1 / (1 + std::exp(-x[i]));
+      sum -= target * std::log(yes) + (1 - target) * std::log(1 - yes);
+    }
+    *loss = sum / static_cast<double>(x.size());
+  }
+  tensor binary_cross_entropy_backward(const tensor& x, double target, double scale) {
+    return layers::map(
+        x, [&](auto i) { return scale / static_cast<double>(x.size()) * (1 / (1 + std::exp(-x[i])) - target); });
+  }
   std::int64_t count_correct(const tensor& logits, const index_tensor& target) {
     std::int64_t correct = 0;
     const std::int64_t classes = logits.axis(1);

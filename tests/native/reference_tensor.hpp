@@ -67,6 +67,7 @@ struct parameter {
   std::vector<double> value, gradient, first, second;  // slots: momentum, or Adam's two moments
   bool trainable = true;
   bool fresh = true;  // the next gradient overwrites
+  std::vector<double> ignored = {};
 
   parameter(native::shape s, std::vector<double> v, bool trains)
       : extents{std::move(s)}, value{std::move(v)}, gradient(value.size()), trainable{trains} {}
@@ -76,6 +77,7 @@ struct parameter {
   double operator[](std::int64_t i) const { return value[static_cast<std::size_t>(i)]; }
   /// The gradient to add to, made zero when it is to be overwritten.
   std::vector<double>& to_add() {
+    if (!trainable) return ignored.assign(value.size(), 0.0), ignored;
     if (std::exchange(fresh, false)) gradient.assign(value.size(), 0.0);
     return gradient;
   }

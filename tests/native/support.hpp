@@ -4,7 +4,7 @@
 
 #include <comp_native/batch_upload.hpp>
 #include <comp_native/datasets.hpp>
-#include <comp_native/model.hpp>
+#include <comp_native/model_builder.hpp>
 #include <comp_native/random.hpp>
 #include <cstdint>
 #include <string>
@@ -24,6 +24,15 @@ constexpr double one_operator(precision p) { return p == precision::fp32 ? fp32 
 constexpr double network(precision p) { return p == precision::fp32 ? fp32 : 24 * traits(p).half_ulp; }
 }  // namespace tolerance
 
+/// Makes the second half of each example its segments: 0, then 1, and up to two tokens of padding.
+inline void write_segments(host_batch& batch, std::size_t length) {
+  for (std::size_t i = 0; i < batch.tokens.size() / (2 * length); ++i) {
+    for (std::size_t t = 0; t < length; ++t) {
+      batch.tokens[(2 * i + 1) * length + t] = t + i % 3 >= length ? -1 : t > length / 2 ? 1 : 0;
+    }
+  }
+}
+
 /// Random inputs and targets of the kind and shapes that `m` reads.
 inline host_batch random_batch(const model& m, std::uint64_t seed) {
   random_stream draws{seed, 77};
@@ -36,21 +45,46 @@ inline host_batch random_batch(const model& m, std::uint64_t seed) {
   } else {
     std::int64_t rows = 0;
     for (const node& n : m.nodes) {
-      if (const auto* e = std::get_if<op::embedding>(&n.what); e && !e->of_positions) rows = e->rows;
+      if (const auto* e = std::get_if<op::embedding>(&n.what); e && e->of == op::looked_up::tokens) rows = e->rows;
     }
     for (std::size_t i = 0; i < inputs; ++i) {
       batch.tokens.push_back(static_cast<std::int32_t>(draws.below(static_cast<std::uint64_t>(rows))));
     }
+    if (m.reads_segments()) write_segments(batch, static_cast<std::size_t>(m.input_shape[2]));
   }
   if (m.predicts_values()) {
     for (std::size_t i = 0; i < outputs; ++i) batch.targets.push_back(static_cast<float>(draws.normal()));
-  } else {
-    const auto classes = static_cast<std::size_t>(output.back());
-    for (std::size_t i = 0; i < outputs / classes; ++i) {
+  } else if (m.reads_labels()) {
+    const auto classes = static_cast<std::size_t>(output.back()) - (m.reads_segments() ? 2 : 0);
+    const std::size_t all = outputs / static_cast<std::size_t>(output.back());
+    for (std::size_t i = 0; i < all; ++i) {
       batch.labels.push_back(static_cast<std::int32_t>(draws.below(classes)));
     }
   }
   return batch;
+}
+
+/// Reads (1,2,3). Its discriminator normalises and is shown two kinds of images.
+inline model small_gan(std::int64_t batch) {
+  model_builder net{"gan", input_kind::values, {batch, 1, 2, 3}};
+  const value made = net.noise("noise", 3)
+                         .linear("make.up", 5)
+                         .batch_norm("make.norm")
+                         .leaky_relu("make.leaky")
+                         .linear("make.out", 6)
+                         .tanh("make.tanh");
+  const auto judge = [](value x, const std::string& on) {
+    return x.linear("judge.in@" + on, 4)
+        .batch_norm("judge.norm@" + on)
+        .leaky_relu("judge.leaky@" + on)
+        .linear("judge.out@" + on, 1);
+  };
+  judge(made, "made").binary_cross_entropy_loss("loss@made", 1);
+  net.end_phase("make", "make");
+  judge(net.input().flatten("flat"), "real").binary_cross_entropy_loss("loss@real", 0.9);
+  judge(made.detach("detach"), "fake").binary_cross_entropy_loss("loss@fake", 0);
+  net.end_phase("judge", "judge");
+  return net.finish();
 }
 
 /// Images whose class is the position of a bright bar on a noisy ground: learnable in a few steps, not by chance.

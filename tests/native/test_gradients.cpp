@@ -15,22 +15,23 @@ using namespace comp::native::testing;
 
 namespace {
 
-/// Compares the gradient of every parameter of `m`, at most `elements` of each, with central differences.
-/// Returns: the largest difference, relative to the largest gradient of its parameter.
-double worst_difference(const model& m, std::size_t elements = 40) {
+/// Compares the gradient of every parameter of `m` that `phase` trains, at most `elements` of each, with central
+/// differences. Returns: the largest difference, relative to the largest gradient of its parameter.
+double worst_difference(const model& m, std::size_t elements = 40, std::size_t phase = 0) {
   constexpr std::uint64_t seed = 3;
   reference::device device;
   network<reference::device> net{device, m, seed};
   const auto batch = uploaded(device, net.model(), random_batch(m, seed));
   const auto loss = [&] {
     net.set_draws(0);
-    return net.forward(batch);
+    for (std::size_t before = 0; before < phase; ++before) net.forward(batch, before);
+    return net.forward(batch, phase);
   };
   loss();
-  net.zero_gradients();
-  net.backward(batch);
+  net.zero_gradients(phase);
+  net.backward(batch, 1, phase);
   double worst = 0;
-  for (reference::parameter* p : net.trainable()) {
+  for (reference::parameter* p : net.trained_by(phase)) {
     const std::vector<double> gradient = p->gradient;
     double largest = tolerance::smallest_gradient;  // a bias before a norm has none
     for (const double g : gradient) largest = std::max(largest, std::abs(g));
@@ -53,6 +54,17 @@ model judged(model_builder& net, value y) {
   return net.finish();
 }
 
+model small_bert(double dropout) {
+  return native_models::bert({.batch = 3,
+                              .length = 6,
+                              .layers = 1,
+                              .width = 8,
+                              .heads = 2,
+                              .vocabulary = 11,
+                              .positions = 7,
+                              .dropout = dropout,
+                              .attention_dropout = dropout});
+}
 struct case_of_images {
   std::string name;
   std::function<value(value)> build;
@@ -73,6 +85,7 @@ TEST_CASE("the gradient of each operator on images is the slope of the loss") {
       {"tanh", [](value x) { return x.tanh("it"); }},
       {"sigmoid", [](value x) { return x.sigmoid("it"); }},
       {"elu", [](value x) { return x.elu("it"); }},
+      {"leaky_relu", [](value x) { return x.leaky_relu("it"); }},
       {"dropout", [](value x) { return x.dropout("it", 0.4); }},
       {"max_pool2d", [](value x) { return x.max_pool2d("it"); }},
       {"max_pool2d overlapping",
@@ -94,7 +107,7 @@ TEST_CASE("the gradient of each operator on images is the slope of the loss") {
       {"mul", [](value x) { return x.mul("it", x.sigmoid("other")); }},
       {"linear over the last axis", [](value x) { return x.linear("it", 3); }},
       {"softmax", [](value x) { return x.softmax("it"); }},
-      {"causal softmax", [](value x) { return x.softmax("it", true); }},
+      {"causal softmax", [](value x) { return x.softmax("it", op::softmax_mask::causal); }},
       {"log_softmax", [](value x) { return x.log_softmax("it"); }},
       {"bmm", [](value x) { return x.bmm("it", x.tanh("other")); }},
       {"bmm transposed", [](value x) { return x.bmm("it", x.tanh("other"), {.transpose_b = true, .alpha = 0.3}); }},
@@ -122,10 +135,13 @@ TEST_CASE("the gradient of each operator on rows is the slope of the loss") {
 
 TEST_CASE("the gradient of attention with heads is the slope of the loss") {
   model_builder net{"attention", input_kind::tokens, {2, 5}};
-  const value x = net.input().embedding("tokens", 7, 6).add("sum", net.input().embedding("positions", 5, 6, true));
+  const value x = net.input()
+                      .embedding("tokens", 7, 6)
+                      .add("sum", net.input().embedding("positions", 5, 6, op::looked_up::positions));
   const value scores = x.linear("query", 6).attention_scores("scores", x.linear("key", 6), 3);
   CHECK(scores.shape() == shape{2, 3, 5, 5});
-  const value context = scores.softmax("softmax", true).attention_context("context", x.linear("value", 6), 3);
+  const value context =
+      scores.softmax("softmax", op::softmax_mask::causal).attention_context("context", x.linear("value", 6), 3);
   CHECK(context.shape() == shape{2, 5, 6});
   context.cross_entropy_loss("loss");
   CHECK(worst_difference(net.finish()) < tolerance::difference);
@@ -157,10 +173,91 @@ TEST_CASE("the gradient of a whole network is the slope of its loss") {
     CHECK(worst_difference(m) < tolerance::difference);
   }
   SUBCASE("GAT with dropout") { CHECK(worst_difference(small_gat(community_set())) < tolerance::difference); }
+  SUBCASE("BERT with dropout and padding") { CHECK(worst_difference(small_bert(0.2)) < tolerance::difference); }
   SUBCASE("GPT with dropout") {
     CHECK(worst_difference(native_models::gpt(
               {.batch = 2, .vocabulary = 11, .context = 6, .layers = 2, .width = 8, .heads = 2, .dropout = 0.2})) <
           tolerance::difference);
+  }
+}
+
+TEST_CASE("each phase's gradients are the slopes of its own loss, and of what it trains alone") {
+  const model m = small_gan(4);
+  CHECK(worst_difference(m, 40, 0) < tolerance::difference);
+  CHECK(worst_difference(m, 40, 1) < tolerance::difference);
+  reference::device device;
+  network<reference::device> net{device, m, 3};
+  CHECK(net.trained_by(0).size() + net.trained_by(1).size() == net.trainable().size());
+  const auto batch = uploaded(device, m, random_batch(m, 3));
+  const auto seen = [&](std::size_t phase) {
+    std::vector<std::vector<double>> all;
+    for (const reference::parameter* p : net.trained_by(phase)) all.push_back(p->gradient);
+    return all;
+  };
+  const auto judges = seen(1);
+  net.forward(batch, 0);
+  net.backward(batch, 1, 0);
+  CHECK(seen(1) == judges);
+  const auto makers = seen(0);
+  net.forward(batch, 1);
+  net.backward(batch, 1, 1);
+  CHECK(seen(0) == makers);
+  CHECK(seen(1) != judges);
+}
+
+TEST_CASE("padding has no part in loss and gradients, whatever its tokens are") {
+  reference::device device;
+  const model m = small_bert(0.2);
+  network<reference::device> net{device, m, 3};
+  const auto step = [&](const host_batch& batch) {
+    const auto there = uploaded(device, m, batch);
+    net.set_draws(0);
+    const double loss = net.forward(there);
+    net.zero_gradients();
+    net.backward(there);
+    std::vector<std::vector<double>> all{{loss}};
+    for (const reference::parameter* p : net.trainable()) all.push_back(p->gradient);
+    return all;
+  };
+  host_batch batch = random_batch(m, 1);
+  const auto before = step(batch);
+  const std::size_t length = 6;
+  std::size_t changed = 0;
+  for (std::size_t i = 0; i < batch.tokens.size() / length; i += 2) {
+    for (std::size_t t = 0; t < length; ++t) {
+      if (batch.tokens[(i + 1) * length + t] >= 0) continue;
+      batch.tokens[i * length + t] = (batch.tokens[i * length + t] + 3) % 11;
+      ++changed;
+    }
+  }
+  CHECK(changed == 3);
+  CHECK(step(batch) == before);
+}
+
+TEST_CASE("an example that is all padding and has no labels leaves the others' loss and gradients as they are") {
+  reference::device device;
+  const model m = small_bert(0);
+  network<reference::device> net{device, m, 3};
+  host_batch batch = random_batch(m, 1);
+  const auto loss = [&](const host_batch& of) {
+    const auto there = uploaded(device, m, of);
+    const double seen = net.forward(there);
+    net.zero_gradients();
+    net.backward(there);
+    return std::pair{seen, net.trainable()[0]->gradient};
+  };
+  for (std::size_t t = 6; t < 12; ++t) batch.tokens[t] = -1;
+  batch.labels[0] = batch.labels[1] = -1;
+  const auto with = loss(batch);
+  CHECK(std::isfinite(with.first));
+  host_batch others = batch;
+  others.size = 2;
+  others.tokens.erase(others.tokens.begin(), others.tokens.begin() + 12);
+  others.labels.erase(others.labels.begin(), others.labels.begin() + 2);
+  const auto without = loss(others);
+  CHECK(with.first == doctest::Approx(without.first).epsilon(1e-12));
+  for (std::size_t i = 0; i < with.second.size(); ++i) {
+    CHECK(with.second[i] == doctest::Approx(without.second[i]).epsilon(1e-9));
   }
 }
 

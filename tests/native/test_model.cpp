@@ -183,7 +183,7 @@ TEST_CASE("shapes that do not fit are refused with the operator and the shapes")
       "\"pool\": max_pool2d with kernel 2, stride 2 and padding 2 (a window may not lie in the padding alone): pad by at most "
       "half the kernel");
   CHECK(
-      refusal([] { images().input().linear("x", 3).softmax("soft", true); }) ==
+      refusal([] { images().input().linear("x", 3).softmax("soft", op::softmax_mask::causal); }) ==
       "\"soft\": softmax of x (2,3,8,3), causal (the last two sizes must be equal): leave the mask out or fix the shape");
   CHECK(
       refusal([] { native_models::gpt({.width = 30, .heads = 4}); }) ==
@@ -236,6 +236,61 @@ TEST_CASE("a model is refused that is not whole") {
   CHECK(refusal([] {
           model_builder{"none", input_kind::values, {0, 4}};
         }) == "model \"none\" reads (0,4) (extents must be positive): change its input");
+}
+
+TEST_CASE("a network that is used twice has its parameters once") {
+  const model gan = native_models::gan({});
+  CHECK(gan.parameter_count() == 1'510'032 + 533'505);  // as in models/libtorch/gan.hpp
+  const auto graph = graph_of(gan);
+  CHECK(named(graph, "discriminator.linear512@real").inputs[1].leaf ==
+        named(graph, "discriminator.linear512@fake").inputs[1].leaf);
+  CHECK_FALSE(named(graph, "noise").choosable);
+  CHECK(named(graph, "detach").producers.size() == 1);
+  CHECK(refusal([] {
+          auto net = images();
+          net.input().linear("it", 3);
+          net.input().linear("it@again", 4);
+        }) == "\"it@again\" has \"it.weight\" of (4,8) (the operator before it has (3,8)): give it another name");
+}
+
+TEST_CASE("phases that cannot train are refused") {
+  const auto ended = [](auto between) {
+    return refusal([&] {
+      auto net = images();
+      const value x = net.input().flatten("flat").linear("a.in", 1);
+      x.binary_cross_entropy_loss("loss", 1);
+      net.end_phase("a", "a");
+      between(net, x);
+      (void)net.finish();
+    });
+  };
+  CHECK(ended([](model_builder& net, value x) {
+          x.linear("b.in", 1).binary_cross_entropy_loss("loss@b", 0);
+          net.end_phase("b", "b");
+        }) == "\"b.in\" of phase \"b\" reads an operator of an earlier one (whose gradients are done): detach() it");
+  CHECK(ended([](model_builder& net, value x) {
+          x.detach("detach").linear("b.in", 1);
+          net.end_phase("b", "b");
+        }) == "phase \"b\" of model \"net\" ends with no loss (it trains by its losses): end it with one");
+  CHECK(ended([](model_builder& net, value x) {
+          x.detach("detach").linear("b.in", 1).binary_cross_entropy_loss("loss@b", 0);
+          net.end_phase("b", "c");
+        }) == "phase \"b\" of model \"net\" trains \"c\" (no parameter is called so): name a scope of it");
+  CHECK(ended([](model_builder&, value x) {
+          x.detach("detach").linear("b.in", 1).binary_cross_entropy_loss("loss@b", 0);
+        }) == "model \"net\" has operators behind its last phase (nothing trains them): end_phase() after them");
+  CHECK(ended([](model_builder& net, value x) {
+          x.detach("detach").linear("b.in", 1).binary_cross_entropy_loss("loss@b", 2);
+          net.end_phase("b", "b");
+        }) == "\"loss@b\": binary cross entropy with target 2 (it is a probability): use 0 to 1");
+}
+
+TEST_CASE("padding is hidden only where the data tells of it") {
+  model_builder plain{"net", input_kind::tokens, {2, 5}};
+  CHECK(refusal([&] { plain.input().embedding("e", 7, 4).softmax("soft", op::softmax_mask::padding); }) ==
+        "\"soft\" hides padding (which negative segments tell of): read tokens and segments, (B,2,T)");
+  CHECK(refusal([&] { plain.input().embedding("s", 2, 4, op::looked_up::segments); }) ==
+        "\"s\": embedding of the segments of (2,5) (it takes (B,2,T), tokens and segments): change the input");
 }
 
 TEST_CASE("parameters start as in PyTorch, the same on every machine") {

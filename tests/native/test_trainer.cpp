@@ -115,12 +115,84 @@ TEST_CASE("a restored state gives the same losses, bit for bit") {
         {.optimizer = adamw(0.01), .schedule = {.warmup = 3, .total = 30}, .scaling = {.growth_interval = 2}}};
     t.set_precision(plan{t.graph().size(), precision::fp16});
     const auto saved = check(t);
-    CHECK(saved.scale.steps == 7);
-    CHECK(saved.scale.scale == 65536 * 8);  // doubled after every second step
-    CHECK(t.save().scale.steps == 8);
+    CHECK(saved.updates[0].scale.steps == 7);
+    CHECK(saved.updates[0].scale.scale == 65536 * 8);  // doubled after every second step
+    CHECK(t.save().updates[0].scale.steps == 8);
     t.restore(saved);
-    CHECK(t.save().scale == saved.scale);
+    CHECK(t.save().updates == saved.updates);
   }
+  SUBCASE("two phases with an optimizer each, and noise") {
+    const auto images = bars({1, 2, 3}, 3, 40, 1);
+    reference_trainer t{
+        device, small_gan(8), images, images, {.optimizer = adam(0.01), .optimizer_of = {{"judge", sgd(0.1, 0.9)}}}};
+    check(t);
+    CHECK(t.run_batch().loss != t.run_batch().loss);
+  }
+}
+
+TEST_CASE("each phase has a loss and an optimizer of its own, and moves what it trains alone") {
+  reference::device device;
+  const auto images = bars({1, 2, 3}, 3, 40, 1);
+  const auto values = [](reference_trainer& t, std::size_t phase) {
+    std::vector<std::vector<double>> all;
+    for (const auto* p : t.network().trained_by(phase)) all.push_back(p->value);
+    return all;
+  };
+  for (const std::size_t still : {0, 1}) {
+    CAPTURE(still);
+    const std::map<std::string, optimizer, std::less<>> one_stands{{still == 0 ? "make" : "judge", sgd(0)}};
+    reference_trainer t{device, small_gan(8), images, images, {.optimizer = sgd(0.1), .optimizer_of = one_stands}};
+    const auto stays = values(t, still), moves = values(t, 1 - still);
+    const sample got = t.run_epoch();
+    CHECK(values(t, still) == stays);
+    CHECK(values(t, 1 - still) != moves);
+    REQUIRE(got.losses.size() == 2);
+    CHECK(got.loss == doctest::Approx(got.losses[0] + got.losses[1]).epsilon(1e-12));
+    REQUIRE(got.curves.size() == 2);
+    for (std::size_t i = 0; i < got.curve.size(); ++i) CHECK(got.curve[i] == got.curves[0][i] + got.curves[1][i]);
+  }
+}
+
+TEST_CASE(
+    "the score that was asked for is made of the outputs of all validation examples, with the same noise each time") {
+  reference::device device;
+  const auto images = bars({1, 2, 3}, 3, 40, 1), others = bars({1, 2, 3}, 3, 19, 2);
+  std::vector<std::vector<float>> seen;
+  const scoring score{.reads = {"judge.out@real", "judge.out@made"}, .score = [&](auto outputs) {
+                        seen.assign(outputs.begin(), outputs.end());
+                        return 0.25;
+                      }};
+  reference_trainer t{device, small_gan(8), images, others, {.optimizer = sgd(0), .score = score}};
+  CHECK(t.validate() == 0.25);
+  const auto first = seen;
+  REQUIRE(first.size() == 2);
+  CHECK(first[0].size() == 19);
+  CHECK(first[1].size() == 19);
+  CHECK(first[1][0] != first[1][8]);  // noise of another batch
+  CHECK(t.validate() == 0.25);
+  CHECK(seen == first);
+}
+
+TEST_CASE("what a step of several phases cannot do is refused") {
+  reference::device device;
+  const auto images = bars({1, 2, 3}, 3, 40, 1);
+  const auto refusal = [&](const training& chosen) -> std::string {
+    try {
+      reference_trainer t{device, small_gan(8), images, images, chosen};
+    } catch (const comp::settings_error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  CHECK(
+      refusal({.scaling = {.micro_batches = 2}}) ==
+      "captured = measured, 2 micro-batches for a step of 2 phases (each reads what the one before it has made of the "
+      "batch): leave them out");
+  CHECK(refusal({.optimizer_of = {{"maker", sgd(1)}}}) ==
+        "an optimizer of phase \"maker\" (model \"gan\" has none of that name): name one of its own");
+  CHECK(refusal({.optimizer_of = {{"make", sgd(-1)}}}).find("learning rate = -1") != std::string::npos);
+  CHECK(refusal({.score = {.reads = {"nothing"}}}) ==
+        "a score of \"nothing\" (model \"gan\" has no such operator): name one of its own");
 }
 
 TEST_CASE("two trainers with the same seed train alike, with another seed differently") {
@@ -198,7 +270,42 @@ struct overflowing : reference::device {
                                                 scale > most ? std::numeric_limits<double>::infinity() : scale);
   }
 };
+/// The same of the loss whose logits should say `of`.
+struct overflowing_phase : reference::device {
+  double of = 0;
+  tensor binary_cross_entropy_backward(const tensor& x, double target, double scale) {
+    return reference::device::binary_cross_entropy_backward(
+        x, target, target == of && scale > 1024 ? std::numeric_limits<double>::infinity() : scale);
+  }
+};
 }  // namespace
+
+TEST_CASE(
+    "an overflow in one network's gradients skips its step and lowers its scale, and the other's stays as it is") {
+  const auto images = bars({1, 2, 3}, 3, 40, 1);
+  for (const std::size_t hit : {0, 1}) {
+    CAPTURE(hit);
+    overflowing_phase device;
+    device.of = hit == 0 ? 1 : 0;
+    trainer<overflowing_phase> t{device, small_gan(8), images, images};
+    plan p{t.graph().size()};
+    p[1] = precision::fp16;
+    t.set_precision(p);
+    const auto value = [&](std::size_t phase) { return t.network().trained_by(phase)[0]->value; };
+    const auto skipped = value(hit), moved = value(1 - hit);
+    const sample got = t.run_batch();
+    CHECK(got.ok());
+    CHECK(got.message == (hit == 0 ? "1 steps skipped: FP16 gradients overflowed, loss scale now 32768 and 65536"
+                                   : "1 steps skipped: FP16 gradients overflowed, loss scale now 65536 and 32768"));
+    CHECK(value(hit) == skipped);
+    CHECK(value(1 - hit) != moved);
+    const auto updates = t.save().updates;
+    CHECK(updates[hit].taken == 0);
+    CHECK(updates[hit].scale.skipped == 1);
+    CHECK(updates[1 - hit].taken == 1);
+    CHECK(updates[1 - hit].scale.skipped == 0);
+  }
+}
 
 TEST_CASE("an FP16 gradient that overflows skips the step, lowers the scale and is told") {
   overflowing device;

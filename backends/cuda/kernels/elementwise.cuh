@@ -60,6 +60,8 @@ struct chain {
         return map(v, m::sigmoid{});
       case step_kind::elu:
         return map(v, m::elu{});
+      case step_kind::leaky_relu:
+        return map(v, m::leaky_relu{});
       case step_kind::relu_backward:
         return combine<N, T>(v, s.other, i, [](float d, float y) { return m::relu{}.backward(d, y, y); });
       case step_kind::gelu_backward:
@@ -70,6 +72,8 @@ struct chain {
         return combine<N, T>(v, s.other, i, [](float d, float y) { return m::sigmoid{}.backward(d, y, y); });
       case step_kind::elu_backward:
         return combine<N, T>(v, s.other, i, [](float d, float y) { return m::elu{}.backward(d, y, y); });
+      case step_kind::leaky_relu_backward:
+        return combine<N, T>(v, s.other, i, [](float d, float y) { return m::leaky_relu{}.backward(d, y, y); });
       case step_kind::add:
         return combine<N, T>(v, s.other, i, m::plus{});
       case step_kind::mul:

@@ -12,6 +12,8 @@ namespace comp::cuda {
   template void nll_loss_backward(stream, const std::int32_t*, const float*, T*, index, index, double);              \
   template void mse_loss(stream, const T*, const T*, index, double*, float*);                                        \
   template void mse_loss_backward(stream, const T*, const T*, T*, index, double);                                    \
+  template void binary_cross_entropy(stream, const T*, float, index, double*, float*);                               \
+  template void binary_cross_entropy_backward(stream, const T*, float, T*, index, double);                           \
   template void count_correct(stream, const T*, const std::int32_t*, int*, index, index);
 COMP_FOR_STORAGE(COMP_DEFINE)
 #undef COMP_DEFINE

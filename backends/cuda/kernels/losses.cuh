@@ -131,6 +131,33 @@ struct squared_error_gradients {
   }
 };
 
+template <class T>
+struct binary_cross_entropies {
+  pointer<const T> x;
+  float target;
+  template <int N>
+  __device__ __forceinline__ void at(index i, float& part) const {
+    float v[N];
+    load_all<N, T>(x + i, v);
+#pragma unroll
+    for (int j = 0; j < N; ++j) part += native::math::binary_cross_entropy(v[j], target);
+  }
+};
+template <class T>
+struct binary_cross_entropy_gradients {
+  pointer<const T> x;
+  pointer<T> dx;
+  float target, factor;
+  template <int N>
+  __device__ __forceinline__ void at(index i) const {
+    float v[N];
+    load_all<N, T>(x + i, v);
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] = native::math::binary_cross_entropy_gradient(v[j], target, factor);
+    store_all<N, T>(dx + i, v);
+  }
+};
+
 struct best_score {
   float score;
   index at;
@@ -196,6 +223,19 @@ void mse_loss_backward(stream on, const T* x, const T* target, T* dx, index n, d
   const auto factor = static_cast<float>(2 * scale / static_cast<double>(n));
   for_elements<N>(on, n, common_head<N>(x, target, static_cast<const T*>(dx)),
                   detail::squared_error_gradients<T>{x, target, dx, factor});
+}
+template <class T>
+void binary_cross_entropy(stream on, const T* x, float target, index n, double* loss, float* scratch) {
+  constexpr int N = wide<T>;
+  total<N>(on, n, common_head<N>(x), detail::binary_cross_entropies<T>{x, target}, 1 / static_cast<double>(n), loss,
+           scratch);
+}
+template <class T>
+void binary_cross_entropy_backward(stream on, const T* x, float target, T* dx, index n, double scale) {
+  constexpr int N = wide<T>;
+  for_elements<N>(
+      on, n, common_head<N>(x, static_cast<const T*>(dx)),
+      detail::binary_cross_entropy_gradients<T>{x, dx, target, static_cast<float>(scale / static_cast<double>(n))});
 }
 template <class T>
 void count_correct(stream on, const T* logits, const std::int32_t* target, int* count, index rows, index width) {

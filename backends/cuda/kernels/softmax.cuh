@@ -74,12 +74,24 @@ struct softmax_rows {
   pointer<T> y;
   index width;
   softmax_kind kind;
+  pointer<const std::int32_t> lengths;
+  index rows_each;
   template <int N, int Held, class Lanes>
   __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
-    const index seen = kind == softmax_kind::causal ? r % width + 1 : width;
+    const index seen = kind == softmax_kind::causal   ? r % width + 1
+                       : kind == softmax_kind::padded ? static_cast<index>(lengths[r / rows_each])
+                                                      : width;
     row_of<N, Held, T, Lanes> values{x + r * width, width, lanes};
     const bool log = kind == softmax_kind::log;
     const row_exponentials e = exponentials(values, seen, log, lanes);
+    if (seen == 0) {
+      values.each([&](index at, float(&v)[N]) {
+#pragma unroll
+        for (int j = 0; j < N; ++j) v[j] = 0.0F;
+        store_all<N, T>(y + r * width + at, v);
+      });
+      return;
+    }
     const float factor = 1.0F / e.total, log_total = log ? logf(e.total) : 0.0F;
     const pointer<T> to = y + r * width;
     values.each([&](index at, float(&v)[N]) {
@@ -133,9 +145,10 @@ struct softmax_gradient_rows {
 }  // namespace detail
 
 template <class T>
-void softmax(stream on, const T* x, T* y, index rows, index width, softmax_kind kind) {
+void softmax(stream on, const T* x, T* y, index rows, index width, const softmax_form& form) {
   constexpr int N = wide<T>;
-  for_rows<N>(on, rows, width, fits<N>(x) && fits<N>(y), detail::softmax_rows<T>{x, y, width, kind});
+  for_rows<N>(on, rows, width, fits<N>(x) && fits<N>(y),
+              detail::softmax_rows<T>{x, y, width, form.kind, form.lengths, form.rows_each});
 }
 template <class T>
 void softmax_backward(stream on, const T* dy, const T* y, T* dx, index rows, index width, bool log) {

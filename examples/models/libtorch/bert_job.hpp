@@ -4,6 +4,7 @@
 #pragma once
 
 #include <examples/data/read_squad.hpp>
+#include <examples/data/squad_spans.hpp>
 #include <libtorch/bert.hpp>
 #include <libtorch/job.hpp>
 
@@ -82,37 +83,27 @@ inline torch::Tensor best_spans(const torch::Tensor& logits, const torch::Tensor
       .cpu();
 }
 
-inline torch::Tensor predicted_spans(bert_for_spans net, const job& of) {
+/// Of all validation rows, (N,2,T) in FP32.
+inline torch::Tensor predicted_logits(bert_for_spans net, const job& of) {
   std::vector<torch::Tensor> parts;
   for (const torch::Tensor& rows :
        torch::arange(of.validation[0].size(0)).to(of.validation[0].device()).split(of.batch)) {
     const columns batch = pick(of, of.validation, rows);
-    parts.push_back(best_spans(net->forward(batch[0], batch[1], batch[2]), batch[1], batch[2]));
+    parts.push_back(net->forward(batch[0], batch[1], batch[2]).to(torch::kCPU, torch::kFloat));
   }
-  return torch::cat(parts);
-}
-
-/// F1 of the answers as text; of several windows the one whose answer is likeliest against none.
-inline double text_f1(const question_set& set, const torch::Tensor& spans) {
-  std::vector<std::string> answers(set.questions.questions.size());
-  std::vector<double> likeliest(answers.size(), 0.0);
-  const auto span = spans.accessor<double, 2>();
-  for (std::size_t i = 0; i < set.windows.size(); ++i) {
-    const auto& window = set.windows[i];
-    const auto row = static_cast<std::int64_t>(i);
-    if (span[row][2] <= likeliest[window.question]) continue;
-    likeliest[window.question] = span[row][2];
-    const auto first = static_cast<std::size_t>(span[row][0]), last = static_cast<std::size_t>(span[row][1]);
-    const std::string& context = set.questions.contexts[set.questions.questions[window.question].context];
-    answers[window.question] =
-        context.substr(window.from[first].first, window.from[last].second - window.from[first].first);
-  }
-  return data_sets::score_answers(set.questions, answers).f1;
+  return torch::cat(parts).contiguous();
 }
 
 /// The share of rows whose answer is found to the token.
-inline double exact_spans(const columns& data, const torch::Tensor& spans) {
-  return spans.narrow(1, 0, 2).to(torch::kLong).eq(data[3].cpu()).all(1).to(torch::kDouble).mean().item<double>();
+inline double exact_spans(const columns& data, const torch::Tensor& logits) {
+  return best_spans(logits, data[1].cpu(), data[2].cpu())
+      .narrow(1, 0, 2)
+      .to(torch::kLong)
+      .eq(data[3].cpu())
+      .all(1)
+      .to(torch::kDouble)
+      .mean()
+      .item<double>();
 }
 
 }  // namespace detail
@@ -151,8 +142,10 @@ inline job bert_job(const job_options& o) {
                                                      rows[3].flatten());
                   }}};
   made.score = [net, set](const job& of) {
-    const torch::Tensor spans = detail::predicted_spans(net, of);
-    return set->windows.empty() ? detail::exact_spans(of.validation, spans) : detail::text_f1(*set, spans);
+    const torch::Tensor logits = detail::predicted_logits(net, of);
+    if (set->windows.empty()) return detail::exact_spans(of.validation, logits);
+    return data_sets::span_f1(set->questions, set->windows,
+                              {logits.const_data_ptr<float>(), static_cast<std::size_t>(logits.numel())});
   };
   return made;
 }

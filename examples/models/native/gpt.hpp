@@ -39,8 +39,8 @@ inline value gpt_block(model_builder& net, value x, const std::string& block, co
   const value query = normal.linear(block + ".attention.query", o.width);
   const value key = normal.linear(block + ".attention.key", o.width);
   const value values = normal.linear(block + ".attention.value", o.width);
-  const value weights =
-      query.attention_scores(block + ".attention.scores", key, o.heads).softmax(block + ".attention.softmax", true);
+  const value weights = query.attention_scores(block + ".attention.scores", key, o.heads)
+                            .softmax(block + ".attention.softmax", op::softmax_mask::causal);
   const value context = optional_dropout(weights, block + ".attention.dropout", o.dropout)
                             .attention_context(block + ".attention.context", values, o.heads);
   const value attended = ends_branch(context, block + ".attention.projection");
@@ -58,7 +58,7 @@ inline model gpt(const gpt_options& o) {
   model_builder net{"gpt", input_kind::tokens, {o.batch, o.context}};
   net.normal_weights(0.02);
   const value tokens = net.input().embedding("embedding.token", o.vocabulary, o.width);
-  const value positions = net.input().embedding("embedding.position", o.context, o.width, true);
+  const value positions = net.input().embedding("embedding.position", o.context, o.width, op::looked_up::positions);
   value x = tokens.add("embedding.sum", positions);
   x = detail::optional_dropout(x, "embedding.dropout", o.dropout);
   for (std::int64_t i = 0; i < o.layers; ++i) x = detail::gpt_block(net, x, fmt::format("block{}", i), o);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <examples/models/native/alexnet.hpp>
+#include <examples/models/native/bert.hpp>
+#include <examples/models/native/gan.hpp>
 #include <examples/models/native/gat.hpp>
 #include <examples/models/native/gcn.hpp>
 #include <examples/models/native/gpt.hpp>

@@ -36,6 +36,57 @@ TEST_CASE("the causal softmax ignores what lies above the diagonal, and lets NaN
   }
 }
 
+TEST_CASE("the padded softmax ignores what is behind an example's length, whatever it is") {
+  for (const std::int64_t width : {5, 33, 1000}) {
+    for (const precision p : tested::precisions) {
+      CAPTURE(width);
+      CAPTURE(name(p));
+      const auto last = static_cast<std::int32_t>(width);
+      agree([&](auto& d, results& r) {
+        const auto x = tensor_of(d, {4, 2, 3, width}, 1, p, -8, 8);
+        const auto lengths = d.upload(std::vector<std::int32_t>{last, 1, 0, last - 2}, {4});
+        r.keep(d, "y", d.padded_softmax(x, lengths), static_cast<double>(width));
+      });
+    }
+  }
+  device d;
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto x = d.upload(std::vector{0.0F, 0.0F, nan, nan, nan, nan}, {2, 3}, precision::fp32);
+  const auto of = [&](std::vector<std::int32_t> lengths) { return d.upload(lengths, {std::ssize(lengths)}); };
+  CHECK(d.download(d.padded_softmax(x, of({2, 0}))) == std::vector{0.5F, 0.5F, 0.0F, 0.0F, 0.0F, 0.0F});
+  CHECK_THROWS_WITH_AS(
+      d.padded_softmax(x, of({2, 4})),
+      "softmax of x (2,3) with 2 lengths from 2 to 4 (one for each example, from 0 to the last size): fix them", error);
+  CHECK_THROWS_AS(d.padded_softmax(x, of({2})), error);
+  CHECK_THROWS_AS(d.padded_softmax(x, of({-1, 2})), error);
+}
+
+TEST_CASE("binary cross entropy and its gradient agree with FP64, and with the limit where FP64's would overflow") {
+  for (const shape& s : {shape{1, 1}, {17, 1}, {64, 300}}) {
+    for (const precision p : tested::precisions) {
+      CAPTURE(text(s));
+      CAPTURE(name(p));
+      agree([&](auto& d, results& r) {
+        const auto x = tensor_of(d, s, 1, p, -8, 8);
+        for (const double target : {0.0, 0.9, 1.0}) {
+          double loss = 0;
+          d.binary_cross_entropy(x, target, &loss);
+          r.keep_number("loss", loss, 64);
+          r.keep(d, "dx", d.binary_cross_entropy_backward(x, target, 128.0), 4);
+        }
+      });
+    }
+  }
+  device d;
+  const auto x = d.upload(std::vector{-1000.0F, 1000.0F}, {2}, precision::fp32);
+  double loss = 0;
+  d.binary_cross_entropy(x, 1, &loss);
+  CHECK(loss == 500);
+  CHECK(d.download(d.binary_cross_entropy_backward(x, 1, 2)) == std::vector{-1.0F, 0.0F});
+  d.binary_cross_entropy(d.upload(std::vector{NAN}, {1}, precision::fp32), 0, &loss);
+  CHECK(std::isnan(loss));
+}
+
 TEST_CASE("an embedding and its gradient agree with FP64, repeated indices included") {
   for (const precision p : tested::precisions) {
     CAPTURE(name(p));

@@ -38,8 +38,11 @@ step_of_network step(D& device, const model& m, const plan& p, std::uint64_t see
   network<D> net{device, m, seed};
   net.set_precision(p.empty() ? plan{net.graph().size()} : p);
   const auto batch = uploaded(device, net.model(), random_batch(m, seed));
-  step_of_network result{.loss = net.forward(batch)};
-  net.backward(batch);
+  step_of_network result;
+  for (std::size_t phase = 0; phase < m.phases.size(); ++phase) {
+    result.loss += net.forward(batch, phase);
+    net.backward(batch, 1, phase);
+  }
   for (const auto* q : net.trainable()) result.gradients.push_back(device.gradient(*q));
   return result;
 }
@@ -93,6 +96,14 @@ model of_nodes(const std::function<value(value, sparse)>& build) {
   return net.finish();
 }
 
+/// Of tokens with segments and padding, judged by spans.
+model of_segments(const std::function<value(value)>& build) {
+  model_builder net{"segments", input_kind::tokens, {3, 2, 7}};
+  const value token = net.input().embedding("tokens", 9, 12);
+  build(token.add("sum", net.input().embedding("segment", 2, 12, op::looked_up::segments))).cross_entropy_loss("loss");
+  return net.finish();
+}
+
 /// Each operator of the trainer once, called "it", between operators that differentiate it.
 std::vector<std::pair<std::string, model>> each_operator() {
   return {
@@ -109,6 +120,7 @@ std::vector<std::pair<std::string, model>> each_operator() {
       {"tanh", of_images([](value x) { return x.tanh("it"); })},
       {"sigmoid", of_images([](value x) { return x.sigmoid("it"); })},
       {"elu", of_images([](value x) { return x.elu("it"); })},
+      {"leaky_relu", of_images([](value x) { return x.leaky_relu("it"); })},
       {"dropout", of_images([](value x) { return x.dropout("it", 0.3); })},
       {"max_pool2d", of_images([](value x) {
          return x.max_pool2d("it", {{3, 3}, {2, 2}, {1, 1}});
@@ -131,11 +143,20 @@ std::vector<std::pair<std::string, model>> each_operator() {
       {"bmm scores",
        of_heads([](value a, value b) { return a.attention_scores("it", b, 3).attention_context("c", b, 3); })},
       {"bmm context", of_heads([](value a, value b) {
-         return a.attention_scores("s", b, 3).softmax("soft", true).attention_context("it", b, 3);
+         return a.attention_scores("s", b, 3).softmax("soft", op::softmax_mask::causal).attention_context("it", b, 3);
        })},
       {"causal softmax", of_heads([](value a, value b) {
-         return a.attention_scores("s", b, 3).softmax("it", true).attention_context("c", b, 3);
+         return a.attention_scores("s", b, 3).softmax("it", op::softmax_mask::causal).attention_context("c", b, 3);
        })},
+      {"padded softmax", of_segments([](value x) {
+         return x.attention_scores("s", x.linear("b", 12), 3)
+             .softmax("it", op::softmax_mask::padding)
+             .attention_context("c", x, 3)
+             .linear("after", 2)
+             .masked_columns("spans");
+       })},
+      {"masked_columns", of_segments([](value x) { return x.linear("after", 2).masked_columns("it"); })},
+      {"binary_cross_entropy_loss", of_rows([](value x) { x.binary_cross_entropy_loss("it", 1); })},
       {"softmax", of_rows([](value x) { x.softmax("it").mse_loss("loss"); })},
       {"log_softmax", of_rows([](value x) { x.log_softmax("it").nll_loss("loss"); })},
       {"cross_entropy_loss", of_rows([](value x) { x.cross_entropy_loss("it"); })},
@@ -174,6 +195,15 @@ std::vector<std::pair<std::string, model>> whole_models() {
       {"GCN", small_gcn(community_set())},
       {"GAT", small_gat(community_set())},
       {"SimpleNet", native_models::simple_net({.batch = 4, .layers = 3, .width = 12})},
+      {"BERT", native_models::bert({.batch = 3,
+                                    .length = 17,
+                                    .layers = 2,
+                                    .width = 24,
+                                    .heads = 3,
+                                    .vocabulary = 19,
+                                    .positions = 20,
+                                    .attention_dropout = 0.1})},
+      {"GAN", small_gan(48)},
   };
 }
 

@@ -40,14 +40,14 @@ model some_net() {
 struct world {
   tested::device device = tested::of_networks();
   device_trainer t;
-  explicit world(const optimizer& o, model m = some_net())
+  explicit world(const optimizer& o, const model& m = some_net())
       : t{device,
-          std::move(m),
-          bars({1, 8, 8}, 4, 70, 1),
-          bars({1, 8, 8}, 4, 16, 2),
+          m,
+          bars({m.input_shape.begin() + 1, m.input_shape.end()}, 4, 70, 1),
+          bars({m.input_shape.begin() + 1, m.input_shape.end()}, 4, 16, 2),
           {.optimizer = o, .clip_norm = 1, .seed = 3, .scaling = {.growth_interval = 3}}} {
     plan low{t.graph().size()};
-    low[0] = low[6] = precision::fp16;
+    for (const std::size_t i : {0, 1, 6}) low[i] = t.graph()[i].choosable ? precision::fp16 : precision::fp32;
     t.set_precision(low);
   }
 };
@@ -64,13 +64,17 @@ std::string refused(device_trainer& t, const comp::stored_state& s) {
 }  // namespace
 
 TEST_CASE("a training goes on in another trainer with the same losses, bit for bit") {
-  for (const optimizer& o : {sgd(0.05, 0.9), adamw(0.01), sgd(0.05)}) {
+  for (const auto& [o, m] : {std::pair{sgd(0.05, 0.9), some_net()},
+                             {adamw(0.01), some_net()},
+                             {sgd(0.05), some_net()},
+                             {adamw(0.01), small_gan(8)}}) {
     CAPTURE(text(o));
-    world first{o};
+    CAPTURE(m.name);
+    world first{o, m};
     (void)first.t.run_epoch();
     for (int i = 0; i < 3; ++i) (void)first.t.run_batch();
     const comp::stored_state stored = first.t.store_state();
-    world second{o};
+    world second{o, m};
     second.t.load_state(stored);
     CHECK(second.t.store_state().tensors == stored.tensors);
     CHECK(second.t.store_state().numbers == stored.numbers);
@@ -80,6 +84,17 @@ TEST_CASE("a training goes on in another trainer with the same losses, bit for b
     CHECK(second.t.store_state().tensors == first.t.store_state().tensors);
     CHECK(second.t.store_state().numbers == first.t.store_state().numbers);
   }
+}
+
+TEST_CASE("the state of a model of several phases has each one's steps and scale, and is no other model's") {
+  world w{adamw(0.01), small_gan(8)}, other{adamw(0.01)};
+  for (int i = 0; i < 4; ++i) (void)w.t.run_batch();
+  const comp::stored_state stored = w.t.store_state();
+  CHECK(stored.numbers.at("step of make") == 4);
+  CHECK(stored.numbers.at("step of judge") == 4);
+  CHECK(stored.numbers.at("loss scale of judge") == 2 * 65536);
+  CHECK(stored.numbers.at("dropouts") == 4);  // noise is drawn, too
+  CHECK(refused(other.t, stored).find("\"step\" is -1") != std::string::npos);
 }
 
 TEST_CASE("weights have the names and shapes of the model's parameters") {

@@ -101,6 +101,7 @@ class device {
   std::vector<float> gradient(const parameter& p) { return cuda::gradient(c(), p); }
   void set_values(parameter& p, std::span<const float> from) { cuda::set_values(c(), p, from); }
   void zero_gradient(parameter& p) { p.fresh = true; }
+  void set_trainable(parameter& p, bool on) { p.trainable = on; }
   parameter_state snapshot(const parameter& p) { return cuda::snapshot(c(), p); }
   void restore(parameter& p, const parameter_state& s) { cuda::restore(c(), p, s); }
   native::parameter_slots slots(const parameter& p) { return cuda::slots(c(), p); }
@@ -207,6 +208,7 @@ class device {
     return cuda::bmm(c(), a, b, transpose_a, transpose_b, alpha);
   }
   tensor softmax(const tensor& x, bool causal = false) { return cuda::softmax(c(), x, causal); }
+  tensor padded_softmax(const tensor& x, const indices& lengths) { return cuda::padded_softmax(c(), x, lengths); }
   tensor softmax_backward(const tensor& dy, const tensor& y) { return cuda::softmax_backward(c(), dy, y); }
   tensor log_softmax(const tensor& x) { return cuda::log_softmax(c(), x); }
   tensor log_softmax_backward(const tensor& dy, const tensor& y) { return cuda::log_softmax_backward(c(), dy, y); }
@@ -223,6 +225,12 @@ class device {
   void mse_loss(const tensor& x, const tensor& target, double* loss) { cuda::mse_loss(c(), x, target, loss); }
   tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) {
     return cuda::mse_loss_backward(c(), x, target, scale);
+  }
+  void binary_cross_entropy(const tensor& x, double target, double* loss) {
+    cuda::binary_cross_entropy(c(), x, target, loss);
+  }
+  tensor binary_cross_entropy_backward(const tensor& x, double target, double scale) {
+    return cuda::binary_cross_entropy_backward(c(), x, target, scale);
   }
   std::int64_t count_correct(const tensor& logits, const indices& target) {
     return cuda::count_correct(c(), logits, target);

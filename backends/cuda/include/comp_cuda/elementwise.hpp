@@ -34,6 +34,8 @@ constexpr std::pair<step_kind, step_kind> steps_of(activation a) {
       return {step_kind::sigmoid, step_kind::sigmoid_backward};
     case activation::elu:
       return {step_kind::elu, step_kind::elu_backward};
+    case activation::leaky_relu:
+      return {step_kind::leaky_relu, step_kind::leaky_relu_backward};
   }
   return {};
 }

@@ -47,11 +47,13 @@ enum class step_kind : std::uint8_t {
   tanh,
   sigmoid,
   elu,
+  leaky_relu,
   relu_backward,  // v = its gradient; for gelu `other` is what f took, else what it gave
   gelu_backward,
   tanh_backward,
   sigmoid_backward,
   elu_backward,
+  leaky_relu_backward,
   add,      // v += other[i]
   mul,      // v *= other[i]
   scale,    // v *= number
@@ -88,10 +90,19 @@ void swap_middle(stream, const T* from, T* to, index batch, index i, index j, in
 
 // softmax.cuh, layer_norm.cuh, edge_softmax.cuh
 
-enum class softmax_kind : std::uint8_t { full, causal, log };
+enum class softmax_kind : std::uint8_t { full, causal, log, padded };
+/// padded: of row r only the first lengths[r / rows_each] count.
+struct softmax_form {
+  softmax_kind kind;
+  const std::int32_t* lengths;
+  index rows_each;
+  softmax_form(softmax_kind of, const std::int32_t* lengths_of = nullptr, index rows_of_each = 1)
+      : kind{of}, lengths{lengths_of}, rows_each{rows_of_each} {}
+};
 /// y = softmax of x (rows, width). causal: x is (..., width, width), what is right of the diagonal counts as -infinity.
+/// A row of which nothing counts is 0.
 template <class T>
-void softmax(stream, const T* x, T* y, index rows, index width, softmax_kind);
+void softmax(stream, const T* x, T* y, index rows, index width, const softmax_form&);
 /// dx from dy and what softmax gave (log: what log-softmax gave). dx may be dy.
 template <class T>
 void softmax_backward(stream, const T* dy, const T* y, T* dx, index rows, index width, bool log);
@@ -156,6 +167,11 @@ template <class T>
 void mse_loss(stream, const T* x, const T* target, index n, double* loss, float* scratch);
 template <class T>
 void mse_loss_backward(stream, const T* x, const T* target, T* dx, index n, double scale);
+/// *loss: the mean binary cross entropy of logits x and one target for all. scratch: most_partials floats.
+template <class T>
+void binary_cross_entropy(stream, const T* x, float target, index n, double* loss, float* scratch);
+template <class T>
+void binary_cross_entropy_backward(stream, const T* x, float target, T* dx, index n, double scale);
 /// *count += the rows whose largest score, the first of equal ones, is at the target.
 template <class T>
 void count_correct(stream, const T* logits, const std::int32_t* target, int* count, index rows, index width);

@@ -140,6 +140,25 @@ inline tensor mse_loss_backward(context& c, const tensor& x, const tensor& targe
   return cast(c, dx, x.precision());
 }
 
+/// *loss: the mean over logits x that should all be of `target`'s class.
+inline void binary_cross_entropy(context& c, const tensor& x, double target, double* loss) {
+  require_some("binary_cross_entropy", x.shape());
+  const detail::loss_place to = detail::make_told_loss(c);
+  with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
+    binary_cross_entropy<T>(c.stream().get(), x.materialize_as<T>(), static_cast<float>(target), x.size(), to.loss,
+                            c.scratch_of<float>(most_partials));
+  });
+  detail::told(c, to.loss, loss);
+}
+inline tensor binary_cross_entropy_backward(context& c, const tensor& x, double target, double scale) {
+  const tensor dx = c.make_like(x);
+  with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
+    binary_cross_entropy_backward<T>(c.stream().get(), x.materialize_as<T>(), static_cast<float>(target),
+                                     dx.materialize_as<T>(), x.size(), scale);
+  });
+  return dx;
+}
+
 /// How many rows have their largest score, the first of equal ones, at the target.
 inline std::int64_t count_correct(context& c, const tensor& logits, const indices& target) {
   detail::require_targets("count_correct", logits.shape(), target);

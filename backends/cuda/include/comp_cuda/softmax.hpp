@@ -10,11 +10,13 @@ namespace comp::cuda {
 
 namespace detail {
 
-inline tensor softmax_forward(context& c, softmax_kind kind, const tensor& x) {
+/// lengths: for softmax_kind::padded.
+inline tensor softmax_forward(context& c, softmax_kind kind, const tensor& x, const std::int32_t* lengths = nullptr) {
   const tensor in = row_major(c, x), y = c.make_like(in);
   const std::int64_t width = x.shape().back();
   with_storage(in.precision(), [&]<class T>(std::type_identity<T>) {
-    softmax<T>(c.stream().get(), in.materialize_as<T>(), y.materialize_as<T>(), in.size() / width, width, kind);
+    softmax<T>(c.stream().get(), in.materialize_as<T>(), y.materialize_as<T>(), in.size() / width, width,
+               {kind, lengths, in.size() / width / x.shape()[0]});
   });
   return y;
 }
@@ -37,6 +39,12 @@ inline tensor softmax(context& c, const tensor& x, bool causal) {
   require_some("softmax", x.shape());
   if (causal) native::require_causal(x.shape());
   return detail::softmax_forward(c, causal ? softmax_kind::causal : softmax_kind::full, x);
+}
+/// lengths (B): of the examples of x (B,...,T); columns from there on count as minus infinity, a row of none is 0.
+inline tensor padded_softmax(context& c, const tensor& x, const indices& lengths) {
+  require_some("softmax", x.shape());
+  native::require_lengths(x.shape(), lengths.size(), lengths.range().least, lengths.range().most);
+  return detail::softmax_forward(c, softmax_kind::padded, x, lengths.data());
 }
 inline tensor softmax_backward(context& c, const tensor& dy, const tensor& y) {
   return detail::softmax_gradient(c, false, dy, y);

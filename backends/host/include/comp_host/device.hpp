@@ -96,6 +96,7 @@ class device {
   std::vector<float> gradient(const parameter& p) { return host::gradient(c(), p); }
   void set_values(parameter& p, std::span<const float> from) { host::set_values(c(), p, from); }
   void zero_gradient(parameter& p) { p.fresh = true; }
+  void set_trainable(parameter& p, bool on) { p.trainable = on; }
   parameter_state snapshot(const parameter& p) { return host::snapshot(c(), p); }
   void restore(parameter& p, const parameter_state& s) { host::restore(c(), p, s); }
   native::parameter_slots slots(const parameter& p) { return host::slots(c(), p); }
@@ -169,6 +170,7 @@ class device {
     return host::bmm(c(), a, b, transpose_a, transpose_b, alpha);
   }
   tensor softmax(const tensor& x, bool causal = false) { return host::softmax(c(), x, causal); }
+  tensor padded_softmax(const tensor& x, const indices& lengths) { return host::padded_softmax(c(), x, lengths); }
   tensor softmax_backward(const tensor& dy, const tensor& y) { return host::softmax_backward(c(), dy, y); }
   tensor log_softmax(const tensor& x) { return host::log_softmax(c(), x); }
   tensor log_softmax_backward(const tensor& dy, const tensor& y) { return host::log_softmax_backward(c(), dy, y); }
@@ -185,6 +187,12 @@ class device {
   void mse_loss(const tensor& x, const tensor& target, double* loss) { host::mse_loss(c(), x, target, loss); }
   tensor mse_loss_backward(const tensor& x, const tensor& target, double scale) {
     return host::mse_loss_backward(c(), x, target, scale);
+  }
+  void binary_cross_entropy(const tensor& x, double target, double* loss) {
+    host::binary_cross_entropy(c(), x, target, loss);
+  }
+  tensor binary_cross_entropy_backward(const tensor& x, double target, double scale) {
+    return host::binary_cross_entropy_backward(c(), x, target, scale);
   }
   std::int64_t count_correct(const tensor& logits, const indices& target) {
     return host::count_correct(c(), logits, target);

@@ -88,8 +88,8 @@ tensor rectify(context& c, const tensor& taken, const tensor& deciding) {
   return rectified<Gradient, std::int16_t>(c, taken, deciding);
 }
 
-/// oneDNN's name for an activation; backwards of tanh and sigmoid read the result, gelu's the input. None for those
-/// that loops of ours compute.
+/// oneDNN's name for an activation; backwards of all but gelu read the result, gelu's the input. None for those that
+/// loops of ours compute.
 inline dnnl::algorithm algorithm_of(activation a, bool backward) {
   using alg = dnnl::algorithm;
   switch (a) {
@@ -102,9 +102,12 @@ inline dnnl::algorithm algorithm_of(activation a, bool backward) {
       return backward ? alg::eltwise_tanh_use_dst_for_bwd : alg::eltwise_tanh;
     case activation::sigmoid:
       return backward ? alg::eltwise_logistic_use_dst_for_bwd : alg::eltwise_logistic;
+    case activation::leaky_relu:
+      return backward ? alg::eltwise_relu_use_dst_for_bwd : alg::eltwise_relu;
   }
   return alg::undef;
 }
+inline float slope_of(activation a) { return a == activation::leaky_relu ? native::leaky_slope : 0.0F; }
 
 }  // namespace detail
 
@@ -121,8 +124,8 @@ inline tensor activate(context& c, activation a, const tensor& x) {
   }
   auto& run = c.cached(key{operation::activate, a, in.layout()->id}, [&] {
     const auto& desc = in.layout()->desc;
-    const auto made = c.described<dnnl::eltwise_forward>(dnnl::prop_kind::forward_training,
-                                                         detail::algorithm_of(a, false), desc, desc, 0.0F, 0.0F);
+    const auto made = c.described<dnnl::eltwise_forward>(
+        dnnl::prop_kind::forward_training, detail::algorithm_of(a, false), desc, desc, detail::slope_of(a), 0.0F);
     return c.made(made, {{DNNL_ARG_SRC, desc}, {DNNL_ARG_DST, desc}});
   });
   const tensor y = c.make(in.shape(), in.layout());
@@ -149,9 +152,10 @@ inline tensor activate_backward(context& c, activation a, const tensor& dy, cons
   auto& run = c.cached(key{operation::activate_backward, a, at.layout()->id}, [&] {
     const auto& desc = at.layout()->desc;
     const auto forward_kind = detail::algorithm_of(a, true);
-    const auto forward =
-        c.described<dnnl::eltwise_forward>(dnnl::prop_kind::forward_training, forward_kind, desc, desc, 0.0F, 0.0F);
-    const auto made = c.described_backward<dnnl::eltwise_backward>(forward, forward_kind, desc, desc, desc, 0.0F, 0.0F);
+    const auto forward = c.described<dnnl::eltwise_forward>(dnnl::prop_kind::forward_training, forward_kind, desc, desc,
+                                                            detail::slope_of(a), 0.0F);
+    const auto made = c.described_backward<dnnl::eltwise_backward>(forward, forward_kind, desc, desc, desc,
+                                                                   detail::slope_of(a), 0.0F);
     return c.made(
         made,
         {{reads_input ? DNNL_ARG_SRC : DNNL_ARG_DST, desc}, {DNNL_ARG_DIFF_DST, desc}, {DNNL_ARG_DIFF_SRC, desc}});

@@ -173,6 +173,38 @@ inline tensor mse_loss_backward(context& c, const tensor& x, const tensor& targe
   return cast(c, dx, x.precision());
 }
 
+/// *loss: the mean over logits x that should all be of `target`'s class.
+inline void binary_cross_entropy(context& c, const tensor& x, double target, double* loss) {
+  require_some("binary_cross_entropy", x.shape());
+  const tensor a = row_major(c, cast(c, x, precision::fp32));
+  const float *from = a.as<float>(), wanted = static_cast<float>(target);
+  const auto n = static_cast<std::size_t>(elements(x.shape()));
+  c.run_kernel([&] {
+    *loss = launch_sum(n,
+                       [=](std::size_t begin, std::size_t end) {
+                         double total = 0;
+                         for (std::size_t i = begin; i < end; ++i)
+                           total += double{native::math::binary_cross_entropy(from[i], wanted)};
+                         return total;
+                       }) /
+            static_cast<double>(n);
+  });
+}
+inline tensor binary_cross_entropy_backward(context& c, const tensor& x, double target, double scale) {
+  const tensor a = row_major(c, cast(c, x, precision::fp32)), dx = c.make_plain(x.shape());
+  const float *from = a.as<float>(), wanted = static_cast<float>(target);
+  float* to = dx.as<float>();
+  const auto factor = static_cast<float>(scale / static_cast<double>(elements(x.shape())));
+  c.run_kernel([&] {
+    launch(static_cast<std::size_t>(elements(x.shape())), [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+#pragma omp simd
+      for (std::size_t i = begin; i < end; ++i)
+        to[i] = native::math::binary_cross_entropy_gradient(from[i], wanted, factor);
+    });
+  });
+  return cast(c, dx, x.precision());
+}
+
 /// How many rows have their largest score, the first of equal ones, at the target.
 inline std::int64_t count_correct(context& c, const tensor& logits, const indices& target) {
   (void)detail::counted("count_correct", logits.shape(), target);

@@ -4,6 +4,7 @@
 // once, and has no mask.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <comp_native/math/elementwise.hpp>
 #include <comp_native/op/softmax.hpp>
@@ -83,10 +84,12 @@ COMP_HOST_INLINE void log_softmax_gradient_row(const T* dy, const T* y, T* dx, s
 
 enum class softmax_kind : std::uint8_t { full, causal, log };
 
-inline tensor softmax_forward(context& c, softmax_kind kind, const tensor& x) {
+/// lengths: how much of a row each of the first axis has; null: all.
+inline tensor softmax_forward(context& c, softmax_kind kind, const tensor& x, const std::int32_t* lengths = nullptr) {
   const tensor in = row_major(c, computable(c, x)), y = c.make(x.shape(), in.layout());
   const auto width = static_cast<std::size_t>(x.shape().back());
   const std::size_t rows = static_cast<std::size_t>(elements(x.shape())) / width;
+  const std::size_t rows_each = rows / static_cast<std::size_t>(x.shape().front());
   with_operand(in.precision(), [&](auto* storage) {
     using T = std::remove_pointer_t<decltype(storage)>;
     const T* from = in.as<T>();
@@ -99,7 +102,10 @@ inline tensor softmax_forward(context& c, softmax_kind kind, const tensor& x) {
           if (kind == softmax_kind::log) {
             log_softmax_row(row, to + r * width, work.data(), width);
           } else {
-            softmax_row(row, to + r * width, work.data(), kind == softmax_kind::causal ? r % width + 1 : width, width);
+            const std::size_t seen = lengths                        ? static_cast<std::size_t>(lengths[r / rows_each])
+                                     : kind == softmax_kind::causal ? r % width + 1
+                                                                    : width;
+            softmax_row(row, to + r * width, work.data(), seen, width);
           }
         }
       });
@@ -139,6 +145,14 @@ inline tensor softmax(context& c, const tensor& x, bool causal) {
   require_some("softmax", x.shape());
   if (causal) native::require_causal(x.shape());
   return detail::softmax_forward(c, causal ? detail::softmax_kind::causal : detail::softmax_kind::full, x);
+}
+/// lengths (B): of the examples of x (B,...,T); columns from there on count as minus infinity, a row of none is 0.
+inline tensor padded_softmax(context& c, const tensor& x, const indices& lengths) {
+  require_some("softmax", x.shape());
+  const auto all = lengths.values();
+  const auto [least, most] = std::minmax_element(all.begin(), all.end());
+  native::require_lengths(x.shape(), std::ssize(all), all.empty() ? 0 : *least, all.empty() ? 0 : *most);
+  return detail::softmax_forward(c, detail::softmax_kind::full, x, all.data());
 }
 inline tensor softmax_backward(context& c, const tensor& dy, const tensor& y) {
   return detail::softmax_gradient(c, false, dy, y);

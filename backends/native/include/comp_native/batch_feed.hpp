@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 namespace comp::native {
 
@@ -51,8 +52,9 @@ template <CopiesAhead D>
 struct batch_ahead<D> {
   loader_position from;
   std::int64_t size = 0;
-  bool judged = true;
+  std::int64_t judged = 0;
   std::optional<typename D::arriving> values = {}, bytes = {}, tokens = {}, labels = {}, targets = {};
+  token_batch with_segments = {};  // in place of tokens
 };
 
 }  // namespace detail
@@ -141,13 +143,17 @@ class batch_feed {
     or_back_to(from, [&] {
       const host_batch& batch = loader_.next();
       require_known(model_, batch);
-      detail::batch_ahead<D> sent{.from = from, .size = batch.size, .judged = is_judged(batch)};
+      detail::batch_ahead<D> sent{.from = from, .size = batch.size, .judged = judged_of(batch)};
       const auto copy = [&](const auto& all, auto& to) {
         if (!all.empty()) to = device_.copy_ahead(std::span{all});
       };
       copy(batch.values, sent.values);
       copy(batch.bytes, sent.bytes);
-      copy(batch.tokens, sent.tokens);
+      if (model_.reads_segments()) {
+        sent.with_segments = tokens_of(model_, batch);
+      } else {
+        copy(batch.tokens, sent.tokens);
+      }
       copy(batch.labels, sent.labels);
       copy(batch.targets, sent.targets);
       ahead_ = std::move(sent);
@@ -161,6 +167,7 @@ class batch_feed {
       to.tokens = device_.arrived_indices(std::move(*from.tokens), input);
       to.positions = positions(input);
     }
+    if (model_.reads_segments()) upload_tokens(device_, model_, from.with_segments, to);
     if (from.values) to.values = device_.arrived(std::move(*from.values), input);
     if (from.bytes) to.values = device_.arrived(std::move(*from.bytes), input, of_bytes_);
     if (from.targets) to.targets = device_.arrived(std::move(*from.targets), output);
@@ -170,8 +177,12 @@ class batch_feed {
   }
   /// The same for each batch of a size.
   typename D::indices positions(const shape& input) {
-    if (positions_.shape() != input)
-      positions_ = device_.upload(std::span<const std::int32_t>{positions_of(input[0], input[1])}, input);
+    if (positions_.shape() != input) {
+      std::vector<std::int32_t> all(static_cast<std::size_t>(elements(input)));
+      for (std::size_t i = 0; i < all.size(); ++i)
+        all[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(input[1]));
+      positions_ = device_.upload(std::span<const std::int32_t>{all}, input);
+    }
     return positions_;
   }
 

@@ -27,6 +27,7 @@ inline void require_fit(const model& m, const example_layout& layout) {
                  layout.input == input_kind::tokens ? "tokens " : "", text(layout.input_shape));
   const shape& output = m.shape_of(m.output());
   const bool values = m.predicts_values();
+  if (!values && !m.reads_labels()) return;
   const std::int64_t judged = elements(output) / (values ? 1 : output.back());
   require<error>(
       values == (layout.target == input_kind::values) && judged == m.batch() * elements(layout.target_shape),
@@ -35,21 +36,62 @@ inline void require_fit(const model& m, const example_layout& layout) {
       text(layout.target_shape));
 }
 
-/// Throws: `error` for a label or token that the model does not know.
+/// What a model reads of a batch of tokens: examples (T) of tokens, or (2,T) of tokens and their segments.
+struct token_batch {
+  std::vector<std::int32_t> tokens = {}, positions = {};
+  std::vector<std::int32_t> segments = {}, lengths = {};
+  std::vector<float> hidden = {};
+};
+
+/// Segments that are negative are padding, which nothing follows. Throws: `error` where something does.
+inline token_batch tokens_of(const model& m, const host_batch& batch) {
+  const auto length = static_cast<std::size_t>(m.input_shape.back());
+  const std::size_t rows = batch.tokens.size() / length, each = m.reads_segments() ? 2 : 1;
+  token_batch made;
+  for (std::size_t r = 0; r < rows; ++r) {
+    const auto row = std::span{batch.tokens}.subspan(r * length, length);
+    if (r % each == 0) {
+      made.tokens.insert(made.tokens.end(), row.begin(), row.end());
+      for (std::size_t t = 0; t < length; ++t) made.positions.push_back(static_cast<std::int32_t>(t));
+      continue;
+    }
+    const auto end = std::ranges::find_if(row, [](auto segment) { return segment < 0; });
+    require<error>(std::all_of(end, row.end(), [](auto segment) { return segment < 0; }),
+                   "tokens behind padding in example {} of a batch (padding ends a row): check the reader", r / 2);
+    made.lengths.push_back(static_cast<std::int32_t>(end - row.begin()));
+    made.segments.insert(made.segments.end(), row.begin(), end);
+    made.segments.resize(made.lengths.size() * length);
+  }
+  for (const node& n : m.nodes) {
+    if (!std::holds_alternative<op::masked_columns>(n.what)) continue;
+    for (const std::int32_t seen : made.lengths) {
+      for (std::int64_t c = 0; c < n.output[1]; ++c) {
+        made.hidden.resize(made.hidden.size() + static_cast<std::size_t>(seen));
+        made.hidden.resize(made.hidden.size() + length - static_cast<std::size_t>(seen), op::masked_columns::low);
+      }
+    }
+    break;
+  }
+  return made;
+}
+
+/// Throws: `error` for a label, token or segment that the model does not know.
 inline void require_known(const model& m, const host_batch& batch) {
-  const std::int64_t classes = m.predicts_values() ? 0 : m.shape_of(m.output()).back();
+  const std::int64_t classes = m.reads_labels() ? m.shape_of(m.output()).back() : 0;
   const auto below = [&m](std::span<const std::int32_t> all, std::int64_t bound, const char* what) {
     const auto largest = all.empty() ? bound - 1 : std::int64_t{std::ranges::max(all)};
     require<error>(largest < bound, "{} {} in the data (model \"{}\" has {}, from 0): check the reader or the model",
                    what, largest, m.name, bound);
   };
-  if (!m.predicts_values()) below(batch.labels, classes, "label");
+  if (m.reads_labels()) below(batch.labels, classes, "label");
   if (batch.tokens.empty()) return;
-  require<error>(std::ranges::min(batch.tokens) >= 0,
-                 "token {} in the data (tokens are not negative): check the reader", std::ranges::min(batch.tokens));
+  const token_batch of = tokens_of(m, batch);
+  require<error>(std::ranges::min(of.tokens) >= 0, "token {} in the data (tokens are not negative): check the reader",
+                 std::ranges::min(of.tokens));
   for (const node& n : m.nodes) {
     const auto* e = std::get_if<op::embedding>(&n.what);
-    if (e && !e->of_positions) below(batch.tokens, e->rows, "token");
+    if (e && e->of == op::looked_up::tokens) below(of.tokens, e->rows, "token");
+    if (e && e->of == op::looked_up::segments) below(of.segments, e->rows, "segment");
   }
 }
 
@@ -74,28 +116,34 @@ inline std::vector<float> values_of(std::span<const std::uint8_t> bytes, const s
   return values;
 }
 
-/// The place of each token in its row of `context`.
-inline std::vector<std::int32_t> positions_of(std::int64_t rows, std::int64_t context) {
-  std::vector<std::int32_t> positions(static_cast<std::size_t>(rows * context));
-  for (std::size_t i = 0; i < positions.size(); ++i) {
-    positions[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(context));
-  }
-  return positions;
+/// device_batch::judged.
+inline std::int64_t judged_of(const host_batch& batch) {
+  return batch.labels.empty() ? batch.size
+                              : std::ranges::count_if(batch.labels, [](std::int32_t label) { return label >= 0; });
 }
-inline bool is_judged(const host_batch& batch) {
-  return batch.labels.empty() || std::ranges::any_of(batch.labels, [](std::int32_t label) { return label >= 0; });
+
+template <class D>
+void upload_tokens(D& device, const model& m, const token_batch& of, device_batch<D>& to) {
+  const shape each{to.size, m.input_shape.back()};
+  to.tokens = device.upload(std::span<const std::int32_t>{of.tokens}, each);
+  to.positions = device.upload(std::span<const std::int32_t>{of.positions}, each);
+  if (!m.reads_segments()) return;
+  to.segments = device.upload(std::span<const std::int32_t>{of.segments}, each);
+  to.lengths = device.upload(std::span<const std::int32_t>{of.lengths}, {to.size});
+  if (of.hidden.empty()) return;
+  const shape hidden{to.size, std::ssize(of.hidden) / elements(each), each[1]};
+  to.hidden = device.upload(std::span<const float>{of.hidden}, hidden, precision::fp32);
 }
 
 /// of_bytes: what the layout of the data says.
 template <class D>
 device_batch<D> uploaded(D& device, const model& m, const host_batch& batch, std::span<const float> of_bytes = {}) {
   require_known(m, batch);
-  device_batch<D> to{.size = batch.size, .judged = is_judged(batch)};
+  device_batch<D> to{.size = batch.size, .judged = judged_of(batch)};
   shape input = m.input_shape, output = m.shape_of(m.output());
   input[0] = output[0] = batch.size;
-  if (!batch.tokens.empty()) {
-    to.tokens = device.upload(std::span<const std::int32_t>{batch.tokens}, input);
-    to.positions = device.upload(std::span<const std::int32_t>{positions_of(batch.size, input[1])}, input);
+  if (m.input == input_kind::tokens) {
+    upload_tokens(device, m, tokens_of(m, batch), to);
   } else if (batch.bytes.empty()) {
     to.values = device.upload(std::span<const float>{batch.values}, input, precision::fp32);
   } else if constexpr (ReadsBytes<D>) {
@@ -107,7 +155,7 @@ device_batch<D> uploaded(D& device, const model& m, const host_batch& batch, std
   }
   if (m.predicts_values()) {
     to.targets = device.upload(std::span<const float>{batch.targets}, output, precision::fp32);
-  } else {
+  } else if (m.reads_labels()) {
     to.labels = device.upload(std::span<const std::int32_t>{batch.labels}, {std::ssize(batch.labels)});
   }
   return to;

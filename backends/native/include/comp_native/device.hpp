@@ -47,7 +47,15 @@ struct batch_norm_options {
   bool training = true;   // false: normalise by the running statistics
 };
 
-enum class activation : std::uint8_t { relu, gelu, tanh, sigmoid, elu };  // gelu: the erf form, PyTorch's default
+enum class activation : std::uint8_t {
+  relu,
+  gelu,  // the erf form, PyTorch's default
+  tanh,
+  sigmoid,
+  elu,
+  leaky_relu  // with leaky_slope
+};
+inline constexpr float leaky_slope = 0.2F;  // that of GANs and GATs
 
 struct activation_traits {
   std::string_view name = {};         // ATen's
@@ -66,6 +74,8 @@ constexpr activation_traits traits(activation kind) {
       return {"sigmoid", 10, false};
     case activation::elu:
       return {"elu", 10, false};
+    case activation::leaky_relu:
+      return {"leaky_relu", 2, false};
   }
   return {};
 }
@@ -74,7 +84,7 @@ constexpr activation_traits traits(activation kind) {
 /// key = seed, counter = (element / 4, draw); an element is kept where its word >= p * 2^32).
 struct dropout_key {
   std::uint64_t seed = 0;
-  std::uint64_t draw = 0;  // counts the dropouts of a training run
+  std::uint64_t draw = 0;  // counts the operators of a training run that drew numbers
 };
 
 struct sgd_options {
@@ -123,6 +133,7 @@ struct parameter_slots {
 ///   const shape& shape_of(const P&); vector<float> values(const P&), gradient(const P&)
 ///   void set_values(P&, span<const float>)                 row-major
 ///   void zero_gradient(P&)                                 the next backward overwrites instead of adding
+///   void set_trainable(P&, bool)                           false: backwards make none of its gradient
 ///   S snapshot(const P&); void restore(P&, const S&)       S = D::parameter_state: value and optimizer slots, bit for
 ///   bit parameter_slots slots(const P&); void set_slots(P&, const parameter_slots&)   optional: for states in files
 ///   int64 count_not_finite(span<P* const>)                 gradient elements that are NaN or infinite
@@ -146,11 +157,14 @@ struct parameter_slots {
 ///   T split_heads(x (B,T,C), int64 heads) -> (B,H,T,C/H); T merge_heads(x (B,H,T,D)) -> (B,T,H*D)   views where
 ///   possible T bmm(a (...,M,K), b (...,K,N), bool transpose_a, bool transpose_b, double alpha)  transposes mean the
 ///   last two axes T softmax(x, bool causal) over the last axis; causal: x (...,T,T), column > row counts as -inf; T
-///   softmax_backward(dy, y) T log_softmax(x); T log_softmax_backward(dy, y) with_saved cross_entropy(logits (N,V),
-///   const I& target (N), double* loss)     *loss: mean over targets >= 0, in FP32 T cross_entropy_backward(saved,
-///   target, double scale)                         scale: d(objective)/d(loss), in logits' precision void nll_loss(logp
-///   (N,V), target, double* loss); T nll_loss_backward(logp, target, scale) void mse_loss(x, target, double* loss); T
-///   mse_loss_backward(x, target, scale) int64 count_correct(logits (N,V), target) argmax equal to the target
+///   padded_softmax(x (B,...,T), const I& lengths (B)) a column from the example's length on counts as -inf, a row
+///   without any other is 0; T softmax_backward(dy, y) T log_softmax(x); T log_softmax_backward(dy, y) with_saved
+///   cross_entropy(logits (N,V), const I& target (N), double* loss)     *loss: mean over targets >= 0, in FP32 T
+///   cross_entropy_backward(saved, target, double scale)                         scale: d(objective)/d(loss), in
+///   logits' precision void nll_loss(logp (N,V), target, double* loss); T nll_loss_backward(logp, target, scale) void
+///   mse_loss(x, target, double* loss); T mse_loss_backward(x, target, scale) void binary_cross_entropy(logits, double
+///   target, double* loss)  the mean of one target for all; T binary_cross_entropy_backward(logits, target, scale)
+///   int64 count_correct(logits (N,V), target) argmax equal to the target
 /// Along the edges of a graph or another sparse matrix (N,M) with E elements, M = D::sparse_matrix (op/graph.hpp says
 /// what each means)
 ///   M make_sparse(const host_csr&)                         checked before

@@ -7,55 +7,50 @@
 #include <comp_native/network.hpp>
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 namespace comp::native {
 
-/// A handle of gradients that live in the network's parameters.
+/// A handle of gradients that live in the network's parameters, of those that a phase trains.
 template <Device D>
 class gradients {
  public:
   /// `clipped`: their norm will be asked for, so that one pass over them can find it and whether they are finite.
-  gradients(D& device, native::network<D>& network, bool clipped)
-      : device_{&device}, network_{&network}, clipped_{clipped} {}
+  gradients(D& device, native::network<D>& network, std::size_t phase, bool clipped)
+      : device_{&device}, network_{&network}, phase_{phase}, clipped_{clipped} {}
 
   bool unscale(double factor) {
     const bool known_finite = clipped_ && std::isfinite(norm());
-    if (!known_finite && device_->count_not_finite(network_->trainable()) > 0) return false;
+    if (!known_finite && device_->count_not_finite(all()) > 0) return false;
     multiply(factor);
     return true;
   }
   double norm() {
-    if (!norm_) norm_ = device_->gradient_norm(network_->trainable());
+    if (!norm_) norm_ = device_->gradient_norm(all());
     return *norm_;
   }
   void multiply(double factor) {
     if (factor == 1) return;
-    device_->scale_gradients(network_->trainable(), factor);
+    device_->scale_gradients(all(), factor);
     if (norm_) *norm_ *= factor;
   }
   std::vector<std::string> not_finite() {
-    const auto all = network_->trainable();
-    const auto infos = trainable_names();
+    const auto known = network_->names_trained_by(phase_);
     std::vector<std::string> names;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (device_->count_not_finite(all.subspan(i, 1)) > 0) names.push_back(infos[i]);
+    for (std::size_t i = 0; i < all().size(); ++i) {
+      if (device_->count_not_finite(all().subspan(i, 1)) > 0) names.push_back(known[i]);
     }
     return names;
   }
 
  private:
-  std::vector<std::string> trainable_names() const {
-    std::vector<std::string> names;
-    for (const parameter_info& info : network_->model().parameters) {
-      if (info.trainable) names.push_back(info.name);
-    }
-    return names;
-  }
+  std::span<typename D::parameter* const> all() const { return network_->trained_by(phase_); }
 
   D* device_;
   native::network<D>* network_;
+  std::size_t phase_;
   bool clipped_;
   std::optional<double> norm_ = {};
 };

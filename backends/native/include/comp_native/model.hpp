@@ -3,6 +3,7 @@
 // Independent of Device and precision; made by model_builder. Not here: the weights (network.hpp).
 #pragma once
 
+#include <algorithm>
 #include <comp/core/op_graph.hpp>
 #include <comp_native/operation.hpp>
 #include <comp_native/random.hpp>
@@ -41,6 +42,15 @@ struct node {
   shape output = {};
 };
 
+/// A part of a step with losses, of which the mean counts, and an optimizer of its own for what they train. A GAN has
+/// two, most models one. What it reads of an earlier one is detached.
+struct phase {
+  std::string name = {};
+  std::size_t first = 0, last = 0;       // its nodes are [first, last)
+  std::vector<bool> trains = {};         // of each parameter
+  std::vector<std::size_t> losses = {};  // numbers of nodes
+};
+
 enum class input_kind : std::uint8_t { values, tokens };
 
 struct model {
@@ -49,15 +59,20 @@ struct model {
   shape input_shape = {};  // batch first
   std::vector<node> nodes = {};
   std::vector<parameter_info> parameters = {};
+  std::vector<phase> phases = {};  // that all nodes are in, in order
 
   std::int64_t batch() const { return input_shape.front(); }
   const operation& loss() const { return nodes.back().what; }
   /// The number of the node that the loss reads: logits or predictions.
   int output() const { return nodes.back().inputs.front(); }
   bool predicts_values() const { return std::holds_alternative<op::mse_loss>(loss()); }
+  bool reads_labels() const { return native::reads_labels(loss()); }
   /// True for one label for an example: what it got right can be counted.
-  bool classifies() const {
-    return !predicts_values() && shape_of(output()).size() == 2 && input == input_kind::values;
+  bool classifies() const { return reads_labels() && shape_of(output()).size() == 2 && input == input_kind::values; }
+  /// Whether an example is tokens and their segments, (2,T).
+  bool reads_segments() const { return input == input_kind::tokens && input_shape.size() == 3; }
+  bool masks_columns() const {
+    return std::ranges::any_of(nodes, [](const node& n) { return std::holds_alternative<op::masked_columns>(n.what); });
   }
   const shape& shape_of(int value) const {
     return value == model_input ? input_shape : nodes[static_cast<std::size_t>(value)].output;

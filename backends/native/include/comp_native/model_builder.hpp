@@ -5,6 +5,8 @@
 //   const model mlp = net.finish();
 // Parameters start as in PyTorch: weights and biases uniform in +-1/sqrt(fan in) (kaiming_uniform_ with a = sqrt(5)),
 // norms at one and zero, embeddings N(0,1); `normal_weights` changes that.
+// "judge.linear@fake" is "judge.linear" once more, with its parameters. Several losses, each with an optimizer of its
+// own: `end_phase`.
 #pragma once
 
 #include <cmath>
@@ -49,6 +51,7 @@ class value {
   value elu(std::string name) const { return activate(std::move(name), activation::elu); }
   value tanh(std::string name) const { return activate(std::move(name), activation::tanh); }
   value sigmoid(std::string name) const { return activate(std::move(name), activation::sigmoid); }
+  value leaky_relu(std::string name) const { return activate(std::move(name), activation::leaky_relu); }
   value dropout(std::string name, double p) const { return then(std::move(name), op::dropout{p}); }
   value max_pool2d(std::string name, pool2d_options o = {}) const { return then(std::move(name), op::max_pool2d{o}); }
   value avg_pool2d(std::string name, pool2d_options o = {}) const { return then(std::move(name), op::avg_pool2d{o}); }
@@ -56,10 +59,13 @@ class value {
     return then(std::move(name), op::adaptive_avg_pool2d{size});
   }
   value flatten(std::string name) const { return then(std::move(name), op::flatten{}); }
+  value detach(std::string name) const { return then(std::move(name), op::detach{}); }
+  value masked_columns(std::string name) const { return then(std::move(name), op::masked_columns{}); }
   value add(std::string name, value other) const { return then(std::move(name), op::add{}, {other}); }
   value mul(std::string name, value other) const { return then(std::move(name), op::mul{}, {other}); }
-  /// Tokens (B,T) -> (B,T,width); with `of_positions` the rows of 0 .. T-1 instead of the tokens'.
-  value embedding(std::string name, std::int64_t rows, std::int64_t width, bool of_positions = false) const;
+  /// Tokens (B,T), or with segments (B,2,T) -> (B,T,width).
+  value embedding(std::string name, std::int64_t rows, std::int64_t width,
+                  op::looked_up of = op::looked_up::tokens) const;
   value bmm(std::string name, value other, op::bmm o = {}) const { return then(std::move(name), o, {other}); }
   /// Queries (B,T,C) and keys (B,T,C) -> (B,heads,T,T), scaled by 1/sqrt(C/heads).
   value attention_scores(std::string name, value keys, std::int64_t heads) const;
@@ -67,7 +73,7 @@ class value {
   value attention_context(std::string name, value values, std::int64_t heads) const {
     return then(std::move(name), op::bmm{.heads_b = heads, .merge = true}, {values});
   }
-  value softmax(std::string name, bool causal = false) const { return then(std::move(name), op::softmax{causal}); }
+  value softmax(std::string name, op::softmax_mask mask = {}) const { return then(std::move(name), op::softmax{mask}); }
   value log_softmax(std::string name) const { return then(std::move(name), op::log_softmax{}); }
   /// Of a graph or another sparse matrix, what op/graph.hpp says of each. Here: (1,E), the values of `matrix` (N,K),
   /// by a weight (K,units) -> (N,units).
@@ -82,6 +88,9 @@ class value {
   value cross_entropy_loss(std::string name) const { return then(std::move(name), op::cross_entropy_loss{}); }
   value nll_loss(std::string name) const { return then(std::move(name), op::nll_loss{}); }
   value mse_loss(std::string name) const { return then(std::move(name), op::mse_loss{}); }
+  value binary_cross_entropy_loss(std::string name, double target) const {
+    return then(std::move(name), op::binary_cross_entropy_loss{target});
+  }
   const native::shape& shape() const;
 
  private:
@@ -107,6 +116,10 @@ class model_builder {
   model_builder& operator=(const model_builder&) = delete;
 
   value input() { return {this, model_input}; }
+  /// (B,width) of N(0,1), drawn anew for each step.
+  value noise(std::string name, std::int64_t width) {
+    return append(std::move(name), op::noise{made_.batch(), width}, {}, {});
+  }
 
   /// From here on weights start as N(0, deviation) and biases at zero.
   void normal_weights(double deviation) { deviation_ = deviation; }
@@ -121,33 +134,91 @@ class model_builder {
     return std::make_shared<const host_csr>(std::move(from));
   }
 
-  /// Throws: `model_error` for a model whose last operator is no loss, or that has a loss before it.
+  /// Ends a phase of a step: its losses train the parameters whose names begin with the scope `trains`.
+  /// Throws: `model_error` where it does not end with a loss, trains nothing, or reads an earlier phase's operator that
+  /// is not detached.
+  void end_phase(std::string name, const std::string& trains) {
+    phase ended = phase_of_the_rest(std::move(name));
+    for (const parameter_info& p : made_.parameters) ended.trains.push_back(p.name.starts_with(trains + "."));
+    require_phase(ended, trains);
+    made_.phases.push_back(std::move(ended));
+  }
+
+  /// Throws: `model_error` for a model whose last operator is no loss, or that has a loss before it, where it has no
+  /// phases.
   model finish() const {
     const auto losses = std::ranges::count_if(made_.nodes, [](const node& n) { return is_loss(n.what); });
-    require<model_error>(losses == 1 && is_loss(made_.nodes.back().what),
-                         "model \"{}\" has {} losses (exactly one, as the last operator): end it with one", made_.name,
-                         losses);
-    return made_;
+    require<model_error>(
+        (losses == 1 || !made_.phases.empty()) && !made_.nodes.empty() && is_loss(made_.nodes.back().what),
+        "model \"{}\" has {} losses (exactly one, as the last operator): end it with one", made_.name, losses);
+    model whole = made_;
+    if (whole.phases.empty()) whole.phases.push_back(phase_of_the_rest(""));
+    require<model_error>(
+        whole.phases.back().last == whole.nodes.size(),
+        "model \"{}\" has operators behind its last phase (nothing trains them): end_phase() after them", whole.name);
+    for (phase& p : whole.phases) p.trains.resize(whole.parameters.size(), made_.phases.empty());
+    return whole;
   }
 
  private:
   friend class value;
 
+  phase phase_of_the_rest(std::string name) const {
+    phase rest{.name = std::move(name),
+               .first = made_.phases.empty() ? 0 : made_.phases.back().last,
+               .last = made_.nodes.size()};
+    for (std::size_t i = rest.first; i < rest.last; ++i) {
+      if (is_loss(made_.nodes[i].what)) rest.losses.push_back(i);
+    }
+    return rest;
+  }
+  void require_phase(const phase& p, const std::string& trains) const {
+    require<model_error>(!p.losses.empty() && p.losses.back() + 1 == p.last,
+                         "phase \"{}\" of model \"{}\" ends with no loss (it trains by its losses): end it with one",
+                         p.name, made_.name);
+    require<model_error>(std::ranges::find(p.trains, true) != p.trains.end(),
+                         "phase \"{}\" of model \"{}\" trains \"{}\" (no parameter is called so): name a scope of it",
+                         p.name, made_.name, trains);
+    for (std::size_t i = p.first; i < p.last; ++i) {
+      const node& n = made_.nodes[i];
+      const bool inside = std::ranges::all_of(
+          n.inputs, [&](int from) { return from == model_input || static_cast<std::size_t>(from) >= p.first; });
+      require<model_error>(inside || std::holds_alternative<op::detach>(n.what),
+                           "\"{}\" of phase \"{}\" reads an operator of an earlier one (whose gradients are done): "
+                           "detach() it",
+                           n.name, p.name);
+    }
+  }
+
+  /// Parameters are those of an operator of the same name, what is behind an @ left out, where there is one before.
   value append(std::string name, operation what, std::vector<int> inputs, std::vector<parameter_info> parameters) {
     require<model_error>(std::ranges::none_of(made_.nodes, [&](const node& n) { return n.name == name; }),
                          "two operators are called \"{}\" (names tell them apart in plans): rename one", name);
     const bool tokens = made_.input == input_kind::tokens && std::ranges::count(inputs, model_input) > 0;
     require<model_error>(!tokens || std::holds_alternative<op::embedding>(what),
                          "\"{}\" reads tokens (only an embedding can): put one before it", name);
+    const auto* masks = std::get_if<op::softmax>(&what);
+    const bool padded =
+        (masks && masks->mask == op::softmax_mask::padding) || std::holds_alternative<op::masked_columns>(what);
+    require<model_error>(!padded || made_.reads_segments(),
+                         "\"{}\" hides padding (which negative segments tell of): read tokens and segments, (B,2,T)",
+                         name);
     std::vector<shape> shapes;
     for (const int input : inputs) shapes.push_back(made_.shape_of(input));
     node next{.name = std::move(name), .what = what, .inputs = std::move(inputs)};
     next.output = output_shape(next.name, what, shapes);
     for (parameter_info& p : parameters) {
-      next.parameters.push_back(made_.parameters.size());
-      p.name = next.name + "." + p.name;
+      p.name = next.name.substr(0, next.name.find('@')) + "." + p.name;
       p.decays = decays_;
-      made_.parameters.push_back(std::move(p));
+      const auto known = std::ranges::find(made_.parameters, p.name, &parameter_info::name);
+      next.parameters.push_back(static_cast<std::size_t>(known - made_.parameters.begin()));
+      if (known == made_.parameters.end()) {
+        made_.parameters.push_back(std::move(p));
+      } else {
+        require<model_error>(known->shape == p.shape,
+                             "\"{}\" has \"{}\" of {} (the operator before it has {}): give it another name", next.name,
+                             p.name, text(p.shape), text(known->shape));
+      }
     }
     made_.nodes.push_back(std::move(next));
     return {this, static_cast<int>(made_.nodes.size()) - 1};
@@ -220,11 +291,11 @@ inline value value::layer_norm(std::string name, op::layer_norm options) const {
   return then(std::move(name), options, {}, model_builder::scale_and_shift(shape().back()));
 }
 
-inline value value::embedding(std::string name, std::int64_t rows, std::int64_t width, bool of_positions) const {
+inline value value::embedding(std::string name, std::int64_t rows, std::int64_t width, op::looked_up of) const {
   require<model_error>(number_ == model_input && net_->made_.input == input_kind::tokens,
                        "\"{}\" does not read the model's input (an embedding reads tokens): begin with it", name);
   const initial start{initial::kind::normal, net_->deviation_.value_or(1)};
-  return then(std::move(name), op::embedding{rows, width, of_positions}, {},
+  return then(std::move(name), op::embedding{rows, width, of}, {},
               {{.name = "weight", .shape = {rows, width}, .initial = start}});
 }
 

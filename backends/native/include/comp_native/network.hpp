@@ -31,17 +31,19 @@ class network {
 
   /// Makes the parameters; the same seed gives the same values on every Device.
   network(D& device, native::model m, std::uint64_t seed)
-      : device_{device}, model_{std::move(m)}, graph_{graph_of(model_)}, dropout_seed_{mix_seed(seed, ~0ULL)} {
+      : device_{device},
+        model_{std::move(m)},
+        graph_{graph_of(model_)},
+        seed_{mix_seed(seed, ~0ULL)},
+        evaluation_seed_{mix_seed(seed, ~1ULL)} {
     parameters_.reserve(model_.parameters.size());
     for (std::size_t i = 0; i < model_.parameters.size(); ++i) {
       const parameter_info& info = model_.parameters[i];
       parameters_.push_back(device_.make_parameter(initial_values(info, seed, i), info.shape, info.trainable));
       all_.push_back(&parameters_.back());
-      if (!info.trainable) continue;
-      trainable_.push_back(&parameters_.back());
-      (info.decays ? decaying_ : not_decaying_).push_back(&parameters_.back());
+      if (info.trainable) trainable_.push_back(&parameters_.back());
     }
-    for (const node& n : model_.nodes) prepare(n);
+    for (const phase& p : model_.phases) prepare(p);
     times_.resize(model_.nodes.size());
     set_precision(plan{graph_.size()});
   }
@@ -51,16 +53,29 @@ class network {
   const op_graph& graph() const { return graph_; }
   const native::model& model() const { return model_; }
   std::span<parameter* const> trainable() const { return trainable_; }
+  /// Those that a phase moves, and their names.
+  std::span<parameter* const> trained_by(std::size_t phase) const { return trained_[phase].parameters; }
+  std::span<const std::string> names_trained_by(std::size_t phase) const { return trained_[phase].names; }
   /// Those of them that weight decay is for, and the others.
-  std::span<parameter* const> decaying() const { return decaying_; }
-  std::span<parameter* const> not_decaying() const { return not_decaying_; }
+  std::span<parameter* const> decaying(std::size_t phase) const { return trained_[phase].decaying; }
+  std::span<parameter* const> not_decaying(std::size_t phase) const { return trained_[phase].not_decaying; }
+  /// Of node `i`: those that its phase moves.
+  std::vector<parameter*> trained_in(std::size_t i) {
+    std::vector<parameter*> all;
+    for (const std::size_t p : model_.nodes[i].parameters) {
+      if (trains(phase_of(i), p)) all.push_back(&parameters_[p]);
+    }
+    return all;
+  }
+  /// Whether the gradient of a value is wanted; value 0 is the model's input, value i + 1 the output of node i.
+  bool needs_gradient(std::size_t value) const { return needs_gradient_[value]; }
   std::span<parameter* const> all() const { return all_; }
   /// The sparse matrix of node `i` on the Device; null where it has none.
   const typename D::sparse_matrix* matrix(std::size_t i) const { return matrices_[i].get(); }
   std::span<parameter> parameters() { return parameters_; }
   std::span<const parameter> parameters() const { return parameters_; }
 
-  /// Dropouts drawn so far: with the seed, the whole state of the network's random numbers.
+  /// Draws of random numbers so far: with the seed, the whole state of the network's random numbers.
   std::uint64_t draws() const { return draws_; }
   void set_draws(std::uint64_t draws) { draws_ = draws; }
 
@@ -73,38 +88,66 @@ class network {
   }
   const plan& precisions() const { return plan_; }
 
-  /// Trains: batch statistics, dropout, everything kept that backward() reads. Returns: the mean loss of the batch.
-  double forward(const device_batch<D>& batch) {
-    double loss = 0;
-    run(batch, true, loss);
-    return loss;
+  /// Trains: batch statistics, dropout, everything kept that backward() reads. Phases follow one another, each one's
+  /// backward before the next one's forward. Returns: the phase's loss, the mean of the batch.
+  double forward(const device_batch<D>& batch, std::size_t phase = 0) {
+    std::vector<double> losses(losses_of(phase));
+    forward(batch, phase, losses);
+    return mean_of(losses);
   }
-  /// The same; the Device writes the loss, at once or, where losses are deferred, when the step ends.
-  void forward(const device_batch<D>& batch, double& loss) { run(batch, true, loss); }
+  /// The same; the Device writes each of the phase's losses, at once or, where losses are deferred, when the step ends.
+  void forward(const device_batch<D>& batch, std::size_t phase, std::span<double> losses) {
+    if (phase == 0) begin(batch);
+    run(batch, phase, true, 0, losses);
+  }
+  std::size_t losses_of(std::size_t phase) const { return model_.phases[phase].losses.size(); }
+  static double mean_of(std::span<const double> losses) {
+    double sum = 0;
+    for (const double loss : losses) sum += loss;
+    return sum / static_cast<double>(losses.size());
+  }
 
-  /// Adds d(scale * loss)/d(parameter) to every parameter; follows a forward of the same batch.
-  void backward(const device_batch<D>& batch, double scale = 1) {
-    require<error>(!memories_.back().kept.empty(),
+  /// Adds d(scale * loss)/d(parameter) to every parameter that the phase trains; follows its forward of the same batch.
+  void backward(const device_batch<D>& batch, double scale = 1, std::size_t phase = 0) {
+    const native::phase& of = model_.phases[phase];
+    require<error>(!memories_[of.last - 1].kept.empty(),
                    "backward of \"{}\" without a forward ({} operators have kept nothing): "
                    "call forward() before each backward()",
-                   model_.name, memories_.size());
+                   model_.name, of.last - of.first);
+    const frozen others{device_, trained_[phase].frozen};
     incoming_.assign(model_.nodes.size() + 1, {});
-    for (std::size_t i = model_.nodes.size(); i-- > 0;) backward_of(i, batch, scale);
+    for (std::size_t i = of.last; i-- > of.first;) {
+      backward_of(i, batch, scale / static_cast<double>(of.losses.size()));
+    }
   }
-  void zero_gradients() {
-    for (parameter* p : trainable_) device_.zero_gradient(*p);
+  void zero_gradients(std::size_t phase = 0) {
+    for (parameter* p : trained_[phase].parameters) device_.zero_gradient(*p);
   }
 
   struct evaluation {
-    double loss = 0;           // mean over the batch
-    std::int64_t correct = 0;  // labels that are the largest output; 0 for a model that predicts values
+    double loss = 0;                               // mean over the batch; the sum of the phases'
+    std::int64_t correct = 0;                      // labels that are the largest output; 0 for a model without labels
+    std::vector<std::vector<float>> outputs = {};  // of the operators that were asked for
   };
-  /// Without dropout, by the running statistics, keeping nothing.
-  evaluation evaluate(const device_batch<D>& batch) {
-    evaluation result;
-    run(batch, false, result.loss);
-    if (!model_.predicts_values()) result.correct = device_.count_correct(as_rows(output_), batch.labels);
-    output_ = {};
+  /// Without dropout, by the running statistics, keeping nothing. `number` tells batches apart: noise is that of the
+  /// number. `wanted`: nodes whose outputs are to be seen.
+  evaluation evaluate(const device_batch<D>& batch, std::uint64_t number = 0,
+                      std::span<const std::size_t> wanted = {}) {
+    evaluation result{.outputs = std::vector<std::vector<float>>(wanted.size())};
+    begin(batch);
+    const auto keep = [&](std::size_t i, const tensor& y) {
+      for (std::size_t k = 0; k < wanted.size(); ++k) {
+        if (wanted[k] == i) result.outputs[k] = device_.download(y);
+      }
+      if (model_.reads_labels() && static_cast<int>(i) == model_.output()) {
+        result.correct = device_.count_correct(as_rows(y), batch.labels);
+      }
+    };
+    for (std::size_t p = 0; p < model_.phases.size(); ++p) {
+      std::vector<double> losses(losses_of(p));
+      run(batch, p, false, number, losses, keep);
+      result.loss += mean_of(losses);
+    }
     return result;
   }
 
@@ -121,19 +164,65 @@ class network {
     values_.assign(model_.nodes.size() + 1, {});
     memories_.assign(model_.nodes.size(), {});
     incoming_.clear();
-    output_ = {};
   }
 
  private:
-  void prepare(const node& n) {
+  struct trained {
+    std::vector<parameter*> parameters = {}, decaying = {}, not_decaying = {};
+    std::vector<parameter*> frozen = {};  // that others train, of its operators
+    std::vector<std::string> names = {};
+  };
+  /// Parameters that are left alone while it lives.
+  class frozen {
+   public:
+    frozen(D& device, std::span<parameter* const> all) : device_{device}, all_{all} { set(false); }
+    frozen(const frozen&) = delete;
+    frozen& operator=(const frozen&) = delete;
+    ~frozen() { set(true); }
+
+   private:
+    void set(bool on) {
+      for (parameter* p : all_) device_.set_trainable(*p, on);
+    }
+    D& device_;
+    std::span<parameter* const> all_;
+  };
+
+  bool trains(std::size_t phase, std::size_t parameter) const {
+    return model_.parameters[parameter].trainable && model_.phases[phase].trains[parameter];
+  }
+  std::size_t phase_of(std::size_t node) const {
+    std::size_t phase = 0;
+    while (node >= model_.phases[phase].last) ++phase;
+    return phase;
+  }
+  void prepare(const phase& of) {
+    const std::size_t phase = trained_.size();
+    trained& mine = trained_.emplace_back();
+    std::vector<bool> used(model_.parameters.size());
+    for (std::size_t i = of.first; i < of.last; ++i) {
+      for (const std::size_t p : model_.nodes[i].parameters) used[p] = true;
+      prepare(model_.nodes[i], phase);
+    }
+    for (std::size_t p = 0; p < used.size(); ++p) {
+      if (trains(phase, p)) {
+        mine.parameters.push_back(&parameters_[p]);
+        (model_.parameters[p].decays ? mine.decaying : mine.not_decaying).push_back(&parameters_[p]);
+        mine.names.push_back(model_.parameters[p].name);
+      } else if (used[p] && model_.parameters[p].trainable) {
+        mine.frozen.push_back(&parameters_[p]);
+      }
+    }
+  }
+  void prepare(const node& n, std::size_t phase) {
     std::vector<parameter*> mine;
     bool gradient = false;
     for (const std::size_t p : n.parameters) {
       mine.push_back(&parameters_[p]);
-      gradient = gradient || model_.parameters[p].trainable;
+      gradient = gradient || trains(phase, p);
     }
     for (const int input : n.inputs) gradient = gradient || needs_gradient_[slot(input)];
-    needs_gradient_.push_back(gradient);
+    needs_gradient_.push_back(gradient && !std::holds_alternative<op::detach>(n.what));
     operands_.push_back(std::move(mine));
     matrices_.push_back(on_device(matrix_of(n.what)));
   }
@@ -156,13 +245,26 @@ class network {
     return copies.back();
   }
 
-  void run(const device_batch<D>& batch, bool training, double& loss) {
+  void begin(const device_batch<D>& batch) {
     forget();
     if (model_.input == input_kind::values) values_[slot(model_input)] = {batch.values};
-    for (std::size_t i = 0; i < model_.nodes.size(); ++i) forward_of(i, batch, training, loss);
+  }
+  /// `number`: of an evaluation's batch. seen(i, output of node i).
+  template <class Seen>
+  void run(const device_batch<D>& batch, std::size_t phase, bool training, std::uint64_t number,
+           std::span<double> losses, Seen seen) {
+    const native::phase& of = model_.phases[phase];
+    double unused = 0, *loss = losses.data();
+    for (std::size_t i = of.first; i < of.last; ++i) {
+      seen(i, forward_of(i, batch, training, number, is_loss(model_.nodes[i].what) ? *loss++ : unused));
+    }
+  }
+  void run(const device_batch<D>& batch, std::size_t phase, bool training, std::uint64_t number,
+           std::span<double> losses) {
+    run(batch, phase, training, number, losses, [](std::size_t, const tensor&) {});
   }
 
-  void forward_of(std::size_t i, const device_batch<D>& batch, bool training, double& loss) {
+  tensor forward_of(std::size_t i, const device_batch<D>& batch, bool training, std::uint64_t number, double& loss) {
     const node& n = model_.nodes[i];
     const bool reads_tokens = std::holds_alternative<op::embedding>(n.what);
     std::vector<tensor> x;
@@ -171,15 +273,14 @@ class network {
     }
     memory<D> left;
     if (!x.empty()) left.input_shape = x[0].shape();
-    if (const auto* drop = std::get_if<op::dropout>(&n.what); drop && drop->p > 0 && training) {
-      left.key = {dropout_seed_, draws_++};
-    }
+    if (native::draws(n.what))
+      left.key = training ? dropout_key{seed_, draws_++} : dropout_key{evaluation_seed_, number};
     const forward_call<D> call{{device_, batch, operands_[i], flow_.of[i], left, matrix(i)}, x, training, loss};
     tensor y = timed(times_[i].forward, [&] { return native::forward(n.what, call); });
     for (const last_read& dead : flow_.dead[i]) release(dead);
     if (training && needs_gradient_[i + 1]) memories_[i] = std::move(left);
-    if (!training && static_cast<int>(i) == model_.output()) output_ = y;
-    if (!graph_.consumers(i).empty()) values_[i + 1] = {std::move(y)};
+    if (!graph_.consumers(i).empty()) values_[i + 1] = {y};
+    return y;
   }
 
   void release(const last_read& dead) {
@@ -192,7 +293,7 @@ class network {
     const bool wanted = needs_gradient_[i + 1] && (is_loss(n.what) || !incoming.empty());
     if (wanted) {
       const tensor dy = incoming.empty() ? tensor{} : combined(std::exchange(incoming, {}), flow_.of[i]);
-      const std::array<bool, 2> need{needs_gradient_[slot(n.inputs[0])],
+      const std::array<bool, 2> need{!n.inputs.empty() && needs_gradient_[slot(n.inputs[0])],
                                      n.inputs.size() > 1 && needs_gradient_[slot(n.inputs[1])]};
       const backward_call<D> call{
           {device_, batch, operands_[i], flow_.of[i], memories_[i], matrix(i)}, dy, need, scale};
@@ -241,15 +342,15 @@ class network {
   plan plan_;
   precision_flow flow_;
   std::vector<parameter> parameters_;
-  std::vector<parameter*> trainable_, decaying_, not_decaying_, all_;
+  std::vector<parameter*> trainable_, all_;
+  std::vector<trained> trained_;                                            // of each phase
   std::vector<std::vector<parameter*>> operands_;                           // of each node
   std::vector<std::shared_ptr<const typename D::sparse_matrix>> matrices_;  // of each node
   std::vector<bool> needs_gradient_{false};                                 // of each value
   std::vector<std::vector<tensor>> values_;  // copies of each value, one for each precision it is read in
   std::vector<memory<D>> memories_;
   std::vector<std::vector<tensor>> incoming_;  // gradients of each value, by reader
-  tensor output_;
-  std::uint64_t dropout_seed_;
+  std::uint64_t seed_, evaluation_seed_;
   std::uint64_t draws_ = 0;
   bool measuring_ = false;
   std::vector<op_time> times_;

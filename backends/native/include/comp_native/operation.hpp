@@ -21,8 +21,9 @@ namespace comp::native {
 using operation =
     std::variant<op::linear, op::conv2d, op::batch_norm, op::layer_norm, op::activate, op::dropout, op::max_pool2d,
                  op::avg_pool2d, op::adaptive_avg_pool2d, op::flatten, op::add, op::mul, op::embedding, op::bmm,
-                 op::softmax, op::log_softmax, op::cross_entropy_loss, op::nll_loss, op::mse_loss, op::sparse_linear,
-                 op::spmm, op::edge_scores, op::edge_softmax, op::weighted_sum>;
+                 op::softmax, op::log_softmax, op::cross_entropy_loss, op::nll_loss, op::mse_loss,
+                 op::binary_cross_entropy_loss, op::masked_columns, op::noise, op::detach, op::sparse_linear, op::spmm,
+                 op::edge_scores, op::edge_softmax, op::weighted_sum>;
 
 /// A model whose operators do not fit together.
 struct model_error : error {
@@ -37,6 +38,23 @@ constexpr bool is_loss(const operation& what) {
   return std::visit(
       []<class O>(const O&) {
         return requires { O::is_loss; };
+      },
+      what);
+}
+/// A loss over the batch's labels.
+constexpr bool reads_labels(const operation& what) {
+  return std::visit(
+      []<class O>(const O&) {
+        return requires { O::reads_labels; };
+      },
+      what);
+}
+/// Whether each forward of it takes random numbers of its own.
+constexpr bool draws(const operation& what) {
+  return std::visit(
+      []<class O>(const O& o) {
+        if constexpr (requires { o.draws(); }) return o.draws();
+        return false;
       },
       what);
 }

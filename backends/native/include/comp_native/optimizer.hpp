@@ -90,14 +90,14 @@ void update(D& device, std::span<typename D::parameter* const> parameters, optim
   }
 }
 
-/// The same of a network, whose parameters need not all decay.
+/// The same of what a phase of a network trains, which need not all decay.
 template <class D, class Network>
-requires requires(const Network& n) { n.not_decaying(); }
-void update(D& device, const Network& network, optimizer o, const schedule& over, std::int64_t step) {
-  if (!network.decaying().empty()) update(device, network.decaying(), o, over, step);
-  if (network.not_decaying().empty()) return;
+void update(D& device, const Network& network, std::size_t phase, optimizer o, const schedule& over,
+            std::int64_t step) {
+  if (!network.decaying(phase).empty()) update(device, network.decaying(phase), o, over, step);
+  if (network.not_decaying(phase).empty()) return;
   std::visit([](auto& s) { s.weight_decay = 0; }, o);
-  update(device, network.not_decaying(), o, over, step);
+  update(device, network.not_decaying(phase), o, over, step);
 }
 
 }  // namespace comp::native

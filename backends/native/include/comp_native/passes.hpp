@@ -55,10 +55,10 @@ class passes {
  public:
   passes(D& device, native::network<D>& network) : device_{device}, network_{network} {}
 
-  /// loss: where the Device writes it, now or when a step ends.
-  void plain(const device_batch<D>& batch, double scale, double& loss) {
-    network_.forward(batch, loss);
-    network_.backward(batch, scale);
+  /// losses: of the phase, where the Device writes them, now or when a step ends.
+  void plain(const device_batch<D>& batch, double scale, std::span<double> losses, std::size_t phase = 0) {
+    network_.forward(batch, phase, losses);
+    network_.backward(batch, scale, phase);
   }
 
  protected:
@@ -75,14 +75,15 @@ class captured_passes : public passes<D> {
   using passes<D>::passes;
   using passes<D>::plain;
 
-  void run(const device_batch<D>& batch, micro_batch which, double scale, double& loss) {
+  /// Requires: a model of one phase, and so of one loss.
+  void run(const device_batch<D>& batch, micro_batch which, double scale, std::span<double> loss) {
     const auto at = static_cast<std::size_t>(which);
     if (!refused_.empty() || !whole(batch) || !std::exchange(warm_[at], true)) return plain(batch, scale, loss);
     if (std::exchange(scale_, scale) != scale) works_ = {};
     fill(batch);
     try {
       if (!works_[at] || !device_.usable(*works_[at])) works_[at] = captured(scale);
-      device_.replay(*works_[at], network_.draws(), &loss);
+      device_.replay(*works_[at], network_.draws(), loss.data());
       network_.set_draws(network_.draws() + draws_);
     } catch (const capture_refused& e) {
       refused_ = e.what();
@@ -107,17 +108,26 @@ class captured_passes : public passes<D> {
   using passes<D>::network_;
 
   /// One of the model's size, with something to be judged by: a Device refuses others in words.
-  bool whole(const device_batch<D>& batch) const { return batch.judged && batch.size == network_.model().batch(); }
+  bool whole(const device_batch<D>& batch) const { return batch.judged > 0 && batch.size == network_.model().batch(); }
   void fill(const device_batch<D>& batch) {
     if (!batch_) {
       batch_ = batch;
       return;
     }
-    const bool tokens = network_.model().input == input_kind::tokens, values = network_.model().predicts_values();
-    if (tokens) device_.refill(batch_->tokens, batch.tokens);  // positions are always the same
-    if (!tokens) device_.refill(batch_->values, batch.values);
-    if (!values) device_.refill(batch_->labels, batch.labels);
-    if (values) device_.refill(batch_->targets, batch.targets);
+    const native::model& m = network_.model();
+    if (m.input == input_kind::tokens) {
+      device_.refill(batch_->tokens, batch.tokens);  // positions are always the same
+      if (m.reads_segments()) device_.refill(batch_->segments, batch.segments);
+      if (m.reads_segments()) device_.refill(batch_->lengths, batch.lengths);
+      if (m.masks_columns()) device_.refill(batch_->hidden, batch.hidden);
+    } else {
+      device_.refill(batch_->values, batch.values);
+    }
+    if (m.predicts_values()) {
+      device_.refill(batch_->targets, batch.targets);
+    } else if (m.reads_labels()) {
+      device_.refill(batch_->labels, batch.labels);
+    }
   }
   typename D::captured_work captured(double scale) {
     network_.forget();  // what is left of the last step is not part of this one
@@ -125,7 +135,7 @@ class captured_passes : public passes<D> {
     double unread = 0;
     try {
       auto work = device_.capture(network_.all(), before, [&] {
-        plain(*batch_, scale, unread);
+        plain(*batch_, scale, {&unread, 1});
         network_.forget();
       });
       draws_ = network_.draws() - before;

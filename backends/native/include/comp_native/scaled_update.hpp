@@ -43,52 +43,66 @@ struct seen_gradients {
   std::vector<std::string> not_finite() { return inside.not_finite(); }
 };
 
+/// All that it carries from step to step.
+struct update_state {
+  std::int64_t taken = 0;  // steps that moved the weights
+  scaling::state scale = {};
+  friend bool operator==(const update_state&, const update_state&) = default;
+};
+
+/// Of one phase of a step: an optimizer, its steps and the scale of its losses.
 template <Device D>
 class scaled_update {
  public:
-  explicit scaled_update(const training& chosen)
-      : scaler_{chosen.scaling}, plain_{unscaled(chosen.scaling)}, dynamic_{chosen.scaling.dynamic} {}
+  scaled_update(const training& chosen, const model& of, std::size_t phase)
+      : phase_{phase},
+        optimizer_{optimizer_of(chosen, of.phases[phase].name)},
+        scaler_{chosen.scaling},
+        plain_{unscaled(chosen.scaling)},
+        dynamic_{chosen.scaling.dynamic} {}
 
   /// Whether losses are scaled from now on: the plan has FP16.
   void scale(bool on) { scaled_ = on; }
-  const scaling::state& state() const { return scaler_.now(); }
-  void load(const scaling::state& from) { scaler_.load(from); }
+  update_state state() const { return {taken_, scaler_.now()}; }
+  void load(const update_state& from) {
+    taken_ = from.taken;
+    scaler_.load(from.scale);
+  }
+  /// Steps that moved the weights.
+  std::int64_t taken() const { return taken_; }
 
   /// Begins a step. Returns: what says how losses are scaled, and counts the backwards.
   scaling::grad_scaler& begin() {
     now().give_up();
     return now();
   }
-  /// Ends a step. `taken` counts those that moved the weights.
-  update_report operator()(D& device, network<D>& network, const training& chosen, std::int64_t& taken) {
-    auto step = now().unscale(gradients<D>{device, network, chosen.clip_norm > 0});
+  /// Ends a step.
+  update_report operator()(D& device, network<D>& network, const training& chosen) {
+    auto step = now().unscale(gradients<D>{device, network, phase_, chosen.clip_norm > 0});
     if (chosen.clip_norm > 0) step.clip_norm(chosen.clip_norm);
-    return told(std::move(step).apply([&] { update(device, network, chosen.optimizer, chosen.schedule, taken++); }),
-                taken);
+    return told(std::move(step).apply([&] { update(device, network, phase_, optimizer_, chosen.schedule, taken_++); }));
   }
 
   /// The same in two halves, on a Device that defers. First the update is given, unseen, and waited for.
-  step_seen give(D& device, network<D>& network, const training& chosen, std::int64_t taken,
-                 double unscale_factor) requires Defers<D> {
-    device.guard_update(network.trainable(), {unscale_factor, chosen.clip_norm});
-    update(device, network, chosen.optimizer, chosen.schedule, taken);
+  step_seen give(D& device, network<D>& network, const training& chosen, double unscale_factor) requires Defers<D> {
+    device.guard_update(network.trained_by(phase_), {unscale_factor, chosen.clip_norm});
+    update(device, network, phase_, optimizer_, chosen.schedule, taken_);
     return device.end_step();
   }
   /// Then the scaler is told of what the Device did. Requires: every loss was finite.
-  update_report judge(const step_seen& seen, D& device, network<D>& network, const training& chosen,
-                      std::int64_t& taken) {
-    auto step = now().unscale(seen_gradients<D>{{device, network, false}, seen});
+  update_report judge(const step_seen& seen, D& device, network<D>& network, const training& chosen) {
+    auto step = now().unscale(seen_gradients<D>{{device, network, phase_, false}, seen});
     if (chosen.clip_norm > 0) step.clip_norm(chosen.clip_norm);
-    return told(std::move(step).apply([&] { ++taken; }), taken);
+    return told(std::move(step).apply([&] { ++taken_; }));
   }
 
  private:
-  update_report told(const scaling::step_report& report, std::int64_t taken) const {
+  update_report told(const scaling::step_report& report) const {
     if (!report.skipped) return {};
     if (scaled_ && (report.diagnosis.empty() || !dynamic_)) return {.skipped = true};
     return {.not_finite = fmt::format(
                 "gradients of {} not finite in step {}{} (they left the range of their precision): use more FP32",
-                first_names(report.not_finite), taken,
+                first_names(report.not_finite), taken_,
                 scaled_ ? fmt::format(" at the lowest loss scale, {}", report.scale) : "")};
   }
   static scaling::settings unscaled(const scaling::settings& like) {
@@ -98,6 +112,9 @@ class scaled_update {
   }
   scaling::grad_scaler& now() { return scaled_ ? scaler_ : plain_; }
 
+  std::size_t phase_;
+  optimizer optimizer_;
+  std::int64_t taken_ = 0;
   scaling::grad_scaler scaler_;
   scaling::grad_scaler plain_;  // accumulates only
   bool dynamic_ = true;         // a static scale cannot move: what overflows is skipped, and told

@@ -59,7 +59,7 @@ class sensitivity_pass {
       gradients_[i + 1].clear();
       kept_[i] = {};
     }
-    network_.zero_gradients();
+    for (parameter* p : network_.trainable()) device_.zero_gradient(*p);
     return errors;
   }
 
@@ -94,29 +94,28 @@ class sensitivity_pass {
       values_.assign(model_.nodes.size() + 1, {});
       gradients_.assign(model_.nodes.size() + 1, {});
       kept_.assign(model_.nodes.size(), {});
-      needs_gradient_.assign(model_.nodes.size() + 1, false);
+      losses_.assign(model_.nodes.size(), 0);
       if (model_.input == input_kind::values) values_[slot(model_input)] = batch_.values;
     }
     run made = forward_in(i, precision::fp32);
     values_[i + 1] = std::move(made.output);
     kept_[i] = std::move(made.left);
-    loss_ = made.loss;
-    const node& n = model_.nodes[i];
-    needs_gradient_[i + 1] =
-        std::ranges::any_of(n.parameters, [&](std::size_t p) { return model_.parameters[p].trainable; }) ||
-        std::ranges::any_of(n.inputs, [&](int input) { return needs_gradient_[slot(input)]; });
+    losses_[i] = made.loss;
   }
 
   /// Whether a gradient comes to operator `i`.
   bool wanted(std::size_t i) const {
-    return needs_gradient_[i + 1] && (is_loss(model_.nodes[i].what) || !gradients_[i + 1].empty());
+    return network_.needs_gradient(i + 1) && (is_loss(model_.nodes[i].what) || !gradients_[i + 1].empty());
   }
   tensor gradient_of_output(std::size_t i) {
     const auto& all = gradients_[i + 1];
     return all.empty() ? tensor{} : all.size() == 1 ? all[0] : device_.sum(all);
   }
   std::array<bool, 2> needed(const node& n) const {
-    return {needs_gradient_[slot(n.inputs[0])], n.inputs.size() > 1 && needs_gradient_[slot(n.inputs[1])]};
+    const auto wanted = [&](std::size_t k) {
+      return k < n.inputs.size() && network_.needs_gradient(slot(n.inputs[k]));
+    };
+    return {wanted(0), wanted(1)};
   }
   two backward(std::size_t i, memory<D>& left, precision p, const tensor& dy) {
     if (!wanted(i)) return {};
@@ -136,11 +135,11 @@ class sensitivity_pass {
   op_error compared(std::size_t i) {
     run low = forward_in(i, low_);
     const squared_error output = is_loss(model_.nodes[i].what)
-                                     ? squared_error{squared(low.loss - loss_), squared(loss_)}
+                                     ? squared_error{squared(low.loss - losses_[i]), squared(losses_[i])}
                                      : between(low.output, values_[i + 1]);
     low.output = {};
     if (!wanted(i)) return {.output = output.relative()};
-    const auto trained = trainable_of(model_.nodes[i]);
+    const auto trained = network_.trained_in(i);
     const tensor dy = gradient_of_output(i);
     for (parameter* p : trained) device_.zero_gradient(*p);
     two dx = backward(i, kept_[i], precision::fp32, dy);
@@ -178,13 +177,6 @@ class sensitivity_pass {
     for (const std::size_t p : n.parameters) all.push_back(&network_.parameters()[p]);
     return all;
   }
-  std::vector<parameter*> trainable_of(const node& n) {
-    std::vector<parameter*> all;
-    for (const std::size_t p : n.parameters) {
-      if (model_.parameters[p].trainable) all.push_back(&network_.parameters()[p]);
-    }
-    return all;
-  }
 
   D& device_;
   network<D>& network_;
@@ -195,8 +187,7 @@ class sensitivity_pass {
   std::vector<tensor> values_;                  // value 0 is the model's input, value i + 1 the output of node i
   std::vector<std::vector<tensor>> gradients_;  // of each value, by reader
   std::vector<memory<D>> kept_;
-  std::vector<bool> needs_gradient_;
-  double loss_ = 0;
+  std::vector<double> losses_;
 };
 
 /// The errors of every operator in `low`. `scale`: what losses are multiplied by; where FP16's gradients overflow, a

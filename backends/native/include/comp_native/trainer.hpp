@@ -38,10 +38,9 @@ class trainer {
   /// The whole state of a training: what `save` gives and `restore` takes.
   struct state {
     std::vector<typename D::parameter_state> parameters;  // weights, optimizer slots, running statistics
-    std::int64_t step = 0;
-    std::uint64_t draws = 0;  // of dropout
+    std::vector<update_state> updates;                    // of each phase
+    std::uint64_t draws = 0;                              // of dropout and noise
     loader_position position = {};
-    comp::scaling::state scale = {};
     std::shared_ptr<void> counted = {};  // what it holds of the Device's memory is no need of the training's
   };
 
@@ -64,6 +63,14 @@ class trainer {
     require_usable(settings_);
     require_fit(network_.model(), train_.source().layout());
     require_fit(network_.model(), validation_.source().layout());
+    for (const std::string& name : settings_.score.reads) {
+      const auto& nodes = network_.model().nodes;
+      const auto at = std::ranges::find(nodes, name, &node::name);
+      require<settings_error>(at != nodes.end(),
+                              "a score of \"{}\" (model \"{}\" has no such operator): name one of its own", name,
+                              network_.model().name);
+      scored_.push_back(static_cast<std::size_t>(at - nodes.begin()));
+    }
   }
 
   const op_graph& graph() const { return network_.graph(); }
@@ -87,7 +94,7 @@ class trainer {
     require_runs(device_, graph(), p);
     if (p != network_.precisions()) step_.forget_choice();
     network_.set_precision(p);
-    step_.update().scale(std::ranges::find(p, precision::fp16) != p.end());
+    for (auto& update : step_.updates()) update.scale(std::ranges::find(p, precision::fp16) != p.end());
   }
 
   /// Trains the whole data set once, from the beginning of an epoch: one that run_batch() began is left.
@@ -106,78 +113,95 @@ class trainer {
   state save() {
     const auto snapshot = [this](auto& parameter) { return device_.snapshot(parameter); };
     const std::int64_t before = device_.live_bytes();
-    state made{network_.parameters() | ranges::views::transform(snapshot) | ranges::to<std::vector>(), step_.taken(),
-               network_.draws(), train_.at(), step_.update().state()};
+    state made{network_.parameters() | ranges::views::transform(snapshot) | ranges::to<std::vector>(),
+               {},
+               network_.draws(),
+               train_.at()};
+    for (const auto& update : step_.updates()) made.updates.push_back(update.state());
     const std::int64_t held = std::max<std::int64_t>(device_.live_bytes() - before, 0);
     *held_by_states_ += held;
     made.counted = {nullptr, [all = held_by_states_, held](void*) { *all -= held; }};
     return made;
   }
   void restore(const state& from) {
-    require<error>(from.parameters.size() == network_.parameters().size(),
-                   "state of {} parameters for a model of {} (it is another model's): save and restore one trainer",
-                   from.parameters.size(), network_.parameters().size());
+    require<error>(
+        from.parameters.size() == network_.parameters().size() && from.updates.size() == step_.updates().size(),
+        "state of {} parameters for a model of {} (it is another model's): save and restore one trainer",
+        from.parameters.size(), network_.parameters().size());
     network_.forget();  // first: after a step that ran out of memory there is none for what is restored
-    step_.forget(from.step);
+    step_.forget();
     for (auto&& [parameter, saved] : ranges::views::zip(network_.parameters(), from.parameters)) {
       device_.restore(parameter, saved);
     }
     network_.set_draws(from.draws);
     train_.seek(from.position);
-    step_.update().load(from.scale);
+    for (std::size_t k = 0; k < from.updates.size(); ++k) step_.updates()[k].load(from.updates[k]);
   }
 
   /// The weights and running statistics, by the names of the model's parameters.
   std::vector<named_tensor> weights() { return stored_weights(device_, network_); }
   /// The whole state, to be kept in a file. The same losses follow in another process with the same signature().
   stored_state store_state() requires StoresSlots<D> {
-    const comp::scaling::state& scale = step_.update().state();
     const auto number = [](auto count) { return static_cast<double>(count); };
-    return {stored_parameters(device_, network_),
-            {{"step", number(step_.taken())},
-             {"dropouts", number(network_.draws())},
-             {"epoch", number(train_.at().epoch)},
-             {"batch", number(train_.at().batch)},
-             {"loss scale", scale.scale},
-             {"loss scale, finite steps", number(scale.finite_steps)},
-             {"loss scale, overflows", number(scale.overflows)},
-             {"loss scale, skipped", number(scale.skipped)},
-             {"loss scale, steps", number(scale.steps)}}};
+    stored_state made{stored_parameters(device_, network_),
+                      {{"dropouts", number(network_.draws())},
+                       {"epoch", number(train_.at().epoch)},
+                       {"batch", number(train_.at().batch)}}};
+    for (std::size_t k = 0; k < step_.updates().size(); ++k) {
+      const auto [taken, scale] = step_.updates()[k].state();
+      made.numbers.insert({{of_phase("step", k), number(taken)},
+                           {of_phase("loss scale", k), scale.scale},
+                           {of_phase("loss scale, finite steps", k), number(scale.finite_steps)},
+                           {of_phase("loss scale, overflows", k), number(scale.overflows)},
+                           {of_phase("loss scale, skipped", k), number(scale.skipped)},
+                           {of_phase("loss scale, steps", k), number(scale.steps)}});
+    }
+    return made;
   }
   /// Throws: `error`, naming what differs, for the state of another trainer.
   void load_state(const stored_state& from) requires StoresSlots<D> {
-    const auto count = [&](const char* name) { return static_cast<std::int64_t>(stored_count(from, name)); };
-    const auto scale = from.numbers.find("loss scale");
-    const comp::scaling::state scaling{.scale = scale == from.numbers.end() ? 0 : scale->second,
-                                       .finite_steps = count("loss scale, finite steps"),
-                                       .overflows = count("loss scale, overflows"),
-                                       .skipped = count("loss scale, skipped"),
-                                       .steps = count("loss scale, steps")};
-    const std::int64_t step = count("step");
+    std::vector<update_state> updates;
+    for (std::size_t k = 0; k < step_.updates().size(); ++k) {
+      const auto count = [&](const char* what) {
+        return static_cast<std::int64_t>(stored_count(from, of_phase(what, k)));
+      };
+      const auto scale = from.numbers.find(of_phase("loss scale", k));
+      updates.push_back({count("step"),
+                         {.scale = scale == from.numbers.end() ? 0 : scale->second,
+                          .finite_steps = count("loss scale, finite steps"),
+                          .overflows = count("loss scale, overflows"),
+                          .skipped = count("loss scale, skipped"),
+                          .steps = count("loss scale, steps")}});
+    }
     const std::uint64_t draws = stored_count(from, "dropouts");
     const loader_position position{stored_count(from, "epoch"), stored_count(from, "batch")};
     network_.forget();
-    step_.forget(step);
+    step_.forget();
     load_parameters(device_, network_, from.tensors);
     train_.seek(position);
-    step_.update().load(scaling);
+    for (std::size_t k = 0; k < updates.size(); ++k) step_.updates()[k].load(updates[k]);
     network_.set_draws(draws);
   }
 
-  /// Higher is better. Returns: the share of validation examples with a label that are classified right or, for token
-  /// models and those that predict values, minus the mean loss.
+  /// Higher is better. Returns: what `training::score` says, else the share of validation examples with a label that
+  /// are classified right or, for token models and those that predict values, minus the mean loss.
   double validate() {
     double loss = 0;
     std::int64_t correct = 0, labels = 0, examples = 0;
+    std::vector<std::vector<float>> outputs(scored_.size());
     validation_.seek({});
     for (std::uint64_t i = 0; i < validation_.batches_per_epoch(); ++i) {
       const device_batch<D> batch = validation_.next();
-      const auto seen = network_.evaluate(batch);
+      const auto seen = network_.evaluate(batch, i, scored_);
       loss += seen.loss * static_cast<double>(batch.size);
       correct += seen.correct;
-      labels += std::ranges::count_if(batch.labels, [](std::int32_t label) { return label >= 0; });
+      labels += batch.judged;
       examples += batch.size;
+      for (std::size_t k = 0; k < outputs.size(); ++k) {
+        outputs[k].insert(outputs[k].end(), seen.outputs[k].begin(), seen.outputs[k].end());
+      }
     }
+    if (settings_.score.score) return settings_.score.score(outputs);
     const bool classifies = network_.model().classifies() && labels > 0;
     return classifies ? static_cast<double>(correct) / static_cast<double>(labels)
                       : -loss / static_cast<double>(examples);
@@ -219,7 +243,8 @@ class trainer {
     require<settings_error>(std::ranges::find(known, low) != known.end(),
                             "sensitivity in {} (this device computes in {}): choose one of those", name(low),
                             names(known));
-    const double scale = step_.update().state().scale, least = settings_.scaling.dynamic ? std::min(scale, 1.0) : scale;
+    const double scale = step_.updates().front().state().scale.scale,
+                 least = settings_.scaling.dynamic ? std::min(scale, 1.0) : scale;
     std::vector<op_error> errors;
     undone([&] {
       const device_batch<D> batch = train_.next();
@@ -252,6 +277,21 @@ class trainer {
     network_.measure(false);
     restore(before);
   }
+  /// "step", or of one phase of several "step of generator".
+  std::string of_phase(const char* what, std::size_t phase) const {
+    const auto& phases = network_.model().phases;
+    return phases.size() == 1 ? what : fmt::format("{} of {}", what, phases[phase].name);
+  }
+  /// Of several phases: the losses of each of them.
+  static void add_phases(sample& to, const std::vector<double>& losses) {
+    if (losses.size() == 1 && to.curves.empty()) return;
+    to.curves.resize(std::max(to.curves.size(), losses.size()));
+    to.losses.resize(to.curves.size());
+    for (std::size_t k = 0; k < losses.size(); ++k) {
+      to.curves[k].push_back(losses[k]);
+      to.losses[k] += (losses[k] - to.losses[k]) / static_cast<double>(to.curves[k].size());
+    }
+  }
   std::uint64_t micro_batches() const { return static_cast<std::uint64_t>(settings_.scaling.micro_batches); }
 
   sample run(std::uint64_t batches, const stop_predicate& stop) {
@@ -267,8 +307,9 @@ class trainer {
       device_.synchronize();
       so_far.batch_seconds.push_back(now() - batch_start);
       if (batches > 1) step_.took(so_far.batch_seconds.back());
-      so_far.curve.push_back(result.loss);
-      so_far.loss = (sum += result.loss) / static_cast<double>(++so_far.batches);
+      so_far.curve.push_back(result.loss());
+      so_far.loss = (sum += result.loss()) / static_cast<double>(++so_far.batches);
+      add_phases(so_far, result.losses);
       so_far.seconds = now() - start;
       so_far.peak_bytes = device_.peak_bytes() - *held_by_states_;
       skipped += result.update.skipped;
@@ -283,8 +324,11 @@ class trainer {
       }
     }
     if (skipped > 0) {
-      so_far.message = fmt::format("{} steps skipped: FP16 gradients overflowed, loss scale now {}", skipped,
-                                   step_.update().state().scale);
+      std::string scales;
+      for (const auto& update : step_.updates()) {
+        scales += fmt::format("{}{}", scales.empty() ? "" : " and ", update.state().scale.scale);
+      }
+      so_far.message = fmt::format("{} steps skipped: FP16 gradients overflowed, loss scale now {}", skipped, scales);
     }
     return so_far;
   }
@@ -296,6 +340,7 @@ class trainer {
   batch_feed<D> train_;
   batch_feed<D> validation_;
   training_step<D> step_;
+  std::vector<std::size_t> scored_;  // nodes
 };
 
 }  // namespace comp::native

@@ -10,9 +10,13 @@
 #include <comp_native/optimizer.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace comp::native {
 
@@ -28,8 +32,16 @@ constexpr std::string_view name(capture_mode m) {
   return names[static_cast<std::size_t>(m)];
 }
 
+/// A validation score of one's own, in the place of that which validate() has.
+struct scoring {
+  std::vector<std::string> reads = {};  // operators, whose outputs it is given: of all examples, in order
+  std::function<double(std::span<const std::vector<float>> outputs)> score = {};  // higher is better
+};
+
 struct training {
   native::optimizer optimizer = sgd_options{};
+  /// By the names of phases, where they have others.
+  std::map<std::string, native::optimizer, std::less<>> optimizer_of = {};
   native::schedule schedule = {};
   double clip_norm = 0;  // largest norm of all gradients together; 0: no clipping
   std::uint64_t seed = 0;
@@ -43,11 +55,18 @@ struct training {
   /// Which steps are captured; see training_step.hpp. `measured` is `off` on a Device that does not capture.
   capture_mode captured = capture_mode::measured;
   int profile_steps = 2;  // that are measured, after one that is not
+  scoring score = {};
 };
+
+inline const optimizer& optimizer_of(const training& chosen, std::string_view phase) {
+  const auto own = chosen.optimizer_of.find(phase);
+  return own == chosen.optimizer_of.end() ? chosen.optimizer : own->second;
+}
 
 /// Throws: `settings_error`, naming the setting.
 inline void require_usable(const training& t) {
   require_usable(t.optimizer);
+  for (const auto& [phase, own] : t.optimizer_of) require_usable(own);
   require<settings_error>(std::isfinite(t.clip_norm) && t.clip_norm >= 0,
                           "clip_norm {} (it must be finite and not negative): change it", t.clip_norm);
   require<settings_error>(t.schedule.warmup >= 0 && t.schedule.total >= 0 && t.schedule.floor >= 0,
@@ -71,7 +90,9 @@ inline std::string text(const comp::scaling::settings& s) {
 
 /// Everything that changes the course of a training or how it is timed, for signatures.
 inline std::string text(const training& t) {
-  return fmt::format("{} | warm-up {} of {} to {} | clip {} | scale {} | seed {}{}{}{}", text(t.optimizer),
+  std::string own;
+  for (const auto& [phase, optimizer] : t.optimizer_of) own += fmt::format(", {} {}", phase, text(optimizer));
+  return fmt::format("{}{} | warm-up {} of {} to {} | clip {} | scale {} | seed {}{}{}{}", text(t.optimizer), own,
                      t.schedule.warmup, t.schedule.total, t.schedule.floor, t.clip_norm, text(t.scaling), t.seed,
                      t.shuffle ? "" : " in order", t.keep_last ? " with last" : "",
                      t.captured == capture_mode::on ? " captured" : "");

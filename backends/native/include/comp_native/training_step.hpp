@@ -3,9 +3,10 @@
 // On a Device that defers (deferral.hpp) all of it is given before the host looks once at what came out; on others each
 // loss is looked at before its backward. Losses, weights and the state after a step are the same bit for bit, but for
 // one thing: where a loss is not finite, the micro-batches after it have moved running statistics.
-// Captured steps (training::captured, on a Device that captures: passes.hpp) give the same bits too. Steps that
-// run_batch() makes one by one never are: a race sets another plan before each of them, and capturing each time would
-// be what it times. Of the steps of epochs are captured
+// A model with several phases (model.hpp) makes all of that for each of them, on one batch; nothing of them is
+// captured. Captured steps (training::captured, on a Device that captures: passes.hpp) give the same bits too. Steps
+// that run_batch() makes one by one never are: a race sets another plan before each of them, and capturing each time
+// would be what it times. Of the steps of epochs are captured
 //   off        none
 //   measured   those of the training after a search, where that is faster: it is where the host gives work more slowly
 //              than the Device does it, which small models show and large ones do not. A search times plain steps
@@ -25,6 +26,8 @@
 #include <comp_native/training.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -33,8 +36,14 @@
 namespace comp::native {
 
 struct step_result {
-  double loss = 0;
+  std::vector<double> losses = {};  // of each phase
   update_report update = {};
+
+  double loss() const {
+    double sum = 0;
+    for (const double loss : losses) sum += loss;
+    return sum;
+  }
 };
 
 namespace detail {
@@ -53,23 +62,46 @@ struct passes_of<D> {
 template <Device D>
 class training_step {
  public:
-  /// Throws: `settings_error` where captured steps are asked of a Device that has none.
+  /// Throws: `settings_error` where captured steps are asked of a Device that has none, and captured steps,
+  /// micro-batches or another phase's optimizer of a model that has none of them.
   training_step(D& device, network<D>& network, batch_feed<D>& train, const training& chosen)
-      : device_{device}, network_{network}, train_{train}, chosen_{chosen}, update_{chosen}, passes_{device, network} {
+      : device_{device}, network_{network}, train_{train}, chosen_{chosen}, passes_{device, network} {
+    const std::vector<phase>& phases = network.model().phases;
     require<settings_error>(chosen.captured != capture_mode::on || Captures<D>,
                             "captured = {} (this device gives work call by call only): leave it out",
                             name(chosen.captured));
+    require<settings_error>(
+        phases.size() == 1 || (chosen.captured != capture_mode::on && chosen.scaling.micro_batches == 1),
+        "captured = {}, {} micro-batches for a step of {} phases (each reads what the one before it has "
+        "made of the batch): leave them out",
+        name(chosen.captured), chosen.scaling.micro_batches, phases.size());
+    for (const auto& [of, own] : chosen.optimizer_of) {
+      require<settings_error>(std::ranges::find(phases, of, &phase::name) != phases.end(),
+                              "an optimizer of phase \"{}\" (model \"{}\" has none of that name): name one of its own",
+                              of, network.model().name);
+    }
+    for (std::size_t k = 0; k < phases.size(); ++k) updates_.emplace_back(chosen, network.model(), k);
   }
 
-  /// The next step. captured: it may be.
+  /// The next step: its phases one after another, on one batch. captured: it may be.
   step_result operator()(bool captured = false) {
-    comp::scaling::grad_scaler& scaler = update_.begin();
-    network_.zero_gradients();
-    if constexpr (Defers<D>) {
-      return deferred(scaler, captured);
-    } else {
-      return looked_at(scaler);
+    step_result result;
+    batch_ = {};
+    for (std::size_t k = 0; k < updates_.size() && result.update.not_finite.empty(); ++k) {
+      result.losses.push_back(0);
+      comp::scaling::grad_scaler& scaler = updates_[k].begin();
+      network_.zero_gradients(k);
+      update_report of_phase;
+      if constexpr (Defers<D>) {
+        of_phase = deferred(k, scaler, result.losses.back(), captured);
+      } else {
+        of_phase = looked_at(k, scaler, result.losses.back());
+      }
+      result.update.not_finite = std::move(of_phase.not_finite);
+      result.update.skipped = result.update.skipped || of_phase.skipped;
     }
+    batch_ = {};
+    return result;
   }
 
   /// Whether the epochs from here on are those of the training after a search.
@@ -100,9 +132,9 @@ class training_step {
     return report;
   }
 
-  scaled_update<D>& update() { return update_; }
-  const scaled_update<D>& update() const { return update_; }
-  std::int64_t taken() const { return taken_; }
+  /// Of each phase.
+  std::vector<scaled_update<D>>& updates() { return updates_; }
+  const std::vector<scaled_update<D>>& updates() const { return updates_; }
   /// To be called when the plan changes: another one's steps are other work.
   void forget_choice() {
     choice_ = {};
@@ -110,11 +142,8 @@ class training_step {
   }
   /// To be called when plan or parameters change.
   void forget() {
+    batch_ = {};
     if constexpr (Captures<D>) passes_.forget();
-  }
-  void forget(std::int64_t taken) {
-    taken_ = taken;
-    forget();
   }
   std::string refused() const {
     if constexpr (Captures<D>) return passes_.refused();
@@ -122,85 +151,88 @@ class training_step {
   }
 
  private:
-  bool measures() const { return Captures<D> && chosen_.captured == capture_mode::measured; }
+  bool measures() const { return Captures<D> && chosen_.captured == capture_mode::measured && updates_.size() == 1; }
   /// Of the next step: the last one of an epoch has those that are left.
   std::uint64_t micro_batches() const {
     return std::min(static_cast<std::uint64_t>(chosen_.scaling.micro_batches),
                     train_.batches_per_epoch() - train_.at().batch);
   }
-  std::string words(double loss) const {
-    return fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", loss, taken_);
+  update_report lost(std::size_t phase, double loss) const {
+    return {.not_finite = fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", loss,
+                                      updates_[phase].taken())};
+  }
+  /// The batch that a phase reads: the first one the next micro-batch, the others the same.
+  const device_batch<D>& batch_for(std::size_t phase) {
+    if (phase == 0) batch_.reset();
+    if (!batch_) batch_ = train_.next();
+    return *batch_;
   }
 
-  step_result looked_at(comp::scaling::grad_scaler& scaler) {
-    step_result result;
-    const std::uint64_t all = micro_batches();
+  update_report looked_at(std::size_t phase, comp::scaling::grad_scaler& scaler, double& loss) {
+    const std::uint64_t all = phase == 0 ? micro_batches() : 1;
     for (std::uint64_t i = 0; i < all; ++i) {
-      const device_batch<D> batch = train_.next();
-      const double loss = network_.forward(batch);
-      result.loss += loss / static_cast<double>(all);
-      if (!std::isfinite(loss)) {
+      const device_batch<D>& batch = batch_for(phase);
+      const double of_batch = network_.forward(batch, phase);
+      loss += of_batch / static_cast<double>(all);
+      if (!std::isfinite(of_batch)) {
         network_.forget();
-        result.update.not_finite = words(loss);
-        return result;
+        return lost(phase, of_batch);
       }
-      network_.backward(batch, scaler.loss_factor());
+      network_.backward(batch, scaler.loss_factor(), phase);
       train_.ahead();
       scaler.count_micro_batch();
     }
     scaler.end_accumulation();
-    result.update = update_(device_, network_, chosen_, taken_);
-    return result;
+    return updates_[phase](device_, network_, chosen_);
   }
 
-  /// A micro-batch whose loss is deferred, and where the step would end if that is not finite.
+  /// A micro-batch whose losses are deferred, and where the step would end if one is not finite.
   struct given {
-    double loss = 0;
+    std::vector<double> losses = {};
     loader_position position = {};
     std::uint64_t draws = 0;
   };
-  step_result deferred(comp::scaling::grad_scaler& scaler, bool captured) {
+  update_report deferred(std::size_t phase, comp::scaling::grad_scaler& scaler, double& loss, bool captured) {
     const deferring<D> until_the_end{device_};
-    std::vector<given> all(micro_batches());
+    std::vector<given> all(phase == 0 ? micro_batches() : 1);
     for (given& one : all) {
-      pass(train_.next(), &one == all.data() ? micro_batch::first : micro_batch::further, scaler.loss_factor(),
-           one.loss, captured);
+      one.losses.resize(network_.losses_of(phase));
+      pass(batch_for(phase), phase, &one == all.data() ? micro_batch::first : micro_batch::further,
+           scaler.loss_factor(), one.losses, captured);
       one.position = train_.at();
       one.draws = network_.draws();
       train_.ahead();
     }
     const step_seen seen =
-        update_.give(device_, network_, chosen_, taken_, scaler.unscale_factor(static_cast<std::int64_t>(all.size())));
-    step_result result;
+        updates_[phase].give(device_, network_, chosen_, scaler.unscale_factor(static_cast<std::int64_t>(all.size())));
     for (const given& one : all) {
-      result.loss += one.loss / static_cast<double>(all.size());
-      if (!std::isfinite(one.loss)) {
+      const double of_batch = network<D>::mean_of(one.losses);
+      loss += of_batch / static_cast<double>(all.size());
+      if (!std::isfinite(of_batch)) {
         train_.seek(one.position);
         network_.set_draws(one.draws);
-        result.update.not_finite = words(one.loss);
-        return result;
+        return lost(phase, of_batch);
       }
       scaler.count_micro_batch();
     }
     scaler.end_accumulation();
-    result.update = update_.judge(seen, device_, network_, chosen_, taken_);
-    return result;
+    return updates_[phase].judge(seen, device_, network_, chosen_);
   }
-  void pass(const device_batch<D>& batch, [[maybe_unused]] micro_batch which, double scale, double& loss,
-            [[maybe_unused]] bool captured) {
+  void pass(const device_batch<D>& batch, std::size_t phase, [[maybe_unused]] micro_batch which, double scale,
+            std::span<double> losses, [[maybe_unused]] bool captured) {
     if constexpr (Captures<D>) {
-      if (captured) return passes_.run(batch, which, scale, loss);
+      if (captured) return passes_.run(batch, which, scale, losses);
     }
-    passes_.plain(batch, scale, loss);
+    passes_.plain(batch, scale, losses, phase);
   }
 
   D& device_;
   network<D>& network_;
   batch_feed<D>& train_;
   const training& chosen_;
-  scaled_update<D> update_;
+  std::vector<scaled_update<D>> updates_;
   typename detail::passes_of<D>::type passes_;
-  std::int64_t taken_ = 0;
+  std::optional<device_batch<D>> batch_;  // of the step that is made
   capture_choice choice_;
   bool post_training_ = false;
 };

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <comp_native/device.hpp>
 
 #include "functions.hpp"
 
@@ -19,6 +20,10 @@ struct times {
 struct relu {
   COMP_HD float operator()(float x) const { return x > 0 || x != x ? x : 0.0F; }
   COMP_HD float backward(float dy, float, float y) const { return y != y ? y : y > 0 ? dy : 0.0F; }
+};
+struct leaky_relu {
+  COMP_HD float operator()(float x) const { return x > 0 ? x : leaky_slope * x; }
+  COMP_HD float backward(float dy, float, float y) const { return y != y ? y : y > 0 ? dy : leaky_slope * dy; }
 };
 struct gelu {
   COMP_HD float operator()(float x) const { return 0.5F * x * (1.0F + erff(x * 0.70710678F)); }
@@ -54,6 +59,13 @@ COMP_HD float log_softmax_gradient(float dy, float y, float total) { return dy -
 COMP_HD float cross_entropy_gradient(float x, float log_sum, float share) { return share * exp_of(x - log_sum); }
 COMP_HD float cross_entropy_gradient_at_target(float x, float log_sum, float share) {
   return share * (exp_of(x - log_sum) - 1.0F);
+}
+/// -(target log s(x) + (1 - target) log(1 - s(x))) of the sigmoid s, without overflow, and its gradient.
+COMP_HD float binary_cross_entropy(float x, float target) {
+  return (x > 0 ? x : 0.0F) - x * target + log1pf(exp_of(x > 0 ? -x : x));
+}
+COMP_HD float binary_cross_entropy_gradient(float x, float target, float factor) {
+  return factor * (sigmoid{}(x)-target);
 }
 COMP_HD float squared_error_gradient(float x, float target, float factor) { return factor * (x - target); }
 

@@ -45,9 +45,12 @@ struct device_batch {
   typename D::tensor values = {};      // FP32
   typename D::indices tokens = {};     // (B,T)
   typename D::indices positions = {};  // (B,T), 0 .. T-1 in each row
+  typename D::indices segments = {};   // (B,T); with them comes
+  typename D::indices lengths = {};    // (B), how many tokens of each row are no padding
+  typename D::tensor hidden = {};      // (B,C,T) as the model's masked_columns: FP32, 0, and what hides padding
   typename D::indices labels = {};     // all targets of the batch, in one axis
   typename D::tensor targets = {};     // FP32
-  bool judged = true;                  // one of the labels counts, or there are none
+  std::int64_t judged = 0;             // labels that count; without labels the examples
 };
 
 /// What the forward of one operator leaves for its backward.
@@ -55,7 +58,7 @@ template <class D>
 struct memory {
   std::vector<typename D::tensor> kept = {};
   shape input_shape = {};
-  dropout_key key = {};
+  dropout_key key = {};  // of one that draws random numbers
 };
 
 /// What both directions are given.
@@ -70,10 +73,8 @@ struct operator_call {
   const typename D::sparse_matrix* matrix = nullptr;  // the operator's, on the Device; null where it has none
 
   typename D::parameter* bias() const { return parameters.size() > 1 ? parameters[1] : nullptr; }
-  /// The batch's target values in the operator's precision.
-  tensor targets() const {
-    return precision == batch.targets.precision() ? batch.targets : device.cast(batch.targets, precision);
-  }
+  /// A tensor of the batch in the operator's precision.
+  tensor in_precision(const tensor& t) const { return precision == t.precision() ? t : device.cast(t, precision); }
 };
 
 template <class D>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <comp_native/op/call.hpp>
+#include <comp_native/random.hpp>
 
 namespace comp::native::op {
 
@@ -25,6 +26,7 @@ struct dropout {
   double p = 0.5;
 
   constexpr std::string_view kind() const { return "dropout"; }
+  constexpr bool draws() const { return p > 0; }
   shape output(std::span<const shape> x) const {
     require<error>(p >= 0 && p < 1, "dropout with p = {} (it must be in [0, 1)): change it", p);
     return x[0];
@@ -58,6 +60,63 @@ struct mul {
     if (c.need[1]) dx[1] = c.device.mul(c.dy, c.kept(0));
     return dx;
   }
+};
+
+/// x (B,T,C) -> (B,C,T) where padding is so low that no softmax over T gives it a share; of models that read segments.
+struct masked_columns {
+  static constexpr float low = -1e4F;  // FP16 has it, too
+
+  constexpr std::string_view kind() const { return "masked_fill"; }
+  shape output(std::span<const shape> x) const {
+    require<error>(x[0].size() == 3, "masked columns of {} (it takes (B,T,C)): reshape it", text(x[0]));
+    return {x[0][0], x[0][2], x[0][1]};
+  }
+  void cost(const cost_call& c) const { c.per_element(1); }
+  auto forward(const auto& c) const {
+    const shape s = c.x[0].shape();
+    const auto columns = c.device.reshape(c.device.split_heads(c.x[0], s[2]), {s[0], s[2], s[1]});
+    return c.device.add(columns, c.in_precision(c.batch.hidden));
+  }
+  auto backward(const auto& c) const {
+    const shape s = c.dy.shape();
+    return c.gradients(c.device.merge_heads(c.device.reshape(c.dy, {s[0], s[1], s[2], 1})));
+  }
+};
+
+/// Numbers of N(0,1), others in each step: (B,width). In an evaluation those of a batch are always the same.
+struct noise {
+  std::int64_t batch = 0;
+  std::int64_t width = 0;
+
+  constexpr std::string_view kind() const { return "randn"; }
+  constexpr bool draws() const { return true; }
+  shape output(std::span<const shape>) const {
+    require<error>(width > 0, "noise of {} numbers (at least one): change it", width);
+    return {batch, width};
+  }
+  void cost(const cost_call& c) const {
+    c.info.choosable = false;
+    c.info.bytes = 4 * elements(c.output);
+  }
+  auto forward(const auto& c) const {
+    random_stream draws{c.left.key.seed, c.left.key.draw};
+    std::vector<float> numbers(static_cast<std::size_t>(c.batch.size * width));
+    for (float& number : numbers) number = static_cast<float>(draws.normal());
+    return c.device.upload(std::span<const float>{numbers}, {c.batch.size, width}, c.precision);
+  }
+  auto backward(const auto& c) const { return c.gradients(); }
+};
+
+struct detach {  // x, whose gradient ends here: what a later phase of a step reads of an earlier one
+  static constexpr bool is_view = true;
+  constexpr std::string_view kind() const { return "detach"; }
+  shape output(std::span<const shape> x) const { return x[0]; }
+  void cost(const cost_call& c) const {
+    c.info.choosable = false;
+    c.info.bytes = 0;
+  }
+  auto forward(const auto& c) const { return c.x[0]; }
+  auto backward(const auto& c) const { return c.gradients(); }
 };
 
 struct flatten {  // (B,...) -> (B,product)

@@ -5,31 +5,47 @@
 
 namespace comp::native::op {
 
-struct embedding {  // weight (V,C); reads the batch's tokens (B,T), or their positions 0..T-1 -> (B,T,C)
+/// What of a batch of tokens (B,T) is looked up.
+enum class looked_up : std::uint8_t {
+  tokens,
+  positions,  // 0 .. T-1 in each row
+  segments    // of models that read them (B,2,T): those of padding count as 0
+};
+
+struct embedding {  // weight (V,C); reads the batch's tokens (B,T), their positions or segments -> (B,T,C)
   std::int64_t rows = 0;
   std::int64_t width = 0;
-  bool of_positions = false;
+  looked_up of = looked_up::tokens;
 
   constexpr std::string_view kind() const { return "embedding"; }
   shape output(std::span<const shape> x) const {
-    require<error>(x[0].size() == 2, "embedding of {} (it takes tokens (B,T)): change the input", text(x[0]));
+    const bool segments = x[0].size() == 3 && x[0][1] == 2;
+    require<error>(x[0].size() == 2 || segments,
+                   "embedding of {} (it takes tokens (B,T), or with segments (B,2,T)): change the input", text(x[0]));
+    require<error>(segments || of != looked_up::segments,
+                   "embedding of the segments of {} (it takes (B,2,T), tokens and segments): change the input",
+                   text(x[0]));
     require<error>(rows > 0 && width > 0, "embedding of {} rows of {} (both must be positive): change them", rows,
                    width);
-    require<error>(!of_positions || x[0][1] <= rows,
-                   "embedding of {} positions for {} tokens (one for each): make the context longer", rows, x[0][1]);
-    return {x[0][0], x[0][1], width};
+    require<error>(of != looked_up::positions || x[0].back() <= rows,
+                   "embedding of {} positions for {} tokens (one for each): make the context longer", rows,
+                   x[0].back());
+    return {x[0][0], x[0].back(), width};
   }
   /// Only the rows that are looked up.
   void cost(const cost_call& c) const {
     c.info.inputs[0].floating = false;
-    c.info.bytes = 4 * elements(c.inputs[0]) + 8 * elements(c.output);
+    c.info.bytes = 4 * elements(c.output) / width + 8 * elements(c.output);
   }
-  auto forward(const auto& c) const {
-    return c.device.embedding(of_positions ? c.batch.positions : c.batch.tokens, *c.parameters[0], c.precision);
-  }
+  auto forward(const auto& c) const { return c.device.embedding(read(c.batch), *c.parameters[0], c.precision); }
   auto backward(const auto& c) const {
-    c.device.embedding_backward(c.dy, of_positions ? c.batch.positions : c.batch.tokens, *c.parameters[0]);
+    c.device.embedding_backward(c.dy, read(c.batch), *c.parameters[0]);
     return c.gradients();
+  }
+
+ private:
+  const auto& read(const auto& batch) const {
+    return of == looked_up::tokens ? batch.tokens : of == looked_up::positions ? batch.positions : batch.segments;
   }
 };
 

@@ -9,6 +9,7 @@ namespace comp::native::op {
 /// A loss over labels of the batch (...): the mean over those that are not negative.
 struct label_loss {
   static constexpr bool is_loss = true;
+  static constexpr bool reads_labels = true;
   shape output(std::span<const shape> x) const {
     require<error>(x[0].size() >= 2, "a loss of {} (it takes (B,...,classes)): reshape it", text(x[0]));
     return {};
@@ -49,6 +50,27 @@ struct nll_loss : label_loss {  // x (...,V) of log-probabilities
   }
 };
 
+/// Of logits x, which should all say yes (target 1) or all no (0): the mean.
+struct binary_cross_entropy_loss {
+  static constexpr bool is_loss = true;
+  double target = 1;
+
+  constexpr std::string_view kind() const { return "binary_cross_entropy_with_logits"; }
+  shape output(std::span<const shape>) const {
+    require<error>(target >= 0 && target <= 1, "binary cross entropy with target {} (it is a probability): use 0 to 1",
+                   target);
+    return {};
+  }
+  void cost(const cost_call& c) const { c.info.flops = 10 * elements(c.inputs[0]); }
+  auto forward(const auto& c) const {
+    c.device.binary_cross_entropy(c.keep(c.x[0]), target, &c.loss);
+    return c.nothing();
+  }
+  auto backward(const auto& c) const {
+    return c.gradients(c.device.binary_cross_entropy_backward(c.kept(0), target, c.scale));
+  }
+};
+
 struct mse_loss {  // x, target values of the batch, of one shape
   static constexpr bool is_loss = true;
   constexpr std::string_view kind() const { return "mse_loss"; }
@@ -59,11 +81,11 @@ struct mse_loss {  // x, target values of the batch, of one shape
     c.info.flops = 3 * elements(c.inputs[0]);
   }
   auto forward(const auto& c) const {
-    c.device.mse_loss(c.keep(c.x[0]), c.targets(), &c.loss);
+    c.device.mse_loss(c.keep(c.x[0]), c.in_precision(c.batch.targets), &c.loss);
     return c.nothing();
   }
   auto backward(const auto& c) const {
-    return c.gradients(c.device.mse_loss_backward(c.kept(0), c.targets(), c.scale));
+    return c.gradients(c.device.mse_loss_backward(c.kept(0), c.in_precision(c.batch.targets), c.scale));
   }
 };
 

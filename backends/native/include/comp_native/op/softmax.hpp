@@ -12,18 +12,35 @@ inline void require_causal(const shape& x) {
                  text(x));
 }
 
+/// lengths: of each example in x (B,...,T). Throws: error.
+inline void require_lengths(const shape& x, std::int64_t count, std::int64_t least, std::int64_t most) {
+  require<error>(
+      !x.empty() && count == x[0] && least >= 0 && most <= x.back(),
+      "softmax of x {} with {} lengths from {} to {} (one for each example, from 0 to the last size): fix them",
+      text(x), count, least, most);
+}
+
 namespace op {
 
+enum class softmax_mask : std::uint8_t {
+  none,
+  causal,  // x (...,T,T): columns beyond the row
+  padding  // x (B,...,T): columns beyond the example's length, of models that read segments
+};
+
 struct softmax {
-  bool causal = false;
+  softmax_mask mask = softmax_mask::none;
 
   constexpr std::string_view kind() const { return "softmax"; }
   shape output(std::span<const shape> x) const {
-    if (causal) require_causal(x[0]);
+    if (mask == softmax_mask::causal) require_causal(x[0]);
     return x[0];
   }
   void cost(const cost_call& c) const { c.per_element(5); }
-  auto forward(const auto& c) const { return c.keep(c.device.softmax(c.x[0], causal)); }
+  auto forward(const auto& c) const {
+    return c.keep(mask == softmax_mask::padding ? c.device.padded_softmax(c.x[0], c.batch.lengths)
+                                                : c.device.softmax(c.x[0], mask == softmax_mask::causal));
+  }
   auto backward(const auto& c) const { return c.gradients(c.device.softmax_backward(c.dy, c.kept(0))); }
 };
 
