@@ -5,6 +5,7 @@
 # What is there already is not run again; what failed, took too long or is damaged is. Nothing is downloaded.
 import argparse
 import datetime
+import fcntl
 import fnmatch
 import glob
 import hashlib
@@ -65,39 +66,39 @@ def busy_seconds():
 # --- data
 
 def found_data(folder, sets, links):
-    """{name: path} of the data sets in `folder`, under their public file names, plain or .gz: folders of links in `links`."""
+    """{name: path} of the data sets in `folder`, under their public file names, plain or .gz: folders of links in `links`.
+    A file whose pattern ends in "?" may be missing; one that is named "" is the data set."""
     files = {}
     for where, folders, names in os.walk(folder):
-        folders[:] = [f for f in sorted(folders) if len(pathlib.Path(where, f).relative_to(folder).parts) <= 4][:200]
+        folders[:] = sorted(folders)[:200] if len(pathlib.Path(where).relative_to(folder).parts) < 4 else []
         for name in names:
             files.setdefault(name.removesuffix('.gz'), []).append(pathlib.Path(where, name))
 
-    def first(pattern, near=None):
-        fit = sorted(path for name in fnmatch.filter(files, pattern) for path in files[name])
+    def first(pattern, near):
+        fit = sorted(path for name in fnmatch.filter(files, pattern.rstrip('?')) for path in files[name])
         return next((path for path in fit if path.parent == near), fit[0] if fit else None)
 
-    def is_here(place, pattern):
-        return any(True for _ in glob.iglob(f'{glob.escape(str(place))}/{pattern}'))
+    def tree(pattern):
+        """The folder itself, or one in it, that has such a file."""
+        places = (folder, *sorted(folder.glob('*')), *sorted(folder.glob('*/*')))
+        return next((p for p in places if p.is_dir() and next(glob.iglob(f'{glob.escape(str(p))}/{pattern}'), None)), None)
     shutil.rmtree(links, ignore_errors=True)
     links.mkdir(parents=True)
     found = {}
     for name, of in sets.items():
-        if 'folder' in of:
-            places = [p for p in (folder, *folder.glob('*'), *folder.glob('*/*')) if p.is_dir() and is_here(p, of['folder'])]
-            wanted = {'': places[0]} if places else {'': None}
-        elif 'file' in of:
-            wanted = {'': first(of['file'])}
-        else:
-            near = first(next(iter(of.get('files', {'': ''}).values())))
-            wanted = {to: first(pattern, near and near.parent) for to, pattern in of.get('files', {}).items()}
-            wanted |= {to: path for to, pattern in of.get('also', {}).items() if (path := first(pattern))}
+        wanted, near = {}, None
+        for to, pattern in of['files'].items():
+            wanted[to] = tree(pattern) if '/' in pattern else first(pattern, near)
+            near = near or (wanted[to] and wanted[to].parent)
+            if not wanted[to] and pattern.endswith('?'):
+                del wanted[to]
         if not wanted or None in wanted.values():
             continue
-        for to, path in wanted.items():
-            link = links / name / (to + '.gz' * path.name.endswith('.gz')) if to else links / name
-            link.parent.mkdir(parents=True, exist_ok=True)
-            link.symlink_to(path.resolve())
         found[name] = links / name
+        for to, path in wanted.items():
+            link = found[name] / (to + '.gz' * path.name.endswith('.gz')) if to else found[name]
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(path.resolve())
     return found
 
 
@@ -199,7 +200,7 @@ def of_race(folder):
     return json.loads((folder / 'race.json').read_text())[0]
 
 
-READ = {'search': of_search, 'train': of_training, 'race': of_race}
+READ = {'probe': lambda folder: [of_search(folder), of_training(folder)], 'search': of_search, 'train': of_training, 'race': of_race}
 
 
 # --- one model on one backend
@@ -234,12 +235,13 @@ class Pair:
 
     def probe(self, jobs):
         """An epoch of FP32, from which the rest is sized."""
-        command = [self.train, *self.settings(1, self.set.get('examples') and 1024), '--policy', 'fp32', '--epochs', 1, '--out', '{out}']
-        got = self.results['probe', '', 1] = jobs.get(f'{self}: a first epoch', command, self.files, of_training, 120)
+        command = [self.train, *self.settings(1, 4 * self.about['batch'] if self.examples else 0), '--policy', 'fp32', '--epochs', 1, '--out', '{out}']
+        got = self.results['probe', '', 1] = jobs.get(f'{self}: a first epoch', command, self.files, READ['probe'], 120)
         if got['status'] == 'ok':
-            epoch = got['figures']['epochs'][0]
+            search, training = got['figures']
+            epoch = training['epochs'][0]
             self.probed = {'batch': epoch['seconds'] / epoch['batches'], 'batches': epoch['batches'],
-                           'start': max(got['seconds'] - epoch['seconds'], 1)}
+                           'start': max(got['seconds'] - search['summary']['overhead']['search_seconds'], 1)}
 
     # What there is to do, at most [s]. A validation counts as a third of an epoch: it is the forward alone.
     def seconds_of(self, kind, way, epochs, limit):
@@ -357,6 +359,12 @@ def main():
     facts = json.loads((ROOT / 'tools/paper.json').read_text())
     seconds = 3600 * (options.hours or (0.25 if options.quick else 10)) * 0.95  # some for the last job and the page
     options.out.mkdir(parents=True, exist_ok=True)
+    lock = (options.out / 'lock').open('w')
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        print(f'{options.out} is in use (another ./run paper writes there): wait for it to end, or give another --out')
+        return 1
     found = found_data(options.data, facts['data'], options.out / 'data') if options.data else {}
     pairs = [Pair(about, options, found, facts['data']) for about in facts['pairs']]
     jobs = Jobs(options.out, version_of(ROOT), machine_of(), time.monotonic() + seconds, options.job_limit)

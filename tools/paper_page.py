@@ -38,10 +38,12 @@ def times(ratio):
 
 
 def over_seeds(values, text):
-    values = [v for v in values if number(v) is not None]
+    """Median, least and most of the finite ones."""
+    known, values = list(values), [v for v in values if number(v) is not None]
     if not values:
-        return NONE
-    return text(statistics.median(values)) + (f' ({text(min(values))} to {text(max(values))})' if len(values) > 1 else '')
+        return 'not finite' if known else NONE
+    spread = f' ({text(min(values))} to {text(max(values))})' if len(values) > 1 else ''
+    return text(statistics.median(values)) + spread + (f', {len(known) - len(values)} not finite' if len(known) > len(values) else '')
 
 
 def speeds(pair):
@@ -70,17 +72,18 @@ def over(pair, kind, way):
 
 
 def scores(pair, way):
-    """After the last epoch, by seed; nothing for a training whose last epoch has none."""
-    found = {seed: of['epochs'][-1]['score'] for seed, of in over(pair, 'train', way).items()}
-    return {seed: score for seed, score in found.items() if number(score) is not None}
+    """After the last epoch, by seed; what is not finite is text."""
+    return {seed: of['epochs'][-1]['score'] for seed, of in over(pair, 'train', way).items() if of['epochs'][-1]['score'] is not None}
 
 
 def verdict(pair):
     """Whether comp's scores reached FP32's, whose spread over seeds is the noise."""
     fp32, comp = scores(pair, 'fp32'), scores(pair, 'comp')
-    both = sorted(fp32.keys() & comp.keys())
+    both = [s for s in fp32.keys() & comp.keys() if number(fp32[s]) is not None]
     if not both:
         return NONE
+    if wrong := [s for s in both if number(comp[s]) is None]:
+        return f'NOT reached: not finite with {len(wrong)} of {len(both)} seeds'
     lost = statistics.median(fp32[s] for s in both) - statistics.median(comp[s] for s in both)
     if lost <= 0:
         return 'reached'
@@ -88,11 +91,13 @@ def verdict(pair):
         return f'{lost:.4f} below; one seed does not tell noise'
     if statistics.median(comp[s] for s in both) >= min(fp32[s] for s in both):
         return f"reached within FP32's spread ({lost:.4f} below)"
-    return f'NOT reached: {lost:.4f} below, FP32 varies by {max(fp32.values()) - min(fp32.values()):.4f}'
+    return f'NOT reached: {lost:.4f} below, FP32 varies by {max(fp32[s] for s in both) - min(fp32[s] for s in both):.4f}'
 
 
-def given_up(pair):
-    return sum(len(of['fallbacks']) for of in over(pair, 'train', 'comp').values())
+def given_up(pair, way):
+    """; AMP's plan given up 2 times, of trainings that went on with a more conservative one."""
+    times_given_up = sum(len(of['fallbacks']) for of in over(pair, 'train', way).values())
+    return f"; {way}'s plan given up {times_given_up} times" if times_given_up else ''
 
 
 # --- tables: (title, words, header, rows)
@@ -112,10 +117,6 @@ def shown(pairs, facts, what):
         n['what'].startswith(what) and (n['model'], n.get('data')) == (p.about['name'], p.set['title']) for n in facts['numbers']))]
 
 
-def in_paper(pair):
-    return 'not ' not in pair.about.get('note', '')
-
-
 def speed_table(facts, pairs):
     rows = []
     for pair in shown(pairs, facts, 'speed'):
@@ -124,7 +125,7 @@ def speed_table(facts, pairs):
         rows.append([str(pair), paper_says(facts, pair, 'Table', what='speed', over='FP32'), ours[0],
                      paper_says(facts, pair, 'Table', what='speed', over='AMP'), ours[1], ours[2]])
     for backend in dict.fromkeys(p.about['backend'] for p in pairs):
-        known = [speeds(p)[0][:2] for p in pairs if p.about['backend'] == backend and in_paper(p)]
+        known = [speeds(p)[0][:2] for p in pairs if p.about['backend'] == backend and p.about['name'] in facts['models']]
         if known := [both for both in known if all(r and number(r['ratio']) for r in both)]:
             means = [f'{statistics.mean(r[i]["ratio"] for r in known):.2f}x' for i in (0, 1)]
             rows.append([f'average, {backend} ({len(known)} models of the paper)', paper_says(facts, None, 'Table', what='speed', over='FP32'), means[0],
@@ -155,12 +156,12 @@ def score_table(facts, pairs):
     rows = []
     for pair in (p for p in pairs if p.results):
         cells = [over_seeds(scores(pair, way).values(), '{:.4f}'.format) for way in ('fp32', 'amp', 'comp')]
-        ended = f'; plans given up in {given_up(pair)} epochs' if given_up(pair) else ''
-        amount = f'{pair.epochs} x {pair.limit or "all"}' if pair.probed else NONE
-        rows.append([str(pair), pair.about.get('score', 'accuracy'), amount, *cells, verdict(pair) + ended])
+        search = figures(pair, 'search', 'comp')
+        amount = f"{pair.epochs} epochs of {search['summary']['of']['model']}" if search else NONE
+        rows.append([str(pair), pair.about.get('score', 'accuracy'), amount, *cells, verdict(pair) + given_up(pair, 'comp') + given_up(pair, 'amp')])
     return ('Table 7: scores after training', 'Median over seeds (least to most), same weights and order each way; the paper trains 100 epochs on all data. Its text gives no '
             'score: ' + ' '.join(s['text'] for s in facts['statements'] if s['in'] == 'Table 7'),
-            ['', 'score', 'epochs x examples', 'FP32', 'AMP', 'comp', "comp against FP32"], rows)
+            ['', 'score', 'trained', 'FP32', 'AMP', 'comp', "comp against FP32"], rows)
 
 
 def cost_table(facts, pairs):

@@ -38,7 +38,7 @@ if how == 'nonsense' and hit: epochs = []
 (out / 'training.json').write_text(json.dumps({'epochs': epochs, 'fallbacks': [], 'plan': plan}))
 rows = [{'label': l, 'plan': p, 'peak_bytes': m << 20} for l, p, m in (('fp32', '11', 400), ('rules', 'bb', 300), ('comp', 'b1', 200))]
 ratio = lambda r: {'ratio': r, 'interval_95': [r - .125, r + .125]}
-(out / 'summary.json').write_text(json.dumps({'plan': 'b1', 'contest': rows, 'fp32': 'fp32', 'rule_based': 'rules', 'comp': 'comp',
+(out / 'summary.json').write_text(json.dumps({'of': {'model': 'lenet5 on 9 images'}, 'plan': 'b1', 'contest': rows, 'fp32': 'fp32', 'rule_based': 'rules', 'comp': 'comp',
   'ratios': {'comp_over_fp32': ratio(1.5), 'comp_over_rule_based': ratio(1.25), 'rule_based_over_fp32': ratio(1.125)},
   'overhead': {'share_of_100_epochs': 0.02, 'search_seconds': 3.5, 'stages': {'baseline': {'seconds': 1.5}}}}))
 '''
@@ -88,7 +88,7 @@ class Driver(unittest.TestCase):
         page = self.page()
         for words in ('1.88x (A100), 1.70x (RTX 4090)', '57.30%', '17201.88 MB', '6.49% (A100)',              # the paper's
                       '1.50x (1.38 to 1.62)', '1.25x (1.12 to 1.38)', '400 MiB, 300 MiB, 200 MiB', '50.0%',    # ours
-                      '0.7600', '0.5100', '0.1250 below; one seed does not tell noise', '2.0%', '1 of 2',
+                      '0.7600', '0.5100', '0.1250 below; one seed does not tell noise', '2.0%', '1 of 2', 'epochs of lenet5 on 9 images',
                       'A quick run', paper.machine_of(), '<svg class="chart"'):
             self.assertTrue(words in page, words)
         self.assertTrue('http' not in page and 'src=' not in page)  # nothing from outside
@@ -177,6 +177,17 @@ class Driver(unittest.TestCase):
         self.assertEqual(self.run_it().returncode, 0)
         self.assertEqual(len(self.calls()), before + 2)  # that one, and the one behind it
 
+    def test_two_runs_in_one_folder_are_refused(self):
+        first = subprocess.Popen(list(map(str, self.command())), stdout=subprocess.DEVNULL,
+                                 env={**os.environ, 'ASKED': str(self.asked), 'FAKE': 'hang:--policy fp32'})
+        while not self.calls():
+            time.sleep(0.05)
+        got = self.run_it()
+        first.send_signal(signal.SIGTERM)
+        self.assertEqual(first.wait(30), 128 + signal.SIGTERM)
+        self.assertEqual(got.returncode, 1)
+        self.assertIn('is in use (another ./run paper writes there)', got.stdout)
+
     def test_what_makes_no_sense_is_refused_before_anything_runs(self):
         for more, sentence in ((['--only', 'resnet'], '--only resnet (there are alexnet,'), (['--write-docs'], 'a quick run says nothing'),
                                (['--data', str(self.folder / 'no')], 'is no folder'), (['--hours', 'nan'], 'must be above 0')):
@@ -202,7 +213,9 @@ class Pages(unittest.TestCase):
         self.assertEqual(verdict(self.Pair([.7, .72, .74], [.71, .7, .75])), "reached within FP32's spread (0.0100 below)")
         self.assertEqual(verdict(self.Pair([.7, .72, .74], [.6, .69, .69])), 'NOT reached: 0.0300 below, FP32 varies by 0.0400')
         self.assertEqual(verdict(self.Pair([.7], [.65])), '0.0500 below; one seed does not tell noise')
-        self.assertEqual(verdict(self.Pair([.7], ['nan'])), 'not measured')
+        self.assertEqual(verdict(self.Pair([.7, .7], ['nan', .7])), 'NOT reached: not finite with 1 of 2 seeds')
+        self.assertEqual(paper_page.over_seeds(['nan', .5], '{:.1f}'.format), '0.5, 1 not finite')
+        self.assertEqual(paper_page.over_seeds(['nan'], '{:.1f}'.format), 'not finite')
         self.assertEqual(verdict(self.Pair([], [])), 'not measured')
 
     def test_every_pair_has_its_data_and_every_number_its_exhibit(self):
@@ -235,7 +248,7 @@ class Real(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             jobs = paper.Jobs(pathlib.Path(folder), 'version', 'machine', time.monotonic() + 300, None)
             job = ['--model', 'mlp', '--data', DIGITS, '--limit', '256', '--epochs', '30', '--threads', '1', '--out', '{out}']
-            got = jobs.get('real', [TRAIN, *job], [], lambda work: (paper.of_search(work), paper.of_training(work)), 60)
+            got = jobs.get('real', [TRAIN, *job], [], paper.READ['probe'], 60)
         self.assertEqual(got['status'], 'ok', got)
         search, training = got['figures']
         self.assertEqual(set(search['plans']['fp32']), {'1'})
