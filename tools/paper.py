@@ -24,7 +24,7 @@ import time
 import paper_page
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-SOURCES = ('backends', 'bench', 'examples', 'include', 'meson.build')
+SOURCES = ('backends', 'bench', 'examples', 'include', 'meson.build', 'tools/paper.py')
 WAYS = ('fp32', 'amp', 'comp')
 BY_EPOCHS = ['--judge-by', 'epochs', '--stage1', 'greedy']
 ABLATION = {'stage 1 alone': [*BY_EPOCHS, '--stage2', 'none'], 'stage 2 alone': ['--stage1', 'none', '--stage2', 'greedy'],
