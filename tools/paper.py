@@ -113,7 +113,8 @@ class Jobs:
         self.version, self.machine, self.ends, self.job_limit = version, machine, ends, job_limit
 
     def file_of(self, name, command, data):
-        settings = json.dumps([[str(c) for c in command[1:]], data, self.version, self.machine])
+        words = [str(c).replace(str(self.results.parent), '') for c in command[1:]]  # OUT may be moved
+        settings = json.dumps([words, data, self.version, self.machine])
         return self.results / f"{re.sub(r'[^a-z0-9]+', '-', name.split(':')[0].lower())}-{digest(settings)}.json"
 
     def earlier(self, file):
