@@ -207,9 +207,10 @@ READ = {'probe': lambda folder: [of_search(folder), of_training(folder)], 'searc
 # --- one model on one backend
 
 class Pair:
-    def __init__(self, about, options, data, sets):
+    def __init__(self, about, options, data, facts):
         self.about, self.options, self.data = about, options, data.get(about['data'])
-        self.set, self.results, self.probed = sets[about['data']], {}, None
+        self.set, self.results, self.probed = facts['data'][about['data']], {}, None
+        self.weight = 3 if about['name'] in facts['models'] else 1  # of its part of the time
         self.files = [[str(f.resolve()), f.stat().st_size] for f in sorted([self.data, *self.data.glob('*')])] if self.data else []
         program = {'libtorch': 'train_libtorch', 'cuda': 'train_cuda'}.get(about['backend'], 'train')
         self.train, self.bench = options.programs / 'examples/train', options.programs / 'bench/bench_libtorch'
@@ -303,10 +304,10 @@ class Pair:
 
 
 def share_out(pairs, seconds):
-    """Each gets what it can use, at most an equal part of what those that need less have left."""
-    waiting = sorted(pairs, key=lambda pair: pair.size(math.inf))
+    """Each gets what it can use, at most its part, by weight, of what those that need less have left."""
+    waiting = sorted(pairs, key=lambda pair: pair.size(math.inf) / pair.weight)
     for at, pair in enumerate(waiting):
-        seconds -= pair.size(max(seconds, 0) / (len(waiting) - at))
+        seconds -= pair.size(max(seconds, 0) * pair.weight / sum(p.weight for p in waiting[at:]))
 
 
 def measure(pairs, jobs, seconds, show):
@@ -367,7 +368,7 @@ def main():
         print(f'{options.out} is in use (another ./run paper writes there): wait for it to end, or give another --out')
         return 1
     found = found_data(options.data, facts['data'], options.out / 'data') if options.data else {}
-    pairs = [Pair(about, options, found, facts['data']) for about in facts['pairs']]
+    pairs = [Pair(about, options, found, facts) for about in facts['pairs']]
     jobs = Jobs(options.out, version_of(ROOT), machine_of(), time.monotonic() + seconds, options.job_limit)
     about = {'machine': jobs.machine, 'version': jobs.version, 'date': datetime.date.today().isoformat(), 'quick': options.quick,
              'command': './run paper ' + ' '.join(sys.argv[1:])}

@@ -3,6 +3,7 @@
 # a real job where `train` is given.
 # Usage: test_paper.py SOURCE_ROOT [TRAIN]
 import json
+import math
 import os
 import pathlib
 import signal
@@ -198,6 +199,40 @@ class Driver(unittest.TestCase):
 
     def test_a_backend_that_is_not_built_is_named(self):
         self.assertIn('GAN on MNIST, libtorch: this build has no train_libtorch (backend libtorch)', self.run_it(model='gan').stdout.replace('not measured (', '').replace(')\n', '\n'))
+
+
+class Sizes(unittest.TestCase):
+    class Pair:
+        def __init__(self, needs, least=0, weight=1):
+            self.needs, self.least, self.weight, self.got = needs, least, weight, None
+
+        def size(self, share):
+            self.got = max(min(self.needs, share), self.least)
+            return self.got
+
+    def shared(self, seconds, *pairs):
+        paper.share_out(pairs, seconds)
+        return [pair.got for pair in pairs]
+
+    def test_what_one_does_not_need_the_others_get(self):
+        self.assertEqual(self.shared(90, self.Pair(1000), self.Pair(10), self.Pair(1000)), [40, 10, 40])
+        self.assertEqual(self.shared(90, self.Pair(20), self.Pair(10)), [20, 10])
+        self.assertEqual(self.shared(80, self.Pair(1000, weight=3), self.Pair(1000)), [60, 20])
+        self.assertEqual(self.shared(10, self.Pair(1000, least=8), self.Pair(1000, least=8)), [8, 8])  # the least is done; time ends it
+        self.assertEqual(self.shared(10), [])
+
+    def test_fewer_examples_before_fewer_than_ten_epochs(self):
+        facts = json.loads((ROOT / 'tools/paper.json').read_text())
+        options = paper.argparse.Namespace(quick=False, only=None, programs=ROOT, data=None, epochs=100)
+        pair = paper.Pair(next(p for p in facts['pairs'] if p['model'] == 'vgg16'), options, {}, facts)
+        pair.probed = {'batch': 1.0, 'batches': 4, 'start': 1.0}
+        for share in (1e9, 1e6, 1e5, 1e4):
+            self.assertLessEqual(pair.size(share), share)
+            self.assertTrue(pair.epochs == 100 or pair.limit == 50000 or pair.epochs == 10, (pair.epochs, pair.limit))
+        self.assertEqual(pair.epochs, 10)
+        self.assertLess(pair.limit, 50000)
+        pair.size(math.inf)
+        self.assertEqual((pair.epochs, pair.limit), (100, 50000))
 
 
 class Pages(unittest.TestCase):
