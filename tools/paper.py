@@ -319,7 +319,7 @@ def measure(pairs, jobs, seconds, show):
     share_out(sized, 0.9 * seconds - sum(pair.results['probe', '', 1].get('seconds', 0) for pair in pairs))
     print('The plan (at most; FP32\'s speed is taken for all):')
     for pair in sized:
-        examples = f'{pair.limit} examples' if pair.limit else 'all examples'
+        examples = f'{pair.limit} examples' if pair.limit else 'few examples' if pair.options.quick else 'all examples'
         print(f'  {str(pair):42} {pair.epochs:3} epochs of {examples:16} {pair.seeds} seeds, '
               f'{pair.total(pair.epochs, pair.limit) / 60:6.1f} min')
     print(f"  {'all':42} {sum(p.total(p.epochs, p.limit) for p in sized) / 60:35.1f} min of {seconds / 60:.0f}", flush=True)
@@ -331,7 +331,8 @@ def measure(pairs, jobs, seconds, show):
 
 
 def arguments():
-    asked = argparse.ArgumentParser(prog='./run paper', description='Reproduces the tables and figures of the CoMP paper that this machine can, beside the paper\'s numbers: OUT/paper.html. What is there is not run again.')
+    asked = argparse.ArgumentParser(prog='./run paper', description="Reproduces the tables and figures of the CoMP paper that this machine can, "
+                                    "beside the paper's numbers: OUT/paper.html. What is there is not run again.")
     asked.add_argument('--quick', action='store_true', help='15 minutes: small batches, few epochs, one seed; to see that it runs, not what it gives')
     asked.add_argument('--data', type=pathlib.Path, help='folder that is looked through for the data sets, under their public file names')
     asked.add_argument('--only', action='append', metavar='MODEL', help='this model alone; may be given again')

@@ -101,103 +101,90 @@ def given_up(pair, way):
     return f"; {way}'s plan given up {times_given_up} times" if times_given_up else ''
 
 
-# --- tables: (title, words, header, rows)
+# --- tables; their titles, words and heads are in paper.json
 
-def paper_says(facts, pair, title, **wanted):
+def paper_says(facts, pair, **wanted):
     """The paper's numbers of this model and data; pair None: its averages."""
     wanted |= {'model': pair.about['name'], 'data': pair.set['title']} if pair else {'model': 'average'}
-    form = {'speed': '{:.2f}x', 'saving': '{:.2%}', 'cost': '{:.2%}', 'both stages': '{:.2f}x'}.get(wanted.get('what'), '{:.2f}')
-    found = [n for n in facts['numbers'] if title in n['in'] + ' and 5' * n['in'].startswith('Tables') and all(n.get(k) == v for k, v in wanted.items())]
-    return ', '.join(form.format(n['value']) + (f" {n['unit']}" if 'unit' in n else '') + (f" ({n['machine']})" if 'machine' in n else '')
-                     + (f" {n['way']}" if 'way' in n else '') for n in found) or '–'
+    form = {'saving': '{:.2%}', 'cost': '{:.2%}', 'memory': '{:.2f}'}.get(wanted['what'], '{:.2f}x')
+    found = [n for n in facts['numbers'] if all(n.get(key) == value for key, value in wanted.items())]
+    return ', '.join(' '.join([form.format(n['value']), *(n[key] for key in ('unit', 'way') if key in n), *([f"({n['machine']})"] if 'machine' in n else [])])
+                     for n in found) or '–'
 
 
-def shown(pairs, facts, what):
+def shown(facts, pairs, what):
     """Those that were measured in part, and those of which the paper's text has such a number."""
-    return [p for p in pairs if p.results or (p.about['backend'] == 'libtorch' and any(
-        n['what'].startswith(what) and (n['model'], n.get('data')) == (p.about['name'], p.set['title']) for n in facts['numbers']))]
+    named = {(n['model'], n.get('data')) for n in facts['numbers'] if n['what'] in what}
+    return [p for p in pairs if p.results or (p.about['backend'] == 'libtorch' and (p.about['name'], p.set['title']) in named)]
 
 
-def speed_table(facts, pairs):
-    rows = []
-    for pair in shown(pairs, facts, 'speed'):
+def speed_rows(facts, pairs):
+    def row(name, pair, ours):
+        return [name, paper_says(facts, pair, what='speed', over='FP32'), ours[0], paper_says(facts, pair, what='speed', over='AMP'), *ours[1:]]
+    for pair in shown(facts, pairs, ['speed']):
         ratios, dagger = speeds(pair)
-        ours = [times(r) + (dagger if r else '') for r in ratios]
-        rows.append([str(pair), paper_says(facts, pair, 'Table', what='speed', over='FP32'), ours[0],
-                     paper_says(facts, pair, 'Table', what='speed', over='AMP'), *ours[1:]])
+        yield row(str(pair), pair, [times(r) + (dagger if r else '') for r in ratios])
     for backend in dict.fromkeys(p.about['backend'] for p in pairs):
         known = [speeds(p)[0][:2] for p in pairs if p.about['backend'] == backend and p.about['name'] in facts['models']]
         if known := [both for both in known if all(r and number(r['ratio']) for r in both)]:
             means = [f'{statistics.mean(r[i]["ratio"] for r in known):.2f}x' for i in (0, 1)]
-            rows.append([f"average, {backend} ({len(known)} of the paper's)", paper_says(facts, None, 'Table', what='speed', over='FP32'), means[0],
-                         paper_says(facts, None, 'Table', what='speed', over='AMP'), means[1], '', ''])
-    return ('Tables 4 and 5: training speed', 'Times as fast: medians of steps in turns, with their 95% interval. In LibTorch comp has its fused optimizer pass and keeps '
-            'freed memory, AMP is its own autocast as it is, and by hand with those two and channels-last; on host and cuda AMP is the plan of PyTorch\'s rules. † Other programs had more than 10% of the cores meanwhile.',
-            ['', 'paper, over FP32', 'ours, over FP32', 'paper, over AMP', 'ours, over AMP', 'over AMP by hand', 'AMP over FP32'], rows)
+            yield row(f"average, {backend} ({len(known)} of the paper's)", None, [*means, '', ''])
 
 
-def memory_table(facts, pairs):
+def memory_rows(facts, pairs):
     def saving(of, comp):
         return f'{1 - comp / of:.1%}' if of and comp else NONE
-
-    def size(value):
-        return f'{value / 2**20:.0f} MiB' if value else NONE
-    rows = []
-    for pair in [*shown(pairs, facts, 'saving'), *(p for p in shown(pairs, facts, 'memory') if p not in shown(pairs, facts, 'saving'))]:
+    for pair in shown(facts, pairs, ['saving', 'memory']):
         fp32, amp, comp = peaks(pair)
-        absolute = paper_says(facts, pair, 'Table 6', what='memory')
-        rows.append([str(pair), paper_says(facts, pair, 'Table 6', what='saving', over='FP32'), saving(fp32, comp),
-                     paper_says(facts, pair, 'Table 6', what='saving', over='AMP'), saving(amp, comp), absolute, ', '.join(map(size, (fp32, amp, comp))) if fp32 else NONE])
-    rows.append(['average in the paper', paper_says(facts, None, 'Table 6', what='saving', over='FP32'), '', paper_says(facts, None, 'Table 6', what='saving', over='AMP'), '', '', ''])
-    return ('Table 6: peak memory', 'What comp saves, and the peak of a step. The memory of a native training that searches holds the search\'s states too.',
-            ['', "paper, of FP32's", "ours, of FP32's", "paper, of AMP's", "ours, of AMP's", 'paper, peak', 'ours, peak of FP32, AMP, comp'], rows)
+        ours = ', '.join(f'{peak / 2**20:.0f}' if peak else NONE for peak in (fp32, amp, comp)) + ' MiB' if fp32 else NONE
+        yield [str(pair), paper_says(facts, pair, what='saving', over='FP32'), saving(fp32, comp), paper_says(facts, pair, what='saving', over='AMP'),
+               saving(amp, comp), paper_says(facts, pair, what='memory'), ours]
+    yield ['average in the paper', paper_says(facts, None, what='saving', over='FP32'), '', paper_says(facts, None, what='saving', over='AMP'), '', '', '']
 
 
-def score_table(facts, pairs):
-    rows = []
+def score_rows(facts, pairs):
     for pair in (p for p in pairs if p.results):
         cells = [over_seeds(scores(pair, way).values(), '{:.4f}'.format) for way in ('fp32', 'amp', 'comp')]
         search = figures(pair, 'search', 'comp')
         amount = f"{pair.epochs} epochs of {search['summary']['of']['model']}" if search else NONE
-        rows.append([str(pair), pair.about.get('score', 'accuracy'), amount, *cells, verdict(pair) + given_up(pair, 'comp') + given_up(pair, 'amp')])
-    return ('Table 7: scores after training', 'Median over seeds (least to most), same weights and order each way; the paper trains 100 epochs on all data. Its text gives no '
-            'score: ' + ' '.join(s['text'] for s in facts['statements'] if s['in'] == 'Table 7'),
-            ['', 'score', 'trained', 'FP32', 'AMP', 'comp', "comp against FP32"], rows)
+        yield [str(pair), pair.about.get('score', 'accuracy'), amount, *cells, verdict(pair) + given_up(pair, 'comp') + given_up(pair, 'amp')]
 
 
-def cost_table(facts, pairs):
-    rows = []
+def cost_rows(facts, pairs):
     for pair in (p for p in pairs if p.results):
         seeds = [of['summary']['overhead'] for of in over(pair, 'search', 'comp').values()]
-        stages = '; '.join(f"{words} {seeds[0]['stages'][name]['seconds']:.1f} s" for name, words in STAGES.items() if name in seeds[0]['stages']) if seeds else NONE
-        rows.append([str(pair), paper_says(facts, pair, 'Figure 6', what='cost'), over_seeds([s['share_of_100_epochs'] for s in seeds], '{:.1%}'.format) + mark(pair, 'search', 'comp'),
-                     over_seeds([s['search_seconds'] for s in seeds], '{:.1f} s'.format), stages])
-    rows.append(['average in the paper', paper_says(facts, None, 'Figure 6', what='cost'), '', '', ''])
-    return ('Figure 6: what the search costs', 'As a part of a training of 100 epochs with the found plan; with fewer examples epochs are shorter, and the part is larger than on all.',
-            ['', 'paper', 'ours', 'whole search', 'its stages (seed 1)'], rows)
+        stages = seeds[0]['stages'] if seeds else {}
+        yield [str(pair), paper_says(facts, pair, what='cost'),
+               over_seeds([s['share_of_100_epochs'] for s in seeds], '{:.1%}'.format) + mark(pair, 'search', 'comp'),
+               over_seeds([s['search_seconds'] for s in seeds], '{:.1f} s'.format),
+               '; '.join(f"{words} {stages[name]['seconds']:.1f} s" for name, words in STAGES.items() if name in stages) or NONE]
+    yield ['average in the paper', paper_says(facts, None, what='cost'), '', '', '']
 
 
-def ablation_table(facts, pairs):
+def ablation_rows(facts, pairs):
     def score(pair, way):
         return over_seeds([value for seed, value in scores(pair, way).items() if seed == 1], '{:.4f}'.format)
 
     def cell(pair, way):
         of = figures(pair, 'search', way)
         return f"{times(of['summary']['ratios'].get('comp_over_fp32'))}{mark(pair, 'search', way)}; {score(pair, way)}" if of else NONE
-    rows = [[str(pair), paper_says(facts, pair, 'Figure 7', what='both stages'), score(pair, 'fp32'), *(cell(pair, way) for way in ABLATION)]
-            for pair in pairs if pair.results]
-    return ('Figures 7 and 8: stage 1 alone, stage 2 alone, both', 'Speed over FP32; score after training (seed 1). Stage 1 is greedy by losses of whole epochs, the paper\'s '
-            'criterion, stage 2 greedy by times. ' + ' '.join(s['text'] for s in facts['statements'] if s['in'] in ('Figure 7', 'Figure 8')),
-            ['', 'paper, both', "FP32's score", *ABLATION[:3], "guided (comp's default)"], rows)
-
-
-def plan_table(facts, pairs):
-    rows = []
     for pair in (p for p in pairs if p.results):
+        yield [str(pair), paper_says(facts, pair, what='both stages'), score(pair, 'fp32'), *(cell(pair, way) for way in ABLATION)]
+
+
+def plan_rows(facts, pairs):
+    for pair in pairs:
         for seed, of in over(pair, 'search', 'comp').items():
             plan = of['plans']['comp'].partition('@')[0]
-            rows.append([str(pair) if seed == 1 else '', str(seed), f"{len(plan) - plan.count('1')} of {len(plan)}", plan])
-    return ('The found plans', 'A letter for each operator: 1 FP32, b BF16, 0 FP16, t TF32.', ['', 'seed', 'low', 'plan'], rows)
+            yield [str(pair), str(seed), f"{len(plan) - plan.count('1')} of {len(plan)}", plan]
+
+
+def tables(facts, pairs):
+    """(title, words, header, rows) of each."""
+    for make in (speed_rows, memory_rows, score_rows, cost_rows, ablation_rows, plan_rows):
+        of = facts['tables'][make.__name__.removesuffix('_rows')]
+        said = [s['text'] for s in facts['statements'] if s['in'] in of.get('said', [])]
+        yield of['title'], ' '.join([of['words'], *said]), of['header'], list(make(facts, pairs))
 
 
 def missing(pairs):
@@ -207,10 +194,6 @@ def missing(pairs):
         for result in pair.results.values():
             if result['status'] != 'ok':
                 yield f"{result['name']}: {result['status']}: {result['why']}"
-
-
-def tables(facts, pairs):
-    return [make(facts, pairs) for make in (speed_table, memory_table, score_table, cost_table, ablation_table, plan_table)]
 
 
 # --- pages
@@ -238,27 +221,32 @@ def chart(pair, what):
 def html(facts, pairs, about, root):
     text = escape_html.escape
     style = re.search(r'R"css\((.*?)\)css"', (root / 'include/comp/observe/html_template.hpp').read_text(), re.S)[1]
-    quick = '<p class="warn"><b>A quick run</b>: small batches, few epochs, one seed. It shows that all runs; its figures are no result.</p>' if about['quick'] else ''
-    parts = [f'<p class="eyebrow">comp {text(about["version"])}</p><h1>The CoMP paper\'s tables, and this machine\'s</h1><p class="about soft"><span>{text(about["machine"])}</span>'
-             f'<span>{about["date"]}</span><span><code>{text(about["command"])}</code></span></p>{quick}<p>The paper ({text(facts["source"])}) measured on an A100 and an RTX 4090 '
-             f'with PyTorch 2.3.1; “–” where its text states no number (its printed tables have more). Ratios compare, times do not.</p>']
-    for title, words, header, rows in tables(facts, pairs):
+
+    def table(header, rows):
         head = ''.join(f'<th scope="col">{text(h)}</th>' for h in header)
-        body = ''.join('<tr>' + ''.join(f'<td class="{"e" if i and header[i] != "plan" else "t"}">{f"<code>{text(c)}</code>" if header[i] == "plan" else text(c)}</td>' for i, c in enumerate(row)) + '</tr>\n' for row in rows)
-        parts.append(f'<section><h2>{text(title)}</h2><p class="soft">{text(words)}</p><div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></section>')
+
+        def cell(i, words):
+            return f'<td class="{"t" if i == 0 or header[i] == "plan" else "e"}">{f"<code>{text(words)}</code>" if header[i] == "plan" else text(words)}</td>'
+        body = '\n'.join('<tr>' + ''.join(cell(i, words) for i, words in enumerate(row)) + '</tr>' for row in rows)
+        return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    sections = [(title, f'<p class="soft">{text(words)}</p>{table(header, rows)}') for title, words, header, rows in tables(facts, pairs)]
     curves = ''.join(f'<h3>{text(str(pair))}</h3><div class="charts">{losses}{chart(pair, "score")}</div>' for pair in pairs if (losses := chart(pair, 'loss')))
-    keys = ''.join(f'<span><svg width="26" height="12"><path class="line" style="stroke:{colour}" d="M0 6h26"/></svg>{kind}</span>' for kind, colour in COLOURS.items())
-    parts.append(f'<section><h2>Losses and scores by epoch</h2><div class="legend">{keys}</div>{curves or NONE}</section>')
-    parts.append('<section><h2>Not measured</h2><ul>' + ''.join(f'<li>{text(line)}</li>' for line in missing(pairs)) + '</ul><p class="soft">'
-                 + ' '.join(text(f'{p}: {p.about["note"]}.') for p in pairs if 'note' in p.about and p.results) + '</p></section>')
-    parts.append('<section><h2>All tables and figures of the paper</h2><dl>' + ''.join(f'<dt>{text(k)}</dt><dd>{text(v)}</dd>' for k, v in facts['exhibits'].items()) + '</dl></section>')
-    return (f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1"><title>The CoMP paper, reproduced</title>'
-            f'<style>{style}</style></head><body><main>{"".join(parts)}</main></body></html>\n')
+    keys = ''.join(f'<span><svg width="26" height="12"><path class="line" style="stroke:{colour}" d="M0 6h26"/></svg>{way}</span>' for way, colour in COLOURS.items())
+    notes = ' '.join(text(f'{p}: {p.about["note"]}.') for p in pairs if 'note' in p.about and p.results)
+    sections += [('Losses and scores by epoch', f'<div class="legend">{keys}</div>{curves or NONE}'),
+                 ('Not measured', f'<ul>{"".join(f"<li>{text(line)}</li>" for line in missing(pairs))}</ul><p class="soft">{notes}</p>'),
+                 ('All tables and figures of the paper', f'<dl>{"".join(f"<dt>{text(k)}</dt><dd>{text(v)}</dd>" for k, v in facts["exhibits"].items())}</dl>')]
+    quick = f'<p class="warn"><b>A quick run</b>: {text(facts["quick"])}</p>' if about['quick'] else ''
+    return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+            f'<title>The CoMP paper, reproduced</title><style>{style}</style></head><body><main><p class="eyebrow">comp {text(about["version"])}</p>'
+            f'<h1>The CoMP paper\'s tables, and this machine\'s</h1><p class="about soft"><span>{text(about["machine"])}</span><span>{about["date"]}</span>'
+            f'<span><code>{text(about["command"])}</code></span></p>{quick}<p>{text(facts["source"])}. {text(facts["about"])}</p>'
+            + ''.join(f'<section><h2>{text(title)}</h2>{body}</section>' for title, body in sections) + '</main></body></html>\n')
 
 
 def write_section(page, facts, pairs, about):
     lines = [BEGIN, f'{about["machine"]}; comp {about["version"]}; {about["date"]}; `{about["command"]}`.']
-    for title, words, header, rows in tables(facts, pairs)[:-1]:
+    for title, words, header, rows in tables(facts, pairs):
         lines += ['', f'**{title}.** {words}', '', *gpu_report.table(header, rows)]
     lines += ['', 'Not measured:', '', *(f'- {line}' for line in missing(pairs)), END]
     page.write_text(gpu_report.with_section(page.read_text(), '\n'.join(lines), BEGIN, END, "## The paper's tables\n\n`./run paper`."))
