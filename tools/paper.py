@@ -4,6 +4,7 @@
 # OUT/results (by job, settings, version of the sources and machine), and renders OUT/paper.html after each.
 # What is there already is not run again; what failed, took too long or is damaged is. Nothing is downloaded.
 import argparse
+import contextlib
 import datetime
 import fcntl
 import fnmatch
@@ -68,6 +69,8 @@ def busy_seconds():
 def found_data(folder, sets, links):
     """{name: path} of the data sets in `folder`, under their public file names, plain or .gz: folders of links in `links`.
     A file whose pattern ends in "?" may be missing; one that is named "" is the data set."""
+    shutil.rmtree(links, ignore_errors=True)
+    links.mkdir()
     files = {}
     for where, folders, names in os.walk(folder):
         folders[:] = sorted(folders)[:200] if len(pathlib.Path(where).relative_to(folder).parts) < 4 else []
@@ -82,8 +85,6 @@ def found_data(folder, sets, links):
         """The folder itself, or one in it, that has such a file."""
         places = (folder, *sorted(folder.glob('*')), *sorted(folder.glob('*/*')))
         return next((p for p in places if p.is_dir() and next(glob.iglob(f'{glob.escape(str(p))}/{pattern}'), None)), None)
-    shutil.rmtree(links, ignore_errors=True)
-    links.mkdir(parents=True)
     found = {}
     for name, of in sets.items():
         wanted, near = {}, None
@@ -164,7 +165,8 @@ class Jobs:
         try:
             text = process.communicate(timeout=limit)[0]
         except BaseException as fault:
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             if not isinstance(fault, subprocess.TimeoutExpired):
                 raise
@@ -193,12 +195,19 @@ def of_training(folder):
 
 def of_search(folder):
     summary = json.loads((folder / 'summary.json').read_text())
-    plans = {row['label']: row['plan'] for row in summary['contest']}
-    return {'summary': summary, 'plans': {'fp32': plans[summary['fp32']], 'amp': plans.get(summary['rule_based']), 'comp': summary['plan']}}
+    rows = {row['label']: row for row in summary['contest']}
+    contest = {way: rows.get(summary[role], {}) for way, role in zip(WAYS, ('fp32', 'rule_based', 'comp'))}
+    return {'model': summary['of']['model'], 'plans': {way: row.get('plan') for way, row in contest.items()} | {'comp': summary['plan']},
+            'peaks': {way: row.get('peak_bytes') for way, row in contest.items()},
+            'ratios': {name: (ratio['ratio'], *ratio['interval_95']) for name, ratio in summary['ratios'].items() if ratio},
+            **{key: summary['overhead'][key] for key in ('share_of_100_epochs', 'search_seconds')},
+            'stages': {name: stage['seconds'] for name, stage in summary['overhead']['stages'].items()}}
 
 
 def of_race(folder):
-    return json.loads((folder / 'race.json').read_text())[0]
+    made = json.loads((folder / 'race.json').read_text())[0]
+    return {'ratios': {name: (ratio['ratio'], *ratio['interval_95']) for name, ratio in made['speedup'].items()},
+            'peaks': {way: made['step'][name]['peak_bytes'] for way, name in zip(WAYS, ('fp32', 'autocast', 'comp'))}}
 
 
 READ = {'probe': lambda folder: [of_search(folder), of_training(folder)], 'search': of_search, 'train': of_training, 'race': of_race}
@@ -243,7 +252,7 @@ class Pair:
             search, training = got['figures']
             epoch = training['epochs'][0]
             self.probed = {'batch': epoch['seconds'] / epoch['batches'], 'batches': epoch['batches'],
-                           'start': max(got['seconds'] - search['summary']['overhead']['search_seconds'], 1)}
+                           'start': max(got['seconds'] - search['search_seconds'], 1)}
 
     # What there is to do, at most [s]. A validation counts as a third of an epoch: it is the forward alone.
     def seconds_of(self, kind, way, epochs, limit):
@@ -353,7 +362,9 @@ def arguments():
         asked.error('--write-docs with --quick (a quick run says nothing about scores): leave one out')
     if not (given.hours is None or 0 < given.hours < math.inf) or given.epochs < 1 or not (given.job_limit is None or given.job_limit > 0):
         asked.error('--hours, --epochs and --job-limit must be above 0')
-    given.out = given.out.absolute()
+    given.out = given.out.resolve()
+    if given.data and given.out in (given.data.resolve(), *given.data.resolve().parents):
+        asked.error(f'--data {given.data} is in --out, which belongs to ./run paper: move the data')
     return given
 
 
@@ -362,7 +373,10 @@ def main():
     facts = json.loads((ROOT / 'tools/paper.json').read_text())
     seconds = 3600 * (options.hours or (0.25 if options.quick else 10)) * 0.95  # some for the last job and the page
     options.out.mkdir(parents=True, exist_ok=True)
-    lock = (options.out / 'lock').open('w')
+    if any(options.out.iterdir()) and not (options.out / 'paper.lock').exists():
+        print(f'{options.out} has files that are not of ./run paper (which removes its own there): give a new folder as --out')
+        return 1
+    lock = (options.out / 'paper.lock').open('w')
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -381,7 +395,8 @@ def main():
     def stop(number, frame):
         raise Stopped(number)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, stop)
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, stop)
     for pair in pairs:
         if pair.why and not pair.why.startswith('not asked'):
             print(f'{pair}: not measured ({pair.why})')

@@ -31,11 +31,11 @@ def mark(pair, kind, way=''):
 
 
 def times(ratio):
-    """1.20x (1.10 to 1.30), of {"ratio", "interval_95"}."""
-    if not ratio or number(ratio['ratio']) is None:
-        return NONE
-    low, high = (number(bound) for bound in ratio['interval_95'])
-    return f"{ratio['ratio']:.2f}x ({f'{low:.2f} to {high:.2f}' if low is not None and high is not None else 'too noisy for an interval'})"
+    """1.20x (1.10 to 1.30), of a ratio and its bounds; nothing of (), which is not asked for."""
+    if ratio == ():
+        return ''
+    value, low, high = map(number, ratio or [None] * 3)
+    return NONE if value is None else f"{value:.2f}x ({f'{low:.2f} to {high:.2f}' if low is not None and high is not None else 'too noisy for an interval'})"
 
 
 def over_seeds(values, text):
@@ -50,21 +50,17 @@ def over_seeds(values, text):
 def speeds(pair):
     """comp over FP32, over AMP, over AMP by hand, and AMP over FP32: of LibTorch's own autocast, else of AMP's rules in the contest."""
     if race := figures(pair, 'race'):
-        return [race['speedup'].get(name) for name in ('comp_over_fp32', 'comp_over_autocast', 'comp_over_by_hand', 'autocast_over_fp32')], mark(pair, 'race')
+        return [race['ratios'].get(name) for name in ('comp_over_fp32', 'comp_over_autocast', 'comp_over_by_hand', 'autocast_over_fp32')], mark(pair, 'race')
     if (comp := figures(pair, 'search', 'comp')) and pair.about['backend'] != 'libtorch':
-        ratios = comp['summary']['ratios']
-        return [ratios.get(name) for name in ('comp_over_fp32', 'comp_over_rule_based', '', 'rule_based_over_fp32')], mark(pair, 'search', 'comp')
+        ratios = comp['ratios']
+        return [ratios.get('comp_over_fp32'), ratios.get('comp_over_rule_based'), (), ratios.get('rule_based_over_fp32')], mark(pair, 'search', 'comp')
     return [None] * 4, ''
 
 
 def peaks(pair):
     """Bytes of FP32, AMP and comp."""
-    if race := figures(pair, 'race'):
-        return [number(race['step'][way]['peak_bytes']) for way in ('fp32', 'autocast', 'comp')]
-    if (comp := figures(pair, 'search', 'comp')) and pair.about['backend'] != 'libtorch':
-        rows = {row['label']: number(row['peak_bytes']) for row in comp['summary']['contest']}
-        return [rows.get(comp['summary'].get(role)) for role in ('fp32', 'rule_based', 'comp')]
-    return [None] * 3
+    of = figures(pair, 'race') if pair.about['backend'] == 'libtorch' else figures(pair, 'search', 'comp')
+    return [number(of['peaks'][way]) for way in ('fp32', 'amp', 'comp')] if of else [None] * 3
 
 
 def over(pair, kind, way):
@@ -126,8 +122,8 @@ def speed_rows(facts, pairs):
         yield row(str(pair), pair, [times(r) + (dagger if r else '') for r in ratios])
     for backend in dict.fromkeys(p.about['backend'] for p in pairs):
         known = [speeds(p)[0][:2] for p in pairs if p.about['backend'] == backend and p.about['name'] in facts['models']]
-        if known := [both for both in known if all(r and number(r['ratio']) for r in both)]:
-            means = [f'{statistics.mean(r[i]["ratio"] for r in known):.2f}x' for i in (0, 1)]
+        if known := [both for both in known if all(r and number(r[0]) for r in both)]:
+            means = [f'{statistics.mean(both[i][0] for both in known):.2f}x' for i in (0, 1)]
             yield row(f"average, {backend} ({len(known)} of the paper's)", None, [*means, '', ''])
 
 
@@ -146,18 +142,18 @@ def score_rows(facts, pairs):
     for pair in (p for p in pairs if p.results):
         cells = [over_seeds(scores(pair, way).values(), '{:.4f}'.format) for way in ('fp32', 'amp', 'comp')]
         search = figures(pair, 'search', 'comp')
-        amount = f"{pair.epochs} epochs of {search['summary']['of']['model']}" if search else NONE
+        amount = f"{pair.epochs} epochs of {search['model']}" if search else NONE
         yield [str(pair), pair.about.get('score', 'accuracy'), amount, *cells, verdict(pair) + given_up(pair, 'comp') + given_up(pair, 'amp')]
 
 
 def cost_rows(facts, pairs):
     for pair in (p for p in pairs if p.results):
-        seeds = [of['summary']['overhead'] for of in over(pair, 'search', 'comp').values()]
+        seeds = list(over(pair, 'search', 'comp').values())
         stages = seeds[0]['stages'] if seeds else {}
         yield [str(pair), paper_says(facts, pair, what='cost'),
                over_seeds([s['share_of_100_epochs'] for s in seeds], '{:.1%}'.format) + mark(pair, 'search', 'comp'),
                over_seeds([s['search_seconds'] for s in seeds], '{:.1f} s'.format),
-               '; '.join(f"{words} {stages[name]['seconds']:.1f} s" for name, words in STAGES.items() if name in stages) or NONE]
+               '; '.join(f"{words} {stages[name]:.1f} s" for name, words in STAGES.items() if name in stages) or NONE]
     yield ['average in the paper', paper_says(facts, None, what='cost'), '', '', '']
 
 
@@ -167,7 +163,7 @@ def ablation_rows(facts, pairs):
 
     def cell(pair, way):
         of = figures(pair, 'search', way)
-        return f"{times(of['summary']['ratios'].get('comp_over_fp32'))}{mark(pair, 'search', way)}; {score(pair, way)}" if of else NONE
+        return f"{times(of['ratios'].get('comp_over_fp32'))}{mark(pair, 'search', way)}; {score(pair, way)}" if of else NONE
     for pair in (p for p in pairs if p.results):
         yield [str(pair), paper_says(facts, pair, what='both stages'), score(pair, 'fp32'), *(cell(pair, way) for way in ABLATION)]
 
