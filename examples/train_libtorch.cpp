@@ -20,6 +20,7 @@ torch_models::job_options options_of(const train::options& chosen) {
           .size = chosen.size,
           .batch = static_cast<std::int64_t>(chosen.batch),
           .limit = static_cast<std::int64_t>(chosen.limit),
+          .side = chosen.side,
           .learning_rate = chosen.learning_rate,
           .seed = chosen.seed};
 }

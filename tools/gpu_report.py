@@ -230,12 +230,12 @@ def section(result):
     return '\n'.join([*lines, END])
 
 
-def with_section(document, new):
+def with_section(document, new, begin=BEGIN, end=END, heading='## On a GPU\n\n`./run gpu-check`, on a machine with one.'):
     """The document with the text between the markers replaced; at its end where it has none."""
-    if BEGIN in document and END in document.split(BEGIN, 1)[1]:
-        before, rest = document.split(BEGIN, 1)
-        return before + new + rest.split(END, 1)[1]
-    return document.rstrip('\n') + '\n\n## On a GPU\n\n`./run gpu-check`, on a machine with one.\n\n' + new + '\n'
+    if begin in document and end in document.split(begin, 1)[1]:
+        before, rest = document.split(begin, 1)
+        return before + new + rest.split(end, 1)[1]
+    return f'{document.rstrip(chr(10))}\n\n{heading}\n\n{new}\n'
 
 
 def report(result, asked):

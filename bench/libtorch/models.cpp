@@ -29,7 +29,8 @@ struct options {
   std::vector<std::string> models = {"alexnet",  "vgg16", "gan", "gcn",     "gat",  "bert", "simplenet",
                                      "resnet18", "lstm",  "gru", "encoder", "unet", "vit",  "experts"};
   std::filesystem::path data = {}, file = {};
-  std::int64_t limit = 0, batch = 0;
+  std::string set = {};  // of the folder, for all models; empty: each model's own
+  std::int64_t limit = 0, batch = 0, side = 0;
   int threads = 0;
   std::string bert = "small";
   double seconds = 10;
@@ -41,10 +42,10 @@ torch_models::job make(const options& chosen, const std::string& model, std::uin
   static const std::map<std::string, const char*> sets{{"alexnet", "cifar100"}, {"vgg16", "cifar100"},
                                                        {"gan", "mnist"},        {"gcn", "cora"},
                                                        {"gat", "cora"},         {"bert", "squad-v2"}};
-  torch_models::job_options o{.batch = chosen.batch, .limit = chosen.limit, .seed = seed};
-  if (const auto set = sets.find(model); set != sets.end() && std::filesystem::exists(chosen.data / set->second)) {
-    if (!chosen.data.empty()) o.data = chosen.data / set->second;
-  }
+  torch_models::job_options o{.batch = chosen.batch, .limit = chosen.limit, .side = chosen.side, .seed = seed};
+  const auto own = sets.find(model);
+  const std::string set = !chosen.set.empty() ? chosen.set : own != sets.end() ? own->second : "";
+  if (!chosen.data.empty() && !set.empty() && std::filesystem::exists(chosen.data / set)) o.data = chosen.data / set;
   if (model == "bert") o.size = chosen.bert;
   if (model == "gan") o.size = "connected";
   if (model == "gcn" || model == "gat") o.batch = o.limit = 0;  // a step is the whole graph
@@ -237,6 +238,8 @@ int main(int argc, char** argv) {
   options chosen;
   app.add_option("--models", chosen.models, "Which, joined by commas")->delimiter(',');
   app.add_option("--data", chosen.data, "Folder with cifar100, mnist, cora, squad-v2; what is missing is made up");
+  app.add_option("--set", chosen.set, "Which of that folder, for all models (default: each model's own)");
+  app.add_option("--side", chosen.side, "What JPEG pictures are brought to");
   app.add_option("--limit", chosen.limit, "Training examples per epoch (default: all)");
   app.add_option("--batch", chosen.batch, "Examples per batch (default: each job's own)");
   app.add_option("--threads", chosen.threads, "That compute (default: all cores)");

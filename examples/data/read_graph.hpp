@@ -47,13 +47,18 @@ inline graph read_musae(const std::filesystem::path& folder, const std::filesyst
 
 }  // namespace detail
 
+inline constexpr std::size_t npz_limit = std::size_t{4} << 30;  // [bytes]; Reddit's 602 dense features take 1.1 GB
+
 /// A .npz of the gnn-benchmark collection, or a folder with one, with LINQS's .content and .cites, or with a MUSAE
-/// graph. Throws: `file_error`; planetoid's pickles are refused, naming the forms that are read: unpickling runs code.
-inline graph read_graph(const std::filesystem::path& path) {
+/// graph. `limit` is a .npz's. Throws: `file_error`; planetoid's pickles are refused, naming the forms that are read:
+/// unpickling runs code.
+inline graph read_graph(const std::filesystem::path& path, std::size_t limit = npz_limit) {
+  const auto read_npz = [limit](const std::filesystem::path& file) {
+    return parse_graph_npz(file_bytes(file, limit), detail::quoted(file), limit);
+  };
   std::error_code why;
-  if (!std::filesystem::is_directory(path, why)) return parse_graph_npz(file_bytes(path), detail::quoted(path));
-  if (const auto npz = detail::file_ending(path, ".npz"))
-    return parse_graph_npz(file_bytes(*npz), detail::quoted(*npz));
+  if (!std::filesystem::is_directory(path, why)) return read_npz(path);
+  if (const auto npz = detail::file_ending(path, ".npz")) return read_npz(*npz);
   if (const auto content = detail::file_ending(path, ".content")) return detail::read_citations(path, *content);
   if (const auto edges = detail::file_ending(path, "_edges.csv")) return detail::read_musae(path, *edges);
   require<file_error>(!detail::file_ending(path, ".allx"),

@@ -198,6 +198,7 @@ inline native::model image_model(const options& chosen, const data_sets::images&
 inline job image_job(const options& chosen) {
   auto [train, test] = read_images(chosen.data);
   keep_first(train, chosen.limit);
+  keep_first(test, chosen.limit);
   native::model model = image_model(chosen, train);
   const native::shape image{train.channels, train.height, train.width};
   const native::shape wanted{model.input_shape.begin() + 1, model.input_shape.end()};

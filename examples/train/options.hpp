@@ -50,6 +50,7 @@ struct options {
   std::filesystem::path t4 = {};
   std::filesystem::path weights_out = {};
   std::string size = {};  // of bert and gan; empty: the model's own default
+  std::int64_t side = 0;  // of libtorch's pictures; 0: 64
   std::uint64_t seed = 1;
   int threads = 0;                                        // 0: all cores
   int gpu = 0;                                            // of the cuda backend
@@ -87,6 +88,9 @@ inline void require_heard(const options& chosen) {
                              chosen.scaling, chosen.accumulate, chosen.backend);
   comp::require<comp::error>(chosen.backend == "cuda" || chosen.gpu == 0,
                              "--gpu {} with backend {} (only cuda has it): leave it out", chosen.gpu, chosen.backend);
+  comp::require<comp::error>(chosen.backend == "libtorch" || chosen.side == 0,
+                             "--side {} with backend {} (only libtorch has it): leave it out", chosen.side,
+                             chosen.backend);
   comp::require<comp::error>(chosen.backend == "cuda" || chosen.captured == "measured",
                              "--captured {} with backend {} (only cuda has it): leave it out", chosen.captured,
                              chosen.backend);
@@ -136,8 +140,8 @@ inline void describe(CLI::App& app, options& chosen) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.description(
       "Trains a model and finds, while doing so, the precision of each operator that trains fastest and still converges.\n"
-      "Writes plan.json, search.jsonl (the ledger), report.html and summary.json into --out, and after each epoch\n"
-      "checkpoint.safetensors (with libtorch not yet).");
+      "Writes plan.json, search.jsonl (the ledger), report.html, summary.json and training.json (each epoch's loss, seconds\n"
+      "and score) into --out, and after each epoch checkpoint.safetensors (with libtorch not yet).");
   app.footer(
       "Examples:\n"
       "  train --model vgg16 --data cifar-100-binary --epochs 10 --out out/vgg\n"
@@ -161,7 +165,8 @@ inline void describe(CLI::App& app, options& chosen) {
       ->transform(whole(1, 1000000))
       ->capture_default_str();
   job->add_option("--batch", chosen.batch, "Examples per batch (default: the model's)")->transform(whole(1, 1 << 20));
-  job->add_option("--limit", chosen.limit, "Training examples per epoch, the first ones (default: all)")
+  job->add_option("--limit", chosen.limit,
+                  "Training examples per epoch, the first ones; of images no more validate (default: all)")
       ->transform(whole(1, std::uint64_t{1} << 40));
   job->add_option("--learning-rate", chosen.learning_rate, "Of the optimiser (default: the model's)")
       ->transform(positive());
@@ -192,6 +197,8 @@ inline void describe(CLI::App& app, options& chosen) {
   job->add_option("--size", chosen.size,
                   "Of bert: base, small or tiny; of gan: connected or, with libtorch, convolutional")
       ->check(CLI::IsMember({"base", "small", "tiny", "connected", "convolutional"}));
+  job->add_option("--side", chosen.side, "What libtorch brings JPEG pictures to: 224 is ImageNet's (default: 64)")
+      ->transform(whole(32, 1024));
   job->add_option("--layers", chosen.layers, "Blocks of the transformer")
       ->transform(whole(1, 96))
       ->capture_default_str();

@@ -186,6 +186,22 @@ comp::training_result train_on(const options& chosen, Trainer& trainer, const st
   return training.run(trainer, found, kept, signals);
 }
 
+/// Each epoch's mean loss, seconds and score (null where the search trained it), and what became of the plan.
+inline void write_training(const comp::training_result& result, const std::filesystem::path& path) {
+  comp::json to{{"comp_training", 1}, {"plan", result.plan.str()}, {"warnings", result.warnings}};
+  to["epochs"] = to["fallbacks"] = comp::json::array();
+  for (const comp::sample& e : result.epochs) {
+    to["epochs"].push_back({{"loss", comp::json_of(e.loss)},
+                            {"seconds", e.seconds},
+                            {"batches", e.batches},
+                            {"score", e.score ? comp::json_of(*e.score) : comp::json()}});
+  }
+  for (const auto& step : result.fallbacks) {
+    to["fallbacks"].push_back({{"epoch", step.epoch + 1}, {"why", name(step.why)}, {"to", step.to.str()}});
+  }
+  comp::detail::write_file(path.string(), to.dump(2, ' ', false, comp::json::error_handler_t::replace) + "\n");
+}
+
 template <class Trainer>
 void tell_of(const comp::training_result& result, const Trainer& trainer) {
   for (std::size_t e = 0; e < result.epochs.size(); ++e) {
@@ -218,6 +234,7 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
     const auto result =
         train_on(chosen, trainer, precisions_for(chosen, sped_up), info_of(chosen, description), kept, signals);
     if (!chosen.weights_out.empty()) naming("--weights-out", [&] { write_weights(chosen.weights_out.string()); });
+    write_training(result, chosen.out / "training.json");
     tell_of(result, trainer);
   } catch (const comp::interrupted& stopped) {
     const std::string what =
@@ -227,9 +244,10 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
                stderr);
     return 128 + signals.signal();
   }
-  fmt::print("written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/report.html (open it){1}{2}\n",
-             chosen.out.string(), kept.epochs() ? fmt::format(", {}", kept.last().string()) : "",
-             chosen.weights_out.empty() ? "" : fmt::format(", {}", chosen.weights_out.string()));
+  fmt::print(
+      "written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/training.json, {0}/report.html (open it){1}{2}\n",
+      chosen.out.string(), kept.epochs() ? fmt::format(", {}", kept.last().string()) : "",
+      chosen.weights_out.empty() ? "" : fmt::format(", {}", chosen.weights_out.string()));
   require_printed();
   return 0;
 }

@@ -24,7 +24,7 @@ class Commands(unittest.TestCase):
     def test_help_names_every_command(self):
         got = self.run_with('help')
         self.assertEqual(got.returncode, 0)
-        for command in ('demo', 'test', 'bench', 'gpu-check', 'clean', 'help'):
+        for command in ('demo', 'test', 'bench', 'paper', 'gpu-check', 'clean', 'help'):
             self.assertIn(f'./run {command}', got.stdout)
 
     def test_a_word_that_test_does_not_know_is_refused_before_anything_is_built(self):

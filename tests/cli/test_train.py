@@ -201,6 +201,25 @@ class Train(unittest.TestCase):
         self.assertEqual(self.train().returncode, 0)
         self.assertTrue(all(run['sample']['batches'] >= 8 for run in self.judged() if run['sample']['status'] == 'ok'))
 
+    def test_each_epoch_s_loss_and_score_are_written(self):
+        got = self.train('--epochs', '30', '--policy', 'fp32')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn(f'{self.out}/training.json', got.stdout)
+        training = json.loads((self.out / 'training.json').read_text())
+        self.assertEqual([len(training[key]) for key in ('epochs', 'fallbacks', 'warnings')], [30, 0, 0])
+        self.assertEqual(set(training['plan']), {'1'})
+        for number, epoch in enumerate(training['epochs'], 1):
+            self.assertIn(f"epoch {number:>3}: loss {epoch['loss']:.4f}, ", got.stdout)
+            self.assertEqual(epoch['batches'], 4)
+            self.assertGreater(epoch['seconds'], 0)
+        self.assertIn(f", score {training['epochs'][-1]['score']:.4f}", got.stdout)
+
+    def test_a_limit_holds_for_the_images_that_validate(self):
+        got = self.train('--epochs', '60', '--policy', 'fp32', limit='64', batch='16')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        score = json.loads((self.out / 'training.json').read_text())['epochs'][-1]['score']
+        self.assertEqual(64 * score, round(64 * score))  # of 64 images, where the digits have 179
+
     def test_scores_decide_when_asked_for(self):
         got = self.train('--judge-by', 'scores')
         self.assertEqual(got.returncode, 0, got.stderr)
@@ -335,6 +354,7 @@ class Train(unittest.TestCase):
         self.refused(self.train('--accumulate', '2', '--backend', 'libtorch'),
                      '--scaling pytorch --accumulate 2 with backend libtorch (only host and cuda have them): leave them out')
         self.refused(self.train('--captured', 'on'), '--captured on with backend host (only cuda has it): leave it out')
+        self.refused(self.train('--side', '64'), '--side 64 with backend host (only libtorch has it): leave it out')
         self.refused(self.train('--gpu', '1'), '--gpu 1 with backend host (only cuda has it): leave it out')
         got = self.train('--scaling', 'apex')
         self.assertIn('loss scaling "apex" (it is pytorch, ', got.stderr)

@@ -132,6 +132,9 @@ TEST_CASE("a folder is read in the layout that it has, packed or not") {
   in.write("musae/x_target.csv", files.target);
   check_row_of_three(read_graph(in.path() / "npz"));
   check_row_of_three(read_graph(in.path() / "npz/cora.npz"));
+  for (const char* npz : {"npz", "npz/cora.npz"}) {
+    CHECK(message_of([&] { read_graph(in.path() / npz, 100); }).find("100") != std::string::npos);
+  }
   CHECK(read_graph(in.path() / "linqs").nodes == 3);
   CHECK(read_graph(in.path() / "musae").nodes == 3);
 }

@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+# Renders what ./run paper measured beside the paper's numbers: one HTML page without external links, and the section of
+# docs/benchmarks.md. What is not there is "not measured"; why, stands at the end.
+import html as escape_html
+import math
+import re
+import statistics
+
+import gpu_report
+
+BEGIN, END = '<!-- paper: begin -->', '<!-- paper: end -->'
+NONE = 'not measured'
+DISTURBED = 0.1  # part of the cores that other programs had
+COLOURS = {'amp': '#e69f00', 'comp': 'var(--accent)', 'fp32': 'var(--ink);stroke-dasharray:5 3'}
+STAGES = {'baseline': 'baseline', 'epochs': 'losses', 'batches': 'times', 'contest': 'contest'}
+ABLATION = ('stage 1 alone', 'stage 2 alone', 'both stages', 'comp')
+
+
+# --- figures
+
+def number(value):
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def figures(pair, kind, way='', seed=1):
+    return pair.results.get((kind, way, seed), {}).get('figures')
+
+
+def mark(pair, kind, way=''):
+    return ' †' if pair.results.get((kind, way, 1), {}).get('others', 0) > DISTURBED else ''
+
+
+def times(ratio):
+    """1.20x (1.10 to 1.30), of a ratio and its bounds; nothing of (), which is not asked for."""
+    if ratio == ():
+        return ''
+    value, low, high = map(number, ratio or [None] * 3)
+    return NONE if value is None else f"{value:.2f}x ({f'{low:.2f} to {high:.2f}' if low is not None and high is not None else 'too noisy for an interval'})"
+
+
+def over_seeds(values, text):
+    """Median, least and most of the finite ones."""
+    known, values = list(values), [v for v in values if number(v) is not None]
+    if not values:
+        return 'not finite' if known else NONE
+    spread = f' ({text(min(values))} to {text(max(values))})' if len(values) > 1 else ''
+    return text(statistics.median(values)) + spread + (f', {len(known) - len(values)} not finite' if len(known) > len(values) else '')
+
+
+def speeds(pair):
+    """comp over FP32, over AMP, over AMP by hand, and AMP over FP32: of LibTorch's own autocast, else of AMP's rules in the contest."""
+    if race := figures(pair, 'race'):
+        return [race['ratios'].get(name) for name in ('comp_over_fp32', 'comp_over_autocast', 'comp_over_by_hand', 'autocast_over_fp32')], mark(pair, 'race')
+    if (comp := figures(pair, 'search', 'comp')) and pair.about['backend'] != 'libtorch':
+        ratios = comp['ratios']
+        return [ratios.get('comp_over_fp32'), ratios.get('comp_over_rule_based'), (), ratios.get('rule_based_over_fp32')], mark(pair, 'search', 'comp')
+    return [None] * 4, ''
+
+
+def peaks(pair):
+    """Bytes of FP32, AMP and comp."""
+    of = figures(pair, 'race') if pair.about['backend'] == 'libtorch' else figures(pair, 'search', 'comp')
+    return [number(of['peaks'][way]) for way in ('fp32', 'amp', 'comp')] if of else [None] * 3
+
+
+def over(pair, kind, way):
+    """Figures of all seeds, by seed."""
+    return {seed: result['figures'] for (k, w, seed), result in pair.results.items() if (k, w) == (kind, way) and result.get('figures')}
+
+
+def scores(pair, way):
+    """After the last epoch, by seed; what is not finite is text."""
+    return {seed: of['epochs'][-1]['score'] for seed, of in over(pair, 'train', way).items() if of['epochs'][-1]['score'] is not None}
+
+
+def verdict(pair):
+    """Whether comp's scores reached FP32's, whose spread over seeds is the noise."""
+    fp32, comp = scores(pair, 'fp32'), scores(pair, 'comp')
+    both = [s for s in fp32.keys() & comp.keys() if number(fp32[s]) is not None]
+    if not both:
+        return NONE
+    if wrong := [s for s in both if number(comp[s]) is None]:
+        return f'NOT reached: not finite with {len(wrong)} of {len(both)} seeds'
+    lost = statistics.median(fp32[s] for s in both) - statistics.median(comp[s] for s in both)
+    if len(both) == 1:
+        return f'{lost:.4f} below; one seed does not tell noise' if lost > 0 else 'not below, with one seed'
+    if lost <= 0:
+        return 'reached'
+    if statistics.median(comp[s] for s in both) >= min(fp32[s] for s in both):
+        return f"reached within FP32's spread ({lost:.4f} below)"
+    return f'NOT reached: {lost:.4f} below, FP32 varies by {max(fp32[s] for s in both) - min(fp32[s] for s in both):.4f}'
+
+
+def given_up(pair, way):
+    """; AMP's plan given up 2 times, of trainings that went on with a more conservative one."""
+    times_given_up = sum(len(of['fallbacks']) for of in over(pair, 'train', way).values())
+    return f"; {way}'s plan given up {times_given_up} times" if times_given_up else ''
+
+
+# --- tables; their titles, words and heads are in paper.json
+
+def paper_says(facts, pair, **wanted):
+    """The paper's numbers of this model and data; pair None: its averages."""
+    wanted |= {'model': pair.about['name'], 'data': pair.set['title']} if pair else {'model': 'average'}
+    form = {'saving': '{:.2%}', 'cost': '{:.2%}', 'memory': '{:.2f}'}.get(wanted['what'], '{:.2f}x')
+    found = [n for n in facts['numbers'] if all(n.get(key) == value for key, value in wanted.items())]
+    return ', '.join(' '.join([form.format(n['value']), *(n[key] for key in ('unit', 'way') if key in n), *([f"({n['machine']})"] if 'machine' in n else [])])
+                     for n in found) or '–'
+
+
+def shown(facts, pairs, what):
+    """Those that were measured in part, and those of which the paper's text has such a number."""
+    named = {(n['model'], n.get('data')) for n in facts['numbers'] if n['what'] in what}
+    return [p for p in pairs if p.results or (p.about['backend'] == 'libtorch' and (p.about['name'], p.set['title']) in named)]
+
+
+def speed_rows(facts, pairs):
+    def row(name, pair, ours):
+        return [name, paper_says(facts, pair, what='speed', over='FP32'), ours[0], paper_says(facts, pair, what='speed', over='AMP'), *ours[1:]]
+    for pair in shown(facts, pairs, ['speed']):
+        ratios, dagger = speeds(pair)
+        yield row(str(pair), pair, [times(r) + (dagger if r else '') for r in ratios])
+    for backend in dict.fromkeys(p.about['backend'] for p in pairs):
+        known = [speeds(p)[0][:2] for p in pairs if p.about['backend'] == backend and p.about['name'] in facts['models']]
+        if known := [both for both in known if all(r and number(r[0]) for r in both)]:
+            means = [f'{statistics.mean(both[i][0] for both in known):.2f}x' for i in (0, 1)]
+            yield row(f"average, {backend} ({len(known)} of the paper's)", None, [*means, '', ''])
+
+
+def memory_rows(facts, pairs):
+    def saving(of, comp):
+        return f'{1 - comp / of:.1%}' if of and comp else NONE
+    for pair in shown(facts, pairs, ['saving', 'memory']):
+        fp32, amp, comp = peaks(pair)
+        ours = ', '.join(f'{peak / 2**20:.0f}' if peak else NONE for peak in (fp32, amp, comp)) + ' MiB' if fp32 else NONE
+        yield [str(pair), paper_says(facts, pair, what='saving', over='FP32'), saving(fp32, comp), paper_says(facts, pair, what='saving', over='AMP'),
+               saving(amp, comp), paper_says(facts, pair, what='memory'), ours]
+    yield ['average in the paper', paper_says(facts, None, what='saving', over='FP32'), '', paper_says(facts, None, what='saving', over='AMP'), '', '', '']
+
+
+def score_rows(facts, pairs):
+    for pair in (p for p in pairs if p.results):
+        cells = [over_seeds(scores(pair, way).values(), '{:.4f}'.format) for way in ('fp32', 'amp', 'comp')]
+        search = figures(pair, 'search', 'comp')
+        amount = f"{pair.epochs} epochs of {search['model']}" if search else NONE
+        yield [str(pair), pair.about.get('score', 'accuracy'), amount, *cells, verdict(pair) + given_up(pair, 'comp') + given_up(pair, 'amp')]
+
+
+def cost_rows(facts, pairs):
+    for pair in (p for p in pairs if p.results):
+        seeds = list(over(pair, 'search', 'comp').values())
+        stages = seeds[0]['stages'] if seeds else {}
+        yield [str(pair), paper_says(facts, pair, what='cost'),
+               over_seeds([s['share_of_100_epochs'] for s in seeds], '{:.1%}'.format) + mark(pair, 'search', 'comp'),
+               over_seeds([s['search_seconds'] for s in seeds], '{:.1f} s'.format),
+               '; '.join(f"{words} {stages[name]:.1f} s" for name, words in STAGES.items() if name in stages) or NONE]
+    yield ['average in the paper', paper_says(facts, None, what='cost'), '', '', '']
+
+
+def ablation_rows(facts, pairs):
+    def score(pair, way):
+        return over_seeds([value for seed, value in scores(pair, way).items() if seed == 1], '{:.4f}'.format)
+
+    def cell(pair, way):
+        of = figures(pair, 'search', way)
+        return f"{times(of['ratios'].get('comp_over_fp32'))}{mark(pair, 'search', way)}; {score(pair, way)}" if of else NONE
+    for pair in (p for p in pairs if p.results):
+        yield [str(pair), paper_says(facts, pair, what='both stages'), score(pair, 'fp32'), *(cell(pair, way) for way in ABLATION)]
+
+
+def plan_rows(facts, pairs):
+    for pair in pairs:
+        for seed, of in over(pair, 'search', 'comp').items():
+            plan = of['plans']['comp'].partition('@')[0]
+            yield [str(pair), str(seed), f"{len(plan) - plan.count('1')} of {len(plan)}", plan]
+
+
+def tables(facts, pairs):
+    """(title, words, header, rows) of each."""
+    for make in (speed_rows, memory_rows, score_rows, cost_rows, ablation_rows, plan_rows):
+        of = facts['tables'][make.__name__.removesuffix('_rows')]
+        said = [s['text'] for s in facts['statements'] if s['in'] in of.get('said', [])]
+        yield of['title'], ' '.join([of['words'], *said]), of['header'], list(make(facts, pairs))
+
+
+def missing(pairs):
+    for why in dict.fromkeys(pair.why for pair in pairs if pair.why):
+        yield f"{'; '.join(str(pair) for pair in pairs if pair.why == why)}: {why}"
+    for pair in pairs:
+        for result in pair.results.values():
+            if result['status'] != 'ok':
+                yield f"{result['name']}: {result['status']}: {result['why']}"
+
+
+# --- pages
+
+def chart(pair, what):
+    """Loss or score by epoch, a line for each way and seed; empty for fewer than two epochs."""
+    lines = [(way, [number(e[what]) for e in of['epochs']]) for way in COLOURS for of in over(pair, 'train', way).values()]
+    values = [v for _, line in lines for v in line if v is not None]
+    most = max((len(line) for _, line in lines), default=0)
+    if most < 2 or not values:
+        return ''
+    low, high = min(values), max(values)
+    high = high if high > low else low + 1
+
+    def place(i, v):
+        return f'{56 + 374 * i / (most - 1):.1f} {12 + 190 * (high - v) / (high - low):.1f}'
+    drawn = [f'<path class="line" style="stroke:{COLOURS[kind]}" d="M'
+             + 'L'.join(place(i, v) for i, v in enumerate(line) if v is not None) + '"/>' for kind, line in lines if any(v is not None for v in line)]
+    return (f'<svg class="chart" viewBox="0 0 440 236" role="img" aria-label="{what} by epoch of {escape_html.escape(str(pair))}">'
+            f'<path class="axis" fill="none" d="M56 12V202H430"/><text x="50" y="20" text-anchor="end">{high:.3g}</text>'
+            f'<text x="50" y="202" text-anchor="end">{low:.3g}</text><text x="56" y="222">epoch 1</text>'
+            f'<text x="430" y="222" text-anchor="end">{most}</text><text x="243" y="222" text-anchor="middle">{what}</text>{"".join(drawn)}</svg>')
+
+
+def html(facts, pairs, about, root):
+    text = escape_html.escape
+    style = re.search(r'R"css\((.*?)\)css"', (root / 'include/comp/observe/html_template.hpp').read_text(), re.S)[1]
+
+    def table(header, rows):
+        head = ''.join(f'<th scope="col">{text(h)}</th>' for h in header)
+
+        def cell(i, words):
+            return f'<td class="{"t" if i == 0 or header[i] == "plan" else "e"}">{f"<code>{text(words)}</code>" if header[i] == "plan" else text(words)}</td>'
+        body = '\n'.join('<tr>' + ''.join(cell(i, words) for i, words in enumerate(row)) + '</tr>' for row in rows)
+        return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    sections = [(title, f'<p class="soft">{text(words)}</p>{table(header, rows)}') for title, words, header, rows in tables(facts, pairs)]
+    curves = ''.join(f'<h3>{text(str(pair))}</h3><div class="charts">{losses}{chart(pair, "score")}</div>' for pair in pairs if (losses := chart(pair, 'loss')))
+    keys = ''.join(f'<span><svg width="26" height="12"><path class="line" style="stroke:{colour}" d="M0 6h26"/></svg>{way}</span>' for way, colour in COLOURS.items())
+    notes = ' '.join(text(f'{p}: {p.about["note"]}.') for p in pairs if 'note' in p.about and p.results)
+    sections += [('Losses and scores by epoch', f'<div class="legend">{keys}</div>{curves or NONE}'),
+                 ('Not measured', f'<ul>{"".join(f"<li>{text(line)}</li>" for line in missing(pairs))}</ul><p class="soft">{notes}</p>'),
+                 ('All tables and figures of the paper', f'<dl>{"".join(f"<dt>{text(k)}</dt><dd>{text(v)}</dd>" for k, v in facts["exhibits"].items())}</dl>')]
+    quick = f'<p class="warn"><b>A quick run</b>: {text(facts["quick"])}</p>' if about['quick'] else ''
+    return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+            f'<title>The CoMP paper, reproduced</title><style>{style}</style></head><body><main><p class="eyebrow">comp {text(about["version"])}</p>'
+            f'<h1>The CoMP paper\'s tables, and this machine\'s</h1><p class="about soft"><span>{text(about["machine"])}</span><span>{about["date"]}</span>'
+            f'<span><code>{text(about["command"])}</code></span></p>{quick}<p>{text(facts["source"])}. {text(facts["about"])}</p>'
+            + ''.join(f'<section><h2>{text(title)}</h2>{body}</section>' for title, body in sections) + '</main></body></html>\n')
+
+
+def write_section(page, facts, pairs, about):
+    lines = [BEGIN, f'{about["machine"]}; comp {about["version"]}; {about["date"]}; `{about["command"]}`.']
+    for title, words, header, rows in tables(facts, pairs):
+        lines += ['', f'**{title}.** {words}', '', *gpu_report.table(header, rows)]
+    lines += ['', 'Not measured:', '', *(f'- {line}' for line in missing(pairs)), END]
+    page.write_text(gpu_report.with_section(page.read_text(), '\n'.join(lines), BEGIN, END, "## The paper's tables\n\n`./run paper`."))
