@@ -241,7 +241,7 @@ TEST_CASE("a step that is looked at once waits once, and a captured one is few c
     auto t = trainer_on(device, lenet(), as);
     captured = calls(t, 1);
   }
-  CHECK(waiting.waits >= 3 * 6);  // loss, norm, end
+  CHECK(waiting.waits >= 3 * 6);   // loss, norm, end
   CHECK(deferred.waits <= 2 * 6);  // the other is for the copy of its batch, given a step before: a GPU has made it
   CHECK(captured.waits <= 2 * 6);
   CHECK(deferred.graphs == 0);
