@@ -41,6 +41,7 @@ struct watched_device : same_device {
   arriving copy_ahead(std::span<const std::uint8_t> from) {
     const cudaStream_t compute = shared().stream().get();
     (compute->done < compute->given ? beside_work : alone) += 1;
+    CHECK(simt::use_of_pinned(from.data(), from.size()));
     return same_device::copy_ahead(from);
   }
   template <class T>

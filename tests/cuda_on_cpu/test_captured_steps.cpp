@@ -241,9 +241,9 @@ TEST_CASE("a step that is looked at once waits once, and a captured one is few c
     auto t = trainer_on(device, lenet(), as);
     captured = calls(t, 1);
   }
-  CHECK(waiting.waits >= 3 * 6);  // loss, norm, end
-  CHECK(deferred.waits == 6);
-  CHECK(captured.waits == 6);
+  CHECK(waiting.waits >= 3 * 6);   // loss, norm, end
+  CHECK(deferred.waits <= 2 * 6);  // the other is for the copy of its batch, given a step before: a GPU has made it
+  CHECK(captured.waits <= 2 * 6);
   CHECK(deferred.graphs == 0);
   CHECK(captured.graphs == 6);
   CHECK(captured.given < 20 * 6);
@@ -346,7 +346,8 @@ TEST_CASE("where memory runs out for a capture, or anything else refuses it, the
     return why;
   };
   CHECK(curve(1, [] {}) == "");
-  CHECK(curve(3, [] {  // the graph's memory is gone, and there is no other at first
+  CHECK(curve(3, [&] {            // the graph's memory is gone, and there is no other at first
+          device.await_copies();  // with a batch on its way nothing is given back
           const std::size_t before = simt::device.used;
           REQUIRE(cudaDeviceGraphMemTrim(0) == cudaSuccess);
           CHECK(simt::device.used < before);

