@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The native trainer on this CPU beside LibTorch: the same VGG16 and transformer, batches, optimizers and threads,
-// steps in turns in one process. FP32 both; BF16: LibTorch's autocast against the native trainer with all operators in
-// BF16.
-//   host [rounds] [threads] [file.json]
+// The native trainer on this CPU beside LibTorch: the same models, batches, optimizers and threads, steps in turns in
+// one process. FP32 both; BF16: LibTorch's autocast against the native trainer with all operators in BF16.
+//   host [rounds] [threads] [file.json] [models, a part of their names]
 #include <ATen/Parallel.h>
 #include <torch/optim.h>
 
@@ -13,9 +12,12 @@
 #include <comp_native/datasets.hpp>
 #include <comp_native/trainer.hpp>
 #include <cstdlib>
+#include <examples/models/native/graph_data.hpp>
 #include <examples/models/native/models.hpp>
 #include <fstream>
 #include <functional>
+#include <libtorch/graph_jobs.hpp>
+#include <libtorch/simple_net_job.hpp>
 #include <libtorch/vgg16.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -122,6 +124,30 @@ duel gpt_duel(comp::host::device& device, precision p) {
           torch_step(p, optimizer, loss)};
 }
 
+/// A job of the examples, its batch in memory.
+duel job_duel(std::string what, precision p, std::shared_ptr<host_trainer> ours, torch_models::job theirs) {
+  const auto rows = torch::arange(theirs.batch);
+  const auto batch = torch_models::pick(theirs, theirs.train, rows);
+  return {fmt::format("{}, {}", what, name(p)), [ours] { ours->run_batch(); },
+          torch_step(p, theirs.optimizers[0],
+                     [loss = theirs.phases[0].loss, batch, kept = theirs.modules] { return loss(batch); })};
+}
+/// On a made-up graph of Cora's sizes.
+duel node_duel(comp::host::device& device, precision p, bool attends) {
+  const auto graph = data_sets::made_up_graph(1);
+  const auto set = native_models::graph_data(graph, 1);
+  model m = attends ? native_models::gat({.features = set.features, .edges = set.adjacency})
+                    : native_models::gcn({.features = set.features, .adjacency = set.adjacency});
+  const auto ours = native_trainer(device, std::move(m), set.train, adam(attends ? 0.005 : 0.01, 5e-4), p);
+  return job_duel(attends ? "GAT, 2708 nodes" : "GCN, 2708 nodes", p, ours,
+                  attends ? torch_models::gat_job({}) : torch_models::gcn_job({}));
+}
+duel simple_net_duel(comp::host::device& device, precision p) {
+  const auto ours = native_trainer(device, native_models::simple_net({}), native_models::random_examples{1024, 2560, 1},
+                                   sgd(1e-4), p);
+  return job_duel("SimpleNet, batch 256", p, ours, torch_models::simple_net_job({}));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -129,10 +155,15 @@ int main(int argc, char** argv) {
   const int threads = argc > 2 ? std::atoi(argv[2]) : static_cast<int>(std::thread::hardware_concurrency());
   at::set_num_threads(threads);
   comp::host::device device{{.threads = threads}};
+  const std::string part = argc > 4 ? argv[4] : "";
+  const auto wanted = [&](const char* model) { return std::string_view{model}.find(part) != std::string_view::npos; };
   std::vector<duel> duels;
   for (const precision p : {precision::fp32, precision::bf16}) {
-    duels.push_back(vgg_duel(device, p));
-    duels.push_back(gpt_duel(device, p));
+    if (wanted("VGG16")) duels.push_back(vgg_duel(device, p));
+    if (wanted("transformer")) duels.push_back(gpt_duel(device, p));
+    if (wanted("GCN")) duels.push_back(node_duel(device, p, false));
+    if (wanted("GAT")) duels.push_back(node_duel(device, p, true));
+    if (wanted("SimpleNet")) duels.push_back(simple_net_duel(device, p));
   }
   for (int round = -1; round < rounds; ++round) {  // the first is not counted
     for (duel& d : duels) {
@@ -156,5 +187,5 @@ int main(int argc, char** argv) {
                            {"speed", speed.ratio},
                            {"interval_95", {speed.bounds.low, speed.bounds.high}}});
   }
-  if (argc > 3) std::ofstream{argv[3]} << all.dump(2) << '\n';
+  if (argc > 3 && *argv[3] != 0) std::ofstream{argv[3]} << all.dump(2) << '\n';
 }

@@ -208,6 +208,11 @@ TEST_CASE("operators on graphs are refused what does not fit their matrix") {
   refused([&] { nodes.edge_scores("it", wide, 2); }, "3 and 4 nodes");
   refused([&] { nodes.edge_scores("it", square, 4); }, "x (3,6) by shares (3,4)");
   refused([&] { nodes.edge_scores("it", square, 0); }, "0 heads");
+  refused(
+      [&] {
+        nodes.edge_scores("it", model_builder::matrix({.rows = 3, .columns = 3, .begin = {0, 0, 0, 0}}), 2);
+      },
+      "a graph of 0 edges");
   const value scores = nodes.edge_scores("scores", square, 2);
   CHECK(scores.shape() == shape{3, 2});
   refused([&] { scores.weighted_sum("it", wide, nodes); }, "weighted_sum of a x of (3,6) on a graph of 4 nodes");
