@@ -3,9 +3,14 @@
 // same data the same losses, while both train.
 #include <comp_host/device.hpp>
 #include <comp_native/trainer.hpp>
+#include <examples/models/native/gat.hpp>
+#include <examples/models/native/gcn.hpp>
 #include <examples/models/native/graph_data.hpp>
-#include <examples/models/native/models.hpp>
-#include <libtorch/jobs.hpp>
+#include <examples/models/native/simple_net.hpp>
+#include <functional>
+#include <libtorch/graph_jobs.hpp>
+#include <libtorch/simple_net.hpp>
+#include <vector>
 
 #include "libtorch/torch_and_doctest.hpp"  // last: LibTorch has a CHECK of its own, which ends the program
 
