@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The native trainer on this CPU beside LibTorch: the same VGG16, transformer, BERT and GAN, batches, optimizers and
-// threads, steps in turns in one process. FP32 both; BF16: LibTorch's autocast against the native trainer with all
-// operators in BF16.
-//   host [rounds] [threads] [file.json] [part of the jobs' names]
+// The native trainer on this CPU beside LibTorch: the same models, batches, optimizers and threads, steps in turns in
+// one process. FP32 both; BF16: LibTorch's autocast against the native trainer with all operators in BF16.
+//   host [rounds] [threads] [file.json] [models, a part of their names]
 #include <ATen/Parallel.h>
 #include <torch/optim.h>
 
@@ -13,6 +12,7 @@
 #include <comp_native/datasets.hpp>
 #include <comp_native/trainer.hpp>
 #include <cstdlib>
+#include <examples/models/native/graph_data.hpp>
 #include <examples/models/native/models.hpp>
 #include <fstream>
 #include <functional>
@@ -172,6 +172,30 @@ duel gan_duel(comp::host::device& device, precision p) {
   return {fmt::format("GAN, batch 156, {}", name(p)), [=] { ours->run_batch(); }, job_step(p, "gan")};
 }
 
+/// A job of the examples, its batch in memory.
+duel job_duel(std::string what, precision p, std::shared_ptr<host_trainer> ours, torch_models::job theirs) {
+  const auto rows = torch::arange(theirs.batch);
+  const auto batch = torch_models::pick(theirs, theirs.train, rows);
+  return {fmt::format("{}, {}", what, name(p)), [ours] { ours->run_batch(); },
+          torch_step(p, theirs.optimizers[0],
+                     [loss = theirs.phases[0].loss, batch, kept = theirs.modules] { return loss(batch); })};
+}
+/// On a made-up graph of Cora's sizes.
+duel node_duel(comp::host::device& device, precision p, bool attends) {
+  const auto graph = data_sets::made_up_graph(1);
+  const auto set = native_models::graph_data(graph, 1);
+  model m = attends ? native_models::gat({.features = set.features, .edges = set.adjacency})
+                    : native_models::gcn({.features = set.features, .adjacency = set.adjacency});
+  const auto ours = native_trainer(device, std::move(m), set.train, adam(attends ? 0.005 : 0.01, 5e-4), p);
+  return job_duel(attends ? "GAT, 2708 nodes" : "GCN, 2708 nodes", p, ours,
+                  attends ? torch_models::gat_job({}) : torch_models::gcn_job({}));
+}
+duel simple_net_duel(comp::host::device& device, precision p) {
+  const auto ours = native_trainer(device, native_models::simple_net({}), native_models::random_examples{1024, 2560, 1},
+                                   sgd(1e-4), p);
+  return job_duel("SimpleNet, batch 256", p, ours, torch_models::simple_net_job({}));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -179,11 +203,18 @@ int main(int argc, char** argv) {
   const int threads = argc > 2 ? std::atoi(argv[2]) : static_cast<int>(std::thread::hardware_concurrency());
   at::set_num_threads(threads);
   comp::host::device device{{.threads = threads}};
+  const std::string part = argc > 4 ? argv[4] : "";
+  const auto wanted = [&](const char* model) { return std::string_view{model}.find(part) != std::string_view::npos; };
   std::vector<duel> duels;
   for (const precision p : {precision::fp32, precision::bf16}) {
-    for (const auto make : {vgg_duel, gpt_duel, bert_duel, gan_duel}) duels.push_back(make(device, p));
+    if (wanted("VGG16")) duels.push_back(vgg_duel(device, p));
+    if (wanted("transformer")) duels.push_back(gpt_duel(device, p));
+    if (wanted("BERT")) duels.push_back(bert_duel(device, p));
+    if (wanted("GAN")) duels.push_back(gan_duel(device, p));
+    if (wanted("GCN")) duels.push_back(node_duel(device, p, false));
+    if (wanted("GAT")) duels.push_back(node_duel(device, p, true));
+    if (wanted("SimpleNet")) duels.push_back(simple_net_duel(device, p));
   }
-  if (argc > 4) std::erase_if(duels, [&](const duel& d) { return d.name.find(argv[4]) == std::string::npos; });
   for (int round = -1; round < rounds; ++round) {  // the first is not counted
     for (duel& d : duels) {
       double ours = 0, theirs = 0;
@@ -206,5 +237,5 @@ int main(int argc, char** argv) {
                            {"speed", speed.ratio},
                            {"interval_95", {speed.bounds.low, speed.bounds.high}}});
   }
-  if (argc > 3) std::ofstream{argv[3]} << all.dump(2) << '\n';
+  if (argc > 3 && *argv[3] != 0) std::ofstream{argv[3]} << all.dump(2) << '\n';
 }

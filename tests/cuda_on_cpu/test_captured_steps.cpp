@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "../native/graphs.hpp"
 #include "../native/support.hpp"
 #include "fresh_for_training.hpp"
 
@@ -58,7 +59,10 @@ model gpt() {
   return native_models::gpt(
       {.batch = 2, .vocabulary = 7, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = 0.1});
 }
+model gcn() { return small_gcn(community_set()); }
+model gat() { return small_gat(community_set()); }
 data_source data_of(const model& m, std::size_t batches) {
+  if (m.batch() == 1) return community_set().train;
   const auto n = batches * static_cast<std::size_t>(m.batch());
   if (m.predicts_values()) return regression_data{n};
   if (m.input == input_kind::tokens) return counting_tokens(7, n * 8 + 1, 8);
@@ -182,6 +186,11 @@ TEST_CASE("deferred and captured steps give the bits of steps that wait") {
   SUBCASE("a transformer with dropout, clipping and micro-batches") {
     same(gpt(), {.optimizer = adam(0.01), .clip_norm = 0.5, .scaling = {.micro_batches = 3}},
          {all(gpt(), precision::fp32), all(gpt(), precision::bf16)});
+  }
+  SUBCASE("networks on graphs, of whose parameters not all decay, in FP32, BF16 and FP16") {
+    const training settings{.optimizer = adam(0.01, 5e-4), .clip_norm = 0.5, .scaling = moving};
+    same(gcn(), settings, {all(gcn(), precision::fp32), all(gcn(), precision::bf16), all(gcn(), precision::fp16)});
+    same(gat(), settings, {all(gat(), precision::fp32), all(gat(), precision::bf16)});
   }
   SUBCASE("an overflow in FP16") {
     const course got = same(mlp(), {.optimizer = adam(0.01), .scaling = {.initial = 0x1p30, .growth_interval = 2}},

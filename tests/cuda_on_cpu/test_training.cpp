@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "../native/graphs.hpp"
 #include "../native/support.hpp"
 
 namespace comp::cuda::test {
@@ -55,6 +56,12 @@ job transformer() {
           tokens,
           tokens,
           {.optimizer = native::adamw(3e-3), .clip_norm = 1}};
+}
+
+job on_graph(bool attends) {
+  const auto set = community_set();
+  return {
+      attends ? small_gat(set) : small_gcn(set), set.train, set.validation, {.optimizer = native::adam(0.01, 5e-4)}};
 }
 
 /// Of a few steps by themselves, and of an epoch.
@@ -162,12 +169,12 @@ struct folder {
 
 }  // namespace
 
-TEST_CASE("in FP32 LeNet-5 and the transformer have the host's losses, step by step") {
+TEST_CASE("in FP32 LeNet-5, the transformer, GCN and GAT have the host's losses, step by step") {
   // Both add the same products in FP32, in another order: a loss is off by a rounding or two, 2^-24 of it each, and a
   // step passes on to the next what it was off by. Three roundings for each step so far are allowed; seen on the CPU
   // that this was written on: two fifths of one.
   constexpr double bound = 3 * 0x1p-24;
-  for (const job& of : {lenet(), transformer()}) {
+  for (const job& of : {lenet(), transformer(), on_graph(false), on_graph(true)}) {
     CAPTURE(of.model.name);
     host::device there{{.threads = 1}};
     const auto want = losses(there, of);

@@ -54,8 +54,8 @@ TEST_CASE("models have as many parameters as published") {
 }
 
 TEST_CASE("a graph as models take it has each edge once, that to itself too, and rows of features that sum to 1") {
-  data_sets::graph of{.nodes = 40, .features = 3, .classes = 2};
-  for (std::int32_t node = 0; node < 40; ++node) of.labels.push_back(node % 2);
+  data_sets::graph of{.nodes = 60, .features = 3, .classes = 2};
+  for (std::int32_t node = 0; node < 60; ++node) of.labels.push_back(node % 2);
   data_sets::set_edges(of, {{0, 1}, {1, 0}, {0, 1}, {2, 2}, {2, 2}, {0, 3}}, "a test");
   of.feature_node = {0, 0, 0, 1};
   of.feature_column = {2, 1, 2, 0};
@@ -71,14 +71,14 @@ TEST_CASE("a graph as models take it has each edge once, that to itself too, and
   CHECK(set.features->column == std::vector<std::int32_t>{1, 2, 0});  // what is twice at one place is added up
   CHECK(set.features->value == std::vector<float>{0.5F, 0.5F, 1});
   CHECK(set.train.size() == 7);
-  CHECK(set.train.layout() == example_layout{.input_shape = {3}, .target_shape = {40}});
+  CHECK(set.train.layout() == example_layout{.input_shape = {3}, .target_shape = {60}});
   std::vector<float> values(3);
-  std::vector<std::int32_t> labels(40);
+  std::vector<std::int32_t> labels(60);
   set.train.write(6, {.values = values, .labels = labels});
-  CHECK(std::ranges::count_if(labels, [](auto label) { return label >= 0; }) == 40 - std::ranges::count(labels, -1));
+  CHECK(std::ranges::count_if(labels, [](auto label) { return label >= 0; }) == 40);  // twenty of each class
   of.feature_node.clear(), of.feature_column.clear(), of.feature_value.clear();
   CHECK_THROWS_WITH_AS(native_models::graph_data(of, 1),
-                       doctest::Contains("40 nodes with 3 features, all of them zero"), comp::error);
+                       doctest::Contains("60 nodes with 3 features, all of them zero"), comp::error);
 }
 
 TEST_CASE("the graph of a model says what each operator is") {
@@ -208,6 +208,11 @@ TEST_CASE("operators on graphs are refused what does not fit their matrix") {
   refused([&] { nodes.edge_scores("it", wide, 2); }, "3 and 4 nodes");
   refused([&] { nodes.edge_scores("it", square, 4); }, "x (3,6) by shares (3,4)");
   refused([&] { nodes.edge_scores("it", square, 0); }, "0 heads");
+  refused(
+      [&] {
+        nodes.edge_scores("it", model_builder::matrix({.rows = 3, .columns = 3, .begin = {0, 0, 0, 0}}), 2);
+      },
+      "a graph of 0 edges");
   const value scores = nodes.edge_scores("scores", square, 2);
   CHECK(scores.shape() == shape{3, 2});
   refused([&] { scores.weighted_sum("it", wide, nodes); }, "weighted_sum of a x of (3,6) on a graph of 4 nodes");

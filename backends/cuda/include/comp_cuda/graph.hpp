@@ -4,6 +4,9 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "graph_attention.hpp"
@@ -31,7 +34,7 @@ inline tensor biased(context& c, const tensor& y, parameter* b) {
 inline void bias_gradient(context& c, const tensor& dy, parameter* b) {
   if (b && b->trainable) bias_gradient(c, dy, linear_sizes{dy.shape()[0], 0, dy.shape()[1]}, *b);
 }
-/// Adds d (N,...), FP32, to the gradient of `p`, summed over its first axis where p has one row.
+/// Adds the sums of the columns of d (rows,width), FP32, to the gradient of `p`.
 inline void add_rows(context& c, const tensor& d, std::int64_t rows, std::int64_t width, parameter& p) {
   const float* from = d.materialize_as<float>();
   const auto to = gradient_of(c, p);

@@ -3,7 +3,8 @@
 // features of neighbours. FP32 sums in every precision, and the same bits each time: the third algorithm for compressed
 // rows, never on a transpose (the columns are kept compressed too, see csr.hpp).
 // The first product of a matrix in a precision and width analyses the rows, which the following ones use again.
-// Which 16-bit types cuSPARSE multiplies differs between its releases: what it has not, a kernel of our own makes.
+// Which 16-bit types cuSPARSE multiplies differs between its releases: what it has not, or has not within the limit of
+// workspaces, a kernel of our own makes.
 // FP8 computes in BF16, as it is stored. With a `device` d: spmm(d.shared(), matrix, x).
 // Not here: values of edges that are trained (graph_attention.hpp).
 #pragma once
@@ -106,10 +107,10 @@ class sparse_product {
       check_sparse(cusparseSpMM_bufferSize(c.part<sparse_library>().handle(), arguments..., &bytes),
                    "asking for the memory of a sparse product");
     });
-    require<out_of_memory>(static_cast<std::int64_t>(bytes) <= c.workspace_limit(),
-                           "a sparse product of {} and {} asks for {} bytes of scratch memory ({} are allowed): raise "
-                           "the limit, or divide the matrix",
-                           text(extents), text(x.shape()), bytes, c.workspace_limit());
+    require<unsupported>(static_cast<std::int64_t>(bytes) <= c.workspace_limit(),
+                         "a sparse product of {} and {} asks for {} bytes of scratch memory ({} are allowed): raise "
+                         "the limit",
+                         text(extents), text(x.shape()), bytes, c.workspace_limit());
     buffer_ = c.allocate(std::max<std::int64_t>(static_cast<std::int64_t>(bytes), 16));
     asked([&](auto... arguments) {
       check_sparse(cusparseSpMM_preprocess(c.part<sparse_library>().handle(), arguments..., buffer_->materialize()),
@@ -146,7 +147,7 @@ struct sparse_products {
   std::map<std::tuple<bool, storage>, tensor> values;
 };
 
-/// Returns: null where cuSPARSE does not multiply what is stored like this.
+/// Returns: null where cuSPARSE does not multiply what is stored like this, or not within the limit of workspaces.
 inline std::unique_ptr<const sparse_product> prepared_product(context& c, const csr_side& side, const shape& extents,
                                                               const tensor& value, const tensor& x, const tensor& y) {
   try {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <comp_native/host_csr.hpp>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "kernel.hpp"
@@ -28,7 +29,6 @@ struct sparse_matrix {
   sparse_side by_row = {}, by_column = {};
 
   std::int64_t elements() const { return std::ssize(by_row.other); }
-  bool square() const { return rows == columns; }
 };
 
 namespace detail {

@@ -2,6 +2,11 @@
 // Scores of the edges of a graph and their softmax over the edges that enter each node, for several heads.
 #pragma once
 
+#include <comp_native/math/elementwise.hpp>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
 #include "graph.hpp"
 
 namespace comp::host {

@@ -4,11 +4,9 @@
 #pragma once
 
 #include <array>
-#include <cmath>
-#include <comp_native/math/elementwise.hpp>
 #include <comp_native/op/graph.hpp>
 #include <cstdint>
-#include <limits>
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
@@ -19,7 +17,7 @@ namespace comp::host {
 
 namespace detail {
 
-/// Calls f with `width` as a constant where loops are made for it: at<0> means any.
+/// Calls f with `width` as a constant where loops are made for it; 0 means any.
 template <int W>
 using at_width = std::integral_constant<int, W>;
 template <class F>

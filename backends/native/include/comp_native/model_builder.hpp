@@ -122,7 +122,10 @@ class model_builder {
   }
 
   /// From here on weights start as N(0, deviation) and biases at zero.
-  void normal_weights(double deviation) { deviation_ = deviation; }
+  void normal_weights(double deviation) {
+    deviation_ = deviation;
+    xavier_ = false;
+  }
   /// The same, uniform in +-sqrt(6 / (fan in + fan out)): Glorot and Bengio 2010.
   void xavier_weights() { xavier_ = true; }
   /// Whether the parameters from here on are subject to the optimizer's weight decay.

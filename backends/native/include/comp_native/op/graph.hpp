@@ -93,9 +93,12 @@ struct edge_scores : of_graph {  // x (N,H*D), source (1,H,D), target (1,H,D) ->
   std::string_view kind() const { return "edge_scores"; }
   shape output(std::span<const shape> x) const {
     require<error>(matrix->rows == matrix->columns,
-                   "edge_scores on a graph of {} and {} nodes (both ends are x's): "
-                   "use a square matrix",
-                   matrix->rows, matrix->columns);
+                   "edge_scores on a graph of {} and {} nodes (both ends are x's): use a square matrix", matrix->rows,
+                   matrix->columns);
+    require<error>(edges() > 0,
+                   "edge_scores on a graph of {} edges (there is nothing to attend to): give each node one "
+                   "to itself",
+                   edges());
     require_nodes("edge_scores", "x", x[0], matrix->columns);
     require_heads("edge_scores", {edges(), heads}, x[0]);
     return {edges(), heads};
