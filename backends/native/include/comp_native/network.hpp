@@ -14,6 +14,7 @@
 #include <comp/core/plan.hpp>
 #include <comp_native/model.hpp>
 #include <comp_native/precision_flow.hpp>
+#include <comp_native/trained_parameters.hpp>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -43,7 +44,10 @@ class network {
       all_.push_back(&parameters_.back());
       if (info.trainable) trainable_.push_back(&parameters_.back());
     }
-    for (const phase& p : model_.phases) prepare(p);
+    for (const phase& p : model_.phases) {
+      trained_.emplace_back(model_, p, std::span{parameters_});
+      for (std::size_t i = p.first; i < p.last; ++i) prepare(model_.nodes[i], p);
+    }
     times_.resize(model_.nodes.size());
     set_precision(plan{graph_.size()});
   }
@@ -54,16 +58,17 @@ class network {
   const native::model& model() const { return model_; }
   std::span<parameter* const> trainable() const { return trainable_; }
   /// Those that a phase moves, and their names.
-  std::span<parameter* const> trained_by(std::size_t phase) const { return trained_[phase].parameters; }
+  std::span<parameter* const> trained_by(std::size_t phase) const { return trained_[phase].moved; }
   std::span<const std::string> names_trained_by(std::size_t phase) const { return trained_[phase].names; }
   /// Those of them that weight decay is for, and the others.
   std::span<parameter* const> decaying(std::size_t phase) const { return trained_[phase].decaying; }
   std::span<parameter* const> not_decaying(std::size_t phase) const { return trained_[phase].not_decaying; }
   /// Of node `i`: those that its phase moves.
   std::vector<parameter*> trained_in(std::size_t i) {
+    const auto of = std::ranges::find_if(model_.phases, [&](const phase& p) { return i < p.last; });
     std::vector<parameter*> all;
     for (const std::size_t p : model_.nodes[i].parameters) {
-      if (trains(phase_of(i), p)) all.push_back(&parameters_[p]);
+      if (trains(model_, *of, p)) all.push_back(&parameters_[p]);
     }
     return all;
   }
@@ -114,14 +119,14 @@ class network {
                    "backward of \"{}\" without a forward ({} operators have kept nothing): "
                    "call forward() before each backward()",
                    model_.name, of.last - of.first);
-    const frozen others{device_, trained_[phase].frozen};
+    const without_gradients<D> others{device_, trained_[phase].others_move};
     incoming_.assign(model_.nodes.size() + 1, {});
     for (std::size_t i = of.last; i-- > of.first;) {
       backward_of(i, batch, scale / static_cast<double>(of.losses.size()));
     }
   }
   void zero_gradients(std::size_t phase = 0) {
-    for (parameter* p : trained_[phase].parameters) device_.zero_gradient(*p);
+    for (parameter* p : trained_[phase].moved) device_.zero_gradient(*p);
   }
 
   struct evaluation {
@@ -167,59 +172,12 @@ class network {
   }
 
  private:
-  struct trained {
-    std::vector<parameter*> parameters = {}, decaying = {}, not_decaying = {};
-    std::vector<parameter*> frozen = {};  // that others train, of its operators
-    std::vector<std::string> names = {};
-  };
-  /// Parameters that are left alone while it lives.
-  class frozen {
-   public:
-    frozen(D& device, std::span<parameter* const> all) : device_{device}, all_{all} { set(false); }
-    frozen(const frozen&) = delete;
-    frozen& operator=(const frozen&) = delete;
-    ~frozen() { set(true); }
-
-   private:
-    void set(bool on) {
-      for (parameter* p : all_) device_.set_trainable(*p, on);
-    }
-    D& device_;
-    std::span<parameter* const> all_;
-  };
-
-  bool trains(std::size_t phase, std::size_t parameter) const {
-    return model_.parameters[parameter].trainable && model_.phases[phase].trains[parameter];
-  }
-  std::size_t phase_of(std::size_t node) const {
-    std::size_t phase = 0;
-    while (node >= model_.phases[phase].last) ++phase;
-    return phase;
-  }
-  void prepare(const phase& of) {
-    const std::size_t phase = trained_.size();
-    trained& mine = trained_.emplace_back();
-    std::vector<bool> used(model_.parameters.size());
-    for (std::size_t i = of.first; i < of.last; ++i) {
-      for (const std::size_t p : model_.nodes[i].parameters) used[p] = true;
-      prepare(model_.nodes[i], phase);
-    }
-    for (std::size_t p = 0; p < used.size(); ++p) {
-      if (trains(phase, p)) {
-        mine.parameters.push_back(&parameters_[p]);
-        (model_.parameters[p].decays ? mine.decaying : mine.not_decaying).push_back(&parameters_[p]);
-        mine.names.push_back(model_.parameters[p].name);
-      } else if (used[p] && model_.parameters[p].trainable) {
-        mine.frozen.push_back(&parameters_[p]);
-      }
-    }
-  }
-  void prepare(const node& n, std::size_t phase) {
+  void prepare(const node& n, const phase& of) {
     std::vector<parameter*> mine;
     bool gradient = false;
     for (const std::size_t p : n.parameters) {
       mine.push_back(&parameters_[p]);
-      gradient = gradient || trains(phase, p);
+      gradient = gradient || trains(model_, of, p);
     }
     for (const int input : n.inputs) gradient = gradient || needs_gradient_[slot(input)];
     needs_gradient_.push_back(gradient && !std::holds_alternative<op::detach>(n.what));
@@ -343,7 +301,7 @@ class network {
   precision_flow flow_;
   std::vector<parameter> parameters_;
   std::vector<parameter*> trainable_, all_;
-  std::vector<trained> trained_;                                            // of each phase
+  std::vector<trained_parameters<parameter>> trained_;                      // of each phase
   std::vector<std::vector<parameter*>> operands_;                           // of each node
   std::vector<std::shared_ptr<const typename D::sparse_matrix>> matrices_;  // of each node
   std::vector<bool> needs_gradient_{false};                                 // of each value

@@ -8,6 +8,7 @@
 #include <comp/core/stored_state.hpp>
 #include <comp_native/device.hpp>
 #include <comp_native/network.hpp>
+#include <comp_native/scaled_update.hpp>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -101,6 +102,43 @@ inline std::uint64_t stored_count(const stored_state& from, const std::string& n
   require<error>(value >= 0 && value <= 0x1p53 && value == std::floor(value),
                  "stored number \"{}\" is {} (it counts something): load what this model stored", name, value);
   return static_cast<std::uint64_t>(value);
+}
+
+namespace detail {
+
+/// "step", or of a phase that has a name "step of generator".
+inline std::string of_phase(const char* what, const std::string& phase) {
+  return phase.empty() ? what : fmt::format("{} of {}", what, phase);
+}
+
+}  // namespace detail
+
+/// The numbers of a phase's updates; `phase`: its name, where there are several.
+inline std::map<std::string, double> stored_update(const update_state& from, const std::string& phase) {
+  std::map<std::string, double> numbers;
+  const auto store = [&](const char* what, auto number) {
+    numbers.emplace(detail::of_phase(what, phase), static_cast<double>(number));
+  };
+  store("step", from.taken);
+  store("loss scale", from.scale.scale);
+  store("loss scale, finite steps", from.scale.finite_steps);
+  store("loss scale, overflows", from.scale.overflows);
+  store("loss scale, skipped", from.scale.skipped);
+  store("loss scale, steps", from.scale.steps);
+  return numbers;
+}
+/// Throws: `error` where one is missing, or none that counts.
+inline update_state update_from(const stored_state& from, const std::string& phase) {
+  const auto count = [&](const char* what) {
+    return static_cast<std::int64_t>(stored_count(from, detail::of_phase(what, phase)));
+  };
+  const auto scale = from.numbers.find(detail::of_phase("loss scale", phase));
+  return {count("step"),
+          {.scale = scale == from.numbers.end() ? 0 : scale->second,
+           .finite_steps = count("loss scale, finite steps"),
+           .overflows = count("loss scale, overflows"),
+           .skipped = count("loss scale, skipped"),
+           .steps = count("loss scale, steps")}};
 }
 
 }  // namespace comp::native

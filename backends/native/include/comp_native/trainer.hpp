@@ -148,31 +148,14 @@ class trainer {
                        {"epoch", number(train_.at().epoch)},
                        {"batch", number(train_.at().batch)}}};
     for (std::size_t k = 0; k < step_.updates().size(); ++k) {
-      const auto [taken, scale] = step_.updates()[k].state();
-      made.numbers.insert({{of_phase("step", k), number(taken)},
-                           {of_phase("loss scale", k), scale.scale},
-                           {of_phase("loss scale, finite steps", k), number(scale.finite_steps)},
-                           {of_phase("loss scale, overflows", k), number(scale.overflows)},
-                           {of_phase("loss scale, skipped", k), number(scale.skipped)},
-                           {of_phase("loss scale, steps", k), number(scale.steps)}});
+      made.numbers.merge(stored_update(step_.updates()[k].state(), name_of(k)));
     }
     return made;
   }
   /// Throws: `error`, naming what differs, for the state of another trainer.
   void load_state(const stored_state& from) requires StoresSlots<D> {
     std::vector<update_state> updates;
-    for (std::size_t k = 0; k < step_.updates().size(); ++k) {
-      const auto count = [&](const char* what) {
-        return static_cast<std::int64_t>(stored_count(from, of_phase(what, k)));
-      };
-      const auto scale = from.numbers.find(of_phase("loss scale", k));
-      updates.push_back({count("step"),
-                         {.scale = scale == from.numbers.end() ? 0 : scale->second,
-                          .finite_steps = count("loss scale, finite steps"),
-                          .overflows = count("loss scale, overflows"),
-                          .skipped = count("loss scale, skipped"),
-                          .steps = count("loss scale, steps")}});
-    }
+    for (std::size_t k = 0; k < step_.updates().size(); ++k) updates.push_back(update_from(from, name_of(k)));
     const std::uint64_t draws = stored_count(from, "dropouts");
     const loader_position position{stored_count(from, "epoch"), stored_count(from, "batch")};
     network_.forget();
@@ -277,10 +260,10 @@ class trainer {
     network_.measure(false);
     restore(before);
   }
-  /// "step", or of one phase of several "step of generator".
-  std::string of_phase(const char* what, std::size_t phase) const {
+  /// Of one phase of several.
+  std::string name_of(std::size_t phase) const {
     const auto& phases = network_.model().phases;
-    return phases.size() == 1 ? what : fmt::format("{} of {}", what, phases[phase].name);
+    return phases.size() == 1 ? "" : phases[phase].name;
   }
   /// Of several phases: the losses of each of them.
   static void add_phases(sample& to, const std::vector<double>& losses) {
