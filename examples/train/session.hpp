@@ -10,6 +10,7 @@
 #include <comp/files/warm_start.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/observe/t4.hpp>
+#include <comp/search/fallbacks.hpp>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

@@ -3,7 +3,9 @@
 
 #include <array>
 #include <charconv>
+#include <comp/observe/html_plan.hpp>
 #include <comp/observe/html_report.hpp>
+#include <comp/observe/html_template.hpp>
 
 #include "made_up.hpp"
 #include "scratch.hpp"

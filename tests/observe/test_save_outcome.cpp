@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <comp/files/json.hpp>
+#include <comp/files/plan_file.hpp>
 #include <comp/observe/save_outcome.hpp>
 
 #include "made_up.hpp"
