@@ -146,6 +146,15 @@ TEST_CASE("the stand-in runs an algorithm only for what it was found for") {
     CHECK(p.multiply(split, a.materialize(), a.materialize(), d.materialize(), work.materialize(),
                      split.workspaceSize - 1) == CUBLAS_STATUS_INVALID_VALUE);
   }
+  SUBCASE("no workspace where some is told of, or less than that") {
+    const auto run = [&](void* workspace, std::size_t bytes) {
+      (void)p.multiply(split, a.materialize(), a.materialize(), d.materialize(), workspace, bytes);
+      r.c.synchronize();
+    };
+    CHECK_THROWS_WITH_AS(run(nullptr, split.workspaceSize), "a product is told of workspace and given none",
+                         simt::fault);
+    CHECK_THROWS_AS(run(work.materialize(), (std::size_t{1} << 20) + 512), simt::fault);
+  }
   SUBCASE("workspace at another address than a multiple of 256") {
     for (const int shift : {1, 4, 32}) {
       CHECK(p.multiply(split, a.materialize(), a.materialize(), d.materialize(), work.materialize_as<float>() + shift,

@@ -275,4 +275,37 @@ TEST_CASE_TEMPLATE("two axes are exchanged without a bit changed, in packs where
   }
 }
 
+#ifdef COMP_SIMT  // a GPU meets them in test_large.cpp
+TEST_CASE("matrices after the 65535th are transposed, and those beyond 2^32 elements") {
+  const index rows = 256, columns = 257, all = 65537, size = rows * columns;
+  const simt::vast_buffer<bf16> x{static_cast<std::size_t>(all * size)}, y{static_cast<std::size_t>(all * size)};
+  const auto value = [](index matrix, int corner) {
+    return bf16{static_cast<std::uint16_t>(matrix % 1000 * 4 + corner)};
+  };
+  for (const index m : {index{0}, index{65534}, index{65535}, all - 1}) {
+    x.data()[m * size + 1] = value(m, 1);
+    x.data()[m * size + size - 1] = value(m, 2);
+  }
+  const simt::only_corners_run corners;
+  transpose<bf16>(on, x.data(), y.data(), all, rows, columns);
+  for (const index m : {index{0}, index{65534}, index{65535}, all - 1}) {
+    CHECK(y.data()[m * size + rows].bits == value(m, 1).bits);
+    CHECK(y.data()[m * size + size - 1].bits == value(m, 2).bits);
+  }
+}
+
+TEST_CASE("two axes of more than 2^32 elements are exchanged") {
+  const index j = (index{1} << 31) + 3, n = 2 * j;
+  const simt::vast_buffer<bf16> x{static_cast<std::size_t>(n)}, y{static_cast<std::size_t>(n)};
+  x.data()[j] = {1};
+  x.data()[j - 1] = {2};
+  x.data()[n - 1] = {3};
+  const simt::only_corners_run corners;
+  swap_middle<bf16>(on, x.data(), y.data(), 1, 2, j, 1);
+  CHECK(y.data()[1].bits == 1);
+  CHECK(y.data()[n - 2].bits == 2);
+  CHECK(y.data()[n - 1].bits == 3);
+}
+#endif
+
 }  // namespace comp::cuda::test

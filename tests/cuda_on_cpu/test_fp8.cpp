@@ -235,6 +235,18 @@ TEST_CASE_TEMPLATE("a tensor is quantised to fill its format, as rows and transp
   run(std::type_identity<bf16>{});
 }
 
+TEST_CASE("quantising looks at all parts' magnitudes, of however large a tensor") {
+  const buffer<float> x{std::vector<float>{3, -1.5F}}, inverse{1};
+  std::vector<float> magnitudes(most_partials, 1);
+  magnitudes[300] = 448 * 8;
+  const buffer<float> partial{magnitudes};
+  const buffer<std::uint8_t> codes{16 * 16};
+  quantize<e4m3, float>(nullptr, x.data(), 1, 2, partial.data(), most_partials, inverse.data(),
+                        reinterpret_cast<e4m3*>(codes.data()), nullptr);
+  CHECK(inverse.values().front() == 8);
+  CHECK(native::math::load(e4m3{codes.values()[0]}) == 0.375F);
+}
+
 TEST_CASE("quantising zeros, tiny values and what is not finite gives numbers that tell") {
   const auto quantise = [](std::vector<float> v) {
     const input<float> x{std::move(v)};
@@ -257,6 +269,7 @@ TEST_CASE("quantising zeros, tiny values and what is not finite gives numbers th
   const auto large = quantise({3e38F, 1e38F});
   CHECK(large[0] == doctest::Approx(3e38));
   CHECK(large[1] == doctest::Approx(1e38).epsilon(0.0626));
+  CHECK(quantise({1.1F, std::nanf("")})[0] == 1.125);  // by nothing, as it is for what follows
   const auto infinite = quantise({1, HUGE_VALF, -2});
   CHECK(infinite[0] == 1);
   CHECK(std::isnan(infinite[1]));

@@ -211,6 +211,36 @@ TEST_CASE("what the stand-in is for: a forgotten wait is seen") {
     CHECK_THROWS_AS(second.synchronize(), simt::fault);
     CHECK_THROWS_AS(check(cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(&pool)), "waiting"), cuda_error);
   }
+  SUBCASE("a kernel reads what the default stream has still to send, which it does not wait for") {
+    device_block x = pool.allocate(400, first.get());
+    std::vector<float> given = values;
+    check(cudaMemcpy(x.data(), given.data(), 400, cudaMemcpyHostToDevice), "sending");
+    given.assign(100, 9);  // they were taken when it returned
+    SUBCASE("without a wait") {
+      doubled(x, 100, first.get());
+      CHECK_THROWS_AS(first.synchronize(), simt::fault);
+    }
+    SUBCASE("after a wait") {
+      check(cudaStreamSynchronize(nullptr), "waiting for the default stream");
+      doubled(x, 100, first.get());
+      first.synchronize();
+      CHECK(fetched(x, 100) == std::vector<float>(100, 6));
+    }
+  }
+  SUBCASE("the default stream and one that is made to wait for it keep their order") {
+    cudaStream_t waits = nullptr;
+    check(cudaStreamCreateWithFlags(&waits, cudaStreamDefault), "making a stream");
+    {
+      device_block x = pool.allocate(400, waits);
+      check(cudaMemcpyAsync(x.data(), values.data(), 400, cudaMemcpyHostToDevice, nullptr), "sending");
+      doubled(x, 100, waits);
+      doubled(x, 100, nullptr);
+      doubled(x, 100, waits);
+      check(cudaStreamSynchronize(waits), "waiting");
+      CHECK(fetched(x, 100) == std::vector<float>(100, 24));
+    }
+    check(cudaStreamDestroy(waits), "destroying a stream");
+  }
   SUBCASE("memory is freed while another stream still needs it") {
     {
       device_block x = pool.allocate(400, first.get());

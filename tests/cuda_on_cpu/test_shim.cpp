@@ -106,6 +106,9 @@ __global__ void mixes_atomics_and_reads(pointer<int> x) {
   atomicAdd(&count[0], 1);
   x[threadIdx.x] = count[0];
 }
+__global__ void marks_its_block(pointer<unsigned> x) {
+  x[static_cast<std::ptrdiff_t>(blockIdx.y) * gridDim.x + blockIdx.x] = 1U;
+}
 __global__ void barrier_in_a_branch() {
   if (threadIdx.x < 7) __syncthreads();
 }
@@ -329,6 +332,20 @@ TEST_CASE("a raw pointer that runs over its allocation is caught when the launch
                        simt::fault);
 }
 #endif
+TEST_CASE("of a grid that is too large only the corners run, on memory that is too large") {
+  const std::size_t across = (std::size_t{1} << 31) - 1, n = 3 * across;
+  const simt::vast_buffer<unsigned> x{n};
+  {
+    const simt::only_corners_run corners;
+    run(marks_its_block, dim3(static_cast<unsigned>(across), 3), 1, 0, x.data());
+    CHECK(x.data()[0] == 1);
+    CHECK(x.data()[1] == 0);
+    CHECK(x.data()[across - 1] == 1);
+    CHECK(x.data()[across] == 0);  // of the row between
+    CHECK(x.data()[3 * across - 1] == 1);
+  }
+  CHECK(contains(fault_of(marks_its_block, dim3(1, 2), 1, 0, x.data() + n - 1), "out of bounds"));
+}
 TEST_CASE("a kernel's own exception comes through, and the next launch is whole") {
   CHECK_THROWS_WITH_AS(run(throws_something, 2, 64, 0), "from a kernel", std::invalid_argument);
   buffer<int> x{counting(64)};

@@ -69,7 +69,7 @@ struct parameters {
       value.emplace_back(values<float>(size_of(i), 100 + static_cast<unsigned>(i)), i % 2);
       first.emplace_back(std::vector<float>(size_of(i)), i % 2);
       second.emplace_back(std::vector<float>(size_of(i)), i % 2);
-      copy.emplace_back(size_of(i), i % 2);
+      copy.emplace_back(size_of(i), i / 2 % 2);  // aligned where the values are not, and the other way round
     }
   }
   std::vector<update_job<Low>> jobs() const {
@@ -141,6 +141,25 @@ TEST_CASE("sums over more rows than 1024 chunks of 256 make longer chunks") {
   for (const double v : exact(x.values())) want += v;
   CHECK(to.values()[0] == doctest::Approx(want).epsilon(1e-5));
 }
+
+#ifdef COMP_SIMT  // a GPU meets it in test_large.cpp
+TEST_CASE("sums over rows whose elements 32 bits cannot count find the first and the last") {
+  const index rows = (index{1} << 24) + 5, width = 257;
+  const simt::vast_buffer<bf16> x{static_cast<std::size_t>(rows * width)};
+  const simt::vast_buffer<float> scratch{static_cast<std::size_t>(column_scratch(rows, width, 1))};
+  const auto at = [&](index row, index column) -> bf16& { return x.data()[row * width + column]; };
+  native::math::store(at(0, 0), 1);
+  native::math::store(at(rows_of_chunk(rows) - 1, 0), 2);
+  native::math::store(at(rows - rows % rows_of_chunk(rows), width - 1), 4);
+  native::math::store(at(rows - 1, width - 1), 8);
+  native::math::store(at(rows - 1, 0), 16);
+  const buffer<float> to{static_cast<std::size_t>(width)};
+  const simt::only_corners_run corners;
+  column_sums<bf16>(on, x.data(), to.data(), rows, width, false, scratch.data());
+  CHECK(to.values().front() == 1 + 2 + 16);
+  CHECK(to.values().back() == 4 + 8);
+}
+#endif
 
 TEST_CASE_TEMPLATE("an embedding's rows, and a gradient that adds equal indices in order", T, float, bf16, fp16) {
   for (const std::size_t width : {1, 8, 33, 300}) {
@@ -235,6 +254,11 @@ TEST_CASE("norm, scaling and the count of what is not finite, over many tensors"
   CHECK(bad.values()[0] == 3);
   gradient_norm(on, {}, norm.data(), scratch.data());
   CHECK(norm.values()[0] == 0);
+  const buffer<float> two{std::vector<float>{2}};
+  const std::vector<gradient_job> many(625, {two.data(), 1});  // more sums of blocks than one block has threads
+  const buffer<float> sums{static_cast<std::size_t>(norm_scratch(many))};
+  gradient_norm(on, many, norm.data(), sums.data());
+  CHECK(norm.values()[0] == 2 * 25);
 }
 
 TEST_CASE_TEMPLATE("steps of SGD, Adam and AdamW agree with FP64 and refresh the low-precision copies", Low, bf16,

@@ -113,6 +113,35 @@ TEST_CASE("the clocks count only while asked for") {
   CHECK(d.primitive_seconds() == 0);
 }
 
+TEST_CASE("another epsilon or factor is another primitive") {
+  device d, fresh;
+  const auto norm = [](device& on, double eps) {
+    auto gamma = parameter_of(on, {8}, 1, precision::fp32), beta = parameter_of(on, {8}, 2, precision::fp32);
+    return on.download(on.layer_norm(tensor_of(on, {4, 8}, 3, precision::fp32), gamma, beta, eps).output);
+  };
+  CHECK(norm(d, 1e-5) != norm(d, 1));
+  CHECK(norm(d, 1) == norm(fresh, 1));
+  const auto product = [](device& on, double alpha) {
+    const auto a = tensor_of(on, {4, 8}, 4, precision::fp32), b = tensor_of(on, {8, 4}, 5, precision::fp32);
+    return on.download(on.bmm(a, b, false, false, alpha));
+  };
+  CHECK(product(d, 1) != product(d, 0.5));
+  CHECK(product(d, 0.5) == product(fresh, 0.5));
+}
+
+TEST_CASE("sums have the same bits on any number of threads, and threads leave no element out") {
+  const std::int64_t n = 2 * 313 * 64 + 1;  // shares of whole cache lines, and one element
+  std::vector<double> losses;
+  for (const int threads : {1, 2, 3}) {
+    device d{settings{.threads = threads}};
+    const auto x = tensor_of(d, {n}, 1, precision::fp16), y = tensor_of(d, {n}, 2, precision::fp32);
+    CHECK(d.download(x) == numbers(n, 1, precision::fp16));
+    d.mse_loss(d.cast(x, precision::fp32), y, &losses.emplace_back());
+  }
+  CHECK(losses[1] == losses[0]);
+  CHECK(losses[2] == losses[0]);
+}
+
 TEST_CASE("what oneDNN refuses is an error of comp") {
   device d;
   auto w = parameter_of(d, {4, 4, 1, 1}, 1, precision::fp32);

@@ -171,6 +171,7 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t d,
     if (!alpha || !beta || !A || !B || !D || !algo || !known_stream(stream)) return CUBLAS_STATUS_INVALID_VALUE;
     const simt::blas::operands at{
         A, B, C, D, workspace, bytes, *static_cast<const float*>(alpha), *static_cast<const float*>(beta)};
+    if (bytes && !workspace) throw simt::fault{"a product is told of workspace and given none"};
     if (!simt::blas::fits(*algo, p, at)) return CUBLAS_STATUS_INVALID_VALUE;
     simt::blas::require_apart(p, at);
     simt::device.give(stream, [=, id = algo->data[1]] { simt::blas::multiply(p, at, id); });

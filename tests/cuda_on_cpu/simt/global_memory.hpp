@@ -4,6 +4,8 @@
 // allocation ends, or by AddressSanitizer.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -11,6 +13,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -63,20 +66,26 @@ class allocation {
   static constexpr unsigned char canary = 0xA5;
 
   /// `shift`: how far, in bytes, it lies from a 256-byte boundary.
-  allocation(std::size_t bytes, std::size_t unit, std::size_t shift)
+  allocation(std::size_t bytes, std::size_t unit, std::size_t shift = 0)
       : bytes_{bytes}, unit_{unit}, written_((bytes + unit - 1) / unit) {
     memory_.reset(static_cast<unsigned char*>(::operator new (bytes + shift + 2 * guard, std::align_val_t{guard})));
     std::fill_n(memory_.get(), bytes + shift + 2 * guard, canary);
     data_ = memory_.get() + guard + shift;
     poison();
   }
+  /// Memory that somebody else owns, as one unit: watched for its bounds only.
+  explicit allocation(std::span<unsigned char> of)
+      : bytes_{of.size()}, unit_{of.size()}, data_{of.data()}, written_{1} {}
   allocation(const allocation&) = delete;
   allocation& operator=(const allocation&) = delete;
 #if COMP_SIMT_ASAN  // it watches the guard zones itself
-  ~allocation() { __asan_unpoison_memory_region(data_ - guard, bytes_ + 2 * guard); }
+  ~allocation() {
+    if (memory_) __asan_unpoison_memory_region(data_ - guard, bytes_ + 2 * guard);
+  }
   bool intact() const { return true; }
 #else
   bool intact() const {
+    if (!memory_) return true;
     static const std::vector<unsigned char> untouched(guard, canary);
     return std::memcmp(data_ - guard, untouched.data(), guard) == 0 &&
            std::memcmp(data_ + bytes_, untouched.data(), guard) == 0;
@@ -108,7 +117,7 @@ class allocation {
     const auto [first, count] = units(from, bytes);
     for (std::ptrdiff_t i = first; i < first + count; ++i) {
       if (!written_[index(i)]) fail(name(i) + " is read, but nobody has written it");
-      if (watch_races) history(i).read([&] { return name(i); });
+      if (watch_races && memory_) history(i).read([&] { return name(i); });
     }
   }
   void write(std::ptrdiff_t from, std::size_t bytes, bool atomic = false) {
@@ -117,7 +126,7 @@ class allocation {
     const auto [first, count] = units(from, bytes);
     for (std::ptrdiff_t i = first; i < first + count; ++i) {
       if (atomic && !written_[index(i)]) fail(name(i) + " is updated, but nobody has written it");
-      if (watch_races) history(i).write([&] { return name(i); }, atomic);
+      if (watch_races && memory_) history(i).write([&] { return name(i); }, atomic);
       written_[index(i)] = 1;
     }
   }
@@ -166,8 +175,10 @@ class memory_map {
     static memory_map map;
     return map;
   }
-  allocation& make(std::size_t bytes, std::size_t unit, std::size_t shift = 0) {
-    auto made = std::make_unique<allocation>(bytes, unit, shift);
+  /// As the constructors of allocation say.
+  template <class... How>
+  allocation& make(How... how) {
+    auto made = std::make_unique<allocation>(how...);
     allocation& a = *made;
     all_.emplace(a.data(), std::move(made));
     return a;
@@ -230,6 +241,29 @@ class buffer {
  private:
   std::size_t n_;
   allocation* in_;
+};
+
+/// Device memory of more elements than there is memory for: zeros, which take memory only where they are written.
+template <class T>
+class vast_buffer {
+ public:
+  explicit vast_buffer(std::size_t n) : bytes_{n * sizeof(T)} {
+    void* at = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) throw std::bad_alloc{};
+    data_ = static_cast<T*>(at);
+    memory_map::common().make(std::span{static_cast<unsigned char*>(at), bytes_});
+  }
+  vast_buffer(const vast_buffer&) = delete;
+  vast_buffer& operator=(const vast_buffer&) = delete;
+  ~vast_buffer() {
+    memory_map::common().free(data_);
+    ::munmap(data_, bytes_);
+  }
+  T* data() const { return data_; }
+
+ private:
+  std::size_t bytes_;
+  T* data_;
 };
 
 }  // namespace simt

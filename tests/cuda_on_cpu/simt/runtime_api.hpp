@@ -137,7 +137,8 @@ inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     if (!known_stream(s)) return cudaErrorInvalidResourceHandle;
     if (s && s->in) return simt::broken(*s->in, cudaErrorStreamCaptureUnsupported);
     if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
-    if (s) simt::device.wait_until(*s, s->given);
+    simt_stream& of = s ? *s : simt::device.standard;
+    simt::device.wait_until(of, of.given);
     return cudaSuccess;
   });
 }
@@ -147,8 +148,9 @@ inline cudaError_t cudaStreamQuery(cudaStream_t s) {
     if (!known_stream(s)) return cudaErrorInvalidResourceHandle;
     if (s && s->in) return simt::broken(*s->in, cudaErrorStreamCaptureUnsupported);
     if (const auto code = simt::unsafe_call(); code != cudaSuccess) return code;
-    if (!s || s->done == s->given) return cudaSuccess;
-    simt::device.run_until(*s, s->done + 1);
+    simt_stream& of = s ? *s : simt::device.standard;
+    if (of.done == of.given) return cudaSuccess;
+    simt::device.run_until(of, of.done + 1);
     return cudaErrorNotReady;
   });
 }

@@ -219,8 +219,21 @@ inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes
     return cudaSuccess;
   });
 }
+/// Returns when memory of the host is read or written. What goes to the device may arrive there later: streams beside
+/// the default one have to wait for it.
 inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
-  return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+  if (kind != cudaMemcpyHostToDevice || !bytes || !from || !simt::on_device(to, bytes)) {
+    const cudaError_t code = cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+    return code == cudaSuccess && kind != cudaMemcpyDeviceToDevice ? cudaStreamSynchronize(nullptr) : code;
+  }
+  return simt::runtime_call([=] {
+    if (const auto code = simt::may_give(nullptr); code != cudaSuccess) return code;
+    const auto* first = static_cast<const unsigned char*>(from);
+    simt::device.give(nullptr, [to, staged = std::vector<unsigned char>(first, first + bytes)] {
+      simt::copy(to, staged.data(), staged.size());
+    });
+    return cudaSuccess;
+  });
 }
 inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t s) {
   return simt::runtime_call([=] {

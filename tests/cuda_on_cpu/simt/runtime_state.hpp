@@ -155,20 +155,29 @@ struct gpu {
   }
   void run(simt_stream& s) { run_until(s, s.given); }
   void run_all() {
+    wait_until(standard, standard.given);
     for (const auto& s : streams) wait_until(*s, s->given);
   }
-  /// The default stream waits for those that wait for it, and its work is done at once.
+  /// The default stream and those that are not made beside it wait for each other. Where there are none but those, its
+  /// work is done at once: nobody could tell. Others run beside it: its work, too, is done when somebody waits for it.
   void give(simt_stream* on, std::function<void()> piece) {
     simt_stream& s = on ? *on : standard;
     if (s.in) return s.in->add(on, std::move(piece));
     ++seen.given;
+    if (on && on->waits_for_default && standard.done < standard.given) {
+      s.work.push_back([this, until = standard.given] { run_until(standard, until); });
+      ++s.given;
+    }
+    bool beside = false;
+    for (const auto& other : streams) {
+      beside = beside || !other->waits_for_default;
+      if (on || !other->waits_for_default || other->done == other->given) continue;
+      s.work.push_back([this, other, until = other->given] { run_until(*other, until); });
+      ++s.given;
+    }
     s.work.push_back(std::move(piece));
     ++s.given;
-    if (on) return;
-    for (const auto& other : streams) {
-      if (other->waits_for_default) run(*other);
-    }
-    run(s);
+    if (!on && !beside) run(s);
   }
 };
 inline gpu device;

@@ -19,8 +19,8 @@ template <class Parameter>
 struct trained_parameters {
   std::vector<Parameter*> moved = {};
   std::vector<Parameter*> decaying = {}, not_decaying = {};  // those of them that weight decay is for, and the others
-  std::vector<std::string> names = {};       // of those
-  std::vector<Parameter*> others_move = {};  // that its operators read
+  std::vector<std::string> names = {};                       // of those
+  std::vector<Parameter*> others_move = {};                  // that its operators read
 
   trained_parameters(const model& m, const phase& of, std::span<Parameter> all) {
     std::vector<bool> read(m.parameters.size());
