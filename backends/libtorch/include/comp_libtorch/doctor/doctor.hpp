@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Examines one training step: the values of every operator and of its gradients, what is not finite and where it began,
-// what each format would lose, and what the low precision changes. Takes about twice a step's time.
+// what each format would lose, and what the low precision changes.
 //   comp::doctor doctor{{{"net", net}}};
 //   { auto on = doctor.examine(); loss = cross_entropy(net->forward(x), y); }
 //   loss.backward();                                            // outside, as with a plan
