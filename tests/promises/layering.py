@@ -17,6 +17,7 @@ MAY_REACH = {
     'comp/strategy': 'comp/core',
     'comp/search': 'comp/core comp/policy comp/autocast comp/strategy',
     'comp/observe': 'comp/core comp/policy comp/autocast comp/strategy comp/search comp/files',
+    'comp/doctor': 'comp/core comp/policy comp/autocast comp/strategy comp/search comp/files comp/observe',
     'comp_native': 'comp/core comp/scaling',
     'comp_host': 'comp/core comp/scaling comp_native',
     'comp_cuda': 'comp/core comp/scaling comp_native',
@@ -25,6 +26,8 @@ MAY_REACH = {
     'comp_libtorch/plan': 'comp/core comp/files comp_libtorch/support comp_libtorch/hook',
     'comp_libtorch/train': 'comp/core comp/scaling comp/files comp/policy '
                            'comp_libtorch/support comp_libtorch/hook comp_libtorch/plan',
+    'comp_libtorch/doctor': 'comp/core comp/scaling comp/files comp/policy comp/doctor '
+                            'comp_libtorch/support comp_libtorch/hook comp_libtorch/plan comp_libtorch/train',
     'comp_libtorch': 'comp/core comp/scaling comp/files comp/policy '
                      'comp_libtorch/support comp_libtorch/hook comp_libtorch/plan comp_libtorch/train',
 }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of the report that never change: style and script. No external resource. Colours are Okabe and Ito's, which
-// people with any kind of colour vision tell apart (jfly.uni-koeln.de/color); shapes and letters say the same again.
+// The parts of a page that never change: its frame, style and script. No external resource. Colours are Okabe and
+// Ito's, which people with any kind of colour vision tell apart (jfly.uni-koeln.de/color); shapes and letters say the
+// same again.
 #pragma once
 
+#include <comp/core/error.hpp>
+#include <string>
 #include <string_view>
 
 namespace comp::detail {
@@ -117,5 +120,20 @@ const numbers=all.every(([k])=>!isNaN(k));
 all.sort(([a],[b])=>(a==='')-(b==='')||(down?-1:1)*(numbers?a-b:a.localeCompare(b,undefined,{numeric:true})));all.forEach(([,r],n)=>{body.append(r);if(table.id==='ops')r.classList.toggle('far',n>=1000)})})});
 })();
 )js";
+
+inline std::string section(std::string_view title, std::string_view about, std::string_view body) {
+  return fmt::format("<section><h2>{}</h2>\n<p class=\"soft\">{}</p>\n{}</section>\n", title, about, body);
+}
+
+/// The page around its sections. `reload`: seconds after which a browser reads it again; 0: never.
+inline std::string page(std::string_view title, const std::string& body, int reload = 0,
+                        std::string_view of = "CoMP precision search") {
+  return fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,"
+      "initial-scale=1\">{}\n<title>{}</title>\n<style>{}</style><script>document.documentElement.className='js'</script></head><body><main>\n"
+      "<header><p class=\"eyebrow\">{}</p><h1>{}</h1>\n{}</main><div id=\"tip\" role=\"tooltip\" hidden></div><script>{}</script></body></html>\n",
+      reload > 0 ? fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">", reload) : "", title, html_style, of,
+      title, body, html_script);
+}
 
 }  // namespace comp::detail

@@ -31,20 +31,6 @@ inline std::string warnings(const outcome& found) {
   return text + "</ul></section>\n";
 }
 
-inline std::string section(std::string_view title, std::string_view about, std::string_view body) {
-  return fmt::format("<section><h2>{}</h2>\n<p class=\"soft\">{}</p>\n{}</section>\n", title, about, body);
-}
-
-/// The page around its sections. `reload`: seconds after which a browser reads it again; 0: never.
-inline std::string page(std::string_view title, const std::string& body, int reload = 0) {
-  return fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,"
-      "initial-scale=1\">{}\n<title>{}</title>\n<style>{}</style><script>document.documentElement.className='js'</script></head><body><main>\n"
-      "<header><p class=\"eyebrow\">CoMP precision search</p><h1>{}</h1>\n{}</main><div id=\"tip\" role=\"tooltip\" hidden></div><script>{}</script></body></html>\n",
-      reload > 0 ? fmt::format("<meta http-equiv=\"refresh\" content=\"{}\">", reload) : "", title, html_style, title,
-      body, html_script);
-}
-
 inline std::string scatter_section(const outcome& found) {
   return section(
       "Each candidate: time against loss",

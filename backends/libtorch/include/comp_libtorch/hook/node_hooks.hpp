@@ -50,11 +50,16 @@ class node_span {
  public:
   node_span() : first_{at::sequence_number::peek()} {}
 
-  /// Calls f(node) for each node made since, as far as the last `results` values of the stack lead to it.
+  /// The call is over: nodes that are made from now on are not its own.
+  void close() { end_ = at::sequence_number::peek(); }
+  bool has(const torch::autograd::Node& node) const {
+    return node.sequence_nr() >= first_ && node.sequence_nr() < end_;
+  }
+
+  /// Calls f(node) for each node of the call, as far as the last `results` values of the stack lead to it.
   template <class F>
   void for_each(const torch::jit::Stack& stack, std::size_t results, F&& f) const {
-    const std::uint64_t end = at::sequence_number::peek();
-    if (end == first_) return;
+    if (end_ == first_) return;
     std::vector<torch::autograd::Node*> open;
     for_each_tensor(stack, results, [&](const at::Tensor& tensor, std::size_t, int) {
       if (tensor.requires_grad()) open.push_back(tensor.grad_fn().get());
@@ -63,7 +68,7 @@ class node_span {
     while (!open.empty()) {
       torch::autograd::Node* node = open.back();
       open.pop_back();
-      if (node == nullptr || node->sequence_nr() < first_ || node->sequence_nr() >= end) continue;
+      if (node == nullptr || !has(*node)) continue;
       if (!seen.insert(node).second) continue;
       for (const auto& edge : node->next_edges()) open.push_back(edge.function.get());
       f(*node);
@@ -72,6 +77,7 @@ class node_span {
 
  private:
   std::uint64_t first_;
+  std::uint64_t end_ = first_;
 };
 
 }  // namespace comp::libtorch::detail

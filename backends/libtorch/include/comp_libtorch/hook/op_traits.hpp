@@ -35,6 +35,7 @@ struct op_traits {
   bool convolves = false;   // has a channels-last form
   bool takes_view = false;  // fails where strides do not fit
   std::vector<argument_use> arguments = {};
+  std::vector<std::string> argument_names = {};
 };
 
 namespace by_name {
@@ -128,7 +129,10 @@ inline op_traits read(const c10::OperatorHandle& op) {
   op_traits t{.kind = overload.empty() ? schema.name() : schema.name() + "." + overload, .word = word(schema.name())};
   t.aten = schema.name().starts_with("aten::");
   const bool norm = t.aten && by_name::is_norm(t.word);
-  for (const c10::Argument& argument : schema.arguments()) t.arguments.push_back(use(argument, norm));
+  for (const c10::Argument& argument : schema.arguments()) {
+    t.arguments.push_back(use(argument, norm));
+    t.argument_names.push_back(argument.name());
+  }
   t.writes = std::ranges::find(t.arguments, argument_use::written) != t.arguments.end();
   t.views = !t.writes && std::ranges::any_of(schema.returns(), [](const c10::Argument& returned) {
     return returned.alias_info() != nullptr;

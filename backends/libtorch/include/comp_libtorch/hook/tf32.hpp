@@ -35,11 +35,12 @@ class tf32_guard {
 /// Runs `call`, an operator whose results come to lie on top of the stack.
 template <class Call>
 void with_tf32(const torch::jit::Stack& stack, std::size_t results, Call&& call) {
-  const node_span nodes;
+  node_span nodes;
   {
     const tf32_guard on;
     call();
   }
+  nodes.close();
   nodes.for_each(stack, results, [](torch::autograd::Node& node) {
     auto on = std::make_shared<std::optional<tf32_guard>>();
     node.add_pre_hook(std::make_unique<before_node>([on] { on->emplace(); }));

@@ -90,9 +90,10 @@ class profiled_life {
 template <class Call>
 void profiled(const std::shared_ptr<profiled_life>& life, std::uint32_t op, const torch::jit::Stack& stack,
               std::size_t results, Call&& call) {
-  const node_span nodes;
+  node_span nodes;
   const moment start{life->device()};
   call();
+  nodes.close();
   life->add(op, false, start, moment{life->device()});
   nodes.for_each(stack, results, [&](torch::autograd::Node& node) {
     auto begun = std::make_shared<std::optional<moment>>();

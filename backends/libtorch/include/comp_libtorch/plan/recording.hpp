@@ -105,6 +105,10 @@ class recording {
     const std::lock_guard only_one{mutex_};
     recorder_.stands_for(made, source);
   }
+  bool is_of_parameters(const at::Tensor& tensor) {
+    const std::lock_guard only_one{mutex_};
+    return recorder_.names().is_of_parameters(tensor);
+  }
   /// The operators up to close() are those that the composite of `call` is made of.
   void open(recorded_call call, std::size_t number) {
     const std::lock_guard only_one{mutex_};

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/randn.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
@@ -25,6 +24,7 @@
 #include <comp_libtorch/support/exceptions.hpp>
 #include <comp_libtorch/support/generators.hpp>
 #include <comp_libtorch/support/perturbation.hpp>
+#include <comp_libtorch/support/relative_error.hpp>
 #include <comp_libtorch/support/tensors.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -77,7 +77,7 @@ class operator_errors {
     rewind();
     try {
       const results low = once(op, known, arguments, low_, drawn);
-      return {relative(low.outputs, exact.outputs, 1), relative(low.gradients, exact.gradients, scale)};
+      return {relative_error(low.outputs, exact.outputs), relative_error(low.gradients, exact.gradients, scale)};
     } catch (const c10::OutOfMemoryError&) {
       throw;
     } catch (const c10::Error& failure) {  // no kernel for this format: a plan that asks for it fails
@@ -145,38 +145,10 @@ class operator_errors {
     for (const auto* list : {&exact.gradients, &drawn}) {
       for (const at::Tensor& t : *list) {
         if (t.defined() && t.numel() > 0)
-          largest = std::max(largest, norm(dense(t), std::numeric_limits<double>::infinity()));
+          largest = std::max(largest, norm_of(dense(t), std::numeric_limits<double>::infinity()));
       }
     }
     return largest > 0 && std::isfinite(largest) ? std::exp2(10 - std::ceil(std::log2(largest))) : 1;
-  }
-
-  static at::Tensor dense(const at::Tensor& t) { return t.layout() == at::kStrided ? t : t.to_dense(); }
-  static double norm(const at::Tensor& t, double order = 2) {
-    const auto value = at::linalg_vector_norm(t, order).item<double>();
-    const bool squares_fit = order != 2 || (value > 1e-12 && std::isfinite(value));  // in FP32
-    return squares_fit ? value : at::linalg_vector_norm(t, order, {}, false, at::kDouble).item<double>();
-  }
-  /// Of `low` from `scale` times `exact`. Returns: infinity where something is not finite; 1 where FP32's are all zero
-  /// and the others are not.
-  static double relative(const std::vector<at::Tensor>& low, const std::vector<at::Tensor>& exact, double scale) {
-    const at::NoGradGuard no_grad;
-    double difference = 0, whole = 0;
-    for (std::size_t i = 0; i < std::min(low.size(), exact.size()); ++i) {
-      if (!low[i].defined() || !exact[i].defined()) continue;
-      const at::Tensor left = dense(low[i].detach()), right = dense(exact[i].detach());
-      double off = norm(left.sub(right, scale)), all = scale * norm(right);
-      if (!std::isfinite(off) || !std::isfinite(all)) {  // a mask's -inf is no error where both have it
-        const at::Tensor scaled = right.mul(scale);
-        off = norm(left.sub(scaled).masked_fill_(left.eq(scaled), 0));
-        all = norm(scaled.nan_to_num(0, 0, 0));
-      }
-      difference = std::hypot(difference, off);
-      whole = std::hypot(whole, all);
-    }
-    if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
-    if (difference == 0) return 0;
-    return whole > 0 ? difference / whole : 1;
   }
 
   std::vector<op_error> errors_;

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a doctor writes down while a step runs: an entry per operator and per tensor that none made, and for each
+// tensor the entry that it comes from, by its identity and its count of in-place writes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <array>
+#include <comp/doctor/examination.hpp>
+#include <comp_libtorch/doctor/tensor_counts.hpp>
+#include <comp_libtorch/hook/op_names.hpp>
+#include <comp_libtorch/hook/op_traits.hpp>
+#include <comp_libtorch/support/tensors.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+class chart {
+ public:
+  chart(const parameter_names& parameters, precision low) : parameters_{&parameters} { all_.low = low; }
+
+  /// Entries of what the operator is about to read; new ones for what none has made. Numbers among the arguments go to
+  /// `constants`.
+  std::vector<std::size_t> read(const std::string& op, const op_traits& known, const torch::jit::Stack& arguments,
+                                std::vector<double>& constants) {
+    std::vector<std::size_t> inputs;
+    for_each_tensor(arguments, arguments.size(), [&](const at::Tensor& t, std::size_t, int) {
+      if (t.unsafeGetTensorImpl()->is_wrapped_number()) return;
+      if (const auto entry = entry_of(t, op)) inputs.push_back(*entry);
+    });
+    std::ranges::sort(inputs);
+    inputs.erase(std::ranges::unique(inputs).begin(), inputs.end());
+    note_numbers(known, arguments, constants);
+    return inputs;
+  }
+
+  /// The operator has run. Returns: its entry; none for what has no values of its own.
+  std::optional<std::size_t> gave(examined made, const op_traits& known, const torch::jit::Stack& arguments,
+                                  const torch::jit::Stack& results) {
+    if (known.views && !made.inputs.empty()) {
+      for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) { come(t, made.inputs[0]); });
+      return std::nullopt;
+    }
+    if (known.word.find("empty") != std::string::npos) return std::nullopt;  // nobody knows what is in it
+    std::optional<std::size_t> entry;
+    for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) {
+      const auto values = countable(t);
+      if (!values) return;
+      if (!entry) entry = add(made, t);
+      const tensor_values found = values_of(*values);
+      examined& to = all_.entries[*entry];
+      to.values.merge(found.counts);
+      to.sample.insert(to.sample.end(), found.sample.begin(), found.sample.end());
+      come(t, *entry);
+    });
+    if (entry && known.writes) wrote(known, arguments, *entry);
+    return entry;
+  }
+
+  void set_error(std::size_t entry, double error) { all_.entries[entry].error = error; }
+
+  /// A gradient that the backward of `entry` made. From any thread.
+  void gradient(std::size_t entry, const at::Tensor& given) {
+    const auto values = countable(given);
+    if (!values) return;
+    const tensor_values found = values_of(*values);
+    const std::lock_guard only_one{mutex_};
+    examined& to = all_.entries[entry];
+    if (to.backward == 0) to.backward = ++backwards_;
+    to.gradients.merge(found.counts);
+    to.gradient_sample.insert(to.gradient_sample.end(), found.sample.begin(), found.sample.end());
+  }
+
+  examination finish() const {
+    const std::lock_guard only_one{mutex_};
+    return all_;
+  }
+
+ private:
+  struct origin {
+    tensor_address keep;
+    std::uint32_t version = 0;
+    std::size_t entry = 0;
+  };
+  struct writer {
+    c10::weak_intrusive_ptr<c10::StorageImpl> keep;
+    std::size_t entry = 0;
+  };
+
+  std::optional<std::size_t> entry_of(const at::Tensor& t, const std::string& op) {
+    const auto at = origins_.find(t.unsafeGetTensorImpl());
+    if (at != origins_.end() && at->second.version == version(*t.unsafeGetTensorImpl())) return at->second.entry;
+    if (t.has_storage()) {
+      const auto last = writers_.find(t.storage().unsafeGetStorageImpl());
+      if (last != writers_.end()) return last->second.entry;
+    }
+    const auto values = countable(t);
+    if (!values) return std::nullopt;
+    const std::string* name = parameters_->find(t);
+    tensor_values found = values_of(*values);
+    examined leaf{.name = name != nullptr ? *name : "input of " + op, .kind = name != nullptr ? "parameter" : "input"};
+    leaf.values = found.counts;
+    leaf.sample = std::move(found.sample);
+    const std::size_t entry = add(std::move(leaf), t);
+    come(t, entry);
+    return entry;
+  }
+
+  std::size_t add(examined made, const at::Tensor& like) {
+    made.shape = like.sizes().vec();
+    const std::string name = made.name;
+    while (!names_.emplace(made.name, 0).second) made.name = name + "_" + std::to_string(++names_[name] + 1);
+    const std::lock_guard only_one{mutex_};
+    all_.entries.push_back(std::move(made));
+    return all_.entries.size() - 1;
+  }
+  void come(const at::Tensor& t, std::size_t entry) {
+    origins_.insert_or_assign(t.unsafeGetTensorImpl(), origin{address_of(t), version(*t.unsafeGetTensorImpl()), entry});
+  }
+  /// Views of what was written show it, too.
+  void wrote(const op_traits& known, const torch::jit::Stack& arguments, std::size_t entry) {
+    for (std::size_t i = 0; i < known.arguments.size(); ++i) {
+      if (known.arguments[i] != argument_use::written) continue;
+      for_each_tensor(arguments[i], [&](const at::Tensor& t, int) {
+        come(t, entry);
+        if (!t.has_storage()) return;
+        writers_.insert_or_assign(t.storage().unsafeGetStorageImpl(), writer{t.storage().getWeakStorageImpl(), entry});
+      });
+    }
+  }
+
+  /// Of operators that put a number beside values, so that it is lost where the format cannot hold it. Factors and
+  /// divisors are applied in FP32.
+  static void note_numbers(const op_traits& known, const torch::jit::Stack& arguments, std::vector<double>& to) {
+    constexpr std::array words{"add",     "sub",      "rsub",        "clamp", "clamp_min", "clamp_max", "maximum",
+                               "minimum", "hardtanh", "masked_fill", "where", "full",      "full_like", "fill"};
+    if (!known.aten || std::ranges::find(words, known.word) == words.end()) return;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      if (known.arguments[i] != argument_use::read || known.argument_names[i] == "alpha") continue;
+      const at::IValue& value = arguments[i];
+      if (value.isDouble()) to.push_back(value.toDouble());
+      if (value.isTensor() && value.toTensor().defined() && value.toTensor().dim() == 0 &&
+          value.toTensor().unsafeGetTensorImpl()->is_wrapped_number() && value.toTensor().is_floating_point())
+        to.push_back(value.toTensor().item<double>());
+    }
+  }
+
+  const parameter_names* parameters_;
+  mutable std::mutex mutex_;
+  examination all_;
+  std::size_t backwards_ = 0;
+  std::unordered_map<const c10::TensorImpl*, origin> origins_;
+  std::unordered_map<const c10::StorageImpl*, writer> writers_;
+  std::unordered_map<std::string, std::size_t> names_;
+};
+
+}  // namespace comp::libtorch::detail

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Examines one training step: the values of every operator and of its gradients, what is not finite and where it began,
+// what each format would lose, and what the low precision changes.
+//   comp::doctor doctor{{{"net", net}}};
+//   { auto on = doctor.examine(); loss = cross_entropy(net->forward(x), y); }
+//   loss.backward();                                            // outside, as with a plan
+//   const comp::examination seen = doctor.finish();
+//   fmt::print("{}", comp::table(seen));                        // <comp/doctor/examination_text.hpp>
+// The step runs in FP32, to the bits of the plain one. Operators have the names that a plan gives them.
+// Not seen: the backward of what torch::utils::checkpoint runs again; FP64 and complex tensors.
+#pragma once
+
+#include <chrono>
+#include <comp/core/error.hpp>
+#include <comp/core/precision.hpp>
+#include <comp/doctor/examination.hpp>
+#include <comp_libtorch/doctor/chart.hpp>
+#include <comp_libtorch/doctor/low_error.hpp>
+#include <comp_libtorch/hook/node_hooks.hpp>
+#include <comp_libtorch/hook/region.hpp>
+#include <comp_libtorch/plan/recording.hpp>
+#include <comp_libtorch/plan/scripted.hpp>
+#include <comp_libtorch/train/setup.hpp>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch {
+
+struct doctor_settings {
+  precision low = precision::bf16;  // that operators are run in once more
+  double share = 0.25;              // of the operators' time that this may take; 0: operators are not run again
+};
+
+namespace detail {
+
+/// Counts what a node hands on to the nodes of other operators, and to parameters.
+class given_gradients final : public torch::autograd::FunctionPostHook {
+ public:
+  given_gradients(std::shared_ptr<chart> to, std::size_t entry, const torch::autograd::Node* of, node_span span)
+      : to_{std::move(to)}, entry_{entry}, of_{of}, span_{span} {}
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gives,
+                                            const torch::autograd::variable_list& /*got*/) override {
+    for (std::size_t i = 0; i < gives.size(); ++i) {
+      const torch::autograd::Edge& edge = of_->next_edge(i);
+      if (gives[i].defined() && edge.is_valid() && !span_.has(*edge.function)) to_->gradient(entry_, gives[i]);
+    }
+    return gives;
+  }
+
+ private:
+  std::shared_ptr<chart> to_;
+  std::size_t entry_;
+  const torch::autograd::Node* of_;  // that owns this
+  node_span span_;
+};
+
+class examining_session final : public recording_session {
+ public:
+  examining_session(std::shared_ptr<recording> names, std::shared_ptr<chart> to, std::shared_ptr<low_errors> errors,
+                    std::string segment, at::DeviceType device)
+      : recording_session{std::move(names), std::move(segment), device},
+        to_{std::move(to)},
+        errors_{std::move(errors)} {}
+
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
+    using clock = std::chrono::steady_clock;
+    require_no_backward();
+    require_no_autocast();
+    if (has_products(op, stack, device())) return record_opened(op, keys, stack);
+    recorder::call made = recording_->before(op, stack, segment_);
+    const op_traits& known = traits(op);
+    examined entry{.name = made.info.name, .kind = known.kind};
+    entry.inputs = to_->read(entry.name, known, made.arguments, entry.constants);
+    node_span nodes;
+    const auto begin = clock::now();
+    op.callBoxed(stack);
+    const double seconds = std::chrono::duration<double>(clock::now() - begin).count();
+    nodes.close();
+    const std::size_t returns = op.schema().returns().size();
+    const torch::jit::Stack results{stack.end() - static_cast<std::ptrdiff_t>(returns), stack.end()};
+    if (const auto at = to_->gave(std::move(entry), known, made.arguments, results)) {
+      nodes.for_each(stack, returns, [&](torch::autograd::Node& node) {
+        node.add_post_hook(std::make_unique<given_gradients>(to_, *at, &node, nodes));
+      });
+      if (made.op.role == op_role::choosable) {
+        const auto is_weight = [&](const at::Tensor& t) { return recording_->is_of_parameters(t); };
+        to_->set_error(*at, errors_->of(op, made.arguments, results, seconds, is_weight));
+      }
+    }
+    recording_->after(std::move(made), stack);
+  }
+
+ private:
+  std::shared_ptr<chart> to_;
+  std::shared_ptr<low_errors> errors_;
+};
+
+}  // namespace detail
+
+class doctor {
+ public:
+  /// `models` under the names that plans know them by.
+  /// Throws: `settings_error` for a low precision that LibTorch does not run here, or a share below 0.
+  explicit doctor(const std::vector<named_module>& models, doctor_settings settings = {})
+      : device_{device_of(setup{.modules = models, .optimizers = {}})} {
+    require<settings_error>(settings.low == precision::bf16 || settings.low == precision::fp16,
+                            "doctor for {} (operators are run again in bf16 or fp16): give one of those",
+                            name(settings.low));
+    require<settings_error>(settings.share >= 0,
+                            "share {} of the operators' time (it cannot be less than none): give 0 "
+                            "or more",
+                            settings.share);
+    for (const named_module& m : models) {
+      if (const auto* as = dynamic_cast<const detail::scripted*>(m.module)) scripts_.add(as->script());
+      for (const auto& item : m.module->named_parameters())
+        names_.add(item.value(), m.name.empty() ? item.key() : m.name + "." + item.key());
+    }
+    recording_ = std::make_shared<detail::recording>(names_, device_.type(), false);
+    chart_ = std::make_shared<detail::chart>(names_, settings.low);
+    errors_ = std::make_shared<detail::low_errors>(settings.low, settings.share, device_.type());
+  }
+  doctor(const doctor&) = delete;
+  doctor& operator=(const doctor&) = delete;
+
+  /// From now on the operators of this thread are examined, until the region ends. A step may have several.
+  /// Throws: `error` while LibTorch's autocast is on.
+  region examine(std::string segment = "forward") {
+    auto made =
+        std::make_unique<detail::examining_session>(recording_, chart_, errors_, std::move(segment), device_.type());
+    try {
+      made->require_no_autocast();
+    } catch (...) {
+      made->end(true);
+      throw;
+    }
+    scripts_.forget_optimized();
+    return region{std::move(made)};
+  }
+  /// What was seen so far: call it when the backward has run.
+  examination finish() const { return chart_->finish(); }
+
+ private:
+  c10::Device device_;
+  detail::parameter_names names_;
+  detail::script_executors scripts_;
+  std::shared_ptr<detail::recording> recording_;
+  std::shared_ptr<detail::chart> chart_;
+  std::shared_ptr<detail::low_errors> errors_;
+};
+
+}  // namespace comp::libtorch
+
+namespace comp {
+using libtorch::doctor;
+using libtorch::doctor_settings;
+}  // namespace comp

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the low precision changes in an operator's results: it is run again from the same inputs, on an eighth of their
+// rows where that can be, and in FP32 on the same rows. So much time is allowed for it and no more: a share of that of
+// the operators so far.
+// Not here: what it does to gradients (plan/sensitivity.hpp, which takes several steps' time).
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <chrono>
+#include <comp/core/precision.hpp>
+#include <comp_libtorch/hook/casting.hpp>
+#include <comp_libtorch/hook/op_traits.hpp>
+#include <comp_libtorch/plan/instructions.hpp>
+#include <comp_libtorch/support/relative_error.hpp>
+#include <comp_libtorch/support/tensors.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <limits>
+#include <optional>
+#include <unordered_set>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+class low_errors {
+ public:
+  low_errors(precision low, double share, at::DeviceType device) : low_{low}, share_{share}, device_{device} {}
+
+  /// Of `op`, which took `seconds` from `arguments` to `results`. `is_weight(tensor)`: its rows are no batch's.
+  /// Returns: NaN where time is up, or where the operator draws random numbers or does not run alone.
+  template <class IsWeight>
+  double of(const c10::OperatorHandle& op, const torch::jit::Stack& arguments, const torch::jit::Stack& results,
+            double seconds, IsWeight&& is_weight) {
+    using clock = std::chrono::steady_clock;
+    constexpr double at_least = 0.02;  // [s], for small models
+    allowed_ += share_ * seconds;
+    if (op.hasTag(at::Tag::nondeterministic_seeded) || spent_ > std::max(at_least, allowed_)) return nothing;
+    const auto begin = clock::now();
+    const at::NoGradGuard no_gradients;
+    double error = nothing;
+    try {
+      const auto returns = static_cast<std::ptrdiff_t>(op.schema().returns().size());
+      torch::jit::Stack exact{results.end() - returns, results.end()}, inputs = arguments;
+      if (auto rows = whole_only_.contains(op) ? std::nullopt : rows_of(arguments, is_weight)) {
+        if (auto of_rows = run(op, *rows)) {
+          exact = std::move(*of_rows);
+          inputs = std::move(*rows);
+        } else {
+          whole_only_.insert(op);
+        }
+      }
+      cast_all(inputs, op);
+      if (auto low = run(op, std::move(inputs))) error = relative_error(tensors(*low), tensors(exact));
+    } catch (const std::exception&) {  // it has no results to compare
+    }
+    spent_ += std::chrono::duration<double>(clock::now() - begin).count();
+    return error;
+  }
+
+ private:
+  static constexpr double nothing = std::numeric_limits<double>::quiet_NaN();
+
+  static std::optional<torch::jit::Stack> run(const c10::OperatorHandle& op, torch::jit::Stack arguments) {
+    try {
+      op.callBoxed(arguments);
+      return arguments;
+    } catch (const std::exception&) {
+      return std::nullopt;
+    }
+  }
+
+  /// The first rows of whatever has as many as the first input; nothing where that is all there is.
+  template <class IsWeight>
+  static std::optional<torch::jit::Stack> rows_of(const torch::jit::Stack& arguments, IsWeight&& is_weight) {
+    constexpr std::int64_t small = 1 << 14, part = 8;
+    std::int64_t all = 0;
+    for_each_tensor(arguments, arguments.size(), [&](const at::Tensor& t, std::size_t, int) {
+      if (all == 0 && t.dim() > 1 && t.layout() == at::kStrided && t.numel() > small && !is_weight(t)) all = t.size(0);
+    });
+    if (all < 2) return std::nullopt;
+    torch::jit::Stack rows = arguments;
+    for (at::IValue& value : rows) {
+      if (!value.isTensor()) continue;
+      const at::Tensor& t = value.toTensor();
+      if (!t.defined() || t.layout() != at::kStrided || t.dim() == 0 || t.size(0) != all || is_weight(t)) continue;
+      value = t.narrow(0, 0, std::max<std::int64_t>(1, all / part));
+    }
+    return rows;
+  }
+
+  void cast_all(torch::jit::Stack& stack, const c10::OperatorHandle& op) const {
+    const op_traits& known = traits(op);
+    cast_read(stack, known, scalar_type(low_), device_, !keeps_affine(known, device_));
+  }
+  std::vector<at::Tensor> tensors(const torch::jit::Stack& results) const {
+    std::vector<at::Tensor> found;
+    for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) {
+      if (is_eligible(t, device_)) found.push_back(t);
+    });
+    return found;
+  }
+
+  precision low_;
+  double share_;
+  at::DeviceType device_;
+  double allowed_ = 0, spent_ = 0;                      // [s]
+  std::unordered_set<c10::OperatorHandle> whole_only_;  // that do not run on some of their rows
+};
+
+}  // namespace comp::libtorch::detail

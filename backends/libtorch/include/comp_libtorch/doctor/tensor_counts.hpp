@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The values of a tensor, counted on LibTorch's threads. What lies on another device is copied to the host for it.
+// Not here: FP64, complex and quantised tensors, which plans leave alone.
+#pragma once
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <comp/doctor/examination.hpp>
+#include <comp/doctor/values.hpp>
+#include <comp_libtorch/support/tensors.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+/// In FP32, on the host; nothing for what is not counted.
+inline std::optional<at::Tensor> countable(const at::Tensor& given) {
+  if (!given.defined() || !is_plannable(given.scalar_type())) return std::nullopt;
+  const at::NoGradGuard no_gradients;
+  at::Tensor t = given.detach();
+  if (t.is_sparse()) t = t._values();
+  if (t.layout() != at::kStrided || t.is_meta() || t.numel() == 0) return std::nullopt;
+  if (!t.device().is_cpu()) t = t.cpu();
+  return t.to(at::kFloat);
+}
+
+struct tensor_values {
+  value_counts counts;
+  std::vector<float> sample;
+};
+
+inline std::vector<float> sample_of(const at::Tensor& t) {
+  const auto* data = t.const_data_ptr<float>();
+  std::vector<float> values;
+  for (const std::size_t place : sample_places(static_cast<std::size_t>(t.numel()))) {
+    auto left = static_cast<std::int64_t>(place);
+    std::int64_t offset = 0;
+    for (std::int64_t d = t.dim() - 1; d >= 0; --d) {
+      offset += left % t.size(d) * t.stride(d);
+      left /= t.size(d);
+    }
+    values.push_back(data[offset]);
+  }
+  return values;
+}
+
+/// Requires: `t` is countable().
+inline tensor_values values_of(const at::Tensor& t) {
+  constexpr std::int64_t at_once = 1 << 16;  // of any number of threads: sums come out the same
+  const at::NoGradGuard no_gradients;
+  const at::Tensor whole = t.is_non_overlapping_and_dense() ? t : t.contiguous();
+  const auto* data = whole.const_data_ptr<float>();
+  const std::int64_t n = whole.numel(), parts = (n + at_once - 1) / at_once;
+  std::vector<value_counts> of_parts(static_cast<std::size_t>(parts));
+  at::parallel_for(0, parts, 1, [&](std::int64_t from, std::int64_t to) {
+    for (std::int64_t i = from; i < to; ++i) {
+      const auto size = static_cast<std::size_t>(std::min(at_once, n - i * at_once));
+      of_parts[static_cast<std::size_t>(i)] = counted(std::span{data + i * at_once, size});
+    }
+  });
+  tensor_values found{of_parts.front(), sample_of(whole)};
+  for (std::size_t i = 1; i < of_parts.size(); ++i) found.counts.merge(of_parts[i]);
+  return found;
+}
+
+}  // namespace comp::libtorch::detail

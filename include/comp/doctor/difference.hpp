@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two examinations of one model, of other processes, machines or versions: where they part, operator by operator.
+// Entries are held against each other by their names, which tell the n-th call of an operator apart.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/error.hpp>
+#include <comp/doctor/examination.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace comp {
+
+struct entry_difference {
+  std::string name = {}, kind = {};
+  double values = 0;     // how far the samples and the mean are apart, of the mean magnitude; infinite: not comparable
+  double gradients = 0;  // of what its backward made
+  std::size_t backward = 0;  // in the first run's order
+  std::string why = {};      // what is not comparable: "shape 3 x 4 against 3 x 5"
+};
+
+struct run_difference {
+  double tolerance = 0;
+  std::vector<entry_difference> entries = {};  // of both runs, in the first one's order
+  std::vector<std::string> only_first = {}, only_second = {};
+
+  /// The entry at which the runs part: the first that is further apart than the tolerance in the forward, else the
+  /// first of the backward. Null: none.
+  const entry_difference* first() const {
+    const entry_difference* found = nullptr;
+    for (const entry_difference& d : entries) {
+      if (d.values > tolerance) return &d;
+      if (d.gradients > tolerance && (found == nullptr || d.backward < found->backward)) found = &d;
+    }
+    return found;
+  }
+};
+
+namespace detail {
+
+inline double mean_size(const value_counts& v) {
+  const auto finite = v.values - v.nans - v.infinities;
+  return finite == 0 ? 0 : v.sum / static_cast<double>(finite);
+}
+
+inline double apart(const value_counts& a, const value_counts& b, const std::vector<float>& from,
+                    const std::vector<float>& to) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  if (a == b && from == to) return 0;
+  if (a.values != b.values || a.nans != b.nans || a.infinities != b.infinities) return infinity;
+  const double scale = std::max(mean_size(a), mean_size(b));
+  double most = std::abs(mean_size(a) - mean_size(b));
+  for (std::size_t i = 0; i < std::min(from.size(), to.size()); ++i) {
+    const double x = static_cast<double>(from[i]), y = static_cast<double>(to[i]);
+    if (std::isnan(x) && std::isnan(y)) continue;
+    const double off = x == y ? 0 : std::abs(x - y);
+    if (!std::isfinite(off)) return infinity;
+    most = std::max(most, off);
+  }
+  return scale > 0 ? most / scale : 0;
+}
+
+inline std::string shape_words(const std::vector<std::int64_t>& shape) {
+  std::string text;
+  for (const auto extent : shape) text += fmt::format("{}{}", text.empty() ? "" : " x ", extent);
+  return text.empty() ? "a number" : text;
+}
+
+}  // namespace detail
+
+/// `tolerance`: relative to the mean magnitude of a tensor. FP32 on another machine stays within 1e-3 by far.
+inline run_difference compared(const examination& a, const examination& b, double tolerance = 1e-3) {
+  require<settings_error>(tolerance >= 0, "tolerance {} (a share of the mean magnitude): give 0 or more", tolerance);
+  std::unordered_map<std::string_view, const examined*> others;
+  for (const examined& each : b.entries) others.emplace(each.name, &each);
+  run_difference found{.tolerance = tolerance};
+  for (const examined& each : a.entries) {
+    const auto at = others.find(each.name);
+    if (at == others.end()) {
+      found.only_first.push_back(each.name);
+      continue;
+    }
+    const examined& other = *at->second;
+    others.erase(at);
+    entry_difference d{.name = each.name, .kind = each.kind, .backward = each.backward};
+    if (each.kind != other.kind || each.shape != other.shape) {
+      d.why = each.kind != other.kind ? fmt::format("{} against {}", each.kind, other.kind)
+                                      : fmt::format("shape {} against {}", detail::shape_words(each.shape),
+                                                    detail::shape_words(other.shape));
+      d.values = std::numeric_limits<double>::infinity();
+    } else {
+      d.values = detail::apart(each.values, other.values, each.sample, other.sample);
+      d.gradients = detail::apart(each.gradients, other.gradients, each.gradient_sample, other.gradient_sample);
+    }
+    found.entries.push_back(std::move(d));
+  }
+  for (const examined& each : b.entries) {
+    if (others.contains(each.name)) found.only_second.push_back(each.name);
+  }
+  return found;
+}
+
+/// The first entry at which they part, and a line for each that is further apart than the tolerance.
+inline std::string table(const run_difference& d, std::size_t most = 40) {
+  const entry_difference* first = d.first();
+  std::string text = first == nullptr ? fmt::format("the same within {:g}\n", d.tolerance)
+                                      : fmt::format("the runs part at \"{}\" ({}){}\n", first->name, first->kind,
+                                                    first->values > d.tolerance ? "" : ", in its backward");
+  for (const auto& [names, run] : {std::pair{&d.only_first, "first"}, std::pair{&d.only_second, "second"}}) {
+    if (names->empty()) continue;
+    text += fmt::format("only in the {} run: {} entries, \"{}\" is the first\n", run, names->size(), names->front());
+  }
+  std::size_t width = 8, shown = 0;
+  for (const entry_difference& each : d.entries) width = std::max(width, each.name.size());
+  for (const entry_difference& each : d.entries) {
+    if (!(each.values > d.tolerance || each.gradients > d.tolerance)) continue;
+    if (shown++ == 0) text += fmt::format("\n{:<{}}  {:>10}  {:>10}\n", "operator", width, "values", "gradients");
+    if (shown > most) continue;
+    text += fmt::format("{:<{}}  {:>10.2g}  {:>10.2g}  {}\n", each.name, width, each.values, each.gradients, each.why);
+  }
+  if (shown > most) text += fmt::format("and {} more\n", shown - most);
+  return text;
+}
+
+}  // namespace comp

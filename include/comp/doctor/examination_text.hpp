@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// An examination for a terminal: what is wrong, and a line per operator. Not here: the page (doctor/page.hpp).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <comp/core/error.hpp>
+#include <comp/doctor/examination.hpp>
+#include <comp/doctor/faults.hpp>
+#include <cstddef>
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <vector>
+
+namespace comp {
+namespace detail {
+
+/// "1.2e-07 to 5.11", "0", "NaN, infinite".
+inline std::string range_text(const value_counts& v) {
+  std::string text = v.values == 0   ? ""
+                     : v.largest > 0 ? fmt::format("{:.2g} to {:.3g}", v.smallest, v.largest)
+                     : v.finite()    ? "0"
+                                     : "";
+  if (v.nans > 0) text += fmt::format("{}{} NaN", text.empty() ? "" : ", ", v.nans);
+  if (v.infinities > 0) text += fmt::format("{}{} infinite", text.empty() ? "" : ", ", v.infinities);
+  return text;
+}
+
+/// Of the values that are not 0: "" for none, "<0.1%" or "12%".
+inline std::string part_text(std::uint64_t part, std::uint64_t of) {
+  if (part == 0 || of == 0) return "";
+  const double share = 100 * static_cast<double>(part) / static_cast<double>(of);
+  return share < 0.1 ? "<0.1%" : fmt::format("{:.{}f}%", share, share < 10 ? 1 : 0);
+}
+inline std::string vanish_text(const value_counts& v, precision p) { return part_text(v.vanish(p), v.counted()); }
+inline std::string overflow_text(const value_counts& v, precision p) { return part_text(v.overflow(p), v.counted()); }
+
+inline std::string low_error_text(double error) {
+  return std::isnan(error) ? "" : std::isinf(error) ? "out of range" : fmt::format("{:.2g}", error);
+}
+
+/// Formats that a table has columns for.
+inline constexpr std::array examined_formats{precision::bf16, precision::fp16, precision::fp8_e4m3,
+                                             precision::fp8_e5m2};
+
+}  // namespace detail
+
+/// Indices of entries: those with faults first, then by their error in the low precision, the largest first.
+inline std::vector<std::size_t> worst(const examination& e, const std::vector<fault>& wrong, std::size_t most) {
+  std::vector<std::size_t> order(e.entries.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto rank = [&](std::size_t i) {
+    const double error = e.entries[i].error;
+    return std::tuple{std::ranges::find(wrong, i, &fault::entry) - wrong.begin(), std::isnan(error) ? 0 : -error, i};
+  };
+  std::ranges::sort(order, {}, rank);
+  order.resize(std::min(most, order.size()));
+  return order;
+}
+
+/// What is wrong, in sentences; then a line per entry of `rows`: range, what vanishes and what overflows in each
+/// format.
+inline std::string table(const examination& e, const std::vector<fault>& wrong, const std::vector<std::size_t>& rows) {
+  using namespace detail;
+  std::string text = wrong.empty() ? "nothing is wrong\n" : "";
+  for (const fault& f : wrong) text += fmt::format("{}{}: {}\n", name(f.kind), f.backward ? " (backward)" : "", f.text);
+  std::size_t width = 8;
+  for (const std::size_t i : rows) width = std::max(width, e.entries[i].name.size());
+  text += fmt::format("\n{:<{}}  {:<24}", "operator", width, "range");
+  for (const precision p : examined_formats) text += fmt::format("  {:>15}", fmt::format("{} 0/over", name(p)));
+  text += fmt::format("  {:<24}  {:>8}\n", "gradients", fmt::format("{} error", name(e.low)));
+  for (const std::size_t i : rows) {
+    const examined& each = e.entries[i];
+    text += fmt::format("{:<{}}  {:<24}", each.name, width, range_text(each.values));
+    for (const precision p : examined_formats) {
+      const std::string low = vanish_text(each.values, p), high = overflow_text(each.values, p);
+      text += fmt::format("  {:>15}", low.empty() && high.empty() ? "" : low + "/" + high);
+    }
+    std::string line = fmt::format("  {:<24}  {:>8}", range_text(each.gradients), low_error_text(each.error));
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+/// In the order of the step.
+inline std::string table(const examination& e) {
+  std::vector<std::size_t> all(e.entries.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return table(e, faults(e), all);
+}
+
+}  // namespace comp

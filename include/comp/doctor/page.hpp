@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// An examination as one HTML file, in the style of the search's report: what is wrong, and every operator with its
+// values over the range of FP16. Whatever comes from outside is escaped.
+#pragma once
+
+#include <algorithm>
+#include <comp/core/error.hpp>
+#include <comp/doctor/examination_text.hpp>
+#include <comp/files/file.hpp>
+#include <comp/observe/html_plan.hpp>
+#include <comp/observe/html_template.hpp>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp {
+namespace detail {
+
+/// The share of values at each power of two from 2^-40 to 2^20; what lies beyond is at the ends. FP16 goes from the
+/// first line (below it values are 0) to the second.
+inline std::string exponent_strip(const value_counts& v) {
+  constexpr int low = -40, high = 20, step = 3;
+  std::vector<std::uint64_t> bars(high - low + 1);
+  for (std::size_t i = 0; i < v.exponents.size(); ++i) {
+    const int exponent = static_cast<int>(i) + value_counts::lowest_exponent;
+    const std::uint64_t count = v.exponents[i] - (i == 0 ? v.zeros : 0);
+    bars[static_cast<std::size_t>(std::clamp(exponent, low, high) - low)] += count;
+  }
+  const auto most = static_cast<double>(std::max<std::uint64_t>(1, *std::ranges::max_element(bars)));
+  const auto at = [&](int exponent) { return (exponent - low) * step; };
+  std::string svg =
+      fmt::format("<svg width=\"{}\" height=\"22\" role=\"img\" aria-label=\"{}\">", at(high + 1), html(range_text(v)));
+  for (int e = low; e <= high; ++e) {
+    const std::uint64_t count = bars[static_cast<std::size_t>(e - low)];
+    if (count == 0) continue;
+    const double height = std::max(1.0, 20 * static_cast<double>(count) / most);
+    const bool outside = e < -25 || e > 15;
+    svg += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\" fill=\"var(--{})\"/>", at(e),
+                       21 - height, step - 1, height, outside ? "bad" : "good");
+  }
+  for (const int border : {-25, 16})
+    svg += fmt::format("<path d=\"M{} 0v22\" stroke=\"var(--soft)\" stroke-dasharray=\"2 2\"/>", at(border));
+  return svg + "</svg>";
+}
+
+inline std::string sorted_cell(double value, std::string_view shown) {
+  return fmt::format("<td class=\"n\" data-v=\"{}\">{}</td>", std::isfinite(value) ? fmt::format("{:.6g}", value) : "",
+                     shown);
+}
+
+inline std::string examined_table(const examination& e) {
+  constexpr std::size_t at_once = 1000, most = 20'000;
+  std::string text =
+      "<input type=\"search\" id=\"find\" "
+      "placeholder=\"Filter: name, kind, 20-40\" aria-label=\"Filter the operators\"> "
+      "<span class=\"soft\" id=\"found\" role=\"status\"></span>\n"
+      "<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Operators\">"
+      "<table id=\"ops\" class=\"sorts\"><thead><tr><th scope=\"col\" class=\"n\">#</th>"
+      "<th scope=\"col\">Operator</th><th scope=\"col\">Values</th><th scope=\"col\" class=\"n\">Largest</th>";
+  for (const precision p : examined_formats)
+    text +=
+        fmt::format("<th scope=\"col\" class=\"n\">0 in {0}</th><th scope=\"col\" class=\"n\">over {0}</th>", name(p));
+  text += fmt::format(
+      "<th scope=\"col\">Gradients</th><th scope=\"col\" class=\"n\">Error in {}</th></tr></thead><tbody>\n",
+      name(e.low));
+  const auto share = [](std::uint64_t part, std::uint64_t of) {
+    return of == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(of);
+  };
+  const std::size_t n = std::min(e.entries.size(), most);
+  for (std::size_t i = 0; i < n; ++i) {
+    const examined& each = e.entries[i];
+    const value_counts& v = each.values;
+    text += fmt::format(
+        "<tr{}><td class=\"n\">{}</td><td class=\"t\">{}<br><span class=\"soft\">{}</span></td><td>{}<br><span "
+        "class=\"soft\">{}</span></td>",
+        i >= at_once ? " class=\"far\"" : "", i, html(each.name), html(each.kind), exponent_strip(v), range_text(v));
+    text += sorted_cell(static_cast<double>(v.largest), fmt::format("{:.3g}", v.largest));
+    for (const precision p : examined_formats) {
+      text += sorted_cell(share(v.vanish(p), v.counted()), vanish_text(v, p));
+      text += sorted_cell(share(v.overflow(p), v.counted()), overflow_text(v, p));
+    }
+    const value_counts& g = each.gradients;
+    text += g.values == 0
+                ? "<td></td>"
+                : fmt::format("<td>{}<br><span class=\"soft\">{}</span></td>", exponent_strip(g), range_text(g));
+    text += sorted_cell(each.error, low_error_text(each.error)) + "</tr>\n";
+  }
+  text += "</tbody></table></div>\n";
+  if (n < e.entries.size()) text += fmt::format("<p class=\"soft\">The first {} of {}.</p>", n, e.entries.size());
+  return text;
+}
+
+}  // namespace detail
+
+/// The page as one HTML text.
+inline std::string html_text(const examination& e) {
+  const std::vector<fault> wrong = faults(e);
+  const auto operators = std::ranges::count_if(e.entries, &examined::is_operator);
+  const std::string title = wrong.empty()       ? fmt::format("Nothing is wrong in {} operators", operators)
+                            : wrong.size() == 1 ? "One fault"
+                                                : fmt::format("{} faults", wrong.size());
+  std::string list;
+  for (const fault& f : wrong) {
+    list += fmt::format("<li><b>{}</b>{}: {}</li>", name(f.kind), f.backward ? " in the backward" : "",
+                        detail::html(f.text));
+  }
+  std::string body = "</header>\n";
+  if (!wrong.empty()) body += "<section class=\"warn\"><h2>What is wrong</h2><ul>" + list + "</ul></section>\n";
+  body += detail::section(
+      "Every operator",
+      "In the order of the step, with what each reads for the first time. The bars are shares of values at each power "
+      "of two; between the dashed lines FP16 holds them, left of the first one they become 0. A click on a head sorts.",
+      detail::examined_table(e));
+  return detail::page(title, body, 0, "CoMP doctor");
+}
+
+/// Throws: `file_error` when the file cannot be written; the old one is then still there.
+inline void write_html(const examination& e, const std::string& path) { detail::write_file(path, html_text(e)); }
+
+}  // namespace comp

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+// The doctor: ten faults, each found by name, sound models without one, and two runs that part.
+
+#include <comp/doctor/difference.hpp>
+#include <comp/doctor/examination_text.hpp>
+#include <comp_libtorch/doctor/doctor.hpp>
+
+#include "program_support.hpp"
+#include "torch_and_doctest.hpp"
+
+namespace {
+
+using comp::fault;
+using comp::fault_kind;
+
+/// A step of `loss` over `model`, examined.
+comp::examination examined(torch::nn::Module& model, const std::function<torch::Tensor()>& loss,
+                           comp::doctor_settings settings = {}) {
+  comp::doctor doctor{{{"net", model}}, settings};
+  torch::Tensor made;
+  {
+    const auto on = doctor.examine();
+    made = loss();
+  }
+  if (made.requires_grad()) made.backward();
+  return doctor.finish();
+}
+
+/// A sound net of two layers with a place for a fault between them.
+struct faulty : torch::nn::Module {
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(16, 16));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(16, 4));
+  torch::Tensor x = torch::randn({8, 16}), y = torch::randint(4, {8}, torch::kLong);
+
+  template <class F>
+  comp::examination with(F fault) {
+    return examined(*this,
+                    [&] { return torch::nn::functional::cross_entropy(second->forward(fault(first->forward(x))), y); });
+  }
+};
+
+std::string words(const std::vector<fault>& found) {
+  std::string text;
+  for (const fault& f : found) text += f.text + "\n";
+  return text;
+}
+void check_first(const comp::examination& seen, fault_kind kind, const std::string& name, bool backward = false) {
+  const auto found = comp::faults(seen);
+  INFO(words(found));
+  REQUIRE(!found.empty());
+  CHECK(found.front().kind == kind);
+  CHECK(found.front().name == name);
+  CHECK(found.front().backward == backward);
+}
+
+}  // namespace
+
+TEST_CASE("each of ten faults is found, by the name of the operator that has it") {
+  torch::manual_seed(3);
+  faulty net;
+  SUBCASE("the logarithm of 0") {
+    check_first(net.with([](auto h) { return torch::relu(h).log(); }), fault_kind::infinity, "net.first.log");
+  }
+  SUBCASE("an exponential that FP16 cannot hold") {
+    check_first(net.with([](auto h) { return torch::exp(h.abs() + 11.5).div(1e5); }), fault_kind::overflow,
+                "net.first.exp");
+  }
+  SUBCASE("an eps that is 0 in FP16") {
+    check_first(net.with([](auto h) { return h / (h.pow(2).mean(-1, true) + 1e-8).sqrt(); }), fault_kind::constant,
+                "net.first.add");
+  }
+  SUBCASE("a mean over nothing") {
+    check_first(net.with([](auto h) {
+      const auto mask = torch::zeros_like(h);
+      return (h * mask).sum(1, true) / mask.sum(1, true) + h;
+    }),
+                fault_kind::nan, "net.first.div");
+  }
+  SUBCASE("a softmax over a row of -inf") {
+    check_first(net.with([](auto h) {
+      auto mask = torch::zeros_like(h, torch::kBool);
+      mask.index_put_({2}, true);
+      return h.masked_fill(mask, -std::numeric_limits<double>::infinity()).softmax(-1);
+    }),
+                fault_kind::nan, "net.first.softmax");
+  }
+  SUBCASE("gradients that vanish in FP16, whatever the loss scale") {
+    check_first(net.with([](auto h) { return h + (h * 1e-14 * torch::ones({})).tanh() * 1e-3; }), fault_kind::underflow,
+                "net.first.mul");
+    check_first(net.with([](auto h) { return h.detach() + h.mul(1e-13) * 1.0; }), fault_kind::underflow,
+                "net.first.mul", false);
+  }
+  SUBCASE("a sum over many") {
+    check_first(net.with([](auto h) { return h + (h.abs() * 4000).sum() * 1e-6; }), fault_kind::overflow,
+                "net.first.sum");
+  }
+  SUBCASE("a weight with an infinity") {
+    {
+      const torch::NoGradGuard no_gradients;
+      net.second->weight.index_put_({1, 2}, std::numeric_limits<float>::infinity());
+    }
+    check_first(net.with([](auto h) { return h; }), fault_kind::infinity, "net.second.weight");
+  }
+  SUBCASE("a scale of a million in one layer") {
+    check_first(net.with([](auto h) { return torch::layer_norm(h * 1e6, {16}); }), fault_kind::overflow,
+                "net.first.mul");
+  }
+  SUBCASE("a slope that is infinite") {
+    check_first(net.with([](auto h) { return h + torch::relu(h).sqrt(); }), fault_kind::infinity, "net.first.sqrt",
+                true);
+  }
+}
+
+TEST_CASE("a module that differs between two runs is named, and so is a parameter") {
+  torch::manual_seed(3);
+  faulty net;
+  const auto plain = net.with([](auto h) { return torch::gelu(h); });
+  const auto again = net.with([](auto h) { return torch::gelu(h); });
+  CHECK(comp::compared(plain, again, 0).first() == nullptr);
+  const auto parted = comp::compared(plain, net.with([](auto h) { return torch::gelu(h * 1.01); }));
+  REQUIRE(parted.first() != nullptr);
+  CHECK(parted.first()->name == "net.first.gelu");
+  CHECK(parted.only_second == std::vector<std::string>{"net.first.mul"});
+  {
+    const torch::NoGradGuard no_gradients;
+    net.second->bias.add_(0.5);
+  }
+  const auto moved = comp::compared(plain, net.with([](auto h) { return torch::gelu(h); }));
+  REQUIRE(moved.first() != nullptr);
+  CHECK(moved.first()->name == "net.second.bias");
+}
+
+TEST_CASE("sound models have no fault, and what they compute stays the same") {
+  torch::manual_seed(5);
+  for (const auto& [model, loss] : {mlp(), conv_net(), transformer()}) {
+    torch::manual_seed(7);
+    loss().backward();
+    std::vector<torch::Tensor> plain;
+    for (auto& p : model->parameters()) {
+      plain.push_back(p.grad().clone());
+      p.mutable_grad().reset();
+    }
+    torch::manual_seed(7);
+    const auto seen = examined(*model, loss);
+    const auto found = comp::faults(seen);
+    INFO(words(found));
+    CHECK(found.empty());
+    const auto parameters = model->parameters();
+    for (std::size_t i = 0; i < plain.size(); ++i) CHECK(torch::equal(plain[i], parameters[i].grad()));
+  }
+}
+
+TEST_CASE("a mask of -inf is no fault, and what is behind it is none either") {
+  torch::manual_seed(3);
+  faulty net;
+  const auto found = comp::faults(net.with([](auto h) {
+    const auto mask = torch::full({8, 16}, -std::numeric_limits<double>::infinity()).triu(1);
+    return (h + mask).softmax(-1);
+  }));
+  INFO(words(found));
+  CHECK(found.empty());
+}
+
+TEST_CASE("values, names, order and errors in the low precision are those of the step") {
+  torch::manual_seed(3);
+  faulty net;
+  net.x = torch::randn({64, 16});
+  net.y = torch::randint(4, {64}, torch::kLong);
+  const auto seen = net.with([](auto h) { return h.relu_(); });
+  std::vector<std::string> names;
+  for (const auto& each : seen.entries) names.push_back(each.name);
+  CHECK(names == std::vector<std::string>{"net.first.weight", "net.first.bias", "input of net.first.addmm",
+                                          "net.first.addmm", "net.first.relu", "net.second.weight", "net.second.bias",
+                                          "net.second.addmm", "net.second.cross_entropy_loss"});
+  const auto& relu = seen.entries[4];
+  const auto h = net.first->forward(net.x).relu();
+  CHECK(relu.values.values == 64 * 16);
+  CHECK(relu.values.zeros == static_cast<std::uint64_t>(h.eq(0).sum().item<std::int64_t>()));
+  CHECK(relu.values.largest == h.max().item<float>());
+  CHECK(relu.inputs == std::vector<std::size_t>{3});
+  CHECK(seen.entries[8].backward == 1);
+  CHECK(seen.entries[3].backward == 4);
+  const auto& product = seen.entries[3];  // of weight and bias: the batch needs no gradient
+  CHECK(product.gradients.values == 16 * 16 + 16);
+  CHECK(product.gradients.largest ==
+        std::max(net.first->weight.grad().abs().max().item<float>(), net.first->bias.grad().abs().max().item<float>()));
+  CHECK(product.error > 1e-4);
+  CHECK(product.error < 1e-2);
+}
+
+TEST_CASE("what a doctor is not for is refused in a sentence") {
+  faulty net;
+  CHECK_THROWS_WITH_AS((comp::doctor{{{"net", net}}, {.low = precision::fp8_e4m3}}),
+                       doctest::Contains("doctor for fp8_e4m3"), comp::settings_error);
+  CHECK_THROWS_AS((comp::doctor{{{"net", net}}, {.share = -1}}), comp::settings_error);
+}
