@@ -76,13 +76,13 @@ class search_run {
 
   void prepare(const any_policy& policy) {
     log_.batches_per_epoch = trainer_.batches_per_epoch();
-    if (settings_.stages == stages::both && stage1_.guide) guide_ = &*stage1_.guide;
+    if (settings_.stages == stages::both) guide_ = stage1_.guide();
     std::size_t candidates = 0;
     if (settings_.stages == stages::batches_only) {
       (void)stage2_.start(
           space_without_losses(plans_.candidates(), log_.graph, plans_.lows(), settings_.batches_tie, plans_.runs()));
     } else if (guide_ == nullptr) {
-      candidates = stage1_.start(plans_.candidates().space).at_most;
+      candidates = stage1_.start(plans_.candidates().space).at_most();
     }
     if (settings_.self_check) checked_ = detail::check_at_start(trainer_, log_.graph, policy, plans_.fp32());
     require<error>(checked_.why_pointless().empty(), "{}", checked_.why_pointless());
@@ -160,7 +160,8 @@ class search_run {
         log_.contest.push_back({.label = "fp32", .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
       }
       if (log_.contest.front().peak_bytes == 0) log_.contest.front().peak_bytes = log_.baseline.peak_bytes;
-      for (const racer& r : refused) log_.contest.push_back({.label = r.label, .plan = r.plan, .rule_based = r.rule_based});
+      for (const racer& r : refused)
+        log_.contest.push_back({.label = r.label, .plan = r.plan, .rule_based = r.rule_based});
     });
     describe_contest(log_, *trials_);
     const auto order = ranking(
