@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp_native/datasets.hpp>
 #include <comp_native/training.hpp>
 #include <examples/data/cifar.hpp>
 #include <examples/data/digits.hpp>
 #include <examples/data/idx.hpp>
 #include <examples/data/text.hpp>
+#include <examples/models/native/datasets.hpp>
 #include <examples/models/native/models.hpp>
 #include <filesystem>
 #include <string>
@@ -74,8 +74,8 @@ inline job text_job(const options& chosen) {
   std::string description =
       fmt::format("transformer of {} layers, width {}, on {} characters of {} ({} letters)", chosen.layers,
                   chosen.width, tokens.size(), chosen.data.filename().string(), letters.size());
-  return {native_models::gpt(shape), native::token_data{std::move(tokens), chosen.context},
-          native::token_data{std::move(held_out), chosen.context}, settings_for(chosen), std::move(description)};
+  return {native_models::gpt(shape), native_models::token_data{std::move(tokens), chosen.context},
+          native_models::token_data{std::move(held_out), chosen.context}, settings_for(chosen), std::move(description)};
 }
 
 /// Reads whatever standard layout `path` is.
@@ -139,8 +139,8 @@ inline job image_job(const options& chosen) {
                                         chosen.data.filename().string(), train.classes);
   const auto [mean, deviation] = channel_moments(train);
   return {std::move(model),
-          native::image_data{image, std::move(train.pixels), std::move(train.labels), mean, deviation},
-          native::image_data{image, std::move(test.pixels), std::move(test.labels), mean, deviation},
+          native_models::image_data{image, std::move(train.pixels), std::move(train.labels), mean, deviation},
+          native_models::image_data{image, std::move(test.pixels), std::move(test.labels), mean, deviation},
           settings_for(chosen), std::move(description)};
 }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp_native/datasets.hpp>
 #include <comp_native/loader.hpp>
 #include <stdexcept>
 
 #include "support.hpp"
 
 using namespace comp::native;
+using native_models::image_data;
+using native_models::token_data;
 
 namespace {
 
