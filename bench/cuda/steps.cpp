@@ -6,8 +6,8 @@
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/comp.hpp>
 #include <comp_cuda/device.hpp>
-#include <comp_native/datasets.hpp>
 #include <comp_native/trainer.hpp>
+#include <examples/models/native/datasets.hpp>
 #include <examples/models/native/models.hpp>
 #include <memory>
 #include <utility>
@@ -18,6 +18,8 @@ namespace comp::cuda::bench {
 namespace {
 
 using namespace comp::native;
+using native_models::image_data;
+using native_models::token_data;
 using cuda_trainer = trainer<cuda::device>;
 
 constexpr std::int64_t epoch = 12;  // batches

@@ -9,9 +9,9 @@
 #include <comp/core/statistics.hpp>
 #include <comp_host/device.hpp>
 #include <comp_libtorch/hook/autocast_guard.hpp>
-#include <comp_native/datasets.hpp>
 #include <comp_native/trainer.hpp>
 #include <cstdlib>
+#include <examples/models/native/datasets.hpp>
 #include <examples/models/native/graph_data.hpp>
 #include <examples/models/native/models.hpp>
 #include <fstream>
@@ -30,6 +30,8 @@ namespace {
 
 using namespace comp::native;
 using comp::precision;
+using native_models::image_data;
+using native_models::token_data;
 
 double seconds_of(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();

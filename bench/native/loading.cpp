@@ -9,9 +9,9 @@
 #include <chrono>
 #include <comp/core/statistics.hpp>
 #include <comp_host/device.hpp>
-#include <comp_native/datasets.hpp>
 #include <comp_native/trainer.hpp>
 #include <cstdlib>
+#include <examples/models/native/datasets.hpp>
 #include <examples/models/native/models.hpp>
 #include <fstream>
 #include <functional>
@@ -23,6 +23,7 @@
 namespace {
 
 using namespace comp::native;
+using native_models::image_data;
 
 image_data noise_images(const shape& image, std::size_t count) {
   random_stream draws{1, 1};

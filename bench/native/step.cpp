@@ -9,9 +9,9 @@
 #include <algorithm>
 #include <comp/core/statistics.hpp>
 #include <comp_host/device.hpp>
-#include <comp_native/datasets.hpp>
 #include <comp_native/trainer.hpp>
 #include <cstdlib>
+#include <examples/models/native/datasets.hpp>
 #include <examples/models/native/models.hpp>
 #include <fstream>
 #include <memory>
@@ -23,6 +23,8 @@ namespace {
 
 using namespace comp::native;
 using comp::precision;
+using native_models::image_data;
+using native_models::token_data;
 
 /// Noise: the arithmetic takes as long whatever the values are.
 image_data noise_images(std::size_t count) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp_native/datasets.hpp>
 #include <comp_native/training.hpp>
 #include <examples/data/cifar.hpp>
 #include <examples/data/digits.hpp>
@@ -14,6 +13,7 @@
 #include <examples/data/read_squad.hpp>
 #include <examples/data/squad_spans.hpp>
 #include <examples/data/text.hpp>
+#include <examples/models/native/datasets.hpp>
 #include <examples/models/native/graph_data.hpp>
 #include <examples/models/native/models.hpp>
 #include <filesystem>
@@ -85,8 +85,8 @@ inline job text_job(const options& chosen) {
   std::string description =
       fmt::format("transformer of {} layers, width {}, on {} characters of {} ({} letters)", chosen.layers,
                   chosen.width, tokens.size(), chosen.data.filename().string(), letters.size());
-  return {native_models::gpt(shape), native::token_data{std::move(tokens), chosen.context},
-          native::token_data{std::move(held_out), chosen.context}, settings_for(chosen), std::move(description)};
+  return {native_models::gpt(shape), native_models::token_data{std::move(tokens), chosen.context},
+          native_models::token_data{std::move(held_out), chosen.context}, settings_for(chosen), std::move(description)};
 }
 
 /// The graph that was named, or one that is made up; a step is the whole of it.
@@ -214,8 +214,8 @@ inline job image_job(const options& chosen) {
     settings.score = native_models::undecided();
   }
   return {std::move(model),
-          native::image_data{image, std::move(train.pixels), std::move(train.labels), mean, deviation},
-          native::image_data{image, std::move(test.pixels), std::move(test.labels), mean, deviation},
+          native_models::image_data{image, std::move(train.pixels), std::move(train.labels), mean, deviation},
+          native_models::image_data{image, std::move(test.pixels), std::move(test.labels), mean, deviation},
           std::move(settings), std::move(description)};
 }
 

@@ -43,9 +43,9 @@ inline std::vector<comp::precision> precisions_for(const options& chosen, const 
 
 /// Which operators may change precision. What "auto" stands for: the lists of PyTorch's autocast for that kind of
 /// device.
-inline any_policy policy_for(const options& chosen, const comp::hardware& on, comp::precision low) {
-  if (chosen.policy != "auto") return {chosen.policy, low};
-  return {on.kind == comp::device_kind::cuda ? "pytorch-cuda" : "pytorch-cpu", low};
+inline comp::any_policy policy_for(const options& chosen, const comp::hardware& on, comp::precision low) {
+  if (chosen.policy != "auto") return policy_named(chosen.policy, low);
+  return policy_named(on.kind == comp::device_kind::cuda ? "pytorch-cuda" : "pytorch-cpu", low);
 }
 
 inline comp::search_settings settings_for(const options& chosen, std::vector<comp::precision> precisions,
@@ -107,8 +107,8 @@ comp::outcome search(const options& chosen, Trainer& trainer, comp::search_setti
     for (const std::string& warning : first.warnings) fmt::print(stderr, "Note: {}\n", warning);
     settings.warm_start = std::move(first.plan);
   }
-  const comp::two_stage search{policy_for(chosen, trainer.hardware(), low), any_strategy{chosen.stage1, chosen.seed},
-                               any_strategy{chosen.stage2, chosen.seed}, std::move(settings)};
+  const comp::two_stage search{policy_for(chosen, trainer.hardware(), low), strategy_named(chosen.stage1, chosen.seed),
+                               strategy_named(chosen.stage2, chosen.seed), std::move(settings)};
   const auto start = trainer.save();
   comp::ledger ledger{(chosen.out / "search.jsonl").string(),
                       chosen.resume ? comp::ledger::mode::resume_or_start : comp::ledger::mode::keep_old};
@@ -136,7 +136,7 @@ comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low)
   for (const std::string& warning : loaded.warnings) fmt::print(stderr, "Note: {}\n", warning);
   found.plan = loaded.plan;
   std::vector<comp::decision> decisions;
-  const any_policy policy = policy_for(chosen, found.hardware, low);
+  const comp::any_policy policy = policy_for(chosen, found.hardware, low);
   for (const comp::op_info& op : found.graph) decisions.push_back(policy.classify(op));
   found.fallbacks = comp::conservative_ladder(found.plan, decisions, comp::plan{found.plan.size()});
   if constexpr (requires { trainer.set_precision(loaded); }) {  // as it was run where it was found

@@ -154,7 +154,7 @@ void add_policies(py::module_ m) {
         for (const policy::rule& each : rules) made.rules.add(each);
         return any_policy{made};
       },
-      "rules"_a, py::kw_only(), "over"_a = any_policy{});
+      "rules"_a, py::kw_only(), "over"_a = any_policy{policy::pytorch{}});
 }
 
 void add_strategies(py::module_ m) {

@@ -9,12 +9,11 @@ using comp::precision;
 
 namespace {
 
-// The largest value, smallest normal value and rounding error that a format of these bits has, from IEEE 754's rules.
+// The largest value and rounding error that a format of these bits has, from IEEE 754's rules.
 double largest_by_bits(const comp::precision_traits& t) {
   const int bias = (1 << (t.exponent_bits - 1)) - 1;
   return std::ldexp(2 - std::ldexp(1.0, -t.fraction_bits), bias);
 }
-double smallest_by_bits(const comp::precision_traits& t) { return std::ldexp(1.0, 2 - (1 << (t.exponent_bits - 1))); }
 
 }  // namespace
 
@@ -46,7 +45,6 @@ TEST_CASE("the table's limits follow from the bits of each format") {
   for (const auto p : comp::all_precisions) {
     const auto t = comp::traits(p);
     CAPTURE(t.name);
-    CHECK(t.smallest_normal == smallest_by_bits(t));
     CHECK(t.half_ulp == std::ldexp(1.0, -t.fraction_bits - 1));
     if (p == precision::fp8_e4m3) {
       CHECK(t.largest ==

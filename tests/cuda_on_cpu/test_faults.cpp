@@ -39,7 +39,7 @@ native::model network() {
 /// A device with a trainer on it, in FP32 but for every second operator; the steps of an epoch are a CUDA graph.
 struct training {
   device on{{.measure_algorithms = false}};
-  native::image_data images = bars({1, 8, 8}, 3, 6, 1);
+  image_data images = bars({1, 8, 8}, 3, 6, 1);
   cuda_trainer trains{on,
                       network(),
                       images,

@@ -5,6 +5,7 @@
 #include <comp_host/device.hpp>
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/bert.hpp>
+#include <examples/models/native/datasets.hpp>
 #include <examples/models/native/gan.hpp>
 #include <libtorch/jobs.hpp>
 
@@ -39,7 +40,7 @@ struct some_windows {
 };
 
 /// Pixels of MNIST's size.
-native::image_data some_images() {
+native_models::image_data some_images() {
   native::random_stream draws{1, 5};
   std::vector<std::uint8_t> pixels(std::size_t{32} * 784);
   for (auto& pixel : pixels) pixel = static_cast<std::uint8_t>(draws.below(256));

@@ -3,14 +3,17 @@
 #pragma once
 
 #include <comp_native/batch_upload.hpp>
-#include <comp_native/datasets.hpp>
 #include <comp_native/model_builder.hpp>
 #include <comp_native/random.hpp>
 #include <cstdint>
+#include <examples/models/native/datasets.hpp>
 #include <string>
 #include <vector>
 
 namespace comp::native::testing {
+
+using native_models::image_data;
+using native_models::token_data;
 
 /// Every tolerance of these tests.
 namespace tolerance {

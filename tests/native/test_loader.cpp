@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <comp_native/datasets.hpp>
 #include <comp_native/loader.hpp>
 #include <map>
 #include <mutex>
@@ -15,6 +14,8 @@
 #include "support.hpp"
 
 using namespace comp::native;
+using native_models::image_data;
+using native_models::token_data;
 
 namespace {
 

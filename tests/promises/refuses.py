@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Passes when the compiler refuses a program with the sentence that its second line expects, in a screenful at most.
+# Passes when the compiler refuses a program with the sentence that its second line expects: among the first
+# lines, and in a screenful at most.
 # `// expect: nothing` is the counter-proof: that program must compile.
 # Usage: refuses.py SOURCE COMPILER ARGUMENTS...
 import pathlib
@@ -8,6 +9,7 @@ import subprocess
 import sys
 
 LINES_AT_MOST = 25
+SENTENCE_WITHIN = 8
 
 source, *compiler = sys.argv[1:]
 expected = re.search(r'// expect: (.+)', pathlib.Path(source).read_text())[1]
@@ -21,6 +23,9 @@ if not got.returncode:
     sys.exit(f'it compiled: {source}')
 if expected not in messages:
     sys.exit(f'refused without the sentence "{expected}": {source}')
+place = messages[:messages.index(expected)].count('\n') + 1
+if place > SENTENCE_WITHIN:
+    sys.exit(f'the sentence comes in line {place} (at most {SENTENCE_WITHIN}): {source}')
 if lines > LINES_AT_MOST:
     sys.exit(f'the sentence is lost in {lines} lines (at most {LINES_AT_MOST}): {source}')
-print(f'{lines} lines, with: {expected}')
+print(f'line {place} of {lines}: {expected}')

@@ -124,6 +124,48 @@ concept knows_machines = requires(const P& p, const comp::hardware& machine) {
 
 // A sentence stays on one line:
 // clang-format off
+/// True for a Backend. For another class it does not compile, and the errors say, a sentence each, what is missing.
+template <class B, bool Aloud = true>
+constexpr bool expect_backend() {
+  COMP_NEEDS("a Backend needs: const comp::op_graph& graph()",
+             requires(B& b) { { b.graph() } -> std::convertible_to<const op_graph&>; });
+  COMP_NEEDS("a Backend needs: void set_precision(const comp::plan&)",
+             requires(B& b, const plan& p) { b.set_precision(p); });
+  COMP_NEEDS("a Backend needs: comp::sample run_epoch()",
+             requires(B& b) { { b.run_epoch() } -> std::same_as<sample>; });
+  COMP_NEEDS("a Backend needs: comp::sample run_batch()",
+             requires(B& b) { { b.run_batch() } -> std::same_as<sample>; });
+  COMP_NEEDS("a Backend's second run_epoch needs the form: comp::sample run_epoch(const comp::stop_predicate&)",
+             detail::has_one_run_epoch<B> || detail::stops<B>);
+  COMP_NEEDS("a Backend that saves needs both: state save() and void restore(const state&)",
+             !(detail::names_save<B> || detail::names_restore<B>) || detail::saves<B>);
+  COMP_NEEDS("a Backend's profile needs the form: std::vector<comp::op_time> profile()",
+             !detail::names_profile<B> || detail::profiles<B>);
+  COMP_NEEDS("a Backend's sensitivity needs the form: std::vector<comp::op_error> sensitivity(comp::precision)",
+             !detail::names_sensitivity<B> || detail::scores_operators<B>);
+  COMP_NEEDS("a Backend's perturb needs the form: void perturb(std::uint64_t seed)",
+             !detail::names_perturb<B> || detail::perturbs<B>);
+  COMP_NEEDS("a Backend's batches_per_epoch needs the form: std::uint64_t batches_per_epoch() const",
+             !detail::names_batches_per_epoch<B> || detail::counts_batches<B>);
+  COMP_NEEDS("a Backend's validate needs the form: double validate()",
+             !detail::names_validate<B> || detail::validates<B>);
+  COMP_NEEDS("a Backend's supported_precisions needs the form: std::vector<comp::precision> supported_precisions() const",
+             !detail::names_supported_precisions<B> || detail::knows_precisions<B>);
+  COMP_NEEDS("a Backend's supports needs the form: bool supports(const comp::op_info&, comp::precision) const",
+             !detail::names_supports<B> || detail::supports_some<B>);
+  COMP_NEEDS("a Backend's own_autocast needs the form: comp::plan own_autocast(comp::precision low)",
+             !detail::names_own_autocast<B> || detail::has_autocast<B>);
+  COMP_NEEDS("a Backend's execution needs the form: comp::execution execution()",
+             !detail::names_execution<B> || detail::says_execution<B>);
+  COMP_NEEDS("a Backend's hardware needs the form: comp::hardware hardware() const",
+             !detail::names_hardware<B> || detail::knows_hardware<B>);
+  COMP_NEEDS("a Backend's signature needs the form: std::string signature() const",
+             !detail::names_signature<B> || detail::signs<B>);
+  COMP_NEEDS("a Backend's post_training needs the form: void post_training(bool on)",
+             !detail::names_post_training<B> || detail::knows_post_training<B>);
+  return true;
+}
+
 /// What trains. Both runs follow the plan that was set last; run_batch trains the next batch, run_epoch the whole data set
 /// once; `sample` says what came of it, and `sample.status` what went wrong. Either may throw: the search records a failed
 /// trial (out_of_memory: one of that status), restores the state and goes on.
@@ -150,55 +192,25 @@ concept knows_machines = requires(const P& p, const comp::hardware& machine) {
 ///   post_training(bool)         true: epochs from here on train with the found plan, and may be measured for what gives
 ///                               the same losses faster; false: they are compared by their times again, as at the start
 template <class B>
-concept Backend =
-    (requires(B& b) { { b.graph() } -> std::convertible_to<const op_graph&>; }
-     || unmet<"a Backend needs: const comp::op_graph& graph()">()) &&
-    (requires(B& b, const plan& p) { b.set_precision(p); }
-     || unmet<"a Backend needs: void set_precision(const comp::plan&)">()) &&
-    (requires(B& b) { { b.run_epoch() } -> std::same_as<sample>; }
-     || unmet<"a Backend needs: comp::sample run_epoch()">()) &&
-    (requires(B& b) { { b.run_batch() } -> std::same_as<sample>; }
-     || unmet<"a Backend needs: comp::sample run_batch()">()) &&
-    (detail::has_one_run_epoch<B> || detail::stops<B>
-     || unmet<"a Backend's second run_epoch needs the form: comp::sample run_epoch(const comp::stop_predicate&)">()) &&
-    (!(detail::names_save<B> || detail::names_restore<B>) || detail::saves<B>
-     || unmet<"a Backend that saves needs both: state save() and void restore(const state&)">()) &&
-    (!detail::names_profile<B> || detail::profiles<B>
-     || unmet<"a Backend's profile needs the form: std::vector<comp::op_time> profile()">()) &&
-    (!detail::names_sensitivity<B> || detail::scores_operators<B>
-     || unmet<"a Backend's sensitivity needs the form: std::vector<comp::op_error> sensitivity(comp::precision)">()) &&
-    (!detail::names_perturb<B> || detail::perturbs<B>
-     || unmet<"a Backend's perturb needs the form: void perturb(std::uint64_t seed)">()) &&
-    (!detail::names_batches_per_epoch<B> || detail::counts_batches<B>
-     || unmet<"a Backend's batches_per_epoch needs the form: std::uint64_t batches_per_epoch() const">()) &&
-    (!detail::names_validate<B> || detail::validates<B>
-     || unmet<"a Backend's validate needs the form: double validate()">()) &&
-    (!detail::names_supported_precisions<B> || detail::knows_precisions<B>
-     || unmet<"a Backend's supported_precisions needs the form: std::vector<comp::precision> supported_precisions() const">()) &&
-    (!detail::names_supports<B> || detail::supports_some<B>
-     || unmet<"a Backend's supports needs the form: bool supports(const comp::op_info&, comp::precision) const">()) &&
-    (!detail::names_own_autocast<B> || detail::has_autocast<B>
-     || unmet<"a Backend's own_autocast needs the form: comp::plan own_autocast(comp::precision low)">()) &&
-    (!detail::names_execution<B> || detail::says_execution<B>
-     || unmet<"a Backend's execution needs the form: comp::execution execution()">()) &&
-    (!detail::names_hardware<B> || detail::knows_hardware<B>
-     || unmet<"a Backend's hardware needs the form: comp::hardware hardware() const">()) &&
-    (!detail::names_signature<B> || detail::signs<B>
-     || unmet<"a Backend's signature needs the form: std::string signature() const">()) &&
-    (!detail::names_post_training<B> || detail::knows_post_training<B>
-     || unmet<"a Backend's post_training needs the form: void post_training(bool on)">());
+concept Backend = expect_backend<B, false>() || unmet<"no Backend: static_assert(comp::expect_backend<T>()) says why">();
+
+/// True for an OperatorPolicy. For another class it does not compile, and the errors say, a sentence each, what is missing.
+template <class P, bool Aloud = true>
+constexpr bool expect_policy() {
+  COMP_NEEDS("an OperatorPolicy needs: to be copyable",
+             std::copyable<P>);
+  COMP_NEEDS("an OperatorPolicy needs: comp::decision classify(const comp::op_info&) const",
+             requires(const P& p, const op_info& op) { { p.classify(op) } -> std::same_as<decision>; });
+  COMP_NEEDS("an OperatorPolicy's on needs the form: its own type on(const comp::hardware&) const",
+             !detail::names_on<P> || detail::knows_machines<P>);
+  return true;
+}
 
 /// Which operators may change precision. A small copyable aggregate; `classify` must give the same answer each time.
 /// Capability, used when there:
 ///   on(hardware)                the policy for that machine: a search asks for the one of its backend. Default: itself
 template <class P>
-concept OperatorPolicy =
-    (std::copyable<P>
-     || unmet<"an OperatorPolicy needs: to be copyable">()) &&
-    (requires(const P& p, const op_info& op) { { p.classify(op) } -> std::same_as<decision>; }
-     || unmet<"an OperatorPolicy needs: comp::decision classify(const comp::op_info&) const">()) &&
-    (!detail::names_on<P> || detail::knows_machines<P>
-     || unmet<"an OperatorPolicy's on needs the form: its own type on(const comp::hardware&) const">());
+concept OperatorPolicy = expect_policy<P, false>() || unmet<"no OperatorPolicy: static_assert(comp::expect_policy<T>()) says why">();
 // clang-format on
 
 /// `policy` as it is on `machine`.

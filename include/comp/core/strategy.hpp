@@ -16,10 +16,28 @@ namespace comp {
 namespace detail {
 template <class S>
 using run_of = decltype(std::declval<const S&>().start(std::declval<search_space>()));
+template <class S>
+concept starts = requires(const S& s, const search_space& over) {
+  s.start(over);
+};
 }  // namespace detail
 
 // A sentence stays on one line:
 // clang-format off
+/// True for a SearchStrategy. For another class it does not compile, and the errors say, a sentence each, what is missing.
+template <class S, bool Aloud = true>
+constexpr bool expect_strategy() {
+  COMP_NEEDS("a SearchStrategy needs: settings that are copyable",
+             std::copyable<S>);
+  COMP_NEEDS("a SearchStrategy needs: run start(comp::search_space) const",
+             detail::starts<S>);
+  COMP_NEEDS("a SearchStrategy's run needs: std::vector<comp::plan> ask(std::size_t at_most)",
+             !detail::starts<S> || requires(detail::run_of<S>& run) { { run.ask(std::size_t{1}) } -> std::same_as<std::vector<plan>>; });
+  COMP_NEEDS("a SearchStrategy's run needs: void tell(const comp::trial&)",
+             !detail::starts<S> || requires(detail::run_of<S>& run, const trial& seen) { run.tell(seen); });
+  return true;
+}
+
 /// Settings that a user writes down; `start` makes the state of one search, so two searches share nothing and the same
 /// settings give the same search again, whatever the timing. Also meant:
 ///   ask(n) gives up to n plans of the space, none twice; none at all when there is nothing left to try. What was asked for
@@ -27,15 +45,7 @@ using run_of = decltype(std::declval<const S&>().start(std::declval<search_space
 ///   tell(trial): `accepted` and `seconds` decide; `sample` has the rest.
 ///   at_most(), optional: how many plans a run that was just started will ask for at most; for a progress bar.
 template <class S>
-concept SearchStrategy =
-    (std::copyable<S>
-     || unmet<"a SearchStrategy needs: settings that are copyable">()) &&
-    (requires(const S& s, const search_space& over) { s.start(over); }
-     || unmet<"a SearchStrategy needs: run start(comp::search_space) const">()) &&
-    (requires(detail::run_of<S>& run) { { run.ask(std::size_t{1}) } -> std::same_as<std::vector<plan>>; }
-     || unmet<"a SearchStrategy's run needs: std::vector<comp::plan> ask(std::size_t at_most)">()) &&
-    (requires(detail::run_of<S>& run, const trial& seen) { run.tell(seen); }
-     || unmet<"a SearchStrategy's run needs: void tell(const comp::trial&)">());
+concept SearchStrategy = expect_strategy<S, false>() || unmet<"no SearchStrategy: static_assert(comp::expect_strategy<T>()) says why">();
 // clang-format on
 
 }  // namespace comp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lets a concept refuse a class in sentences: `requires(...) || unmet<"a Backend needs: ...">()`.
-// Keep a sentence on one source line: g++ and nvcc quote the line.
+// Refusals in sentences. A concept's conditions are a function's, one COMP_NEEDS each: aloud they are assertions, whose
+// first line is the sentence under g++, clang and nvcc; else the function answers whether all hold, for the concept.
 #pragma once
 
 #include <comp/core/cxx20.hpp>
@@ -24,24 +24,29 @@ consteval bool unmet() {
 
 }  // namespace comp
 
+/// In a function template with a parameter `bool Aloud`: the condition holds, or the sentence is told.
+#define COMP_NEEDS(SENTENCE, ...)                   \
+  static_assert(!Aloud || (__VA_ARGS__), SENTENCE); \
+  if constexpr (!(__VA_ARGS__)) return false
+
 /// At namespace scope outside comp: defines `comp::detail::names_MEMBER<T>`: T has a member of this name, whatever its
 /// signature. So an optional member with a wrong signature is refused instead of ignored. Blind to overloads in final
 /// classes.
-#define COMP_DETAIL_NAMES(MEMBER)                                     \
-  namespace comp::detail {                                            \
-  struct has_##MEMBER {                                               \
-    int MEMBER;                                                       \
-  };                                                                  \
-  template <class T>                                                  \
-  struct with_##MEMBER : T, has_##MEMBER {};                          \
-  template <class T, bool Final = std::is_final_v<T>>                 \
-  inline constexpr bool is_named_##MEMBER = !requires {               \
-    &with_##MEMBER<T>::MEMBER;                                        \
-  };                                                                  \
-  template <class T>                                                  \
-  inline constexpr bool is_named_##MEMBER<T, true> = requires {       \
-    &T::MEMBER;                                                       \
-  };                                                                  \
-  template <class T>                                                  \
-  concept names_##MEMBER = is_named_##MEMBER<std::remove_cvref_t<T>>; \
+#define COMP_DETAIL_NAMES(MEMBER)                                            \
+  namespace comp::detail {                                                   \
+  struct has_##MEMBER {                                                      \
+    int MEMBER;                                                              \
+  };                                                                         \
+  template <class T>                                                         \
+  struct with_##MEMBER : T, has_##MEMBER {};                                 \
+  template <class T, bool Final = std::is_final_v<T> || !std::is_class_v<T>> \
+  inline constexpr bool is_named_##MEMBER = !requires {                      \
+    &with_##MEMBER<T>::MEMBER;                                               \
+  };                                                                         \
+  template <class T>                                                         \
+  inline constexpr bool is_named_##MEMBER<T, true> = requires {              \
+    &T::MEMBER;                                                              \
+  };                                                                         \
+  template <class T>                                                         \
+  concept names_##MEMBER = is_named_##MEMBER<std::remove_cvref_t<T>>;        \
   }

@@ -7,8 +7,9 @@
 //   const step_report report = std::move(step).apply([&] { optimizer.step(); });
 // Several optimizers: unscale(gradients, "critic") and step() for each, then update() once.
 // A step whose gradients are not finite is skipped and reported; at the scale's floor the report says which tensors.
-// Not here: the arithmetic (a backend's, see Gradients), LibTorch's optimizers (comp_libtorch/train/grad_scaler.hpp).
-// Source: Micikevicius et al. 2018; the algorithm of torch.amp.GradScaler, with Paddle's backoff after several steps.
+// Not here: the arithmetic (a backend's, scaling/gradients.hpp), LibTorch's optimizers
+// (comp_libtorch/train/grad_scaler.hpp). Source: Micikevicius et al. 2018; the algorithm of torch.amp.GradScaler, with
+// Paddle's backoff after several steps.
 #pragma once
 
 #include <fmt/core.h>
@@ -16,7 +17,7 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/core/error.hpp>
-#include <comp/core/unmet.hpp>
+#include <comp/scaling/gradients.hpp>
 #include <comp/scaling/settings.hpp>
 #include <concepts>
 #include <cstddef>
@@ -27,35 +28,6 @@
 #include <vector>
 
 namespace comp::scaling {
-
-// A sentence stays on one line:
-// clang-format off
-/// The gradients of one step, as a backend holds them. A cheap handle: it is copied.
-///   unscale(f)     multiplies every element by f; true when all of them are finite
-///   norm()         the L2 norm of all of them together
-///   multiply(f)    multiplies every element by f
-///   not_finite()   the names of the tensors that have an element that is not; asked for when a step is skipped
-template <class G>
-concept Gradients =
-    (std::copyable<G>
-     || unmet<"Gradients need: to be copyable (a handle, not the tensors)">()) &&
-    (requires(G& g, double f) { { g.unscale(f) } -> std::same_as<bool>; }
-     || unmet<"Gradients need: bool unscale(double factor)">()) &&
-    (requires(G& g) { { g.norm() } -> std::convertible_to<double>; }
-     || unmet<"Gradients need: double norm()">()) &&
-    (requires(G& g, double f) { g.multiply(f); }
-     || unmet<"Gradients need: void multiply(double factor)">()) &&
-    (requires(G& g) { { g.not_finite() } -> std::same_as<std::vector<std::string>>; }
-     || unmet<"Gradients need: std::vector<std::string> not_finite()">());
-// clang-format on
-
-struct step_report {
-  bool skipped = false;                      // a gradient was not finite: the optimizer did not step
-  double scale = 1;                          // that the gradients had
-  double norm = 0;                           // before clipping; 0: nobody asked to clip
-  std::vector<std::string> not_finite = {};  // tensors, where the step was skipped
-  std::string diagnosis = {};                // not empty: skipped although the scale is at its floor
-};
 
 /// All that a scaler carries from step to step: what a checkpoint holds.
 struct state {
@@ -86,7 +58,7 @@ void from_json(const Json& json, state& s) {
 
 class grad_scaler {
  public:
-  template <Gradients G>
+  template <class G>
   class unscaled;
 
   /// Throws: `settings_error` for constants that cannot work.
@@ -126,7 +98,7 @@ class grad_scaler {
   /// Divides the gradients by the scale, once. `optimizer`: whose they are, where there are several.
   /// Returns: what can be clipped and applied.
   /// Throws: `error` before the last micro-batch, or for a second call for an optimizer since the last update.
-  template <Gradients G>
+  template <class G>
   [[nodiscard]] unscaled<G> unscale(G gradients, std::string_view optimizer = {});
 
   /// Sets the scale for the next step, by what the step() of all optimizers found since the last update.
@@ -215,8 +187,10 @@ class grad_scaler {
 
 /// Gradients that were divided by the scale: the only thing that clips and steps. Ends with apply(), or with its life,
 /// which gives the step up: then the gradients are to be made again.
-template <Gradients G>
+template <class G>
 class [[nodiscard]] grad_scaler::unscaled {
+  static_assert(expect_gradients<G>());
+
  public:
   unscaled(unscaled&& from) noexcept
       : scaler_{std::exchange(from.scaler_, nullptr)},
@@ -284,7 +258,7 @@ class [[nodiscard]] grad_scaler::unscaled {
   double norm_ = 0;
 };
 
-template <Gradients G>
+template <class G>
 grad_scaler::unscaled<G> grad_scaler::unscale(G gradients, std::string_view optimizer) {
   require<error>(
       std::find(seen_.begin(), seen_.end(), optimizer) == seen_.end(),

@@ -7,14 +7,13 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/core/concepts.hpp>
-#include <comp/core/decision.hpp>
+#include <comp/search/harm_order.hpp>
 #include <comp/search/learned_costs.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/trials.hpp>
 #include <comp/strategy/mending.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <limits>
 #include <optional>
 #include <string>
@@ -22,15 +21,6 @@
 #include <vector>
 
 namespace comp {
-
-/// What a guided search starts from.
-struct guided_start {
-  std::vector<std::vector<precision>> levels = {};  // that each operator may have, the most conservative plan's first
-  std::vector<decision> decisions = {};             // the policy's, per operator
-  std::vector<precision> lows = {};                 // in order of preference
-  std::vector<plan> rules = {};                     // rule-based plans, rivals, an earlier search's plan
-  std::size_t batches_per_epoch = 0;                // 0: not known
-};
 
 class accepted_operators {
   using place = evaluator::place;
@@ -206,7 +196,8 @@ class accepted_operators {
 
   std::vector<item> items_of(const plan& wanted, bool& scored) {
     const plan_costs costs = costs_.costs();
-    const std::vector<double> order = order_of(wanted, scored);
+    const std::vector<double> order =
+        detail::harm_order(run_, log_, from_, trials_.reference().start(), fp32_, wanted, scored);
     std::vector<item> items;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == allowed_[i]) continue;
@@ -217,58 +208,6 @@ class accepted_operators {
       return a.order != b.order ? a.order < b.order : a.gain != b.gain ? a.gain > b.gain : a.op < b.op;
     });
     return items;
-  }
-
-  // What a policy knows of an operator counts beside its error.
-  static double risk_of(category said) { return said == category::allow ? 0.25 : said == category::deny ? 1 : 0.5; }
-
-  // Least harmful first: by sensitivity, or where a backend cannot tell, what the policy allows, leaves open, denies.
-  std::vector<double> order_of(const plan& wanted, bool& scored) {
-    std::vector<double> order(wanted.size());
-    for (std::size_t i = 0; i < order.size(); ++i) {
-      const category said = from_.decisions[i].category;
-      order[i] = said == category::allow ? 0 : said == category::deny ? 2 : 1;
-    }
-    if (run_.trainer().has.sensitivity) {
-      try {
-        std::vector<double> by_error = errors_of(wanted);
-        scored = true;
-        return by_error;
-      } catch (const interrupted&) {
-        throw;
-      } catch (const std::exception& e) {
-        log_.warnings.push_back(
-            fmt::format("sensitivities were not used ({}): operators were tried in the order of "
-                        "the policy's lists",
-                        e.what()));
-        run_.to_kept();
-      }
-    }
-    return order;
-  }
-
-  std::vector<double> errors_of(const plan& wanted) {
-    static constexpr double infinity = std::numeric_limits<double>::infinity();
-    std::vector<double> found(wanted.size(), infinity);
-    for (const precision low : from_.lows) {
-      if (std::find(wanted.begin(), wanted.end(), low) == wanted.end()) continue;
-      run_.restore(trials_.reference().start());
-      const std::size_t repeat = profile_repeats + 1 + index_of(low);
-      const std::vector<double> errors =
-          run_.numbers(fp32_, fmt::format("sensitivity to {}", name(low)), repeat, [low](auto& trainer) {
-            std::vector<double> each;
-            for (const op_error& e : trainer.sensitivity(low)) {
-              each.push_back(std::isnan(e.output) || std::isnan(e.gradient) ? infinity
-                                                                            : std::max(e.output, e.gradient));
-            }
-            return each;
-          });
-      require<error>(errors.size() == wanted.size(), "{} scores for {} operators", errors.size(), wanted.size());
-      for (std::size_t i = 0; i < wanted.size(); ++i) {
-        if (wanted[i] == low) found[i] = errors[i] * risk_of(from_.decisions[i].category);
-      }
-    }
-    return found;
   }
 
   void blame(std::size_t op, const plan& with) {

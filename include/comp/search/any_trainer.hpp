@@ -147,40 +147,55 @@ class trainer_of final : public any_trainer {
   B& trainer_;
 };
 
-/// An OperatorPolicy, whichever it is.
-struct any_policy {
+/// An OperatorPolicy, whichever it is; one itself.
+class any_policy {
+ public:
   template <class P>
-  requires(!std::same_as<P, any_policy> && OperatorPolicy<P>) any_policy(const P& policy)
-      : classify{[policy](const op_info& op) { return policy.classify(op); }} {}
-  std::function<decision(const op_info&)> classify;
+  requires(!std::same_as<P, any_policy> && OperatorPolicy<P>) any_policy(P policy)  // NOLINT: implicit on purpose
+      : classify_{[policy](const op_info& op) { return policy.classify(op); }}, on_{[policy](const hardware& machine) {
+          return any_policy{on_machine(policy, machine)};
+        }} {}
+
+  decision classify(const op_info& op) const { return classify_(op); }
+  any_policy on(const hardware& machine) const { return on_(machine); }
+
+ private:
+  std::function<decision(const op_info&)> classify_;
+  std::function<any_policy(const hardware&)> on_;
 };
 
-/// A SearchStrategy, whichever it is.
+/// A SearchStrategy, whichever it is; one itself.
 class any_strategy {
  public:
   struct run {
     std::function<std::vector<plan>(std::size_t)> ask = {};
     std::function<void(const trial&)> tell = {};
-    std::size_t at_most = 0;  // plans that it will ask for; 0: not known
+    std::size_t plans = 0;  // that it will ask for at most; 0: not known
+    std::size_t at_most() const { return plans; }
   };
 
   template <class S>
-  requires(!std::same_as<S, any_strategy> && SearchStrategy<S>) any_strategy(const S& strategy)
-      : start{[strategy](const search_space& over) {
-          const auto started = std::make_shared<detail::run_of<S>>(strategy.start(over));
+  requires(!std::same_as<S, any_strategy> && SearchStrategy<S>) any_strategy(S strategy)  // NOLINT: implicit on purpose
+      : start_{[strategy](search_space over) {
+          const auto started = std::make_shared<detail::run_of<S>>(strategy.start(std::move(over)));
           run each{.ask = [started](std::size_t n) { return started->ask(n); },
                    .tell = [started](const trial& seen) { started->tell(seen); }};
           if constexpr (requires {
                           { started->at_most() } -> std::convertible_to<std::size_t>;
                         })
-            each.at_most = started->at_most();
+            each.plans = static_cast<std::size_t>(started->at_most());
           return each;
         }} {
-    if (const strategy::guided* settings = strategy::guide_of(strategy)) guide = *settings;
+    if constexpr (std::same_as<S, strategy::guided>) guide_ = strategy;
   }
 
-  std::function<run(const search_space&)> start;
-  std::optional<strategy::guided> guide = {};  // where it is one
+  run start(search_space over) const { return start_(std::move(over)); }
+  /// Settings of a guided search, where it is one; else nothing.
+  const strategy::guided* guide() const { return guide_ ? &*guide_ : nullptr; }
+
+ private:
+  std::function<run(search_space)> start_;
+  std::optional<strategy::guided> guide_ = {};
 };
 
 }  // namespace comp

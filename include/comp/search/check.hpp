@@ -83,10 +83,15 @@ COMP_INLINE check_report check_trainer(any_trainer& trainer, const any_policy& p
 /// precision that the trainer names. Leaves the training where it was, under an FP32 plan; a trainer that cannot
 /// restore its state is not trained. `policy`: the one to search with. Throws: what save() and restore() throw. What a
 /// batch throws is a finding.
-template <Backend B, OperatorPolicy P = policy::pytorch>
+template <class B, class P = policy::pytorch>
 check_report check(B& trainer, const P& policy = {}) {
-  trainer_of<B> erased{trainer};
-  return detail::check_trainer(erased, policy);
+  constexpr bool sound = expect_backend<B>() && expect_policy<P>();
+  if constexpr (!sound) {
+    return {};
+  } else {
+    trainer_of<B> erased{trainer};
+    return detail::check_trainer(erased, policy);
+  }
 }
 
 }  // namespace comp

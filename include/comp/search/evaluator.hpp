@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <comp/core/statistics.hpp>
 #include <comp/search/acceptance.hpp>
 #include <comp/search/any_trainer.hpp>
@@ -16,7 +15,6 @@
 #include <exception>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <set>
 #include <string>
@@ -24,20 +22,6 @@
 #include <vector>
 
 namespace comp {
-
-namespace detail {
-
-inline double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-}  // namespace detail
-
-/// A state of the trainer, and what was trained from the search's start to it. Copies share the state.
-struct checkpoint {
-  std::shared_ptr<const void> state = {};
-  sample trained = {};
-};
 
 class evaluator {
  public:
@@ -234,10 +218,6 @@ class evaluator {
   template <class Work>
   void measure(trial& t, Work work) {
     const auto begin = std::chrono::steady_clock::now();
-    const auto fail = [&](status how, const char* what) {
-      t.sample.status = how;
-      t.sample.message = what;
-    };
     try {
       t.sample = work();
       if (trainer_.has.validate && is_epoch(t) && t.sample.ok() && t.sample.batches > 1)
@@ -249,14 +229,8 @@ class evaluator {
     } catch (const settings_error&) {  // of the training: no plan would do better
       to_kept();
       throw;
-    } catch (const out_of_memory& e) {
-      fail(status::out_of_memory, e.what());
-    } catch (const std::bad_alloc& e) {
-      fail(status::out_of_memory, e.what());
-    } catch (const std::exception& e) {
-      fail(status::failed, e.what());
     } catch (...) {
-      fail(status::failed, "an exception that is no std::exception");
+      detail::fail_by_exception(t.sample);
     }
     if (fatal_) {
       to_kept();

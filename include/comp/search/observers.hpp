@@ -50,6 +50,32 @@ struct search_info {
 
 // A sentence stays on one line:
 // clang-format off
+/// True for an Observer. For another class it does not compile, and the errors say, a sentence each, what is missing.
+template <class O, bool Aloud = true>
+constexpr bool expect_observer() {
+  COMP_NEEDS("an observer needs a member: search_started, trial_started, batch_done, trial_done, warned, search_done, ...",
+             detail::is_told_anything<O>);
+  COMP_NEEDS("an observer's search_started needs the form: void search_started(const comp::search_info&)",
+             !detail::names_search_started<O> || requires(O& o, const search_info& info) { { o.search_started(info) } -> std::same_as<void>; });
+  COMP_NEEDS("an observer's recall needs the form: std::optional<comp::trial> recall(const comp::trial&)",
+             !detail::names_recall<O> || requires(O& o, const trial& t) { { o.recall(t) } -> std::same_as<std::optional<trial>>; });
+  COMP_NEEDS("an observer's trial_started needs the form: void trial_started(const comp::trial&)",
+             !detail::names_trial_started<O> || requires(O& o, const trial& t) { { o.trial_started(t) } -> std::same_as<void>; });
+  COMP_NEEDS("an observer's batch_done needs the form: void batch_done(const comp::trial&, const comp::sample&)",
+             !detail::names_batch_done<O> || requires(O& o, const trial& t, const sample& s) { { o.batch_done(t, s) } -> std::same_as<void>; });
+  COMP_NEEDS("an observer's trial_done needs the form: void or bool trial_done(const comp::trial&)",
+             !detail::names_trial_done<O> || requires(O& o, const trial& t) { { o.trial_done(t) } -> detail::void_or_bool; });
+  COMP_NEEDS("an observer's stop_requested needs the form: bool stop_requested()",
+             !detail::names_stop_requested<O> || requires(O& o) { { o.stop_requested() } -> std::same_as<bool>; });
+  COMP_NEEDS("an observer's warned needs the form: void warned(const std::string&)",
+             !detail::names_warned<O> || requires(O& o, const std::string& sentence) { { o.warned(sentence) } -> std::same_as<void>; });
+  COMP_NEEDS("an observer's search_done needs the form: void search_done(const comp::outcome&)",
+             !detail::names_search_done<O> || requires(O& o, const outcome& found) { { o.search_done(found) } -> std::same_as<void>; });
+  COMP_NEEDS("an observer's training_progressed needs the form: void training_progressed(const comp::training_progress&)",
+             !detail::names_training_progressed<O> || requires(O& o, const training_progress& p) { { o.training_progressed(p) } -> std::same_as<void>; });
+  return true;
+}
+
 /// Called in this order: search_started; for each run recall, trial_started, batch_done after each of its batches,
 /// trial_done; search_done. Members, all optional:
 ///   void search_started(const search_info&)
@@ -63,27 +89,7 @@ struct search_info {
 ///   void training_progressed(const training_progress&)   of a training after a search: before its first epoch and after
 ///                                                        each; the trainer's state now is what goes on from there
 template <class O>
-concept Observer =
-    (detail::is_told_anything<O>
-     || unmet<"an observer needs a member: search_started, trial_started, batch_done, trial_done, warned, search_done, ...">()) &&
-    (!detail::names_search_started<O> || requires(O& o, const search_info& info) { { o.search_started(info) } -> std::same_as<void>; }
-     || unmet<"an observer's search_started needs the form: void search_started(const comp::search_info&)">()) &&
-    (!detail::names_recall<O> || requires(O& o, const trial& t) { { o.recall(t) } -> std::same_as<std::optional<trial>>; }
-     || unmet<"an observer's recall needs the form: std::optional<comp::trial> recall(const comp::trial&)">()) &&
-    (!detail::names_trial_started<O> || requires(O& o, const trial& t) { { o.trial_started(t) } -> std::same_as<void>; }
-     || unmet<"an observer's trial_started needs the form: void trial_started(const comp::trial&)">()) &&
-    (!detail::names_batch_done<O> || requires(O& o, const trial& t, const sample& s) { { o.batch_done(t, s) } -> std::same_as<void>; }
-     || unmet<"an observer's batch_done needs the form: void batch_done(const comp::trial&, const comp::sample&)">()) &&
-    (!detail::names_trial_done<O> || requires(O& o, const trial& t) { { o.trial_done(t) } -> detail::void_or_bool; }
-     || unmet<"an observer's trial_done needs the form: void or bool trial_done(const comp::trial&)">()) &&
-    (!detail::names_stop_requested<O> || requires(O& o) { { o.stop_requested() } -> std::same_as<bool>; }
-     || unmet<"an observer's stop_requested needs the form: bool stop_requested()">()) &&
-    (!detail::names_warned<O> || requires(O& o, const std::string& sentence) { { o.warned(sentence) } -> std::same_as<void>; }
-     || unmet<"an observer's warned needs the form: void warned(const std::string&)">()) &&
-    (!detail::names_search_done<O> || requires(O& o, const outcome& found) { { o.search_done(found) } -> std::same_as<void>; }
-     || unmet<"an observer's search_done needs the form: void search_done(const comp::outcome&)">()) &&
-    (!detail::names_training_progressed<O> || requires(O& o, const training_progress& p) { { o.training_progressed(p) } -> std::same_as<void>; }
-     || unmet<"an observer's training_progressed needs the form: void training_progressed(const comp::training_progress&)">());
+concept Observer = expect_observer<O, false>() || unmet<"no Observer: static_assert(comp::expect_observer<T>()) says why">();
 // clang-format on
 
 /// All observers of a search as one.
@@ -102,12 +108,10 @@ class any_observer {
   virtual void training_progressed(const training_progress& now) = 0;
 };
 
-/// Calls what each observer has. Holds references: lives no longer than the call that made it.
-template <Observer... Observers>
-class observer_list : public any_observer {
+/// Calls what each observer has, in their order. Those: what `Group::visit(call)` calls `call` with.
+template <class Group>
+class observer_group : public any_observer {
  public:
-  explicit observer_list(Observers&... each) : each_{each...} {}
-
   void search_started(const search_info& info) override {
     visit([&](auto& o) {
       if constexpr (requires { o.search_started(info); }) o.search_started(info);
@@ -171,8 +175,22 @@ class observer_list : public any_observer {
  private:
   template <class F>
   void visit(F&& call) {
+    static_cast<Group&>(*this).visit(call);
+  }
+};
+
+/// Holds references: lives no longer than the call that made it.
+template <Observer... Observers>
+class observer_list : public observer_group<observer_list<Observers...>> {
+ public:
+  explicit observer_list(Observers&... each) : each_{each...} {}
+
+  template <class F>
+  void visit(F&& call) {
     std::apply([&](auto&... o) { (call(o), ...); }, each_);
   }
+
+ private:
   std::tuple<Observers&...> each_;
 };
 

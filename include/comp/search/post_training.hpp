@@ -31,12 +31,12 @@ struct post_training {
 
   /// Trains `trainer` on from the state that the search left it in; an epoch that the search began is finished first.
   /// Throws: `comp::error` when even all FP32 does not train; `interrupted` as a search does.
-  template <Backend B, Observer... Observers>
+  template <class B, class... Observers>
   result run(B& trainer, const outcome& found, Observers&&... observers) const;
 
   /// Goes on with a training from where an observer's training_progressed() was told of it, perhaps in another process;
   /// `trainer` is in its state of then. Throws: as run(); `plan_error` for another model's plans.
-  template <Backend B, Observer... Observers>
+  template <class B, class... Observers>
   result go_on(B& trainer, training_progress from, Observers&&... observers) const;
 };
 
@@ -47,18 +47,28 @@ COMP_INLINE training_result train_on(const post_training& settings, any_trainer&
                                      training_progress from);
 }  // namespace detail
 
-template <Backend B, Observer... Observers>
+template <class B, class... Observers>
 post_training::result post_training::run(B& trainer, const outcome& found, Observers&&... observers) const {
-  detail::training_observers<std::remove_reference_t<Observers>...> list{observers...};
-  trainer_of<B> erased{trainer};
-  return detail::train_after(*this, erased, list, found);
+  constexpr bool sound = expect_backend<B>() && (expect_observer<std::remove_reference_t<Observers>>() && ...);
+  if constexpr (!sound) {
+    return {};
+  } else {
+    detail::training_observers<std::remove_reference_t<Observers>...> list{observers...};
+    trainer_of<B> erased{trainer};
+    return detail::train_after(*this, erased, list, found);
+  }
 }
 
-template <Backend B, Observer... Observers>
+template <class B, class... Observers>
 post_training::result post_training::go_on(B& trainer, training_progress from, Observers&&... observers) const {
-  detail::training_observers<std::remove_reference_t<Observers>...> list{observers...};
-  trainer_of<B> erased{trainer};
-  return detail::train_on(*this, erased, list, std::move(from));
+  constexpr bool sound = expect_backend<B>() && (expect_observer<std::remove_reference_t<Observers>>() && ...);
+  if constexpr (!sound) {
+    return {};
+  } else {
+    detail::training_observers<std::remove_reference_t<Observers>...> list{observers...};
+    trainer_of<B> erased{trainer};
+    return detail::train_on(*this, erased, list, std::move(from));
+  }
 }
 
 }  // namespace comp

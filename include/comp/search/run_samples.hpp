@@ -1,17 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples of runs made of batches: what a backend left out filled in, batches joined, times summed up.
+// Samples of runs made of batches: what a backend left out filled in, batches joined, times summed up, failures named.
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <comp/core/error.hpp>
 #include <comp/core/sample.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/core/trial.hpp>
 #include <cstddef>
+#include <exception>
+#include <memory>
+#include <new>
 #include <utility>
 #include <vector>
 
-namespace comp::detail {
+namespace comp {
+
+/// A state of the trainer, and what was trained from the search's start to it. Copies share the state.
+struct checkpoint {
+  std::shared_ptr<const void> state = {};
+  sample trained = {};
+};
+
+namespace detail {
+
+inline double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Makes `got` a failed run of the exception that is being handled.
+inline void fail_by_exception(sample& got) {
+  const auto fail = [&](status how, const char* what) {
+    got.status = how;
+    got.message = what;
+  };
+  try {
+    throw;
+  } catch (const out_of_memory& e) {
+    fail(status::out_of_memory, e.what());
+  } catch (const std::bad_alloc& e) {
+    fail(status::out_of_memory, e.what());
+  } catch (const std::exception& e) {
+    fail(status::failed, e.what());
+  } catch (...) {
+    fail(status::failed, "an exception that is no std::exception");
+  }
+}
 
 inline bool finite(const sample& got) {
   return std::isfinite(got.loss) &&
@@ -88,4 +124,5 @@ inline void summarise_times(trial& t) {
   t.bounds = median_interval(std::move(times));
 }
 
-}  // namespace comp::detail
+}  // namespace detail
+}  // namespace comp

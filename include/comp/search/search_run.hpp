@@ -13,6 +13,7 @@
 #include <comp/search/guided_search.hpp>
 #include <comp/search/known_plans.hpp>
 #include <comp/search/reasons.hpp>
+#include <comp/search/search_budget.hpp>
 #include <comp/search/segments.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/signature.hpp>
@@ -76,13 +77,13 @@ class search_run {
 
   void prepare(const any_policy& policy) {
     log_.batches_per_epoch = trainer_.batches_per_epoch();
-    if (settings_.stages == stages::both && stage1_.guide) guide_ = &*stage1_.guide;
+    if (settings_.stages == stages::both) guide_ = stage1_.guide();
     std::size_t candidates = 0;
     if (settings_.stages == stages::batches_only) {
       (void)stage2_.start(
           space_without_losses(plans_.candidates(), log_.graph, plans_.lows(), settings_.batches_tie, plans_.runs()));
     } else if (guide_ == nullptr) {
-      candidates = stage1_.start(plans_.candidates().space).at_most;
+      candidates = stage1_.start(plans_.candidates().space).at_most();
     }
     if (settings_.self_check) checked_ = detail::check_at_start(trainer_, log_.graph, policy, plans_.fp32());
     require<error>(checked_.why_pointless().empty(), "{}", checked_.why_pointless());
@@ -106,7 +107,7 @@ class search_run {
   void search() {
     constexpr std::size_t unknown_epoch = 256;
     const std::size_t epoch = log_.batches_per_epoch;
-    const std::size_t least = budget_batches() / 2 < 16 ? std::max<std::size_t>(budget_batches() / 2, 8) : 16;
+    const std::size_t least = std::clamp<std::size_t>(budget().batches() / 2, 8, 16);
     run_->timed(stage::baseline, [&] {
       trials_->begin(least, epoch > 0 ? std::max<std::size_t>(epoch, 2 * least) : unknown_epoch, candidates_cut());
     });
@@ -154,13 +155,16 @@ class search_run {
     run_->timed(stage::contest, [&] {
       const std::vector<racer> refused = take_refused(racers, search);
       if (racers.size() > 1) {
-        log_.contest = hold_contest(*run_, contest_settings(), std::move(racers),
+        const auto* pairs = trials_->known(stage_two_plan_);
+        const std::size_t known = pairs != nullptr ? pairs->trial.sample.batch_seconds.size() : 0;
+        log_.contest = hold_contest(*run_, budget().contest(known), std::move(racers),
                                     {.trains = true, .same_batches = trials_->lengths_differ()});
       } else {
         log_.contest.push_back({.label = "fp32", .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
       }
       if (log_.contest.front().peak_bytes == 0) log_.contest.front().peak_bytes = log_.baseline.peak_bytes;
-      for (const racer& r : refused) log_.contest.push_back({.label = r.label, .plan = r.plan, .rule_based = r.rule_based});
+      for (const racer& r : refused)
+        log_.contest.push_back({.label = r.label, .plan = r.plan, .rule_based = r.rule_based});
     });
     describe_contest(log_, *trials_);
     const auto order = ranking(
@@ -168,7 +172,7 @@ class search_run {
     const auto wins = [&](std::size_t at) {
       contestant& c = log_.contest[at];
       const bool pays = settings_.slowdown > 0 || (c.over_fp32.ratio > 1 && !undecided(c));
-      return at == 0 || (pays && (is_tight() || keeps_the_loss(c)));
+      return at == 0 || (pays && (budget().is_tight() || keeps_the_loss(c)));
     };
     const auto first = std::find_if(order.begin(), order.end(), wins);
     const std::size_t winner = first == order.end() ? 0 : *first;
@@ -201,22 +205,7 @@ class search_run {
     return taken;
   }
 
-  // Too little may be spent for what only makes sure.
-  bool is_tight() const { return budget_batches() < 60; }
-
-  // No more of the training than a twentieth; FP32 need not run again in a short one where pairs with it are known.
-  race_settings contest_settings() const {
-    race_settings chosen = settings_.race;
-    if (log_.batches_per_epoch > 0) {
-      const std::size_t most = settings_.planned_epochs * log_.batches_per_epoch / 40;
-      chosen.contest_rounds = std::clamp(most, chosen.min_rounds, chosen.contest_rounds);
-    }
-    if (!is_tight()) return chosen;
-    const auto* pairs = trials_->known(stage_two_plan_);
-    const bool known = pairs != nullptr && pairs->trial.sample.batch_seconds.size() > chosen.min_rounds;
-    chosen.fp32_rounds = known ? 0 : chosen.min_rounds;
-    return chosen;
-  }
+  search_budget budget() const { return {settings_, log_.batches_per_epoch, guide_ != nullptr}; }
 
   // A part of an accepted plan is expected to train; the one that is crowned is looked at. The state stays.
   bool keeps_the_loss(contestant& c) {
@@ -236,13 +225,6 @@ class search_run {
                     "than a plan whose were",
                     shortened(c.plan), c.label));
     return false;
-  }
-
-  // What the search may cost, in batches of the training; many where it is not known how long that is.
-  std::size_t budget_batches() const {
-    if (log_.batches_per_epoch == 0 || guide_ == nullptr) return 1000;
-    const auto planned = static_cast<double>(settings_.planned_epochs * log_.batches_per_epoch);
-    return static_cast<std::size_t>(std::min(settings_.budget * planned, 1e6));
   }
 
   // The paper's two stages with strategies of the user's.
@@ -302,19 +284,7 @@ class search_run {
     log_.trained_batches = static_cast<std::size_t>(log_.trained.batches);
     trainer_.set_precision(winner.plan);
     log_.execution = trainer_.execution();
-    const std::size_t planned = settings_.planned_epochs * log_.batches_per_epoch;
-    if (planned > 0 && log_.trained_batches > planned) {
-      log_.warnings.push_back(
-          fmt::format("the search trained {} batches (the training was planned to have {}: too few to search in): "
-                      "load the plan and train anew, or plan more epochs",
-                      log_.trained_batches, planned));
-    }
-    if (settings_.memory_limit > 0 && winner.peak_bytes > settings_.memory_limit) {
-      log_.warnings.push_back(
-          fmt::format("memory limit of {} bytes (the plan that won needs {}, and none that is accepted fits): "
-                      "raise it, or make the batch smaller",
-                      settings_.memory_limit, winner.peak_bytes));
-    }
+    for (std::string& remark : budget().remarks(log_, winner)) log_.warnings.push_back(std::move(remark));
     const bool searched = winner.plan == stage_two_plan_ || winner.plan == stage_one_plan_;
     log_.reasons = explain(log_, plans_.candidates(), segments_, winner.label, searched,
                            searched && winner.plan != stage_two_plan_ ? stage_two_plan_ : plan{});

@@ -13,6 +13,8 @@
 #include <comp/search/evaluator.hpp>
 #include <comp/search/loss_paths.hpp>
 #include <comp/search/loss_test.hpp>
+#include <comp/search/loss_verdicts.hpp>
+#include <comp/search/paired_times.hpp>
 #include <comp/search/reference_run.hpp>
 #include <comp/search/settings.hpp>
 #include <cstddef>
@@ -139,7 +141,7 @@ class loss_trials {
       reference_.upto(static_cast<std::size_t>(got.batches));  // a recalled candidate knows its batches, not FP32's
       made.verdict = decided(p, got, asking);
       made.settled = !asking || made.verdict.answer == loss_answer::rejected ||
-                     verdict_of(got, false).answer == loss_answer::accepted;
+                     losses_.verdict(got, least_, false).answer == loss_answer::accepted;
       if (live) run_.restore(here);
       recalled_ = !live;
     }
@@ -165,10 +167,10 @@ class loss_trials {
         reference_.upto(n);
         run_.restore(here);
       }
-      const candidate_cut slow{cut_, log_.baseline, best_seconds_, worse()};
+      const candidate_cut slow{cut_, log_.baseline, best_seconds_, losses_.worse()};
       bool hopeless = false;
       const auto look = [&](const sample& so_far) {
-        hopeless = blatant(so_far);
+        hopeless = losses_.harm_beyond_doubt(so_far);
         status s = slow(so_far);
         if (s == status::stopped_early && slower_) s = status::ok;
         return hopeless && s == status::ok ? status::stopped_early : s;
@@ -183,14 +185,14 @@ class loss_trials {
         break;
       }
       if (!got.ok() || n >= most_ || asking) break;
-      loss_answer now = verdict_of(got, false).answer;
-      if (now == loss_answer::accepted || unsteady(got)) break;
+      loss_answer now = losses_.verdict(got, least_, false).answer;
+      if (now == loss_answer::accepted || losses_.wander(got)) break;
       if (now == loss_answer::go_on && n < 2 * least_) continue;
       const place here = run_.save();  // FP32's own spread may take a rejection back, or be why nothing is decided
       reference_.spread(1, least_);
       run_.restore(here);
-      now = verdict_of(got, false).answer;
-      if (now != loss_answer::go_on || wide()) break;
+      now = losses_.verdict(got, least_, false).answer;
+      if (now != loss_answer::go_on || losses_.fp32_strays()) break;
     }
     return got;
   }
@@ -216,37 +218,24 @@ class loss_trials {
   // What the batches say; before a plan is rejected FP32 shows what roundings alone do, unless the harm is beyond
   // doubt.
   loss_verdict decided(const plan& p, const sample& got, bool asking) {
-    const bool strayed = !asking && unsteady(got);
+    const bool strayed = !asking && losses_.wander(got);
     const auto vague = [&](const loss_verdict& v) { return v.line > 2 * settings_.tolerance; };  // FP32 strays so far
-    const loss_verdict now = verdict_of(got, false), end = verdict_of(got, true);
-    if (!blatant(got)) {
+    const loss_verdict now = losses_.verdict(got, least_, false), end = losses_.verdict(got, least_, true);
+    if (!losses_.harm_beyond_doubt(got)) {
       if (!strayed && now.answer == loss_answer::accepted && (asking || !vague(now))) return now;
       if (!strayed && end.answer == loss_answer::accepted && reference_.spread().empty()) return end;
       reference_.spread(1, least_);
     }
-    if (blatant(got)) {
-      loss_verdict harm = verdict_of(got, true);
+    if (losses_.harm_beyond_doubt(got)) {
+      loss_verdict harm = losses_.verdict(got, least_, true);
       harm.answer = loss_answer::rejected;
       return harm;
     }
-    const loss_verdict known = verdict_of(got, false);
-    const bool repeat = (wide() || strayed || vague(known)) && known.answer != loss_answer::rejected && !asking;
-    return repeat ? by_repeats(p, got) : verdict_of(got, true);
+    const loss_verdict known = losses_.verdict(got, least_, false);
+    const bool repeat =
+        (losses_.fp32_strays() || strayed || vague(known)) && known.answer != loss_answer::rejected && !asking;
+    return repeat ? by_repeats(p, got) : losses_.verdict(got, least_, true);
   }
-
-  double worse() const { return settings_.direction == loss_direction::higher_is_better ? -1 : 1; }
-  std::vector<double> path_of(const sample& got) const { return loss_path(log_.baseline.curve, got.curve, worse()); }
-  std::vector<std::vector<double>> spread_paths() const {
-    std::vector<std::vector<double>> paths;
-    for (const sample& s : reference_.spread()) paths.push_back(path_of(s));
-    return paths;
-  }
-  bool wide() const {
-    const auto paths = spread_paths();
-    return std::any_of(paths.begin(), paths.end(), [&](const auto& p) { return strays(p, settings_.tolerance); });
-  }
-  bool blatant(const sample& got) const { return beyond_doubt(path_of(got), spread_paths(), settings_.tolerance); }
-  bool unsteady(const sample& got) const { return wanders(path_of(got), settings_.tolerance); }
 
   // One training strays too far to tell: several short ones from the same state, each with its own perturbed roundings,
   // FP32's and the candidate's in pairs. Their differences do not depend on each other.
@@ -265,50 +254,8 @@ class loss_trials {
     return judge_repeats(differences, settings_.tolerance, true);
   }
   double mean_difference(const sample& fp32, const sample& own) const {
-    const std::vector<double> path = loss_path(fp32.curve, own.curve, worse());
+    const std::vector<double> path = loss_path(fp32.curve, own.curve, losses_.worse());
     return mean_of(std::span{path}.first(std::min(least_, path.size())));
-  }
-
-  loss_verdict verdict_of(const sample& got, bool last) const {
-    const sample& fp32 = log_.baseline;
-    const auto n = static_cast<std::size_t>(got.batches);
-    loss_verdict worst;
-    if (got.curve.size() != n || fp32.curve.size() < n) {  // no curve: the paper's rule
-      worst.answer =
-          accepted(fp32, got, settings_.tolerance, worse() < 0) ? loss_answer::accepted : loss_answer::rejected;
-      return worst;
-    }
-    const std::size_t losses = std::min(got.curves.size(), fp32.curves.size());
-    loss_test_settings judged_by{.tolerance = settings_.tolerance, .level = settings_.level, .least = least_};
-    judged_by.level /= static_cast<double>(std::max<std::size_t>(losses + 1, 1));
-    const auto judge_one = [&](const std::vector<double>& base, const std::vector<double>& seen, auto spread_of) {
-      loss_evidence evidence;
-      const std::vector<double> a = signed_curve(base, n), b = signed_curve(seen, n);
-      std::vector<std::vector<double>> spread;
-      for (const sample& s : reference_.spread()) spread.push_back(signed_curve(spread_of(s), n));
-      evidence.fp32 = a, evidence.candidate = b;
-      for (const auto& s : spread) {
-        if (!s.empty()) evidence.spread.emplace_back(s);
-      }
-      return judge(judged_by, evidence, last);
-    };
-    worst = judge_one(fp32.curve, got.curve, [](const sample& s) -> const std::vector<double>& { return s.curve; });
-    for (std::size_t i = 0; losses > 1 && i < losses; ++i) {
-      const loss_verdict one =
-          judge_one(fp32.curves[i], got.curves[i], [i](const sample& s) -> const std::vector<double>& {
-            static const std::vector<double> none;
-            return i < s.curves.size() ? s.curves[i] : none;
-          });
-      const auto rank = [](loss_answer a) { return a == loss_answer::rejected ? 2 : a == loss_answer::go_on ? 1 : 0; };
-      if (rank(one.answer) > rank(worst.answer)) worst = one;
-    }
-    return worst;
-  }
-
-  std::vector<double> signed_curve(const std::vector<double>& curve, std::size_t n) const {
-    std::vector<double> taken{curve.begin(), curve.begin() + static_cast<std::ptrdiff_t>(std::min(n, curve.size()))};
-    for (double& value : taken) value *= worse();
-    return taken;
   }
 
   static std::size_t next_look(std::size_t n) { return n + (n < 16 ? 2 : n < 32 ? 8 : n < 64 ? 16 : n / 2); }
@@ -316,7 +263,7 @@ class loss_trials {
   result judged_epoch(const plan& p, std::string label) {
     result made;
     run_.restore(reference_.start());
-    const candidate_cut cut{cut_, log_.baseline, best_seconds_, worse()};
+    const candidate_cut cut{cut_, log_.baseline, best_seconds_, losses_.worse()};
     made.trial = run_.epoch(stage::epochs, p, std::move(label), cut);
     const sample& got = made.trial.sample;
     recalled_ = run_.recalled();
@@ -325,8 +272,8 @@ class loss_trials {
       made.trial.accepted = scores_as_well(made);
     } else {
       const double fp32 = log_.baseline.loss;
-      made.trial.accepted = accepted(log_.baseline, got, settings_.tolerance, worse() < 0);
-      made.verdict.difference = worse() * (got.loss - fp32) / (fp32 == 0 ? 1 : std::abs(fp32));
+      made.trial.accepted = accepted(log_.baseline, got, settings_.tolerance, losses_.worse() < 0);
+      made.verdict.difference = losses_.worse() * (got.loss - fp32) / (fp32 == 0 ? 1 : std::abs(fp32));
     }
     made.verdict.answer = made.trial.accepted ? loss_answer::accepted : loss_answer::rejected;
     pair_times(made.trial);
@@ -353,37 +300,15 @@ class loss_trials {
     return made.verdict.difference <= made.verdict.line;
   }
 
-  // Times against FP32's on the same batches: their lengths cancel.
   void pair_times(trial& t) {
-    if (!t.sample.ok()) return;
-    const std::vector<double>&a = log_.baseline.batch_seconds, &b = t.sample.batch_seconds;
-    const std::size_t n = std::min(a.size(), b.size());
-    if (n < 6) return;
-    const std::span<const double> fp32{a.data() + 1, n - 1}, own{b.data() + 1, n - 1};
-    const paired_speedup slower = compare_paired(own, fp32);
-    const double base = fp32_seconds();
-    t.seconds = base * slower.ratio;
-    t.bounds = {base * slower.bounds.low, base * slower.bounds.high};
-    if (slower_) {  // the times are of different moments
-      t.seconds = base * *slower_;
-      t.bounds = {t.seconds, t.seconds};
-      return;
-    }
-    const auto spread = [](std::vector<double> values) {
-      const double middle = median(values);
-      for (double& v : values) v = std::abs(std::log(v / middle));
-      return median(std::move(values));
-    };
-    std::vector<double> ratios(n - 1);
-    for (std::size_t i = 0; i + 1 < n; ++i) ratios[i] = own[i] / fp32[i];
-    const double times = spread({fp32.begin(), fp32.end()});
-    lengths_differ_ = lengths_differ_ || (n >= 12 && times > 0.05 && times > 2 * spread(std::move(ratios)));
+    lengths_differ_ = detail::pair_times(t, log_.baseline, fp32_seconds(), slower_) || lengths_differ_;
   }
 
   evaluator& run_;
   outcome& log_;
   const search_settings& settings_;
   reference_run reference_;
+  const loss_verdicts losses_{log_.baseline, reference_, settings_};
   std::optional<place> epoch_end_;
   std::map<plan, result> done_;
   early_cut cut_ = {};

@@ -16,18 +16,7 @@
 
 namespace comp {
 
-// What a search is made of, named where the compiler has to look at it. Constraints of two_stage itself, whose
-// arguments are deduced, would be answered with a list of candidates, and nvcc gives no reason for a static_assert.
 namespace detail {
-template <OperatorPolicy P>
-struct classified_by {};
-template <SearchStrategy S>
-struct searched_by {};
-template <Backend B>
-struct trained_by {};
-template <Observer O>
-struct watched_by {};
-
 /// Defined in search_run.hpp. `policy`: as it is on the trainer's machine.
 COMP_INLINE outcome run_search(const any_policy& policy, const any_strategy& stage1, const any_strategy& stage2,
                                const search_settings& settings, any_trainer& trainer, any_observer& observers);
@@ -36,10 +25,6 @@ COMP_INLINE outcome run_search(const any_policy& policy, const any_strategy& sta
 /// The settings of a search; copy it, keep it, run it on any number of trainers.
 template <class P, class S1 = strategy::guided, class S2 = strategy::greedy>
 struct two_stage {
-  using policy_type = detail::classified_by<P>;
-  using stage1_type = detail::searched_by<S1>;
-  using stage2_type = detail::searched_by<S2>;
-
   P policy = {};
   S1 stage1 = {};  // judged by losses; strategy::guided, the default, does both stages
   S2 stage2 = {};  // judged by times
@@ -51,10 +36,8 @@ struct two_stage {
   /// train; `interrupted` when an observer asked to stop; what observers throw.
   template <class B, class... Observers>
   outcome run(B& trainer, Observers&&... observers) const {
-    using trainer_type = detail::trained_by<B>;
-    (void)(sizeof(detail::watched_by<std::remove_reference_t<Observers>>) + ... + sizeof(trainer_type));
-    constexpr bool sound = OperatorPolicy<P> && SearchStrategy<S1> && SearchStrategy<S2> && Backend<B> &&
-                           (Observer<std::remove_reference_t<Observers>> && ...);
+    constexpr bool sound = expect_policy<P>() && expect_strategy<S1>() && expect_strategy<S2>() &&
+                           expect_backend<B>() && (expect_observer<std::remove_reference_t<Observers>>() && ...);
     if constexpr (!sound) {
       return {};  // or the sentence would be lost among what follows from it
     } else {

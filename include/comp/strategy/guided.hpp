@@ -29,14 +29,6 @@ struct guided {
   run start(search_space over) const { return greedy{}.start(std::move(over)); }
 };
 
-/// Settings of a guided search where `strategy` is one, or holds one; else nothing.
-template <class S>
-const guided* guide_of(const S& strategy) {
-  if constexpr (requires { strategy.guide(); }) return strategy.guide();
-  return nullptr;
-}
-inline const guided* guide_of(const guided& strategy) { return &strategy; }
-
 static_assert(SearchStrategy<guided>);
 
 }  // namespace comp::strategy

@@ -5,4 +5,4 @@
 struct faulty : whole::capable_backend {
   std::string batches_per_epoch() const { return {}; }
 };
-whole::search_of<faulty> refused;
+static_assert(comp::expect_backend<faulty>());

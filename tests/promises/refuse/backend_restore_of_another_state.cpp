@@ -5,4 +5,4 @@
 struct faulty : whole::capable_backend {
   void restore(const std::string&) {}  // save() gives an int
 };
-whole::search_of<faulty> refused;
+static_assert(comp::expect_backend<faulty>());

@@ -6,4 +6,4 @@ struct faulty : whole::backend {
   using whole::backend::run_epoch;
   comp::sample run_epoch(const std::function<bool(double)>&) { return {}; }
 };
-whole::search_of<faulty> refused;
+static_assert(comp::expect_backend<faulty>());

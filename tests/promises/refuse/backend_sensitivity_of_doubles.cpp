@@ -5,4 +5,4 @@
 struct faulty : whole::capable_backend {
   std::vector<double> sensitivity(comp::precision) { return {}; }
 };
-whole::search_of<faulty> refused;
+static_assert(comp::expect_backend<faulty>());

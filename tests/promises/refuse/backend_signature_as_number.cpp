@@ -5,4 +5,4 @@
 struct faulty : whole::capable_backend {
   std::size_t signature() const { return 0; }
 };
-whole::search_of<faulty> refused;
+static_assert(comp::expect_backend<faulty>());

@@ -5,4 +5,4 @@
 struct faulty : whole::capable_backend {
   float validate() { return 0; }
 };
-whole::search_of<faulty> refused;
+static_assert(comp::expect_backend<faulty>());

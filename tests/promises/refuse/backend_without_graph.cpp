@@ -5,4 +5,4 @@
 struct faulty : whole::backend {
   void graph() = delete;
 };
-whole::search_of<faulty> refused;
+static_assert(comp::expect_backend<faulty>());

@@ -5,4 +5,4 @@
 struct faulty : whole::backend {
   double run_epoch() { return 0; }  // a number cannot say "out of memory"
 };
-whole::search_of<faulty> refused;
+static_assert(comp::expect_backend<faulty>());

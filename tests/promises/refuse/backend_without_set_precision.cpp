@@ -5,4 +5,4 @@
 struct faulty : whole::backend {
   void set_precision(const std::string&) {}  // hides the right one
 };
-whole::search_of<faulty> refused;
+static_assert(comp::expect_backend<faulty>());

@@ -7,4 +7,4 @@ struct faulty {
   void multiply(double factor);
   std::vector<std::string> not_finite();
 };
-comp::scaling::grad_scaler::unscaled<faulty>* refused;
+static_assert(comp::scaling::expect_gradients<faulty>());

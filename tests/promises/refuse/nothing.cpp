@@ -2,8 +2,8 @@
 // expect: nothing
 #include "whole.hpp"
 
-whole::search_of<whole::backend> least;
-whole::search_of<whole::capable_backend> most;
-whole::classified_by<whole::policy> classified;
-whole::searched_by<whole::strategy> searched;
-whole::watched_by<whole::observer> watched;
+static_assert(comp::expect_backend<whole::backend>());
+static_assert(comp::expect_backend<whole::capable_backend>());
+static_assert(comp::expect_policy<whole::policy>());
+static_assert(comp::expect_strategy<whole::strategy>());
+static_assert(comp::expect_observer<whole::observer>());

@@ -5,4 +5,4 @@
 struct faulty : whole::observer {
   void batch_done(const comp::trial&, float) {}
 };
-whole::watched_by<faulty> refused;
+static_assert(comp::expect_observer<faulty>());

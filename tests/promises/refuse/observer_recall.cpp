@@ -5,4 +5,4 @@
 struct faulty : whole::observer {
   comp::trial recall(const comp::trial& wanted) { return wanted; }
 };
-whole::watched_by<faulty> refused;
+static_assert(comp::expect_observer<faulty>());

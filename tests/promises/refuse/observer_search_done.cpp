@@ -5,4 +5,4 @@
 struct faulty : whole::observer {
   void search_done(const comp::plan&) {}
 };
-whole::watched_by<faulty> refused;
+static_assert(comp::expect_observer<faulty>());

@@ -5,4 +5,4 @@
 struct faulty : whole::observer {
   void stop_requested() {}
 };
-whole::watched_by<faulty> refused;
+static_assert(comp::expect_observer<faulty>());

@@ -5,4 +5,4 @@
 struct faulty : whole::observer {
   void training_progressed(std::size_t) {}
 };
-whole::watched_by<faulty> refused;
+static_assert(comp::expect_observer<faulty>());

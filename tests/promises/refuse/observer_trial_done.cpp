@@ -5,4 +5,4 @@
 struct faulty : whole::observer {
   int trial_done(const comp::trial&) { return 0; }
 };
-whole::watched_by<faulty> refused;
+static_assert(comp::expect_observer<faulty>());

@@ -5,4 +5,4 @@
 struct faulty : whole::policy {
   comp::decision classify(const comp::op_info&) { return {}; }
 };
-whole::classified_by<faulty> refused;
+static_assert(comp::expect_policy<faulty>());

@@ -5,4 +5,4 @@
 struct faulty : whole::policy {
   faulty(const faulty&) = delete;
 };
-whole::classified_by<faulty> refused;
+static_assert(comp::expect_policy<faulty>());

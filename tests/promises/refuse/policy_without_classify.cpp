@@ -5,4 +5,4 @@
 struct faulty : whole::policy {
   comp::category classify(const comp::op_info&) const { return comp::category::allow; }
 };
-whole::classified_by<faulty> refused;
+static_assert(comp::expect_policy<faulty>());

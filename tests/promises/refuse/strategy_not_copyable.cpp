@@ -5,4 +5,4 @@
 struct faulty : whole::strategy {
   faulty(const faulty&) = delete;
 };
-whole::searched_by<faulty> refused;
+static_assert(comp::expect_strategy<faulty>());

@@ -8,4 +8,4 @@ struct faulty : whole::strategy {
   };
   run start(comp::search_space) const { return {}; }
 };
-whole::searched_by<faulty> refused;
+static_assert(comp::expect_strategy<faulty>());

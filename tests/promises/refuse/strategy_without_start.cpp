@@ -5,4 +5,4 @@
 struct faulty : whole::strategy {
   whole::run start(comp::search_space) { return {}; }  // not const: a search would change its settings
 };
-whole::searched_by<faulty> refused;
+static_assert(comp::expect_strategy<faulty>());

@@ -61,14 +61,4 @@ struct observer {
   void training_progressed(const comp::training_progress&) {}
 };
 
-// What a user names; each is constrained by one concept.
-template <comp::Backend B>
-class search_of {};
-template <comp::OperatorPolicy P>
-class classified_by {};
-template <comp::SearchStrategy S>
-class searched_by {};
-template <comp::Observer O>
-class watched_by {};
-
 }  // namespace whole

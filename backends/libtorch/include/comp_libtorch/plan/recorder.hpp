@@ -145,7 +145,6 @@ class recorder {
   /// True where a model converted a tensor to a low format while a plan ran: by itself, or following what the plan made
   /// low; then it is not sure that a recording in FP32 would have been the same.
   bool is_unsure() const { return unsure_; }
-  std::size_t parameter_count() const { return static_cast<std::size_t>(parameters_seen_); }
 
  private:
   struct origin {

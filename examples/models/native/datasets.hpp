@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two data sets in memory: images with a class each, and a run of tokens read in windows.
+// Two data sets in memory, for the native trainer: images with a class each, and a run of tokens read in windows.
 // Not here: reading files (examples/data).
 #pragma once
 
@@ -14,7 +14,9 @@
 #include <utility>
 #include <vector>
 
-namespace comp::native {
+namespace native_models {
+
+using namespace comp::native;
 
 /// What is done to an image at random, anew in each epoch.
 struct image_augmentation {
@@ -25,20 +27,22 @@ struct image_augmentation {
 /// 8-bit images (N,C,H,W) that are read as (pixel / 255 - mean[c]) / deviation[c], with a label for each.
 class image_data {
  public:
-  /// Throws: `error` when the sizes contradict each other or a deviation is not positive.
+  /// Throws: `comp::error` when the sizes contradict each other or a deviation is not positive.
   image_data(shape image, std::vector<std::uint8_t> pixels, std::vector<std::int32_t> labels,
              std::vector<float> mean = {}, std::vector<float> deviation = {})
       : image_{std::move(image)}, pixels_{std::move(pixels)}, labels_{std::move(labels)} {
-    require<error>(image_.size() == 3 && elements(image_) > 0,
-                   "images of shape {} (it must be (C,H,W), all positive): give the shape of one image", text(image_));
-    require<error>(pixels_.size() == labels_.size() * static_cast<std::size_t>(elements(image_)),
-                   "{} pixels for {} images of {} (they must agree): check the reader", pixels_.size(), labels_.size(),
-                   text(image_));
+    comp::require<comp::error>(image_.size() == 3 && elements(image_) > 0,
+                               "images of shape {} (it must be (C,H,W), all positive): give the shape of one image",
+                               text(image_));
+    comp::require<comp::error>(pixels_.size() == labels_.size() * static_cast<std::size_t>(elements(image_)),
+                               "{} pixels for {} images of {} (they must agree): check the reader", pixels_.size(),
+                               labels_.size(), text(image_));
     const auto channels = static_cast<std::size_t>(image_[0]);
     mean.resize(channels, mean.empty() ? 0.0F : mean.back());
     deviation.resize(channels, deviation.empty() ? 1.0F : deviation.back());
     for (std::size_t c = 0; c < channels; ++c) {
-      require<error>(deviation[c] > 0, "deviation {} of channel {} (it must be positive): change it", deviation[c], c);
+      comp::require<comp::error>(deviation[c] > 0, "deviation {} of channel {} (it must be positive): change it",
+                                 deviation[c], c);
       for (int pixel = 0; pixel < 256; ++pixel) {
         normal_.push_back((static_cast<float>(pixel) / 255.0F - mean[c]) / deviation[c]);
       }
@@ -100,17 +104,19 @@ class image_data {
 /// Windows of `context` tokens, `stride` apart; the label of a token is the one that follows it.
 class token_data {
  public:
-  /// `stride` 0: windows that do not overlap. Throws: `error` when a token is negative or the run holds no window.
+  /// `stride` 0: windows that do not overlap. Throws: `comp::error` when a token is negative or the run holds no
+  /// window.
   token_data(std::vector<std::int32_t> tokens, std::int64_t context, std::int64_t stride = 0)
       : tokens_{std::move(tokens)}, context_{context}, stride_{stride == 0 ? context : stride} {
-    require<error>(context_ > 0 && stride_ > 0, "windows of {} tokens, {} apart (both must be positive): change them",
-                   context_, stride_);
-    require<error>(std::ssize(tokens_) > context_,
-                   "{} tokens for windows of {} and the next (at least one window): "
-                   "use more text or a shorter context",
-                   tokens_.size(), context_);
-    require<error>(std::ranges::min(tokens_) >= 0, "token {} (tokens are not negative): check the vocabulary",
-                   std::ranges::min(tokens_));
+    comp::require<comp::error>(context_ > 0 && stride_ > 0,
+                               "windows of {} tokens, {} apart (both must be positive): change them", context_,
+                               stride_);
+    comp::require<comp::error>(std::ssize(tokens_) > context_,
+                               "{} tokens for windows of {} and the next (at least one window): "
+                               "use more text or a shorter context",
+                               tokens_.size(), context_);
+    comp::require<comp::error>(std::ranges::min(tokens_) >= 0,
+                               "token {} (tokens are not negative): check the vocabulary", std::ranges::min(tokens_));
     signature_ = fmt::format("tokens {} context {} stride {} hash {:016x}", tokens_.size(), context_, stride_,
                              hash_of<std::int32_t>(tokens_));
   }
@@ -133,4 +139,4 @@ class token_data {
   std::string signature_;
 };
 
-}  // namespace comp::native
+}  // namespace native_models
