@@ -54,7 +54,8 @@ class image_data {
 
   /// Throws: `error` for a negative shift.
   image_data augmented(image_augmentation by) const {
-    require<error>(by.shift >= 0, "images shifted by {} pixels at most (it must not be negative): change it", by.shift);
+    comp::require<comp::error>(by.shift >= 0,
+                               "images shifted by {} pixels at most (it must not be negative): change it", by.shift);
     image_data made = *this;
     made.random_ = by;
     made.signature_ += fmt::format(" shifted {}{}", by.shift, by.flip ? " flipped" : "");
