@@ -147,7 +147,8 @@ TEST_CASE("batches that are copied ahead are those that each step would upload, 
   }
   SUBCASE("tokens, captured") {
     model_builder net{"tokens", input_kind::tokens, {2, 8}};
-    const value token = net.input().embedding("token", 7, 8), at = net.input().embedding("at", 8, 8, true);
+    const value token = net.input().embedding("token", 7, 8),
+                at = net.input().embedding("at", 8, 8, op::looked_up::positions);
     token.add("sum", at).linear("head", 7).cross_entropy_loss("loss");
     check(net.finish(), counting_tokens(7, 90, 8), {.captured = capture_mode::on});
   }
