@@ -43,8 +43,10 @@ struct sigmoid {
   COMP_HD float backward(float dy, float, float y) const { return dy * (y * (1.0F - y)); }
 };
 
-struct elu {  // with alpha = 1
-  COMP_HD float operator()(float x) const { return x > 0 ? x : exp_of(x) - 1.0F; }  // off by half an ulp of 1
+struct elu {                                 // with alpha = 1
+  COMP_HD float operator()(float x) const {  // a sum: ptxas keeps it in registers, where a choice spilled
+    return (x > 0 ? x : 0.0F) + (exp_of(x > 0 ? 0.0F : x) - 1.0F);  // off by half an ulp of 1
+  }
   COMP_HD float backward(float dy, float, float y) const { return y > 0 ? dy : dy * (y + 1.0F); }
 };
 
