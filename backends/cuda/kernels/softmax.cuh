@@ -84,14 +84,6 @@ struct softmax_rows {
     row_of<N, Held, T, Lanes> values{x + r * width, width, lanes};
     const bool log = kind == softmax_kind::log;
     const row_exponentials e = exponentials(values, seen, log, lanes);
-    if (seen == 0) {
-      values.each([&](index at, float(&v)[N]) {
-#pragma unroll
-        for (int j = 0; j < N; ++j) v[j] = 0.0F;
-        store_all<N, T>(y + r * width + at, v);
-      });
-      return;
-    }
     const float factor = 1.0F / e.total, log_total = log ? logf(e.total) : 0.0F;
     const pointer<T> to = y + r * width;
     values.each([&](index at, float(&v)[N]) {
@@ -99,7 +91,7 @@ struct softmax_rows {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         if constexpr (Held > 0) {
-          out[j] = log ? v[j] - log_total : v[j] * factor;
+          out[j] = log ? v[j] - log_total : seen > 0 ? v[j] * factor : 0.0F;
         } else {
           const float off = v[j] - e.largest;
           out[j] = log ? off - log_total : j < seen_from<N>(at, seen) ? native::math::exp_of(off) * factor : 0.0F;
