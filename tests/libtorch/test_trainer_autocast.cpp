@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <comp/comp.hpp>
+#include <comp/search/signature.hpp>
 #include <filesystem>
 #include <string>
 #include <vector>

@@ -462,13 +462,16 @@ struct in_small_units {
   std::size_t size() const { return images.size(); }
   example_layout layout() const {
     auto same = images.layout();
+    same.of_bytes.clear();
     same.target = input_kind::values;
     same.target_shape = {elements(same.input_shape)};
     return same;
   }
   void write(std::size_t i, const example_spans& to) const {
     std::int32_t label = 0;
-    images.write(i, {.values = to.values, .labels = {&label, 1}});
+    std::vector<std::uint8_t> bytes(to.values.size());
+    images.write(i, {.bytes = bytes, .labels = {&label, 1}});
+    std::ranges::transform(bytes, to.values.begin(), [of = images.layout().of_bytes](auto b) { return of[b]; });
     std::ranges::transform(to.values, to.targets.begin(), [&](float v) { return v * unit; });
   }
   std::string signature() const { return "units of " + std::to_string(unit) + " " + images.signature(); }

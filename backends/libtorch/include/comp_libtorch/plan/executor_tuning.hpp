@@ -9,6 +9,7 @@
 #include <comp/core/op_graph.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/statistics.hpp>
+#include <comp/files/json_reader.hpp>
 #include <comp/files/plan_file.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <cstddef>
