@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <comp/comp.hpp>
+#include <comp/search/candidate_cut.hpp>
 #include <filesystem>
 #include <limits>
 #include <random>
