@@ -143,8 +143,9 @@ course same(const model& m, const training& settings, const std::vector<plan>& p
   {
     same_device device;
     auto t = trainer_on(device, m, settings);
+    const auto graphs = simt::device.seen.graphs;
     deferred = trained(device, t, plans);
-    CHECK(simt::device.seen.graphs == 0);
+    CHECK(simt::device.seen.graphs == graphs);
   }
   {
     same_device device;
@@ -250,9 +251,10 @@ TEST_CASE("a step that is looked at once waits once, and a captured one is few c
     auto t = trainer_on(device, lenet(), as);
     captured = calls(t, 1);
   }
-  CHECK(waiting.waits >= 3 * 6);   // loss, norm, end
-  CHECK(deferred.waits <= 2 * 6);  // the other is for the copy of its batch, given a step before: a GPU has made it
-  CHECK(captured.waits <= 2 * 6);
+  CHECK(waiting.waits >= 3 * 6);  // loss, norm, end
+  // The other is for the copy of its batch, given a step before: a GPU has made it. One is before the epoch's clock.
+  CHECK(deferred.waits <= 2 * 6 + 1);
+  CHECK(captured.waits <= 2 * 6 + 1);
   CHECK(deferred.graphs == 0);
   CHECK(captured.graphs == 6);
   CHECK(captured.given < 20 * 6);
@@ -355,8 +357,7 @@ TEST_CASE("where memory runs out for a capture, or anything else refuses it, the
     return why;
   };
   CHECK(curve(1, [] {}) == "");
-  CHECK(curve(3, [&] {            // the graph's memory is gone, and there is no other at first
-          device.await_copies();  // with a batch on its way nothing is given back
+  CHECK(curve(3, [&] {  // the graph's memory is gone, and there is no other at first
           const std::size_t before = simt::device.used;
           REQUIRE(cudaDeviceGraphMemTrim(0) == cudaSuccess);
           CHECK(simt::device.used < before);

@@ -133,7 +133,7 @@ inline cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t s) {
     if (const auto code = simt::back(g); code != cudaSuccess) return code;
     g.work->left = g.work->unfreed;
     ++simt::device.seen.graphs;
-    simt::device.give(s, [work = g.work] { simt::run_graph(*work); });
+    simt::device.give(s, [work = g.work, runs = simt::device.of_graphs] { simt::run_graph(*work); });
     --simt::device.seen.given;
     return cudaSuccess;
   });
@@ -148,9 +148,7 @@ inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e) {
 inline cudaError_t cudaDeviceGraphMemTrim(int number) {
   return simt::runtime_call([=] {
     if (number < 0 || number >= simt::device.count) return cudaErrorInvalidValue;
-    for (const auto& s : simt::device.streams) {
-      if (!s->work.empty()) return cudaSuccess;  // a graph may be among it: nothing is given back
-    }
+    if (simt::device.of_graphs.use_count() > 1) return cudaSuccess;  // one is to run yet: nothing is given back
     simt::device.used -= std::exchange(simt::device.graph_bytes, 0);
     return cudaSuccess;
   });

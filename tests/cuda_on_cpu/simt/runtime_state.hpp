@@ -94,6 +94,8 @@ struct gpu {
   int fail_library = 0;                                       // of calls of libraries
   int allocations_failing = 1;                                // how many in a row: the pool asks twice
 
+  std::shared_ptr<void> of_graphs = std::make_shared<char>();  // held by each launch of a graph that is to run yet
+
   std::uint64_t launches = 0;  // of kernels, since the start
 
   cudaError_t last = cudaSuccess, lost = cudaSuccess;
