@@ -181,7 +181,7 @@ class fault_finder {
   /// More than half becomes 0, and nothing is normal.
   static bool lost(const value_counts& v, double scale) {
     return v.counted() > 0 && 2 * v.below(lowest(scale)) > v.counted() &&
-           static_cast<double>(v.largest) * scale < traits(half).smallest_normal;
+           static_cast<double>(v.largest) * scale < smallest_normal(half);
   }
 
   static std::string_view remedy(const examined& e) {

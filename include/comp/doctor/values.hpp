@@ -15,9 +15,15 @@
 
 namespace comp {
 
+constexpr double smallest_normal(precision p) {
+  double value = 2;
+  for (int i = 0; i < (1 << (traits(p).exponent_bits - 1)) - 1; ++i) value /= 2;
+  return value;
+}
+
 /// The smallest power of two that the format can hold: half of it and less become 0.
 constexpr double smallest_subnormal(precision p) {
-  double value = traits(p).smallest_normal;
+  double value = smallest_normal(p);
   for (int i = 0; i < traits(p).fraction_bits; ++i) value /= 2;
   return value;
 }
@@ -25,7 +31,7 @@ constexpr double smallest_subnormal(precision p) {
 /// From here on a value is rounded to more than the largest one: half a unit in the last place above it.
 constexpr double overflows_from(precision p) {
   double unit = smallest_subnormal(p);
-  const double next = 2 * traits(p).smallest_normal;
+  const double next = 2 * smallest_normal(p);
   for (double top = next; top <= traits(p).largest; top *= 2) unit *= 2;
   return traits(p).largest + unit / 2;
 }
@@ -55,7 +61,7 @@ struct value_counts {
   /// How many become 0 in the format. What is subnormal in FP32 counts as nothing lost, but in FP16 and FP8.
   std::uint64_t vanish(precision p) const { return below(std::ilogb(smallest_subnormal(p)) - 1); }
   /// How many lose digits or become 0: those below the format's smallest normal value.
-  std::uint64_t subnormal(precision p) const { return below(std::ilogb(traits(p).smallest_normal)); }
+  std::uint64_t subnormal(precision p) const { return below(std::ilogb(smallest_normal(p))); }
   std::uint64_t overflow(precision p) const { return overflows[static_cast<std::size_t>(p)]; }
 
   void merge(const value_counts& more) {

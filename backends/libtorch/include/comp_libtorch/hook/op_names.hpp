@@ -119,6 +119,11 @@ class op_names {
   const counts& given() const { return counts_; }
   void forget_since(counts before) { counts_ = std::move(before); }
   const std::string& path(std::uint32_t scope) const { return scopes_[scope]; }
+  /// True for parameters, and for what was made of parameters only.
+  bool is_of_parameters(const at::Tensor& tensor) {
+    const mark* seen = find(tensor);
+    return seen != nullptr && seen->of_parameters;
+  }
 
  private:
   struct mark {
