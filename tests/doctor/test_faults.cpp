@@ -106,6 +106,7 @@ TEST_CASE("the table says range, losses and faults of each operator") {
   CHECK(text.find("fc.linear  1e-09 to 500") != std::string::npos);
   CHECK(text.find("25%/25%") != std::string::npos);  // E4M3
   CHECK(text.find("0.004") != std::string::npos);
+  CHECK(text.find(" \n") == std::string::npos);
 }
 
 TEST_CASE("a page escapes names and says what is wrong") {
@@ -116,6 +117,14 @@ TEST_CASE("a page escapes names and says what is wrong") {
   CHECK(page.find("One fault") != std::string::npos);
   CHECK(page.find("makes 1 NaN of 1 values") != std::string::npos);
   CHECK(comp::html_text(made_up::step()).find("Nothing is wrong in 2 operators") != std::string::npos);
+}
+
+TEST_CASE("a page leads from a fault to its operator, and says what each format loses of it") {
+  const std::string page = comp::html_text(made_up::step({1}, {1, 1e-9F, 500, 2}, {1e5F}));
+  CHECK(page.find("<a href=\"#e2\">overflow</a>") != std::string::npos);
+  CHECK(page.find("<tr id=\"e2\"><td class=\"n\">2</td><td class=\"t\">fc.relu <span class=\"p f0\">overflow</span>") !=
+        std::string::npos);
+  CHECK(page.find("<td class=\"n\" data-v=\"0.5\">25% zero<br>25% over</td>") != std::string::npos);  // E4M3
 }
 
 TEST_CASE("runs part at the first entry that differs, in the forward before the backward") {
