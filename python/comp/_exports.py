@@ -48,8 +48,8 @@ def to_torchao(plan: Any, *, model: str = "", fp8: Sequence[str] = _FP8) -> Modu
         print(said.left)                                # what torchao cannot have of the plan
 
     plan: an outcome, a PlanFile or a path. model: the name that the model had in the search. fp8: the plan's
-    precisions whose linear modules become FP8; ("bf16",) begins with all that tolerated BF16, which nobody has tested in
-    FP8.
+    precisions whose linear modules become FP8; ("bf16",) begins with all that tolerated BF16, which nobody has tested
+    in FP8.
     Raises: SettingsError, FileError.
     """
     modules, left = _modules(plan_file(plan), model, "torchao.float8 swaps nn.Linear")

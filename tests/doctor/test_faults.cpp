@@ -130,7 +130,7 @@ TEST_CASE("a page leads from a fault to its operator, and says what each format 
 TEST_CASE("runs part at the first entry that differs, in the forward before the backward") {
   const auto a = made_up::step();
   CHECK(comp::compared(a, a, 0).first() == nullptr);
-  CHECK(comp::table(comp::compared(a, a)) == "the same within 0.001\n");
+  CHECK(comp::table(comp::compared(a, a)) == "the runs are the same within 0.001\n");
   auto b = made_up::step({0.5F, -0.25F}, {1, -2, 3.0001F});
   CHECK(comp::compared(a, b).first() == nullptr);
   REQUIRE(comp::compared(a, b, 1e-6).first() != nullptr);
@@ -146,5 +146,9 @@ TEST_CASE("runs part at the first entry that differs, in the forward before the 
   const auto d = comp::compared(a, b);
   CHECK(d.only_first == std::vector<std::string>{"fc.linear"});
   CHECK(d.only_second == std::vector<std::string>{"other"});
+  CHECK(comp::table(comp::compared(a, {})).starts_with("the runs have nothing in common\nonly in the first run: 3"));
+  auto longer = a;
+  longer.entries.push_back({.name = "more", .kind = "aten::relu"});
+  CHECK(comp::table(comp::compared(a, longer)).starts_with("what both runs have is the same within 0.001\n"));
   CHECK_THROWS_AS(comp::compared(a, b, -1), comp::settings_error);
 }

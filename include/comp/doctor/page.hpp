@@ -70,7 +70,8 @@ inline std::string examined_table(const examination& e, const std::vector<fault>
       "<input type=\"search\" id=\"find\" "
       "placeholder=\"Filter: name, kind, 20-40\" aria-label=\"Filter the operators\"> "
       "<span class=\"soft\" id=\"found\" role=\"status\"></span>\n"
-      "<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Operators\">"
+      "<div class=\"scroll tall\" style=\"scroll-padding-top:2.5rem\" tabindex=\"0\" role=\"region\" "
+      "aria-label=\"Operators\">"
       "<table id=\"ops\" class=\"sorts\"><thead><tr><th scope=\"col\" class=\"n\">#</th>"
       "<th scope=\"col\">Operator</th><th scope=\"col\">Values</th><th scope=\"col\">Gradients</th>";
   text += fmt::format("<th scope=\"col\" class=\"n\">Error in {}</th>", name(e.low));
