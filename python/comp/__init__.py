@@ -10,7 +10,9 @@ Guide: docs/python.md.
 import torch  # noqa: F401  its libraries come first
 
 from comp._comp import (
+    Difference,
     Error,
+    Examination,
     FileError,
     GraphError,
     Interrupted,
@@ -29,12 +31,16 @@ from comp._comp import (
     policy,
     strategy,
 )
+from comp._doctor import doctor
+from comp._exports import to_torchao, to_transformer_engine
 from comp._plan_file import PlanFile, compare, load
 from comp._region import Planned, Region, plan
 from comp._search import Outcome, search
 
 __all__ = [
+    "Difference",
     "Error",
+    "Examination",
     "FileError",
     "GraphError",
     "Interrupted",
@@ -53,6 +59,7 @@ __all__ = [
     "by_scope",
     "compare",
     "deny",
+    "doctor",
     "fixed",
     "follow",
     "load",
@@ -60,4 +67,6 @@ __all__ = [
     "policy",
     "search",
     "strategy",
+    "to_torchao",
+    "to_transformer_engine",
 ]

@@ -5,7 +5,9 @@ import sys
 
 USAGE = (
     "usage: python -m comp show PLAN.json        what a plan file says\n"
-    "       python -m comp compare A.json B.json what differs between two"
+    "       python -m comp compare A.json B.json what differs between two\n"
+    "       python -m comp doctor RUN.json       what comp.doctor saw, and what is wrong in it\n"
+    "       python -m comp doctor A.json B.json  where two runs part"
 )
 
 
@@ -20,6 +22,10 @@ def main(arguments: list[str]) -> int:
             print(comp.load(arguments[1]))
         elif arguments[0] == "compare" and len(arguments) == 3:
             print(comp.compare(comp.load(arguments[1]), comp.load(arguments[2])) or "the same precisions")
+        elif arguments[0] == "doctor" and len(arguments) == 2:
+            print(comp.doctor.load(arguments[1]))
+        elif arguments[0] == "doctor" and len(arguments) == 3:
+            print(comp.doctor.compare(arguments[1], arguments[2]))
         else:
             print(USAGE, file=sys.stderr)
             return 2

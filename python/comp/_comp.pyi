@@ -155,6 +155,7 @@ class Outcome:
     trained_batches: int
     batches_per_epoch: int
     reasons: list[str]
+    def rules(self, low: str) -> list[tuple[str, str]]: ...
     def table(self) -> str: ...
     def summary(self) -> str: ...
     def save(self, path: str) -> None: ...
@@ -228,3 +229,57 @@ class Training:
     def train_on(self, found: Outcome, epochs: int, progress: bool) -> TrainingResult: ...
 
 def read_plan_file(path: str) -> dict[str, Any]: ...
+
+class Values:
+    count: int
+    zeros: int
+    nans: int
+    infinities: int
+    smallest: float
+    largest: float
+    def vanish(self, precision: str) -> int: ...
+    def subnormal(self, precision: str) -> int: ...
+    def overflow(self, precision: str) -> int: ...
+
+class Examined:
+    name: str
+    kind: str
+    shape: list[int]
+    inputs: list[int]
+    values: Values
+    gradients: Values
+    error: float
+
+class Fault:
+    name: str
+    kind: str
+    backward: bool
+    text: str
+
+class Difference:
+    first: str | None
+    entries: list[tuple[str, float, float]]
+    only_first: list[str]
+    only_second: list[str]
+    def table(self, most: int = 40) -> str: ...
+
+class Examination:
+    entries: list[Examined]
+    low: str
+    faults: list[Fault]
+    first_nan: str | None
+    def worst(self, n: int = 10) -> list[Examined]: ...
+    def table(self, n: int | None = None) -> str: ...
+    def save(self, path: str) -> None: ...
+    def page(self, path: str) -> None: ...
+    @staticmethod
+    def load(path: str) -> Examination: ...
+    @staticmethod
+    def compare(a: Examination, b: Examination, tolerance: float = 1e-3) -> Difference: ...
+
+class Examining:
+    regions: Regions
+    def __init__(
+        self, models: list[tuple[str, list[tuple[str, torch.Tensor]]]], *, low: str, share: float
+    ) -> None: ...
+    def finish(self) -> Examination: ...

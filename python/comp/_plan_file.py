@@ -54,7 +54,8 @@ def load(path: str | os.PathLike[str]) -> PlanFile:
     return PlanFile(said["letters"], operators, said["machine"], said["speedup"])
 
 
-def _of(given: Any) -> PlanFile:
+def plan_file(given: Any) -> PlanFile:
+    """Of an outcome, a PlanFile or the path of one."""
     if isinstance(given, PlanFile):
         return given
     if hasattr(given, "contest"):
@@ -67,26 +68,36 @@ def _with(found: Any, letters: str) -> PlanFile:
     return PlanFile(letters, tuple((op.name, op.kind, p) for op, p in zip(found.operators, precisions)))
 
 
+def _rival(found: Any, label: str) -> str:
+    """The plan of a contestant, or that of a system's rules in the precision that the outcome has most of."""
+    for contestant in found.contest:
+        if contestant.label == label or (label == "autocast" and "autocast" in contestant.label):
+            return str(contestant.plan)
+    low = "fp16" if found.plan.count("0") > found.plan.count("b") else "bf16"
+    rules = dict(found.rules(low))
+    if label in rules:
+        return str(rules[label])
+    labels = ", ".join(f'"{each}"' for each in [c.label for c in found.contest] + list(rules))
+    raise SettingsError(f'"{label}" was no contestant (there are {labels}): give one of them, or a plan file')
+
+
 def compare(a: Any, b: Any) -> str:
     """Per module what differs between two plans, as a table; "" where nothing does.
 
-    a, b: an outcome, a PlanFile or the path of one. For an outcome `a`, `b` may also be the label of a contestant:
-    "fp32", or "autocast" for what torch.autocast gives each operator.
-    Raises: SettingsError for a label that is none, and for plans of other models; FileError.
+    a, b: an outcome, a PlanFile or the path of one. For an outcome `a`, `b` may also be the label of a contestant
+    ("fp32"), "autocast" for what torch.autocast gives each operator, or another system's name for what its rules would:
+    "pytorch", "tensorflow", "tvm", "paddle O1", ...
+    Raises: SettingsError for a name that is none, and for plans of other models; FileError.
     """
-    first = _of(a)
+    first = plan_file(a)
     if isinstance(b, str) and hasattr(a, "contest") and not os.path.exists(b):
-        rivals = [c for c in a.contest if c.label == b or (b == "autocast" and "autocast" in c.label)]
-        if not rivals:
-            labels = ", ".join(f'"{c.label}"' for c in a.contest)
-            raise SettingsError(f'"{b}" was no contestant (there are {labels}): give one of them, or a plan file')
-        second = _with(a, rivals[0].plan)
+        second = _with(a, _rival(a, b))
     elif b == "autocast":
         raise SettingsError(
             "what autocast gives each operator is not in a plan file (a search sees it): give the outcome"
         )
     else:
-        second = _of(b)
+        second = plan_file(b)
     kinds = [[(name, kind) for name, kind, _ in each.operators] for each in (first, second)]
     if kinds[0] != kinds[1]:
         raise SettingsError(

@@ -96,6 +96,10 @@ class Outcome:
         """The contest and what the search cost."""
         return str(self._inner.table())
 
+    def rules(self, low: str = "bf16") -> list[tuple[str, str]]:
+        """Names of other systems, and the plan that the rules of each would run this model with."""
+        return list(self._inner.rules(low))
+
     def summary(self) -> dict[str, Any]:
         """The figures of the search, as `train` of C++ writes them to summary.json."""
         return dict(json.loads(self._inner.summary()))

@@ -55,6 +55,16 @@ def put(now: Any, saved: Any) -> Any:
     return copied(saved, now.device if isinstance(now, torch.Tensor) else None)
 
 
+def put_buffers(model: nn.Module, saved: dict[str, torch.Tensor]) -> None:
+    now = dict(model.named_buffers())
+    for name, value in saved.items():
+        held = now.get(name)
+        kept = put(held, value)
+        if kept is not held:
+            owner, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(owner), leaf, kept)
+
+
 class OtherState:
     """Saves and puts back what the C++ side does not know; parameters, gradients and torch's generators it does."""
 
@@ -99,7 +109,7 @@ class OtherState:
     def restore(self, saved: dict[str, Any]) -> None:
         with torch.no_grad():
             for model, buffers in zip(self._models, saved["buffers"]):
-                self._restore_buffers(model, buffers)
+                put_buffers(model, buffers)
             for optimizer, state in zip(self._optimizers, saved["optimizers"]):
                 self._restore_optimizer(optimizer, state)
         for each, state in zip(self._others, saved["others"]):
@@ -128,16 +138,6 @@ class OtherState:
             "groups": groups,
             "state": {p: copied(dict(entry), self._device) for p, entry in optimizer.state.items()},
         }
-
-    @staticmethod
-    def _restore_buffers(model: nn.Module, saved: dict[str, torch.Tensor]) -> None:
-        now = dict(model.named_buffers())
-        for name, value in saved.items():
-            held = now.get(name)
-            kept = put(held, value)
-            if kept is not held:
-                owner, _, leaf = name.rpartition(".")
-                setattr(model.get_submodule(owner), leaf, kept)
 
     @staticmethod
     def _restore_optimizer(optimizer: Any, saved: dict[str, Any]) -> None:

@@ -4,9 +4,6 @@
 //
 #include <comp/comp.hpp>
 #include <comp/observe/summary.hpp>
-#include <comp/systems/paddle.hpp>
-#include <comp/systems/tensorflow.hpp>
-#include <comp/systems/tvm.hpp>
 #include <comp/strategy/annealing.hpp>
 #include <comp/strategy/beam.hpp>
 #include <comp/strategy/delta_debugging.hpp>
@@ -14,9 +11,14 @@
 #include <comp/strategy/hierarchical.hpp>
 #include <comp/strategy/pareto.hpp>
 #include <comp/strategy/successive_halving.hpp>
+#include <comp/systems/all_rules.hpp>
+#include <comp/systems/paddle.hpp>
+#include <comp/systems/tensorflow.hpp>
+#include <comp/systems/tvm.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
 
 #include "choices.hpp"
+#include "doctor.hpp"
 #include "regions.hpp"
 #include "settings.hpp"
 #include "training.hpp"
@@ -300,6 +302,15 @@ void add_results(py::module_& m) {
                                for (const op_reason& r : o.reasons) texts.push_back(r.text);
                                return texts;
                              })
+      .def(
+          "rules",
+          [](const outcome& o, const std::string& low) {
+            std::vector<std::pair<std::string, std::string>> plans;
+            for (const autocast::named_plan& each : autocast::all_rules(o.graph, precision_named(low), o.hardware))
+              plans.emplace_back(each.name, each.types.plan.str());
+            return plans;
+          },
+          "low"_a)
       .def("table", [](const outcome& o) { return table(o); })
       .def("summary", [](const outcome& o) { return summary(o).dump(); })
       .def(
@@ -440,5 +451,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   add_results(m);
   add_regions(m);
   add_training(m);
+  add_doctor(m);
   m.def("read_plan_file", &read_plan_file, pybind11::arg("path"));
 }

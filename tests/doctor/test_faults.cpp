@@ -106,6 +106,7 @@ TEST_CASE("the table says range, losses and faults of each operator") {
   CHECK(text.find("fc.linear  1e-09 to 500") != std::string::npos);
   CHECK(text.find("25%/25%") != std::string::npos);  // E4M3
   CHECK(text.find("0.004") != std::string::npos);
+  CHECK(text.find(" \n") == std::string::npos);
 }
 
 TEST_CASE("a page escapes names and says what is wrong") {
@@ -118,10 +119,18 @@ TEST_CASE("a page escapes names and says what is wrong") {
   CHECK(comp::html_text(made_up::step()).find("Nothing is wrong in 2 operators") != std::string::npos);
 }
 
+TEST_CASE("a page leads from a fault to its operator, and says what each format loses of it") {
+  const std::string page = comp::html_text(made_up::step({1}, {1, 1e-9F, 500, 2}, {1e5F}));
+  CHECK(page.find("<a href=\"#e2\">overflow</a>") != std::string::npos);
+  CHECK(page.find("<tr id=\"e2\"><td class=\"n\">2</td><td class=\"t\">fc.relu <span class=\"p f0\">overflow</span>") !=
+        std::string::npos);
+  CHECK(page.find("<td class=\"n\" data-v=\"0.5\">25% zero<br>25% over</td>") != std::string::npos);  // E4M3
+}
+
 TEST_CASE("runs part at the first entry that differs, in the forward before the backward") {
   const auto a = made_up::step();
   CHECK(comp::compared(a, a, 0).first() == nullptr);
-  CHECK(comp::table(comp::compared(a, a)) == "the same within 0.001\n");
+  CHECK(comp::table(comp::compared(a, a)) == "the runs are the same within 0.001\n");
   auto b = made_up::step({0.5F, -0.25F}, {1, -2, 3.0001F});
   CHECK(comp::compared(a, b).first() == nullptr);
   REQUIRE(comp::compared(a, b, 1e-6).first() != nullptr);
@@ -137,5 +146,9 @@ TEST_CASE("runs part at the first entry that differs, in the forward before the 
   const auto d = comp::compared(a, b);
   CHECK(d.only_first == std::vector<std::string>{"fc.linear"});
   CHECK(d.only_second == std::vector<std::string>{"other"});
+  CHECK(comp::table(comp::compared(a, {})).starts_with("the runs have nothing in common\nonly in the first run: 3"));
+  auto longer = a;
+  longer.entries.push_back({.name = "more", .kind = "aten::relu"});
+  CHECK(comp::table(comp::compared(a, longer)).starts_with("what both runs have is the same within 0.001\n"));
   CHECK_THROWS_AS(comp::compared(a, b, -1), comp::settings_error);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The doctor: ten faults, each found by name, sound models without one, and two runs that part.
 
+#include <algorithm>
+#include <cmath>
 #include <comp/doctor/difference.hpp>
 #include <comp/doctor/examination_text.hpp>
 #include <comp_libtorch/doctor/doctor.hpp>
@@ -186,6 +188,12 @@ TEST_CASE("values, names, order and errors in the low precision are those of the
         std::max(net.first->weight.grad().abs().max().item<float>(), net.first->bias.grad().abs().max().item<float>()));
   CHECK(product.error > 1e-4);
   CHECK(product.error < 1e-2);
+}
+
+TEST_CASE("without a share of the time no operator is run again") {
+  faulty net;
+  const auto seen = examined(net, [&] { return net.second->forward(net.first->forward(net.x)).sum(); }, {.share = 0});
+  CHECK(std::ranges::all_of(seen.entries, [](const auto& each) { return std::isnan(each.error); }));
 }
 
 TEST_CASE("what a doctor is not for is refused in a sentence") {

@@ -110,9 +110,13 @@ inline run_difference compared(const examination& a, const examination& b, doubl
 /// The first entry at which they part, and a line for each that is further apart than the tolerance.
 inline std::string table(const run_difference& d, std::size_t most = 40) {
   const entry_difference* first = d.first();
-  std::string text = first == nullptr ? fmt::format("the same within {:g}\n", d.tolerance)
-                                      : fmt::format("the runs part at \"{}\" ({}){}\n", first->name, first->kind,
-                                                    first->values > d.tolerance ? "" : ", in its backward");
+  const bool same_names = d.only_first.empty() && d.only_second.empty();
+  std::string text = first != nullptr ? fmt::format("the runs part at \"{}\" ({}){}\n", first->name, first->kind,
+                                                    first->values > d.tolerance ? "" : ", in its backward")
+                     : d.entries.empty()
+                         ? "the runs have nothing in common\n"
+                         : fmt::format("{} the same within {:g}\n",
+                                       same_names ? "the runs are" : "what both runs have is", d.tolerance);
   for (const auto& [names, run] : {std::pair{&d.only_first, "first"}, std::pair{&d.only_second, "second"}}) {
     if (names->empty()) continue;
     text += fmt::format("only in the {} run: {} entries, \"{}\" is the first\n", run, names->size(), names->front());

@@ -73,12 +73,12 @@ inline std::string table(const examination& e, const std::vector<fault>& wrong, 
   text += fmt::format("  {:<24}  {:>8}\n", "gradients", fmt::format("{} error", name(e.low)));
   for (const std::size_t i : rows) {
     const examined& each = e.entries[i];
-    text += fmt::format("{:<{}}  {:<24}", each.name, width, range_text(each.values));
+    std::string line = fmt::format("{:<{}}  {:<24}", each.name, width, range_text(each.values));
     for (const precision p : examined_formats) {
       const std::string low = vanish_text(each.values, p), high = overflow_text(each.values, p);
-      text += fmt::format("  {:>15}", low.empty() && high.empty() ? "" : low + "/" + high);
+      line += fmt::format("  {:>15}", low.empty() && high.empty() ? "" : low + "/" + high);
     }
-    std::string line = fmt::format("  {:<24}  {:>8}", range_text(each.gradients), low_error_text(each.error));
+    line += fmt::format("  {:<24}  {:>8}", range_text(each.gradients), low_error_text(each.error));
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   }

@@ -21,7 +21,7 @@ namespace detail {
 /// The share of values at each power of two from 2^-40 to 2^20; what lies beyond is at the ends. FP16 goes from the
 /// first line (below it values are 0) to the second.
 inline std::string exponent_strip(const value_counts& v) {
-  constexpr int low = -40, high = 20, step = 3;
+  constexpr int low = -40, high = 20, step = 2;
   std::vector<std::uint64_t> bars(high - low + 1);
   for (std::size_t i = 0; i < v.exponents.size(); ++i) {
     const int exponent = static_cast<int>(i) + value_counts::lowest_exponent;
@@ -38,7 +38,7 @@ inline std::string exponent_strip(const value_counts& v) {
     const double height = std::max(1.0, 20 * static_cast<double>(count) / most);
     const bool outside = e < -25 || e > 15;
     svg += fmt::format("<rect x=\"{}\" y=\"{:.1f}\" width=\"{}\" height=\"{:.1f}\" fill=\"var(--{})\"/>", at(e),
-                       21 - height, step - 1, height, outside ? "bad" : "good");
+                       21 - height, step, height, outside ? "bad" : "good");
   }
   for (const int border : {-25, 16})
     svg += fmt::format("<path d=\"M{} 0v22\" stroke=\"var(--soft)\" stroke-dasharray=\"2 2\"/>", at(border));
@@ -49,43 +49,48 @@ inline std::string sorted_cell(double value, std::string_view shown) {
   return fmt::format("<td class=\"n\" data-v=\"{}\">{}</td>", std::isfinite(value) ? fmt::format("{:.6g}", value) : "",
                      shown);
 }
+inline std::string values_cell(const value_counts& v) {
+  if (v.values == 0) return "<td data-v=\"\"></td>";
+  return fmt::format("<td data-v=\"{:.6g}\">{}<span class=\"soft\">{}</span></td>", v.largest,
+                     v.counted() == 0 ? "" : exponent_strip(v) + "<br>", range_text(v));
+}
+/// What the format loses: "94% over", "0.5% zero".
+inline std::string lost_cell(const value_counts& v, precision p) {
+  const std::string low = vanish_text(v, p), high = overflow_text(v, p);
+  const std::string text = fmt::format("{}{}{}", low.empty() ? "" : low + " zero",
+                                       low.empty() || high.empty() ? "" : "<br>", high.empty() ? "" : high + " over");
+  return sorted_cell(
+      static_cast<double>(v.vanish(p) + v.overflow(p)) / static_cast<double>(std::max<std::uint64_t>(1, v.counted())),
+      text);
+}
 
-inline std::string examined_table(const examination& e) {
+inline std::string examined_table(const examination& e, const std::vector<fault>& wrong) {
   constexpr std::size_t at_once = 1000, most = 20'000;
   std::string text =
       "<input type=\"search\" id=\"find\" "
       "placeholder=\"Filter: name, kind, 20-40\" aria-label=\"Filter the operators\"> "
       "<span class=\"soft\" id=\"found\" role=\"status\"></span>\n"
-      "<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Operators\">"
+      "<div class=\"scroll tall\" style=\"scroll-padding-top:2.5rem\" tabindex=\"0\" role=\"region\" "
+      "aria-label=\"Operators\">"
       "<table id=\"ops\" class=\"sorts\"><thead><tr><th scope=\"col\" class=\"n\">#</th>"
-      "<th scope=\"col\">Operator</th><th scope=\"col\">Values</th><th scope=\"col\" class=\"n\">Largest</th>";
-  for (const precision p : examined_formats)
-    text +=
-        fmt::format("<th scope=\"col\" class=\"n\">0 in {0}</th><th scope=\"col\" class=\"n\">over {0}</th>", name(p));
-  text += fmt::format(
-      "<th scope=\"col\">Gradients</th><th scope=\"col\" class=\"n\">Error in {}</th></tr></thead><tbody>\n",
-      name(e.low));
-  const auto share = [](std::uint64_t part, std::uint64_t of) {
-    return of == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(of);
-  };
+      "<th scope=\"col\">Operator</th><th scope=\"col\">Values</th><th scope=\"col\">Gradients</th>";
+  text += fmt::format("<th scope=\"col\" class=\"n\">Error in {}</th>", name(e.low));
+  for (const precision p : examined_formats) text += fmt::format("<th scope=\"col\" class=\"n\">In {}</th>", name(p));
+  text += "</tr></thead><tbody>\n";
   const std::size_t n = std::min(e.entries.size(), most);
   for (std::size_t i = 0; i < n; ++i) {
     const examined& each = e.entries[i];
-    const value_counts& v = each.values;
-    text += fmt::format(
-        "<tr{}><td class=\"n\">{}</td><td class=\"t\">{}<br><span class=\"soft\">{}</span></td><td>{}<br><span "
-        "class=\"soft\">{}</span></td>",
-        i >= at_once ? " class=\"far\"" : "", i, html(each.name), html(each.kind), exponent_strip(v), range_text(v));
-    text += sorted_cell(static_cast<double>(v.largest), fmt::format("{:.3g}", v.largest));
-    for (const precision p : examined_formats) {
-      text += sorted_cell(share(v.vanish(p), v.counted()), vanish_text(v, p));
-      text += sorted_cell(share(v.overflow(p), v.counted()), overflow_text(v, p));
+    std::string badges;
+    for (const fault& f : wrong) {
+      if (f.entry == i) badges += fmt::format(" <span class=\"p f0\">{}</span>", name(f.kind));
     }
-    const value_counts& g = each.gradients;
-    text += g.values == 0
-                ? "<td></td>"
-                : fmt::format("<td>{}<br><span class=\"soft\">{}</span></td>", exponent_strip(g), range_text(g));
-    text += sorted_cell(each.error, low_error_text(each.error)) + "</tr>\n";
+    text += fmt::format(
+        "<tr id=\"e{0}\"{1}><td class=\"n\">{0}</td><td class=\"t\">{2}{3}<br><span class=\"soft\">{4}</span></td>", i,
+        i >= at_once && badges.empty() ? " class=\"far\"" : "", html(each.name), badges, html(each.kind));
+    text +=
+        values_cell(each.values) + values_cell(each.gradients) + sorted_cell(each.error, low_error_text(each.error));
+    for (const precision p : examined_formats) text += lost_cell(each.values, p);
+    text += "</tr>\n";
   }
   text += "</tbody></table></div>\n";
   if (n < e.entries.size()) text += fmt::format("<p class=\"soft\">The first {} of {}.</p>", n, e.entries.size());
@@ -103,16 +108,17 @@ inline std::string html_text(const examination& e) {
                                                 : fmt::format("{} faults", wrong.size());
   std::string list;
   for (const fault& f : wrong) {
-    list += fmt::format("<li><b>{}</b>{}: {}</li>", name(f.kind), f.backward ? " in the backward" : "",
-                        detail::html(f.text));
+    list += fmt::format("<li><a href=\"#e{}\">{}</a>{}: {}</li>", f.entry, name(f.kind),
+                        f.backward ? " in the backward" : "", detail::html(f.text));
   }
   std::string body = "</header>\n";
   if (!wrong.empty()) body += "<section class=\"warn\"><h2>What is wrong</h2><ul>" + list + "</ul></section>\n";
   body += detail::section(
       "Every operator",
       "In the order of the step, with what each reads for the first time. The bars are shares of values at each power "
-      "of two; between the dashed lines FP16 holds them, left of the first one they become 0. A click on a head sorts.",
-      detail::examined_table(e));
+      "of two; between the dashed lines FP16 holds them, left of the first one they become 0. In a format: the values "
+      "that become 0 and those over its range. A click on a head sorts.",
+      detail::examined_table(e, wrong));
   return detail::page(title, body, 0, "CoMP doctor");
 }
 

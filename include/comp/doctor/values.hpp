@@ -11,6 +11,7 @@
 #include <comp/core/precision.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace comp {
@@ -88,29 +89,35 @@ class counted_block {
  public:
   void add(std::span<const float> values) {
     constexpr std::size_t lanes = 16;
-    std::array<std::int32_t, lanes> zeros{}, most{}, least{};  // signed: SSE2 compares no others
+    std::array<float, lanes> most{}, least{}, sums{};
     std::array<std::uint32_t, lanes> bits{};
-    std::array<float, lanes> sums{};
-    least.fill(none);
+    least.fill(std::numeric_limits<float>::infinity());
     const float* x = values.data();
     const std::size_t whole = values.size() / lanes * lanes;
     const auto take = [&](std::size_t lane, float value) {
       const auto pattern = std::bit_cast<std::uint32_t>(value);
-      const auto size = static_cast<std::int32_t>(pattern & 0x7fffffffU);
-      const std::int32_t zero = size == 0 ? -1 : 0;
-      const std::int32_t above_zero = size | (zero & none);
-      zeros[lane] -= zero;
-      most[lane] = most[lane] > size ? most[lane] : size;
-      least[lane] = least[lane] < above_zero ? least[lane] : above_zero;
+      const std::uint32_t size = pattern & magnitude;
+      const float x_size = std::bit_cast<float>(size);
+      const float above_zero = std::bit_cast<float>(size | (size == 0 ? infinite : 0U));
+      most[lane] = most[lane] < x_size ? x_size : most[lane];
+      least[lane] = above_zero < least[lane] ? above_zero : least[lane];
       bits[lane] += pattern;
-      sums[lane] += std::bit_cast<float>(size);
+      sums[lane] += x_size;
     };
     for (std::size_t i = 0; i < whole; i += lanes) {
       for (std::size_t lane = 0; lane < lanes; ++lane) take(lane, x[i + lane]);
     }
     for (std::size_t i = whole; i < values.size(); ++i) take(0, x[i]);
+    const std::uint32_t tiny = counted_in(0), not_finite = counted_in(255);
     count_exponents(values);
-    fold(values, zeros, most, least, bits, sums);
+    if (counted_in(0) != tiny) count_zeros(values);
+    seen_.values += values.size();
+    for (const auto b : bits) seen_.bits += b;
+    const float largest = *std::ranges::max_element(most);
+    if (counted_in(255) != not_finite || largest >= huge) return add_one_by_one(values);
+    if (largest > 0) take_range(*std::ranges::min_element(least), largest);
+    for (const auto sum : sums) seen_.sum += static_cast<double>(sum);
+    count_overflows(values, largest);
   }
   value_counts result() const {
     value_counts all = seen_;
@@ -121,9 +128,17 @@ class counted_block {
   }
 
  private:
-  static constexpr std::int32_t none = 0x7fffffff, infinite = 0x7f800000;
-  static constexpr std::int32_t huge = 0x7b000000;  // 2^119: a lane adds up 256 of them at most
+  static constexpr std::uint32_t magnitude = 0x7fffffffU, infinite = 0x7f800000U;
+  static constexpr float huge = 0x1p119F;  // a lane adds up 256 of them at most
 
+  std::uint32_t counted_in(std::size_t exponent) const {
+    return tables_[0][exponent] + tables_[1][exponent] + tables_[2][exponent] + tables_[3][exponent];
+  }
+  void count_zeros(std::span<const float> values) {
+    std::uint32_t zeros = 0;
+    for (const float x : values) zeros += (std::bit_cast<std::uint32_t>(x) & magnitude) == 0;
+    seen_.zeros += zeros;
+  }
   /// Four tables in turns: neighbours often have one exponent, and adding to the same place waits for itself.
   void count_exponents(std::span<const float> values) {
     const auto exponent = [&](std::size_t i) { return (std::bit_cast<std::uint32_t>(values[i]) >> 23) & 0xffU; };
@@ -134,43 +149,36 @@ class counted_block {
     for (; i < values.size(); ++i) ++tables_[0][exponent(i)];
   }
 
-  void fold(std::span<const float> values, const auto& zeros, const auto& most, const auto& least, const auto& bits,
-            const auto& sums) {
-    const std::int32_t largest = *std::ranges::max_element(most);
-    const std::int32_t smallest = *std::ranges::min_element(least);
-    seen_.values += values.size();
-    for (const auto z : zeros) seen_.zeros += static_cast<std::uint64_t>(z);
-    for (const auto b : bits) seen_.bits += b;
-    if (largest >= huge) return fold_one_by_one(values);
-    if (largest > 0) take_range(smallest, largest);
-    for (const auto s : sums) seen_.sum += static_cast<double>(s);
-    count_overflows(values, std::bit_cast<float>(largest));
-  }
-  void fold_one_by_one(std::span<const float> values) {
+  void add_one_by_one(std::span<const float> values) {
     for (const float x : values) {
-      const auto size = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(x) & 0x7fffffffU);
+      const std::uint32_t size = std::bit_cast<std::uint32_t>(x) & magnitude;
       seen_.nans += size > infinite;
       seen_.infinities += size == infinite;
       if (size >= infinite || size == 0) continue;
-      take_range(size, size);
-      seen_.sum += static_cast<double>(std::bit_cast<float>(size));
-      count_overflows({&x, 1}, std::bit_cast<float>(size));
+      const float x_size = std::bit_cast<float>(size);
+      take_range(x_size, x_size);
+      seen_.sum += static_cast<double>(x_size);
+      count_overflows({&x, 1}, x_size);
     }
   }
-  void take_range(std::int32_t least, std::int32_t most) {
-    const auto low = std::bit_cast<float>(least), high = std::bit_cast<float>(most);
-    seen_.smallest = seen_.largest > 0 ? std::min(seen_.smallest, low) : low;
-    seen_.largest = std::max(seen_.largest, high);
+  void take_range(float least, float most) {
+    seen_.smallest = seen_.largest > 0 ? std::min(seen_.smallest, least) : least;
+    seen_.largest = std::max(seen_.largest, most);
   }
   void count_overflows(std::span<const float> values, float largest) {
-    for (const precision p : all_precisions) {
-      const double from = overflows_from(p);
-      if (p == precision::fp32 || static_cast<double>(largest) < from) continue;
-      const auto limit = static_cast<float>(from);
-      std::uint64_t count = 0;
-      for (const float x : values)
-        count += std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) & 0x7fffffffU) >= limit;
-      seen_.overflows[static_cast<std::size_t>(p)] += count;
+    static constexpr auto limits = [] {
+      std::array<float, all_precisions.size()> of{};
+      for (const precision p : all_precisions) {
+        of[static_cast<std::size_t>(p)] =
+            p == precision::fp32 ? std::numeric_limits<float>::infinity() : static_cast<float>(overflows_from(p));
+      }
+      return of;
+    }();
+    for (std::size_t p = 0; p < limits.size(); ++p) {
+      if (largest < limits[p]) continue;
+      std::uint32_t count = 0;
+      for (const float x : values) count += std::abs(x) >= limits[p];
+      seen_.overflows[p] += count;
     }
   }
 

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Examines one training step, operator by operator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from comp import _comp
+from comp._comp import Difference, Examination, SettingsError
+from comp._data import own
+from comp._models import modules_of, named_parameters
+from comp._region import Region, depth, forget_beyond
+from comp._state import copied, put_buffers, random_state, set_random_state
+
+
+class Doctor:
+    """`comp.doctor`: what is wrong in one training step, and where it begins.
+
+        seen = comp.doctor(net, (x, y), loss=torch.nn.functional.cross_entropy)
+        print(seen)                         # faults in sentences, then each operator's values
+        seen.first_nan                      # "layers.3.softmax": its inputs are sound, its results are not
+        seen.worst(5)                       # operators with a fault, then those that lose most in low precision
+        seen.save("here.json")              # for comp.doctor.compare("here.json", "there.json")
+        seen.page("doctor.html")
+
+    or over a step of your own, written as for comp.search:
+
+        def step(plan, batch):
+            with plan:
+                loss = cross_entropy(net(batch[0]), batch[1])
+            loss.backward()
+
+        seen = comp.doctor(step, batch, model=net)
+    """
+
+    def __call__(
+        self,
+        examined: nn.Module | Mapping[str, nn.Module] | Callable[[Region, Any], Any],
+        batch: Any = None,
+        *,
+        model: nn.Module | Mapping[str, nn.Module] | None = None,
+        loss: Callable[..., torch.Tensor] | None = None,
+        low: str = "bf16",
+        share: float = 0.25,
+    ) -> Examination:
+        """Runs one step, forward and backward, in FP32 (its cost: docs/benchmarks.md).
+
+        `first_nan` is the first entry that is not finite though all that it reads is; `faults` has all, in sentences.
+
+        examined: a model; or a function of a plan and a batch, with `model=`, that runs a step.
+        batch: for a model: (inputs, target), of which inputs is a tensor, or a tuple or dict of arguments; without
+            `loss` all of it are arguments. loss: of the model's output and the target; without one the output itself,
+            its `.loss`, or, where it is no number, the mean of its squares.
+        low: the precision that each operator is run in once more, "bf16" or "fp16", on some of its rows. share: of the
+            operators' time that this may take; 0: not at all.
+
+        A model's gradients, buffers and the random generators are as before when it returns; after a step of your own
+        they are as that leaves them.
+        Raises: SettingsError; what the step raises, unchanged.
+        """
+        given = model if model is not None else examined
+        if not isinstance(given, (nn.Module, Mapping)):
+            raise SettingsError(
+                f"a {type(examined).__name__} without a model (operators are named after modules): give "
+                "comp.doctor(net, batch) or comp.doctor(step, batch, model=net)"
+            )
+        models = modules_of(given)
+        inner = _comp.Examining(named_parameters(models), low=low, share=share)
+        region = Region(inner.regions)
+        before = depth()
+        try:
+            if model is not None:
+                if not callable(examined):
+                    raise SettingsError(
+                        f"step is a {type(examined).__name__} (a function of a plan and a batch is wanted): give "
+                        "def step(plan, batch)"
+                    )
+                examined(region, own(batch))
+            else:
+                _run(models, region, own(batch), loss)
+        finally:
+            forget_beyond(before)
+        seen = inner.finish()
+        if not seen.entries:
+            raise SettingsError(
+                "the step never entered the plan (nothing was examined): write `with plan:` around the forward"
+            )
+        return seen
+
+    def load(self, path: str | os.PathLike[str]) -> Examination:
+        """An examination that was saved. Raises: FileError."""
+        return Examination.load(os.fspath(path))
+
+    def compare(
+        self,
+        a: Examination | str | os.PathLike[str],
+        b: Examination | str | os.PathLike[str],
+        tolerance: float = 1e-3,
+    ) -> Difference:
+        """Where two runs of a model part, of other processes, machines or versions: `.first` is the first operator (or
+        parameter, or input) whose values are further apart than `tolerance`, a share of their mean magnitude.
+        Give both runs the same weights, batch and seed. Raises: FileError."""
+        runs = [each if isinstance(each, Examination) else self.load(each) for each in (a, b)]
+        return Examination.compare(runs[0], runs[1], tolerance)
+
+
+doctor = Doctor()
+
+
+def _run(
+    models: Mapping[str, nn.Module], region: Region, batch: Any, loss: Callable[..., torch.Tensor] | None
+) -> None:
+    if len(models) != 1:
+        raise SettingsError(
+            f"{len(models)} models and a batch (which gets it is not known): give comp.doctor(step, batch, "
+            "model=models)"
+        )
+    module = next(iter(models.values()))
+    inputs, target = batch, None
+    if loss is not None:
+        if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+            raise SettingsError(f"batch is a {type(batch).__name__} (a loss needs a target): give (inputs, target)")
+        inputs, target = batch
+    parameters = list(module.parameters())
+    gradients = [p.grad for p in parameters]
+    buffers = {name: copied(buffer) for name, buffer in module.named_buffers()}
+    random = random_state()
+    with torch.random.fork_rng():
+        try:
+            for p in parameters:
+                p.grad = None
+            with region:
+                if isinstance(inputs, Mapping):
+                    output = module(**inputs)
+                else:
+                    output = module(*inputs) if isinstance(inputs, (tuple, list)) else module(inputs)
+                made = loss(output, target) if loss is not None else _loss_of(output)
+            if made.requires_grad:
+                made.backward()
+        finally:
+            for p, gradient in zip(parameters, gradients):
+                p.grad = gradient
+            with torch.no_grad():
+                put_buffers(module, buffers)
+            set_random_state(random)
+
+
+def _loss_of(output: Any) -> torch.Tensor:
+    found = getattr(output, "loss", output)
+    while isinstance(found, (tuple, list)) and found:
+        found = found[0]
+    if not isinstance(found, torch.Tensor):
+        raise SettingsError(f"the model returned a {type(output).__name__} (a loss is needed): give loss=")
+    return found if found.numel() == 1 else found.float().square().mean()

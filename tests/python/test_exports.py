@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans as torchao and Transformer Engine take them, and beside other systems' rules."""
+
+import importlib.util
+import json
+import os
+import tempfile
+import unittest
+
+import torch
+from torch import nn
+
+import comp
+from support import Classification
+
+
+def plan_file(*operators):
+    path = os.path.join(tempfile.mkdtemp(), 'plan.json')
+    with open(path, 'w') as file:
+        fields = ({'name': n, 'kind': f'aten::{k}', 'precision': p} for n, k, p in operators)
+        json.dump({'comp_plan': 1, 'operators': list(fields)}, file)
+    return path
+
+
+PLAN = (
+    ('net.embed.embedding', 'embedding', 'fp32'),
+    ('net.up.linear', 'linear', 'fp8_e4m3'),
+    ('net.up.gelu', 'gelu', 'bf16'),
+    ('net.down.linear', 'linear', 'fp8_e5m2'),
+    ('net.head.linear', 'linear', 'fp32'),
+    ('net.gate.linear', 'linear', 'bf16'),
+    ('net.gate.linear_2', 'linear', 'fp32'),
+)
+
+
+class Exports(unittest.TestCase):
+    def test_modules_have_their_precisions_and_what_is_left_is_said(self):
+        for export, recipe in (
+            (comp.to_torchao, {'recipe_name': 'tensorwise'}),
+            (comp.to_transformer_engine, {'fp8_format': 'HYBRID'}),
+        ):
+            said = export(plan_file(*PLAN), model='net')
+            self.assertEqual(said.swapped, ('up', 'down'))
+            self.assertEqual(said.modules, {'up': 'fp8_e4m3', 'down': 'fp8_e5m2', 'head': 'fp32', 'gate': 'bf16'})
+            self.assertEqual(said.recipe, recipe)
+            text = '\n'.join(said.left)
+            for part in ('"gate" is called in bf16 and in fp32', '1 operators in bf16', '"down" is in fp8_e5m2'):
+                self.assertIn(part, text)
+            self.assertIn('1 linear modules are in bf16 and not swapped', text)
+        self.assertEqual(comp.to_torchao(plan_file(PLAN[1]), model='net').left, ())
+        self.assertEqual(comp.to_torchao(plan_file(*PLAN), model='net', fp8=['bf16']).swapped, ('gate',))
+        self.assertEqual(comp.to_torchao(plan_file(*PLAN), model='other').modules, {})
+
+    def test_letters_alone_are_refused(self):
+        path = os.path.join(tempfile.mkdtemp(), 'plan.json')
+        with open(path, 'w') as file:
+            json.dump({'comp_plan': 1, 'plan': '01'}, file)
+        with self.assertRaisesRegex(comp.SettingsError, 'no operators'):
+            comp.to_torchao(path)
+
+    @unittest.skipUnless(importlib.util.find_spec('torchao'), 'torchao is not installed')
+    def test_torchao_swaps_the_modules_of_the_plan_and_no_others(self):
+        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+        from torchao.float8.float8_linear import Float8Linear
+
+        net = nn.ModuleDict({name: nn.Linear(16, 16) for name in ('up', 'down', 'head', 'gate')})
+        said = comp.to_torchao(plan_file(*PLAN), model='net')
+        config = Float8LinearConfig.from_recipe_name(said.recipe['recipe_name'])
+        convert_to_float8_training(net, module_filter_fn=said.module_filter_fn, config=config)
+        swapped = {name for name, module in net.named_modules() if isinstance(module, Float8Linear)}
+        self.assertEqual(swapped, {'up', 'down'})
+
+
+class OtherSystems(unittest.TestCase):
+    def test_a_found_plan_is_held_against_the_rules_of_each(self):
+        found = Classification().search()
+        names = [name for name, _ in found.rules()]
+        self.assertIn('tensorflow', names)
+        self.assertIn('paddle O1', names)
+        for name, letters in found.rules():
+            self.assertEqual(len(letters), len(found.operators))
+            differs = sum(a != b for a, b in zip(letters, found.plan))
+            lines = [line for line in comp.compare(found, name).splitlines() if line.startswith('  ')]
+            self.assertEqual(len(lines), differs, name)
+        with self.assertRaisesRegex(comp.SettingsError, '"tvm"'):
+            comp.compare(found, 'nobody')
+
+
+if __name__ == '__main__':
+    unittest.main()
