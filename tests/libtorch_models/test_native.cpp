@@ -8,6 +8,7 @@
 #include <examples/models/native/datasets.hpp>
 #include <examples/models/native/gan.hpp>
 #include <libtorch/jobs.hpp>
+#include <span>
 
 // clang-format off
 #include <doctest/doctest.h>  // last: LibTorch has a CHECK of its own, which ends the program
@@ -47,8 +48,8 @@ native_models::image_data some_images() {
   return {{1, 28, 28}, std::move(pixels), std::vector<std::int32_t>(32), {0.5F}, {0.5F}};
 }
 
-torch::Tensor as_tensor(const std::vector<std::int32_t>& from, at::IntArrayRef shape) {
-  return torch::tensor(torch::ArrayRef<std::int32_t>(from), torch::kLong).view(shape);
+torch::Tensor as_tensor(std::span<const std::int32_t> from, at::IntArrayRef shape) {
+  return torch::tensor(torch::ArrayRef<std::int32_t>(from.data(), from.size()), torch::kLong).view(shape);
 }
 
 /// Gives a module the weights that the native trainer calls the same, with `prefix` in the place of `of_theirs`.
