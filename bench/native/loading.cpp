@@ -24,6 +24,7 @@ namespace {
 
 using namespace comp::native;
 using native_models::image_data;
+using native_models::token_data;
 
 image_data noise_images(const shape& image, std::size_t count) {
   random_stream draws{1, 1};
