@@ -142,7 +142,8 @@ class batch_feed {
     const loader_position from = loader_.at();
     or_back_to(from, [&] {
       const host_batch& batch = loader_.next();
-      require_known(model_, batch);
+      token_batch tokens = tokens_of(model_, batch);
+      require_known(model_, batch, tokens);
       detail::batch_ahead<D> sent{.from = from, .size = batch.size, .judged = judged_of(batch)};
       const auto copy = [&](const auto& all, auto& to) {
         if (!all.empty()) to = device_.copy_ahead(std::span{all});
@@ -150,7 +151,7 @@ class batch_feed {
       copy(batch.values, sent.values);
       copy(batch.bytes, sent.bytes);
       if (model_.reads_segments()) {
-        sent.with_segments = tokens_of(model_, batch);
+        sent.with_segments = std::move(tokens);
       } else {
         copy(batch.tokens, sent.tokens);
       }
@@ -178,9 +179,7 @@ class batch_feed {
   /// The same for each batch of a size.
   typename D::indices positions(const shape& input) {
     if (positions_.shape() != input) {
-      std::vector<std::int32_t> all(static_cast<std::size_t>(elements(input)));
-      for (std::size_t i = 0; i < all.size(); ++i)
-        all[i] = static_cast<std::int32_t>(i % static_cast<std::size_t>(input[1]));
+      const auto all = positions_of(static_cast<std::size_t>(elements(input)), static_cast<std::size_t>(input[1]));
       positions_ = device_.upload(std::span<const std::int32_t>{all}, input);
     }
     return positions_;

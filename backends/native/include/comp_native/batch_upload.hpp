@@ -43,6 +43,13 @@ struct token_batch {
   std::vector<float> hidden = {};
 };
 
+/// The place of each of `count` tokens in its row.
+inline std::vector<std::int32_t> positions_of(std::size_t count, std::size_t length) {
+  std::vector<std::int32_t> positions(count);
+  for (std::size_t i = 0; i < count; ++i) positions[i] = static_cast<std::int32_t>(i % length);
+  return positions;
+}
+
 /// Segments that are negative are padding, which nothing follows. Throws: `error` where something does.
 inline token_batch tokens_of(const model& m, const host_batch& batch) {
   const auto length = static_cast<std::size_t>(m.input_shape.back());
@@ -52,7 +59,6 @@ inline token_batch tokens_of(const model& m, const host_batch& batch) {
     const auto row = std::span{batch.tokens}.subspan(r * length, length);
     if (r % each == 0) {
       made.tokens.insert(made.tokens.end(), row.begin(), row.end());
-      for (std::size_t t = 0; t < length; ++t) made.positions.push_back(static_cast<std::int32_t>(t));
       continue;
     }
     const auto end = std::ranges::find_if(row, [](auto segment) { return segment < 0; });
@@ -62,6 +68,7 @@ inline token_batch tokens_of(const model& m, const host_batch& batch) {
     made.segments.insert(made.segments.end(), row.begin(), end);
     made.segments.resize(made.lengths.size() * length);
   }
+  made.positions = positions_of(made.tokens.size(), length);
   for (const node& n : m.nodes) {
     if (!std::holds_alternative<op::masked_columns>(n.what)) continue;
     for (const std::int32_t seen : made.lengths) {
@@ -75,8 +82,9 @@ inline token_batch tokens_of(const model& m, const host_batch& batch) {
   return made;
 }
 
-/// Throws: `error` for a label, token or segment that the model does not know.
-inline void require_known(const model& m, const host_batch& batch) {
+/// `of`: the batch's tokens, of a model that reads them. Throws: `error` for a label, token or segment that the model
+/// does not know.
+inline void require_known(const model& m, const host_batch& batch, const token_batch& of) {
   const std::int64_t classes = m.reads_labels() ? m.shape_of(m.output()).back() : 0;
   const auto below = [&m](std::span<const std::int32_t> all, std::int64_t bound, const char* what) {
     const auto largest = all.empty() ? bound - 1 : std::int64_t{std::ranges::max(all)};
@@ -84,8 +92,7 @@ inline void require_known(const model& m, const host_batch& batch) {
                    what, largest, m.name, bound);
   };
   if (m.reads_labels()) below(batch.labels, classes, "label");
-  if (batch.tokens.empty()) return;
-  const token_batch of = tokens_of(m, batch);
+  if (of.tokens.empty()) return;
   require<error>(std::ranges::min(of.tokens) >= 0, "token {} in the data (tokens are not negative): check the reader",
                  std::ranges::min(of.tokens));
   for (const node& n : m.nodes) {
@@ -138,12 +145,13 @@ void upload_tokens(D& device, const model& m, const token_batch& of, device_batc
 /// of_bytes: what the layout of the data says.
 template <class D>
 device_batch<D> uploaded(D& device, const model& m, const host_batch& batch, std::span<const float> of_bytes = {}) {
-  require_known(m, batch);
+  const token_batch tokens = tokens_of(m, batch);
+  require_known(m, batch, tokens);
   device_batch<D> to{.size = batch.size, .judged = judged_of(batch)};
   shape input = m.input_shape, output = m.shape_of(m.output());
   input[0] = output[0] = batch.size;
   if (m.input == input_kind::tokens) {
-    upload_tokens(device, m, tokens_of(m, batch), to);
+    upload_tokens(device, m, tokens, to);
   } else if (batch.bytes.empty()) {
     to.values = device.upload(std::span<const float>{batch.values}, input, precision::fp32);
   } else if constexpr (ReadsBytes<D>) {
