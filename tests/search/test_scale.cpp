@@ -4,13 +4,13 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
-#include <chrono>
 #include <comp/policy/pytorch.hpp>
 #include <comp/search/candidate_space.hpp>
 #include <comp/search/segments.hpp>
 #include <comp/strategy/exhaustive.hpp>
 
 #include "../../bench/search/large_graph.hpp"
+#include "processor_time.hpp"
 
 namespace {
 
@@ -21,9 +21,9 @@ constexpr bool memory_is_ours = true;
 #endif
 
 double seconds_of(const auto& work) {
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = processor_seconds();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return processor_seconds() - begin;
 }
 
 }  // namespace
