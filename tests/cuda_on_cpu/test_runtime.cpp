@@ -318,6 +318,20 @@ TEST_CASE("batches are prefetched in order, each slot only when it is free again
   CHECK(pool.live_bytes() == 0);
 }
 
+TEST_CASE("a batch that is dropped before it was read is freed behind what reads it") {
+  const fresh device;
+  memory_pool pool{probe()};
+  const owned_stream compute;
+  prefetcher batches{pool};
+  batches.put(bytes_of({1, 1}));
+  doubled(batches.take(compute), 2, compute.get());  // given to the stream, which has not come to it yet
+  for (int i = 0; i < 3; ++i) {                      // the third waits for the second's copy, after the first's end
+    batches.put(bytes_of({2, 2}));
+    (void)batches.take(compute);
+  }
+  CHECK_NOTHROW(compute.synchronize());
+}
+
 TEST_CASE("a batch that cannot be taken is lost alone, and memory of other streams is not that of a capture") {
   const fresh device;
   memory_pool pool{probe()};
