@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax, its causal form and log-softmax over the last axis, and their gradients. FP32 inside, rounded once.
+// Softmax, its causal form and log-softmax over the last axis, and their gradients. FP32 inside, rounded once. The
+// causal form reads what it sees, and writes zeros beyond.
 #pragma once
 
 #include <comp_native/math/elementwise.hpp>
@@ -11,26 +12,30 @@ namespace comp::cuda {
 struct row_exponentials {
   float largest, total;  // total: the sum of exp(x - largest)
 };
+/// How many elements of row r count.
+__device__ __forceinline__ index seen_by(index r, index width, softmax_kind kind) {
+  return kind == softmax_kind::causal ? r % width + 1 : width;
+}
 /// How many of the N elements from `at` on are among the first `seen`.
 template <int N>
 __device__ __forceinline__ int seen_from(index at, index seen) {
   const index left = seen - at;
   return static_cast<int>(left < 0 ? 0 : left > N ? N : left);
 }
-/// The elements from the first `some` on count as -infinity.
+/// The elements from the first `some` on count as `hidden`.
 template <int N>
-__device__ __forceinline__ void hide_from(int some, float (&v)[N]) {
+__device__ __forceinline__ void hide_from(int some, float (&v)[N], float hidden = -infinity) {
   if (some == N) return;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    if (j >= some) v[j] = -infinity;
+    if (j >= some) v[j] = hidden;
   }
 }
 /// Of the first `seen` elements of a row, for every thread of `lanes`. A row that is held becomes exp(x - largest), or
 /// x - largest where `offsets` are asked for; one in memory is read once, with a running maximum.
-template <int N, int Held, class T, class Lanes>
-__device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lanes>& row, index seen, bool offsets,
-                                                         const Lanes& lanes) {
+template <int N, int Held, class T, class Lanes, bool Partly>
+__device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lanes, Partly>& row, index seen,
+                                                         bool offsets, const Lanes& lanes) {
   using native::math::exp_of;
   float largest = -infinity, total = 0;
   if constexpr (Held > 0) {
@@ -76,8 +81,8 @@ struct softmax_rows {
   softmax_kind kind;
   template <int N, int Held, class Lanes>
   __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
-    const index seen = kind == softmax_kind::causal ? r % width + 1 : width;
-    row_of<N, Held, T, Lanes> values{x + r * width, width, lanes};
+    const index seen = seen_by(r, width, kind);
+    row_of<N, Held, T, Lanes, true> values{x + r * width, width, seen, lanes};
     const bool log = kind == softmax_kind::log;
     const row_exponentials e = exponentials(values, seen, log, lanes);
     const float factor = 1.0F / e.total, log_total = log ? logf(e.total) : 0.0F;
@@ -98,28 +103,39 @@ struct softmax_rows {
   }
 };
 
+/// A pack of gradients; what is not seen of it, and of the results v, is zero.
+template <int N, class T>
+__device__ __forceinline__ void load_seen(pointer<const T> from, index at, index seen, float (&g)[N], float (&v)[N]) {
+  load_all<N, T>(from + at, g);
+  const int some = seen_from<N>(at, seen);
+  hide_from(some, g, 0);
+  hide_from(some, v, 0);
+}
 template <class T>
 struct softmax_gradient_rows {
   pointer<const T> dy, y;
   pointer<T> dx;
   index width;
-  bool log;
+  softmax_kind kind;
   template <int N, int Held, class Lanes>
   __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
-    row_of<N, Held, T, Lanes> results{y + r * width, width, lanes};
+    const index seen = seen_by(r, width, kind);
+    const bool log = kind == softmax_kind::log;
+    row_of<N, Held, T, Lanes, true> results{y + r * width, width, seen, lanes};
     const pointer<const T> from = dy + r * width;
     const pointer<T> to = dx + r * width;
     float part = 0;
     results.each([&](index at, float(&v)[N]) {
+      if (at >= seen) return;
       float g[N];
-      load_all<N, T>(from + at, g);
+      load_seen<N, T>(from, at, seen, g, v);
 #pragma unroll
       for (int j = 0; j < N; ++j) part += log ? g[j] : g[j] * v[j];
     });
     const float whole = lanes.sum(part);
     results.each([&](index at, float(&v)[N]) {
-      float g[N];
-      load_all<N, T>(from + at, g);
+      float g[N] = {};
+      if (at < seen) load_seen<N, T>(from, at, seen, g, v);
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         g[j] = log ? native::math::log_softmax_gradient(g[j], v[j], whole)
@@ -138,10 +154,10 @@ void softmax(stream on, const T* x, T* y, index rows, index width, softmax_kind 
   for_rows<N>(on, rows, width, fits<N>(x) && fits<N>(y), detail::softmax_rows<T>{x, y, width, kind});
 }
 template <class T>
-void softmax_backward(stream on, const T* dy, const T* y, T* dx, index rows, index width, bool log) {
+void softmax_backward(stream on, const T* dy, const T* y, T* dx, index rows, index width, softmax_kind kind) {
   constexpr int N = wide<T>;
   const bool packed = fits<N>(dy) && fits<N>(y) && fits<N>(dx);
-  for_rows<N>(on, rows, width, packed, detail::softmax_gradient_rows<T>{dy, y, dx, width, log});
+  for_rows<N>(on, rows, width, packed, detail::softmax_gradient_rows<T>{dy, y, dx, width, kind});
 }
 
 }  // namespace comp::cuda

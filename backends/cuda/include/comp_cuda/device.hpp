@@ -182,7 +182,9 @@ class device {
     return cuda::bmm(c(), a, b, transpose_a, transpose_b, alpha);
   }
   tensor softmax(const tensor& x, bool causal = false) { return cuda::softmax(c(), x, causal); }
-  tensor softmax_backward(const tensor& dy, const tensor& y) { return cuda::softmax_backward(c(), dy, y); }
+  tensor softmax_backward(const tensor& dy, const tensor& y, bool causal = false) {
+    return cuda::softmax_backward(c(), dy, y, causal);
+  }
   tensor log_softmax(const tensor& x) { return cuda::log_softmax(c(), x); }
   tensor log_softmax_backward(const tensor& dy, const tensor& y) { return cuda::log_softmax_backward(c(), dy, y); }
   saved_tensor cross_entropy(const tensor& logits, const indices& target, double* loss) {

@@ -81,12 +81,13 @@ void swap_middle(stream, const T* from, T* to, index batch, index i, index j, in
 // softmax.cuh, layer_norm.cuh, edge_softmax.cuh
 
 enum class softmax_kind : std::uint8_t { full, causal, log };
-/// y = softmax of x (rows, width). causal: x is (..., width, width), what is right of the diagonal counts as -infinity.
+/// y = softmax of x (rows, width). causal: x is (..., width, width), what is right of the diagonal counts as -infinity
+/// and is not read.
 template <class T>
 void softmax(stream, const T* x, T* y, index rows, index width, softmax_kind);
-/// dx from dy and what softmax gave (log: what log-softmax gave). dx may be dy.
+/// dx from dy and what that softmax gave; causal: zeros right of the diagonal. dx may be dy.
 template <class T>
-void softmax_backward(stream, const T* dy, const T* y, T* dx, index rows, index width, bool log);
+void softmax_backward(stream, const T* dy, const T* y, T* dx, index rows, index width, softmax_kind);
 /// x and y are (rows, width), gamma and beta (width). mean and inverse_deviation (rows): what the backward needs.
 template <class T>
 void layer_norm(stream, const T* x, const float* gamma, const float* beta, T* y, float* mean, float* inverse_deviation,

@@ -11,19 +11,21 @@
 
 namespace comp::cuda {
 
-/// A row that is read once and kept (Held packs for each thread), or read at each pass (Held = 0).
-template <int N, int Held, class T, class Lanes>
+/// A row that is read once and kept (Held packs for each thread), or read at each pass (Held = 0). Partly: packs that
+/// begin at `seen` or behind it are not read, and are zeros.
+template <int N, int Held, class T, class Lanes, bool Partly = false>
 class row_of {
  public:
-  __device__ row_of(pointer<const T> from, index width, const Lanes& lanes)
-      : from_{from}, width_{width}, first_{lanes.rank() * N} {
+  __device__ row_of(pointer<const T> from, index width, index seen, const Lanes& lanes)
+      : from_{from}, width_{width}, seen_{seen}, first_{lanes.rank() * N} {
     if constexpr (Held > 0) {
 #pragma unroll
       for (int p = 0; p < Held; ++p) {
-        if (first_ + p * step < width_) load_all<N, T>(from_ + (first_ + p * step), held_[p]);
+        if (first_ + p * step < width_) read(first_ + p * step, held_[p]);
       }
     }
   }
+  __device__ row_of(pointer<const T> from, index width, const Lanes& lanes) : row_of{from, width, width, lanes} {}
   /// f(position, values): what f writes to the values is seen by the next pass where Held > 0.
   template <class F>
   __device__ void each(F f) {
@@ -35,7 +37,7 @@ class row_of {
     } else {
       for (index at = first_; at < width_; at += step) {
         float values[N];
-        load_all<N, T>(from_ + at, values);
+        read(at, values);
         f(at, values);
       }
     }
@@ -43,8 +45,13 @@ class row_of {
 
  private:
   static constexpr index step = Lanes::count * N;
+  __device__ void read(index at, float (&to)[N]) const {
+    if (!Partly || at < seen_) return load_all<N, T>(from_ + at, to);
+#pragma unroll
+    for (int j = 0; j < N; ++j) to[j] = 0;
+  }
   pointer<const T> from_;
-  index width_, first_;
+  index width_, seen_, first_;
   float held_[Held > 0 ? Held : 1][N];
 };
 

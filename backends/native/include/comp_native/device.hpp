@@ -144,11 +144,12 @@ struct parameter_slots {
 ///   T split_heads(x (B,T,C), int64 heads) -> (B,H,T,C/H); T merge_heads(x (B,H,T,D)) -> (B,T,H*D)   views where
 ///   possible T bmm(a (...,M,K), b (...,K,N), bool transpose_a, bool transpose_b, double alpha)  transposes mean the
 ///   last two axes T softmax(x, bool causal) over the last axis; causal: x (...,T,T), column > row counts as -inf; T
-///   softmax_backward(dy, y) T log_softmax(x); T log_softmax_backward(dy, y) with_saved cross_entropy(logits (N,V),
-///   const I& target (N), double* loss)     *loss: mean over targets >= 0, in FP32 T cross_entropy_backward(saved,
-///   target, double scale)                         scale: d(objective)/d(loss), in logits' precision void nll_loss(logp
-///   (N,V), target, double* loss); T nll_loss_backward(logp, target, scale) void mse_loss(x, target, double* loss); T
-///   mse_loss_backward(x, target, scale) int64 count_correct(logits (N,V), target) argmax equal to the target
+///   softmax_backward(dy, y, bool causal = false) (causal: nothing there is read) T log_softmax(x); T
+///   log_softmax_backward(dy, y) with_saved cross_entropy(logits (N,V), const I& target (N), double* loss)     *loss:
+///   mean over targets >= 0, in FP32 T cross_entropy_backward(saved, target, double scale) scale: d(objective)/d(loss),
+///   in logits' precision void nll_loss(logp (N,V), target, double* loss); T nll_loss_backward(logp, target, scale)
+///   void mse_loss(x, target, double* loss); T mse_loss_backward(x, target, scale) int64 count_correct(logits (N,V),
+///   target) argmax equal to the target
 template <class D>
 concept Device = requires(D& d, const typename D::tensor& t, typename D::parameter& p) {
   typename D::indices;

@@ -24,7 +24,7 @@ struct softmax {
   }
   void cost(const cost_call& c) const { c.per_element(5); }
   auto forward(const auto& c) const { return c.keep(c.device.softmax(c.x[0], causal)); }
-  auto backward(const auto& c) const { return c.gradients(c.device.softmax_backward(c.dy, c.kept(0))); }
+  auto backward(const auto& c) const { return c.gradients(c.device.softmax_backward(c.dy, c.kept(0), causal)); }
 };
 
 struct log_softmax {
