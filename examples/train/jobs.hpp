@@ -70,7 +70,8 @@ inline job text_job(const options& chosen) {
                                          .context = chosen.context,
                                          .layers = chosen.layers,
                                          .width = chosen.width,
-                                         .heads = chosen.heads};
+                                         .heads = chosen.heads,
+                                         .one_attention = chosen.attention == "one"};
   std::string description =
       fmt::format("transformer of {} layers, width {}, on {} characters of {} ({} letters)", chosen.layers,
                   chosen.width, tokens.size(), chosen.data.filename().string(), letters.size());

@@ -56,6 +56,7 @@ struct options {
   std::string command = {};                               // the line that chose all this
   std::string captured = "measured";                      // in the cuda backend: steps as CUDA graphs
   int layers = 2, width = 256, heads = 4, context = 128;  // of the transformer
+  std::string attention = "parts";
 };
 
 /// Of the native trainer: the backends host and cuda.
@@ -197,6 +198,10 @@ inline void describe(CLI::App& app, options& chosen) {
       ->capture_default_str();
   job->add_option("--heads", chosen.heads, "Attention heads of the transformer")
       ->transform(whole(1, 128))
+      ->capture_default_str();
+  job->add_option("--attention", chosen.attention,
+                  "Of the transformer: parts, or one operator, which cuda may run in one")
+      ->check(CLI::IsMember({"parts", "one"}))
       ->capture_default_str();
   job->add_option("--context", chosen.context, "Characters that the transformer sees")
       ->transform(whole(2, 8192))

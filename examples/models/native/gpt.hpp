@@ -21,6 +21,8 @@ struct gpt_options {
   std::int64_t width = 128;
   std::int64_t heads = 4;
   double dropout = 0;
+  bool one_attention =
+      false;  // an operator of one precision, which cuda may compute in one; else scores, softmax, context
 };
 
 namespace detail {
@@ -39,10 +41,15 @@ inline value gpt_block(model_builder& net, value x, const std::string& block, co
   const value query = normal.linear(block + ".attention.query", o.width);
   const value key = normal.linear(block + ".attention.key", o.width);
   const value values = normal.linear(block + ".attention.value", o.width);
-  const value weights =
-      query.attention_scores(block + ".attention.scores", key, o.heads).softmax(block + ".attention.softmax", true);
-  const value context = optional_dropout(weights, block + ".attention.dropout", o.dropout)
-                            .attention_context(block + ".attention.context", values, o.heads);
+  const auto in_parts = [&] {
+    const value weights =
+        query.attention_scores(block + ".attention.scores", key, o.heads).softmax(block + ".attention.softmax", true);
+    return optional_dropout(weights, block + ".attention.dropout", o.dropout)
+        .attention_context(block + ".attention.context", values, o.heads);
+  };
+  const attention_options of_heads{.heads = o.heads, .causal = true, .dropout = o.dropout};
+  const value context =
+      o.one_attention ? query.attention(block + ".attention.heads", key, values, of_heads) : in_parts();
   const value attended = ends_branch(context, block + ".attention.projection");
   x = x.add(block + ".attention.residual",
             optional_dropout(attended, block + ".attention.projection_dropout", o.dropout));

@@ -65,6 +65,8 @@ inline constexpr int most_steps = 8;
 /// Throws: error for more than 8 steps.
 template <class T>
 void run_chain(stream, const T* from, T* to, index n, std::span<const chain_step<T>>);
+/// to[0], to[1]: a seed that is the mask's own, and 0, for dropouts that are not made here. draws as in chain_step.
+void attention_seed(stream, const native::math::dropout_mask&, const std::uint64_t* draws, std::uint64_t* to);
 /// y = x + bias: x and y are (rows, width), bias is (width) in FP32. x and y may be the same.
 template <class T>
 void add_bias(stream, const T* x, const float* bias, T* y, index rows, index width);

@@ -4,11 +4,12 @@
 // Every operator computes in the precision of its first tensor argument, accumulates in FP32 or better, and returns
 // that precision; parameters are FP32 masters of which the Device keeps low-precision copies, refreshed after an
 // update. What a Device may offer beside it, so that a step needs no wait in its middle or one call: deferral.hpp,
-// passes.hpp. Models of this concept: comp::host::device (oneDNN), comp::cuda::device and the FP64 reference of the
-// tests.
+// passes.hpp, op/attention.hpp. Models of this concept: comp::host::device (oneDNN), comp::cuda::device and the FP64
+// reference of the tests.
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <comp/core/precision.hpp>
 #include <concepts>
 #include <cstddef>
@@ -72,7 +73,18 @@ constexpr activation_traits traits(activation kind) {
 /// key = seed, counter = (element / 4, draw); an element is kept where its word >= p * 2^32).
 struct dropout_key {
   std::uint64_t seed = 0;
-  std::uint64_t draw = 0;  // counts the dropouts of a training run
+  std::uint64_t draw = 0;   // counts the dropouts of a training run
+  bool everywhere = false;  // true: also of what a Device computes in one, whose masks are its own otherwise
+};
+
+struct attention_options {
+  std::int64_t heads = 1;
+  bool causal = false;
+  double dropout = 0;  // of the softmax
+  /// channels: of all heads.
+  double scale(std::int64_t channels) const {
+    return 1 / std::sqrt(static_cast<double>(channels) / static_cast<double>(heads));
+  }
 };
 
 struct sgd_options {

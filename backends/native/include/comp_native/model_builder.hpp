@@ -63,6 +63,10 @@ class value {
   value attention_context(std::string name, value values, std::int64_t heads) const {
     return then(std::move(name), op::bmm{.heads_b = heads, .merge = true}, {values});
   }
+  /// Of queries (B,Tq,C), this, over keys and values (B,Tk,C), in one operator -> (B,Tq,C).
+  value attention(std::string name, value keys, value values, const attention_options& o) const {
+    return then(std::move(name), op::attention{o}, {keys, values});
+  }
   value softmax(std::string name, bool causal = false) const { return then(std::move(name), op::softmax{causal}); }
   value log_softmax(std::string name) const { return then(std::move(name), op::log_softmax{}); }
   value cross_entropy_loss(std::string name) const { return then(std::move(name), op::cross_entropy_loss{}); }

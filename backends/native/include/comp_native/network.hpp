@@ -154,9 +154,7 @@ class network {
     }
     memory<D> left;
     if (!x.empty()) left.input_shape = x[0].shape();
-    if (const auto* drop = std::get_if<op::dropout>(&n.what); drop && drop->p > 0 && training) {
-      left.key = {dropout_seed_, draws_++};
-    }
+    if (training && dropout_of(n.what) > 0) left.key = {dropout_seed_, draws_++};
     const forward_call<D> call{{device_, batch, operands_[i], flow_.of[i], left}, x, training, loss};
     tensor y = timed(times_[i].forward, [&] { return native::forward(n.what, call); });
     for (const last_read& dead : flow_.dead[i]) release(dead);
@@ -175,8 +173,8 @@ class network {
     const bool wanted = needs_gradient_[i + 1] && (is_loss(n.what) || !incoming.empty());
     if (wanted) {
       const tensor dy = incoming.empty() ? tensor{} : combined(std::exchange(incoming, {}), flow_.of[i]);
-      const std::array<bool, 2> need{needs_gradient_[slot(n.inputs[0])],
-                                     n.inputs.size() > 1 && needs_gradient_[slot(n.inputs[1])]};
+      std::array<bool, 3> need{};
+      for (std::size_t k = 0; k < n.inputs.size(); ++k) need[k] = needs_gradient_[slot(n.inputs[k])];
       const backward_call<D> call{{device_, batch, operands_[i], flow_.of[i], memories_[i]}, dy, need, scale};
       auto dx = timed(times_[i].backward, [&] { return native::backward(n.what, call); });
       for (std::size_t k = 0; k < n.inputs.size(); ++k) {

@@ -2,6 +2,7 @@
 // The operators that a network is made of. What each does stands in its file of op/; here is only which there are.
 #pragma once
 
+#include <comp_native/op/attention.hpp>
 #include <comp_native/op/bmm.hpp>
 #include <comp_native/op/conv2d.hpp>
 #include <comp_native/op/elementwise.hpp>
@@ -19,7 +20,7 @@ namespace comp::native {
 using operation =
     std::variant<op::linear, op::conv2d, op::batch_norm, op::layer_norm, op::activate, op::dropout, op::max_pool2d,
                  op::avg_pool2d, op::adaptive_avg_pool2d, op::flatten, op::add, op::mul, op::embedding, op::bmm,
-                 op::softmax, op::log_softmax, op::cross_entropy_loss, op::nll_loss, op::mse_loss>;
+                 op::softmax, op::log_softmax, op::attention, op::cross_entropy_loss, op::nll_loss, op::mse_loss>;
 
 /// A model whose operators do not fit together.
 struct model_error : error {
@@ -36,6 +37,12 @@ constexpr bool is_loss(const operation& what) {
         return requires { O::is_loss; };
       },
       what);
+}
+/// With what probability it drops elements in training.
+constexpr double dropout_of(const operation& what) {
+  if (const auto* o = std::get_if<op::dropout>(&what)) return o->p;
+  if (const auto* o = std::get_if<op::attention>(&what)) return o->options.dropout;
+  return 0;
 }
 /// A view moves no data: it has its producer's precision, and none of its own.
 constexpr bool is_view(const operation& what) {
