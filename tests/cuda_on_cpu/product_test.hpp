@@ -28,7 +28,9 @@ struct fresh {
   ~fresh() {}
 };
 /// Tensor cores cut the terms of a few products, with fewer bits for FP8, before they are added in FP32.
-constexpr double one_term(precision p, bool = false) { return is_fp8(p) ? 0x1p-13 : p == precision::fp32 ? 0x1p-24 : 0x1p-22; }
+constexpr double one_term(precision p, bool = false) {
+  return is_fp8(p) ? 0x1p-13 : p == precision::fp32 ? 0x1p-24 : 0x1p-22;
+}
 /// Some cut what TF32 does not keep, some round it.
 constexpr double one_operand(precision p) { return p == precision::tf32 ? 0x1p-10 : 0; }
 #endif

@@ -46,9 +46,12 @@ class row_of {
  private:
   static constexpr index step = Lanes::count * N;
   __device__ void read(index at, float (&to)[N]) const {
-    if (!Partly || at < seen_) return load_all<N, T>(from_ + at, to);
+    if constexpr (Partly) {
 #pragma unroll
-    for (int j = 0; j < N; ++j) to[j] = 0;
+      for (int j = 0; j < N; ++j) to[j] = 0;
+      if (at >= seen_) return;
+    }
+    load_all<N, T>(from_ + at, to);
   }
   pointer<const T> from_;
   index width_, seen_, first_;
