@@ -5,9 +5,11 @@
 // dropout with a fixed order of sums on 10.x, and what would take more workspace than there is.
 #include "attention_on_cpu.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <comp_cuda/attention.hpp>
 #include <comp_native/math/formats.hpp>
+#include <cstdlib>
 #include <vector>
 
 namespace comp::cuda {
@@ -103,10 +105,10 @@ class attention_on_cpu {
   /// How many keys query i of example b sees. Each row of queries has to count: what does not, a library leaves as it
   /// is.
   index seen(index b, index i) const {
-    if (!of_.padded) return of_.causal ? i + 1 : of_.keys;
     const auto count = static_cast<std::size_t>(of_.batch);
     if (simt::library_reads<std::int32_t>(at_.queries_seen, count)[b] != of_.queries) std::abort();
-    return simt::library_reads<std::int32_t>(at_.keys_seen, count)[b];
+    const index keys = simt::library_reads<std::int32_t>(at_.keys_seen, count)[b];
+    return of_.causal ? std::min(i + 1, keys) : keys;
   }
   numbers scores(const numbers& q, const numbers& k, index b, index i) const {
     const index seen = this->seen(b, i);

@@ -48,11 +48,8 @@ void expect(const gpu& on, const attention_case& of, bool backward, const std::s
   failures += !good;
   fmt::print("{} {} {}: ({},{},{},{}) to {} {}{}{}: {}\n", good ? "ok" : "FAILED", on.name,
              backward ? "backward" : "forward", of.batch, of.heads, of.queries, of.width, of.keys,
-             of.fp16 ? "fp16" : "bf16",
-             of.causal   ? ", causal"
-             : of.padded ? ", padded"
-                         : "",
-             of.dropout > 0 ? ", dropout" : "", why.empty() ? "a plan" : why.substr(0, 160));
+             of.fp16 ? "fp16" : "bf16", of.causal ? ", causal" : "", of.dropout > 0 ? ", dropout" : "",
+             why.empty() ? "a plan" : why.substr(0, 160));
 }
 
 }  // namespace
@@ -74,9 +71,8 @@ int main(int count, char** arguments) {
   if (cudnnGetVersion() < 91100 || !properties(ampere)) return fmt::print("cuDNN plans for no device here\n"), 77;
   if (!dlopen("libcuda.so.1", RTLD_NOW) && (count < 2 || !dlopen(arguments[1], RTLD_NOW | RTLD_GLOBAL)))
     return fmt::print("no libcuda, and no stub of it\n"), 77;
-  const attention_case gpt{16, 4, 64, 64, 32, false, true, false, 0.177, 0},
-      odd{2, 3, 50, 77, 64, true, false, false, 0.125, 0}, large{2, 16, 4096, 4096, 64, false, true, false, 0.125, 0},
-      bert{16, 12, 384, 384, 64, false, false, true, 0.125, 0};
+  const attention_case gpt{16, 4, 64, 64, 32, false, true, 0.177, 0}, odd{2, 3, 50, 77, 64, true, false, 0.125, 0},
+      large{2, 16, 4096, 4096, 64, false, true, 0.125, 0}, bert{16, 12, 384, 384, 64, false, false, 0.125, 0};
   for (const attention_case& one : {gpt, odd, large, bert}) {
     for (const double dropout : {0.0, 0.1}) {
       attention_case of = one;

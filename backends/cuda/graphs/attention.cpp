@@ -39,15 +39,14 @@ class planned_graph final : public attention_graph {
                                                 {graphs::of_k, place(at.k)},
                                                 {graphs::of_v, place(at.v)},
                                                 {graphs::of_y, at.y},
-                                                {graphs::of_log_sums, at.log_sums}};
+                                                {graphs::of_log_sums, at.log_sums},
+                                                {graphs::of_queries_seen, place(at.queries_seen)},
+                                                {graphs::of_keys_seen, place(at.keys_seen)}};
     if (at.dy) {
       all.insert(
           {{graphs::of_dy, place(at.dy)}, {graphs::of_dq, at.dq}, {graphs::of_dk, at.dk}, {graphs::of_dv, at.dv}});
     }
     if (of_.dropout > 0) all.insert({{graphs::of_seed, place(at.seed)}, {graphs::of_offset, place(at.seed + 1)}});
-    if (of_.padded) {
-      all.insert({{graphs::of_queries_seen, place(at.queries_seen)}, {graphs::of_keys_seen, place(at.keys_seen)}});
-    }
     auto given = graph_->execute(handle, all, workspace);
     return given.is_bad() ? first_line(given.get_message()) : std::string{};
   }

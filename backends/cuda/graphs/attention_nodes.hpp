@@ -58,11 +58,11 @@ inline std::shared_ptr<fe::graph::Graph> described(const attention_case& a, bool
     const auto numbers = [&](uid n, std::int64_t count, fe::DataType_t type) {
       return g->tensor(attributes{}.set_uid(n).set_dim({count, 1, 1, 1}).set_stride({1, 1, 1, 1}).set_data_type(type));
     };
-    if (a.padded) {
-      options.set_padding_mask(true)
-          .set_seq_len_q(numbers(of_queries_seen, a.batch, fe::DataType_t::INT32))
-          .set_seq_len_kv(numbers(of_keys_seen, a.batch, fe::DataType_t::INT32));
-    }
+    // Told how many count, even where all do: without that backwards of cuDNN 9.25 and 9.26 gave NaN on 9.0
+    // (NVIDIA/cudnn-frontend issue 1072), and up to 9.15 the front end writes such counts itself, at each call.
+    options.set_padding_mask(true)
+        .set_seq_len_q(numbers(of_queries_seen, a.batch, fe::DataType_t::INT32))
+        .set_seq_len_kv(numbers(of_keys_seen, a.batch, fe::DataType_t::INT32));
     if (a.dropout > 0) {
       const auto seed = numbers(of_seed, 1, fe::DataType_t::INT64),
                  offset = numbers(of_offset, 1, fe::DataType_t::INT64);

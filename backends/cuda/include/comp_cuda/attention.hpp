@@ -33,19 +33,19 @@ using saved_tensor = native::with_saved<tensor>;
 struct attention_case {
   std::int64_t batch, heads, queries, keys, width;
   bool fp16;  // else BF16
-  bool causal, padded;
+  bool causal;
   double scale, dropout;
   auto operator<=>(const attention_case&) const = default;
 };
-/// Where its tensors lie. The gradients and what they are made from are for the backward alone; what a case has
-/// no use for is null. seed: two numbers, cuDNN's seed and offset.
+/// Where its tensors lie. The gradients and what they are made from are for the backward alone; seed is null without
+/// dropout: two numbers, cuDNN's seed and offset.
 struct attention_places {
   const void *q, *k, *v;
-  void *y, *log_sums;  // (batch,queries,heads*width); (batch,heads,queries) in FP32
+  void *y, *log_sums;                            // (batch,queries,heads*width); (batch,heads,queries) in FP32
+  const std::int32_t *queries_seen, *keys_seen;  // (batch): how many of each example count
   const void* dy = nullptr;
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
   const std::uint64_t* seed = nullptr;
-  const std::int32_t *queries_seen = nullptr, *keys_seen = nullptr;  // (batch): how many count, with padding
 };
 class attention_graph {
  public:
@@ -56,8 +56,8 @@ class attention_graph {
 };
 struct attention_graphs {
   std::unique_ptr<attention_graph> forward = {}, backward = {};
-  std::string why_not = {};   // in cuDNN's words; empty where both are there
-  indices queries_seen = {};  // all, in each example, for a case with padding
+  std::string why_not = {};                   // in cuDNN's words; empty where both are there
+  indices queries_seen = {}, keys_seen = {};  // all, in each example
 };
 /// most: [bytes] that a workspace may have.
 attention_graphs make_attention_graphs(cudnnHandle_t, const attention_case&, std::int64_t most);
@@ -75,10 +75,12 @@ class fused_attention {
       const std::int64_t keys = (of.keys + 127) / 128 * 128, queries = (of.queries + 127) / 128 * 128;
       const std::int64_t probabilities = 2 * of.batch * of.heads * queries * keys;
       attention_graphs made = make_attention_graphs(c.part<dnn>().handle(), of, c.workspace_limit() + probabilities);
-      if (of.padded) {
-        const std::vector<std::int32_t> all(static_cast<std::size_t>(of.batch), static_cast<std::int32_t>(of.queries));
-        made.queries_seen = upload(c, all, {of.batch});
-      }
+      const auto all = [&](std::int64_t tokens) {
+        const std::vector<std::int32_t> each(static_cast<std::size_t>(of.batch), static_cast<std::int32_t>(tokens));
+        return upload(c, each, {of.batch});
+      };
+      made.queries_seen = all(of.queries);
+      made.keys_seen = all(of.keys);
       found = known_.emplace(of, std::move(made)).first;
     }
     return found->second.why_not.empty() ? found->second.forward.get() : nullptr;
@@ -89,7 +91,7 @@ class fused_attention {
     return found == known_.end() ? nullptr : found->second.backward.get();
   }
   void refuse(const attention_case& of, std::string why) { known_[of].why_not = std::move(why); }
-  const std::int32_t* queries_seen(const attention_case& of) const { return known_.at(of).queries_seen.data(); }
+  const attention_graphs& known(const attention_case& of) const { return known_.at(of); }
   /// A sentence for each case that goes operator by operator.
   std::vector<std::string> why() const {
     std::vector<std::string> all;
@@ -97,10 +99,7 @@ class fused_attention {
       if (made.why_not.empty()) continue;
       all.push_back(fmt::format("attention of ({},{},{},{}) to {} keys in {}{}{} runs operator by operator ({})",
                                 of.batch, of.heads, of.queries, of.width, of.keys, of.fp16 ? "fp16" : "bf16",
-                                of.causal   ? ", causal"
-                                : of.padded ? ", padded"
-                                            : "",
-                                of.dropout > 0 ? ", with dropout" : "", made.why_not));
+                                of.causal ? ", causal" : "", of.dropout > 0 ? ", with dropout" : "", made.why_not));
     }
     return all;
   }
@@ -130,7 +129,6 @@ inline attention_case case_of(const tensor& q, const tensor& k, const native::at
           channels / o.heads,
           storage_of(q.precision()) == storage::fp16,
           o.mask == native::op::softmax_mask::causal,
-          o.mask == native::op::softmax_mask::padding,
           o.scale(channels),
           o.dropout};
 }
@@ -147,7 +145,7 @@ inline std::optional<saved_tensor> attention(context& c, const tensor& q, const 
   if (padded) {
     native::require_lengths({k.shape()[0], q.shape()[1], k.shape()[1]}, lengths.size(), lengths.range().least,
                             lengths.range().most);
-    if (lengths.range().least == 0) return {};  // what cuDNN makes of no keys at all is nowhere written
+    if (lengths.range().least == 0) return {};  // before 9.25 cuDNN gives NaN (NVIDIA/cudnn-frontend issue 943)
   }
   const precision p = q.precision();
   const bool low = p == precision::bf16 || p == precision::fp16;
@@ -163,9 +161,9 @@ inline std::optional<saved_tensor> attention(context& c, const tensor& q, const 
                             .v = values.materialize(),
                             .y = y.materialize(),
                             .log_sums = log_sums.materialize(),
-                            .seed = all.seed(c, of, key),
-                            .queries_seen = padded ? all.queries_seen(of) : nullptr,
-                            .keys_seen = padded ? lengths.data() : nullptr};
+                            .queries_seen = all.known(of).queries_seen.data(),
+                            .keys_seen = (padded ? lengths : all.known(of).keys_seen).data(),
+                            .seed = all.seed(c, of, key)};
   std::string why = graph->run(c.part<dnn>().handle(), at, c.scratch(graph->workspace_bytes()));
   if (!why.empty()) return all.refuse(of, std::move(why)), std::nullopt;
   return saved_tensor{y, {y, std::move(log_sums)}};
@@ -183,6 +181,7 @@ inline std::array<tensor, 3> attention_backward(context& c, const tensor& dy, co
   require<error>(graph && saved.size() == 2,
                  "backward of attention over {} (its forward was not cuDNN's): give what attention() gave",
                  text(q.shape()));
+  const bool padded = o.mask == native::op::softmax_mask::padding;
   const precision p = q.precision();
   const tensor keys = cast(c, k, p), values = cast(c, v, p), g = cast(c, dy, p);
   std::array<tensor, 3> dx{c.make_like(q), c.make_like(keys), c.make_like(values)};
@@ -191,13 +190,13 @@ inline std::array<tensor, 3> attention_backward(context& c, const tensor& dy, co
                             .v = values.materialize(),
                             .y = saved[0].materialize(),
                             .log_sums = saved[1].materialize(),
+                            .queries_seen = all.known(of).queries_seen.data(),
+                            .keys_seen = (padded ? lengths : all.known(of).keys_seen).data(),
                             .dy = g.materialize(),
                             .dq = dx[0].materialize(),
                             .dk = dx[1].materialize(),
                             .dv = dx[2].materialize(),
-                            .seed = all.seed(c, of, key),
-                            .queries_seen = of.padded ? all.queries_seen(of) : nullptr,
-                            .keys_seen = of.padded ? lengths.data() : nullptr};
+                            .seed = all.seed(c, of, key)};
   const std::string why = graph->run(c.part<dnn>().handle(), at, c.scratch(graph->workspace_bytes()));
   if (!why.empty()) check(library_status{"cuDNN", why.c_str(), -1, verdict::failed}, "the backward of attention");
   return dx;
