@@ -87,6 +87,11 @@ TEST_CASE("softmax holds for infinities, NaN and large values") {
   }
 }
 
+TEST_CASE("more rows than 32 bits count are refused before anything is launched") {
+  CHECK_THROWS_WITH_AS(softmax<float>(on, nullptr, nullptr, index{1} << 32, 1, softmax_kind::causal),
+                       "4294967296 rows in one launch (it has less than 4294967296): split them", error);
+}
+
 TEST_CASE("the causal form never looks right of the diagonal, nor does its gradient") {
   std::vector<float> x(16, 1);
   for (std::size_t r = 0; r < 4; ++r) {

@@ -6,6 +6,8 @@
 // rows at once where they have up to 8 packs.
 #pragma once
 
+#include <algorithm>
+
 #include "lanes.cuh"
 #include "packs.cuh"
 
