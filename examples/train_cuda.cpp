@@ -38,7 +38,9 @@ int run(const train::options& chosen) {
   comp::cuda::device device{{.gpu = chosen.gpu}};
   comp::native::trainer<comp::cuda::device> trainer{device, std::move(job.model), std::move(job.train), job.validation,
                                                     job.settings};
-  return train::run_session(chosen, trainer, job.description, sped_up(card));
+  const int status = train::run_session(chosen, trainer, job.description, sped_up(card));
+  for (const std::string& why : device.attention_in_parts()) fmt::print(stderr, "Note: {}\n", why);
+  return status;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ ninja_version=1.13.0
 onednn_wheel=2023.2.0 # PyPI's, for where no package is new enough (Ubuntu 22.04): oneDNN 3.2 for g++'s OpenMP, without SYCL
 torch_version=${COMP_TORCH_VERSION:-2.11.0} # PyPI's; ./run test passes with the newest 2.x too
 apt_tries=120 # of apt_pause seconds, for another program's lock
+frontend_version=1.32.0 # PyPI's nvidia-cudnn-frontend, of which only the headers are used
 jargon_text=/usr/share/doc/jargon-text/jargon.txt.gz
 
 build_packages=(
@@ -268,6 +269,28 @@ need_torch() {
   echo "Putting LibTorch $torch_version into .torch (a download of 0.6 GB, more where there is a GPU)"
   # shellcheck disable=SC2046 # a word or none
   python3 tools/get_torch.py "$torch_version" "$PWD/.torch/$torch_version" $(! have_gpu || echo cuda) && find_torch
+}
+
+# Sets with_frontend, what Meson is told of cuDNN's C++ front end: COMP_CUDNN_FRONTEND, else the headers of its wheel in
+# .deps; nothing where there is no nvcc, or they cannot be had: attention then runs operator by operator.
+need_frontend() {
+  local folder=$PWD/.deps/cudnn-frontend-$frontend_version
+  local headers=${COMP_CUDNN_FRONTEND:-$folder/include}
+  with_frontend=()
+  [[ ${nvcc:-} ]] || return 0
+  if [[ ! -e $headers/cudnn_frontend.h && ! ${COMP_CUDNN_FRONTEND:-} ]]; then
+    echo "Putting the headers of cuDNN's front end $frontend_version into .deps (a download of 12 MB)"
+    rm -rf "$folder" "$folder.part"
+    { [[ -x .venv/bin/pip ]] || python3 -m venv .venv; } &&
+      .venv/bin/pip -q install --no-deps --target "$folder.part" "nvidia-cudnn-frontend==$frontend_version" &&
+      mkdir -p "$folder" && mv "$folder.part/include" "$folder/include"
+    rm -rf "$folder.part"
+  fi
+  if [[ ! -e $headers/cudnn_frontend.h ]]; then
+    echo "run: no cudnn_frontend.h in $headers: attention on cuda will run operator by operator" >&2
+    return 0
+  fi
+  with_frontend=("-Dcudnn_frontend=$headers")
 }
 
 # Sets torch_python to a Python that imports torch 2.11 or newer: COMP_PYTHON, else that of .venv, else the system's.

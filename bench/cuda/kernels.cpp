@@ -110,10 +110,8 @@ class jobs_of {
                                             std::tuple{"softmax, causal", softmax_kind::causal, half_causal},
                                             std::tuple{"log_softmax", softmax_kind::log, 2.0}}) {
       add(name, times, 0, [&t, k = kind] { softmax<T>(on, t.x.data(), t.y.data(), t.rows, width, k); });
-    }
-    for (const bool log : {false, true}) {
-      add(log ? "log_softmax_backward" : "softmax_backward", 3, 0,
-          [&t, log] { softmax_backward<T>(on, t.x.data(), t.z.data(), t.y.data(), t.rows, width, log); });
+      add(fmt::format("{}, backward", name), 2 * times - 1, 0,
+          [&t, k = kind] { softmax_backward<T>(on, t.x.data(), t.z.data(), t.y.data(), t.rows, width, k); });
     }
     const double both = 8.0 * static_cast<double>(t.rows);  // mean and deviation
     add("layer_norm", 2, both, [&t] {

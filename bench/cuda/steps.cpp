@@ -88,7 +88,8 @@ task transformer(const scale& of) {
                               .context = context,
                               .layers = layers,
                               .width = width,
-                              .heads = heads}),
+                              .heads = heads,
+                              .one_attention = true}),
           tokens(batch, context, vocabulary), adamw(1e-4)};
 }
 

@@ -81,7 +81,8 @@ inline job text_job(const options& chosen) {
                                          .context = chosen.context,
                                          .layers = chosen.layers,
                                          .width = chosen.width,
-                                         .heads = chosen.heads};
+                                         .heads = chosen.heads,
+                                         .one_attention = chosen.attention == "one"};
   std::string description =
       fmt::format("transformer of {} layers, width {}, on {} characters of {} ({} letters)", chosen.layers,
                   chosen.width, tokens.size(), chosen.data.filename().string(), letters.size());
@@ -132,6 +133,7 @@ inline job bert_job(const options& chosen) {
   const auto to_judge = std::make_shared<const span_data::windows>(windows(held_out, pieces, cut));
   shape.batch = batch_for(chosen, shape.batch);
   shape.vocabulary = pieces.size();
+  shape.one_attention = chosen.attention == "one";
   native::training settings = settings_for(chosen);
   settings.score = {.reads = {"spans"},
                     .score = [to_judge, questions = std::move(held_out)](std::span<const std::vector<float>> logits) {

@@ -57,6 +57,7 @@ struct options {
   std::string command = {};                               // the line that chose all this
   std::string captured = "measured";                      // in the cuda backend: steps as CUDA graphs
   int layers = 2, width = 256, heads = 4, context = 128;  // of the transformer
+  std::string attention = "parts";                        // of the transformer and bert
 };
 
 /// Of the native trainer: the backends host and cuda.
@@ -91,6 +92,9 @@ inline void require_heard(const options& chosen) {
   comp::require<comp::error>(chosen.backend == "libtorch" || chosen.side == 0,
                              "--side {} with backend {} (only libtorch has it): leave it out", chosen.side,
                              chosen.backend);
+  comp::require<comp::error>(chosen.backend != "libtorch" || chosen.attention == "parts",
+                             "--attention {} with backend libtorch (only host and cuda have it): leave it out",
+                             chosen.attention);
   comp::require<comp::error>(chosen.backend == "cuda" || chosen.captured == "measured",
                              "--captured {} with backend {} (only cuda has it): leave it out", chosen.captured,
                              chosen.backend);
@@ -207,6 +211,10 @@ inline void describe(CLI::App& app, options& chosen) {
       ->capture_default_str();
   job->add_option("--heads", chosen.heads, "Attention heads of the transformer")
       ->transform(whole(1, 128))
+      ->capture_default_str();
+  job->add_option("--attention", chosen.attention,
+                  "Of transformer and bert: parts, or one operator, which cuda may run in one")
+      ->check(CLI::IsMember({"parts", "one"}))
       ->capture_default_str();
   job->add_option("--context", chosen.context, "Characters that the transformer sees")
       ->transform(whole(2, 8192))

@@ -255,6 +255,17 @@ esac
         got = bash('need_torch; torch_options; echo "${with_torch[@]}"', COMP_TORCH_PATH=str(own))
         self.assertEqual(got.stdout, f'-Dlibtorch=enabled -Dlibtorch_path={own}\n', got.stderr)
 
+    def test_cudnn_s_front_end_is_told_by_path_or_left_out(self):
+        own = self.root / 'front'
+        own.mkdir()
+        told = 'nvcc=nvcc; need_frontend; echo "[${with_frontend[*]}]"'
+        got = bash(told, COMP_CUDNN_FRONTEND=str(own))
+        self.assertEqual(got.stdout, '[]\n', got.stderr)
+        self.assertIn(f'no cudnn_frontend.h in {own}: attention on cuda will run operator by operator', got.stderr)
+        (own / 'cudnn_frontend.h').touch()
+        self.assertEqual(bash(told, COMP_CUDNN_FRONTEND=str(own)).stdout, f'[-Dcudnn_frontend={own}]\n')
+        self.assertEqual(bash(told.replace('nvcc=nvcc', 'nvcc='), COMP_CUDNN_FRONTEND=str(own)).stdout, '[]\n')
+
     def test_a_python_with_torch_is_found_by_importing_it(self):
         for version, found in (('2.11.0+cpu', True), ('2.9.1', False), ('3.0', True)):
             (self.root / 'torch.py').write_text(f'__version__ = "{version}"\n')

@@ -110,6 +110,13 @@ class Train(unittest.TestCase):
         plan = str(self.folder / 'gan' / 'plan.json')
         other = self.train('--plan', plan, '--size', 'tiny', model='bert', data=squad, limit='64', batch='16')
         self.refused(other, 'plan.json')
+        in_one = ('--attention', 'one', '--size', 'tiny')
+        other = self.train('--plan', str(self.folder / 'bert' / 'plan.json'), *in_one, model='bert', data=squad,
+                           limit='64', batch='16')
+        self.refused(other, 'is for another model')
+        got = self.train(*in_one, model='bert', data=squad, limit='64', batch='16')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn('"block1.attention.heads"', (self.out / 'plan.json').read_text())
         other = self.train('--size', 'convolutional', model='gan', data=mnist, limit='64', batch='16')
         self.refused(other, 'use --backend libtorch')
         other = self.train('--accumulate', '2', model='gan', data=mnist, limit='64', batch='16')
@@ -125,7 +132,7 @@ class Train(unittest.TestCase):
         self.assertEqual(got.returncode, 0)
         for option in ('model', 'data', 'backend', 'policy', 'stage1', 'stage2', 'epochs', 'batch', 'tolerance',
                        'precisions', 'rules', 'scaling', 'accumulate', 'out', 'resume', 'plan', 'seed', 'threads',
-                       't4', 'gpu', 'captured', 'level', 'budget', 'judge-by', 'compare-epochs',
+                       't4', 'gpu', 'captured', 'attention', 'level', 'budget', 'judge-by', 'compare-epochs',
                        'memory-limit', 'slowdown', 'warm-start', 'weights-out'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
         self.assertIn('Examples:', got.stdout)
@@ -366,6 +373,8 @@ class Train(unittest.TestCase):
         self.assertIn('"apex" is no system whose rules are known (they are pytorch, ', got.stderr)
         self.refused(self.train('--accumulate', '2', '--backend', 'libtorch'),
                      '--scaling pytorch --accumulate 2 with backend libtorch (only host and cuda have them): leave them out')
+        self.refused(self.train('--attention', 'one', '--backend', 'libtorch'),
+                     '--attention one with backend libtorch (only host and cuda have it): leave it out')
         self.refused(self.train('--captured', 'on'), '--captured on with backend host (only cuda has it): leave it out')
         self.refused(self.train('--side', '64'), '--side 64 with backend host (only libtorch has it): leave it out')
         self.refused(self.train('--gpu', '1'), '--gpu 1 with backend host (only cuda has it): leave it out')

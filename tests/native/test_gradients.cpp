@@ -147,6 +147,16 @@ TEST_CASE("the gradient of attention with heads is the slope of the loss") {
   CHECK(worst_difference(net.finish()) < tolerance::difference);
 }
 
+TEST_CASE("the gradient of attention in one operator is the slope of the loss") {
+  for (const attention_options& o : {attention_options{.heads = 2, .mask = op::softmax_mask::causal},
+                                     attention_options{.heads = 3, .dropout = 0.3}}) {
+    model_builder net{"attention", input_kind::values, {2, 5, 6}};
+    const value x = net.input();
+    x.linear("q", 6).attention("it", x.linear("k", 6), x.linear("v", 6), o).mse_loss("loss");
+    CHECK(worst_difference(net.finish()) < tolerance::difference);
+  }
+}
+
 TEST_CASE("the gradient of a whole network is the slope of its loss") {
   SUBCASE("MLP") {
     CHECK(worst_difference(native_models::mlp({.batch = 3, .input = {7}, .hidden = {9, 5}, .outputs = 4})) <

@@ -294,6 +294,10 @@ TEST_CASE("padding is hidden only where the data tells of it") {
   model_builder plain{"net", input_kind::tokens, {2, 5}};
   CHECK(refusal([&] { plain.input().embedding("e", 7, 4).softmax("soft", op::softmax_mask::padding); }) ==
         "\"soft\" hides padding (which negative segments tell of): read tokens and segments, (B,2,T)");
+  CHECK(refusal([&] {
+          const value x = plain.input().embedding("x", 7, 4);
+          x.attention("heads", x, x, {.heads = 2, .mask = op::softmax_mask::padding});
+        }) == "\"heads\" hides padding (which negative segments tell of): read tokens and segments, (B,2,T)");
   CHECK(refusal([&] { plain.input().embedding("s", 2, 4, op::looked_up::segments); }) ==
         "\"s\": embedding of the segments of (2,5) (it takes (B,2,T), tokens and segments): change the input");
 }

@@ -8,4 +8,8 @@ namespace comp::cuda {
 COMP_FOR_STORAGE(COMP_DEFINE)
 #undef COMP_DEFINE
 
+void attention_seed(stream on, const native::math::dropout_mask& mask, const std::uint64_t* draws, std::uint64_t* to) {
+  launch(on, {1, 1}, detail::write_attention_seed, mask, draws, to);
+}
+
 }  // namespace comp::cuda

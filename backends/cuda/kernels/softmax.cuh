@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax, its causal form and log-softmax over the last axis, and their gradients. FP32 inside, rounded once.
+// Softmax, its causal form and log-softmax over the last axis, and their gradients. FP32 inside, rounded once. The
+// causal form reads what it sees, and writes zeros beyond.
 #pragma once
 
 #include <comp_native/math/elementwise.hpp>
@@ -11,36 +12,40 @@ namespace comp::cuda {
 struct row_exponentials {
   float largest, total;  // total: the sum of exp(x - largest)
 };
+/// How many elements of row r count. Rows are fewer than 2^32 (rows.cuh): a division of 64 bits takes as long as a row.
+__device__ __forceinline__ index seen_by(index r, index width, softmax_kind kind) {
+  return kind == softmax_kind::causal ? static_cast<unsigned>(r) % static_cast<unsigned>(width) + 1 : width;
+}
 /// How many of the N elements from `at` on are among the first `seen`.
-template <int N>
-__device__ __forceinline__ int seen_from(index at, index seen) {
-  const index left = seen - at;
+template <int N, class Place>
+__device__ __forceinline__ int seen_from(Place at, Place seen) {
+  const Place left = seen - at;
   return static_cast<int>(left < 0 ? 0 : left > N ? N : left);
 }
-/// The elements from the first `some` on count as -infinity.
+/// The elements from the first `some` on count as `hidden`.
 template <int N>
-__device__ __forceinline__ void hide_from(int some, float (&v)[N]) {
+__device__ __forceinline__ void hide_from(int some, float (&v)[N], float hidden = -infinity) {
   if (some == N) return;
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    if (j >= some) v[j] = -infinity;
+    if (j >= some) v[j] = hidden;
   }
 }
-/// Of the first `seen` elements of a row, for every thread of `lanes`. A row that is held becomes exp(x - largest), or
-/// x - largest where `offsets` are asked for; one in memory is read once, with a running maximum.
-template <int N, int Held, class T, class Lanes>
-__device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lanes>& row, index seen, bool offsets,
-                                                         const Lanes& lanes) {
+/// Of the first `seen` elements of a row, which are some, for every thread of `lanes`. A row that is held becomes exp(x
+/// - largest), or x - largest where `offsets` are asked for; one in memory is read once, with a running maximum.
+template <int N, int Held, class T, class Lanes, bool Partly>
+__device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lanes, Partly>& row, place<Held> seen,
+                                                         bool offsets, const Lanes& lanes) {
   using native::math::exp_of;
   float largest = -infinity, total = 0;
   if constexpr (Held > 0) {
-    row.each([&](index at, float(&v)[N]) {
+    row.each([&](place<Held> at, float(&v)[N]) {
       hide_from(seen_from<N>(at, seen), v);
 #pragma unroll
       for (int j = 0; j < N; ++j) largest = fmaxf(largest, v[j]);
     });
-    largest = lanes.largest(largest);
-    row.each([&](index, float(&v)[N]) {
+    largest = seen > 0 ? lanes.largest(largest) : 0.0F;  // a difference of infinities is NaN
+    row.each([&](place<Held>, float(&v)[N]) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         const float e = exp_of(v[j] - largest);
@@ -50,7 +55,7 @@ __device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lane
     });
     return {largest, lanes.sum(total)};
   } else {
-    row.each([&](index at, float(&v)[N]) {
+    row.each([&](place<Held> at, float(&v)[N]) {
       hide_from(seen_from<N>(at, seen), v);
       float most = largest;
 #pragma unroll
@@ -75,23 +80,22 @@ struct softmax_rows {
   index width;
   softmax_kind kind;
   pointer<const std::int32_t> lengths;
-  index rows_each;
+  unsigned rows_each;
   template <int N, int Held, class Lanes>
   __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
-    const index seen = kind == softmax_kind::causal   ? r % width + 1
-                       : kind == softmax_kind::padded ? static_cast<index>(lengths[r / rows_each])
-                                                      : width;
-    row_of<N, Held, T, Lanes> values{x + r * width, width, lanes};
+    const auto seen = static_cast<place<Held>>(
+        kind == softmax_kind::padded ? lengths[static_cast<unsigned>(r) / rows_each] : seen_by(r, width, kind));
+    row_of<N, Held, T, Lanes, true> values{x + r * width, width, seen, lanes};
     const bool log = kind == softmax_kind::log;
     const row_exponentials e = exponentials(values, seen, log, lanes);
-    const float factor = 1.0F / e.total, log_total = log ? logf(e.total) : 0.0F;
+    const float factor = seen > 0 ? 1.0F / e.total : 0.0F, log_total = log ? logf(e.total) : 0.0F;
     const pointer<T> to = y + r * width;
-    values.each([&](index at, float(&v)[N]) {
+    values.each([&](place<Held> at, float(&v)[N]) {
       float out[N];
 #pragma unroll
       for (int j = 0; j < N; ++j) {
         if constexpr (Held > 0) {
-          out[j] = log ? v[j] - log_total : seen > 0 ? v[j] * factor : 0.0F;
+          out[j] = log ? v[j] - log_total : v[j] * factor;
         } else {
           const float off = v[j] - e.largest;
           out[j] = log ? off - log_total : j < seen_from<N>(at, seen) ? native::math::exp_of(off) * factor : 0.0F;
@@ -107,27 +111,36 @@ struct softmax_gradient_rows {
   pointer<const T> dy, y;
   pointer<T> dx;
   index width;
-  bool log;
+  softmax_kind kind;
   template <int N, int Held, class Lanes>
   __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
-    row_of<N, Held, T, Lanes> results{y + r * width, width, lanes};
+    const auto seen = static_cast<place<Held>>(seen_by(r, width, kind));
+    const bool log = kind == softmax_kind::log;
+    row_of<N, Held, T, Lanes, true> results{y + r * width, width, seen, lanes};
     const pointer<const T> from = dy + r * width;
     const pointer<T> to = dx + r * width;
     float part = 0;
-    results.each([&](index at, float(&v)[N]) {
+    results.each([&](place<Held> at, float(&v)[N]) {
+      if (at >= seen) return;
       float g[N];
       load_all<N, T>(from + at, g);
 #pragma unroll
-      for (int j = 0; j < N; ++j) part += log ? g[j] : g[j] * v[j];
+      for (int j = 0; j < N; ++j) g[j] = log ? g[j] : g[j] * v[j];
+      hide_from(seen_from<N>(at, seen), g, 0);
+#pragma unroll
+      for (int j = 0; j < N; ++j) part += g[j];
     });
     const float whole = lanes.sum(part);
-    results.each([&](index at, float(&v)[N]) {
-      float g[N];
-      load_all<N, T>(from + at, g);
+    results.each([&](place<Held> at, float(&v)[N]) {
+      float g[N] = {};
+      if (at < seen) {
+        load_all<N, T>(from + at, g);
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        g[j] = log ? native::math::log_softmax_gradient(g[j], v[j], whole)
-                   : native::math::softmax_gradient(g[j], v[j], whole);
+        for (int j = 0; j < N; ++j) {
+          g[j] = log ? native::math::log_softmax_gradient(g[j], v[j], whole)
+                     : native::math::softmax_gradient(g[j], v[j], whole);
+        }
+        hide_from(seen_from<N>(at, seen), g, 0);
       }
       store_all<N, T>(to + at, g);
     });
@@ -140,13 +153,13 @@ template <class T>
 void softmax(stream on, const T* x, T* y, index rows, index width, const softmax_form& form) {
   constexpr int N = wide<T>;
   for_rows<N>(on, rows, width, fits<N>(x) && fits<N>(y),
-              detail::softmax_rows<T>{x, y, width, form.kind, form.lengths, form.rows_each});
+              detail::softmax_rows<T>{x, y, width, form.kind, form.lengths, static_cast<unsigned>(form.rows_each)});
 }
 template <class T>
-void softmax_backward(stream on, const T* dy, const T* y, T* dx, index rows, index width, bool log) {
+void softmax_backward(stream on, const T* dy, const T* y, T* dx, index rows, index width, softmax_kind kind) {
   constexpr int N = wide<T>;
   const bool packed = fits<N>(dy) && fits<N>(y) && fits<N>(dx);
-  for_rows<N>(on, rows, width, packed, detail::softmax_gradient_rows<T>{dy, y, dx, width, log});
+  for_rows<N>(on, rows, width, packed, detail::softmax_gradient_rows<T>{dy, y, dx, width, kind});
 }
 
 }  // namespace comp::cuda

@@ -20,6 +20,7 @@ struct bert_options {
   std::int64_t positions = 512;
   double dropout = 0.1;
   double attention_dropout = 0;
+  bool one_attention = false;
 };
 
 /// 109 million parameters.
@@ -34,10 +35,8 @@ inline value bert_block(value x, const std::string& block, const bert_options& o
   const std::string attention = block + ".attention";
   const value query = x.linear(attention + ".query", o.width), key = x.linear(attention + ".key", o.width),
               values = x.linear(attention + ".value", o.width);
-  const value weights = query.attention_scores(attention + ".scores", key, o.heads)
-                            .softmax(attention + ".softmax", op::softmax_mask::padding);
-  const value mixed = optional_dropout(weights, attention + ".dropout", o.attention_dropout)
-                          .attention_context(attention + ".context", values, o.heads)
+  const value mixed = detail::attention(attention, query, key, values,
+                                        {o.heads, op::softmax_mask::padding, o.attention_dropout}, o.one_attention)
                           .linear(attention + ".output", o.width);
   const value y = x.add(attention + "_residual", optional_dropout(mixed, attention + "_dropout", o.dropout))
                       .layer_norm(attention + "_norm", norm);

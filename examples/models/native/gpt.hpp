@@ -21,10 +21,20 @@ struct gpt_options {
   std::int64_t width = 128;
   std::int64_t heads = 4;
   double dropout = 0;
+  bool one_attention = false;
 };
 
 namespace detail {
 inline value optional_dropout(value x, const std::string& name, double p) { return p > 0 ? x.dropout(name, p) : x; }
+/// Attention under `scope`: in one operator of one precision ("heads"), which a Device may compute in one, or as
+/// scores, softmax, dropout and context.
+inline value attention(const std::string& scope, value query, value key, value values, const attention_options& o,
+                       bool in_one) {
+  if (in_one) return query.attention(scope + ".heads", key, values, o);
+  const value weights = query.attention_scores(scope + ".scores", key, o.heads).softmax(scope + ".softmax", o.mask);
+  return optional_dropout(weights, scope + ".dropout", o.dropout)
+      .attention_context(scope + ".context", values, o.heads);
+}
 
 /// The two linear operators that end a residual branch start smaller, so that the depth does not widen the sum.
 inline value gpt_block(model_builder& net, value x, const std::string& block, const gpt_options& o) {
@@ -39,10 +49,8 @@ inline value gpt_block(model_builder& net, value x, const std::string& block, co
   const value query = normal.linear(block + ".attention.query", o.width);
   const value key = normal.linear(block + ".attention.key", o.width);
   const value values = normal.linear(block + ".attention.value", o.width);
-  const value weights = query.attention_scores(block + ".attention.scores", key, o.heads)
-                            .softmax(block + ".attention.softmax", op::softmax_mask::causal);
-  const value context = optional_dropout(weights, block + ".attention.dropout", o.dropout)
-                            .attention_context(block + ".attention.context", values, o.heads);
+  const value context = attention(block + ".attention", query, key, values,
+                                  {o.heads, op::softmax_mask::causal, o.dropout}, o.one_attention);
   const value attended = ends_branch(context, block + ".attention.projection");
   x = x.add(block + ".attention.residual",
             optional_dropout(attended, block + ".attention.projection_dropout", o.dropout));

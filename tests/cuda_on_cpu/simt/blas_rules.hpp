@@ -105,9 +105,9 @@ inline std::uint64_t fingerprint(const problem& p) {
       mix(v);
     }
   }
-  for (const std::uint64_t v :
-       {static_cast<std::uint64_t>(p.of.compute), std::uint64_t{p.of.epilogue},
-        static_cast<std::uint64_t>(p.of.transpose_a), static_cast<std::uint64_t>(p.of.transpose_b)}) {
+  for (const std::uint64_t v : {static_cast<std::uint64_t>(p.of.compute), std::uint64_t{p.of.epilogue},
+                                static_cast<std::uint64_t>(p.of.transpose_a),
+                                static_cast<std::uint64_t>(p.of.transpose_b), static_cast<std::uint64_t>(p.of.fast)}) {
     mix(v);
   }
   return h;

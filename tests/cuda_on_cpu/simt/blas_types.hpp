@@ -46,6 +46,7 @@ enum cublasLtMatmulDescAttributes_t {
   CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,
   CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
   CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,
+  CUBLASLT_MATMUL_DESC_FAST_ACCUM = 25,
   CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,
 };
 enum cublasLtMatmulPreferenceAttributes_t {
@@ -71,6 +72,7 @@ struct cublasLtMatmulDescOpaque_t {
   std::int32_t transpose_a = CUBLAS_OP_N, transpose_b = CUBLAS_OP_N;
   std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   std::int32_t bias_type = -1;  // as D
+  std::int8_t fast = 0;
   const void *bias = nullptr, *scale_a = nullptr, *scale_b = nullptr;
 };
 using cublasLtMatmulDesc_t = cublasLtMatmulDescOpaque_t*;

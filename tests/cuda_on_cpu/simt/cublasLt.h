@@ -106,6 +106,8 @@ inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cub
         return simt::blas::set(of.scale_a, from, bytes);
       case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
         return simt::blas::set(of.scale_b, from, bytes);
+      case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+        return simt::blas::set(of.fast, from, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
   });

@@ -19,6 +19,7 @@ TEST_CASE("softmax, log-softmax and their gradients agree with FP64") {
         r.keep(d, "log-softmax", d.log_softmax(x), width);
         if (s.size() == 4) r.keep(d, "causal", d.softmax(x, true), width);
         r.keep(d, "softmax dx", d.softmax_backward(dy, y), 2 * width);
+        if (s.size() == 4) r.keep(d, "causal dx", d.softmax_backward(dy, y, true), 2 * width);
         r.keep(d, "log-softmax dx", d.log_softmax_backward(dy, logs), 2 * width);
       });
     }

@@ -155,6 +155,13 @@ std::vector<std::pair<std::string, model>> each_operator() {
              .linear("after", 2)
              .masked_columns("spans");
        })},
+      {"padded attention", of_segments([](value x) {
+         const attention_options o{.heads = 3, .mask = op::softmax_mask::padding};
+         return x.attention("it", x.linear("b", 12), x, o).linear("after", 2).masked_columns("spans");
+       })},
+      {"causal attention", of_heads([](value a, value b) {
+         return a.attention("it", b, a, {.heads = 3, .mask = op::softmax_mask::causal});
+       })},
       {"masked_columns", of_segments([](value x) { return x.linear("after", 2).masked_columns("it"); })},
       {"binary_cross_entropy_loss", of_rows([](value x) { x.binary_cross_entropy_loss("it", 1); })},
       {"softmax", of_rows([](value x) { x.softmax("it").mse_loss("loss"); })},

@@ -34,6 +34,7 @@ struct settings {
   std::int64_t workspace_limit = std::int64_t{256} << 20;
   bool measure_algorithms = true;  // false: as the libraries' heuristics order them, the same from run to run
   bool fuse = true;                // neighbouring element-wise operators in one launch; the same bits either way
+  bool fuse_attention = true;      // attention in one where cuDNN has it, rounded less often than operator by operator
   /// [bytes] of one of eight blocks of pinned memory for uploads; what is larger is waited for.
   std::int64_t pinned_limit = std::int64_t{64} << 20;
 };

@@ -11,15 +11,18 @@
 #include <comp/core/op_info.hpp>
 #include <comp_native/batch_feed.hpp>
 #include <comp_native/device.hpp>
+#include <comp_native/op/attention.hpp>
 #include <cstdint>
 #include <memory>
 #include <memory_resource>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "attention.hpp"
 #include "batch_norm.hpp"
 #include "bmm.hpp"
 #include "captured_step.hpp"
@@ -209,9 +212,22 @@ class device {
   }
   tensor softmax(const tensor& x, bool causal = false) { return cuda::softmax(c(), x, causal); }
   tensor padded_softmax(const tensor& x, const indices& lengths) { return cuda::padded_softmax(c(), x, lengths); }
-  tensor softmax_backward(const tensor& dy, const tensor& y) { return cuda::softmax_backward(c(), dy, y); }
+  tensor softmax_backward(const tensor& dy, const tensor& y, bool causal = false) {
+    return cuda::softmax_backward(c(), dy, y, causal);
+  }
   tensor log_softmax(const tensor& x) { return cuda::log_softmax(c(), x); }
   tensor log_softmax_backward(const tensor& dy, const tensor& y) { return cuda::log_softmax_backward(c(), dy, y); }
+  std::optional<saved_tensor> attention(const tensor& q, const tensor& k, const tensor& v, const indices& lengths,
+                                        const native::attention_options& o, const dropout_key& key) {
+    return cuda::attention(c(), q, k, v, lengths, o, key);
+  }
+  std::array<tensor, 3> attention_backward(const tensor& dy, const tensor& q, const tensor& k, const tensor& v,
+                                           std::span<const tensor> s, const indices& lengths,
+                                           const native::attention_options& o, const dropout_key& key) {
+    return cuda::attention_backward(c(), dy, q, k, v, s, lengths, o, key);
+  }
+  /// A sentence for each attention so far that cuDNN does not have in one.
+  std::vector<std::string> attention_in_parts() { return c().part<fused_attention>().why(); }
   saved_tensor cross_entropy(const tensor& logits, const indices& target, double* loss) {
     return cuda::cross_entropy(c(), logits, target, loss);
   }
@@ -287,6 +303,7 @@ class device {
   std::unique_ptr<context> context_;
 };
 
-static_assert(native::Device<device> && native::Captures<device> && native::CopiesAhead<device>);
+static_assert(native::Device<device> && native::Captures<device> && native::CopiesAhead<device> &&
+              native::Attends<device>);
 
 }  // namespace comp::cuda

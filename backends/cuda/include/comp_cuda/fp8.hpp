@@ -4,11 +4,13 @@
 //   forward     x as the plan says (E4M3 or E5M2), w in E4M3
 //   backward    dy in E5M2, w and x in E4M3
 // Two operands of E5M2 have no product in cuBLASLt: a plan of fp8_e5m2 changes how x is rounded in the forward only.
-// Results are BF16, gradients of weights FP32. cuBLASLt's fast accumulation, which keeps fewer bits, is not used.
-// Quantised weights are kept until the values change. Not here: other operators, which have no FP8.
+// Results are BF16, gradients of weights FP32. The forward accumulates fast, with fewer bits, and the backward does
+// not. Quantised weights are kept until the values change; what is made of x goes with its memory, so that other layers
+// which read it (query, key and value) and the backward find it, in both orientations. Not here: other operators.
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "layout.hpp"
 #include "matmul.hpp"
@@ -27,6 +29,10 @@ class fp8_operand {
         wanted_{wanted},
         held_{c.allocate(front + bytes() * (wanted == side::both ? 2 : 1))} {}
 
+  /// Whether it is of that many rows and columns, and has what is wanted.
+  bool has(index rows, index columns, side wanted) const {
+    return rows_ == rows && columns_ == columns && (wanted_ == side::both || wanted_ == wanted);
+  }
   /// x: (rows, columns) of float or bf16. F: e4m3 or e5m2.
   template <class F, class T>
   void fill(context& c, const T* x) {
@@ -62,6 +68,10 @@ struct fp8_weights {
   fp8_operand codes;
   std::uint64_t version;
 };
+/// Of an activation: what memory::derived points to.
+struct fp8_copies {
+  std::optional<fp8_operand> e4m3, e5m2;
+};
 
 namespace detail {
 
@@ -85,10 +95,27 @@ fp8_operand in_fp8(context& c, const tensor& t, index rows, index columns, fp8_o
   return made;
 }
 
+/// The same, found or kept with the memory of t. Captured work keeps it with what is allocated in that capture alone:
+/// other memory has other values when it runs.
+template <class F>
+fp8_operand kept_in_fp8(context& c, const tensor& t, index rows, index columns, fp8_operand::side wanted) {
+  (void)t.materialize();
+  if ((t.held()->graph() != 0) != c.capturing()) return in_fp8<F>(c, t, rows, columns, wanted);
+  if (!t.held()->derived) t.held()->derived = std::make_shared<fp8_copies>();
+  auto& all = *static_cast<fp8_copies*>(t.held()->derived.get());
+  std::optional<fp8_operand>& kept = std::is_same_v<F, native::math::e4m3> ? all.e4m3 : all.e5m2;
+  if (!kept || !kept->has(rows, columns, wanted)) kept = in_fp8<F>(c, t, rows, columns, wanted);
+  return *kept;
+}
+
+struct fp8_epilogue {
+  parameter* bias = nullptr;
+  bool relu = false, adds = false;
+  bool fast = false;  // sums of fewer bits
+};
 /// to (rows, width) (+)= relu(a b + bias). Where `width` was filled up the product goes elsewhere first, in FP32.
 template <class To>
-void fp8_product(context& c, const matrix& a, const matrix& b, To* to, index width, parameter* bias = nullptr,
-                 bool relu = false, bool adds = false) {
+void fp8_product(context& c, const matrix& a, const matrix& b, To* to, index width, const fp8_epilogue& then = {}) {
   const index rows = a.out_rows(), padded = b.out_columns();
   constexpr bool fp32 = std::is_same_v<To, float>;
   if (padded == width) {
@@ -96,24 +123,27 @@ void fp8_product(context& c, const matrix& a, const matrix& b, To* to, index wid
                         .b = b,
                         .to = to,
                         .type = fp32 ? CUDA_R_32F : CUDA_R_16BF,
-                        .beta = adds ? 1.0F : 0.0F,
-                        .bias = bias ? weights(c, *bias, precision::bf16) : nullptr,
-                        .relu = relu});
+                        .fast = then.fast,
+                        .beta = then.adds ? 1.0F : 0.0F,
+                        .bias = then.bias ? weights(c, *then.bias, precision::bf16) : nullptr,
+                        .relu = then.relu});
   }
   const tensor whole = c.make({rows, padded}, precision::fp32);
-  multiply(c, {.a = a, .b = b, .to = whole.materialize(), .type = CUDA_R_32F});
+  multiply(c, {.a = a, .b = b, .to = whole.materialize(), .type = CUDA_R_32F, .fast = then.fast});
   take_columns(c.stream().get(), whole.materialize_as<float>(), padded, to, rows, width,
-               bias ? bias->value.materialize_as<float>() : nullptr, relu, adds);
+               then.bias ? then.bias->value.materialize_as<float>() : nullptr, then.relu, then.adds);
 }
 
 /// x (rows,K), w (N,K), y (rows,N).
 inline void fp8_linear(context& c, const tensor& x, parameter& w, parameter* b, const tensor& y, bool relu) {
   using side = fp8_operand::side;
   const index outputs = w.extents[0], inputs = w.extents[1], rows = x.size() / inputs;
-  const fp8_operand in = x.precision() == precision::fp8_e5m2
-                             ? in_fp8<native::math::e5m2>(c, x, rows, inputs, side::rows)
-                             : in_fp8<native::math::e4m3>(c, x, rows, inputs, side::rows);
-  fp8_product(c, in.as_rows(), weights_in_fp8(c, w, true).as_rows(true), y.materialize_as<bf16>(), outputs, b, relu);
+  const fp8_operand in =
+      x.precision() == precision::fp8_e5m2
+          ? kept_in_fp8<native::math::e5m2>(c, x, rows, inputs, side::rows)
+          : kept_in_fp8<native::math::e4m3>(c, x, rows, inputs, w.trainable ? side::both : side::rows);
+  fp8_product(c, in.as_rows(), weights_in_fp8(c, w, true).as_rows(true), y.materialize_as<bf16>(), outputs,
+              {.bias = b, .relu = relu, .fast = true});
 }
 /// dx may be empty. The gradient of w is added where w has one.
 inline void fp8_linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, const tensor& dx) {
@@ -123,9 +153,9 @@ inline void fp8_linear_backward(context& c, const tensor& dy, const tensor& x, p
   const side wanted = !w.trainable ? side::rows : dx ? side::both : side::columns;
   const fp8_operand g = in_fp8<native::math::e5m2>(c, dy, rows, outputs, wanted);
   if (w.trainable) {
-    const fp8_operand in = in_fp8<native::math::e4m3>(c, x, rows, inputs, side::columns);
+    const fp8_operand in = kept_in_fp8<native::math::e4m3>(c, x, rows, inputs, side::columns);
     const auto to = gradient_of(c, w);
-    fp8_product(c, g.as_columns(), in.as_columns(true), to.at, inputs, nullptr, false, to.adds);
+    fp8_product(c, g.as_columns(), in.as_columns(true), to.at, inputs, {.adds = to.adds});
   }
   if (dx) fp8_product(c, g.as_rows(), weights_in_fp8(c, w, false).as_columns(true), dx.materialize_as<bf16>(), inputs);
 }

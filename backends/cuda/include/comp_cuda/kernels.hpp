@@ -75,6 +75,8 @@ inline constexpr int most_steps = 8;
 /// Throws: error for more than 8 steps.
 template <class T>
 void run_chain(stream, const T* from, T* to, index n, std::span<const chain_step<T>>);
+/// to[0], to[1]: a seed that is the mask's own, and 0, for dropouts that are not made here. draws as in chain_step.
+void attention_seed(stream, const native::math::dropout_mask&, const std::uint64_t* draws, std::uint64_t* to);
 /// y = x + bias: x and y are (rows, width), bias is (width) in FP32. x and y may be the same.
 template <class T>
 void add_bias(stream, const T* x, const float* bias, T* y, index rows, index width);
@@ -99,13 +101,14 @@ struct softmax_form {
   softmax_form(softmax_kind of, const std::int32_t* lengths_of = nullptr, index rows_of_each = 1)
       : kind{of}, lengths{lengths_of}, rows_each{rows_of_each} {}
 };
-/// y = softmax of x (rows, width). causal: x is (..., width, width), what is right of the diagonal counts as -infinity.
+/// y = softmax of x (rows, width). causal: x is (..., width, width), what is right of the diagonal counts as -infinity
+/// and is not read, nor is what is padded.
 /// A row of which nothing counts is 0.
 template <class T>
 void softmax(stream, const T* x, T* y, index rows, index width, const softmax_form&);
-/// dx from dy and what softmax gave (log: what log-softmax gave). dx may be dy.
+/// dx from dy and what that softmax gave; causal: zeros right of the diagonal. dx may be dy.
 template <class T>
-void softmax_backward(stream, const T* dy, const T* y, T* dx, index rows, index width, bool log);
+void softmax_backward(stream, const T* dy, const T* y, T* dx, index rows, index width, softmax_kind);
 /// x and y are (rows, width), gamma and beta (width). mean and inverse_deviation (rows): what the backward needs.
 template <class T>
 void layer_norm(stream, const T* x, const float* gamma, const float* beta, T* y, float* mean, float* inverse_deviation,

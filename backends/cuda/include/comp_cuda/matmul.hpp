@@ -42,6 +42,7 @@ struct matrix_product {
   void* to;
   cudaDataType_t type;  // of `to`
   bool tf32 = false;
+  bool fast = false;  // FP8: sums of fewer bits, where the GPU has them
   index batch = 1;
   float alpha = 1, beta = 0;
   const void* bias = nullptr;  // stored as `to` is; BF16 for FP8 operands
@@ -90,7 +91,7 @@ class matrix_products {
     matrix_layout a, b, to;  // cuBLASLt's: a is the job's b
     cublasLtMatmulHeuristicResult_t algorithm{};
   };
-  using key = std::array<index, 16>;
+  using key = std::array<index, 17>;
 
   void multiply_at_once(context& c, const matrix_product& job) {
     const plan& p = planned(c, job);
@@ -113,6 +114,7 @@ class matrix_products {
             j.a.transposed,
             j.b.transposed,
             j.tf32,
+            j.fast,
             j.beta != 0,
             j.relu,
             alignment(j.a.at),
@@ -132,6 +134,7 @@ class matrix_products {
                                 : (j.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
     p.description.set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
     const bool fp8 = j.a.type == CUDA_R_8F_E4M3 || j.a.type == CUDA_R_8F_E5M2;
+    if (j.fast) p.description.set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
     if (j.bias) {
       p.description.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, std::int32_t{fp8 ? CUDA_R_16BF : j.type});
     }

@@ -42,6 +42,8 @@ class device_block {
   std::int64_t bytes() const { return pool_ ? bytes_ : 0; }
   /// From now on `stream` uses it, which must wait for the one before: it is freed in the order of `stream`.
   void hand_to(cudaStream_t stream) { on_ = stream; }
+  /// The number of the capture that has allocated it; 0: none.
+  std::uint64_t graph() const { return graph_; }
 
  private:
   friend class memory_pool;
@@ -51,7 +53,7 @@ class device_block {
   void* data_ = nullptr;
   std::int64_t bytes_ = 0;
   cudaStream_t on_ = nullptr;
-  std::uint64_t graph_ = 0;  // the number of the capture that has allocated it; 0: none
+  std::uint64_t graph_ = 0;
 };
 
 /// Outlives its blocks. Not for several threads at once.

@@ -20,14 +20,14 @@ inline tensor softmax_forward(context& c, softmax_kind kind, const tensor& x, co
   });
   return y;
 }
-inline tensor softmax_gradient(context& c, bool log, const tensor& dy, const tensor& y) {
+inline tensor softmax_gradient(context& c, softmax_kind kind, const tensor& dy, const tensor& y) {
   require_same("softmax_backward", dy.shape(), y.shape());
   require_some("softmax_backward", dy.shape());
   const tensor g = row_major(c, dy), at = row_major(c, cast(c, y, dy.precision())), dx = c.make_like(g);
   const std::int64_t width = y.shape().back();
   with_storage(g.precision(), [&]<class T>(std::type_identity<T>) {
     softmax_backward<T>(c.stream().get(), g.materialize_as<T>(), at.materialize_as<T>(), dx.materialize_as<T>(),
-                        g.size() / width, width, log);
+                        g.size() / width, width, kind);
   });
   return dx;
 }
@@ -46,15 +46,16 @@ inline tensor padded_softmax(context& c, const tensor& x, const indices& lengths
   native::require_lengths(x.shape(), lengths.size(), lengths.range().least, lengths.range().most);
   return detail::softmax_forward(c, softmax_kind::padded, x, lengths.data());
 }
-inline tensor softmax_backward(context& c, const tensor& dy, const tensor& y) {
-  return detail::softmax_gradient(c, false, dy, y);
+inline tensor softmax_backward(context& c, const tensor& dy, const tensor& y, bool causal) {
+  if (causal) native::require_causal(y.shape());
+  return detail::softmax_gradient(c, causal ? softmax_kind::causal : softmax_kind::full, dy, y);
 }
 inline tensor log_softmax(context& c, const tensor& x) {
   require_some("log_softmax", x.shape());
   return detail::softmax_forward(c, softmax_kind::log, x);
 }
 inline tensor log_softmax_backward(context& c, const tensor& dy, const tensor& y) {
-  return detail::softmax_gradient(c, true, dy, y);
+  return detail::softmax_gradient(c, softmax_kind::log, dy, y);
 }
 
 }  // namespace comp::cuda

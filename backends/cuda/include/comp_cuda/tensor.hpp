@@ -84,7 +84,10 @@ class memory {
     return block_.data();
   }
   std::int64_t bytes() const { return block_.bytes(); }
+  std::uint64_t graph() const { return block_.graph(); }
   lifeline& life() const { return *of_; }
+  /// What was made of its contents for others to find, and goes with it (fp8.hpp).
+  std::shared_ptr<void> derived;
 
   // For what fills it
   pending_work* pending() const { return pending_.get(); }

@@ -6,24 +6,35 @@
 // rows at once where they have up to 8 packs.
 #pragma once
 
+#include <algorithm>
+
 #include "lanes.cuh"
 #include "packs.cuh"
 
 namespace comp::cuda {
 
-/// A row that is read once and kept (Held packs for each thread), or read at each pass (Held = 0).
-template <int N, int Held, class T, class Lanes>
+/// Counts the elements of a row: one that is held has 8192 at most.
+template <int Held>
+using place = std::conditional_t<(Held > 0), int, index>;
+
+/// A row that is read once and kept (Held packs for each thread), or read at each pass (Held = 0). Partly: packs that
+/// begin at `seen` or behind it are not read, and are zeros.
+template <int N, int Held, class T, class Lanes, bool Partly = false>
 class row_of {
  public:
-  __device__ row_of(pointer<const T> from, index width, const Lanes& lanes)
-      : from_{from}, width_{width}, first_{lanes.rank() * N} {
+  __device__ row_of(pointer<const T> from, index width, index seen, const Lanes& lanes)
+      : from_{from},
+        width_{static_cast<place<Held>>(width)},
+        seen_{static_cast<place<Held>>(seen)},
+        first_{static_cast<place<Held>>(lanes.rank()) * N} {
     if constexpr (Held > 0) {
 #pragma unroll
       for (int p = 0; p < Held; ++p) {
-        if (first_ + p * step < width_) load_all<N, T>(from_ + (first_ + p * step), held_[p]);
+        if (first_ + p * step < width_) read(first_ + p * step, held_[p]);
       }
     }
   }
+  __device__ row_of(pointer<const T> from, index width, const Lanes& lanes) : row_of{from, width, width, lanes} {}
   /// f(position, values): what f writes to the values is seen by the next pass where Held > 0.
   template <class F>
   __device__ void each(F f) {
@@ -33,18 +44,26 @@ class row_of {
         if (first_ + p * step < width_) f(first_ + p * step, held_[p]);
       }
     } else {
-      for (index at = first_; at < width_; at += step) {
+      for (place<Held> at = first_; at < width_; at += step) {
         float values[N];
-        load_all<N, T>(from_ + at, values);
+        read(at, values);
         f(at, values);
       }
     }
   }
 
  private:
-  static constexpr index step = Lanes::count * N;
+  static constexpr place<Held> step = Lanes::count * N;
+  __device__ void read(place<Held> at, float (&to)[N]) const {
+    if constexpr (Partly) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) to[j] = 0;
+      if (at >= seen_) return;
+    }
+    load_all<N, T>(from_ + at, to);
+  }
   pointer<const T> from_;
-  index width_, first_;
+  place<Held> width_, seen_, first_;
   float held_[Held > 0 ? Held : 1][N];
 };
 
@@ -60,9 +79,8 @@ namespace detail {
 
 template <int N, int Held, class Lanes, class F>
 void rows_by(stream on, index rows, const F& f) {
-  constexpr index most = index{1} << 30;  // blocks of one launch
-  require<error>(rows / Lanes::rows_per_block < most,
-                 "{} rows in one launch (a grid has 2^31 blocks at most): split them", rows);
+  constexpr index most = std::min(index{Lanes::rows_per_block} << 30, index{1} << 32);
+  require<error>(rows < most, "{} rows in one launch (it has less than {}): split them", rows, most);
   const dim3 blocks{static_cast<unsigned>((rows + Lanes::rows_per_block - 1) / Lanes::rows_per_block)};
   launch(on, {blocks, block_size}, over_rows<N, Held, Lanes, F>, f, rows);
 }

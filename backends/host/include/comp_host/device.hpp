@@ -171,7 +171,9 @@ class device {
   }
   tensor softmax(const tensor& x, bool causal = false) { return host::softmax(c(), x, causal); }
   tensor padded_softmax(const tensor& x, const indices& lengths) { return host::padded_softmax(c(), x, lengths); }
-  tensor softmax_backward(const tensor& dy, const tensor& y) { return host::softmax_backward(c(), dy, y); }
+  tensor softmax_backward(const tensor& dy, const tensor& y, bool causal = false) {
+    return host::softmax_backward(c(), dy, y, causal);
+  }
   tensor log_softmax(const tensor& x) { return host::log_softmax(c(), x); }
   tensor log_softmax_backward(const tensor& dy, const tensor& y) { return host::log_softmax_backward(c(), dy, y); }
   saved_tensor cross_entropy(const tensor& logits, const indices& target, double* loss) {

@@ -113,7 +113,7 @@ inline tensor softmax_forward(context& c, softmax_kind kind, const tensor& x, co
   });
   return cast(c, y, x.precision());
 }
-inline tensor softmax_gradient(context& c, bool log, const tensor& dy, const tensor& y) {
+inline tensor softmax_gradient(context& c, softmax_kind kind, const tensor& dy, const tensor& y) {
   require_same("softmax_backward", dy.shape(), y.shape());
   const tensor g = row_major(c, computable(c, dy)), at = row_major(c, computable(c, cast(c, y, dy.precision())));
   const tensor dx = c.make(dy.shape(), at.layout());
@@ -125,11 +125,13 @@ inline tensor softmax_gradient(context& c, bool log, const tensor& dy, const ten
     c.run_kernel([&] {
       launch_rows(static_cast<std::size_t>(elements(y.shape())) / width, 2 * width,
                   [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
-                    for (std::size_t r = begin * width; r < end * width; r += width) {
-                      if (log) {
-                        log_softmax_gradient_row(gradient + r, result + r, to + r, width);
+                    for (std::size_t r = begin; r < end; ++r) {
+                      const std::size_t at = r * width, seen = kind == softmax_kind::causal ? r % width + 1 : width;
+                      if (kind == softmax_kind::log) {
+                        log_softmax_gradient_row(gradient + at, result + at, to + at, width);
                       } else {
-                        softmax_gradient_row(gradient + r, result + r, to + r, width);
+                        softmax_gradient_row(gradient + at, result + at, to + at, seen);
+                        std::fill(to + at + seen, to + at + width, T{});
                       }
                     }
                   });
@@ -154,15 +156,16 @@ inline tensor padded_softmax(context& c, const tensor& x, const indices& lengths
   native::require_lengths(x.shape(), std::ssize(all), all.empty() ? 0 : *least, all.empty() ? 0 : *most);
   return detail::softmax_forward(c, detail::softmax_kind::full, x, all.data());
 }
-inline tensor softmax_backward(context& c, const tensor& dy, const tensor& y) {
-  return detail::softmax_gradient(c, false, dy, y);
+inline tensor softmax_backward(context& c, const tensor& dy, const tensor& y, bool causal) {
+  if (causal) native::require_causal(y.shape());
+  return detail::softmax_gradient(c, causal ? detail::softmax_kind::causal : detail::softmax_kind::full, dy, y);
 }
 inline tensor log_softmax(context& c, const tensor& x) {
   require_some("log_softmax", x.shape());
   return detail::softmax_forward(c, detail::softmax_kind::log, x);
 }
 inline tensor log_softmax_backward(context& c, const tensor& dy, const tensor& y) {
-  return detail::softmax_gradient(c, true, dy, y);
+  return detail::softmax_gradient(c, detail::softmax_kind::log, dy, y);
 }
 
 }  // namespace comp::host

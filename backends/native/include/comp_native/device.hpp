@@ -4,8 +4,8 @@
 // Every operator computes in the precision of its first tensor argument, accumulates in FP32 or better, and returns
 // that precision; parameters are FP32 masters of which the Device keeps low-precision copies, refreshed after an
 // update. What a Device may offer beside it, so that a step needs no wait in its middle or one call: deferral.hpp,
-// passes.hpp. Models of this concept: comp::host::device (oneDNN), comp::cuda::device and the FP64 reference of the
-// tests.
+// passes.hpp, op/attention.hpp. Models of this concept: comp::host::device (oneDNN), comp::cuda::device and the FP64
+// reference of the tests.
 #pragma once
 
 #include <array>
@@ -84,7 +84,8 @@ constexpr activation_traits traits(activation kind) {
 /// key = seed, counter = (element / 4, draw); an element is kept where its word >= p * 2^32).
 struct dropout_key {
   std::uint64_t seed = 0;
-  std::uint64_t draw = 0;  // counts the operators of a training run that drew numbers
+  std::uint64_t draw = 0;   // counts the operators of a training run that drew numbers
+  bool everywhere = false;  // true: also of what a Device computes in one, whose masks are its own otherwise
 };
 
 struct sgd_options {
@@ -158,13 +159,14 @@ struct parameter_slots {
 ///   possible T bmm(a (...,M,K), b (...,K,N), bool transpose_a, bool transpose_b, double alpha)  transposes mean the
 ///   last two axes T softmax(x, bool causal) over the last axis; causal: x (...,T,T), column > row counts as -inf; T
 ///   padded_softmax(x (B,...,T), const I& lengths (B)) a column from the example's length on counts as -inf, a row
-///   without any other is 0; T softmax_backward(dy, y) T log_softmax(x); T log_softmax_backward(dy, y) with_saved
-///   cross_entropy(logits (N,V), const I& target (N), double* loss)     *loss: mean over targets >= 0, in FP32 T
-///   cross_entropy_backward(saved, target, double scale)                         scale: d(objective)/d(loss), in
-///   logits' precision void nll_loss(logp (N,V), target, double* loss); T nll_loss_backward(logp, target, scale) void
-///   mse_loss(x, target, double* loss); T mse_loss_backward(x, target, scale) void binary_cross_entropy(logits, double
-///   target, double* loss)  the mean of one target for all; T binary_cross_entropy_backward(logits, target, scale)
-///   int64 count_correct(logits (N,V), target) argmax equal to the target
+///   without any other is 0; T softmax_backward(dy, y, bool causal = false) (causal: nothing there is read) T
+///   log_softmax(x); T log_softmax_backward(dy, y) with_saved cross_entropy(logits (N,V), const I& target (N), double*
+///   loss)     *loss: mean over targets >= 0, in FP32 T cross_entropy_backward(saved, target, double scale) scale:
+///   d(objective)/d(loss), in logits' precision void nll_loss(logp (N,V), target, double* loss); T
+///   nll_loss_backward(logp, target, scale) void mse_loss(x, target, double* loss); T mse_loss_backward(x, target,
+///   scale) void binary_cross_entropy(logits, double target, double* loss)  the mean of one target for all; T
+///   binary_cross_entropy_backward(logits, target, scale) int64 count_correct(logits (N,V), target) argmax equal to the
+///   target
 /// Along the edges of a graph or another sparse matrix (N,M) with E elements, M = D::sparse_matrix (op/graph.hpp says
 /// what each means)
 ///   M make_sparse(const host_csr&)                         checked before

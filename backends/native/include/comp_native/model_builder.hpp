@@ -73,6 +73,10 @@ class value {
   value attention_context(std::string name, value values, std::int64_t heads) const {
     return then(std::move(name), op::bmm{.heads_b = heads, .merge = true}, {values});
   }
+  /// Of queries (B,Tq,C), this, over keys and values (B,Tk,C), in one operator -> (B,Tq,C).
+  value attention(std::string name, value keys, value values, const attention_options& o) const {
+    return then(std::move(name), op::attention{o}, {keys, values});
+  }
   value softmax(std::string name, op::softmax_mask mask = {}) const { return then(std::move(name), op::softmax{mask}); }
   value log_softmax(std::string name) const { return then(std::move(name), op::log_softmax{}); }
   /// Of a graph or another sparse matrix, what op/graph.hpp says of each. Here: (1,E), the values of `matrix` (N,K),
@@ -200,10 +204,7 @@ class model_builder {
     const bool tokens = made_.input == input_kind::tokens && std::ranges::count(inputs, model_input) > 0;
     require<model_error>(!tokens || std::holds_alternative<op::embedding>(what),
                          "\"{}\" reads tokens (only an embedding can): put one before it", name);
-    const auto* masks = std::get_if<op::softmax>(&what);
-    const bool padded =
-        (masks && masks->mask == op::softmax_mask::padding) || std::holds_alternative<op::masked_columns>(what);
-    require<model_error>(!padded || made_.reads_segments(),
+    require<model_error>(!reads_lengths(what) || made_.reads_segments(),
                          "\"{}\" hides padding (which negative segments tell of): read tokens and segments, (B,2,T)",
                          name);
     std::vector<shape> shapes;

@@ -251,8 +251,8 @@ class network {
     const bool wanted = needs_gradient_[i + 1] && (is_loss(n.what) || !incoming.empty());
     if (wanted) {
       const tensor dy = incoming.empty() ? tensor{} : combined(std::exchange(incoming, {}), flow_.of[i]);
-      const std::array<bool, 2> need{!n.inputs.empty() && needs_gradient_[slot(n.inputs[0])],
-                                     n.inputs.size() > 1 && needs_gradient_[slot(n.inputs[1])]};
+      std::array<bool, 3> need{};
+      for (std::size_t k = 0; k < n.inputs.size(); ++k) need[k] = needs_gradient_[slot(n.inputs[k])];
       const backward_call<D> call{
           {device_, batch, operands_[i], flow_.of[i], memories_[i], matrix(i)}, dy, need, scale};
       auto dx = timed(times_[i].backward, [&] { return native::backward(n.what, call); });

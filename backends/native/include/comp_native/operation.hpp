@@ -2,6 +2,7 @@
 // The operators that a network is made of. What each does stands in its file of op/; here is only which there are.
 #pragma once
 
+#include <comp_native/op/attention.hpp>
 #include <comp_native/op/bmm.hpp>
 #include <comp_native/op/conv2d.hpp>
 #include <comp_native/op/elementwise.hpp>
@@ -21,7 +22,7 @@ namespace comp::native {
 using operation =
     std::variant<op::linear, op::conv2d, op::batch_norm, op::layer_norm, op::activate, op::dropout, op::max_pool2d,
                  op::avg_pool2d, op::adaptive_avg_pool2d, op::flatten, op::add, op::mul, op::embedding, op::bmm,
-                 op::softmax, op::log_softmax, op::cross_entropy_loss, op::nll_loss, op::mse_loss,
+                 op::softmax, op::log_softmax, op::attention, op::cross_entropy_loss, op::nll_loss, op::mse_loss,
                  op::binary_cross_entropy_loss, op::masked_columns, op::noise, op::detach, op::sparse_linear, op::spmm,
                  op::edge_scores, op::edge_softmax, op::weighted_sum>;
 
@@ -54,6 +55,15 @@ constexpr bool draws(const operation& what) {
   return std::visit(
       []<class O>(const O& o) {
         if constexpr (requires { o.draws(); }) return o.draws();
+        return false;
+      },
+      what);
+}
+/// Whether it reads how many tokens of each example are no padding.
+constexpr bool reads_lengths(const operation& what) {
+  return std::visit(
+      []<class O>(const O& o) {
+        if constexpr (requires { o.reads_lengths(); }) return o.reads_lengths();
         return false;
       },
       what);

@@ -66,7 +66,7 @@ class sensitivity_pass {
  private:
   using tensor = typename D::tensor;
   using parameter = typename D::parameter;
-  using two = std::array<tensor, 2>;
+  using of_inputs = std::array<tensor, 3>;
 
   const op_graph& graph() const { return network_.graph(); }
 
@@ -82,7 +82,7 @@ class sensitivity_pass {
       if (const tensor& value = values_[slot(input)]; value) x.push_back(in(value, p));
     }
     run made;
-    made.left.key = {0, i};  // any mask will do, if it is the same in both precisions
+    made.left.key = {0, i, true};  // any mask will do, if it is the same in both precisions
     if (!x.empty()) made.left.input_shape = x[0].shape();
     const std::vector<parameter*> operands = parameters_of(n);
     made.output = native::forward(
@@ -111,20 +111,19 @@ class sensitivity_pass {
     const auto& all = gradients_[i + 1];
     return all.empty() ? tensor{} : all.size() == 1 ? all[0] : device_.sum(all);
   }
-  std::array<bool, 2> needed(const node& n) const {
-    const auto wanted = [&](std::size_t k) {
-      return k < n.inputs.size() && network_.needs_gradient(slot(n.inputs[k]));
-    };
-    return {wanted(0), wanted(1)};
+  std::array<bool, 3> needed(const node& n) const {
+    std::array<bool, 3> need{};
+    for (std::size_t k = 0; k < n.inputs.size(); ++k) need[k] = network_.needs_gradient(slot(n.inputs[k]));
+    return need;
   }
-  two backward(std::size_t i, memory<D>& left, precision p, const tensor& dy) {
+  of_inputs backward(std::size_t i, memory<D>& left, precision p, const tensor& dy) {
     if (!wanted(i)) return {};
     const node& n = model_.nodes[i];
     const std::vector<parameter*> operands = parameters_of(n);
     return native::backward(
         n.what, backward_call<D>{{device_, batch_, operands, p, left, network_.matrix(i)}, dy, needed(n), scale_});
   }
-  void hand_on(std::size_t i, two dx) {
+  void hand_on(std::size_t i, of_inputs dx) {
     const node& n = model_.nodes[i];
     for (std::size_t k = 0; k < n.inputs.size(); ++k) {
       if (dx[k] && needed(n)[k]) gradients_[slot(n.inputs[k])].push_back(std::move(dx[k]));
@@ -142,13 +141,13 @@ class sensitivity_pass {
     const auto trained = network_.trained_in(i);
     const tensor dy = gradient_of_output(i);
     for (parameter* p : trained) device_.zero_gradient(*p);
-    two dx = backward(i, kept_[i], precision::fp32, dy);
+    of_inputs dx = backward(i, kept_[i], precision::fp32, dy);
     squared_error gradient;
     if (!trained.empty()) {  // what the low precision then adds to minus FP32's gradients is the difference
       gradient.of_whole = squared(device_.gradient_norm(trained));
       device_.scale_gradients(trained, -1);
     }
-    const two low_dx = backward(i, low.left, low_, dy ? in(dy, low_) : dy);
+    const of_inputs low_dx = backward(i, low.left, low_, dy ? in(dy, low_) : dy);
     if (!trained.empty()) gradient.of_difference = squared(device_.gradient_norm(trained));
     for (std::size_t k = 0; k < dx.size(); ++k) {
       if (!dx[k] || !low_dx[k]) continue;

@@ -6,7 +6,7 @@
 //   void cost(const cost_call&) const             contraction sizes, bytes and flops of one forward; counts are of the
 //                                                 definition (each input read once, each output written once)
 //   auto forward(const forward_call<D>& c) const  Returns: a tensor; c.nothing() for a loss
-//   auto backward(const backward_call<D>& c) const  Returns: c.gradients(of the first input, of the second)
+//   auto backward(const backward_call<D>& c) const  Returns: c.gradients(of the first input, of the second, ...)
 // Not here: precisions and casts, the order of operators, what is released when (network.hpp).
 #pragma once
 
@@ -109,12 +109,12 @@ template <class D>
 struct backward_call : operator_call<D> {
   using tensor = typename D::tensor;
   const tensor& dy;          // empty for a loss
-  std::array<bool, 2> need;  // which inputs' gradients are wanted
+  std::array<bool, 3> need;  // which inputs' gradients are wanted
   double scale;              // of the loss
 
   /// Those of its parameters are added to them.
-  std::array<tensor, 2> gradients(tensor first = {}, tensor second = {}) const {
-    return {std::move(first), std::move(second)};
+  std::array<tensor, 3> gradients(tensor first = {}, tensor second = {}, tensor third = {}) const {
+    return {std::move(first), std::move(second), std::move(third)};
   }
   const tensor& kept(std::size_t i) const { return this->left.kept[i]; }
   /// The input, where it was kept behind what the Device saved.

@@ -66,6 +66,7 @@ struct mul {
 struct masked_columns {
   static constexpr float low = -1e4F;  // FP16 has it, too
 
+  constexpr bool reads_lengths() const { return true; }
   constexpr std::string_view kind() const { return "masked_fill"; }
   shape output(std::span<const shape> x) const {
     require<error>(x[0].size() == 3, "masked columns of {} (it takes (B,T,C)): reshape it", text(x[0]));

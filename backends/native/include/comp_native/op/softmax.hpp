@@ -31,17 +31,22 @@ enum class softmax_mask : std::uint8_t {
 struct softmax {
   softmax_mask mask = softmax_mask::none;
 
+  constexpr bool reads_lengths() const { return mask == softmax_mask::padding; }
   constexpr std::string_view kind() const { return "softmax"; }
   shape output(std::span<const shape> x) const {
     if (mask == softmax_mask::causal) require_causal(x[0]);
     return x[0];
   }
   void cost(const cost_call& c) const { c.per_element(5); }
-  auto forward(const auto& c) const {
-    return c.keep(mask == softmax_mask::padding ? c.device.padded_softmax(c.x[0], c.batch.lengths)
-                                                : c.device.softmax(c.x[0], mask == softmax_mask::causal));
+  /// Of x, on the call's Device.
+  auto of(const auto& c, const auto& x) const {
+    return mask == softmax_mask::padding ? c.device.padded_softmax(x, c.batch.lengths)
+                                         : c.device.softmax(x, mask == softmax_mask::causal);
   }
-  auto backward(const auto& c) const { return c.gradients(c.device.softmax_backward(c.dy, c.kept(0))); }
+  auto forward(const auto& c) const { return c.keep(of(c, c.x[0])); }
+  auto backward(const auto& c) const {
+    return c.gradients(c.device.softmax_backward(c.dy, c.kept(0), mask == softmax_mask::causal));
+  }
 };
 
 struct log_softmax {

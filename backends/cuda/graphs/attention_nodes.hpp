@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention in the words of cuDNN's C++ front end. Apart from attention.cpp, so that a test can build it for a GPU that
+// is not there.
+#pragma once
+
+#include <cudnn_frontend.h>
+
+#include <comp_cuda/attention.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace comp::cuda::graphs {
+
+namespace fe = cudnn_frontend;
+
+/// Numbers of the tensors, as execute() is told where they lie.
+enum uid : std::int64_t {
+  of_q = 1,
+  of_k,
+  of_v,
+  of_y,
+  of_log_sums,
+  of_dy,
+  of_dq,
+  of_dk,
+  of_dv,
+  of_seed,
+  of_offset,
+  of_queries_seen,
+  of_keys_seen
+};
+
+/// Not validated yet.
+inline std::shared_ptr<fe::graph::Graph> described(const attention_case& a, bool backward) {
+  using attributes = fe::graph::Tensor_attributes;
+  auto g = std::make_shared<fe::graph::Graph>();
+  g->set_io_data_type(a.fp16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
+      .set_intermediate_data_type(fe::DataType_t::FLOAT)
+      .set_compute_data_type(fe::DataType_t::FLOAT);
+  const auto heads_of = [&](attributes& t, uid number, std::int64_t tokens) -> attributes& {  // of (B,T,H*D)
+    return t.set_uid(number)
+        .set_dim({a.batch, a.heads, tokens, a.width})
+        .set_stride({tokens * a.heads * a.width, a.width, a.heads * a.width, 1});
+  };
+  const auto input = [&](uid number, std::int64_t tokens) {
+    attributes t;
+    return g->tensor(heads_of(t, number, tokens));
+  };
+  const auto sums = [&](attributes& t) -> attributes& {
+    return t.set_uid(of_log_sums)
+        .set_dim({a.batch, a.heads, a.queries, 1})
+        .set_stride({a.heads * a.queries, a.queries, 1, 1})
+        .set_data_type(fe::DataType_t::FLOAT);
+  };
+  const auto set = [&](auto options) {
+    options.set_name("attention").set_attn_scale(static_cast<float>(a.scale)).set_causal_mask(a.causal);
+    const auto numbers = [&](uid n, std::int64_t count, fe::DataType_t type) {
+      return g->tensor(attributes{}.set_uid(n).set_dim({count, 1, 1, 1}).set_stride({1, 1, 1, 1}).set_data_type(type));
+    };
+    // Told how many count, even where all do: without that backwards of cuDNN 9.25 and 9.26 gave NaN on 9.0
+    // (NVIDIA/cudnn-frontend issue 1072), and up to 9.15 the front end writes such counts itself, at each call.
+    options.set_padding_mask(true)
+        .set_seq_len_q(numbers(of_queries_seen, a.batch, fe::DataType_t::INT32))
+        .set_seq_len_kv(numbers(of_keys_seen, a.batch, fe::DataType_t::INT32));
+    if (a.dropout > 0) {
+      const auto seed = numbers(of_seed, 1, fe::DataType_t::INT64),
+                 offset = numbers(of_offset, 1, fe::DataType_t::INT64);
+      options.set_dropout(static_cast<float>(a.dropout), seed, offset);
+    }
+    return options;
+  };
+  const auto q = input(of_q, a.queries), k = input(of_k, a.keys), v = input(of_v, a.keys);
+  if (!backward) {
+    auto [y, log_sums] = g->sdpa(q, k, v, set(fe::graph::SDPA_attributes{}.set_generate_stats(true)));
+    heads_of(y->set_output(true), of_y, a.queries);
+    sums(log_sums->set_output(true));
+    return g;
+  }
+  attributes log_sums;
+  auto [dq, dk, dv] =
+      g->sdpa_backward(q, k, v, input(of_y, a.queries), input(of_dy, a.queries), g->tensor(sums(log_sums)),
+                       set(fe::graph::SDPA_backward_attributes{}.set_deterministic_algorithm(true)));
+  heads_of(dq->set_output(true), of_dq, a.queries);
+  heads_of(dk->set_output(true), of_dk, a.keys);
+  heads_of(dv->set_output(true), of_dv, a.keys);
+  return g;
+}
+
+/// Up to what cuDNN says without making code. most: [bytes] of workspace. `begin` builds the graph's operations, with a
+/// handle or for the device that the graph was given. Returns: why not; empty where cuDNN has a plan.
+template <class F>
+std::string planned(fe::graph::Graph& g, std::int64_t most, F begin) {
+  g.deselect_workspace_greater_than(most);
+  for (const auto& step : {std::function<fe::error_object()>{[&] { return g.validate(); }},
+                           {begin},
+                           {[&] { return g.create_execution_plans({fe::HeurMode_t::A}); }},
+                           {[&] { return g.check_support(); }}}) {
+    if (fe::error_object e = step(); e.is_bad()) return e.get_message();
+  }
+  return {};
+}
+
+}  // namespace comp::cuda::graphs

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention as one call of cuDNN's graph API, forward and backward: neither scores nor probabilities are in memory. For
+// BF16 and FP16, where cuDNN has a plan for the case whose sums are made in a fixed order; it needs workspace for that,
+// and gets settings::workspace_limit and what the probabilities would take. Where it has none, nothing is done and the
+// caller goes on operator by operator; why() says what cuDNN said. With dropout the mask is another than that of
+// operators one by one. The graphs are made in backends/cuda/graphs/attention.cpp, the only file that includes cuDNN's
+// C++ front end.
+#pragma once
+
+#include <cudnn.h>
+
+#include <array>
+#include <comp_native/op/attention.hpp>
+#include <compare>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dnn.hpp"
+#include "draw_counter.hpp"
+#include "layout.hpp"
+#include "transfer.hpp"
+
+namespace comp::cuda {
+
+using saved_tensor = native::with_saved<tensor>;
+
+/// What a graph is made for. q is (batch,queries,heads*width); k and v are (batch,keys,heads*width).
+struct attention_case {
+  std::int64_t batch, heads, queries, keys, width;
+  bool fp16;  // else BF16
+  bool causal;
+  double scale, dropout;
+  auto operator<=>(const attention_case&) const = default;
+};
+/// Where its tensors lie. The gradients and what they are made from are for the backward alone; seed is null without
+/// dropout: two numbers, cuDNN's seed and offset.
+struct attention_places {
+  const void *q, *k, *v;
+  void *y, *log_sums;                            // (batch,queries,heads*width); (batch,heads,queries) in FP32
+  const std::int32_t *queries_seen, *keys_seen;  // (batch): how many of each example count
+  const void* dy = nullptr;
+  void *dq = nullptr, *dk = nullptr, *dv = nullptr;
+  const std::uint64_t* seed = nullptr;
+};
+class attention_graph {
+ public:
+  virtual ~attention_graph() = default;
+  virtual std::int64_t workspace_bytes() const = 0;
+  /// Gives the handle's stream the work. Returns: why not; empty where it was given.
+  virtual std::string run(cudnnHandle_t, const attention_places&, void* workspace) const = 0;
+};
+struct attention_graphs {
+  std::unique_ptr<attention_graph> forward = {}, backward = {};
+  std::string why_not = {};                   // in cuDNN's words; empty where both are there
+  indices queries_seen = {}, keys_seen = {};  // all, in each example
+};
+/// most: [bytes] that a workspace may have.
+attention_graphs make_attention_graphs(cudnnHandle_t, const attention_case&, std::int64_t most);
+
+/// The part of a context that is attention: graphs by case, and why there are none.
+class fused_attention {
+ public:
+  explicit fused_attention(context&) {}
+
+  /// Null: there is none for this case. While a graph of CUDA's is captured none is made.
+  const attention_graph* forward(context& c, const attention_case& of) {
+    auto found = known_.find(of);
+    if (found == known_.end()) {
+      if (c.capturing()) return nullptr;
+      const std::int64_t keys = (of.keys + 127) / 128 * 128, queries = (of.queries + 127) / 128 * 128;
+      const std::int64_t probabilities = 2 * of.batch * of.heads * queries * keys;
+      attention_graphs made = make_attention_graphs(c.part<dnn>().handle(), of, c.workspace_limit() + probabilities);
+      const auto all = [&](std::int64_t tokens) {
+        const std::vector<std::int32_t> each(static_cast<std::size_t>(of.batch), static_cast<std::int32_t>(tokens));
+        return upload(c, each, {of.batch});
+      };
+      made.queries_seen = all(of.queries);
+      made.keys_seen = all(of.keys);
+      found = known_.emplace(of, std::move(made)).first;
+    }
+    return found->second.why_not.empty() ? found->second.forward.get() : nullptr;
+  }
+  /// Of a case whose forward has run, whatever became of the case since.
+  const attention_graph* backward(const attention_case& of) const {
+    const auto found = known_.find(of);
+    return found == known_.end() ? nullptr : found->second.backward.get();
+  }
+  void refuse(const attention_case& of, std::string why) { known_[of].why_not = std::move(why); }
+  const attention_graphs& known(const attention_case& of) const { return known_.at(of); }
+  /// A sentence for each case that goes operator by operator.
+  std::vector<std::string> why() const {
+    std::vector<std::string> all;
+    for (const auto& [of, made] : known_) {
+      if (made.why_not.empty()) continue;
+      all.push_back(fmt::format("attention of ({},{},{},{}) to {} keys in {}{}{} runs operator by operator ({})",
+                                of.batch, of.heads, of.queries, of.width, of.keys, of.fp16 ? "fp16" : "bf16",
+                                of.causal ? ", causal" : "", of.dropout > 0 ? ", with dropout" : "", made.why_not));
+    }
+    return all;
+  }
+  /// On the device, for the call that comes next; null without dropout.
+  const std::uint64_t* seed(context& c, const attention_case& of, const native::dropout_key& key) {
+    if (of.dropout == 0) return nullptr;
+    const auto [counted, draws] = c.part<draw_counter>()(key);
+    if (!seed_) seed_ = c.allocate(2 * sizeof(std::uint64_t));
+    auto* at = static_cast<std::uint64_t*>(seed_->materialize());
+    attention_seed(c.stream().get(), native::math::dropout_mask{of.dropout, counted}, draws, at);
+    return at;
+  }
+
+ private:
+  std::map<attention_case, attention_graphs> known_;
+  std::shared_ptr<memory> seed_;
+};
+
+namespace detail {
+
+inline attention_case case_of(const tensor& q, const tensor& k, const native::attention_options& o) {
+  const std::int64_t channels = q.shape()[2];
+  return {q.shape()[0],
+          o.heads,
+          q.shape()[1],
+          k.shape()[1],
+          channels / o.heads,
+          storage_of(q.precision()) == storage::fp16,
+          o.mask == native::op::softmax_mask::causal,
+          o.scale(channels),
+          o.dropout};
+}
+
+}  // namespace detail
+
+/// Returns: y (B,Tq,C) and what the backward needs beside q, k and v; nothing where cuDNN has no plan for it, or
+/// settings::fuse_attention is off.
+inline std::optional<saved_tensor> attention(context& c, const tensor& q, const tensor& k, const tensor& v,
+                                             const indices& lengths, const native::attention_options& o,
+                                             const native::dropout_key& key) {
+  native::require_attention(q.shape(), k.shape(), v.shape(), o);
+  const bool padded = o.mask == native::op::softmax_mask::padding;
+  if (padded) {
+    native::require_lengths({k.shape()[0], q.shape()[1], k.shape()[1]}, lengths.size(), lengths.range().least,
+                            lengths.range().most);
+    if (lengths.range().least == 0) return {};  // before 9.25 cuDNN gives NaN (NVIDIA/cudnn-frontend issue 943)
+  }
+  const precision p = q.precision();
+  const bool low = p == precision::bf16 || p == precision::fp16;
+  if (!c.chosen().fuse_attention || !low || (o.dropout > 0 && key.everywhere)) return {};
+  const attention_case of = detail::case_of(q, k, o);
+  auto& all = c.part<fused_attention>();
+  const attention_graph* graph = all.forward(c, of);
+  if (!graph) return {};
+  const tensor keys = cast(c, k, p), values = cast(c, v, p), y = c.make(q.shape(), p);
+  tensor log_sums = c.make({of.batch, of.heads, of.queries}, precision::fp32);
+  const attention_places at{.q = q.materialize(),
+                            .k = keys.materialize(),
+                            .v = values.materialize(),
+                            .y = y.materialize(),
+                            .log_sums = log_sums.materialize(),
+                            .queries_seen = all.known(of).queries_seen.data(),
+                            .keys_seen = (padded ? lengths : all.known(of).keys_seen).data(),
+                            .seed = all.seed(c, of, key)};
+  std::string why = graph->run(c.part<dnn>().handle(), at, c.scratch(graph->workspace_bytes()));
+  if (!why.empty()) return all.refuse(of, std::move(why)), std::nullopt;
+  return saved_tensor{y, {y, std::move(log_sums)}};
+}
+
+/// saved: what attention() gave, with the same options and key. Returns: the gradients of q, k and v. Throws:
+/// library_error.
+inline std::array<tensor, 3> attention_backward(context& c, const tensor& dy, const tensor& q, const tensor& k,
+                                                const tensor& v, std::span<const tensor> saved, const indices& lengths,
+                                                const native::attention_options& o, const native::dropout_key& key) {
+  require_same("attention_backward", dy.shape(), q.shape());
+  const attention_case of = detail::case_of(q, k, o);
+  auto& all = c.part<fused_attention>();
+  const attention_graph* graph = all.backward(of);
+  require<error>(graph && saved.size() == 2,
+                 "backward of attention over {} (its forward was not cuDNN's): give what attention() gave",
+                 text(q.shape()));
+  const bool padded = o.mask == native::op::softmax_mask::padding;
+  const precision p = q.precision();
+  const tensor keys = cast(c, k, p), values = cast(c, v, p), g = cast(c, dy, p);
+  std::array<tensor, 3> dx{c.make_like(q), c.make_like(keys), c.make_like(values)};
+  const attention_places at{.q = q.materialize(),
+                            .k = keys.materialize(),
+                            .v = values.materialize(),
+                            .y = saved[0].materialize(),
+                            .log_sums = saved[1].materialize(),
+                            .queries_seen = all.known(of).queries_seen.data(),
+                            .keys_seen = (padded ? lengths : all.known(of).keys_seen).data(),
+                            .dy = g.materialize(),
+                            .dq = dx[0].materialize(),
+                            .dk = dx[1].materialize(),
+                            .dv = dx[2].materialize(),
+                            .seed = all.seed(c, of, key)};
+  const std::string why = graph->run(c.part<dnn>().handle(), at, c.scratch(graph->workspace_bytes()));
+  if (!why.empty()) check(library_status{"cuDNN", why.c_str(), -1, verdict::failed}, "the backward of attention");
+  return dx;
+}
+
+}  // namespace comp::cuda

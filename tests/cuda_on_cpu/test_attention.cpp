@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention in one beside the same operator by operator and the FP64 reference: results, gradients, dropout, captured
+// steps, what is refused and then done otherwise. The graphs are the stand-in's (attention_on_cpu.cpp); cuDNN's own are
+// built in test_attention_graphs.cpp.
+#include <cmath>
+#include <comp_cuda/device.hpp>
+#include <comp_native/model_builder.hpp>
+#include <comp_native/passes.hpp>
+#include <comp_native/training_step.hpp>
+#include <examples/models/native/models.hpp>
+#include <string>
+#include <vector>
+
+#include "kernel_test.hpp"
+#include "native/reference_device.hpp"
+#include "native/support.hpp"
+
+#ifdef COMP_SIMT
+#include "attention_on_cpu.hpp"
+#include "fresh_for_training.hpp"
+#else
+namespace comp::cuda::test {
+struct fresh_for_training {
+  ~fresh_for_training() {}
+};
+}  // namespace comp::cuda::test
+#endif
+
+namespace comp::cuda::test {
+namespace {
+
+using native::attention_options;
+using native::op::attention;
+using native::op::softmax_mask;
+
+struct tokens {
+  std::int64_t batch, queries, keys, channels;
+};
+struct given {
+  std::vector<float> q, k, v, dy;
+  std::vector<std::int32_t> lengths;  // of the keys: all of the first example, fewer of each after it
+  explicit given(const tokens& t) {
+    const auto some = [](std::int64_t n, unsigned seed) {
+      auto all = normal(static_cast<std::size_t>(n), seed);
+      for (float& x : all) x = std::round(x * 16) / 16;  // exact in 16 bits
+      return all;
+    };
+    q = some(t.batch * t.queries * t.channels, 1), k = some(t.batch * t.keys * t.channels, 2);
+    v = some(t.batch * t.keys * t.channels, 3), dy = some(t.batch * t.queries * t.channels, 4);
+    for (std::int64_t b = 0; b < t.batch; ++b)
+      lengths.push_back(static_cast<std::int32_t>(std::max(t.keys - 2 * b, {1})));
+  }
+};
+struct result {
+  std::vector<float> y;
+  std::array<std::vector<float>, 3> dx = {};
+  bool in_one = false;
+};
+/// Forward and backward of the operator in precision p.
+template <class D>
+result run(D& d, const attention& what, const tokens& t, const given& from, precision p,
+           const native::dropout_key& key = {5, 7}) {
+  using tensor = typename D::tensor;
+  const shape queries{t.batch, t.queries, t.channels}, keys{t.batch, t.keys, t.channels};
+  const std::vector<tensor> x{d.upload(from.q, queries, p), d.upload(from.k, keys, p), d.upload(from.v, keys, p)};
+  native::memory<D> left{.key = key};
+  native::device_batch<D> batch;
+  if (what.reads_lengths()) batch.lengths = d.upload(from.lengths, {t.batch});
+  double loss = 0;
+  const tensor y = what.forward(native::forward_call<D>{{d, batch, {}, p, left}, x, true, loss});
+  const tensor dy = d.upload(from.dy, queries, p);
+  const auto dx = what.backward(native::backward_call<D>{{d, batch, {}, p, left}, dy, {true, true, true}, 1});
+  result got{.y = d.download(y), .in_one = left.kept.size() == 5};
+  for (std::size_t i = 0; i < 3; ++i) got.dx[i] = d.download(dx[i]);
+  return got;
+}
+/// Off by that many roundings of what may be as large as the largest value.
+void check_like(const std::vector<float>& got, const std::vector<float>& want, precision p, double roundings) {
+  REQUIRE(got.size() == want.size());
+  double largest = 0, worst = 0;
+  for (const float w : want) largest = std::max(largest, std::abs(static_cast<double>(w)));
+  for (std::size_t i = 0; i < got.size(); ++i)
+    worst = std::max(worst, std::abs(static_cast<double>(got[i]) - static_cast<double>(want[i])));
+  CHECK(worst <= roundings * traits(p).half_ulp * largest + 1e-6);
+}
+void check_like(const result& got, const result& want, precision p, double roundings) {
+  check_like(got.y, want.y, p, roundings);
+  for (std::size_t i = 0; i < 3; ++i) check_like(got.dx[i], want.dx[i], p, 2 * roundings);
+}
+double product(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("attention in one gives FP64's results and gradients, rounded less than operator by operator") {
+  fresh_for_training clean;
+  device one, apart{{.fuse_attention = false}};
+  native::reference::device exact;
+  for (const auto& [t, heads] : std::vector<std::pair<tokens, std::int64_t>>{
+           {{1, 1, 1, 8}, 1}, {{2, 5, 5, 16}, 2}, {{1, 33, 33, 24}, 3}, {{2, 3, 7, 16}, 1}, {{3, 13, 13, 128}, 1}}) {
+    const given from{t};
+    for (const softmax_mask mask : {softmax_mask::none, softmax_mask::causal, softmax_mask::padding}) {
+      if (mask == softmax_mask::causal && t.queries != t.keys) continue;
+      for (const precision p : {precision::bf16, precision::fp16}) {
+        CAPTURE(t.queries);
+        CAPTURE(mask);
+        CAPTURE(name(p));
+        const attention what{{.heads = heads, .mask = mask}};
+        const result got = run(one, what, t, from, p), parts = run(apart, what, t, from, p);
+        CHECK(got.in_one == one.attention_in_parts().empty());
+        CHECK_FALSE(parts.in_one);
+        const result want = run(exact, what, t, from, precision::fp32);
+        check_like(got, want, p, 3);
+        check_like(parts, want, p, 8);
+      }
+    }
+  }
+#ifdef COMP_SIMT  // a GPU, or a build without cuDNN's front end, may have none
+  CHECK(one.attention_in_parts().empty());
+#else
+  for (const std::string& why : one.attention_in_parts()) MESSAGE(why);
+#endif
+}
+
+TEST_CASE("precisions that cuDNN's attention has not, and wide ones, go operator by operator") {
+  fresh_for_training clean;
+  device d;
+  native::reference::device exact;
+  const tokens t{2, 6, 6, 16};
+  const given from{t};
+  const attention what{{.heads = 2, .mask = softmax_mask::causal}};
+  for (const precision p : {precision::fp32, precision::tf32}) {
+    const result got = run(d, what, t, from, p);
+    CHECK_FALSE(got.in_one);
+    check_like(got, run(exact, what, t, from, p), p, p == precision::fp32 ? 64 : 8);
+  }
+  CHECK(d.attention_in_parts().empty());  // nobody was asked
+}
+
+#ifdef COMP_SIMT
+TEST_CASE("an example of padding alone goes operator by operator, and gives zeros") {
+  fresh_for_training clean;
+  device d;
+  const tokens t{2, 6, 6, 16};
+  given from{t};
+  from.lengths = {6, 0};
+  const result got = run(d, {{.heads = 2, .mask = softmax_mask::padding}}, t, from, precision::bf16);
+  CHECK_FALSE(got.in_one);
+  CHECK(std::ranges::all_of(std::span{got.y}.subspan(6 * 16), [](float y) { return y == 0; }));
+  for (const auto& dx : got.dx) CHECK(std::ranges::all_of(dx, [](float x) { return std::isfinite(x); }));
+}
+
+TEST_CASE("what cuDNN refuses goes operator by operator, and is named") {
+  fresh_for_training clean;
+  native::reference::device exact;
+  const tokens t{1, 6, 6, 24};
+  const given from{t};
+  const auto refused = [&](device& d, const attention& what, precision p) {
+    const result got = run(d, what, t, from, p);
+    CHECK_FALSE(got.in_one);
+    if (what.options.dropout == 0) check_like(got, run(exact, what, t, from, precision::fp32), p, 8);
+    const auto why = d.attention_in_parts();
+    REQUIRE(why.size() == 1);
+    return why[0];
+  };
+  {
+    device d;
+    CHECK(refused(d, {{.heads = 2, .mask = softmax_mask::causal}}, precision::bf16) ==
+          "attention of (1,2,6,12) to 6 keys in bf16, causal runs operator by operator (cuDNN: hidden_dim should be a "
+          "multiple of 8 and at most 128)");
+  }
+  simt::device.properties.major = 7;
+  {
+    device d;
+    CHECK(refused(d, {{.heads = 3}}, precision::fp16).find("requires SM80") != std::string::npos);
+  }
+  simt::device.properties.major = 10;
+  {
+    device d;
+    CHECK(refused(d, {{.heads = 3, .dropout = 0.1}}, precision::bf16).find("with dropout") != std::string::npos);
+  }
+}
+
+TEST_CASE("attention that fails when it runs goes on operator by operator") {
+  fresh_for_training clean;
+  device d;
+  native::reference::device exact;
+  const tokens t{1, 6, 6, 16};
+  const given from{t};
+  const attention what{{.heads = 2}};
+  simt::attention_fails = true;
+  const result got = run(d, what, t, from, precision::bf16);
+  simt::attention_fails = false;
+  CHECK_FALSE(got.in_one);
+  check_like(got, run(exact, what, t, from, precision::fp32), precision::bf16, 8);
+  CHECK_FALSE(run(d, what, t, from, precision::bf16).in_one);  // is not tried again
+  REQUIRE(d.attention_in_parts().size() == 1);
+  CHECK(d.attention_in_parts()[0].find("asked to fail") != std::string::npos);
+}
+
+TEST_CASE("what has run in one goes back in one, whatever became of the case since") {
+  fresh_for_training clean;
+  device d;
+  const tokens t{1, 6, 6, 16};
+  const given from{t};
+  const attention_options o{.heads = 2};
+  const auto up = [&](const std::vector<float>& v) { return d.upload(v, {1, 6, 16}, precision::bf16); };
+  const tensor q = up(from.q), k = up(from.k), v = up(from.v);
+  const auto made = d.attention(q, k, v, {}, o, {});
+  REQUIRE(made);
+  simt::attention_fails = true;
+  CHECK_FALSE(d.attention(q, k, v, {}, o, {}));
+  simt::attention_fails = false;
+  const auto dx = d.attention_backward(up(from.dy), q, k, v, made->saved, {}, o, {});
+  native::reference::device exact;
+  check_like(d.download(dx[0]), run(exact, {o}, t, from, precision::fp32).dx[0], precision::bf16, 6);
+}
+#endif
+
+TEST_CASE("attention of tensors that do not fit, or a backward of nothing, is refused in words") {
+  fresh_for_training clean;
+  device d;
+  const std::vector<float> some(6 * 16);
+  const tensor q = d.upload(some, {1, 6, 16}, precision::bf16), k = d.upload(some, {2, 3, 16}, precision::bf16);
+  CHECK_THROWS_WITH_AS(d.attention(q, k, k, {}, {.heads = 2}, {}),
+                       "attention of (1,6,16) to (2,3,16) (batches and channels must be equal, and causal as many "
+                       "tokens): change one",
+                       error);
+  CHECK_THROWS_AS(d.attention(q, q, q, {}, {.heads = 3}, {}), error);
+  CHECK_THROWS_WITH_AS(d.attention_backward(q, q, q, q, {}, {}, {.heads = 2}, {}),
+                       "backward of attention over (1,6,16) (its forward was not cuDNN's): give what attention() gave",
+                       error);
+  const std::vector<std::int32_t> longer{7};
+  CHECK_THROWS_WITH_AS(d.attention(q, q, q, d.upload(longer, {1}), {.heads = 2, .mask = softmax_mask::padding}, {}),
+                       "softmax of x (1,6,6) with 1 lengths from 7 to 7 (one for each example, from 0 to the last "
+                       "size): fix them",
+                       error);
+}
+
+TEST_CASE("dropout in one: the backward has the forward's mask, and each draw another") {
+  fresh_for_training clean;
+  device d;
+  const tokens t{2, 24, 24, 16};
+  given from{t};
+  const attention what{{.heads = 2, .dropout = 0.5}};
+  const result got = run(d, what, t, from, precision::fp16);
+  CHECK(got.in_one == d.attention_in_parts().empty());
+  // The result is linear in the values: <dy, y> = <dv, v>, for one mask.
+  CHECK(product(from.dy, got.y) == doctest::Approx(product(from.v, got.dx[2])).epsilon(0.01));
+  CHECK(run(d, what, t, from, precision::fp16).y == got.y);
+  CHECK(run(d, what, t, from, precision::fp16, {5, 8}).y != got.y);
+  CHECK(run(d, what, t, from, precision::fp16, {6, 7}).y != got.y);
+  from.v.assign(from.v.size(), 1.0F);  // each result is what is left of its row's probabilities: 1 on average
+  double sum = 0;
+  for (const float y : run(d, what, t, from, precision::fp16).y) sum += static_cast<double>(y);
+  CHECK(sum / static_cast<double>(from.q.size()) == doctest::Approx(1).epsilon(0.05));
+}
+
+TEST_CASE("where masks have to be those of every Device, dropout goes operator by operator") {
+  fresh_for_training clean;
+  device d;
+  native::reference::device exact;
+  const tokens t{1, 9, 9, 16};
+  const given from{t};
+  const attention what{{.heads = 2, .dropout = 0.3}};
+  const result got = run(d, what, t, from, precision::bf16, {5, 7, true});
+  CHECK_FALSE(got.in_one);
+  check_like(got, run(exact, what, t, from, precision::fp32, {5, 7}), precision::bf16, 8);
+}
+
+TEST_CASE("captured steps draw the masks that steps call by call would draw, with attention in one") {
+  fresh_for_training clean;
+  native::model_builder net{"attention", native::input_kind::values, {2, 8, 16}};
+  const native::value x = net.input().linear("x", 16),
+                      y = x.attention("attention", x.linear("k", 16), x.linear("v", 16),
+                                      {.heads = 2, .mask = softmax_mask::causal, .dropout = 0.25});
+  y.mse_loss("loss");
+  const native::model m = net.finish();
+  const auto losses = [&](bool captured) {
+    device d{{.measure_algorithms = false}};
+    native::network<device> network{d, m, 3};
+    network.set_precision(comp::plan{network.graph().size(), precision::bf16});
+    native::captured_passes<device> passes{d, network};
+    std::vector<double> all;
+    for (std::uint64_t step = 0; step < 5; ++step) {
+      const auto batch = native::uploaded(d, m, native::testing::random_batch(m, step));
+      network.zero_gradients();
+      double loss = 0;
+      d.defer_losses(true);
+      captured ? passes.run(batch, native::micro_batch::first, 1, {&loss, 1}) : passes.plain(batch, 1, {&loss, 1});
+      (void)d.end_step();
+      d.defer_losses(false);
+      all.push_back(loss);
+      all.push_back(d.gradient_norm(network.trainable()));
+    }
+    CHECK(passes.captures() == captured);
+    CHECK(passes.refused() == "");
+    return all;
+  };
+  CHECK(losses(true) == losses(false));
+}
+
+#ifdef COMP_SIMT
+TEST_CASE("a step of GPT with attention in one is fewer calls, and moves less memory") {
+  fresh_for_training clean;
+  struct work {
+    std::uint64_t calls, bytes;
+    std::int64_t peak;
+  };
+  const auto step_of = [](bool in_one) {
+    const native::model m = native_models::gpt(
+        {.batch = 1, .vocabulary = 16, .context = 64, .layers = 2, .width = 32, .heads = 4, .one_attention = in_one});
+    device d{{.measure_algorithms = false}};
+    native::network<device> network{d, m, 3};
+    network.set_precision(comp::plan{network.graph().size(), precision::bf16});
+    const auto batch = native::uploaded(d, m, native::testing::random_batch(m, 1));
+    work seen{};
+    for (int step = 0; step < 2; ++step) {  // the first one makes what stays
+      network.zero_gradients();
+      d.synchronize();
+      d.reset_peak();
+      const work before{simt::device.seen.given, simt::traffic, 0};
+      (void)network.forward(batch);
+      network.backward(batch);
+      d.synchronize();
+      seen = {simt::device.seen.given - before.calls, simt::traffic - before.bytes, d.peak_bytes()};
+    }
+    CHECK(d.attention_in_parts().empty());
+    return seen;
+  };
+  const work parts = step_of(false), one = step_of(true);
+  MESSAGE("in parts: " << parts.calls << " calls, " << parts.bytes << " bytes moved, " << parts.peak
+                       << " at the peak; in one: " << one.calls << ", " << one.bytes << ", " << one.peak);
+  CHECK(one.calls < parts.calls);
+  CHECK(one.peak < parts.peak);
+}
+#endif
+
+}  // namespace comp::cuda::test
