@@ -487,6 +487,30 @@ TEST_CASE("a graph is of no use when a low copy that it reads has moved") {
   CHECK_FALSE(layer.device.usable(work));
 }
 
+TEST_CASE("a graph is of no use when a gradient that it writes has moved") {
+  const fresh_for_training gpu;
+  captured_layer layer{precision::fp32};
+  layer.differentiate();
+  auto work = layer.captured();
+  REQUIRE(layer.device.usable(work));
+  layer.w.gradient = layer.device.upload(std::vector<float>(256, 0), {16, 16}, precision::fp32);
+  CHECK_FALSE(layer.device.usable(work));
+}
+
+TEST_CASE("values that changed where they lie reach the low copy that a graph reads") {
+  const fresh_for_training gpu;
+  captured_layer layer{precision::bf16};
+  const double before = layer.loss_of_calls();
+  auto work = layer.captured();
+  CHECK(layer.loss_of_graph(work) == before);
+  layer.device.refill(layer.w.value, layer.device.upload(std::vector<float>(256, 2), {16, 16}, precision::fp32));
+  layer.w.changed();
+  REQUIRE(layer.device.usable(work));
+  const double now = layer.loss_of_graph(work);
+  CHECK(now > before);
+  CHECK(now == layer.loss_of_calls());
+}
+
 TEST_CASE("a captured forward in FP8 or BF16 takes the weights of its run") {
   const fresh_for_training gpu;
   for (const precision p : {precision::fp8_e4m3, precision::bf16}) {
