@@ -6,6 +6,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <comp/doctor/examination.hpp>
