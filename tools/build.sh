@@ -7,7 +7,7 @@
 configure() {
   local folder=$1 made_by
   shift
-  made_by="$(meson --version) $CXX ${LD_LIBRARY_PATH:-} $(cksum <meson.options)"
+  made_by="$(meson --version) $CXX ${LD_LIBRARY_PATH:-} $(cksum <meson_options.txt)"
   [[ $(cat "$folder/made_by" 2>/dev/null) == "$made_by" ]] || rm -rf "$folder"
   if [[ -f $folder/build.ninja ]]; then
     meson setup --reconfigure "$folder" "$@"

@@ -38,7 +38,7 @@ except Exception as fault:
 """
 NO_GPU = 'There is no GPU here ({}): ./run test checks the CUDA backend without one.'
 WHEEL_LIBRARIES = {'cudnn': 'cudnn.h', 'cublasLt': 'cublasLt.h', 'cusparse': 'cusparse.h'}
-SOURCES = ('backends', 'bench', 'include', 'python', 'tests', 'tools', 'meson.build', 'meson.options')
+SOURCES = ('backends', 'bench', 'include', 'python', 'tests', 'tools', 'meson.build', 'meson_options.txt')
 LARGE = '*64 bits*,*32 bits*,*goes on until the end*'  # test cases too large to be watched access by access
 
 

@@ -33,9 +33,10 @@ from comp._comp import (
 )
 from comp._doctor import doctor
 from comp._exports import to_torchao, to_transformer_engine
+from comp._outcome import Outcome
 from comp._plan_file import PlanFile, compare, load
 from comp._region import Planned, Region, plan
-from comp._search import Outcome, search
+from comp._search import search
 
 __all__ = [
     "Difference",

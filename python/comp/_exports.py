@@ -52,33 +52,47 @@ def to_torchao(plan: Any, *, model: str = "", fp8: Sequence[str] = _FP8) -> Modu
     in FP8.
     Raises: SettingsError, FileError.
     """
-    modules, left = _modules(plan_file(plan), model, "torchao.float8 swaps nn.Linear")
-    swapped = tuple(name for name, precision in modules.items() if precision in fp8)
-    left += [
-        f'"{name}" is in fp8_e5m2 (torchao casts inputs and weights to E4M3, gradients to E5M2): it becomes E4M3'
-        for name in swapped
-        if modules[name] == "fp8_e5m2"
-    ]
-    left += _not_fp8(modules, swapped, "the rest runs in the model's own type: use comp.plan for it")
-    return ModulePrecisions(modules, swapped, {"recipe_name": "tensorwise"}, tuple(left))
+    return _swapped(
+        plan,
+        model,
+        fp8,
+        {"recipe_name": "tensorwise"},
+        swaps="torchao.float8 swaps nn.Linear",
+        casts="torchao casts inputs and weights to E4M3, gradients to E5M2",
+        remedy="the rest runs in the model's own type: use comp.plan for it",
+    )
 
 
 def to_transformer_engine(plan: Any, *, model: str = "", fp8: Sequence[str] = _FP8) -> ModulePrecisions:
     """A plan for Transformer Engine: `swapped` are the modules to make te.Linear and to run in
 
-        te.fp8_autocast(enabled=True, fp8_recipe=DelayedScaling(fp8_format=Format[said.recipe["fp8_format"]]))
+        from transformer_engine.common.recipe import DelayedScaling, Format
 
-    All other modules are called outside of it, or with enabled=False. Arguments and errors: as to_torchao.
+        te.autocast(enabled=True, recipe=DelayedScaling(fp8_format=Format[said.recipe["fp8_format"]]))
+
+    (older releases: te.fp8_autocast(fp8_recipe=...)). All other modules are called outside of it, or with
+    enabled=False. Arguments and errors: as to_torchao.
     """
-    modules, left = _modules(plan_file(plan), model, "te.Linear replaces nn.Linear")
+    return _swapped(
+        plan,
+        model,
+        fp8,
+        {"fp8_format": "HYBRID"},
+        swaps="te.Linear replaces nn.Linear",
+        casts="its recipes have E5M2 for gradients only",
+        remedy="run the rest in torch.autocast or with comp.plan",
+    )
+
+
+def _swapped(
+    plan: Any, model: str, fp8: Sequence[str], recipe: dict[str, Any], *, swaps: str, casts: str, remedy: str
+) -> ModulePrecisions:
+    modules, left = _modules(plan_file(plan), model, swaps)
     swapped = tuple(name for name, precision in modules.items() if precision in fp8)
-    left += [
-        f'"{name}" is in fp8_e5m2 (te.Format has E5M2 for gradients only): it becomes E4M3'
-        for name in swapped
-        if modules[name] == "fp8_e5m2"
-    ]
-    left += _not_fp8(modules, swapped, "run the rest in torch.autocast or with comp.plan")
-    return ModulePrecisions(modules, swapped, {"fp8_format": "HYBRID"}, tuple(left))
+    left += [f'"{n}" is in fp8_e5m2 ({casts}): it becomes E4M3' for n in swapped if modules[n] == "fp8_e5m2"]
+    counts = Counter(p for name, p in modules.items() if name not in swapped and p != "fp32")
+    left += [f"{n} linear modules are in {p} and not swapped: {remedy}" for p, n in sorted(counts.items())]
+    return ModulePrecisions(modules, swapped, recipe, tuple(left))
 
 
 def _modules(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, str], list[str]]:
@@ -109,7 +123,3 @@ def _modules(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, str], li
             left.append(f"{count} operators in {precision} are in no linear module ({swaps} alone): they are left out")
     return modules, left
 
-
-def _not_fp8(modules: dict[str, str], swapped: Sequence[str], remedy: str) -> list[str]:
-    counts = Counter(p for name, p in modules.items() if name not in swapped and p != "fp32")
-    return [f"{n} linear modules are in {p} and not swapped: {remedy}" for p, n in sorted(counts.items())]

@@ -21,10 +21,10 @@ from comp._models import modules_of, named_parameters
 
 
 class _Open(threading.local):
-    """Of each thread: the regions that it is in, innermost last."""
+    """Of each thread: the regions that it is in, innermost last, with what undoes the rest of entering them."""
 
     def __init__(self) -> None:
-        self.regions: list[Region] = []
+        self.regions: list[tuple[Region, Callable[[], None]]] = []
 
 
 _open = _Open()
@@ -42,11 +42,16 @@ class Region:
         self._regions = regions
         self._segment = segment
         self._entered = entered
-        self._undo: list[Callable[[], None]] = []
 
     def __call__(self, segment: str) -> Region:
         """The region of another segment of the step."""
         return Region(self._regions, segment, self._entered)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a plan cannot be pickled or copied (it holds on to this model's tensors): keep the path of its file, and "
+            "make it there with comp.plan(path, model)"
+        )
 
     def __enter__(self) -> Region:
         if _in_compiled_code():
@@ -55,13 +60,13 @@ class Region:
                 "compiling fuses them): compile nothing that has `with plan:` in it"
             )
         _follow_checkpoints()
-        self._undo.append(_operator_by_operator())
+        undo = _operator_by_operator()
         try:
             self._regions.enter(self._segment)
         except BaseException:
-            self._undo.pop()()
+            undo()
             raise
-        _open.regions.append(self)
+        _open.regions.append((self, undo))
         try:
             self._entered()
         except BaseException as raised:  # a warning that is an error
@@ -70,11 +75,28 @@ class Region:
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        try:
-            _open.regions.pop()
-            self._regions.exit(kind is not None)
-        finally:
-            self._undo.pop()()
+        entered = [each for each, _ in _open.regions]
+        if self not in entered:
+            raise Error(
+                "a plan is left in a thread that is not in it (it ends where it began, and once): write `with plan:`"
+            )
+        inside = entered[::-1].index(self)
+        for _ in range(inside + 1):
+            _leave(kind is not None or inside > 0)
+        if inside:
+            raise Error(
+                f"a plan is left before {inside} that were entered in it (a generator or a task holds one): "
+                "leave them in turn, and yield or await nothing inside `with plan:`"
+            )
+
+
+def _leave(by_exception: bool) -> None:
+    """The innermost region of this thread."""
+    region, undo = _open.regions.pop()
+    try:
+        region._regions.exit(by_exception)
+    finally:
+        undo()
 
 
 def depth() -> int:
@@ -85,7 +107,7 @@ def depth() -> int:
 def forget_beyond(kept: int) -> None:
     """Regions that were entered and never left are no longer this thread's."""
     while depth() > kept:
-        _open.regions.pop()._undo.pop()()
+        _open.regions.pop()[1]()
 
 
 def _in_compiled_code() -> bool:
@@ -95,16 +117,43 @@ def _in_compiled_code() -> bool:
     return callable(torch._C._dynamo.eval_frame.get_eval_frame_callback())
 
 
+class _Uncompiled:
+    """Has torch.compile's functions run as they were written while any thread is in a region: its stance is that of the
+    process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._regions = 0
+        self._stance: Any = None
+
+    def enter(self) -> None:
+        with self._lock:
+            if self._regions == 0:
+                self._stance = torch.compiler.set_stance("force_eager")
+            self._regions += 1
+
+    def exit(self) -> None:
+        with self._lock:
+            self._regions -= 1
+            if self._regions == 0:
+                self._stance.__exit__(None, None, None)
+
+
+_uncompiled = _Uncompiled()
+
+
 def _operator_by_operator() -> Callable[[], None]:
     """Has compiled functions run as they were written. Returns: what undoes it."""
     optimized = torch._C._get_graph_executor_optimize()
+    compiles = "torch._dynamo" in sys.modules
+    if compiles:
+        _uncompiled.enter()
     torch._C._set_graph_executor_optimize(False)
-    stance = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else None
 
     def undo() -> None:
         torch._C._set_graph_executor_optimize(optimized)
-        if stance is not None:
-            stance.__exit__(None, None, None)
+        if compiles:
+            _uncompiled.exit()
 
     return undo
 
@@ -153,7 +202,7 @@ def _follow_checkpoints() -> None:
         debug = rest[1] if len(rest) > 1 else more.get("debug", False)
         if not _open.regions or debug:
             return original(function, preserve, context_fn, *rest, **more)
-        place = _Remembered(_open.regions[-1], *context_fn())
+        place = _Remembered(_open.regions[-1][0], *context_fn())
         return original(function, preserve, lambda: (place.forward(), place.again()), *rest, **more)
 
     told.told_by_comp = True  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@
 #include <comp/doctor/page.hpp>
 #include <comp_libtorch/doctor/doctor.hpp>
 
-#include "doctor.hpp"
+#include "parts.hpp"
 #include "regions.hpp"
 
 namespace comp::python {

@@ -5,13 +5,16 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <comp_libtorch/comp_libtorch.hpp>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -49,7 +52,8 @@ struct place {
   libtorch::detail::resumption resume;
 };
 
-/// The open regions of one plan, innermost last. Under no_grad a region is one of evaluation: operators go by names.
+/// The open regions of one plan, of each thread innermost last. Under no_grad a region is one of evaluation: operators
+/// go by names.
 class regions {
  public:
   using maker = std::function<std::unique_ptr<libtorch::region>(const std::string& segment, bool evaluates)>;
@@ -59,28 +63,41 @@ class regions {
 
   void enter(const std::string& segment) {
     ++entered_;
-    open_.push_back(make_(segment, !c10::GradMode::is_enabled()));
+    add(make_(segment, !c10::GradMode::is_enabled()));
   }
   void exit(bool by_exception) {
-    require<error>(!open_.empty(), "a region was left that is not open (enter and exit are for `with`): write `with`");
-    if (by_exception) open_.back()->abandon();
-    open_.pop_back();
+    const auto at = innermost();
+    require<error>(at != open_.end(),
+                   "a region was left that is not open (enter and exit are for `with`): write `with`");
+    if (by_exception) at->second->abandon();
+    const std::unique_ptr<libtorch::region> left = std::move(at->second);
+    open_.erase(at);
   }
   /// How the part of a forward that begins now is run again, in the backward; nothing where that needs no region.
-  std::optional<place> here() const {
-    place found{open_.empty() ? libtorch::detail::resumption{} : open_.back()->from_here()};
+  std::optional<place> here() {
+    const auto at = innermost();
+    place found{at == open_.end() ? libtorch::detail::resumption{} : at->second->from_here()};
     return found.resume ? std::optional{std::move(found)} : std::nullopt;
   }
-  void enter_again(const place& from) { open_.push_back(std::make_unique<libtorch::region>(from.resume())); }
-  std::size_t open() const { return open_.size(); }
+  void enter_again(const place& from) { add(std::make_unique<libtorch::region>(from.resume())); }
+  bool open() { return innermost() != open_.end(); }
   std::size_t entered() const { return entered_; }
   void abandon_all() {
-    while (!open_.empty()) exit(true);
+    while (open()) exit(true);
   }
 
  private:
+  using entered_region = std::pair<std::thread::id, std::unique_ptr<libtorch::region>>;
+
+  void add(std::unique_ptr<libtorch::region> made) { open_.emplace_back(std::this_thread::get_id(), std::move(made)); }
+  /// Of this thread: a region ends in the thread that it was opened in.
+  std::vector<entered_region>::iterator innermost() {
+    const auto at = std::ranges::find(open_.rbegin(), open_.rend(), std::this_thread::get_id(), &entered_region::first);
+    return at == open_.rend() ? open_.end() : std::prev(at.base());
+  }
+
   maker make_;
-  std::vector<std::unique_ptr<libtorch::region>> open_;
+  std::vector<entered_region> open_;
   std::size_t entered_ = 0;
 };
 

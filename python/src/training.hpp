@@ -101,6 +101,18 @@ class fault {
       throw interrupted{"an exception was raised in Python (it comes out of the search): see there"};
     }
   }
+  /// Runs `work` to its end: where Ctrl-C comes in between it is kept, and `work` begins anew.
+  template <class F>
+  void whole(F&& work) {
+    for (;;) {
+      try {
+        return work();
+      } catch (const py::error_already_set& e) {
+        if (!e.matches(PyExc_KeyboardInterrupt)) throw;
+        if (!raised_) raised_ = std::current_exception();
+      }
+    }
+  }
   /// Runs `work`. Throws: what was kept, unchanged, else what `work` throws.
   template <class F>
   auto out_of(F&& work) {
@@ -160,9 +172,15 @@ class training_of final : public training {
         .modules = planned::named_modules(given_.models, trees_),
         .optimizers = {&optimizer_},
         .extra = {.save = [this]() -> std::any { return fault_.kept([&] { return given_.call.save(); }); },
-                  .restore = [this](const std::any& s) { given_.call.restore(std::any_cast<const py::object&>(s)); },
-
-                  .tensors = [this] { return given_.call.tensors().template cast<std::vector<at::Tensor>>(); }},
+                  .restore =
+                      [this](const std::any& s) {
+                        fault_.whole([&] { given_.call.restore(std::any_cast<const py::object&>(s)); });
+                      },
+                  .tensors =
+                      [this] {
+                        return fault_.kept(
+                            [&] { return given_.call.tensors().template cast<std::vector<at::Tensor>>(); });
+                      }},
         .choices = given_.choices,
         .scale_loss = libtorch::loss_scaling::never,  // torch.amp.GradScaler does, which is Python's
         .states_on = given_.states_on,
@@ -201,7 +219,7 @@ class training_of final : public training {
       }
       return true;
     });
-    const bool left = regions_.open() == 0;
+    const bool left = !regions_.open();
     regions_.abandon_all();
     require<error>(left, "step {} ended in the plan's region (it is left at the end of its `with`): use `with`",
                    s.number());

@@ -190,6 +190,22 @@ TEST_CASE("values, names, order and errors in the low precision are those of the
   CHECK(product.error < 1e-2);
 }
 
+TEST_CASE("FP64 and complex values are examined, finite where they are, and never run low") {
+  torch::manual_seed(3);
+  faulty net;
+  net.to(torch::kDouble);
+  net.x = net.x.to(torch::kDouble);
+  const auto seen = net.with([](auto h) { return torch::complex(h, h.relu().log()).abs(); });
+  check_first(seen, fault_kind::infinity, "net.first.log");
+  CHECK(std::ranges::all_of(seen.entries, [](const auto& each) { return std::isnan(each.error); }));
+  const auto at = std::ranges::find(seen.entries, "net.first.complex", &comp::examined::name);
+  REQUIRE(at != seen.entries.end());
+  CHECK(at->values.values == 2 * 8 * 16);
+  CHECK(at->values.infinities > 0);
+  for (const auto& fault : comp::faults(net.with([](auto h) { return (h.abs() + 1e300).log(); })))
+    CHECK(fault.kind > fault_kind::infinity);
+}
+
 TEST_CASE("without a share of the time no operator is run again") {
   faulty net;
   const auto seen = examined(net, [&] { return net.second->forward(net.first->forward(net.x)).sum(); }, {.share = 0});

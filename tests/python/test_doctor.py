@@ -94,6 +94,28 @@ class Doctor(unittest.TestCase):
             self.assertTrue(all(torch.equal(before[name], value) for name, value in net.state_dict().items()))
             self.assertTrue(all(p.grad is None for p in net.parameters()))
 
+    def test_fp64_and_complex_values_are_examined_and_never_run_low(self):
+        def wide(h):
+            return torch.complex(h, h.relu().log()).abs()
+
+        def huge(h):
+            return (h.abs().sum(1, keepdim=True, dtype=torch.float64) + 1e300).log().float() + h
+
+        for double in (False, True):
+            net = Faulty(wide).double() if double else Faulty(wide)
+            seen = comp.doctor(net, torch.ones(8, 16, dtype=torch.float64 if double else torch.float32))
+            self.assertEqual(seen.first_nan, 'first.log', str(seen))
+            values = {e.name: e.values for e in seen.entries}
+            self.assertEqual(values['first.complex'].infinities, values['first.log'].infinities)
+            self.assertTrue(all(e.gradients.count > 0 for e in seen.entries if e.kind == 'aten::linear'))
+            if double:
+                self.assertTrue(all(e.error != e.error for e in seen.entries if 'first' in e.name), str(seen))
+        seen = comp.doctor(Faulty(huge), torch.ones(8, 16))
+        self.assertIsNone(seen.first_nan)
+        entry = {e.name: e for e in seen.entries}
+        self.assertEqual(entry['first.add'].values.count, 8)
+        self.assertNotEqual(entry['first.sum'].error, 0)  # FP64 is made there: there is nothing to compare
+
     def test_a_step_of_ones_own_is_examined_to_the_bits_of_the_plain_one(self):
         def gradients(plan):
             training = Classification()

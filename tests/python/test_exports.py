@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans as torchao and Transformer Engine take them, and beside other systems' rules."""
 
+import ast
 import importlib.util
 import json
 import os
+import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import torch
 from torch import nn
@@ -69,6 +72,25 @@ class Exports(unittest.TestCase):
         convert_to_float8_training(net, module_filter_fn=said.module_filter_fn, config=config)
         swapped = {name for name, module in net.named_modules() if isinstance(module, Float8Linear)}
         self.assertEqual(swapped, {'up', 'down'})
+
+
+    @unittest.skipUnless(importlib.util.find_spec('transformer_engine'), 'Transformer Engine is not installed')
+    def test_transformer_engine_has_the_recipe_and_takes_it(self):
+        """Its recipes are Python alone, without the library that needs a GPU; its autocast is read, not run."""
+        folder = importlib.util.find_spec('transformer_engine').submodule_search_locations[0]
+        spec = importlib.util.spec_from_file_location('recipe', os.path.join(folder, 'common', 'recipe', '__init__.py'))
+        recipes = importlib.util.module_from_spec(spec)
+        with unittest.mock.patch.dict(sys.modules, {'recipe': recipes}):
+            spec.loader.exec_module(recipes)
+            said = comp.to_transformer_engine(plan_file(*PLAN), model='net')
+            recipe = recipes.DelayedScaling(**{field: recipes.Format[word] for field, word in said.recipe.items()})
+            self.assertEqual((recipe.fp8_format.value.max_fwd, recipe.fp8_format.value.max_bwd), (448, 57344))
+            with self.assertRaisesRegex(Exception, 'E5M2'):  # what `left` says of it
+                recipes.DelayedScaling(fp8_format=recipes.Format.E5M2)
+        with open(os.path.join(folder, 'pytorch', 'quantization.py')) as file:
+            classes = [n for n in ast.parse(file.read()).body if isinstance(n, ast.ClassDef) and n.name == 'autocast']
+        made = next(n for n in classes[0].body if isinstance(n, ast.FunctionDef) and n.name == '__init__')
+        self.assertLessEqual({'enabled', 'recipe'}, {a.arg for a in made.args.args})
 
 
 class OtherSystems(unittest.TestCase):

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 import warnings
 
@@ -118,6 +119,60 @@ class Plans(unittest.TestCase):
         self.assertTrue(plan.needs_scaling)
 
 
+    def test_threads_share_a_plan(self):
+        net = mlp()
+        plan = comp.plan(plan_file(net, forward(net), kinds=('linear',)), net)
+        first = forward(net)(plan)
+        got = []
+
+        def run():
+            for _ in range(50):
+                loss = forward(net)(plan)
+                got.append(loss.item() == first.item() and net(FLAT).dtype == torch.float32)
+
+        threads = [threading.Thread(target=run) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        self.assertEqual(got, [True] * 200)
+        self.assertEqual(plan.left, (0, ''))
+
+    def test_plans_that_are_left_in_another_order_are_an_error_and_leave_nothing_open(self):
+        net = mlp()
+        path = plan_file(net, forward(net), kinds=('linear',))
+        a, b = comp.plan(path, net), comp.plan(path, net)
+        forward(net)(a)
+        forward(net)(b)
+        seen = dtypes_of(net)
+        a.__enter__()
+        b.__enter__()
+        net(FLAT)
+        with self.assertRaisesRegex(comp.Error, 'left before 1 that were entered in it'):
+            a.__exit__(None, None, None)
+        self.assertEqual(comp._region.depth(), 0)
+        with self.assertRaisesRegex(comp.Error, 'not in it'):
+            b.__exit__(None, None, None)
+        net(FLAT)
+        self.assertEqual(seen, [torch.bfloat16] * 3 + [torch.float32] * 3)
+        with a:
+            said = []
+
+            def leave():
+                try:
+                    a.__exit__(None, None, None)
+                except comp.Error as refused:
+                    said.append(str(refused))
+
+            thread = threading.Thread(target=leave)
+            thread.start()
+            thread.join()
+            cross_entropy(net(FLAT), Y)
+        self.assertIn('a thread that is not in it', said[0])
+        self.assertEqual(seen[6:], [torch.bfloat16] * 3)
+        self.assertTrue(torch.isfinite(forward(net)(b)))
+
+
 class Checkpoints(unittest.TestCase):
     class Net(nn.Module):
         def __init__(self, reentrant=None):
@@ -214,6 +269,31 @@ class Compiled(unittest.TestCase):
         run(plan)
         self.assertEqual(seen, [torch.bfloat16] * 6)
         self.assertEqual(len(calls), 1)
+
+    def test_functions_are_compiled_again_when_the_last_of_two_threads_has_left(self):
+        import torch._dynamo  # as training does
+
+        net = mlp()
+        plan = comp.plan(plan_file(net, forward(net)), net, otherwise='fp32')
+        forward(net)(plan)
+        entered, another, left = (threading.Event() for _ in range(3))
+
+        def run():
+            with plan:
+                entered.set()
+                another.wait()
+            left.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        entered.wait()
+        with plan:
+            another.set()
+            left.wait()
+        thread.join()
+        calls = []
+        torch.compile(lambda x: net(x), backend=lambda graph, inputs: calls.append(1) or graph)(FLAT)
+        self.assertEqual(calls, [1])
 
     def test_a_compiled_model_and_a_compiled_step_are_refused_in_a_sentence(self):
         net = mlp()

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """State, batches and plan files, each alone."""
 
+import copy
 import json
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -160,15 +162,23 @@ class Files(unittest.TestCase):
                 '{}',
                 '{"comp_plan": 2}',
                 '{"comp_plan": 1, "plan": "1x"}',
+                '{"comp_plan": 1, "plan": "1\udca3"}',  # no UTF-8
                 '{"comp_plan": 1, "operators": 3}',
                 '{"comp_plan": 1, "operators": [{"name": "a", "kind": "b", "precision": "bf17"}]}',
             ):
-                with open(path, 'w') as file:
+                with open(path, 'w', errors='surrogateescape') as file:
                     file.write(text)
                 with self.assertRaises(comp.Error, msg=text):
                     comp.load(path)
                 with self.assertRaises(comp.Error, msg=text):
                     comp.plan(path, small_net())
+
+    def test_what_holds_on_to_a_model_is_not_copied(self):
+        found = Classification().search(stages='epochs_only')
+        with self.assertRaisesRegex(TypeError, r'use found.save\(path\)'):
+            pickle.dumps(found)
+        with self.assertRaisesRegex(TypeError, r'comp.plan\(path, model\)'):
+            copy.deepcopy(found.region)
 
     def test_an_outcome_is_compared_with_its_contestants(self):
         found = Classification().search(stages='epochs_only')

@@ -118,6 +118,26 @@ class Searches(unittest.TestCase):
             job.search(step)
         self.assertTrue(same(before, job.everything()))
 
+    def test_ctrl_c_while_a_state_is_put_back_waits_until_it_is(self):
+        class Interrupts(dict):
+            times = 0
+
+            def state_dict(self):
+                return dict(self)
+
+            def load_state_dict(self, state):
+                self.times += 1
+                if self.times == 2:
+                    os.kill(os.getpid(), signal.SIGINT)
+                self.update(state)
+
+        job, other = Classification(), Interrupts(kept=1)
+        before = job.everything()
+        with self.assertRaises(KeyboardInterrupt):
+            job.search(state=[job.schedule, other])
+        self.assertGreater(other.times, 2)
+        self.assertTrue(same(before, job.everything()))
+
     def test_an_observer_stops_a_search_with_a_ledger_that_goes_on(self):
         class Stops:
             def __init__(self):

@@ -7,7 +7,7 @@
 //   const comp::examination seen = doctor.finish();
 //   fmt::print("{}", comp::table(seen));                        // <comp/doctor/examination_text.hpp>
 // The step runs in FP32, to the bits of the plain one. Operators have the names that a plan gives them.
-// Not seen: the backward of what torch::utils::checkpoint runs again; FP64 and complex tensors.
+// Not seen: the backward of what torch::utils::checkpoint runs again.
 #pragma once
 
 #include <chrono>

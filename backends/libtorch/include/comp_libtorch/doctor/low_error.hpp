@@ -55,7 +55,9 @@ class low_errors {
         }
       }
       cast_all(inputs, op);
-      if (auto low = run(op, std::move(inputs))) error = relative_error(tensors(*low), tensors(exact));
+      const std::vector<at::Tensor> compared = tensors(exact);  // none: it makes FP64 of what it reads
+      if (compared.empty()) return nothing;
+      if (auto low = run(op, std::move(inputs))) error = relative_error(tensors(*low), compared);
     } catch (const std::exception&) {  // it has no results to compare
     }
     spent_ += std::chrono::duration<double>(clock::now() - begin).count();

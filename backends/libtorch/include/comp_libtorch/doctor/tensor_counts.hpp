@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The values of a tensor, counted on LibTorch's threads. What lies on another device is copied to the host for it.
-// Not here: FP64, complex and quantised tensors, which plans leave alone.
+// FP64 is counted as FP32 where that can hold it, complex values by their parts. Not here: integers, quantised tensors.
 #pragma once
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/where.h>
 
 #include <algorithm>
 #include <comp/doctor/examination.hpp>
@@ -13,20 +15,28 @@
 #include <comp_libtorch/support/tensors.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
 
 namespace comp::libtorch::detail {
 
-/// In FP32, on the host; nothing for what is not counted.
+/// In FP32, on the host; a finite value of FP64 stays finite. Nothing for what is not counted.
 inline std::optional<at::Tensor> countable(const at::Tensor& given) {
-  if (!given.defined() || !is_plannable(given.scalar_type())) return std::nullopt;
+  if (!given.defined()) return std::nullopt;
+  const bool wide = given.scalar_type() == at::kDouble || given.is_complex();
+  if (!wide && !is_plannable(given.scalar_type())) return std::nullopt;
   const at::NoGradGuard no_gradients;
   at::Tensor t = given.detach();
   if (t.is_sparse()) t = t._values();
   if (t.layout() != at::kStrided || t.is_meta() || t.numel() == 0) return std::nullopt;
   if (!t.device().is_cpu()) t = t.cpu();
+  if (t.is_complex()) t = at::view_as_real(t.resolve_conj());
+  if (t.scalar_type() == at::kDouble) {
+    constexpr double most = std::numeric_limits<float>::max();
+    t = at::where(t.isinf(), t, t.clamp(-most, most));
+  }
   return t.to(at::kFloat);
 }
 

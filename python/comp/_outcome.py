@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a search gives."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from comp import _comp
+from comp._region import Region
+
+
+class Outcome:
+    """What a search found. `print(found)` shows the contest, `found.plan` is the plan, one letter per operator."""
+
+    def __init__(self, inner: Any, training: Any, progress: bool) -> None:
+        self._inner = inner
+        self._training = training
+        self._progress = progress
+        self.region = Region(training.regions)
+        """What the step was given: `with found.region:` trains on with the plan."""
+
+    @property
+    def plan(self) -> str:
+        """One letter per operator: 1 FP32, t TF32, b BF16, 0 FP16; "...@autocast": torch's own autocast runs it."""
+        return str(self._inner.plan)
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as FP32: the median of batches that were timed in turns."""
+        return float(self._inner.speedup)
+
+    @property
+    def speedup_bounds(self) -> tuple[float, float]:
+        """95%."""
+        low, high = self._inner.speedup_bounds
+        return float(low), float(high)
+
+    @property
+    def operators(self) -> list[Any]:
+        """Of a step's forward, in the order of their calls: name, kind, shapes, m, n, k and so on."""
+        return list(self._inner.operators)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of names, kinds, shapes and edges: what a plan file is checked by."""
+        return str(self._inner.fingerprint)
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why each operator has its precision: one sentence for each."""
+        return list(self._inner.reasons)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes the outcome less certain, and what to do."""
+        return list(self._inner.warnings)
+
+    @property
+    def contest(self) -> list[Any]:
+        """The plans of the final head-to-head, FP32 first: label, plan, seconds, speedup, peak_bytes."""
+        return list(self._inner.contest)
+
+    @property
+    def trials(self) -> list[Any]:
+        """Every run, in order."""
+        return list(self._inner.trials)
+
+    @property
+    def baseline(self) -> Any:
+        """FP32's batches from the start."""
+        return self._inner.baseline
+
+    @property
+    def trained_batches(self) -> int:
+        """That the model has behind it when the search ends: FP32's and those of accepted plans."""
+        return int(self._inner.trained_batches)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """0: not known."""
+        return int(self._inner.batches_per_epoch)
+
+    def table(self) -> str:
+        """The contest and what the search cost."""
+        return str(self._inner.table())
+
+    def rules(self, low: str = "bf16") -> list[tuple[str, str]]:
+        """Names of other systems, and the plan that the rules of each would run this model with."""
+        return list(self._inner.rules(low))
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of the search, as `train` of C++ writes them to summary.json."""
+        return dict(json.loads(self._inner.summary()))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the plan file, which comp.plan() and C++ read. Raises: FileError."""
+        self._inner.save(os.fspath(path))
+
+    def report(
+        self, path: str | os.PathLike[str], *, model: str = "", data: str = "", plan_file: str = "plan.json"
+    ) -> None:
+        """Writes the report, one HTML page. Raises: FileError."""
+        use = f'with comp.plan("{plan_file}", model): ...'
+        self._inner.report(
+            os.fspath(path), _comp.ReportInfo(model=model, data=data, use_command=use, plan_file=plan_file)
+        )
+
+    def train(self, epochs: int) -> Any:
+        """Trains on with the plan, guarded: a loss that goes wrong puts the last good state back, and a more
+        conservative plan goes on. `epochs`: in all, those that the search trained counted in. Returns: `epochs` (a
+        sample for each), `plan` (the one that it ended with) and `warnings`."""
+        return self._training.train_on(self._inner, epochs, self._progress)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an outcome cannot be pickled or copied (it holds on to the training): use found.save(path)")
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return f"<comp.Outcome {self.speedup:.2f}x as fast as FP32: {self.plan[:40]}>"
