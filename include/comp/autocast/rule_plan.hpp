@@ -12,7 +12,6 @@
 #include <comp/core/precision.hpp>
 #include <cstddef>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 namespace comp::autocast {

@@ -12,7 +12,6 @@
 #include <comp/files/safetensors.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <string>
 #include <string_view>

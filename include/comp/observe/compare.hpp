@@ -4,8 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <comp/core/precision.hpp>
 #include <comp/files/file.hpp>
 #include <comp/files/json_reader.hpp>

@@ -10,7 +10,6 @@
 #include <comp/observe/loss_change.hpp>
 #include <comp/observe/number_text.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <map>

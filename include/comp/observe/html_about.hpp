@@ -13,7 +13,6 @@
 #include <comp/observe/report_info.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/reasons.hpp>
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <string_view>

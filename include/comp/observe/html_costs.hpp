@@ -9,7 +9,6 @@
 #include <comp/observe/figures.hpp>
 #include <comp/observe/html_plan.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstddef>
 #include <numeric>
 #include <string>

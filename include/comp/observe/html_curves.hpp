@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp/observe/figures.hpp>
 #include <comp/observe/html_chart.hpp>
 #include <comp/observe/loss_change.hpp>
 #include <comp/search/loss_test.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstddef>
 #include <span>
 #include <string>

@@ -7,7 +7,6 @@
 #include <comp/observe/html_plan.hpp>
 #include <comp/observe/loss_change.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <string_view>

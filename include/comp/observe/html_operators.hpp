@@ -8,7 +8,6 @@
 #include <comp/observe/html_plan.hpp>
 #include <comp/observe/html_runs.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <vector>

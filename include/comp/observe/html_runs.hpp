@@ -8,7 +8,6 @@
 #include <comp/observe/html_plan.hpp>
 #include <comp/observe/loss_change.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>

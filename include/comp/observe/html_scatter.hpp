@@ -10,7 +10,6 @@
 #include <comp/observe/html_plan.hpp>
 #include <comp/observe/loss_change.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <optional>
 #include <string>
 #include <string_view>

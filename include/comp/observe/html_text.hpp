@@ -18,7 +18,6 @@
 #include <comp/observe/report_info.hpp>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace comp {
 

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <comp/search/loss_test.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstddef>
 #include <limits>
 #include <optional>

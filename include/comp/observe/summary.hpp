@@ -4,7 +4,6 @@
 // differences from FP32's on the same batches, as a part of it.
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <comp/files/file.hpp>
 #include <comp/files/json.hpp>

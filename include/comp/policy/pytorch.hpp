@@ -15,7 +15,6 @@
 #include <comp/core/precision.hpp>
 #include <comp/policy/kind_name.hpp>
 #include <comp/policy/pytorch_lists.hpp>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>

@@ -13,7 +13,6 @@
 #include <comp/search/settings.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <iterator>
 #include <span>
 #include <string>

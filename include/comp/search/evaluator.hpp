@@ -4,7 +4,6 @@
 // (trials.hpp) and timing in turns (race.hpp).
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <comp/core/statistics.hpp>
 #include <comp/search/acceptance.hpp>

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <comp/core/training_progress.hpp>
 #include <comp/search/evaluator.hpp>
 #include <comp/search/guard.hpp>

@@ -13,9 +13,7 @@
 #include <comp/strategy/guided.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
-#include <string>
 #include <utility>
 #include <vector>
 

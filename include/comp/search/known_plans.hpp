@@ -3,9 +3,8 @@
 // plans and the rivals. Everything that can be refused before a batch is refused here.
 #pragma once
 
-#include <algorithm>
 #include <comp/autocast/rule_plan.hpp>
-#include <comp/search/accepted_operators.hpp>
+#include <comp/search/harm_order.hpp>
 #include <comp/search/any_trainer.hpp>
 #include <comp/search/candidate_space.hpp>
 #include <comp/search/op_support.hpp>
@@ -14,7 +13,6 @@
 #include <comp/search/settings.hpp>
 #include <comp/search/signature.hpp>
 #include <exception>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -15,7 +15,6 @@
 #include <exception>
 #include <limits>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -4,7 +4,6 @@
 // Not here: who fills in outcome::fates (guided_search.hpp).
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <comp/policy/tensor_core.hpp>
 #include <comp/search/candidate_space.hpp>

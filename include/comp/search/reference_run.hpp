@@ -5,9 +5,7 @@
 
 #include <comp/search/evaluator.hpp>
 #include <cstddef>
-#include <cstdint>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 

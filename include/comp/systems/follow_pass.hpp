@@ -11,7 +11,6 @@
 #include <comp/core/precision.hpp>
 #include <cstddef>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace comp::autocast {

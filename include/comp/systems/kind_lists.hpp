@@ -10,8 +10,6 @@
 #include <comp/core/op_graph.hpp>
 #include <comp/policy/kind_name.hpp>
 #include <comp/policy/nearest.hpp>
-#include <cstddef>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
