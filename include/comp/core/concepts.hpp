@@ -14,7 +14,6 @@
 #include <concepts>
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 

@@ -67,9 +67,7 @@ inline double apart(const value_counts& a, const value_counts& b, const std::vec
 }
 
 inline std::string shape_words(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const auto extent : shape) text += fmt::format("{}{}", text.empty() ? "" : " x ", extent);
-  return text.empty() ? "a number" : text;
+  return shape.empty() ? "a number" : joined(shape, " x ");
 }
 
 }  // namespace detail

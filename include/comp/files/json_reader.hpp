@@ -72,7 +72,8 @@ class json_reader {
     if (!value_.is_object()) fail("an object");
     for (auto field = value_.begin(); field != value_.end(); ++field) {
       if (std::find(fields.begin(), fields.end(), field.key()) != fields.end()) continue;
-      json_reader{field.value(), this, field.key(), 0}.fail(fmt::format("no such field, only {}", join(fields)));
+      json_reader{field.value(), this, field.key(), 0}.fail(
+          fmt::format("no such field, only {}", joined(fields, ", ")));
     }
   }
 
@@ -136,12 +137,12 @@ class json_reader {
   /// A value of an enumeration that counts from 0 to `last` and has names: comp::name(E).
   template <class E>
   E one_of(E last) const {
-    std::string known;
+    std::vector<std::string_view> names;
     for (unsigned i = 0; i <= static_cast<unsigned>(last); ++i) {
-      if (value_.is_string() && text() == name(static_cast<E>(i))) return static_cast<E>(i);
-      known += fmt::format("{}{}", i == 0 ? "one of " : ", ", name(static_cast<E>(i)));
+      names.push_back(name(static_cast<E>(i)));
+      if (value_.is_string() && text() == names.back()) return static_cast<E>(i);
     }
-    fail(known);
+    fail("one of " + joined(names, ", "));
   }
 
  private:
@@ -152,12 +153,6 @@ class json_reader {
     if (!value_.is_object()) fail("an object");
     const auto found = value_.find(std::string{field});
     return found == value_.end() ? nullptr : &*found;
-  }
-
-  static std::string join(std::initializer_list<std::string_view> words) {
-    std::string joined;
-    for (const auto word : words) joined += fmt::format("{}{}", joined.empty() ? "" : ", ", word);
-    return joined;
   }
 
   std::string path() const {

@@ -89,9 +89,7 @@ inline void warn_of_hardware(const hardware& made_for, const hardware& here, loa
                     what, there, now));
   };
   const auto features = [](const hardware& h) {
-    std::string joined;
-    for (const auto& feature : h.isa) joined += (joined.empty() ? "" : " ") + feature;
-    return joined.empty() ? std::string{"none known"} : in_quotes(joined, 200);
+    return h.isa.empty() ? std::string{"none known"} : in_quotes(joined(h.isa, " "), 200);
   };
   warn("the device", in_quotes(made_for.name), in_quotes(here.name));
   warn("its kind", name(made_for.kind), name(here.kind));

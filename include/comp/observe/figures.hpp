@@ -45,9 +45,8 @@ inline bool is_on_front(const contestant& c, const outcome& found) {
 inline std::string front_text(const outcome& found) {
   const auto front = found.front();
   if (front.size() < 2) return {};
-  std::string labels;
-  for (const std::size_t i : front) labels += (labels.empty() ? "" : "; ") + found.contest[i].label;
-  return fmt::format("In time, memory and loss taken together no other plan beats these: {}.\n", labels);
+  return fmt::format("In time, memory and loss taken together no other plan beats these: {}.\n",
+                     joined(front, "; ", [&](std::size_t i) { return found.contest[i].label; }));
 }
 
 /// The contestant that has the found plan; none when there was no contest.

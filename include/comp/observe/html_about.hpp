@@ -125,8 +125,7 @@ inline std::string settings(const outcome& found, const report_info& info) {
   std::string searched;
   for (const precision p : found.precisions) searched += precision_badge(p) + " ";
   const hardware& h = found.hardware;
-  std::string features;
-  for (const auto& feature : h.isa) features += (features.empty() ? "" : ", ") + html(feature);
+  std::string features = html(joined(h.isa, ", "));
   if (h.compute_capability > 0)
     features = fmt::format("compute capability {}.{}", h.compute_capability / 10, h.compute_capability % 10);
   const auto entry = [](std::string_view what, const std::string& is) {

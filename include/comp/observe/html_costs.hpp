@@ -8,6 +8,7 @@
 #include <comp/core/concepts.hpp>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/html_plan.hpp>
+#include <comp/observe/html_template.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstddef>
 #include <numeric>
@@ -98,10 +99,15 @@ inline std::string op_times(const outcome& found) {
   const double whole = std::fmax(std::fmax(batch_fp32, batch_low), std::max(seconds_of(fp32), seconds_of(low)));
   std::string text =
       "<div class=\"legend\"><span><i class=\"key s1\"></i>forward</span><span><i class=\"key s2\"></i>backward</span>"
-      "<span><i class=\"key s3\"></i>rest of the batch: casts, optimiser, data</span></div>\n"
-      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Time per operator\"><table class=\"times\"><thead><tr>"
-      "<th scope=\"col\">Operator</th><th scope=\"col\">Precision</th><th scope=\"col\" class=\"n wide\">Forward</th>"
-      "<th scope=\"col\" class=\"n wide\">Backward</th><th scope=\"col\" class=\"n wide\">Rest</th><th scope=\"col\" class=\"n\">Time</th><th scope=\"col\">from 0</th></tr></thead><tbody>\n" +
+      "<span><i class=\"key s3\"></i>rest of the batch: casts, optimiser, data</span></div>\n" +
+      table_begin("Time per operator", " class=\"times\"",
+                  {{"Operator"},
+                   {"Precision"},
+                   {"Forward", "n wide"},
+                   {"Backward", "n wide"},
+                   {"Rest", "n wide"},
+                   {"Time", "n"},
+                   {"from 0"}}) +
       row("Whole batch", "FP32", fp32, batch_fp32, whole) + row("Whole batch", "found plan", low, batch_low, whole);
   std::vector<std::size_t> order(m.fp32.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -114,7 +120,7 @@ inline std::string op_times(const outcome& found) {
     text += row(name, precision_badge(precision::fp32), m.fp32[*at], alone, most);
     if (is_low(found.plan[*at])) text += row(name, precision_badge(found.plan[*at]), m.found[*at], alone, most);
   }
-  text += "</tbody></table></div>\n";
+  text += table_end;
   if (seconds_of(fp32) > batch_fp32 || seconds_of(low) > batch_low)
     text +=
         "<p class=\"soft\">Timed alone, the operators take longer than the whole batch: the machine was busy, or they overlap in it.</p>\n";

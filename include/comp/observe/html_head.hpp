@@ -5,6 +5,7 @@
 #include <cmath>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/html_plan.hpp>
+#include <comp/observe/html_template.hpp>
 #include <comp/observe/loss_change.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstddef>
@@ -119,14 +120,14 @@ inline std::string costs(const outcome& found) {
         "<tr><td>{}</td><td class=\"wide\"></td><td class=\"n wide\">{}</td><td class=\"n\">{}</td></tr>\n", what,
         batches, time);
   };
-  return bar +
-         "</div>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Costs\"><table><thead><tr><th scope=\"col\">Stage</th><th scope=\"col\" class=\"n wide\">Runs</th><th scope=\"col\" class=\"n wide\">Batches</th><th scope=\"col\" class=\"n\">Time</th></tr></thead><tbody>\n" +
-         rows + sum("Whole search", "", time_text(all)) +
+  return bar + "</div>\n" +
+         table_begin("Costs", "", {{"Stage"}, {"Runs", "n wide"}, {"Batches", "n wide"}, {"Time", "n"}}) + rows +
+         sum("Whole search", "", time_text(all)) +
          sum("Kept as training, at the found plan's speed", fmt::format("{}", found.trained_batches),
              time_text(kept_seconds(found))) +
          sum("<b>What the search cost</b>", "",
              fmt::format("<b>{}</b>, {}", time_text(found.overhead_seconds()), overhead_text(found))) +
-         "</tbody></table></div>\n";
+         std::string{table_end};
 }
 
 }  // namespace comp::detail

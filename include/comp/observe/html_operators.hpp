@@ -18,9 +18,7 @@ inline std::string shape_text(const op_info& op) {
   if (op.k > 0) return fmt::format("{} x {} x {}", op.m, op.n, op.k);
   if (op.channels_in > 0) return fmt::format("{} to {} channels", op.channels_in, op.channels_out);
   if (op.outputs.empty()) return "";
-  std::string text;
-  for (const auto extent : op.outputs.front().shape) text += fmt::format("{}{}", text.empty() ? "" : " x ", extent);
-  return text;
+  return joined(op.outputs.front().shape, " x ");
 }
 
 /// "0.4%" of the norm; "out of range" for what leaves the format.
@@ -34,16 +32,12 @@ inline std::string operator_table(const outcome& found) {
   const std::size_t n = std::min<std::size_t>(found.graph.size(), 20'000);
   const measured_ops times = measured(found);
   const std::vector<double> errors = sensitivities(found);
-  std::string text =
-      "<input type=\"search\" id=\"find\" placeholder=\"Filter: name, kind, precision, reason, 20-40\" aria-label=\"Filter the "
-      "operators\"> <span class=\"soft\" id=\"found\" role=\"status\"></span>\n<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Operators\">"
-      "<table id=\"ops\" class=\"sorts\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Operator</th>"
-      "<th scope=\"col\" class=\"wide\">Kind and sizes</th><th scope=\"col\" class=\"wide\">Policy says</th>"
-      "<th scope=\"col\">Precision</th>";
-  if (!times.fp32.empty())
-    text += "<th scope=\"col\" class=\"n wide\">In FP32</th><th scope=\"col\" class=\"n wide\">Found</th>";
-  if (!errors.empty()) text += "<th scope=\"col\" class=\"n wide\">Low error</th>";
-  text += "<th scope=\"col\">Why</th></tr></thead><tbody>\n";
+  std::vector<table_column> columns{
+      {"#", "n"}, {"Operator"}, {"Kind and sizes", "wide"}, {"Policy says", "wide"}, {"Precision"}};
+  if (!times.fp32.empty()) columns.insert(columns.end(), {{"In FP32", "n wide"}, {"Found", "n wide"}});
+  if (!errors.empty()) columns.push_back({"Low error", "n wide"});
+  columns.push_back({"Why"});
+  std::string text = operators_begin("name, kind, precision, reason, 20-40", columns);
   for (std::size_t i = 0; i < n; ++i) {
     const op_info& op = found.graph[i];
     const bool known = i < found.reasons.size();
@@ -58,7 +52,7 @@ inline std::string operator_table(const outcome& found) {
     if (!errors.empty()) text += number_cell(errors[i], error_text(errors[i]), "n wide");
     text += fmt::format("<td class=\"m\">{}</td></tr>\n", known ? html(found.reasons[i].text) : "");
   }
-  text += "</tbody></table></div>\n";
+  text += table_end;
   if (n < found.graph.size())
     text += fmt::format("<p class=\"soft\">The first {} of {} operators.</p>", n, found.graph.size());
   return text;

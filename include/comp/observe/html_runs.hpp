@@ -6,6 +6,7 @@
 #include <cmath>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/html_plan.hpp>
+#include <comp/observe/html_template.hpp>
 #include <comp/observe/loss_change.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstdint>
@@ -67,15 +68,18 @@ inline std::string contest_table(const outcome& found) {
     epochs = epochs || c.epoch;
     covered = covered || loss_cell(c, found) == "covered";
   }
-  std::string text =
-      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Contest\"><table class=\"cards\"><thead><tr><th scope=\"col\">Contestant</th>"
-      "<th scope=\"col\">Plan</th><th scope=\"col\" class=\"n\">Per batch</th><th scope=\"col\">from 0, with 95% interval</th><th scope=\"col\" class=\"n\">Against FP32</th>"
-      "<th scope=\"col\" class=\"n\">Peak memory</th><th scope=\"col\" class=\"n\">" +
-      std::string{found.criterion == criterion::scores ? "Below FP32's score" : "Loss against FP32's"} + "</th>";
-  if (epochs) text += "<th scope=\"col\" class=\"n\">Epoch loss</th><th scope=\"col\" class=\"n\">Score</th>";
-  text += "</tr></thead><tbody>\n";
+  std::vector<table_column> columns{
+      {"Contestant"},
+      {"Plan"},
+      {"Per batch", "n"},
+      {"from 0, with 95% interval"},
+      {"Against FP32", "n"},
+      {"Peak memory", "n"},
+      {found.criterion == criterion::scores ? "Below FP32's score" : "Loss against FP32's", "n"}};
+  if (epochs) columns.insert(columns.end(), {{"Epoch loss", "n"}, {"Score", "n"}});
+  std::string text = table_begin("Contest", " class=\"cards\"", columns);
   for (const contestant& c : found.contest) text += contest_row(c, found, most * 1.04, epochs);
-  text += "</tbody></table></div>\n";
+  text += table_end;
   if (const std::string front = front_text(found); !front.empty())
     text += fmt::format("<p class=\"soft\">{}</p>\n", html(front));
   if (covered)
@@ -84,16 +88,18 @@ inline std::string contest_table(const outcome& found) {
   return text;
 }
 
-/// A cell that is sorted by its number, whatever unit is shown; what is not known or not finite comes last.
-inline std::string number_cell(double value, std::string_view shown, std::string_view style = "n") {
-  return fmt::format("<td class=\"{}\" data-v=\"{}\">{}</td>", style,
-                     std::isfinite(value) ? fmt::format("{:.6g}", value) : "", shown);
-}
-
 inline std::string trial_table(const outcome& found) {
-  std::string text =
-      "<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Runs\"><table class=\"sorts\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\" class=\"wide\">Stage</th><th scope=\"col\">Plan</th>"
-      "<th scope=\"col\" class=\"n wide\">Runs</th><th scope=\"col\" class=\"n wide\">Batches</th><th scope=\"col\" class=\"n\">Per batch</th><th scope=\"col\" class=\"n wide\">Loss</th><th scope=\"col\" class=\"n\">Against FP32's</th><th scope=\"col\">Ended</th></tr></thead><tbody>\n";
+  std::string text = table_begin("Runs", " class=\"sorts\"",
+                                 {{"#", "n"},
+                                  {"Stage", "wide"},
+                                  {"Plan"},
+                                  {"Runs", "n wide"},
+                                  {"Batches", "n wide"},
+                                  {"Per batch", "n"},
+                                  {"Loss", "n wide"},
+                                  {"Against FP32's", "n"},
+                                  {"Ended"}},
+                                 true);
   for (const trial_group& g : grouped_trials(found)) {
     const trial& t = *g.shown;
     const bool fp32 = t.stage == stage::baseline && t.repeat < perturbed_repeats;
@@ -114,7 +120,7 @@ inline std::string trial_table(const outcome& found) {
     text += fmt::format("<td class=\"e\">{}{}</td></tr>\n", fate_text(t),
                         t.sample.ok() || t.sample.message.empty() ? "" : ": " + html(t.sample.message));
   }
-  return text + "</tbody></table></div>\n";
+  return text.append(table_end);
 }
 
 }  // namespace comp::detail

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <comp/core/error.hpp>
 #include <cstddef>
 #include <numeric>
 #include <string>
@@ -43,6 +44,10 @@ class nearest_word {
   }
   /// Empty: no word was near enough.
   const std::string& found() const { return found_; }
+  /// What to do: `did you mean "..."?`, or `otherwise` where no word was near enough.
+  std::string remedy(std::string_view otherwise) const {
+    return found_.empty() ? std::string{otherwise} : fmt::format("did you mean \"{}\"?", found_);
+  }
 
  private:
   std::string wanted_;

@@ -42,9 +42,7 @@ struct candidate_space {
 
 /// "fp32, bf16": for messages.
 inline std::string names_of(std::span<const precision> precisions) {
-  std::string text;
-  for (const precision p : precisions) (text += text.empty() ? "" : ", ") += name(p);
-  return text;
+  return joined(precisions, ", ", [](precision p) { return name(p); });
 }
 
 /// The name under which an operator is tied to others.
@@ -52,11 +50,6 @@ inline std::string_view tied_as(const op_info& op, tie how) {
   if (how == tie::kind) return op.kind;
   if (how == tie::scope && !op.scopes.empty()) return op.scopes.front();
   return op.name;
-}
-
-/// How much an operator does, to order groups by: operations, or bytes at the 16 operations that machines do per byte.
-inline double work_of(const op_info& op) {
-  return std::max(static_cast<double>(op.flops), 16 * static_cast<double>(op.bytes));
 }
 
 /// Collects operators into groups by name and levels; those with most work first, in order of appearance where that is

@@ -113,69 +113,50 @@ template <class Group>
 class observer_group : public any_observer {
  public:
   void search_started(const search_info& info) override {
-    visit([&](auto& o) {
-      if constexpr (requires { o.search_started(info); }) o.search_started(info);
-    });
+    each([&](auto& o) -> decltype(o.search_started(info)) { return o.search_started(info); });
   }
   std::optional<trial> recall(const trial& wanted) override {
-    std::optional<trial> found;
-    visit([&](auto& o) {
-      if constexpr (requires { o.recall(wanted); }) {
-        if (!found) found = o.recall(wanted);
-      }
+    std::optional<trial> recorded;
+    each([&](auto& o) -> decltype(o.recall(wanted), void()) {
+      if (!recorded) recorded = o.recall(wanted);
     });
-    return found;
+    return recorded;
   }
   void trial_started(const trial& t) override {
-    visit([&](auto& o) {
-      if constexpr (requires { o.trial_started(t); }) o.trial_started(t);
-    });
+    each([&](auto& o) -> decltype(o.trial_started(t)) { return o.trial_started(t); });
   }
   void batch_done(const trial& t, const sample& so_far) override {
-    visit([&](auto& o) {
-      if constexpr (requires { o.batch_done(t, so_far); }) o.batch_done(t, so_far);
-    });
+    each([&](auto& o) -> decltype(o.batch_done(t, so_far)) { return o.batch_done(t, so_far); });
   }
   bool trial_done(const trial& t) override {
-    bool stop = false;
-    visit([&](auto& o) {
-      if constexpr (requires {
-                      { o.trial_done(t) } -> std::same_as<bool>;
-                    }) {
-        stop = o.trial_done(t) || stop;
-      } else if constexpr (requires { o.trial_done(t); }) {
-        o.trial_done(t);
-      }
-    });
-    return stop;
+    return each([&](auto& o) -> decltype(o.trial_done(t)) { return o.trial_done(t); });
   }
   bool stop_requested() override {
-    bool stop = false;
-    visit([&](auto& o) {
-      if constexpr (requires { o.stop_requested(); }) stop = o.stop_requested() || stop;
-    });
-    return stop;
+    return each([&](auto& o) -> decltype(o.stop_requested()) { return o.stop_requested(); });
   }
   void warned(const std::string& sentence) override {
-    visit([&](auto& o) {
-      if constexpr (requires { o.warned(sentence); }) o.warned(sentence);
-    });
+    each([&](auto& o) -> decltype(o.warned(sentence)) { return o.warned(sentence); });
   }
   void search_done(const outcome& found) override {
-    visit([&](auto& o) {
-      if constexpr (requires { o.search_done(found); }) o.search_done(found);
-    });
+    each([&](auto& o) -> decltype(o.search_done(found)) { return o.search_done(found); });
   }
   void training_progressed(const training_progress& now) override {
-    visit([&](auto& o) {
-      if constexpr (requires { o.training_progressed(now); }) o.training_progressed(now);
-    });
+    each([&](auto& o) -> decltype(o.training_progressed(now)) { return o.training_progressed(now); });
   }
 
  private:
+  // Calls `call` with each observer that it can be called with. Returns: whether one of them answered true.
   template <class F>
-  void visit(F&& call) {
-    static_cast<Group&>(*this).visit(call);
+  bool each(F call) {
+    bool yes = false;
+    static_cast<Group&>(*this).visit([&](auto& o) {
+      if constexpr (requires { requires std::same_as<decltype(call(o)), bool>; }) {
+        yes = call(o) || yes;
+      } else if constexpr (std::invocable<F&, decltype(o)>) {
+        call(o);
+      }
+    });
+    return yes;
   }
 };
 

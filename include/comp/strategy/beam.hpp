@@ -43,11 +43,7 @@ class beam::run {
   void tell(const trial& seen) { beam_.emplace_back(seen, told_++); }
 
   /// Both ends, and for each pass and group the other levels of `width` plans.
-  std::size_t at_most() const {
-    std::size_t changes = 0;
-    for (const op_group& group : space_.groups()) changes += group.levels.size() - 1;
-    return 2 + settings_.width * settings_.passes * changes;
-  }
+  std::size_t at_most() const { return 2 + settings_.width * settings_.passes * count_changes(space_); }
 
  private:
   bool next_group() {

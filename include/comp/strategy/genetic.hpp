@@ -33,9 +33,11 @@ struct genetic {
 class genetic::run {
  public:
   run(const genetic& chosen, search_space over)
-      : settings_{chosen}, space_{std::move(over)}, generator_{chosen.seed}, left_{chosen.trials} {
+      : settings_{chosen},
+        space_{std::move(over)},
+        generator_{chosen.seed},
+        left_{at_most_plans(space_, chosen.trials)} {
     settings_.population = std::max<std::size_t>(settings_.population, 2);
-    left_ = static_cast<std::size_t>(std::min<std::uint64_t>(left_, space_.size().value_or(left_)));
     waiting_ = both_ends(space_, asked_);
   }
 

@@ -69,8 +69,7 @@ class amp_config_reader {
     nearest_word near{key};
     for (const std::string_view known : amp_config_keys) near.offer(known);
     require<settings_error>(std::find(amp_config_keys.begin(), amp_config_keys.end(), key) != amp_config_keys.end(),
-                            "amp_configs has \"{}\" (Paddle knows no such key): {}", key,
-                            near.found().empty() ? "drop it" : fmt::format("did you mean \"{}\"?", near.found()));
+                            "amp_configs has \"{}\" (Paddle knows no such key): {}", key, near.remedy("drop it"));
   }
   const nlohmann::json* find(const char* key) const {
     const auto at = from_.find(key);

@@ -131,9 +131,8 @@ inline std::vector<std::string> unknown_kinds(const kind_table& table, std::stri
     nearest_word near{kind};
     table.offer_all(near);
     for (const op_info& op : graph) near.offer(without_overload(op.kind));
-    sentences.push_back(fmt::format(
-        "{} names \"{}\" (no operator that is known has this name): {}", list, kind,
-        near.found().empty() ? "drop it or correct it" : fmt::format("did you mean \"{}\"?", near.found())));
+    sentences.push_back(fmt::format("{} names \"{}\" (no operator that is known has this name): {}", list, kind,
+                                    near.remedy("drop it or correct it")));
   }
   return sentences;
 }

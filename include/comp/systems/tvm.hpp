@@ -41,6 +41,7 @@ namespace tvm_lists {
 inline const kind_table& relay() {
   static const kind_table made = kind_table{true}
                                      .add(aliases)
+                                     .add(relay_aliases)
                                      .add(category::allow, relay_always)
                                      .add(category::follow, relay_follow)
                                      .add(category::deny, relay_never)
@@ -49,6 +50,7 @@ inline const kind_table& relay() {
 }
 inline const kind_table& relax() {
   static const kind_table made = kind_table{true, "relax."}
+                                     .add(aliases)
                                      .add(relax_aliases)
                                      .add(category::allow, relax_always)
                                      .add(category::follow, relax_follow)
