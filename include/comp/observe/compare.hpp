@@ -50,20 +50,20 @@ class summary_reader {
 
   /// The field at a path from the root, from the found plan's contestant or from FP32's.
   std::string text(const field_path& path) const {
-    const auto found = field(text_, path);
-    return found ? shown(found->text()) : "-";
+    const auto value = field(text_, path);
+    return value ? shown(value->text()) : "-";
   }
   std::optional<double> number(const field_path& path) const { return number_in(&text_, path); }
   std::optional<double> of_plan(const field_path& path) const { return number_in(contestant_, path); }
   std::optional<double> of_fp32(const field_path& path) const { return number_in(fp32_, path); }
   std::optional<interval> bounds(const field_path& path) const {
-    const auto found = field(text_, path);
-    return found ? std::optional{interval_from(*found)} : std::nullopt;
+    const auto value = field(text_, path);
+    return value ? std::optional{interval_from(*value)} : std::nullopt;
   }
   std::string plan() const { return text({"plan"}); }
   std::size_t warnings() const {
     std::size_t count = 0;
-    if (const auto found = field(text_, {"warnings"})) found->each([&](const json_reader&) { ++count; });
+    if (const auto value = field(text_, {"warnings"})) value->each([&](const json_reader&) { ++count; });
     return count;
   }
 
@@ -88,8 +88,8 @@ class summary_reader {
   }
   std::optional<double> number_in(const json* from, const field_path& path) const {
     if (from == nullptr) return std::nullopt;
-    const auto found = field(*from, path);
-    return found ? std::optional{found->number()} : std::nullopt;
+    const auto value = field(*from, path);
+    return value ? std::optional{value->number()} : std::nullopt;
   }
   // A terminal takes no orders from a file.
   static std::string shown(std::string text) {

@@ -50,11 +50,12 @@ inline hardware device_named(std::string_view wanted) {
     return text;
   };
   const auto same = [&](const known_device& d) { return plain(d.name) == plain(wanted); };
-  const auto found = std::find_if(known_devices.begin(), known_devices.end(), same);
-  require<settings_error>(found != known_devices.end(),
+  const auto device = std::find_if(known_devices.begin(), known_devices.end(), same);
+  require<settings_error>(device != known_devices.end(),
                           "\"{}\" is no device that is known (they are {}): choose one of those", wanted,
                           joined(known_devices, ", ", [](const known_device& d) { return d.name; }));
-  return {.name = std::string{found->name}, .kind = device_kind::cuda, .compute_capability = found->compute_capability};
+  return {
+      .name = std::string{device->name}, .kind = device_kind::cuda, .compute_capability = device->compute_capability};
 }
 
 }  // namespace comp::policy

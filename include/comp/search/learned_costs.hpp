@@ -64,14 +64,14 @@ class learned_costs {
     plan_costs costs = model_.costs();
     bool several = false;
     for (std::size_t i = 0; i < costs.size(); ++i) {
-      precision found = fp32_[i];
+      precision low_seen = fp32_[i];
       for (const precision p : all_precisions) {
         double& seconds = costs.seconds[i][index_of(p)];
         const bool may = p == fp32_[i] || (low != nullptr ? p == (*low)[i] : !dropped(p));
         if (!may) seconds = std::numeric_limits<double>::infinity();
         if (!std::isfinite(seconds) || p == fp32_[i]) continue;
-        several = several || (found != fp32_[i] && found != p);
-        found = p;
+        several = several || (low_seen != fp32_[i] && low_seen != p);
+        low_seen = p;
       }
       for (const precision p : all_precisions) costs.seconds[i][index_of(p)] += per_byte * model_.bytes(i, p);
     }

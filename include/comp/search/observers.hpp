@@ -70,7 +70,7 @@ constexpr bool expect_observer() {
   COMP_NEEDS("an observer's warned needs the form: void warned(const std::string&)",
              !detail::names_warned<O> || requires(O& o, const std::string& sentence) { { o.warned(sentence) } -> std::same_as<void>; });
   COMP_NEEDS("an observer's search_done needs the form: void search_done(const comp::outcome&)",
-             !detail::names_search_done<O> || requires(O& o, const outcome& found) { { o.search_done(found) } -> std::same_as<void>; });
+             !detail::names_search_done<O> || requires(O& o, const outcome& result) { { o.search_done(result) } -> std::same_as<void>; });
   COMP_NEEDS("an observer's training_progressed needs the form: void training_progressed(const comp::training_progress&)",
              !detail::names_training_progressed<O> || requires(O& o, const training_progress& p) { { o.training_progressed(p) } -> std::same_as<void>; });
   return true;
@@ -104,7 +104,7 @@ class any_observer {
   virtual bool trial_done(const trial& t) = 0;
   virtual bool stop_requested() = 0;
   virtual void warned(const std::string& sentence) = 0;
-  virtual void search_done(const outcome& found) = 0;
+  virtual void search_done(const outcome& result) = 0;
   virtual void training_progressed(const training_progress& now) = 0;
 };
 
@@ -137,8 +137,8 @@ class observer_group : public any_observer {
   void warned(const std::string& sentence) override {
     each([&](auto& o) -> decltype(o.warned(sentence)) { return o.warned(sentence); });
   }
-  void search_done(const outcome& found) override {
-    each([&](auto& o) -> decltype(o.search_done(found)) { return o.search_done(found); });
+  void search_done(const outcome& result) override {
+    each([&](auto& o) -> decltype(o.search_done(result)) { return o.search_done(result); });
   }
   void training_progressed(const training_progress& now) override {
     each([&](auto& o) -> decltype(o.training_progressed(now)) { return o.training_progressed(now); });

@@ -153,13 +153,13 @@ class cost_model {
 
   /// As far as is known now.
   plan_costs costs() const {
-    plan_costs made{std::vector<per_precision>(graph_.size()), tensors_};
+    plan_costs result{std::vector<per_precision>(graph_.size()), tensors_};
     for (std::size_t i = 0; i < graph_.size(); ++i) {
-      made.seconds[i].fill(std::numeric_limits<double>::infinity());
-      for (const precision p : levels_[i]) made.seconds[i][index_of(p)] = operator_seconds(i, p);
+      result.seconds[i].fill(std::numeric_limits<double>::infinity());
+      for (const precision p : levels_[i]) result.seconds[i][index_of(p)] = operator_seconds(i, p);
     }
-    for (shared_tensor& t : made.tensors) t.cast_seconds *= cast_factor_;
-    return made;
+    for (shared_tensor& t : result.tensors) t.cast_seconds *= cast_factor_;
+    return result;
   }
   /// Bytes that operator `i` hands on in `p`; 0 where shapes are not known.
   double bytes(std::size_t i, precision p) const { return bytes_of(i) / 4 * traits(p).bytes; }

@@ -112,12 +112,12 @@ struct scored {
   std::size_t number = 0;  // counts what was told
 
   scored() = default;
-  scored(const trial& t, std::size_t told)
+  scored(const trial& t, std::size_t count)
       : plan{t.plan},
         accepted{t.accepted},
         seconds{t.seconds},
         loss{std::isfinite(t.sample.loss) ? t.sample.loss : std::numeric_limits<double>::infinity()},
-        number{told} {}
+        number{count} {}
 
   /// Accepted plans come first, by their time; the others by their loss; of equals the one that was told first.
   friend bool operator<(const scored& a, const scored& b) {

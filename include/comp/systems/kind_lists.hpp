@@ -60,14 +60,14 @@ class kind_table {
   std::string_view theirs(std::string_view kind) const {
     if (std::find(own_.begin(), own_.end(), kind) != own_.end()) return kind;
     if (!prefix_.empty() && kind.starts_with(prefix_)) return kind.substr(prefix_.size());
-    const auto* found = find(aliases_, without_overload(kind));
-    if (found != nullptr) return found->theirs;
+    const auto* alias = find(aliases_, without_overload(kind));
+    if (alias != nullptr) return alias->theirs;
     return dotted_names_ ? without_namespace(kind) : without_overload(kind);
   }
   /// Null where no list has the system's operator `theirs`.
   const comp::category* category_of(std::string_view theirs) const {
-    const auto* found = find(entries_, theirs);
-    return found != nullptr ? &found->category : nullptr;
+    const auto* listed = find(entries_, theirs);
+    return listed != nullptr ? &listed->category : nullptr;
   }
   /// Puts the nearest of the system's names, and of ATen's that it has an alias for, before `near`.
   void offer_all(nearest_word& near) const {

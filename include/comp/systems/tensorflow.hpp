@@ -95,9 +95,9 @@ struct tensorflow {  // models comp::OperatorPolicy
   bool infer_follows_allow = true;
 
   decision classify(const op_info& op) const {
-    const category found = category_of(tensorflow_lists::table(list).theirs(op.kind));
-    return found == category::allow ? decision{.category = found, .compute = low, .output = low}
-                                    : decision{.category = found};
+    const category assigned = category_of(tensorflow_lists::table(list).theirs(op.kind));
+    return assigned == category::allow ? decision{.category = assigned, .compute = low, .output = low}
+                                       : decision{.category = assigned};
   }
 
   /// Throws: `settings_error` when an operator ends up on two lists, as TensorFlow does, or for unsafe_force_all with

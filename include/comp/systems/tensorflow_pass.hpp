@@ -45,15 +45,15 @@ enum class paint : unsigned char { none, allow, deny };
 inline std::vector<precision> own_precisions(const op_graph& graph) {
   std::vector<precision> own(graph.size(), precision::fp32);
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    std::optional<precision> found = cast_target(graph[i]);
+    std::optional<precision> recorded = cast_target(graph[i]);
     for (const auto* tensors : {&graph[i].outputs, &graph[i].inputs}) {
       const auto is_float = std::find_if(tensors->begin(), tensors->end(), [](auto& t) { return t.floating; });
-      if (!found && is_float != tensors->end()) found = is_float->dtype;
+      if (!recorded && is_float != tensors->end()) recorded = is_float->dtype;
     }
     for (const std::size_t from : graph[i].producers) {
-      if (!found && gives_floats(graph[from])) found = own[from];
+      if (!recorded && gives_floats(graph[from])) recorded = own[from];
     }
-    own[i] = found.value_or(precision::fp32);
+    own[i] = recorded.value_or(precision::fp32);
   }
   return own;
 }
@@ -108,7 +108,7 @@ class tensorflow_painter {
   }
   /// Pass 5. clear connected to an allow, either way, through clear becomes allow; also one that gives integers, but
   /// nothing behind it.
-  void allow_clear_beside_allow() {
+  void allow_clear_next_to_allow() {
     std::vector<std::size_t> open;
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       if (painted_[i] == paint::allow) open.push_back(i);
@@ -145,7 +145,7 @@ class tensorflow_painter {
     }
   }
 
-  plan made(precision low) const {
+  plan plan_in(precision low) const {
     plan p{graph_.size()};
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       if (!graph_[i].choosable) continue;
@@ -207,22 +207,22 @@ plan tensorflow_pass(const P& policy, const op_graph& graph, const tensorflow_pa
   painter.spread_deny();
   painter.allow_between_allows();
   if (settings.infer_follows_allow) painter.allow_infer_after_allow();
-  painter.allow_clear_beside_allow();
+  painter.allow_clear_next_to_allow();
   painter.drop_without_kernel();
   painter.allow_casts_before_allow();
-  return painter.made(settings.low);
+  return painter.plan_in(settings.low);
 }
 
 namespace detail {
 
 /// The policy whose lists stand beneath a user's rules.
 template <class P>
-const P& beneath(const P& policy) {
+const P& base_policy(const P& policy) {
   return policy;
 }
 template <class Over>
-const auto& beneath(const policy::custom<Over>& listed) {
-  return beneath(listed.over);
+const auto& base_policy(const policy::custom<Over>& listed) {
+  return base_policy(listed.over);
 }
 
 }  // namespace detail
@@ -233,7 +233,7 @@ const auto& beneath(const policy::custom<Over>& listed) {
 template <OperatorPolicy P>
 plan tensorflow_pass(const P& policy, const op_graph& graph, std::vector<std::string> without_kernel = {}) {
   tensorflow_pass_settings settings{.without_kernel = std::move(without_kernel)};
-  const auto& amp = detail::beneath(policy);
+  const auto& amp = detail::base_policy(policy);
   if constexpr (std::same_as<std::remove_cvref_t<decltype(amp)>, policy::tensorflow>) {
     amp.check();
     settings.low = amp.low;
