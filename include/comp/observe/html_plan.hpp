@@ -7,34 +7,26 @@
 #include <comp/observe/figures.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace comp::detail {
 
 /// Text from anywhere, made harmless in HTML text and in quoted attributes.
 inline std::string html(std::string_view text) {
+  constexpr std::pair<char, std::string_view> escapes[] = {
+      {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
   std::string safe;
   safe.reserve(text.size());
   for (const char c : text) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      case '\'':
-        safe += "&#39;";
-        break;
-      default:
-        safe += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+    const auto* escape =
+        std::find_if(std::begin(escapes), std::end(escapes), [c](const auto& e) { return e.first == c; });
+    if (escape != std::end(escapes)) {
+      safe += escape->second;
+    } else {
+      safe += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
     }
   }
   return safe;

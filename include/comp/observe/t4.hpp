@@ -23,19 +23,8 @@ namespace comp {
 namespace detail {
 
 inline std::string_view t4_invalidity(const trial& t) {
-  switch (t.sample.status) {
-    case status::ok:
-      return t.accepted ? "correct" : "correctness";
-    case status::diverged:
-    case status::not_finite:
-      return "correctness";
-    case status::stopped_early:
-      return "timeout";
-    case status::out_of_memory:
-    case status::failed:
-      break;
-  }
-  return "runtime";
+  constexpr std::string_view words[] = {"correct", "correctness", "correctness", "runtime", "timeout", "runtime"};
+  return t.sample.ok() && !t.accepted ? "correctness" : words[static_cast<std::size_t>(t.sample.status)];
 }
 
 inline void add_measurement(json& to, std::string_view name, double value, std::string_view unit) {

@@ -101,9 +101,8 @@ class learned_costs {
     const auto work = [&](const trial& begun) {
       run_.restore(trials_.reference().start());
       sample got;
-      const auto on = [](const sample& s) { return detail::finite(s) ? status::ok : status::not_finite; };
-      run_.train(begun, all, 1, got, on);
-      if (got.ok() && got.seconds > 1.5 * fp32) run_.train(begun, all, 2, got, on);
+      run_.train(begun, all, 1, got, detail::finite_status);
+      if (got.ok() && got.seconds > 1.5 * fp32) run_.train(begun, all, 2, got, detail::finite_status);
       return got;
     };
     const trial t = run_.run(stage::epochs, all, fmt::format("all {}", name(low)), work, first_look_repeats);

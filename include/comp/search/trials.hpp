@@ -55,15 +55,10 @@ class loss_trials {
       return;
     }
     if (by_scores()) run_.score_epochs();
-    const trial t = reference_.first_to_fit([&](const plan& p) {
-      return run_.epoch(stage::baseline, p, "fp32",
-                        [](const sample& got) { return detail::finite(got) ? status::ok : status::not_finite; });
-    });
+    const trial t = reference_.first_to_fit(
+        [&](const plan& p) { return run_.epoch(stage::baseline, p, "fp32", detail::finite_status); });
     run_.record(t);
-    require<error>(t.sample.ok(),
-                   "FP32 training ended as {} after {} batches{}{} (plans are judged against FP32, which must train): "
-                   "check the data, the learning rate and the backend",
-                   name(t.sample.status), t.sample.batches, t.sample.message.empty() ? "" : ": ", t.sample.message);
+    require_trained(t.sample, t.sample.batches);
     log_.baseline = t.sample;
     require<error>(!by_scores() || (t.sample.score && std::isfinite(*t.sample.score)),
                    "FP32's score is not a number after an epoch (plans are to be judged by scores): check validate()");
@@ -158,7 +153,7 @@ class loss_trials {
     const auto had = static_cast<std::size_t>(got.batches);
     if (had > 0 && !before.end) {
       sample again;
-      run_.train(begun, p, had, again, [](const sample&) { return status::ok; });
+      run_.train(begun, p, had, again, detail::any_status);
     }
     for (std::size_t n = had > 0 ? std::min(next_look(had), most_) : least_; got.ok();
          n = std::min(next_look(n), most_)) {
@@ -207,7 +202,7 @@ class loss_trials {
     const place here = run_.save();
     run_.restore(reference_.start());
     sample again;
-    run_.train(begun, reference_.plan(), 4, again, [](const sample&) { return status::ok; });
+    run_.train(begun, reference_.plan(), 4, again, detail::any_status);
     run_.restore(here);
     if (again.batch_seconds.size() < 2) return false;  // the search was asked to stop
     const double slower = quickest(got) / quickest(again);
