@@ -231,14 +231,14 @@ inline outcome search_behind(const op_graph& graph, const training_progress& fro
 
 COMP_INLINE training_result train_after(const post_training& settings, any_trainer& trainer, any_observer& observers,
                                         const outcome& search) {
-  const told_of_training until_the_end{trainer};
+  const post_training_notice until_the_end{trainer};
   return guarded_training{settings, trainer, observers, search, progress_after(search, settings.guard)}();
 }
 
 COMP_INLINE training_result train_on(const post_training& settings, any_trainer& trainer, any_observer& observers,
                                      training_progress from) {
   const outcome log = search_behind(trainer.graph(), from);
-  const told_of_training until_the_end{trainer};
+  const post_training_notice until_the_end{trainer};
   return guarded_training{settings, trainer, observers, log, std::move(from)}();
 }
 
