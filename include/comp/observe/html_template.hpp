@@ -123,7 +123,9 @@ all.sort(([a],[b])=>(a==='')-(b==='')||(down?-1:1)*(numbers?a-b:a.localeCompare(
 })();
 )js";
 
+/// Empty where its body is.
 inline std::string section(std::string_view title, std::string_view about, std::string_view body) {
+  if (body.empty()) return {};
   return fmt::format("<section><h2>{}</h2>\n<p class=\"soft\">{}</p>\n{}</section>\n", title, about, body);
 }
 

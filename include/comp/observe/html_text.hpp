@@ -53,17 +53,12 @@ inline std::string operators_about(const outcome& result) {
   return text;
 }
 
-/// A section that is left out where its body is empty.
-inline std::string section_of(std::string_view title, std::string_view about, const std::string& body) {
-  return body.empty() ? "" : section(title, about, body);
-}
-
 }  // namespace detail
 
 COMP_INLINE std::string html_text(const outcome& result, const report_info& info) {
   using namespace detail;
   std::string text = about_line(result, info) + lead(result) + "</header>\n" + tiles(result) + warnings(result);
-  text += section_of("What next", "What to do with the plan, and what could make it better.", what_next(result, info));
+  text += section("What next", "What to do with the plan, and what could make it better.", what_next(result, info));
   text += section(
       "The plan",
       result.graph.size() > most_cells
@@ -74,14 +69,14 @@ COMP_INLINE std::string html_text(const outcome& result, const report_info& info
       "Head to head",
       "Batches of all contestants in turns, so that drift of the machine hits all alike; medians with 95% intervals. Losses are differences from FP32's on the same batches.",
       contest_table(result));
-  text += section_of(
+  text += section(
       "Losses of FP32 and of the plan",
       "The same batches from the same state. The second chart has the mean of their differences so far: where it ends is what was judged, and what had to stay within the band.",
       loss_curves(result));
   text += scatter_section(result);
-  text += section_of("Time per operator",
-                     "From profiles of whole plans, each operator timed alone; a batch's time is from the contest.",
-                     op_times(result));
+  text += section("Time per operator",
+                  "From profiles of whole plans, each operator timed alone; a batch's time is from the contest.",
+                  op_times(result));
   text += section("Why each operator has its precision", operators_about(result), operator_table(result));
   text += section(
       "Where the search's time went",

@@ -150,10 +150,6 @@ inline std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-}  // namespace detail
-
-namespace detail {
-
 /// What a reader of the contest has to know beside its figures.
 inline std::string contest_notes(const outcome& result) {
   std::string text;
