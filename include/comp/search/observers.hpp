@@ -149,14 +149,19 @@ class observer_group : public any_observer {
   template <class F>
   bool each(F call) {
     bool yes = false;
-    static_cast<Group&>(*this).visit([&](auto& o) {
-      if constexpr (requires { requires std::same_as<decltype(call(o)), bool>; }) {
-        yes = call(o) || yes;
-      } else if constexpr (std::invocable<F&, decltype(o)>) {
-        call(o);
-      }
-    });
+    static_cast<Group&>(*this).visit([&](auto& o) { yes = answer(call, o) || yes; });
     return yes;
+  }
+  template <class F, class O>
+  static bool answer(F& call, O& o) {
+    if constexpr (!std::is_invocable_v<F&, O&>) {
+      return false;
+    } else if constexpr (std::is_void_v<std::invoke_result_t<F&, O&>>) {
+      call(o);
+      return false;
+    } else {
+      return call(o);
+    }
   }
 };
 
