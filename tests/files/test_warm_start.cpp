@@ -6,8 +6,6 @@
 #include "observe/made_up.hpp"
 #include "observe/scratch.hpp"
 
-using comp::json;
-
 namespace {
 
 const comp::op_graph model = made_up::graph(12);

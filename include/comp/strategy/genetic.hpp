@@ -49,7 +49,7 @@ class genetic::run {
     return plans;
   }
 
-  void tell(const trial& seen) { field_.emplace_back(seen, results_++); }
+  void tell(const trial& seen) { field_.emplace_back(seen, count_++); }
 
   std::size_t at_most() const { return left_; }
 
@@ -94,7 +94,7 @@ class genetic::run {
   std::vector<plan> waiting_ = {};  // to be asked for, the last first
   std::vector<scored> field_ = {};  // who may breed; in order once a generation begins
   asked_plans asked_ = {};
-  std::size_t results_ = 0;
+  std::size_t count_ = 0;
   bool begun_ = false;
 };
 
