@@ -30,7 +30,7 @@ T worded(std::string_view what, const std::string& word, const std::vector<std::
   }
   throw settings_error{
       fmt::format("{} \"{}\" is not known (there are {}): {}", what, word, all,
-                  near.found().empty() ? "give one of them" : fmt::format("did you mean \"{}\"?", near.found()))};
+                  near.word().empty() ? "give one of them" : fmt::format("did you mean \"{}\"?", near.word()))};
 }
 
 inline precision precision_named(const std::string& name) {

@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <comp/core/error.hpp>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 TEST_CASE("a check that holds throws nothing") {
   CHECK_NOTHROW(comp::require<comp::plan_error>(true, "plan {} is wrong (it is not): keep it", 7));
@@ -17,6 +19,12 @@ TEST_CASE("a check that fails throws the error it names, with the values in its 
 TEST_CASE("a text with braces in its values is given as it is") {
   CHECK_THROWS_WITH_AS(comp::require<comp::file_error>(false, "\"{}\" is no plan", "{}{0}"), "\"{}{0}\" is no plan",
                        comp::file_error);
+}
+
+TEST_CASE("texts are joined by what stands between them") {
+  CHECK(comp::joined(std::vector<int>{}, ", ") == "");
+  CHECK(comp::joined(std::vector<std::string>{"", "b", ""}, ", ") == ", b, ");
+  CHECK(comp::joined(std::vector{1, 2}, " x ", [](int i) { return 10 * i; }) == "10 x 20");
 }
 
 TEST_CASE_TEMPLATE("every error can be caught as comp::error and as std::runtime_error", E, comp::plan_error,

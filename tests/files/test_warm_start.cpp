@@ -6,8 +6,6 @@
 #include "observe/made_up.hpp"
 #include "observe/scratch.hpp"
 
-using comp::json;
-
 namespace {
 
 const comp::op_graph model = made_up::graph(12);
@@ -70,9 +68,19 @@ TEST_CASE("what is no plan file is refused with the field and what is needed") {
     write_text(folder / "p.json", text);
     return message_of<comp::file_error>([&] { (void)comp::warm_start(folder / "p.json", model); });
   };
-  CHECK(has(refused("{}"), "field \"plan\" or \"operators\""));
+  CHECK(has(refused(R"({"comp_plan":1})"), "field \"plan\" or \"operators\""));
   CHECK(has(refused("[1"), "no JSON"));
-  CHECK(has(refused(R"({"operators":[{"name":"a","kind":"b","precision":"int8"}]})"), "one of fp32, tf32"));
-  CHECK(has(refused(R"({"plan":"1x"})"), "one letter of"));
+  CHECK(
+      has(refused(R"({"comp_plan":1,"operators":[{"name":"a","kind":"b","precision":"int8"}]})"), "one of fp32, tf32"));
+  CHECK(has(refused(R"({"comp_plan":1,"plan":"1x"})"), "one letter of"));
   CHECK(has(message_of<comp::file_error>([&] { (void)comp::warm_start(folder / "none", model); }), "none"));
+  CHECK(has(refused("{}"), "field \"comp_plan\""));
+}
+
+TEST_CASE("a file whose letters and operators contradict each other is refused, as where it is loaded") {
+  const scratch folder;
+  write_text(folder / "p.json",
+             R"({"comp_plan":1,"plan":"1","operators":[{"name":"a","kind":"b","precision":"bf16"}]})");
+  CHECK(has(message_of<comp::plan_error>([&] { (void)comp::warm_start(folder / "p.json", model); }),
+            "contradicts itself"));
 }

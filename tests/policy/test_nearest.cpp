@@ -17,22 +17,29 @@ TEST_CASE("the edit distance counts insertions, removals and replacements") {
 
 TEST_CASE("the nearest word is offered, and none when all are far") {
   nearest_word wanted{"sofmax"};
-  CHECK(wanted.found().empty());
+  CHECK(wanted.word().empty());
   wanted.offer("conv2d");
-  CHECK(wanted.found().empty());
+  CHECK(wanted.word().empty());
   wanted.offer("softmix");
-  CHECK(wanted.found() == "softmix");
+  CHECK(wanted.word() == "softmix");
   wanted.offer("softmax");
-  CHECK(wanted.found() == "softmax");
+  CHECK(wanted.word() == "softmax");
   wanted.offer("softmix");
-  CHECK(wanted.found() == "softmax");
+  CHECK(wanted.word() == "softmax");
 }
 
 TEST_CASE("one letter of a short word may be wrong") {
   nearest_word wanted{"mm"};
   wanted.offer("relu");
-  CHECK(wanted.found().empty());
+  CHECK(wanted.word().empty());
   wanted.offer("bmm");
-  CHECK(wanted.found() == "bmm");
+  CHECK(wanted.word() == "bmm");
+}
+
+TEST_CASE("the remedy names the word, or says what else to do") {
+  nearest_word wanted{"sofmax"};
+  CHECK(wanted.remedy("drop it") == "drop it");
+  wanted.offer("softmax");
+  CHECK(wanted.remedy("drop it") == "did you mean \"softmax\"?");
 }
 }  // namespace

@@ -58,13 +58,6 @@ TEST_CASE("the first convolution may have 4 channels, a later one not") {
   CHECK_FALSE(suits_tensor_cores(stem, precision::fp16, gpu(70)));
 }
 
-TEST_CASE("relaxed takes any size on a GPU that has the unit, and nowhere else") {
-  CHECK(suits_tensor_cores(gemm(7, 5, 3), precision::fp16, gpu(80), size_rule::relaxed));
-  CHECK(suits_tensor_cores(conv(3, 10), precision::bf16, gpu(80), size_rule::relaxed));
-  CHECK_FALSE(suits_tensor_cores(gemm(8, 8, 8), precision::fp16, gpu(61), size_rule::relaxed));
-  CHECK_FALSE(suits_tensor_cores(gemm(7, 5, 3), precision::fp16, unknown, size_rule::relaxed));
-}
-
 TEST_CASE("tensor cores take FP16 from 7.0, BF16 and TF32 from 8.0, FP8 from 8.9") {
   const comp::op_info op = gemm(64, 64, 64);
   struct row {
@@ -111,7 +104,6 @@ TEST_CASE("unknown sizes suit, an operator that is known to be no contraction do
   const comp::op_info prelu{.kind = "prelu", .inputs = {{.shape = {8, 64}}}, .outputs = {{.shape = {8, 64}}}};
   CHECK(why_not(prelu, precision::fp16, gpu(80)) == "it is no contraction: matrix units do not speed it up");
   CHECK_FALSE(suits_tensor_cores(prelu, precision::bf16, cpu({"amx_bf16"})));
-  CHECK_FALSE(suits_tensor_cores(prelu, precision::fp16, gpu(80), size_rule::relaxed));
 }
 
 TEST_CASE("why_not names the sizes and the padding, or the missing unit, and is empty for what suits") {

@@ -131,7 +131,7 @@ TEST_CASE("of a guided search each operator's reason is what was learned of it")
                         fate(fixed),
                         fate(none)};
   search.found.fates[5].difference = 0.052;
-  search.found.fates[6].beside = 12;
+  search.found.fates[6].others_low = 12;
   const std::string expected[] = {
       "bf16 kept the loss, saves 12 us of a batch, and adds 3 us of casts",
       "bf16 kept the loss",

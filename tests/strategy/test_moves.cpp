@@ -14,6 +14,13 @@ TEST_CASE("the lowest plan has each group on its last level") {
   CHECK(strategy::lowest(spaces::of({1, 2, 3, 6})).str() == "1tbE");
 }
 
+TEST_CASE("changes lead from the conservative plan to the lowest, and no more plans are asked for than there are") {
+  CHECK(strategy::count_changes(spaces::of({1, 2, 3, 6})) == 0 + 1 + 2 + 5);
+  CHECK(strategy::at_most_plans(spaces::of({1, 2, 3, 6}), 100) == 36);
+  CHECK(strategy::at_most_plans(spaces::of({1, 2, 3, 6}), 35) == 35);
+  CHECK(strategy::at_most_plans(spaces::of(std::vector<std::size_t>(100, 2)), 100) == 100);  // 2^100 plans
+}
+
 TEST_CASE("a fraction is in [0, 1), from the upper 53 bits of a draw") {
   std::mt19937_64 first{7}, second{7};
   for (int i = 0; i < 1000; ++i) {

@@ -194,22 +194,22 @@ inline void cast_leaves(const op_graph& graph, const typed_plan& types, std::vec
 /// The casts of one training step.
 /// Returns: casts in execution order: of inputs before their operator, of results after theirs.
 inline cast_list casts(const op_graph& graph, const typed_plan& types) {
-  cast_list made;
-  detail::cast_leaves(graph, types, made.forward);
+  cast_list list;
+  detail::cast_leaves(graph, types, list.forward);
   detail::cast_placer placer{graph, types};
-  for (const precision to : all_precisions) placer.place(to, made.forward);
+  for (const precision to : all_precisions) placer.place(to, list.forward);
   const auto earlier = [](const cast& a, const cast& b) {
     return std::pair{a.op, !a.input.has_value()} < std::pair{b.op, !b.input.has_value()};
   };
-  std::sort(made.forward.begin(), made.forward.end(), [&](const cast& a, const cast& b) {
+  std::sort(list.forward.begin(), list.forward.end(), [&](const cast& a, const cast& b) {
     return earlier(a, b) || (!earlier(b, a) && std::pair{a.input, a.to} < std::pair{b.input, b.to});
   });
-  for (auto c = made.forward.rbegin(); c != made.forward.rend(); ++c) {
+  for (auto c = list.forward.rbegin(); c != list.forward.rend(); ++c) {
     if (!c->differentiable) continue;
-    made.backward.push_back(*c);
-    std::swap(made.backward.back().from, made.backward.back().to);
+    list.backward.push_back(*c);
+    std::swap(list.backward.back().from, list.backward.back().to);
   }
-  return made;
+  return list;
 }
 
 /// Throws: `plan_error` when `p` does not fit `graph`.

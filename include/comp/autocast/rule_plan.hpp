@@ -12,7 +12,6 @@
 #include <comp/core/precision.hpp>
 #include <cstddef>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 namespace comp::autocast {
@@ -61,8 +60,8 @@ inline std::optional<precision> met_by_inputs(const std::vector<handed>& carried
       std::ranges::any_of(op.inputs, [](const tensor_info& t) { return t.floating && !t.shape.empty(); });
   std::optional<precision> widest;
   for (const tensor_info& input : op.inputs) {
-    const bool made = input.source >= 0;
-    const handed from = made ? carried[static_cast<std::size_t>(input.source)] : handed{input.dtype, true};
+    const bool produced = input.source >= 0;
+    const handed from = produced ? carried[static_cast<std::size_t>(input.source)] : handed{input.dtype, true};
     if (!input.floating || (from.loose && !promoting) || (promoting && sized && input.shape.empty())) continue;
     widest = widest ? promoted(*widest, from.in) : from.in;
   }
@@ -105,7 +104,7 @@ inline handed passed_on(const op_graph& graph, const std::vector<handed>& carrie
 /// policy throws.
 template <OperatorPolicy P>
 plan rule_plan(const P& policy, const op_graph& graph, precision low) {
-  plan made{graph.size()};
+  plan result{graph.size()};
   std::vector<detail::handed> carried(graph.size());
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const decision said = policy.classify(graph[i]);
@@ -113,15 +112,15 @@ plan rule_plan(const P& policy, const op_graph& graph, precision low) {
         detail::met(graph, carried, graph[i], said.category == category::infer || promotes(graph[i].kind));
     carried[i] = detail::passed_on(graph, carried, graph[i], read);
     if (!graph[i].choosable) continue;
-    made[i] = said.fixed                         ? said.compute
-              : cast_target(graph[i])            ? carried[i].in
-              : said.category == category::allow ? detail::lowered(said, low)
-              : said.category == category::deny  ? precision::fp32
-                                                 : read;
-    carried[i].in = detail::handed_on(made[i]);
+    result[i] = said.fixed                         ? said.compute
+                : cast_target(graph[i])            ? carried[i].in
+                : said.category == category::allow ? detail::lowered(said, low)
+                : said.category == category::deny  ? precision::fp32
+                                                   : read;
+    carried[i].in = detail::handed_on(result[i]);
     carried[i].loose = carried[i].loose && cast_target(graph[i]);
   }
-  return made;
+  return result;
 }
 
 }  // namespace comp::autocast

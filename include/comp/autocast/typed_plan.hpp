@@ -34,9 +34,9 @@ struct typed_plan {
 /// one of its outputs and is not marked as a parameter. Empty for an operator whose inputs are not known.
 inline std::vector<std::size_t> leaf_inputs(const op_graph& graph, std::size_t i) {
   const auto& inputs = graph[i].inputs;
-  std::vector<bool> given(inputs.size());
-  for (std::size_t k = 0; k < inputs.size(); ++k) given[k] = inputs[k].source >= 0;
-  const bool known = std::find(given.begin(), given.end(), true) != given.end();
+  std::vector<bool> produced(inputs.size());
+  for (std::size_t k = 0; k < inputs.size(); ++k) produced[k] = inputs[k].source >= 0;
+  const bool known = std::find(produced.begin(), produced.end(), true) != produced.end();
   for (const std::size_t producer : graph[i].producers) {
     const auto& outputs = graph[producer].outputs;
     const auto fits = [&](const tensor_info& in) {
@@ -45,12 +45,12 @@ inline std::vector<std::size_t> leaf_inputs(const op_graph& graph, std::size_t i
              });
     };
     std::size_t k = 0;
-    while (k < inputs.size() && (given[k] || inputs[k].parameter || !fits(inputs[k]))) ++k;
-    if (!known && k < inputs.size()) given[k] = true;
+    while (k < inputs.size() && (produced[k] || inputs[k].parameter || !fits(inputs[k]))) ++k;
+    if (!known && k < inputs.size()) produced[k] = true;
   }
   std::vector<std::size_t> leaves;
   for (std::size_t k = 0; k < inputs.size(); ++k) {
-    if (!given[k] && inputs[k].floating) leaves.push_back(k);
+    if (!produced[k] && inputs[k].floating) leaves.push_back(k);
   }
   return leaves;
 }
@@ -119,16 +119,16 @@ inline precision carried_on(const op_graph& graph, const std::vector<precision>&
 /// `graph`.
 inline typed_plan typed(const op_graph& graph, const plan& p) {
   require_fits(p, graph);
-  typed_plan made{.plan = p, .handed_on = std::vector<precision>(graph.size(), precision::fp32)};
+  typed_plan types{.plan = p, .handed_on = std::vector<precision>(graph.size(), precision::fp32)};
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const std::optional<precision> to = cast_target(graph[i]);
-    made.handed_on[i] = to && !is_low(p[i])    ? *to
-                        : is_carrier(graph, i) ? detail::carried_on(graph, made.handed_on, i)
-                                               : detail::handed_on(p[i]);
+    types.handed_on[i] = to && !is_low(p[i])    ? *to
+                         : is_carrier(graph, i) ? detail::carried_on(graph, types.handed_on, i)
+                                                : detail::handed_on(p[i]);
   }
-  made.written = made.handed_on;
-  made.parameters.assign(graph.size(), precision::fp32);
-  return made;
+  types.written = types.handed_on;
+  types.parameters.assign(graph.size(), precision::fp32);
+  return types;
 }
 
 }  // namespace comp::autocast

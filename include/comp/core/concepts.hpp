@@ -14,7 +14,6 @@
 #include <concepts>
 #include <cstdint>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -37,19 +36,22 @@ struct op_error {
 
 COMP_DETAIL_NAMES(save)
 COMP_DETAIL_NAMES(restore)
-COMP_DETAIL_NAMES(profile)
-COMP_DETAIL_NAMES(sensitivity)
-COMP_DETAIL_NAMES(perturb)
-COMP_DETAIL_NAMES(batches_per_epoch)
-COMP_DETAIL_NAMES(validate)
-COMP_DETAIL_NAMES(supported_precisions)
-COMP_DETAIL_NAMES(supports)
-COMP_DETAIL_NAMES(own_autocast)
-COMP_DETAIL_NAMES(execution)
-COMP_DETAIL_NAMES(hardware)
-COMP_DETAIL_NAMES(signature)
-COMP_DETAIL_NAMES(post_training)
-COMP_DETAIL_NAMES(on)
+
+// clang-format off
+COMP_DETAIL_CAPABILITY(profile, profiles, requires(B& b) { { b.profile() } -> std::same_as<std::vector<op_time>>; })
+COMP_DETAIL_CAPABILITY(sensitivity, scores_operators, requires(B& b) { { b.sensitivity(precision::bf16) } -> std::same_as<std::vector<op_error>>; })
+COMP_DETAIL_CAPABILITY(perturb, perturbs, requires(B& b) { { b.perturb(std::uint64_t{1}) } -> std::same_as<void>; })
+COMP_DETAIL_CAPABILITY(batches_per_epoch, counts_batches, requires(B& b) { { b.batches_per_epoch() } -> std::integral; })
+COMP_DETAIL_CAPABILITY(validate, validates, requires(B& b) { { b.validate() } -> std::same_as<double>; })
+COMP_DETAIL_CAPABILITY(supported_precisions, knows_precisions, requires(const B& b) { { b.supported_precisions() } -> std::same_as<std::vector<precision>>; })
+COMP_DETAIL_CAPABILITY(supports, supports_some, requires(const B& b, const op_info& op) { { b.supports(op, precision::fp32) } -> std::same_as<bool>; })
+COMP_DETAIL_CAPABILITY(own_autocast, has_autocast, requires(B& b) { { b.own_autocast(precision::bf16) } -> std::same_as<plan>; })
+COMP_DETAIL_CAPABILITY(execution, says_execution, requires(B& b) { { b.execution() } -> std::same_as<comp::execution>; })
+COMP_DETAIL_CAPABILITY(hardware, knows_hardware, requires(const B& b) { { b.hardware() } -> std::same_as<comp::hardware>; })
+COMP_DETAIL_CAPABILITY(signature, signs, requires(const B& b) { { b.signature() } -> std::same_as<std::string>; })
+COMP_DETAIL_CAPABILITY(post_training, knows_post_training, requires(B& b) { { b.post_training(true) } -> std::same_as<void>; })
+COMP_DETAIL_CAPABILITY(on, knows_machines, requires(const B& p, const comp::hardware& machine) { { p.on(machine) } -> std::same_as<B>; })
+// clang-format on
 
 namespace comp {
 
@@ -67,58 +69,6 @@ concept stops = requires(B& b, const stop_predicate& stop) {
 template <class B>
 concept has_one_run_epoch = requires {
   &B::run_epoch;
-};
-template <class B>
-concept profiles = requires(B& b) {
-  { b.profile() } -> std::same_as<std::vector<op_time>>;
-};
-template <class B>
-concept scores_operators = requires(B& b) {
-  { b.sensitivity(precision::bf16) } -> std::same_as<std::vector<op_error>>;
-};
-template <class B>
-concept perturbs = requires(B& b) {
-  { b.perturb(std::uint64_t{1}) } -> std::same_as<void>;
-};
-template <class B>
-concept counts_batches = requires(B& b) {
-  { b.batches_per_epoch() } -> std::integral;
-};
-template <class B>
-concept validates = requires(B& b) {
-  { b.validate() } -> std::same_as<double>;
-};
-template <class B>
-concept knows_precisions = requires(const B& b) {
-  { b.supported_precisions() } -> std::same_as<std::vector<precision>>;
-};
-template <class B>
-concept supports_some = requires(const B& b, const op_info& op) {
-  { b.supports(op, precision::fp32) } -> std::same_as<bool>;
-};
-template <class B>
-concept has_autocast = requires(B& b) {
-  { b.own_autocast(precision::bf16) } -> std::same_as<plan>;
-};
-template <class B>
-concept says_execution = requires(B& b) {
-  { b.execution() } -> std::same_as<comp::execution>;
-};
-template <class B>
-concept knows_hardware = requires(const B& b) {
-  { b.hardware() } -> std::same_as<comp::hardware>;
-};
-template <class B>
-concept signs = requires(const B& b) {
-  { b.signature() } -> std::same_as<std::string>;
-};
-template <class B>
-concept knows_post_training = requires(B& b) {
-  { b.post_training(true) } -> std::same_as<void>;
-};
-template <class P>
-concept knows_machines = requires(const P& p, const comp::hardware& machine) {
-  { p.on(machine) } -> std::same_as<P>;
 };
 }  // namespace detail
 

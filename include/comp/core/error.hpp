@@ -9,7 +9,10 @@
 #include <fmt/core.h>
 
 #include <concepts>
+#include <functional>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace comp {
@@ -52,6 +55,16 @@ struct interrupted : error {
 template <std::derived_from<error> E, class... Args>
 constexpr void require(bool holds, fmt::format_string<Args...> text, Args&&... args) {
   if (!holds) throw E{fmt::format(text, std::forward<Args>(args)...)};
+}
+
+/// What `shown` makes of each of `values`, `separator` between them.
+template <class Values, class Shown = std::identity>
+std::string joined(const Values& values, std::string_view separator, Shown shown = {}) {
+  std::string text;
+  bool first = true;
+  for (const auto& value : values)
+    text += fmt::format("{}{}", std::exchange(first, false) ? "" : separator, shown(value));
+  return text;
 }
 
 }  // namespace comp

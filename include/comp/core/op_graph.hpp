@@ -3,7 +3,6 @@
 // Immutable once made, so consumers are counted once; 10^5 operators are fine.
 #pragma once
 
-#include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp/core/op_info.hpp>
 #include <cstddef>

@@ -4,6 +4,7 @@
 // Not here: the operator's position (its index in op_graph) and how it is executed (the backend's own business).
 #pragma once
 
+#include <algorithm>
 #include <comp/core/precision.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -41,5 +42,10 @@ struct op_info {
   bool hands_on_fp32 = false;  // whatever it computes in, what reads it gets FP32 (code that the backend does not see)
   bool choosable = true;  // false: a view, an in-place write, an integer operator: its precision is not ours to choose
 };
+
+/// How much an operator does: operations, or bytes at the 16 operations that machines do per byte.
+inline double work_of(const op_info& op) {
+  return std::max(static_cast<double>(op.flops), 16 * static_cast<double>(op.bytes));
+}
 
 }  // namespace comp

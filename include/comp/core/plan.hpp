@@ -41,9 +41,9 @@ class plan {
   bool runs_autocast() const { return autocast_; }
   /// The same precisions, run by the backend's own autocast or operator by operator.
   plan as_autocast(bool by_autocast = true) const {
-    plan made = *this;
-    made.autocast_ = by_autocast;
-    return made;
+    plan copy = *this;
+    copy.autocast_ = by_autocast;
+    return copy;
   }
 
   /// One letter per operator: "011" is FP16, FP32, FP32; "011@autocast" where autocast runs it.

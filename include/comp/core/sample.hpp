@@ -2,7 +2,6 @@
 // What one run of a plan gave: an epoch or a batch. Never one double: a number cannot say "out of memory".
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <limits>

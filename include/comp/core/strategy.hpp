@@ -8,7 +8,6 @@
 #include <comp/core/unmet.hpp>
 #include <concepts>
 #include <cstddef>
-#include <string>
 #include <vector>
 
 namespace comp {

@@ -2,6 +2,7 @@
 // One evaluated plan: what strategies learn from, what a ledger keeps and what a report shows.
 #pragma once
 
+#include <cmath>
 #include <comp/core/plan.hpp>
 #include <comp/core/sample.hpp>
 #include <comp/core/statistics.hpp>

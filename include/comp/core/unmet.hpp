@@ -50,3 +50,11 @@ consteval bool unmet() {
   template <class T>                                                         \
   concept names_##MEMBER = is_named_##MEMBER<std::remove_cvref_t<T>>;        \
   }
+
+/// At namespace scope outside comp: `names_MEMBER` as above, and `comp::detail::CONCEPT<B>`: B has it in this form.
+#define COMP_DETAIL_CAPABILITY(MEMBER, CONCEPT, ...) \
+  COMP_DETAIL_NAMES(MEMBER)                          \
+  namespace comp::detail {                           \
+  template <class B>                                 \
+  concept CONCEPT = __VA_ARGS__;                     \
+  }

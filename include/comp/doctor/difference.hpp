@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -34,12 +33,12 @@ struct run_difference {
   /// The entry at which the runs part: the first that is further apart than the tolerance in the forward, else the
   /// first of the backward. Null: none.
   const entry_difference* first() const {
-    const entry_difference* found = nullptr;
+    const entry_difference* parting = nullptr;
     for (const entry_difference& d : entries) {
       if (d.values > tolerance) return &d;
-      if (d.gradients > tolerance && (found == nullptr || d.backward < found->backward)) found = &d;
+      if (d.gradients > tolerance && (parting == nullptr || d.backward < parting->backward)) parting = &d;
     }
-    return found;
+    return parting;
   }
 };
 
@@ -68,9 +67,7 @@ inline double apart(const value_counts& a, const value_counts& b, const std::vec
 }
 
 inline std::string shape_words(const std::vector<std::int64_t>& shape) {
-  std::string text;
-  for (const auto extent : shape) text += fmt::format("{}{}", text.empty() ? "" : " x ", extent);
-  return text.empty() ? "a number" : text;
+  return shape.empty() ? "a number" : joined(shape, " x ");
 }
 
 }  // namespace detail
@@ -80,11 +77,11 @@ inline run_difference compared(const examination& a, const examination& b, doubl
   require<settings_error>(tolerance >= 0, "tolerance {} (a share of the mean magnitude): give 0 or more", tolerance);
   std::unordered_map<std::string_view, const examined*> others;
   for (const examined& each : b.entries) others.emplace(each.name, &each);
-  run_difference found{.tolerance = tolerance};
+  run_difference result{.tolerance = tolerance};
   for (const examined& each : a.entries) {
     const auto at = others.find(each.name);
     if (at == others.end()) {
-      found.only_first.push_back(each.name);
+      result.only_first.push_back(each.name);
       continue;
     }
     const examined& other = *at->second;
@@ -99,12 +96,12 @@ inline run_difference compared(const examination& a, const examination& b, doubl
       d.values = detail::apart(each.values, other.values, each.sample, other.sample);
       d.gradients = detail::apart(each.gradients, other.gradients, each.gradient_sample, other.gradient_sample);
     }
-    found.entries.push_back(std::move(d));
+    result.entries.push_back(std::move(d));
   }
   for (const examined& each : b.entries) {
-    if (others.contains(each.name)) found.only_second.push_back(each.name);
+    if (others.contains(each.name)) result.only_second.push_back(each.name);
   }
-  return found;
+  return result;
 }
 
 /// The first entry at which they part, and a line for each that is further apart than the tolerance.

@@ -52,12 +52,12 @@ class fault_finder {
 
   std::vector<fault> find() {
     for (std::size_t i = 0; i < all_.size(); ++i) forward(i);
-    const bool sound = std::ranges::none_of(found_, [](const fault& f) { return f.kind <= fault_kind::infinity; });
+    const bool sound = std::ranges::none_of(faults_, [](const fault& f) { return f.kind <= fault_kind::infinity; });
     if (sound) not_finite_backward();
     for (std::size_t i = all_.size(); i-- > 0;) backward(i);
     std::vector<fault> all;
     for (const bool in_fp16 : {false, true}) {
-      for (fault& f : found_) {
+      for (fault& f : faults_) {
         if ((f.kind > fault_kind::infinity) == in_fp16) all.push_back(std::move(f));
       }
     }
@@ -72,7 +72,7 @@ class fault_finder {
     return std::ranges::any_of(all_[i].inputs, [&](std::size_t from) { return is(all_[from]); });
   }
   void add(std::size_t i, fault_kind kind, bool backward, std::string text) {
-    found_.push_back({i, all_[i].name, kind, backward, fmt::format("\"{}\" {}", all_[i].name, text)});
+    faults_.push_back({i, all_[i].name, kind, backward, fmt::format("\"{}\" {}", all_[i].name, text)});
   }
 
   void forward(std::size_t i) {
@@ -201,7 +201,7 @@ class fault_finder {
   const std::vector<examined>& all_;
   double scale_;
   std::vector<std::vector<std::size_t>> readers_;
-  std::vector<fault> found_;
+  std::vector<fault> faults_;
 };
 
 }  // namespace detail

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace comp {
@@ -45,10 +44,6 @@ inline std::string exponent_strip(const value_counts& v) {
   return svg + "</svg>";
 }
 
-inline std::string sorted_cell(double value, std::string_view shown) {
-  return fmt::format("<td class=\"n\" data-v=\"{}\">{}</td>", std::isfinite(value) ? fmt::format("{:.6g}", value) : "",
-                     shown);
-}
 inline std::string values_cell(const value_counts& v) {
   if (v.values == 0) return "<td data-v=\"\"></td>";
   return fmt::format("<td data-v=\"{:.6g}\">{}<span class=\"soft\">{}</span></td>", v.largest,
@@ -59,24 +54,19 @@ inline std::string lost_cell(const value_counts& v, precision p) {
   const std::string low = vanish_text(v, p), high = overflow_text(v, p);
   const std::string text = fmt::format("{}{}{}", low.empty() ? "" : low + " zero",
                                        low.empty() || high.empty() ? "" : "<br>", high.empty() ? "" : high + " over");
-  return sorted_cell(
+  return number_cell(
       static_cast<double>(v.vanish(p) + v.overflow(p)) / static_cast<double>(std::max<std::uint64_t>(1, v.counted())),
       text);
 }
 
 inline std::string examined_table(const examination& e, const std::vector<fault>& wrong) {
   constexpr std::size_t at_once = 1000, most = 20'000;
-  std::string text =
-      "<input type=\"search\" id=\"find\" "
-      "placeholder=\"Filter: name, kind, 20-40\" aria-label=\"Filter the operators\"> "
-      "<span class=\"soft\" id=\"found\" role=\"status\"></span>\n"
-      "<div class=\"scroll tall\" style=\"scroll-padding-top:2.5rem\" tabindex=\"0\" role=\"region\" "
-      "aria-label=\"Operators\">"
-      "<table id=\"ops\" class=\"sorts\"><thead><tr><th scope=\"col\" class=\"n\">#</th>"
-      "<th scope=\"col\">Operator</th><th scope=\"col\">Values</th><th scope=\"col\">Gradients</th>";
-  text += fmt::format("<th scope=\"col\" class=\"n\">Error in {}</th>", name(e.low));
-  for (const precision p : examined_formats) text += fmt::format("<th scope=\"col\" class=\"n\">In {}</th>", name(p));
-  text += "</tr></thead><tbody>\n";
+  const std::string error = fmt::format("Error in {}", name(e.low));
+  std::vector<table_column> columns{{"#", "n"}, {"Operator"}, {"Values"}, {"Gradients"}, {error, "n"}};
+  std::vector<std::string> formats;
+  for (const precision p : examined_formats) formats.push_back(fmt::format("In {}", name(p)));
+  for (const std::string& format : formats) columns.push_back({format, "n"});
+  std::string text = operators_begin("name, kind, 20-40", columns);
   const std::size_t n = std::min(e.entries.size(), most);
   for (std::size_t i = 0; i < n; ++i) {
     const examined& each = e.entries[i];
@@ -88,11 +78,11 @@ inline std::string examined_table(const examination& e, const std::vector<fault>
         "<tr id=\"e{0}\"{1}><td class=\"n\">{0}</td><td class=\"t\">{2}{3}<br><span class=\"soft\">{4}</span></td>", i,
         i >= at_once && badges.empty() ? " class=\"far\"" : "", html(each.name), badges, html(each.kind));
     text +=
-        values_cell(each.values) + values_cell(each.gradients) + sorted_cell(each.error, low_error_text(each.error));
+        values_cell(each.values) + values_cell(each.gradients) + number_cell(each.error, low_error_text(each.error));
     for (const precision p : examined_formats) text += lost_cell(each.values, p);
     text += "</tr>\n";
   }
-  text += "</tbody></table></div>\n";
+  text += table_end;
   if (n < e.entries.size()) text += fmt::format("<p class=\"soft\">The first {} of {}.</p>", n, e.entries.size());
   return text;
 }

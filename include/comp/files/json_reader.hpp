@@ -47,24 +47,24 @@ class json_reader {
 
   /// Throws: `file_error`: this field is not what is `needed`.
   [[noreturn]] void fail(std::string_view needed) const {
-    std::string found =
+    std::string value =
         value_.is_structured() ? fmt::format("{} of {}", value_.type_name(), value_.size()) : json_text(value_);
-    if (found.size() > 60) found = found.substr(0, 57) + "...";
+    if (value.size() > 60) value = value.substr(0, 57) + "...";
     const std::string at = path();
     throw file_error{fmt::format("{}: {} is {} ({} is needed): {}", place_.str(),
-                                 at.empty() ? "the text" : "field " + at, found, needed, place_.remedy)};
+                                 at.empty() ? "the text" : "field " + at, value, needed, place_.remedy)};
   }
 
   json_reader operator[](std::string_view field) const {
-    const auto* found = look_up(field);
-    if (found == nullptr) fail(fmt::format("an object with field \"{}\"", field));
-    return {*found, this, field, 0};
+    const auto* value = look_up(field);
+    if (value == nullptr) fail(fmt::format("an object with field \"{}\"", field));
+    return {*value, this, field, 0};
   }
 
   /// A field that need not be there.
   std::optional<json_reader> find(std::string_view field) const {
-    const auto* found = look_up(field);
-    return found == nullptr ? std::nullopt : std::optional{json_reader{*found, this, field, 0}};
+    const auto* value = look_up(field);
+    return value == nullptr ? std::nullopt : std::optional{json_reader{*value, this, field, 0}};
   }
 
   /// Refuses fields of other names.
@@ -72,7 +72,8 @@ class json_reader {
     if (!value_.is_object()) fail("an object");
     for (auto field = value_.begin(); field != value_.end(); ++field) {
       if (std::find(fields.begin(), fields.end(), field.key()) != fields.end()) continue;
-      json_reader{field.value(), this, field.key(), 0}.fail(fmt::format("no such field, only {}", join(fields)));
+      json_reader{field.value(), this, field.key(), 0}.fail(
+          fmt::format("no such field, only {}", joined(fields, ", ")));
     }
   }
 
@@ -136,12 +137,12 @@ class json_reader {
   /// A value of an enumeration that counts from 0 to `last` and has names: comp::name(E).
   template <class E>
   E one_of(E last) const {
-    std::string known;
+    std::vector<std::string_view> names;
     for (unsigned i = 0; i <= static_cast<unsigned>(last); ++i) {
-      if (value_.is_string() && text() == name(static_cast<E>(i))) return static_cast<E>(i);
-      known += fmt::format("{}{}", i == 0 ? "one of " : ", ", name(static_cast<E>(i)));
+      names.push_back(name(static_cast<E>(i)));
+      if (value_.is_string() && text() == names.back()) return static_cast<E>(i);
     }
-    fail(known);
+    fail("one of " + joined(names, ", "));
   }
 
  private:
@@ -150,14 +151,8 @@ class json_reader {
 
   const json* look_up(std::string_view field) const {
     if (!value_.is_object()) fail("an object");
-    const auto found = value_.find(std::string{field});
-    return found == value_.end() ? nullptr : &*found;
-  }
-
-  static std::string join(std::initializer_list<std::string_view> words) {
-    std::string joined;
-    for (const auto word : words) joined += fmt::format("{}{}", joined.empty() ? "" : ", ", word);
-    return joined;
+    const auto value = value_.find(std::string{field});
+    return value == value_.end() ? nullptr : &*value;
   }
 
   std::string path() const {

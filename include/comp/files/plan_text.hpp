@@ -89,9 +89,7 @@ inline void warn_of_hardware(const hardware& made_for, const hardware& here, loa
                     what, there, now));
   };
   const auto features = [](const hardware& h) {
-    std::string joined;
-    for (const auto& feature : h.isa) joined += (joined.empty() ? "" : " ") + feature;
-    return joined.empty() ? std::string{"none known"} : in_quotes(joined, 200);
+    return h.isa.empty() ? std::string{"none known"} : in_quotes(joined(h.isa, " "), 200);
   };
   warn("the device", in_quotes(made_for.name), in_quotes(here.name));
   warn("its kind", name(made_for.kind), name(here.kind));
@@ -155,25 +153,25 @@ COMP_INLINE plan_listing read_listing(std::string_view text, const std::string& 
   from.only({"comp_plan", "comp_version", "plan", "operators", "model", "hardware", "precisions", "speedup",
              "speedup_bounds", "execution"});
   detail::check_facts(from);
-  plan_listing found{.file = file};
-  if (const auto letters = from.find("plan")) found.letters = plan_from(*letters);
+  plan_listing listing{.file = file};
+  if (const auto letters = from.find("plan")) listing.letters = plan_from(*letters);
   if (const auto list = from.find("operators")) {
-    found.operators.emplace();
+    listing.operators.emplace();
     list->each([&](const json_reader& op) {
       op.only({"name", "kind", "precision", "hands_on_fp32"});
       const auto chosen = precision_of(std::string_view{op["precision"].text()});
       if (!chosen) op["precision"].fail("one of fp32, tf32, bf16, fp16, fp8_e4m3, fp8_e5m2");
       const auto hands_on = op.find("hands_on_fp32");
-      found.operators->push_back({op["name"].text(), op["kind"].text(), *chosen, hands_on && hands_on->boolean()});
+      listing.operators->push_back({op["name"].text(), op["kind"].text(), *chosen, hands_on && hands_on->boolean()});
     });
   }
-  if (!found.letters && !found.operators) from.fail("an object with field \"plan\" or \"operators\"");
-  if (const auto model = from.find("model")) found.fingerprint = (*model)["fingerprint"].text();
-  if (const auto machine = from.find("hardware")) found.made_for = hardware_from(*machine);
-  if (const auto speedup = from.find("speedup")) found.speedup = speedup->seconds();
-  if (const auto how = from.find("execution")) found.execution = execution_from(*how);
-  detail::require_agree(found);
-  return found;
+  if (!listing.letters && !listing.operators) from.fail("an object with field \"plan\" or \"operators\"");
+  if (const auto model = from.find("model")) listing.fingerprint = (*model)["fingerprint"].text();
+  if (const auto machine = from.find("hardware")) listing.made_for = hardware_from(*machine);
+  if (const auto speedup = from.find("speedup")) listing.speedup = speedup->seconds();
+  if (const auto how = from.find("execution")) listing.execution = execution_from(*how);
+  detail::require_agree(listing);
+  return listing;
 }
 
 COMP_INLINE plan_listing load_listing(const std::string& path) {

@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -56,8 +55,8 @@ inline named_tensor tensor_from(const std::string& name, const json_reader& from
                                 std::vector<std::pair<std::size_t, std::size_t>>& places) {
   from.only({"dtype", "shape", "data_offsets"});
   if (from["dtype"].text() != "F32") from["dtype"].fail("\"F32\"");
-  named_tensor made{.name = name};
-  const std::size_t bytes = bytes_of(from["shape"], made.shape);
+  named_tensor tensor{.name = name};
+  const std::size_t bytes = bytes_of(from["shape"], tensor.shape);
   std::vector<std::size_t> ends;
   from["data_offsets"].each([&](const json_reader& at) {
     ends.push_back(static_cast<std::size_t>(at.integer(0, static_cast<std::int64_t>(data.size()))));
@@ -66,10 +65,10 @@ inline named_tensor tensor_from(const std::string& name, const json_reader& from
     from["data_offsets"].fail(
         fmt::format("a begin and an end within the file's {} bytes of data, {} bytes apart", data.size(), bytes));
   }
-  made.values.resize(bytes / sizeof(float));
-  if (bytes > 0) std::memcpy(made.values.data(), data.data() + ends[0], bytes);
+  tensor.values.resize(bytes / sizeof(float));
+  if (bytes > 0) std::memcpy(tensor.values.data(), data.data() + ends[0], bytes);
   places.emplace_back(ends[0], ends[1]);
-  return made;
+  return tensor;
 }
 
 }  // namespace detail
@@ -118,16 +117,16 @@ inline tensor_file parse_safetensors(std::string_view text, const std::string& p
   const json_reader all{header, place};
   const std::string_view data = text.substr(sizeof length + length);
   if (!header.is_object()) all.fail("an object");
-  tensor_file made;
+  tensor_file file;
   std::vector<std::pair<std::size_t, std::size_t>> places;
   for (const auto& field : header.items()) {
     const auto from = all[field.key()];
     if (field.key() != detail::metadata_field) {
-      made.tensors.push_back(detail::tensor_from(field.key(), from, data, places));
+      file.tensors.push_back(detail::tensor_from(field.key(), from, data, places));
       continue;
     }
     if (!field.value().is_object()) from.fail("an object of texts");
-    for (const auto& entry : field.value().items()) made.metadata[entry.key()] = from[entry.key()].text();
+    for (const auto& entry : field.value().items()) file.metadata[entry.key()] = from[entry.key()].text();
   }
   std::sort(places.begin(), places.end());
   std::size_t end = 0;
@@ -138,7 +137,7 @@ inline tensor_file parse_safetensors(std::string_view text, const std::string& p
   }
   require<file_error>(end == data.size(), "\"{}\" has {} bytes after its last tensor (there is nothing else): {}", path,
                       data.size() - end, place.remedy);
-  return made;
+  return file;
 }
 
 /// Reads what `write_safetensors` or another program wrote. Throws: `file_error`.

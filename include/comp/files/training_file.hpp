@@ -12,7 +12,6 @@
 #include <comp/files/safetensors.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <string>
 #include <string_view>
@@ -165,10 +164,10 @@ inline stored_training read_training(const std::string& path) {
   tensor_file file = read_safetensors(path);
   const json_place place{path, 0, "go on from another file, or begin anew"};
   const auto text = [&](std::string_view field) {
-    const auto found = file.metadata.find(std::string{field});
-    require<file_error>(found != file.metadata.end(), "\"{}\" holds no training (its metadata have no \"{}\"): {}",
+    const auto field_at = file.metadata.find(std::string{field});
+    require<file_error>(field_at != file.metadata.end(), "\"{}\" holds no training (its metadata have no \"{}\"): {}",
                         path, field, place.remedy);
-    return found->second;
+    return field_at->second;
   };
   const std::string about = text(detail::training_field);
   require<file_error>(text(detail::checksum_field) == detail::checksum_of(about, file.tensors),

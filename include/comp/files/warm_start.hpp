@@ -6,9 +6,8 @@
 #pragma once
 
 #include <comp/core/op_graph.hpp>
-#include <comp/files/file.hpp>
-#include <comp/files/json.hpp>
 #include <comp/files/plan_file.hpp>
+#include <comp/files/plan_listing.hpp>
 #include <cstddef>
 #include <map>
 #include <string>
@@ -17,43 +16,24 @@
 
 namespace comp {
 
-namespace detail {
-
-inline std::map<std::pair<std::string, std::string>, precision> precisions_by_name(const json_reader& list) {
-  std::map<std::pair<std::string, std::string>, precision> known;
-  list.each([&](const json_reader& op) {
-    const auto chosen = precision_of(std::string_view{op["precision"].text()});
-    if (!chosen) op["precision"].fail("one of fp32, tf32, bf16, fp16, fp8_e4m3, fp8_e5m2");
-    known[{op["name"].text(), op["kind"].text()}] = *chosen;
-  });
-  return known;
-}
-
-}  // namespace detail
-
 /// Returns: a plan for `graph`, and a warning where not every operator was found. A file that has a plan string alone
-/// is taken operator by operator, where it has as many; else the plan is all FP32. Throws: `file_error` when the file
-/// cannot be read or understood.
+/// is taken operator by operator, where it has as many; else the plan is all FP32. Throws: as `load_listing`.
 inline loaded_plan warm_start(const std::string& path, const op_graph& graph) {
-  const json_place place{path, 0, "save the plan again with comp::save"};
-  const json document = parse_json(detail::read_file(path, detail::plan_file_limit), place);
-  const json_reader from{document, place};
-  const auto letters = from.find("plan"), list = from.find("operators");
-  if (!letters && !list) from.fail("an object with field \"plan\" or \"operators\"");
+  const plan_listing from = load_listing(path);
   loaded_plan result{.plan = plan{graph.size()}};
   std::size_t matched = 0;
   const auto set = [&](std::size_t i, precision p) {
     ++matched;
     if (graph[i].choosable) result.plan[i] = p;
   };
-  if (list) {
-    const auto known = detail::precisions_by_name(*list);
+  if (from.operators) {
+    std::map<std::pair<std::string_view, std::string_view>, precision> chosen;
+    for (const auto& op : *from.operators) chosen[{op.name, op.kind}] = op.chosen;
     for (std::size_t i = 0; i < graph.size(); ++i) {
-      const auto at = known.find({graph[i].name, graph[i].kind});
-      if (at != known.end()) set(i, at->second);
+      if (const auto at = chosen.find({graph[i].name, graph[i].kind}); at != chosen.end()) set(i, at->second);
     }
-  } else if (const plan alone = plan_from(*letters); alone.size() == graph.size()) {
-    for (std::size_t i = 0; i < graph.size(); ++i) set(i, alone[i]);
+  } else if (from.size() == graph.size()) {
+    for (std::size_t i = 0; i < graph.size(); ++i) set(i, from.chosen(i));
   }
   if (matched < graph.size()) {
     result.warnings.push_back(

@@ -4,8 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <comp/core/precision.hpp>
 #include <comp/files/file.hpp>
 #include <comp/files/json_reader.hpp>
@@ -23,6 +21,9 @@
 namespace comp {
 
 namespace detail {
+
+/// Names of fields, each of an object in the one before.
+using field_path = std::vector<std::string_view>;
 
 /// A summary from a file. Every field that is missing or null is told as "-".
 class summary_reader {
@@ -47,24 +48,22 @@ class summary_reader {
 
   const std::string& label() const { return label_; }
 
-  /// The field at a way from the root, from the found plan's contestant or from FP32's.
-  std::string text(std::initializer_list<std::string_view> way) const {
-    const auto found = field(text_, way);
-    return found ? shown(found->text()) : "-";
+  /// The field at a path from the root, from the found plan's contestant or from FP32's.
+  std::string text(const field_path& path) const {
+    const auto value = field(text_, path);
+    return value ? shown(value->text()) : "-";
   }
-  std::optional<double> number(std::initializer_list<std::string_view> way) const { return number_in(&text_, way); }
-  std::optional<double> of_plan(std::initializer_list<std::string_view> way) const {
-    return number_in(contestant_, way);
-  }
-  std::optional<double> of_fp32(std::initializer_list<std::string_view> way) const { return number_in(fp32_, way); }
-  std::optional<interval> bounds(std::initializer_list<std::string_view> way) const {
-    const auto found = field(text_, way);
-    return found ? std::optional{interval_from(*found)} : std::nullopt;
+  std::optional<double> number(const field_path& path) const { return number_in(&text_, path); }
+  std::optional<double> of_plan(const field_path& path) const { return number_in(contestant_, path); }
+  std::optional<double> of_fp32(const field_path& path) const { return number_in(fp32_, path); }
+  std::optional<interval> bounds(const field_path& path) const {
+    const auto value = field(text_, path);
+    return value ? std::optional{interval_from(*value)} : std::nullopt;
   }
   std::string plan() const { return text({"plan"}); }
   std::size_t warnings() const {
     std::size_t count = 0;
-    if (const auto found = field(text_, {"warnings"})) found->each([&](const json_reader&) { ++count; });
+    if (const auto value = field(text_, {"warnings"})) value->each([&](const json_reader&) { ++count; });
     return count;
   }
 
@@ -77,9 +76,9 @@ class summary_reader {
   const json& at(std::size_t i) const { return text_["contest"][i]; }
   bool is_null(const char* name) const { return text_[name].is_null(); }
 
-  std::optional<json_reader> field(const json& from, std::initializer_list<std::string_view> way) const {
+  std::optional<json_reader> field(const json& from, const field_path& path) const {
     const json* now = &from;
-    for (const std::string_view name : way) {
+    for (const std::string_view name : path) {
       if (!now->is_object()) return std::nullopt;
       const auto next = now->find(std::string{name});
       if (next == now->end() || next->is_null()) return std::nullopt;
@@ -87,10 +86,10 @@ class summary_reader {
     }
     return json_reader{*now, place_};
   }
-  std::optional<double> number_in(const json* from, std::initializer_list<std::string_view> way) const {
+  std::optional<double> number_in(const json* from, const field_path& path) const {
     if (from == nullptr) return std::nullopt;
-    const auto found = field(*from, way);
-    return found ? std::optional{found->number()} : std::nullopt;
+    const auto value = field(*from, path);
+    return value ? std::optional{value->number()} : std::nullopt;
   }
   // A terminal takes no orders from a file.
   static std::string shown(std::string text) {
@@ -119,9 +118,11 @@ inline std::string lowered_text(const std::string& plan) {
   return text.empty() ? "all fp32" : text;
 }
 
-inline std::string with_bounds(std::optional<double> ratio, const std::optional<interval>& bounds) {
-  if (!ratio) return "-";
-  return bounds ? fmt::format("{} ({})", ratio_text(*ratio), bounds_text(*bounds)) : ratio_text(*ratio);
+inline std::string with_bounds(const summary_reader& s, std::string_view ratio) {
+  const auto middle = s.number({"ratios", ratio, "ratio"});
+  if (!middle) return "-";
+  const auto bounds = s.bounds({"ratios", ratio, "interval_95"});
+  return bounds ? fmt::format("{} ({})", ratio_text(*middle), bounds_text(*bounds)) : ratio_text(*middle);
 }
 
 inline std::string loss_against(const summary_reader& s) {
@@ -131,69 +132,41 @@ inline std::string loss_against(const summary_reader& s) {
   return percent_text(*difference) + (radius ? fmt::format(" +- {:.2f}%", 100 * *radius) : "");
 }
 
-using summary_row = std::pair<const char*, std::function<std::string(const summary_reader&)>>;
+/// What a row says of a run.
+using summary_cell = std::function<std::string(const summary_reader&)>;
 
-inline std::vector<summary_row> summary_rows() {
+inline std::vector<std::pair<const char*, summary_cell>> summary_rows() {
   using reader = const summary_reader&;
+  const auto text = [](field_path path) { return [path](reader s) { return s.text(path); }; };
   const auto time = [](std::optional<double> s) { return s ? time_text(*s) : "-"; };
   const auto number = [](std::optional<double> n) { return n ? fmt::format("{:.5g}", *n) : "-"; };
-  return {
-      {"model",
-       [](reader s) {
-         return s.text({"of", "model"});
-       }},
-      {"data",
-       [](reader s) {
-         return s.text({"of", "data"});
-       }},
-      {"machine",
-       [](reader s) {
-         return s.text({"hardware", "name"});
-       }},
-      {"date",
-       [](reader s) {
-         return s.text({"of", "date"});
-       }},
-      {"comp", [](reader s) { return s.text({"comp_version"}); }},
-      {"operators lowered", [](reader s) { return lowered_text(s.plan()); }},
-      {"batch in FP32",
-       [=](reader s) {
-         return time(s.of_fp32({"seconds_per_batch", "median"}));
-       }},
-      {"batch, found plan",
-       [=](reader s) {
-         return time(s.of_plan({"seconds_per_batch", "median"}));
-       }},
-      {"against FP32 (95%)",
-       [](reader s) {
-         return with_bounds(s.number({"ratios", "comp_over_fp32", "ratio"}),
-                            s.bounds({"ratios", "comp_over_fp32", "interval_95"}));
-       }},
-      {"against the rules (95%)",
-       [](reader s) {
-         return with_bounds(s.number({"ratios", "comp_over_rule_based", "ratio"}),
-                            s.bounds({"ratios", "comp_over_rule_based", "interval_95"}));
-       }},
-      {"loss against FP32's", loss_against},
-      {"epoch loss", [=](reader s) { return number(s.of_plan({"epoch_loss"})); }},
-      {"score", [=](reader s) { return number(s.of_plan({"validation_score"})); }},
-      {"peak memory",
-       [](reader s) {
-         const auto bytes = s.of_plan({"peak_bytes"});
-         return bytes && *bytes < 0x1p62 ? bytes_text(static_cast<std::int64_t>(*bytes)) : "-";
-       }},
-      {"cost of the search",
-       [=](reader s) {
-         return time(s.number({"overhead", "seconds"}));
-       }},
-      {"of 100 epochs",
-       [](reader s) {
-         const auto share = s.number({"overhead", "share_of_100_epochs"});
-         return share ? share_text(*share) : "-";
-       }},
-      {"runs", [=](reader s) { return number(s.number({"runs"})); }},
-      {"warnings", [](reader s) { return fmt::format("{}", s.warnings()); }},
-  };
+  const field_path median{"seconds_per_batch", "median"}, cost{"overhead", "seconds"};
+  return {{"model", text({"of", "model"})},
+          {"data", text({"of", "data"})},
+          {"machine", text({"hardware", "name"})},
+          {"date", text({"of", "date"})},
+          {"comp", text({"comp_version"})},
+          {"operators lowered", [](reader s) { return lowered_text(s.plan()); }},
+          {"batch in FP32", [=](reader s) { return time(s.of_fp32(median)); }},
+          {"batch, found plan", [=](reader s) { return time(s.of_plan(median)); }},
+          {"against FP32 (95%)", [](reader s) { return with_bounds(s, "comp_over_fp32"); }},
+          {"against the rules (95%)", [](reader s) { return with_bounds(s, "comp_over_rule_based"); }},
+          {"loss against FP32's", loss_against},
+          {"epoch loss", [=](reader s) { return number(s.of_plan({"epoch_loss"})); }},
+          {"score", [=](reader s) { return number(s.of_plan({"validation_score"})); }},
+          {"peak memory",
+           [](reader s) {
+             const auto bytes = s.of_plan({"peak_bytes"});
+             return bytes && *bytes < 0x1p62 ? bytes_text(static_cast<std::int64_t>(*bytes)) : "-";
+           }},
+          {"cost of the search", [=](reader s) { return time(s.number(cost)); }},
+          {"of 100 epochs",
+           [](reader s) {
+             const auto share = s.number({"overhead", "share_of_100_epochs"});
+             return share ? share_text(*share) : "-";
+           }},
+          {"runs", [=](reader s) { return number(s.number({"runs"})); }},
+          {"warnings", [](reader s) { return fmt::format("{}", s.warnings()); }}};
 }
 
 /// What keeps two runs from being compared, and how far their plans are apart.

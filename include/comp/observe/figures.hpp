@@ -10,7 +10,6 @@
 #include <comp/observe/loss_change.hpp>
 #include <comp/observe/number_text.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -22,51 +21,50 @@
 namespace comp::detail {
 
 /// Most bytes in use during any run of a contestant's plan; 0: not measured.
-inline std::int64_t peak_of(const contestant& c, const outcome& found) {
+inline std::int64_t peak_of(const contestant& c, const outcome& result) {
   std::int64_t most = c.peak_bytes;
   if (most > 0) return most;
-  for (const trial& t : found.trials) {
+  for (const trial& t : result.trials) {
     if (t.plan == c.plan) most = std::max(most, t.sample.peak_bytes);
   }
   return most;
 }
 
 /// Whether a contestant needs more memory than the plan was to stay within.
-inline bool above_limit(const contestant& c, const outcome& found) {
-  return found.memory_limit > 0 && peak_of(c, found) > found.memory_limit;
+inline bool above_limit(const contestant& c, const outcome& result) {
+  return result.memory_limit > 0 && peak_of(c, result) > result.memory_limit;
 }
 
 /// Whether no other contestant beats this one in time, memory and loss.
-inline bool is_on_front(const contestant& c, const outcome& found) {
-  const auto front = found.front();
-  return std::any_of(front.begin(), front.end(), [&](std::size_t i) { return &found.contest[i] == &c; });
+inline bool is_on_front(const contestant& c, const outcome& result) {
+  const auto front = result.front();
+  return std::any_of(front.begin(), front.end(), [&](std::size_t i) { return &result.contest[i] == &c; });
 }
 
 /// A sentence of who is on that front, where it leaves a choice.
-inline std::string front_text(const outcome& found) {
-  const auto front = found.front();
+inline std::string front_text(const outcome& result) {
+  const auto front = result.front();
   if (front.size() < 2) return {};
-  std::string labels;
-  for (const std::size_t i : front) labels += (labels.empty() ? "" : "; ") + found.contest[i].label;
-  return fmt::format("In time, memory and loss taken together no other plan beats these: {}.\n", labels);
+  return fmt::format("In time, memory and loss taken together no other plan beats these: {}.\n",
+                     joined(front, "; ", [&](std::size_t i) { return result.contest[i].label; }));
 }
 
 /// The contestant that has the found plan; none when there was no contest.
-inline const contestant* winner_of(const outcome& found) {
-  for (const contestant& c : found.contest) {
-    if (c.plan == found.plan) return &c;
+inline const contestant* winner_of(const outcome& result) {
+  for (const contestant& c : result.contest) {
+    if (c.plan == result.plan) return &c;
   }
   return nullptr;
 }
 
-inline const contestant* fp32_of(const outcome& found) {
-  return found.contest.empty() ? nullptr : &found.contest.front();
+inline const contestant* fp32_of(const outcome& result) {
+  return result.contest.empty() ? nullptr : &result.contest.front();
 }
 
 /// The fastest rule-based plan that ran; none when there was none.
-inline const contestant* rule_based_of(const outcome& found) {
+inline const contestant* rule_based_of(const outcome& result) {
   const contestant* best = nullptr;
-  for (const contestant& c : found.contest) {
+  for (const contestant& c : result.contest) {
     if (!c.rule_based || c.status != status::ok || c.seconds.empty()) continue;
     if (best == nullptr || c.over_fp32.ratio > best->over_fp32.ratio) best = &c;
   }
@@ -74,18 +72,18 @@ inline const contestant* rule_based_of(const outcome& found) {
 }
 
 /// True where batches of it were run in turns with the others.
-inline bool raced(const contestant& c, const outcome& found) {
-  return std::any_of(found.trials.begin(), found.trials.end(),
+inline bool raced(const contestant& c, const outcome& result) {
+  return std::any_of(result.trials.begin(), result.trials.end(),
                      [&](const trial& t) { return t.stage == stage::contest && t.plan == c.plan; });
 }
 
 /// Seconds of batches of a contestant: those of the contest, or where these are too few for an interval all that were
 /// run of its plan, but for the first of a run, which pays for what is made once.
-inline std::vector<double> batch_times(const contestant& c, const outcome& found) {
+inline std::vector<double> batch_times(const contestant& c, const outcome& result) {
   constexpr std::size_t for_an_interval = 6;
   if (c.seconds.size() >= for_an_interval) return c.seconds;
   std::vector<double> all;
-  for (const trial& t : found.trials) {
+  for (const trial& t : result.trials) {
     const std::vector<double>& times = t.sample.batch_seconds;
     if (t.plan != c.plan || t.repeat >= perturbed_repeats || !t.sample.ok() || times.empty()) continue;
     all.insert(all.end(), times.begin() + (times.size() > 3 ? 1 : 0), times.end());
@@ -94,17 +92,17 @@ inline std::vector<double> batch_times(const contestant& c, const outcome& found
 }
 
 /// Label of one that is as fast within noise, of those for which that is known; empty: none.
-inline std::string tie_of(const contestant& c, const outcome& found) {
-  const auto other = std::find_if(found.contest.begin(), found.contest.end(),
+inline std::string tie_of(const contestant& c, const outcome& result) {
+  const auto other = std::find_if(result.contest.begin(), result.contest.end(),
                                   [&](const contestant& each) { return each.label == c.tie; });
-  const bool known = other != found.contest.end() && c.seconds.size() >= 6 && other->seconds.size() >= 6;
+  const bool known = other != result.contest.end() && c.seconds.size() >= 6 && other->seconds.size() >= 6;
   return known ? c.tie : "";
 }
 
 /// How many times as fast `a` is as `b`, from the rounds that both ran; without bounds where one of them ran none.
-inline paired_speedup over(const contestant& a, const contestant& b, const outcome& found) {
+inline paired_speedup over(const contestant& a, const contestant& b, const outcome& result) {
   if (&a == &b) return {1, {1, 1}};
-  if (raced(a, found) && raced(b, found)) return compare_paired(b.seconds, a.seconds);
+  if (raced(a, result) && raced(b, result)) return compare_paired(b.seconds, a.seconds);
   return {a.over_fp32.ratio / b.over_fp32.ratio, {}};
 }
 
@@ -136,10 +134,10 @@ inline std::string counts_text(const plan& p) {
 
 /// Seconds of an epoch: its own where one was run, else what its batches say where it is known how many an epoch has;
 /// NaN where neither is.
-inline double epoch_seconds(const contestant& c, const outcome& found) {
+inline double epoch_seconds(const contestant& c, const outcome& result) {
   if (c.epoch && c.epoch->ok()) return c.epoch->seconds;
-  if (found.batches_per_epoch == 0) return std::nan("");
-  return median(batch_times(c, found)) * static_cast<double>(found.batches_per_epoch);
+  if (result.batches_per_epoch == 0) return std::nan("");
+  return median(batch_times(c, result)) * static_cast<double>(result.batches_per_epoch);
 }
 
 /// What a stage does, whichever search runs it.
@@ -159,19 +157,19 @@ inline std::string_view fate_text(const trial& t) {
 }
 
 /// Seconds that the batches which count as training take under the found plan: no cost of the search.
-inline double kept_seconds(const outcome& found) {
-  return found.trained_batches > 0 ? static_cast<double>(found.trained_batches) * found.batch_seconds : 0;
+inline double kept_seconds(const outcome& result) {
+  return result.trained_batches > 0 ? static_cast<double>(result.trained_batches) * result.batch_seconds : 0;
 }
 
-inline double search_seconds(const outcome& found) {
+inline double search_seconds(const outcome& result) {
   double all = 0;
-  for (const stage_cost& each : found.costs) all += each.seconds;
+  for (const stage_cost& each : result.costs) all += each.seconds;
   return all;
 }
 
 /// "6.3% of 100 epochs"; where it is not known how long an epoch is it says that.
-inline std::string overhead_text(const outcome& found) {
-  const double share = found.overhead_share();
+inline std::string overhead_text(const outcome& result) {
+  const double share = result.overhead_share();
   return std::isfinite(share) ? share_text(share) + " of 100 epochs" : "the length of an epoch is not known";
 }
 
@@ -192,10 +190,10 @@ struct trial_group {
 
 constexpr bool by_batches(stage s) { return s == stage::batches || s == stage::contest; }
 
-inline std::vector<trial_group> grouped_trials(const outcome& found) {
+inline std::vector<trial_group> grouped_trials(const outcome& result) {
   std::vector<trial_group> groups;
   std::map<std::pair<stage, plan>, std::size_t> known;
-  for (const trial& t : found.trials) {
+  for (const trial& t : result.trials) {
     if (t.repeat >= profile_repeats) continue;  // numbers of operators, no batches
     auto at = groups.size();
     if (by_batches(t.stage)) at = known.try_emplace({t.stage, t.plan}, at).first->second;

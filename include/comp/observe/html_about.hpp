@@ -13,7 +13,6 @@
 #include <comp/observe/report_info.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/reasons.hpp>
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -22,10 +21,10 @@
 namespace comp::detail {
 
 /// "mlp; optdigits.csv.gz; AMD EPYC 9B14; 2026-11-22 13:20; comp 0.2.0".
-inline std::string about_line(const outcome& found, const report_info& info) {
+inline std::string about_line(const outcome& result, const report_info& info) {
   std::string text;
   for (const std::string& part :
-       {info.model, info.data, found.hardware.name, info.date, fmt::format("comp {}", comp_version)}) {
+       {info.model, info.data, result.hardware.name, info.date, fmt::format("comp {}", comp_version)}) {
     if (!part.empty()) text += fmt::format("<span>{}</span> ", html(part));
   }
   return "<p class=\"about soft\">" + text + "</p>\n";
@@ -36,13 +35,13 @@ inline std::string code_line(std::string_view what, std::string_view code) {
 }
 
 /// Operators left in FP32's plan by one kind of fate, those first whose lowering would save most.
-inline std::vector<std::size_t> left_by(op_fate::kind what, const outcome& found) {
+inline std::vector<std::size_t> left_by(op_fate::kind what, const outcome& result) {
   std::vector<std::size_t> ops;
-  for (std::size_t i = 0; i < std::min(found.fates.size(), found.plan.size()); ++i) {
-    if (found.fates[i].what == what && !is_low(found.plan[i])) ops.push_back(i);
+  for (std::size_t i = 0; i < std::min(result.fates.size(), result.plan.size()); ++i) {
+    if (result.fates[i].what == what && !is_low(result.plan[i])) ops.push_back(i);
   }
   const auto saved = [&](std::size_t i) {
-    const op_fate& f = found.fates[i];
+    const op_fate& f = result.fates[i];
     return std::isfinite(f.saves) && std::isfinite(f.casts) ? f.saves - f.casts : -1e300;
   };
   std::sort(ops.begin(), ops.end(), [&](std::size_t a, std::size_t b) {  // std's stable_sort is deprecated under clang
@@ -52,12 +51,12 @@ inline std::vector<std::size_t> left_by(op_fate::kind what, const outcome& found
 }
 
 /// What keeps the plan from going lower: the operators that the losses keep high, else that none does.
-inline std::string held_back(const outcome& found) {
-  if (found.fates.empty() || found.fates.size() != found.graph.size()) return {};
+inline std::string held_back(const outcome& result) {
+  if (result.fates.empty() || result.fates.size() != result.graph.size()) return {};
   constexpr std::size_t most = 3;
-  const std::vector<std::size_t> harmful = left_by(op_fate::kind::harmful, found);
+  const std::vector<std::size_t> harmful = left_by(op_fate::kind::harmful, result);
   if (harmful.empty()) {
-    return found.plan.count_low() == found.plan.size() || !left_by(op_fate::kind::undecided, found).empty()
+    return result.plan.count_low() == result.plan.size() || !left_by(op_fate::kind::undecided, result).empty()
                ? ""
                : "<p>No operator was found to harm the loss: what is not lowered would gain nothing, or may not be.</p>\n";
   }
@@ -66,45 +65,45 @@ inline std::string held_back(const outcome& found) {
                                  harmful.size() > most ? fmt::format("; the {} that would save most", most) : "");
   for (std::size_t n = 0; n < std::min(most, harmful.size()); ++n) {
     const std::size_t i = harmful[n];
-    const std::string worth = worth_of(found.fates[i]);
-    text += fmt::format("<li><b>{}</b> ({}): {}{}</li>", html(found.graph[i].name), html(found.graph[i].kind),
-                        html(left_high(found.fates[i], found.plan[i])), worth.empty() ? "" : "; lowered it " + worth);
+    const std::string worth = worth_of(result.fates[i]);
+    text += fmt::format("<li><b>{}</b> ({}): {}{}</li>", html(result.graph[i].name), html(result.graph[i].kind),
+                        html(left_high(result.fates[i], result.plan[i])), worth.empty() ? "" : "; lowered it " + worth);
   }
   return text + "</ul>\n";
 }
 
 /// What another search could tell that this one did not: one sentence each.
-inline std::vector<std::string> search_again(const outcome& found) {
+inline std::vector<std::string> search_again(const outcome& result) {
   std::vector<std::string> advice;
   constexpr double worth_it = 1.05;
-  const auto noisy = std::find_if(found.contest.begin(), found.contest.end(), [&](const contestant& c) {
-    return (c.plan == found.plan || fp32_won(found)) && c.plan != found.contest.front().plan && !rejected(c) &&
-           within_noise(c.over_fp32) && (c.plan == found.plan || c.over_fp32.bounds.high > worth_it);
+  const auto noisy = std::find_if(result.contest.begin(), result.contest.end(), [&](const contestant& c) {
+    return (c.plan == result.plan || fp32_won(result)) && c.plan != result.contest.front().plan && !rejected(c) &&
+           within_noise(c.over_fp32) && (c.plan == result.plan || c.over_fp32.bounds.high > worth_it);
   });
-  if (noisy != found.contest.end()) {
+  if (noisy != result.contest.end()) {
     advice.push_back(fmt::format(
         "on a quiet machine, or with more rounds (settings.race.contest_rounds): \"{}\" was {} times as fast "
         "as FP32, which is too noisy to tell",
         noisy->label, bounds_text(noisy->over_fp32.bounds)));
   }
-  if (const auto open = left_by(op_fate::kind::undecided, found).size(); open > 0) {
+  if (const auto open = left_by(op_fate::kind::undecided, result).size(); open > 0) {
     advice.push_back(fmt::format(
         "with a larger budget (settings.budget, train --budget): {} operator{} low in rejected plans and {} "
         "not asked about alone",
         open, open == 1 ? " was" : "s were", open == 1 ? "was" : "were"));
   }
-  if (!found.contest.empty() && found.batches_per_epoch == 0) {
+  if (!result.contest.empty() && result.batches_per_epoch == 0) {
     advice.push_back("with batches_per_epoch() in the trainer: what the search trains then counts as training");
   }
-  if (const contestant* winner = winner_of(found); winner != nullptr && above_limit(*winner, found)) {
+  if (const contestant* winner = winner_of(result); winner != nullptr && above_limit(*winner, result)) {
     advice.push_back("with a higher memory limit or a smaller batch: no accepted plan stays within this one");
   }
   return advice;
 }
 
-inline std::string what_next(const outcome& found, const report_info& info) {
+inline std::string what_next(const outcome& result, const report_info& info) {
   std::string text;
-  if (fp32_won(found)) {
+  if (fp32_won(result)) {
     text = "<p>Train on in FP32: there is no plan to use.</p>\n";
   } else {
     const std::string file = info.plan_file.empty() ? "plan.json" : info.plan_file;
@@ -113,8 +112,8 @@ inline std::string what_next(const outcome& found, const report_info& info) {
         fmt::format("trainer.set_precision(comp::load_plan({}, trainer.graph()).plan);", in_quotes(file, file.size())));
     if (!info.use_command.empty()) text += code_line("Train with it:", info.use_command);
   }
-  text += held_back(found);
-  if (const auto advice = search_again(found); !advice.empty()) {
+  text += held_back(result);
+  if (const auto advice = search_again(result); !advice.empty()) {
     text += "<p>Search again</p><ul>";
     for (const std::string& each : advice) text += "<li>" + html(each) + "</li>";
     text += "</ul>\n";
@@ -122,19 +121,18 @@ inline std::string what_next(const outcome& found, const report_info& info) {
   return text;
 }
 
-inline std::string settings(const outcome& found, const report_info& info) {
+inline std::string settings(const outcome& result, const report_info& info) {
   std::string searched;
-  for (const precision p : found.precisions) searched += precision_badge(p) + " ";
-  const hardware& h = found.hardware;
-  std::string features;
-  for (const auto& feature : h.isa) features += (features.empty() ? "" : ", ") + html(feature);
+  for (const precision p : result.precisions) searched += precision_badge(p) + " ";
+  const hardware& h = result.hardware;
+  std::string features = html(joined(h.isa, ", "));
   if (h.compute_capability > 0)
     features = fmt::format("compute capability {}.{}", h.compute_capability / 10, h.compute_capability % 10);
   const auto entry = [](std::string_view what, const std::string& is) {
     return is.empty() ? "" : fmt::format("<dt>{}</dt><dd>{}</dd>", what, is);
   };
   return "<dl>" + entry("Model", html(info.model)) + entry("Data", html(info.data)) +
-         entry("Operators", fmt::format("{}, fingerprint {:016x}", found.graph.size(), found.graph.fingerprint())) +
+         entry("Operators", fmt::format("{}, fingerprint {:016x}", result.graph.size(), result.graph.fingerprint())) +
          entry("Device", fmt::format("{} ({})", html(h.name), name(h.kind))) +
          entry("Can do", features.empty() ? "not known" : features) +
          entry("Threads", h.threads > 0 ? fmt::format("{}", h.threads) : "not known") + entry("Date", html(info.date)) +
@@ -142,16 +140,16 @@ inline std::string settings(const outcome& found, const report_info& info) {
          entry("Command", info.command.empty() ? "" : "<code>" + html(info.command) + "</code>") +
          entry("Precisions searched", searched) +
          entry("Judged by",
-               fmt::format("{}, at most {:g}% {} FP32's", name(found.criterion), 100 * found.tolerance,
-                           found.higher_is_better || found.criterion == criterion::scores ? "below" : "above")) +
+               fmt::format("{}, at most {:g}% {} FP32's", name(result.criterion), 100 * result.tolerance,
+                           result.higher_is_better || result.criterion == criterion::scores ? "below" : "above")) +
          entry("Batches per epoch",
-               found.batches_per_epoch > 0 ? fmt::format("{}", found.batches_per_epoch) : "not known") +
-         entry("Runs", found.recalled > 0
-                           ? fmt::format("{}, {} of them from the ledger", found.trials.size(), found.recalled)
-                           : fmt::format("{}", found.trials.size())) +
-         entry("Plan", found.plan.size() == 0     ? ""
-                       : found.plan.size() > 5000 ? "in the plan file"
-                                                  : fmt::format("<code>{}</code>", found.plan.str())) +
+               result.batches_per_epoch > 0 ? fmt::format("{}", result.batches_per_epoch) : "not known") +
+         entry("Runs", result.recalled > 0
+                           ? fmt::format("{}, {} of them from the ledger", result.trials.size(), result.recalled)
+                           : fmt::format("{}", result.trials.size())) +
+         entry("Plan", result.plan.size() == 0     ? ""
+                       : result.plan.size() > 5000 ? "in the plan file"
+                                                   : fmt::format("<code>{}</code>", result.plan.str())) +
          "</dl>\n";
 }
 

@@ -8,8 +8,8 @@
 #include <comp/core/concepts.hpp>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/html_plan.hpp>
+#include <comp/observe/html_template.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstddef>
 #include <numeric>
 #include <string>
@@ -20,24 +20,24 @@ namespace comp::detail {
 
 /// Seconds per operator in FP32 and in its found precision, from profiles of whole plans. Empty where one is missing.
 struct measured_ops {
-  std::vector<op_time> fp32 = {}, found = {};
+  std::vector<op_time> fp32 = {}, chosen = {};
 };
 
-inline measured_ops measured(const outcome& found) {
-  const std::size_t n = found.graph.size();
-  const plan base = found.contest.empty() ? plan{n} : found.contest.front().plan;
+inline measured_ops measured(const outcome& result) {
+  const std::size_t n = result.graph.size();
+  const plan base = result.contest.empty() ? plan{n} : result.contest.front().plan;
   measured_ops m;
   std::vector<bool> known(n);
   for (const bool first : {true, false}) {  // FP32's own profile before the others'
-    for (const trial& t : found.trials) {
+    for (const trial& t : result.trials) {
       if (t.repeat != profile_repeats || t.sample.curve.size() != 2 * n || t.plan.size() != n) continue;
       if ((t.plan == base) != first || !t.sample.ok()) continue;
       if (first) m.fp32.resize(n);
-      m.found.resize(n);
+      m.chosen.resize(n);
       for (std::size_t i = 0; i < n; ++i) {
         const op_time time{t.sample.curve[2 * i], t.sample.curve[2 * i + 1]};
         if (first) m.fp32[i] = time;
-        if (!known[i] && t.plan[i] == found.plan[i]) m.found[i] = time, known[i] = true;
+        if (!known[i] && t.plan[i] == result.plan[i]) m.chosen[i] = time, known[i] = true;
       }
     }
   }
@@ -47,15 +47,15 @@ inline measured_ops measured(const outcome& found) {
 
 /// Per operator, its error in the precision that the plan has it in, or would have had: see op_error. Empty where the
 /// search asked for none; NaN for an operator that has no low precision.
-inline std::vector<double> sensitivities(const outcome& found) {
-  const std::size_t n = found.graph.size();
+inline std::vector<double> sensitivities(const outcome& result) {
+  const std::size_t n = result.graph.size();
   std::vector<double> each;
-  for (const trial& t : found.trials) {
+  for (const trial& t : result.trials) {
     if (t.repeat <= profile_repeats || t.sample.curve.size() != n || !t.sample.ok()) continue;
     each.resize(n, std::nan(""));
     const std::size_t index = t.repeat - profile_repeats - 1;
     for (std::size_t i = 0; i < n; ++i) {
-      const bool own = index < all_precisions.size() && found.plan[i] == all_precisions[index];
+      const bool own = index < all_precisions.size() && result.plan[i] == all_precisions[index];
       if (own || std::isnan(each[i])) each[i] = t.sample.curve[i];
     }
   }
@@ -77,8 +77,8 @@ inline std::string part_bar(std::initializer_list<double> parts, double most) {
 }
 
 /// A batch in FP32 and under the found plan, and the operators that take most of it; empty without profiles.
-inline std::string op_times(const outcome& found) {
-  const measured_ops m = measured(found);
+inline std::string op_times(const outcome& result) {
+  const measured_ops m = measured(result);
   if (m.fp32.empty()) return "";
   constexpr std::size_t most_rows = 10;
   const auto sum = [](const std::vector<op_time>& times, double op_time::*part) {
@@ -93,29 +93,34 @@ inline std::string op_times(const outcome& found) {
         time_text(std::isfinite(batch) ? batch : ops), part_bar({t.forward, t.backward, rest}, most));
   };
   const op_time fp32{sum(m.fp32, &op_time::forward), sum(m.fp32, &op_time::backward)},
-      low{sum(m.found, &op_time::forward), sum(m.found, &op_time::backward)};
-  const auto batch = [&](const contestant* c) { return c != nullptr ? median(batch_times(*c, found)) : std::nan(""); };
-  const double batch_fp32 = batch(fp32_of(found)), batch_low = batch(winner_of(found)), alone = std::nan("");
+      low{sum(m.chosen, &op_time::forward), sum(m.chosen, &op_time::backward)};
+  const auto batch = [&](const contestant* c) { return c != nullptr ? median(batch_times(*c, result)) : std::nan(""); };
+  const double batch_fp32 = batch(fp32_of(result)), batch_low = batch(winner_of(result)), alone = std::nan("");
   const double whole = std::fmax(std::fmax(batch_fp32, batch_low), std::max(seconds_of(fp32), seconds_of(low)));
   std::string text =
       "<div class=\"legend\"><span><i class=\"key s1\"></i>forward</span><span><i class=\"key s2\"></i>backward</span>"
-      "<span><i class=\"key s3\"></i>rest of the batch: casts, optimiser, data</span></div>\n"
-      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Time per operator\"><table class=\"times\"><thead><tr>"
-      "<th scope=\"col\">Operator</th><th scope=\"col\">Precision</th><th scope=\"col\" class=\"n wide\">Forward</th>"
-      "<th scope=\"col\" class=\"n wide\">Backward</th><th scope=\"col\" class=\"n wide\">Rest</th><th scope=\"col\" class=\"n\">Time</th><th scope=\"col\">from 0</th></tr></thead><tbody>\n" +
+      "<span><i class=\"key s3\"></i>rest of the batch: casts, optimiser, data</span></div>\n" +
+      table_begin("Time per operator", " class=\"times\"",
+                  {{"Operator"},
+                   {"Precision"},
+                   {"Forward", "n wide"},
+                   {"Backward", "n wide"},
+                   {"Rest", "n wide"},
+                   {"Time", "n"},
+                   {"from 0"}}) +
       row("Whole batch", "FP32", fp32, batch_fp32, whole) + row("Whole batch", "found plan", low, batch_low, whole);
   std::vector<std::size_t> order(m.fp32.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const auto slower = [&](std::size_t a, std::size_t b) { return seconds_of(m.fp32[a]) > seconds_of(m.fp32[b]); };
   const auto shown = order.begin() + static_cast<std::ptrdiff_t>(std::min(most_rows, order.size()));
   std::partial_sort(order.begin(), shown, order.end(), slower);
-  const double most = order.empty() ? 0 : std::max(seconds_of(m.fp32[order[0]]), seconds_of(m.found[order[0]]));
+  const double most = order.empty() ? 0 : std::max(seconds_of(m.fp32[order[0]]), seconds_of(m.chosen[order[0]]));
   for (auto at = order.begin(); at != shown; ++at) {
-    const std::string name = html(found.graph[*at].name);
+    const std::string name = html(result.graph[*at].name);
     text += row(name, precision_badge(precision::fp32), m.fp32[*at], alone, most);
-    if (is_low(found.plan[*at])) text += row(name, precision_badge(found.plan[*at]), m.found[*at], alone, most);
+    if (is_low(result.plan[*at])) text += row(name, precision_badge(result.plan[*at]), m.chosen[*at], alone, most);
   }
-  text += "</tbody></table></div>\n";
+  text += table_end;
   if (seconds_of(fp32) > batch_fp32 || seconds_of(low) > batch_low)
     text +=
         "<p class=\"soft\">Timed alone, the operators take longer than the whole batch: the machine was busy, or they overlap in it.</p>\n";

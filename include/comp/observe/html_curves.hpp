@@ -5,12 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp/observe/figures.hpp>
 #include <comp/observe/html_chart.hpp>
 #include <comp/observe/loss_change.hpp>
 #include <comp/search/loss_test.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -82,10 +80,10 @@ inline std::string curve_legend(std::string_view low, std::string_view band) {
 inline std::string batch_tick(double batch) { return fmt::format("{:g}", batch); }
 
 /// Losses of FP32 and of one run, and the mean of their differences so far.
-inline std::string curves_of(const sample& got, const outcome& found, std::string_view what) {
-  const std::size_t n = std::min(got.curve.size(), found.baseline.curve.size());
-  const std::span base{found.baseline.curve.data(), n}, low{got.curve.data(), n};
-  const double scale = loss_scale(base), accepted = (found.higher_is_better ? -1 : 1) * found.tolerance;
+inline std::string curves_of(const sample& got, const outcome& result, std::string_view what) {
+  const std::size_t n = std::min(got.curve.size(), result.baseline.curve.size());
+  const std::span base{result.baseline.curve.data(), n}, low{got.curve.data(), n};
+  const double scale = loss_scale(base), accepted = (result.higher_is_better ? -1 : 1) * result.tolerance;
   std::vector<double> edge(n), so_far(n), zero(n), line(n, accepted);
   double sum = 0;
   for (std::size_t i = 0; i < n; ++i) {
@@ -108,14 +106,14 @@ inline std::string curves_of(const sample& got, const outcome& found, std::strin
 }
 
 /// The curves of the found plan, or of an accepted one that lowers more; empty where none are known, or scores decided.
-inline std::string loss_curves(const outcome& found) {
-  if (found.criterion == criterion::scores) return "";
-  if (found.contest.empty() || found.plan == found.contest.front().plan) return "";
-  const trial* t = judged_run(found.plan, found);
+inline std::string loss_curves(const outcome& result) {
+  if (result.criterion == criterion::scores) return "";
+  if (result.contest.empty() || result.plan == result.contest.front().plan) return "";
+  const trial* t = judged_run(result.plan, result);
   const bool own = t != nullptr;
-  if (!own) t = covering_run(found.plan, found);
-  if (t == nullptr || t->sample.curve.empty() || found.baseline.curve.empty()) return "";
-  return curves_of(t->sample, found, own ? "the found plan" : "a plan that lowers more");
+  if (!own) t = covering_run(result.plan, result);
+  if (t == nullptr || t->sample.curve.empty() || result.baseline.curve.empty()) return "";
+  return curves_of(t->sample, result, own ? "the found plan" : "a plan that lowers more");
 }
 
 }  // namespace comp::detail

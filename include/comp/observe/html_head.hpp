@@ -5,45 +5,46 @@
 #include <cmath>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/html_plan.hpp>
+#include <comp/observe/html_template.hpp>
 #include <comp/observe/loss_change.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace comp::detail {
 
-inline bool fp32_won(const outcome& found) {
-  return found.plan == (found.contest.empty() ? plan{found.plan.size()} : found.contest.front().plan);
+inline bool fp32_won(const outcome& result) {
+  return result.plan == (result.contest.empty() ? plan{result.plan.size()} : result.contest.front().plan);
 }
 
 /// The found plan against FP32.
-inline paired_speedup speedup_of(const outcome& found) { return {found.speedup, found.speedup_bounds}; }
+inline paired_speedup speedup_of(const outcome& result) { return {result.speedup, result.speedup_bounds}; }
 
-inline std::string headline(const outcome& found) {
-  if (fp32_won(found)) return "FP32 is the fastest plan here that keeps the loss";
-  if (within_noise(speedup_of(found))) return "As fast as FP32 within noise";
-  return fmt::format("{:.2f} times as fast as FP32{}", found.speedup,
-                     found.cost(stage::epochs).runs > 0 ? fmt::format(", its loss within {:g}%", 100 * found.tolerance)
-                                                        : ", its loss not looked at");
+inline std::string headline(const outcome& result) {
+  if (fp32_won(result)) return "FP32 is the fastest plan here that keeps the loss";
+  if (within_noise(speedup_of(result))) return "As fast as FP32 within noise";
+  return fmt::format("{:.2f} times as fast as FP32{}", result.speedup,
+                     result.cost(stage::epochs).runs > 0
+                         ? fmt::format(", its loss within {:g}%", 100 * result.tolerance)
+                         : ", its loss not looked at");
 }
 
 /// "1.07 times as fast as the best rule-based plan (95%: 1.02 to 1.10)"; empty without one.
-inline std::string against_rules(const outcome& found) {
-  const contestant *winner = winner_of(found), *rules = rule_based_of(found);
+inline std::string against_rules(const outcome& result) {
+  const contestant *winner = winner_of(result), *rules = rule_based_of(result);
   if (winner == nullptr || rules == nullptr) return {};
   if (winner == rules) return "the same as the rule-based plan";
-  return faster_text(over(*winner, *rules, found), "the best rule-based plan");
+  return faster_text(over(*winner, *rules, result), "the best rule-based plan");
 }
 
-inline std::string lead(const outcome& found) {
-  std::string text = fmt::format("<p class=\"lead\">The found plan runs {}.", counts_text(found.plan));
-  if (!fp32_won(found)) {
-    text += fmt::format(" It is {}", faster_text(speedup_of(found), "FP32"));
-    if (const std::string rules = against_rules(found); !rules.empty()) text += " and " + rules;
+inline std::string lead(const outcome& result) {
+  std::string text = fmt::format("<p class=\"lead\">The found plan runs {}.", counts_text(result.plan));
+  if (!fp32_won(result)) {
+    text += fmt::format(" It is {}", faster_text(speedup_of(result), "FP32"));
+    if (const std::string rules = against_rules(result); !rules.empty()) text += " and " + rules;
     text += ".";
-  } else if (const contestant* rules = rule_based_of(found)) {
+  } else if (const contestant* rules = rule_based_of(result)) {
     text += fmt::format(" The best rule-based plan, {}, ran at {} FP32's speed{}.", html(rules->label),
                         ratio_text(rules->over_fp32.ratio),
                         rejected(*rules)                    ? ", but its loss was not accepted"
@@ -59,56 +60,56 @@ inline std::string tile(std::string_view figure, std::string_view what) {
 }
 
 /// The found plan's loss, or that of a plan which lowers more; empty for FP32 and where none was judged.
-inline std::string loss_tile(const outcome& found) {
-  const contestant* winner = winner_of(found);
-  if (winner == nullptr || fp32_won(found)) return {};
-  const auto limit = fmt::format("limit {:+g}%", (found.higher_is_better ? -100 : 100) * found.tolerance);
-  if (const auto change = change_of(*winner, found)) {
+inline std::string loss_tile(const outcome& result) {
+  const contestant* winner = winner_of(result);
+  if (winner == nullptr || fp32_won(result)) return {};
+  const auto limit = fmt::format("limit {:+g}%", (result.higher_is_better ? -100 : 100) * result.tolerance);
+  if (const auto change = change_of(*winner, result)) {
     const std::string radius = std::isfinite(change->radius) ? fmt::format("+- {:.2f}%, ", 100 * change->radius) : "";
     return tile(percent_text(change->difference),
                 fmt::format("loss against FP32's: {}mean of {} batches; {}", radius, change->batches, limit));
   }
-  const trial* more = covering_run(found.plan, found);
-  const auto change = more != nullptr ? change_of(more->sample, found.baseline) : std::nullopt;
+  const trial* more = covering_run(result.plan, result);
+  const auto change = more != nullptr ? change_of(more->sample, result.baseline) : std::nullopt;
   if (!change) return {};
   return tile(
       percent_text(change->difference),
       fmt::format("loss against FP32's of a plan that lowers more: mean of {} batches; {}", change->batches, limit));
 }
 
-inline std::string tiles(const outcome& found) {
-  const contestant *winner = winner_of(found), *rules = rule_based_of(found);
+inline std::string tiles(const outcome& result) {
+  const contestant *winner = winner_of(result), *rules = rule_based_of(result);
   std::string text = "<div class=\"tiles\">" +
-                     tile(ratio_text(found.speedup), "against FP32, 95%: " + bounds_text(found.speedup_bounds));
+                     tile(ratio_text(result.speedup), "against FP32, 95%: " + bounds_text(result.speedup_bounds));
   if (winner != nullptr && rules != nullptr) {
-    const auto ratio = over(*winner, *rules, found);
+    const auto ratio = over(*winner, *rules, result);
     text +=
         tile(ratio_text(ratio.ratio), fmt::format("against the rule-based plan, 95%: {}{}", bounds_text(ratio.bounds),
                                                   winner != rules && within_noise(ratio) ? ": a tie" : ""));
   }
-  text += loss_tile(found);
-  if (const auto peak = winner != nullptr ? peak_of(*winner, found) : 0; peak > 0) {
-    const auto base = static_cast<double>(peak_of(*fp32_of(found), found));
+  text += loss_tile(result);
+  if (const auto peak = winner != nullptr ? peak_of(*winner, result) : 0; peak > 0) {
+    const auto base = static_cast<double>(peak_of(*fp32_of(result), result));
     std::string about = "peak memory";
     if (base > 0) about += fmt::format(", {:.0f}% of FP32's", 100 * static_cast<double>(peak) / base);
-    if (found.memory_limit > 0) about += fmt::format("; limit {}", bytes_text(found.memory_limit));
+    if (result.memory_limit > 0) about += fmt::format("; limit {}", bytes_text(result.memory_limit));
     text += tile(bytes_text(peak), about);
   }
-  const double share = found.overhead_share();
+  const double share = result.overhead_share();
   text +=
       std::isfinite(share)
           ? tile(share_text(share), fmt::format("of a 100-epoch training is what the search cost: {}",
-                                                time_text(found.overhead_seconds())))
-          : tile(time_text(found.overhead_seconds()), "is what the search cost; how long an epoch is, is not known");
+                                                time_text(result.overhead_seconds())))
+          : tile(time_text(result.overhead_seconds()), "is what the search cost; how long an epoch is, is not known");
   return text + "</div>\n";
 }
 
-inline std::string costs(const outcome& found) {
+inline std::string costs(const outcome& result) {
   constexpr std::size_t stages = 4;  // training is none of the search's
-  const double all = search_seconds(found);
+  const double all = search_seconds(result);
   std::string bar = "<div class=\"stack\" aria-hidden=\"true\">", rows;
   for (std::size_t i = 0; i < stages; ++i) {
-    const stage_cost& cost = found.costs[i];
+    const stage_cost& cost = result.costs[i];
     if (all > 0 && cost.seconds > 0)
       bar += fmt::format("<i class=\"s{}\" style=\"width:{:.3f}%\"></i>", i, 100 * cost.seconds / all);
     rows += fmt::format(
@@ -120,14 +121,14 @@ inline std::string costs(const outcome& found) {
         "<tr><td>{}</td><td class=\"wide\"></td><td class=\"n wide\">{}</td><td class=\"n\">{}</td></tr>\n", what,
         batches, time);
   };
-  return bar +
-         "</div>\n<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Costs\"><table><thead><tr><th scope=\"col\">Stage</th><th scope=\"col\" class=\"n wide\">Runs</th><th scope=\"col\" class=\"n wide\">Batches</th><th scope=\"col\" class=\"n\">Time</th></tr></thead><tbody>\n" +
-         rows + sum("Whole search", "", time_text(all)) +
-         sum("Kept as training, at the found plan's speed", fmt::format("{}", found.trained_batches),
-             time_text(kept_seconds(found))) +
+  return bar + "</div>\n" +
+         table_begin("Costs", "", {{"Stage"}, {"Runs", "n wide"}, {"Batches", "n wide"}, {"Time", "n"}}) + rows +
+         sum("Whole search", "", time_text(all)) +
+         sum("Kept as training, at the found plan's speed", fmt::format("{}", result.trained_batches),
+             time_text(kept_seconds(result))) +
          sum("<b>What the search cost</b>", "",
-             fmt::format("<b>{}</b>, {}", time_text(found.overhead_seconds()), overhead_text(found))) +
-         "</tbody></table></div>\n";
+             fmt::format("<b>{}</b>, {}", time_text(result.overhead_seconds()), overhead_text(result))) +
+         std::string{table_end};
 }
 
 }  // namespace comp::detail

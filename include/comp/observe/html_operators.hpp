@@ -8,7 +8,6 @@
 #include <comp/observe/html_plan.hpp>
 #include <comp/observe/html_runs.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -19,9 +18,7 @@ inline std::string shape_text(const op_info& op) {
   if (op.k > 0) return fmt::format("{} x {} x {}", op.m, op.n, op.k);
   if (op.channels_in > 0) return fmt::format("{} to {} channels", op.channels_in, op.channels_out);
   if (op.outputs.empty()) return "";
-  std::string text;
-  for (const auto extent : op.outputs.front().shape) text += fmt::format("{}{}", text.empty() ? "" : " x ", extent);
-  return text;
+  return joined(op.outputs.front().shape, " x ");
 }
 
 /// "0.4%" of the norm; "out of range" for what leaves the format.
@@ -30,38 +27,34 @@ inline std::string error_text(double error) {
 }
 
 /// At most 20,000 rows; the script shows the first 1000 of them and those that are asked for.
-inline std::string operator_table(const outcome& found) {
+inline std::string operator_table(const outcome& result) {
   constexpr std::size_t at_once = 1000;
-  const std::size_t n = std::min<std::size_t>(found.graph.size(), 20'000);
-  const measured_ops times = measured(found);
-  const std::vector<double> errors = sensitivities(found);
-  std::string text =
-      "<input type=\"search\" id=\"find\" placeholder=\"Filter: name, kind, precision, reason, 20-40\" aria-label=\"Filter the "
-      "operators\"> <span class=\"soft\" id=\"found\" role=\"status\"></span>\n<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Operators\">"
-      "<table id=\"ops\" class=\"sorts\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\">Operator</th>"
-      "<th scope=\"col\" class=\"wide\">Kind and sizes</th><th scope=\"col\" class=\"wide\">Policy says</th>"
-      "<th scope=\"col\">Precision</th>";
-  if (!times.fp32.empty())
-    text += "<th scope=\"col\" class=\"n wide\">In FP32</th><th scope=\"col\" class=\"n wide\">Found</th>";
-  if (!errors.empty()) text += "<th scope=\"col\" class=\"n wide\">Low error</th>";
-  text += "<th scope=\"col\">Why</th></tr></thead><tbody>\n";
+  const std::size_t n = std::min<std::size_t>(result.graph.size(), 20'000);
+  const measured_ops times = measured(result);
+  const std::vector<double> errors = sensitivities(result);
+  std::vector<table_column> columns{
+      {"#", "n"}, {"Operator"}, {"Kind and sizes", "wide"}, {"Policy says", "wide"}, {"Precision"}};
+  if (!times.fp32.empty()) columns.insert(columns.end(), {{"In FP32", "n wide"}, {"Found", "n wide"}});
+  if (!errors.empty()) columns.push_back({"Low error", "n wide"});
+  columns.push_back({"Why"});
+  std::string text = operators_begin("name, kind, precision, reason, 20-40", columns);
   for (std::size_t i = 0; i < n; ++i) {
-    const op_info& op = found.graph[i];
-    const bool known = i < found.reasons.size();
+    const op_info& op = result.graph[i];
+    const bool known = i < result.reasons.size();
     text += fmt::format(
         "<tr{}><td class=\"n\">{}</td><td class=\"t\">{}</td><td class=\"wide\">{}<br><span class=\"soft\">{}</span></td><td class=\"wide\">{}</td><td>{}</td>",
         i >= at_once ? " class=\"far\"" : "", i, html(op.name), html(op.kind), shape_text(op),
-        known ? name(found.reasons[i].category) : "", precision_badge(found.plan[i]));
+        known ? name(result.reasons[i].category) : "", precision_badge(result.plan[i]));
     if (!times.fp32.empty()) {
-      const double fp32 = seconds_of(times.fp32[i]), low = seconds_of(times.found[i]);
+      const double fp32 = seconds_of(times.fp32[i]), low = seconds_of(times.chosen[i]);
       text += number_cell(fp32, time_text(fp32), "n wide") + number_cell(low, time_text(low), "n wide");
     }
     if (!errors.empty()) text += number_cell(errors[i], error_text(errors[i]), "n wide");
-    text += fmt::format("<td class=\"m\">{}</td></tr>\n", known ? html(found.reasons[i].text) : "");
+    text += fmt::format("<td class=\"m\">{}</td></tr>\n", known ? html(result.reasons[i].text) : "");
   }
-  text += "</tbody></table></div>\n";
-  if (n < found.graph.size())
-    text += fmt::format("<p class=\"soft\">The first {} of {} operators.</p>", n, found.graph.size());
+  text += table_end;
+  if (n < result.graph.size())
+    text += fmt::format("<p class=\"soft\">The first {} of {} operators.</p>", n, result.graph.size());
   return text;
 }
 

@@ -7,34 +7,26 @@
 #include <comp/observe/figures.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace comp::detail {
 
 /// Text from anywhere, made harmless in HTML text and in quoted attributes.
 inline std::string html(std::string_view text) {
+  constexpr std::pair<char, std::string_view> escapes[] = {
+      {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
   std::string safe;
   safe.reserve(text.size());
   for (const char c : text) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      case '"':
-        safe += "&quot;";
-        break;
-      case '\'':
-        safe += "&#39;";
-        break;
-      default:
-        safe += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+    const auto* escape =
+        std::find_if(std::begin(escapes), std::end(escapes), [c](const auto& e) { return e.first == c; });
+    if (escape != std::end(escapes)) {
+      safe += escape->second;
+    } else {
+      safe += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
     }
   }
   return safe;
@@ -110,10 +102,11 @@ inline constexpr std::size_t most_cells = 2000;
 
 /// The end of the cell that begins with operator `first`: of large graphs at most a few hundredths, of one place where
 /// places are not too many.
-inline std::size_t cell_end(const outcome& found, std::size_t first, bool by_place) {
-  const std::size_t n = found.graph.size(), most = n > most_cells ? first + (n + 299) / 300 : first + 1;
+inline std::size_t cell_end(const outcome& result, std::size_t first, bool by_place) {
+  const std::size_t n = result.graph.size(), most = n > most_cells ? first + (n + 299) / 300 : first + 1;
   std::size_t last = first + 1;
-  while (last < std::min(n, most) && (!by_place || place_of(found.graph[last]) == place_of(found.graph[first]))) ++last;
+  while (last < std::min(n, most) && (!by_place || place_of(result.graph[last]) == place_of(result.graph[first])))
+    ++last;
   return last;
 }
 
@@ -139,28 +132,28 @@ inline std::string shares_fill(const precision_counts& counts, std::size_t all) 
   return "linear-gradient(0deg" + stops + ")";
 }
 
-inline std::string cell(const outcome& found, std::size_t first, std::size_t last) {
+inline std::string cell(const outcome& result, std::size_t first, std::size_t last) {
   const int focus = first == 0 ? 0 : -1;
   if (last > first + 1) {
-    const precision_counts counts = counts_of(found.plan, first, last);
+    const precision_counts counts = counts_of(result.plan, first, last);
     return fmt::format(
         "<span class=\"c part\" role=\"button\" tabindex=\"{}\" data-tip data-rows=\"{}-{}\" style=\"background:{}\" aria-label=\"{} to {}, from {} to {}: {}\"></span>",
-        focus, first, last - 1, shares_fill(counts, last - first), first, last - 1, html(found.graph[first].name),
-        html(found.graph[last - 1].name), shares_text(counts));
+        focus, first, last - 1, shares_fill(counts, last - first), first, last - 1, html(result.graph[first].name),
+        html(result.graph[last - 1].name), shares_text(counts));
   }
-  const op_info& op = found.graph[first];
-  const precision p = found.plan[first];
+  const op_info& op = result.graph[first];
+  const precision p = result.plan[first];
   std::string tip = fmt::format("{} {} ({}): {}", first, op.name, op.kind, name(p));
-  if (first < found.reasons.size()) tip += ". " + found.reasons[first].text;
+  if (first < result.reasons.size()) tip += ". " + result.reasons[first].text;
   return fmt::format("<span class=\"c f{0}\" role=\"img\" tabindex=\"{1}\" data-tip aria-label=\"{2}\">{0}</span>",
                      letter(p), focus, html(tip));
 }
 
 /// The strip: cells under the label of their scope; with labels only where they group anything.
-inline std::string plan_strip(const outcome& found) {
-  const std::size_t n = found.graph.size();
+inline std::string plan_strip(const outcome& result) {
+  const std::size_t n = result.graph.size();
   std::size_t places = 0;
-  for (std::size_t i = 0; i < n; ++i) places += i == 0 || place_of(found.graph[i]) != place_of(found.graph[i - 1]);
+  for (std::size_t i = 0; i < n; ++i) places += i == 0 || place_of(result.graph[i]) != place_of(result.graph[i - 1]);
   const bool by_place = n <= most_cells || places <= 600, labels = places > 1 && places * 2 <= n && places <= 600;
   std::string text = fmt::format("<div class=\"{}\"><div class=\"strip\">", n <= 80    ? "big"
                                                                             : n <= 400 ? "mid"
@@ -171,12 +164,12 @@ inline std::string plan_strip(const outcome& found) {
     std::size_t count = 0;
     next = first;
     do {
-      const std::size_t last = cell_end(found, next, by_place);
-      cells += cell(found, next, last);
+      const std::size_t last = cell_end(result, next, by_place);
+      cells += cell(result, next, last);
       next = last;
       ++count;
-    } while (next < n && (!labels || place_of(found.graph[next]) == place_of(found.graph[first])));
-    const std::string place = html(place_of(found.graph[first]));
+    } while (next < n && (!labels || place_of(result.graph[next]) == place_of(result.graph[first])));
+    const std::string place = html(place_of(result.graph[first]));
     text += "<div class=\"scope\">";
     if (labels)
       text += fmt::format("<em style=\"--w:{}px\" title=\"{}\">{}</em>", std::max<std::size_t>(count * width, 24),

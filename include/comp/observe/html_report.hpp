@@ -17,13 +17,13 @@
 namespace comp {
 
 /// The report as one HTML text.
-COMP_INLINE std::string html_text(const outcome& found, const report_info& info = {});
+COMP_INLINE std::string html_text(const outcome& result, const report_info& info = {});
 
 /// The page of a search that still runs: what is known by now. A browser reads it again after `reload` seconds.
 COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_info& info = {}, int reload = 5);
 
 /// Throws: `file_error` when the file cannot be written; the old one is then still there.
-COMP_INLINE void write_html(const outcome& found, const std::string& path, const report_info& info = {});
+COMP_INLINE void write_html(const outcome& result, const std::string& path, const report_info& info = {});
 
 /// An observer: writes the report when the search is done, and before that what is known by then, for who watches.
 /// Throws: `file_error` where the file cannot be written when the search starts or is done.
@@ -44,9 +44,9 @@ class html_report {
     } catch (const file_error&) {  // who searches for hours is told at the end, not stopped
     }
   }
-  void search_done(const outcome& found) {
+  void search_done(const outcome& result) {
     so_far_ = nullptr;
-    write_html(found, path_, info_);
+    write_html(result, path_, info_);
   }
 
  private:

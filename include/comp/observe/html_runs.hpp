@@ -6,9 +6,9 @@
 #include <cmath>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/html_plan.hpp>
+#include <comp/observe/html_template.hpp>
 #include <comp/observe/loss_change.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,8 +28,8 @@ inline std::string range_bar(double middle, interval bounds, double most) {
   return text + fmt::format("<b style=\"width:{:.2f}%\"></b></div>", percent(middle));
 }
 
-inline std::string contest_row(const contestant& c, const outcome& found, double most, bool epochs) {
-  const std::vector<double> times = batch_times(c, found);
+inline std::string contest_row(const contestant& c, const outcome& result, double most, bool epochs) {
+  const std::vector<double> times = batch_times(c, result);
   const double middle = median(times);
   const auto cell = [](std::string_view label, const std::string& text) {
     return fmt::format("<td class=\"n\" data-l=\"{}\">{}</td>", label, text);
@@ -37,19 +37,20 @@ inline std::string contest_row(const contestant& c, const outcome& found, double
   std::string row = fmt::format(
       "<tr{}><td class=\"t\">{}{}</td><td class=\"plan\">{}</td><td class=\"n\" data-l=\"Per batch\">{}</td><td>{}</td><td class=\"n\" data-l=\"Against FP32\"><b>{}</b><br>"
       "<span class=\"soft\">{}</span></td>",
-      &c == winner_of(found) ? " class=\"win\"" : "", html(c.label),
-      tie_of(c, found).empty() ? ""
-                               : fmt::format("<br><span class=\"soft\">as fast as {} within noise</span>", html(c.tie)),
+      &c == winner_of(result) ? " class=\"win\"" : "", html(c.label),
+      tie_of(c, result).empty()
+          ? ""
+          : fmt::format("<br><span class=\"soft\">as fast as {} within noise</span>", html(c.tie)),
       small_plan(c.plan),
       c.status != status::ok ? std::string{name(c.status)}
       : times.empty()        ? "not run"
                              : time_text(middle),
       range_bar(middle, median_interval(times), most), ratio_text(c.over_fp32.ratio),
       times.empty() ? "" : bounds_text(c.over_fp32.bounds));
-  const std::string loss = loss_cell(c, found);
+  const std::string loss = loss_cell(c, result);
   const auto of = std::min(loss.find(" of "), loss.size());
-  row += cell("Peak memory", bytes_text(peak_of(c, found)) +
-                                 (above_limit(c, found) ? "<br><span class=\"soft\">too much</span>" : "")) +
+  row += cell("Peak memory", bytes_text(peak_of(c, result)) +
+                                 (above_limit(c, result) ? "<br><span class=\"soft\">too much</span>" : "")) +
          cell("Loss", fmt::format("{}<br><span class=\"soft\">{}</span>", loss.substr(0, of), loss.substr(of)));
   if (epochs) {
     row += cell("Epoch loss", c.epoch ? loss_text(c.epoch->loss) : "not run");
@@ -58,26 +59,29 @@ inline std::string contest_row(const contestant& c, const outcome& found, double
   return row + "</tr>\n";
 }
 
-inline std::string contest_table(const outcome& found) {
+inline std::string contest_table(const outcome& result) {
   double most = 0;
   bool epochs = false, covered = false;
-  for (const contestant& c : found.contest) {
-    const std::vector<double> times = batch_times(c, found);
+  for (const contestant& c : result.contest) {
+    const std::vector<double> times = batch_times(c, result);
     const double high = median_interval(times).high, middle = median(times);
     for (const double value : {high, middle}) most = std::isfinite(value) ? std::max(most, value) : most;
     epochs = epochs || c.epoch;
-    covered = covered || loss_cell(c, found) == "covered";
+    covered = covered || loss_cell(c, result) == "covered";
   }
-  std::string text =
-      "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Contest\"><table class=\"cards\"><thead><tr><th scope=\"col\">Contestant</th>"
-      "<th scope=\"col\">Plan</th><th scope=\"col\" class=\"n\">Per batch</th><th scope=\"col\">from 0, with 95% interval</th><th scope=\"col\" class=\"n\">Against FP32</th>"
-      "<th scope=\"col\" class=\"n\">Peak memory</th><th scope=\"col\" class=\"n\">" +
-      std::string{found.criterion == criterion::scores ? "Below FP32's score" : "Loss against FP32's"} + "</th>";
-  if (epochs) text += "<th scope=\"col\" class=\"n\">Epoch loss</th><th scope=\"col\" class=\"n\">Score</th>";
-  text += "</tr></thead><tbody>\n";
-  for (const contestant& c : found.contest) text += contest_row(c, found, most * 1.04, epochs);
-  text += "</tbody></table></div>\n";
-  if (const std::string front = front_text(found); !front.empty())
+  std::vector<table_column> columns{
+      {"Contestant"},
+      {"Plan"},
+      {"Per batch", "n"},
+      {"from 0, with 95% interval"},
+      {"Against FP32", "n"},
+      {"Peak memory", "n"},
+      {result.criterion == criterion::scores ? "Below FP32's score" : "Loss against FP32's", "n"}};
+  if (epochs) columns.insert(columns.end(), {{"Epoch loss", "n"}, {"Score", "n"}});
+  std::string text = table_begin("Contest", " class=\"cards\"", columns);
+  for (const contestant& c : result.contest) text += contest_row(c, result, most * 1.04, epochs);
+  text += table_end;
+  if (const std::string front = front_text(result); !front.empty())
     text += fmt::format("<p class=\"soft\">{}</p>\n", html(front));
   if (covered)
     text +=
@@ -85,20 +89,22 @@ inline std::string contest_table(const outcome& found) {
   return text;
 }
 
-/// A cell that is sorted by its number, whatever unit is shown; what is not known or not finite comes last.
-inline std::string number_cell(double value, std::string_view shown, std::string_view style = "n") {
-  return fmt::format("<td class=\"{}\" data-v=\"{}\">{}</td>", style,
-                     std::isfinite(value) ? fmt::format("{:.6g}", value) : "", shown);
-}
-
-inline std::string trial_table(const outcome& found) {
-  std::string text =
-      "<div class=\"scroll tall\" tabindex=\"0\" role=\"region\" aria-label=\"Runs\"><table class=\"sorts\"><thead><tr><th scope=\"col\" class=\"n\">#</th><th scope=\"col\" class=\"wide\">Stage</th><th scope=\"col\">Plan</th>"
-      "<th scope=\"col\" class=\"n wide\">Runs</th><th scope=\"col\" class=\"n wide\">Batches</th><th scope=\"col\" class=\"n\">Per batch</th><th scope=\"col\" class=\"n wide\">Loss</th><th scope=\"col\" class=\"n\">Against FP32's</th><th scope=\"col\">Ended</th></tr></thead><tbody>\n";
-  for (const trial_group& g : grouped_trials(found)) {
+inline std::string trial_table(const outcome& result) {
+  std::string text = table_begin("Runs", " class=\"sorts\"",
+                                 {{"#", "n"},
+                                  {"Stage", "wide"},
+                                  {"Plan"},
+                                  {"Runs", "n wide"},
+                                  {"Batches", "n wide"},
+                                  {"Per batch", "n"},
+                                  {"Loss", "n wide"},
+                                  {"Against FP32's", "n"},
+                                  {"Ended"}},
+                                 true);
+  for (const trial_group& g : grouped_trials(result)) {
     const trial& t = *g.shown;
     const bool fp32 = t.stage == stage::baseline && t.repeat < perturbed_repeats;
-    const auto change = by_batches(t.stage) || fp32 ? std::nullopt : change_of(t.sample, found.baseline);
+    const auto change = by_batches(t.stage) || fp32 ? std::nullopt : change_of(t.sample, result.baseline);
     std::int64_t batches = 0;
     for (const trial* run : g.runs) batches += run->sample.batches;
     const bool timed_only = by_batches(t.stage) || batches == 0;
@@ -115,7 +121,7 @@ inline std::string trial_table(const outcome& found) {
     text += fmt::format("<td class=\"e\">{}{}</td></tr>\n", fate_text(t),
                         t.sample.ok() || t.sample.message.empty() ? "" : ": " + html(t.sample.message));
   }
-  return text + "</tbody></table></div>\n";
+  return text.append(table_end);
 }
 
 }  // namespace comp::detail

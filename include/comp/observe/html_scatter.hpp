@@ -10,7 +10,6 @@
 #include <comp/observe/html_plan.hpp>
 #include <comp/observe/loss_change.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,23 +53,23 @@ struct scatter_point {
 
 /// FP32, also with its roundings perturbed, and every judged run whose loss can be set against FP32's on the same
 /// batches; and how many runs there are that cannot be drawn.
-inline std::pair<std::vector<scatter_point>, std::size_t> scatter_points(const outcome& found) {
+inline std::pair<std::vector<scatter_point>, std::size_t> scatter_points(const outcome& result) {
   std::vector<scatter_point> points;
   std::size_t without = 0;
   bool has_fp32 = false;
-  for (const trial& t : found.trials) {
+  for (const trial& t : result.trials) {
     if (t.repeat >= profile_repeats) continue;  // no batches
     const bool fp32 = t.stage == stage::baseline && t.repeat < perturbed_repeats;
     if (t.stage != stage::baseline && !is_judged(t)) continue;
     if (fp32 && std::exchange(has_fp32, true)) continue;  // a further part of the same training
-    const double seconds = batch_time(fp32 ? trial{.sample = found.baseline} : t);
-    const auto change = fp32 ? std::optional{loss_change{}} : change_of(t.sample, found.baseline);
+    const double seconds = batch_time(fp32 ? trial{.sample = result.baseline} : t);
+    const auto change = fp32 ? std::optional{loss_change{}} : change_of(t.sample, result.baseline);
     if (!change || !std::isfinite(seconds)) {
       ++without;
       continue;
     }
-    points.push_back({&t, seconds, found.higher_is_better ? -change->difference : change->difference,
-                      fp32 ? loss_text(found.baseline.loss) : change_text(*change)});
+    points.push_back({&t, seconds, result.higher_is_better ? -change->difference : change->difference,
+                      fp32 ? loss_text(result.baseline.loss) : change_text(*change)});
   }
   return {std::move(points), without};
 }
@@ -93,16 +92,16 @@ inline chart_frame frame_of(const std::vector<scatter_point>& shown, double fp32
   return {std::max(0.0, f.x_low - wide), f.x_high + wide, f.y_low - high, f.y_high + high};
 }
 
-inline std::string scatter_axes(const chart_frame& f, const outcome& found) {
-  const double line = f.y(found.tolerance);
+inline std::string scatter_axes(const chart_frame& f, const outcome& result) {
+  const double line = f.y(result.tolerance);
   return chart_axes(f, "time per batch", "loss against FP32's on the same batches", tick_text,
-                    [&](double worse) { return axis_percent(found.higher_is_better ? -worse : worse); }) +
+                    [&](double worse) { return axis_percent(result.higher_is_better ? -worse : worse); }) +
          fmt::format("<line class=\"limit\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>", f.left, f.right,
                      line) +
          fmt::format("<text class=\"limit-text\" x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\">accepted {}</text>\n",
                      f.right - 4, line - 5,
-                     found.higher_is_better ? fmt::format("above FP32 - {:g}%", 100 * found.tolerance)
-                                            : fmt::format("below FP32 + {:g}%", 100 * found.tolerance));
+                     result.higher_is_better ? fmt::format("above FP32 - {:g}%", 100 * result.tolerance)
+                                             : fmt::format("below FP32 + {:g}%", 100 * result.tolerance));
 }
 
 inline std::string scatter_legend() {
@@ -120,21 +119,21 @@ inline std::string scatter_legend() {
          "<span><svg width=\"24\" height=\"24\" aria-hidden=\"true\"><circle class=\"ring\" cx=\"12\" cy=\"12\" r=\"10\"/></svg>the found plan</span></div>\n";
 }
 
-inline std::string scatter(const outcome& found) {
-  const auto [shown, without] = scatter_points(found);
+inline std::string scatter(const outcome& result) {
+  const auto [shown, without] = scatter_points(result);
   std::string text;
   if (shown.empty()) {
     text = "<p class=\"soft\">No plan was judged by its losses.</p>";
   } else {
-    const chart_frame frame = frame_of(shown, median(found.baseline.batch_seconds), found.tolerance);
-    std::string marks = scatter_axes(frame, found);
+    const chart_frame frame = frame_of(shown, median(result.baseline.batch_seconds), result.tolerance);
+    std::string marks = scatter_axes(frame, result);
     for (const scatter_point& p : shown) {
       const double x = frame.x(p.seconds), y = frame.y(p.worse);
       marks +=
           fmt::format("<g tabindex=\"0\" data-tip role=\"img\" aria-label=\"{}: {} per batch, loss {}, {}. {}\">{}",
                       p.of->label.empty() ? "candidate" : html(p.of->label), time_text(p.seconds), p.loss,
                       fate_text(*p.of), counts_text(p.of->plan), mark_shape(mark_of(*p.of), x, y));
-      if (p.of->plan == found.plan)
+      if (p.of->plan == result.plan)
         marks += fmt::format("<circle class=\"ring\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"9.5\"/>", x, y);
       marks += "</g>\n";
     }

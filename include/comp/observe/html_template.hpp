@@ -4,9 +4,11 @@
 // same again.
 #pragma once
 
+#include <cmath>
 #include <comp/core/error.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace comp::detail {
 
@@ -43,7 +45,7 @@ white-space:nowrap;overflow:hidden;text-overflow:ellipsis;max-width:var(--w,100%
 .c:hover,.c:focus{outline:2px solid var(--ink);outline-offset:1px}
 #tip{position:absolute;z-index:9;pointer-events:none;max-width:min(340px,92vw);background:var(--ink);color:var(--bg);padding:8px 11px;border-radius:8px;
 font-size:.86rem;overflow-wrap:anywhere;box-shadow:0 4px 18px #0005}#tip[hidden]{display:none}
-.scroll{overflow-x:auto;max-width:100%}.tall{max-height:32rem;overflow:auto}
+.scroll{overflow-x:auto;max-width:100%}.tall{max-height:32rem;overflow:auto;scroll-padding-top:2.5rem}
 table{border-collapse:collapse;width:100%;font-size:.9rem;font-variant-numeric:tabular-nums}
 th{font-weight:600;text-align:left;color:var(--soft);font-size:.8rem;border-bottom:1px solid var(--line);padding:6px 10px;white-space:nowrap;vertical-align:bottom}
 .tall thead th{position:sticky;top:0;background:var(--card)}
@@ -121,8 +123,44 @@ all.sort(([a],[b])=>(a==='')-(b==='')||(down?-1:1)*(numbers?a-b:a.localeCompare(
 })();
 )js";
 
+/// Empty where its body is.
 inline std::string section(std::string_view title, std::string_view about, std::string_view body) {
+  if (body.empty()) return {};
   return fmt::format("<section><h2>{}</h2>\n<p class=\"soft\">{}</p>\n{}</section>\n", title, about, body);
+}
+
+struct table_column {
+  std::string_view title;
+  std::string_view style = {};  // "n": numbers; "wide": not on a phone
+};
+
+/// A table up to its first row, in a region that scrolls. `attributes`: of the table; `tall`: it scrolls down, too.
+inline std::string table_begin(std::string_view label, std::string_view attributes,
+                               const std::vector<table_column>& columns, bool tall = false) {
+  std::string text =
+      fmt::format("<div class=\"scroll{}\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table{}><thead><tr>",
+                  tall ? " tall" : "", label, attributes);
+  for (const auto& [title, style] : columns) {
+    text += style.empty() ? fmt::format("<th scope=\"col\">{}</th>", title)
+                          : fmt::format("<th scope=\"col\" class=\"{}\">{}</th>", style, title);
+  }
+  return text + "</tr></thead><tbody>\n";
+}
+inline constexpr std::string_view table_end = "</tbody></table></div>\n";
+
+/// The same of the table of operators, with the field that filters it by `what`.
+inline std::string operators_begin(std::string_view what, const std::vector<table_column>& columns) {
+  return fmt::format(
+             "<input type=\"search\" id=\"find\" placeholder=\"Filter: {}\" aria-label=\"Filter the operators\"> "
+             "<span class=\"soft\" id=\"found\" role=\"status\"></span>\n",
+             what) +
+         table_begin("Operators", " id=\"ops\" class=\"sorts\"", columns, true);
+}
+
+/// A cell that is sorted by its number, whatever unit is shown; what is not known or not finite comes last.
+inline std::string number_cell(double value, std::string_view shown, std::string_view style = "n") {
+  return fmt::format("<td class=\"{}\" data-v=\"{}\">{}</td>", style,
+                     std::isfinite(value) ? fmt::format("{:.6g}", value) : "", shown);
 }
 
 /// The page around its sections. `reload`: seconds after which a browser reads it again; 0: never.

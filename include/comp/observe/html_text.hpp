@@ -18,79 +18,73 @@
 #include <comp/observe/report_info.hpp>
 #include <string>
 #include <string_view>
-#include <utility>
 
 namespace comp {
 
 namespace detail {
 
-inline std::string warnings(const outcome& found) {
-  if (found.warnings.empty()) return {};
+inline std::string warnings(const outcome& result) {
+  if (result.warnings.empty()) return {};
   std::string text = "<section class=\"warn\"><h2>To be known</h2><ul>";
-  for (const auto& warning : found.warnings) text += "<li>" + html(warning) + "</li>";
+  for (const auto& warning : result.warnings) text += "<li>" + html(warning) + "</li>";
   return text + "</ul></section>\n";
 }
 
-inline std::string scatter_section(const outcome& found) {
+inline std::string scatter_section(const outcome& result) {
   return section(
       "Each candidate: time against loss",
       "Every plan that was judged: its mean loss against FP32's on the same batches. Further left is faster, lower is better. What lies beyond the chart is drawn at its edge.",
-      scatter(found));
+      scatter(result));
 }
 
-inline std::string trials_section(const outcome& found) {
+inline std::string trials_section(const outcome& result) {
   return section(
       "Every run",
       "Batches of one plan in turns are one line. FP32's batches come in parts, as many as its candidates need.",
-      trial_table(found));
+      trial_table(result));
 }
 
-inline std::string operators_about(const outcome& found) {
+inline std::string operators_about(const outcome& result) {
   std::string text = "Matrix products show m x n x k. A click on a head sorts.";
-  if (!measured(found).fp32.empty())
+  if (!measured(result).fp32.empty())
     text += " In FP32, Found: forward and backward in FP32 and in the found precision, profiled.";
-  if (!sensitivities(found).empty())
+  if (!sensitivities(result).empty())
     text += " Low error: how far lowering this operator alone moves what it computes, of its norm.";
   return text;
 }
 
-/// A section that is left out where its body is empty.
-inline std::string section_of(std::string_view title, std::string_view about, const std::string& body) {
-  return body.empty() ? "" : section(title, about, body);
-}
-
 }  // namespace detail
 
-COMP_INLINE std::string html_text(const outcome& found, const report_info& info) {
+COMP_INLINE std::string html_text(const outcome& result, const report_info& info) {
   using namespace detail;
-  std::string text = about_line(found, info) + lead(found) + "</header>\n" + tiles(found) + warnings(found);
-  text += section_of("What next", "What to do with the plan, and what could make it better.", what_next(found, info));
+  std::string text = about_line(result, info) + lead(result) + "</header>\n" + tiles(result) + warnings(result);
+  text += section("What next", "What to do with the plan, and what could make it better.", what_next(result, info));
   text += section(
       "The plan",
-      found.graph.size() > most_cells
+      result.graph.size() > most_cells
           ? "Each cell is a run of neighbours in execution order, filled by the share of each precision. A click lists its operators below."
           : "One cell per operator in execution order; its letter is its precision in the plan string. Point at a cell, or move with the arrow keys, to read more.",
-      precision_legend(found.plan) + plan_strip(found));
+      precision_legend(result.plan) + plan_strip(result));
   text += section(
       "Head to head",
       "Batches of all contestants in turns, so that drift of the machine hits all alike; medians with 95% intervals. Losses are differences from FP32's on the same batches.",
-      contest_table(found));
-  text += section_of(
+      contest_table(result));
+  text += section(
       "Losses of FP32 and of the plan",
       "The same batches from the same state. The second chart has the mean of their differences so far: where it ends is what was judged, and what had to stay within the band.",
-      loss_curves(found));
-  text += scatter_section(found);
-  text += section_of("Time per operator",
-                     "From profiles of whole plans, each operator timed alone; a batch's time is from the contest.",
-                     op_times(found));
-  text += section("Why each operator has its precision", operators_about(found), operator_table(found));
+      loss_curves(result));
+  text += scatter_section(result);
+  text += section("Time per operator",
+                  "From profiles of whole plans, each operator timed alone; a batch's time is from the contest.",
+                  op_times(result));
+  text += section("Why each operator has its precision", operators_about(result), operator_table(result));
   text += section(
       "Where the search's time went",
       "Batches under FP32 and under accepted plans are training already done; they count with the time that they take under the found plan.",
-      costs(found));
-  text += trials_section(found);
-  text += section("What it holds for", "Model, machine and settings of the search.", settings(found, info));
-  return page(headline(found), text);
+      costs(result));
+  text += trials_section(result);
+  text += section("What it holds for", "Model, machine and settings of the search.", settings(result, info));
+  return page(headline(result), text);
 }
 
 COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_info& info, int reload) {
@@ -108,8 +102,8 @@ COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_inf
   return page(title, text, reload);
 }
 
-COMP_INLINE void write_html(const outcome& found, const std::string& path, const report_info& info) {
-  detail::write_file(path, html_text(found, info));
+COMP_INLINE void write_html(const outcome& result, const std::string& path, const report_info& info) {
+  detail::write_file(path, html_text(result, info));
 }
 
 }  // namespace comp

@@ -60,10 +60,10 @@ class ledger {
 
   /// What is recorded of this stage, plan and repeat.
   std::optional<trial> recall(const trial& wanted) {
-    const auto found = recorded_.find(key_of(wanted));
-    if (found == recorded_.end()) return std::nullopt;
-    recalled_.insert(found->first);
-    return found->second;
+    const auto at = recorded_.find(key_of(wanted));
+    if (at == recorded_.end()) return std::nullopt;
+    recalled_.insert(at->first);
+    return at->second;
   }
 
   /// Returns when the line is on the disk. Throws: `file_error` when it cannot be written: then nothing of it is left.
@@ -75,9 +75,9 @@ class ledger {
     complete_ = false;
   }
 
-  void search_done(const outcome& found) {
+  void search_done(const outcome& result) {
     if (complete_) return;
-    append(detail::ledger_end(found.plan, found.trials.size(), found.speedup));
+    append(detail::ledger_end(result.plan, result.trials.size(), result.speedup));
     complete_ = true;
   }
 

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <comp/search/loss_test.hpp>
 #include <comp/search/outcome.hpp>
-#include <concepts>
 #include <cstddef>
 #include <limits>
 #include <optional>
@@ -44,28 +43,28 @@ inline std::optional<loss_change> change_of(const sample& got, const sample& fp3
 }
 
 /// The run that judged a plan by its losses; none where there was none.
-inline const trial* judged_run(const plan& p, const outcome& found) {
-  const auto at = std::find_if(found.trials.begin(), found.trials.end(),
+inline const trial* judged_run(const plan& p, const outcome& result) {
+  const auto at = std::find_if(result.trials.begin(), result.trials.end(),
                                [&](const trial& t) { return is_judged(t) && t.plan == p; });
-  return at == found.trials.end() ? nullptr : &*at;
+  return at == result.trials.end() ? nullptr : &*at;
 }
 
 /// What the search knows of a contestant's loss; nothing for FP32, and where the plan was not judged by itself.
-inline std::optional<loss_change> change_of(const contestant& c, const outcome& found) {
-  if (found.contest.empty() || c.plan == found.contest.front().plan) return std::nullopt;
+inline std::optional<loss_change> change_of(const contestant& c, const outcome& result) {
+  if (result.contest.empty() || c.plan == result.contest.front().plan) return std::nullopt;
   if (c.loss && c.loss_batches > 0 && c.loss->line > 0) {
-    return loss_change{found.higher_is_better ? -c.loss->difference : c.loss->difference, c.loss->radius,
+    return loss_change{result.higher_is_better ? -c.loss->difference : c.loss->difference, c.loss->radius,
                        c.loss_batches};
   }
-  const trial* t = judged_run(c.plan, found);
-  return t == nullptr ? std::nullopt : change_of(t->sample, found.baseline);
+  const trial* t = judged_run(c.plan, result);
+  return t == nullptr ? std::nullopt : change_of(t->sample, result.baseline);
 }
 
 /// An accepted run whose plan lowers all that `p` does, in the same precisions: what speaks for a plan that was not
 /// judged by itself.
-inline const trial* covering_run(const plan& p, const outcome& found) {
-  if (found.contest.empty()) return nullptr;
-  const plan& fp32 = found.contest.front().plan;
+inline const trial* covering_run(const plan& p, const outcome& result) {
+  if (result.contest.empty()) return nullptr;
+  const plan& fp32 = result.contest.front().plan;
   const auto covers = [&](const trial& t) {
     if (!is_judged(t) || !t.accepted || t.plan.size() != p.size()) return false;
     for (std::size_t i = 0; i < p.size(); ++i) {
@@ -73,8 +72,8 @@ inline const trial* covering_run(const plan& p, const outcome& found) {
     }
     return true;
   };
-  const auto at = std::find_if(found.trials.begin(), found.trials.end(), covers);
-  return at == found.trials.end() ? nullptr : &*at;
+  const auto at = std::find_if(result.trials.begin(), result.trials.end(), covers);
+  return at == result.trials.end() ? nullptr : &*at;
 }
 
 /// "+0.22%", "-1.00%", "not finite".
@@ -91,19 +90,19 @@ inline std::string change_text(const loss_change& c) {
 }
 
 /// What a table calls that column: where scores decided, what is lost of FP32's.
-inline std::string_view loss_title(const outcome& found) {
-  return found.criterion == criterion::scores ? "below FP32's score" : "loss against FP32's";
+inline std::string_view loss_title(const outcome& result) {
+  return result.criterion == criterion::scores ? "below FP32's score" : "loss against FP32's";
 }
 
 /// What a table says of a contestant's loss: "+0.22% +- 0.19% of 48 batches", with ", rejected" where it was; "covered"
 /// where a plan that lowers more was accepted; "-" for FP32 and for what is not known.
-inline std::string loss_cell(const contestant& c, const outcome& found) {
-  if (const auto change = change_of(c, found)) {
+inline std::string loss_cell(const contestant& c, const outcome& result) {
+  if (const auto change = change_of(c, result)) {
     const bool refused = c.loss && c.loss->answer == loss_answer::rejected;
     return change_text(*change) + (refused ? ", rejected" : "");
   }
-  const bool fp32 = !found.contest.empty() && c.plan == found.contest.front().plan;
-  return !fp32 && covering_run(c.plan, found) != nullptr ? "covered" : "-";
+  const bool fp32 = !result.contest.empty() && c.plan == result.contest.front().plan;
+  return !fp32 && covering_run(c.plan, result) != nullptr ? "covered" : "-";
 }
 
 }  // namespace comp::detail

@@ -10,13 +10,13 @@
 
 namespace comp {
 
-COMP_INLINE void save(const outcome& found, const std::string& path) {
-  json to = detail::plan_json(found.plan, found.graph, found.hardware);
-  to["speedup"] = json_of(found.speedup);
-  to["speedup_bounds"] = json_of(found.speedup_bounds);
+COMP_INLINE void save(const outcome& result, const std::string& path) {
+  json to = detail::plan_json(result.plan, result.graph, result.hardware);
+  to["speedup"] = json_of(result.speedup);
+  to["speedup_bounds"] = json_of(result.speedup_bounds);
   json& searched = to["precisions"] = json::array();
-  for (const precision p : found.precisions) searched.push_back(name(p));
-  if (!found.execution.empty()) to["execution"] = json_of(found.execution);
+  for (const precision p : result.precisions) searched.push_back(name(p));
+  if (!result.execution.empty()) to["execution"] = json_of(result.execution);
   detail::write_file(path, detail::plan_text(to));
 }
 

@@ -51,10 +51,10 @@ class progress_bar {
   void trial_done(const trial& t) {
     enter(t.stage);
     progress_.trial_done(t);
-    const bool told = !detail::by_batches(t.stage) || t.repeat == 0 || !t.sample.ok();
+    const bool notable = !detail::by_batches(t.stage) || t.repeat == 0 || !t.sample.ok();
     if (terminal_) {
       draw(true);
-    } else if (told) {
+    } else if (notable) {
       print(progress_.trial_line(t));
     }
   }
@@ -63,19 +63,19 @@ class progress_bar {
     if (warned_.insert(sentence).second) print("Warning: " + detail::printable(sentence, 1000), "33");
   }
 
-  void search_done(const outcome& found) {
+  void search_done(const outcome& result) {
     leave();
-    const paired_speedup over_fp32{found.speedup, found.speedup_bounds};
-    const bool fp32 = !found.contest.empty() && found.plan == found.contest.front().plan;
+    const paired_speedup over_fp32{result.speedup, result.speedup_bounds};
+    const bool fp32 = !result.contest.empty() && result.plan == result.contest.front().plan;
     const char* kept =
-        too_noisy_to_tell(found.contest) ? "FP32, too noisy to tell" : "FP32, no accepted plan is faster";
-    std::string text = fmt::format("Found {}: {}", detail::printable(found.plan.str(), 40),
+        too_noisy_to_tell(result.contest) ? "FP32, too noisy to tell" : "FP32, no accepted plan is faster";
+    std::string text = fmt::format("Found {}: {}", detail::printable(result.plan.str(), 40),
                                    fp32 ? kept : detail::faster_text(over_fp32, "FP32"));
-    if (found.recalled > 0) {
-      text += fmt::format("; {} of {} runs came from the ledger", found.recalled, found.trials.size());
+    if (result.recalled > 0) {
+      text += fmt::format("; {} of {} runs came from the ledger", result.recalled, result.trials.size());
     }
     print(text, "1");
-    for (const std::string& sentence : found.warnings) warned(sentence);
+    for (const std::string& sentence : result.warnings) warned(sentence);
   }
 
  private:

@@ -50,14 +50,14 @@ inline status t4_status(const json_reader& invalidity, bool has_loss) {
 }
 
 struct t4_run {
-  trial told = {};
+  trial record = {};
   bool by_batches = false;
 };
 
 inline t4_run t4_result_from(const json_reader& result, const op_graph& graph) {
   t4_run run;
-  run.told.plan = t4_plan(result["configuration"], graph);
-  sample& s = run.told.sample;
+  run.record.plan = t4_plan(result["configuration"], graph);
+  sample& s = run.record.sample;
   std::optional<double> time;
   result["measurements"].each([&](const json_reader& m) {
     const std::string& name = m["name"].text();
@@ -83,8 +83,8 @@ inline t4_run t4_result_from(const json_reader& result, const op_graph& graph) {
   s.batches = static_cast<std::int64_t>(s.batch_seconds.size());
   s.seconds = std::accumulate(s.batch_seconds.begin(), s.batch_seconds.end(), 0.0);
   if (s.batches == 0 && time) s.batches = 1, s.seconds = *time;
-  run.told.accepted = result["invalidity"].text() == "correct";
-  run.told.stage = run.by_batches ? stage::batches : stage::epochs;
+  run.record.accepted = result["invalidity"].text() == "correct";
+  run.record.stage = run.by_batches ? stage::batches : stage::epochs;
   return run;
 }
 
@@ -158,7 +158,7 @@ inline replay replay_t4(const std::string& path, std::optional<op_graph> graph =
       result["configuration"].fail(fmt::format("the {} operators of the model", graph->size()));
     }
     const detail::t4_run run = detail::t4_result_from(result, *graph);
-    run.by_batches ? detail::add_batches(runs, run.told) : runs.push_back(run.told);
+    run.by_batches ? detail::add_batches(runs, run.record) : runs.push_back(run.record);
   });
   if (runs.empty()) all["results"].fail("at least one result");
   return {std::move(*graph), runs, path};

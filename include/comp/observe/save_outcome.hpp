@@ -9,7 +9,7 @@
 namespace comp {
 
 /// Writes the plan that a search found, with its speed-up.
-COMP_INLINE void save(const outcome& found, const std::string& path);
+COMP_INLINE void save(const outcome& result, const std::string& path);
 
 }  // namespace comp
 

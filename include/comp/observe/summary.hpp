@@ -4,7 +4,6 @@
 // differences from FP32's on the same batches, as a part of it.
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <comp/files/file.hpp>
 #include <comp/files/json.hpp>
@@ -41,51 +40,51 @@ inline json spread_json(const std::vector<double>& values, double factor = 1) {
   return to;
 }
 
-inline json loss_json(const contestant& c, const outcome& found) {
-  const auto change = change_of(c, found);
+inline json loss_json(const contestant& c, const outcome& result) {
+  const auto change = change_of(c, result);
   if (!change) return nullptr;
   json to;
   to["difference"] = comp::json_of(change->difference);
   to["radius"] = std::isfinite(change->radius) ? comp::json_of(change->radius) : json();
   to["batches"] = change->batches;
-  to["limit"] = c.loss ? comp::json_of(c.loss->line) : comp::json_of(found.tolerance);
+  to["limit"] = c.loss ? comp::json_of(c.loss->line) : comp::json_of(result.tolerance);
   to["accepted"] = !rejected(c);
   return to;
 }
 
-inline json contestant_json(const contestant& c, const outcome& found) {
+inline json contestant_json(const contestant& c, const outcome& result) {
   json to;
   to["label"] = c.label;
   to["plan"] = c.plan.str();
   to["status"] = name(c.status);
-  const std::vector<double> times = batch_times(c, found);
+  const std::vector<double> times = batch_times(c, result);
   to["seconds_per_batch"] = spread_json(times);
   to["seconds_per_epoch"] =
-      found.batches_per_epoch > 0 ? spread_json(times, static_cast<double>(found.batches_per_epoch)) : json();
-  to["peak_bytes"] = peak_of(c, found) > 0 ? json(peak_of(c, found)) : json();
+      result.batches_per_epoch > 0 ? spread_json(times, static_cast<double>(result.batches_per_epoch)) : json();
+  to["peak_bytes"] = peak_of(c, result) > 0 ? json(peak_of(c, result)) : json();
   to["over_fp32"] = json_of(c.over_fp32);
-  to["raced"] = raced(c, found);
-  to["as_fast_as"] = tie_of(c, found).empty() ? json() : json(c.tie);
-  to["on_front"] = is_on_front(c, found);
-  to["loss_against_fp32"] = loss_json(c, found);
+  to["raced"] = raced(c, result);
+  to["as_fast_as"] = tie_of(c, result).empty() ? json() : json(c.tie);
+  to["on_front"] = is_on_front(c, result);
+  to["loss_against_fp32"] = loss_json(c, result);
   to["measured_epoch_seconds"] = c.epoch ? comp::json_of(c.epoch->seconds) : json();
   to["epoch_loss"] = c.epoch ? comp::json_of(c.epoch->loss) : json();
   to["validation_score"] = c.epoch && c.epoch->score ? comp::json_of(*c.epoch->score) : json();
   return to;
 }
 
-inline json overhead_json(const outcome& found) {
+inline json overhead_json(const outcome& result) {
   json to;
-  to["seconds"] = found.overhead_seconds();
-  to["share_of_100_epochs"] = comp::json_of(found.overhead_share());
-  to["search_seconds"] = search_seconds(found);
-  to["kept_batches"] = found.trained_batches;
-  to["kept_seconds"] = kept_seconds(found);
+  to["seconds"] = result.overhead_seconds();
+  to["share_of_100_epochs"] = comp::json_of(result.overhead_share());
+  to["search_seconds"] = search_seconds(result);
+  to["kept_batches"] = result.trained_batches;
+  to["kept_seconds"] = kept_seconds(result);
   for (const stage s : {stage::baseline, stage::epochs, stage::batches, stage::contest}) {
     json& of = to["stages"][std::string{name(s)}];
-    of["seconds"] = found.cost(s).seconds;
-    of["runs"] = found.cost(s).runs;
-    of["batches"] = found.cost(s).batches;
+    of["seconds"] = result.cost(s).seconds;
+    of["runs"] = result.cost(s).runs;
+    of["batches"] = result.cost(s).batches;
   }
   return to;
 }
@@ -94,41 +93,41 @@ inline json overhead_json(const outcome& found) {
 
 /// Every figure of a search. "comp" is the found plan, "rule_based" the fastest rule-based one; null where there is
 /// none. "of" has what `info` tells.
-inline json summary(const outcome& found, const report_info& info = {}) {
+inline json summary(const outcome& result, const report_info& info = {}) {
   json to;
   to["comp_summary"] = 1;
   to["comp_version"] = detail::comp_version;
   to["of"] = {{"model", info.model}, {"data", info.data}, {"command", info.command}, {"date", info.date}};
-  to["plan"] = found.plan.str();
-  to["operators"] = found.graph.size();
-  to["fingerprint"] = fmt::format("{:016x}", found.graph.fingerprint());
-  to["hardware"] = json_of(found.hardware);
-  to["judged_by"] = name(found.criterion);
-  to["tolerance"] = found.tolerance;
-  to["batches_per_epoch"] = found.batches_per_epoch > 0 ? json(found.batches_per_epoch) : json();
-  to["runs"] = found.trials.size();
-  to["runs_from_ledger"] = found.recalled;
-  to["memory_limit"] = found.memory_limit > 0 ? json(found.memory_limit) : json();
-  to["warnings"] = found.warnings;
+  to["plan"] = result.plan.str();
+  to["operators"] = result.graph.size();
+  to["fingerprint"] = fmt::format("{:016x}", result.graph.fingerprint());
+  to["hardware"] = json_of(result.hardware);
+  to["judged_by"] = name(result.criterion);
+  to["tolerance"] = result.tolerance;
+  to["batches_per_epoch"] = result.batches_per_epoch > 0 ? json(result.batches_per_epoch) : json();
+  to["runs"] = result.trials.size();
+  to["runs_from_ledger"] = result.recalled;
+  to["memory_limit"] = result.memory_limit > 0 ? json(result.memory_limit) : json();
+  to["warnings"] = result.warnings;
   json& contest = to["contest"] = json::array();
-  for (const contestant& c : found.contest) contest.push_back(detail::contestant_json(c, found));
-  const contestant *winner = detail::winner_of(found), *fp32 = detail::fp32_of(found),
-                   *rules = detail::rule_based_of(found);
+  for (const contestant& c : result.contest) contest.push_back(detail::contestant_json(c, result));
+  const contestant *winner = detail::winner_of(result), *fp32 = detail::fp32_of(result),
+                   *rules = detail::rule_based_of(result);
   for (const auto& [role, c] : {std::pair{"comp", winner}, {"fp32", fp32}, {"rule_based", rules}}) {
     to[role] = c != nullptr ? json(c->label) : json();
   }
   json& ratios = to["ratios"];
   ratios["comp_over_fp32"] = winner != nullptr ? detail::json_of(winner->over_fp32) : json();
   ratios["comp_over_rule_based"] =
-      winner != nullptr && rules != nullptr ? detail::json_of(detail::over(*winner, *rules, found)) : json();
+      winner != nullptr && rules != nullptr ? detail::json_of(detail::over(*winner, *rules, result)) : json();
   ratios["rule_based_over_fp32"] = rules != nullptr ? detail::json_of(rules->over_fp32) : json();
-  to["overhead"] = detail::overhead_json(found);
+  to["overhead"] = detail::overhead_json(result);
   return to;
 }
 
 /// Throws: `file_error` when the file cannot be written; the old one is then still there.
-inline void write_summary(const outcome& found, const std::string& path, const report_info& info = {}) {
-  detail::write_file(path, summary(found, info).dump(2, ' ', false, json::error_handler_t::replace) + "\n");
+inline void write_summary(const outcome& result, const std::string& path, const report_info& info = {}) {
+  detail::write_file(path, summary(result, info).dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 namespace detail {
@@ -151,70 +150,67 @@ inline std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-}  // namespace detail
-
-namespace detail {
-
 /// What a reader of the contest has to know beside its figures.
-inline std::string contest_notes(const outcome& found) {
+inline std::string contest_notes(const outcome& result) {
   std::string text;
   bool covered = false;
-  for (const contestant& c : found.contest) {
-    if (!tie_of(c, found).empty()) text += fmt::format("{} is as fast as {} within noise.\n", c.label, c.tie);
-    covered = covered || loss_cell(c, found) == "covered";
+  for (const contestant& c : result.contest) {
+    if (!tie_of(c, result).empty()) text += fmt::format("{} is as fast as {} within noise.\n", c.label, c.tie);
+    covered = covered || loss_cell(c, result) == "covered";
   }
-  text += front_text(found);
-  if (found.criterion != criterion::batch_losses)
-    text += fmt::format("Plans were judged by {}.\n", name(found.criterion));
-  if (found.memory_limit > 0) text += fmt::format("The limit of memory is {}.\n", bytes_text(found.memory_limit));
+  text += front_text(result);
+  if (result.criterion != criterion::batch_losses)
+    text += fmt::format("Plans were judged by {}.\n", name(result.criterion));
+  if (result.memory_limit > 0) text += fmt::format("The limit of memory is {}.\n", bytes_text(result.memory_limit));
   if (covered)
     text += "covered: it lowers nothing that an accepted plan does not lower, so its own loss was not judged.\n";
   return text;
 }
 
-inline std::string contest_text(const outcome& found) {
-  const bool epochs =
-      std::any_of(found.contest.begin(), found.contest.end(), [](const contestant& c) { return c.epoch.has_value(); });
+inline std::string contest_text(const outcome& result) {
+  const bool epochs = std::any_of(result.contest.begin(), result.contest.end(),
+                                  [](const contestant& c) { return c.epoch.has_value(); });
   std::vector<std::vector<std::string>> rows{
-      {"", "per batch", "per epoch", "vs FP32", "95%", std::string{loss_title(found)}}};
+      {"", "per batch", "per epoch", "vs FP32", "95%", std::string{loss_title(result)}}};
   if (epochs) rows.front().insert(rows.front().end(), {"epoch loss", "score"});
   rows.front().emplace_back("peak memory");
-  for (const contestant& c : found.contest) {
-    const std::vector<double> times = batch_times(c, found);
+  for (const contestant& c : result.contest) {
+    const std::vector<double> times = batch_times(c, result);
     const bool timed = !times.empty();
     auto& row = rows.emplace_back();
-    row = {(&c == winner_of(found) ? "* " : "  ") + c.label,
+    row = {(&c == winner_of(result) ? "* " : "  ") + c.label,
            c.status != status::ok ? std::string{name(c.status)}
            : timed                ? time_text(median(times))
                                   : "not run",
-           time_text(epoch_seconds(c, found)),
+           time_text(epoch_seconds(c, result)),
            ratio_text(c.over_fp32.ratio),
            timed || std::isfinite(c.over_fp32.bounds.low) ? bounds_text(c.over_fp32.bounds) : "-",
-           loss_cell(c, found)};
+           loss_cell(c, result)};
     if (epochs) {
       row.push_back(c.epoch ? loss_text(c.epoch->loss) : "-");
       row.push_back(c.epoch && c.epoch->score ? fmt::format("{:.4g}", *c.epoch->score) : "-");
     }
-    row.push_back(bytes_text(peak_of(c, found)) + (above_limit(c, found) ? " (too much)" : ""));
+    row.push_back(bytes_text(peak_of(c, result)) + (above_limit(c, result) ? " (too much)" : ""));
   }
-  return aligned(rows) + contest_notes(found);
+  return aligned(rows) + contest_notes(result);
 }
 
-inline std::string costs_text(const outcome& found) {
+inline std::string costs_text(const outcome& result) {
   std::vector<std::vector<std::string>> rows{{"", "time", "runs", "batches"}};
   for (const stage s : {stage::baseline, stage::epochs, stage::batches, stage::contest}) {
-    const stage_cost& cost = found.cost(s);
+    const stage_cost& cost = result.cost(s);
     rows.push_back({fmt::format("  {}", in_words(s)), time_text(cost.seconds), fmt::format("{}", cost.runs),
                     fmt::format("{}", cost.batches)});
   }
-  rows.push_back({"  whole search", time_text(search_seconds(found))});
-  rows.push_back({"  kept as training", time_text(kept_seconds(found)), "", fmt::format("{}", found.trained_batches)});
-  rows.push_back({"  cost of the search", time_text(found.overhead_seconds())});
+  rows.push_back({"  whole search", time_text(search_seconds(result))});
+  rows.push_back(
+      {"  kept as training", time_text(kept_seconds(result)), "", fmt::format("{}", result.trained_batches)});
+  rows.push_back({"  cost of the search", time_text(result.overhead_seconds())});
   std::string text = aligned(rows);
-  text.insert(text.size() - 1, fmt::format(" ({})", overhead_text(found)));
-  if (found.recalled > 0) {
-    text += fmt::format("{} of {} runs came from the ledger, with the times that they took.\n", found.recalled,
-                        found.trials.size());
+  text.insert(text.size() - 1, fmt::format(" ({})", overhead_text(result)));
+  if (result.recalled > 0) {
+    text += fmt::format("{} of {} runs came from the ledger, with the times that they took.\n", result.recalled,
+                        result.trials.size());
   }
   return text;
 }
@@ -223,8 +219,8 @@ inline std::string costs_text(const outcome& found) {
 
 /// The contest and what the search cost as a text table; `*` marks the found plan. The cost is what the search took
 /// beyond the time that the batches which it trained for good take under the found plan.
-inline std::string table(const outcome& found) {
-  return detail::contest_text(found) + "\n" + detail::costs_text(found);
+inline std::string table(const outcome& result) {
+  return detail::contest_text(result) + "\n" + detail::costs_text(result);
 }
 
 }  // namespace comp

@@ -23,19 +23,8 @@ namespace comp {
 namespace detail {
 
 inline std::string_view t4_invalidity(const trial& t) {
-  switch (t.sample.status) {
-    case status::ok:
-      return t.accepted ? "correct" : "correctness";
-    case status::diverged:
-    case status::not_finite:
-      return "correctness";
-    case status::stopped_early:
-      return "timeout";
-    case status::out_of_memory:
-    case status::failed:
-      break;
-  }
-  return "runtime";
+  constexpr std::string_view words[] = {"correct", "correctness", "correctness", "runtime", "timeout", "runtime"};
+  return t.sample.ok() && !t.accepted ? "correctness" : words[static_cast<std::size_t>(t.sample.status)];
 }
 
 inline void add_measurement(json& to, std::string_view name, double value, std::string_view unit) {
@@ -63,18 +52,18 @@ inline json t4_times(const trial_group& group) {
   return times;
 }
 
-inline json t4_result(const trial_group& group, const outcome& found, const std::string& written) {
+inline json t4_result(const trial_group& group, const outcome& result, const std::string& written) {
   const trial& t = *group.shown;
-  json result;
-  result["timestamp"] = written;
-  json& configuration = result["configuration"] = json::object();
-  for (std::size_t i = 0; i < t.plan.size() && i < found.graph.size(); ++i) {
-    configuration[found.graph[i].name] = name(t.plan[i]);
+  json entry;
+  entry["timestamp"] = written;
+  json& configuration = entry["configuration"] = json::object();
+  for (std::size_t i = 0; i < t.plan.size() && i < result.graph.size(); ++i) {
+    configuration[result.graph[i].name] = name(t.plan[i]);
   }
-  result["times"] = t4_times(group);
-  result["invalidity"] = t4_invalidity(t);
-  result["correctness"] = t.accepted ? 1 : 0;
-  json& measurements = result["measurements"] = json::array();
+  entry["times"] = t4_times(group);
+  entry["invalidity"] = t4_invalidity(t);
+  entry["correctness"] = t.accepted ? 1 : 0;
+  json& measurements = entry["measurements"] = json::array();
   add_measurement(measurements, "time", 1e3 * group.seconds(), "ms");
   add_measurement(measurements, "loss", t.sample.loss, "");
   if (t.sample.score) add_measurement(measurements, "validation_score", *t.sample.score, "");
@@ -82,31 +71,31 @@ inline json t4_result(const trial_group& group, const outcome& found, const std:
     add_measurement(measurements, "peak_memory", static_cast<double>(t.sample.peak_bytes), "B");
   if (by_batches(t.stage)) {
     add_measurement(measurements, "epochs", 0, "");
-  } else if (found.batches_per_epoch > 0) {
+  } else if (result.batches_per_epoch > 0) {
     add_measurement(measurements, "epochs",
-                    static_cast<double>(t.sample.batches) / static_cast<double>(found.batches_per_epoch), "");
+                    static_cast<double>(t.sample.batches) / static_cast<double>(result.batches_per_epoch), "");
   }
-  result["objectives"] = json::array({"time"});
-  return result;
+  entry["objectives"] = json::array({"time"});
+  return entry;
 }
 
 }  // namespace detail
 
 /// The trials of a search as a T4 document.
-inline json t4(const outcome& found) {
+inline json t4(const outcome& result) {
   json document;
   document["schema_version"] = "1.0.0";
   json& results = document["results"] = json::array();
   const std::string written = detail::utc_now();
-  for (const auto& group : detail::grouped_trials(found)) {
-    results.push_back(detail::t4_result(group, found, written));
+  for (const auto& group : detail::grouped_trials(result)) {
+    results.push_back(detail::t4_result(group, result, written));
   }
   return document;
 }
 
 /// Throws: `file_error` when the file cannot be written; the old one is then still there.
-inline void write_t4(const outcome& found, const std::string& path) {
-  detail::write_file(path, json_text(t4(found)) + "\n");
+inline void write_t4(const outcome& result, const std::string& path) {
+  detail::write_file(path, json_text(t4(result)) + "\n");
 }
 
 }  // namespace comp

@@ -63,9 +63,9 @@ inline std::vector<std::string> machine_advice(const hardware& machine, precisio
 
 /// What `op` should be padded to; empty text where its sizes are the best already.
 inline size_advice advise_sizes(const op_info& op, precision low, const hardware& machine) {
-  size_advice found;
-  if (machine.kind == device_kind::cpu || !is_contraction(op)) return found;
-  if (machine.compute_capability > 0 && machine.compute_capability < 70) return found;  // no padding helps
+  size_advice result;
+  if (machine.kind == device_kind::cpu || !is_contraction(op)) return result;
+  if (machine.compute_capability > 0 && machine.compute_capability < 70) return result;  // no padding helps
   const std::int64_t needed = required_multiple(low), best = preferred_multiple(low, machine);
   for (const auto& [name, value] : detail::checked_sizes(op)) {
     const bool stem = name == "channels_in" && op.producers.empty() && traits(low).bytes == 2;
@@ -75,44 +75,44 @@ inline size_advice advise_sizes(const op_info& op, precision low, const hardware
     if (!excluded && is_convolution(op)) continue;
     const std::int64_t multiple = is_convolution(op) ? needed : best;
     const std::int64_t padded = stem && value < 4 ? 4 : (value + multiple - 1) / multiple * multiple;
-    found.excluded = found.excluded || excluded;
-    found.text += fmt::format("{}{} = {}: pad to {}", found.text.empty() ? "" : ", ", name, value, padded);
+    result.excluded = result.excluded || excluded;
+    result.text += fmt::format("{}{} = {}: pad to {}", result.text.empty() ? "" : ", ", name, value, padded);
   }
-  return found;
+  return result;
 }
 
 /// Throws: `settings_error` for FP32, which needs no advice.
 inline advice advise(const op_graph& graph, precision low, const hardware& machine) {
   require<settings_error>(is_low(low), "advice on {} (it is about running below fp32): choose a lower precision",
                           name(low));
-  advice found{.machine = machine_advice(machine, low)};
+  advice result{.machine = machine_advice(machine, low)};
   double moved = 0, by_contractions = 0;
   std::size_t convolutions = 0;
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const op_info& op = graph[i];
     moved += static_cast<double>(op.bytes);
     if (!is_contraction(op)) continue;
-    ++found.contractions;
+    ++result.contractions;
     convolutions += is_convolution(op);
     by_contractions += static_cast<double>(op.bytes);
     if (size_advice sizes = advise_sizes(op, low, machine); !sizes.text.empty()) {
       sizes.op = i;
-      found.sizes.push_back(std::move(sizes));
+      result.sizes.push_back(std::move(sizes));
     }
   }
-  if (moved > 0) found.contraction_bytes = by_contractions / moved;
+  if (moved > 0) result.contraction_bytes = by_contractions / moved;
   if (convolutions > 0 && machine.kind == device_kind::cuda) {
-    found.model.push_back(
+    result.model.push_back(
         fmt::format("{} convolutions: keep their tensors in NHWC (channels last), or each is preceded by a conversion",
                     convolutions));
   }
-  if (found.contractions == 0 || (moved > 0 && found.contraction_bytes < light_contraction_bytes)) {
-    found.model.push_back(fmt::format(
+  if (result.contractions == 0 || (moved > 0 && result.contraction_bytes < light_contraction_bytes)) {
+    result.model.push_back(fmt::format(
         "matrix products and convolutions move {:.0f}% of the bytes (the rest gains little and pays for casts): mixed "
         "precision may not pay, measure it",
-        100 * found.contraction_bytes));
+        100 * result.contraction_bytes));
   }
-  return found;
+  return result;
 }
 
 }  // namespace comp::policy

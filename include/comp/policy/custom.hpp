@@ -138,16 +138,14 @@ struct custom {  // models comp::OperatorPolicy
     std::vector<std::string> sentences;
     for (const rule& r : rules.all()) {
       if (std::any_of(graph.begin(), graph.end(), [&](const op_info& op) { return r.selects(op); })) continue;
-      const std::string near = nearest(r, graph);
-      sentences.push_back(fmt::format(
-          "{} selects nothing (none of the {} operators matches): {}", r.str(), graph.size(),
-          near.empty() ? "drop the rule or correct its pattern" : fmt::format("did you mean \"{}\"?", near)));
+      sentences.push_back(fmt::format("{} selects nothing (none of the {} operators matches): {}", r.str(),
+                                      graph.size(), nearest(r, graph).remedy("drop the rule or correct its pattern")));
     }
     return sentences;
   }
 
  private:
-  static std::string nearest(const rule& r, const op_graph& graph) {
+  static nearest_word nearest(const rule& r, const op_graph& graph) {
     nearest_word best{without_namespace(r.pattern)};
     for (const op_info& op : graph) {
       if (r.by == selector::kind) best.offer(without_overload(op.kind));
@@ -157,7 +155,7 @@ struct custom {  // models comp::OperatorPolicy
       if (const auto dot = op.name.find('.'); dot != std::string::npos)
         best.offer(std::string_view{op.name}.substr(0, dot));
     }
-    return best.found();
+    return best;
   }
 };
 

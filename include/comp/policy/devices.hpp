@@ -4,8 +4,6 @@
 // Source: NVIDIA, CUDA GPU Compute Capability (tables of current and legacy GPUs).
 #pragma once
 
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -52,13 +50,12 @@ inline hardware device_named(std::string_view wanted) {
     return text;
   };
   const auto same = [&](const known_device& d) { return plain(d.name) == plain(wanted); };
-  const auto found = std::find_if(known_devices.begin(), known_devices.end(), same);
-  if (found == known_devices.end()) {
-    std::string all;
-    for (const known_device& d : known_devices) all += fmt::format("{}{}", all.empty() ? "" : ", ", d.name);
-    require<settings_error>(false, "\"{}\" is no device that is known (they are {}): choose one of those", wanted, all);
-  }
-  return {.name = std::string{found->name}, .kind = device_kind::cuda, .compute_capability = found->compute_capability};
+  const auto device = std::find_if(known_devices.begin(), known_devices.end(), same);
+  require<settings_error>(device != known_devices.end(),
+                          "\"{}\" is no device that is known (they are {}): choose one of those", wanted,
+                          joined(known_devices, ", ", [](const known_device& d) { return d.name; }));
+  return {
+      .name = std::string{device->name}, .kind = device_kind::cuda, .compute_capability = device->compute_capability};
 }
 
 }  // namespace comp::policy

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <comp/core/error.hpp>
 #include <cstddef>
 #include <numeric>
 #include <string>
@@ -33,21 +34,26 @@ class nearest_word {
   explicit nearest_word(std::string_view wanted)
       : wanted_{wanted}, least_{std::max<std::size_t>(wanted.size() / 3, wanted.size() < 4 ? 1 : 2) + 1} {}
 
-  void offer(std::string_view word) {
-    if (word == found_ || std::max(word.size(), wanted_.size()) >= std::min(word.size(), wanted_.size()) + least_)
+  void offer(std::string_view offered) {
+    if (offered == nearest_ ||
+        std::max(offered.size(), wanted_.size()) >= std::min(offered.size(), wanted_.size()) + least_)
       return;
-    const std::size_t distance = edit_distance(wanted_, word);
+    const std::size_t distance = edit_distance(wanted_, offered);
     if (distance >= least_) return;
     least_ = distance;
-    found_ = word;
+    nearest_ = offered;
   }
   /// Empty: no word was near enough.
-  const std::string& found() const { return found_; }
+  const std::string& word() const { return nearest_; }
+  /// What to do: `did you mean "..."?`, or `otherwise` where no word was near enough.
+  std::string remedy(std::string_view otherwise) const {
+    return nearest_.empty() ? std::string{otherwise} : fmt::format("did you mean \"{}\"?", nearest_);
+  }
 
  private:
   std::string wanted_;
   std::size_t least_;
-  std::string found_;
+  std::string nearest_;
 };
 
 }  // namespace comp::policy

@@ -15,7 +15,6 @@
 #include <comp/core/precision.hpp>
 #include <comp/policy/kind_name.hpp>
 #include <comp/policy/pytorch_lists.hpp>
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -72,26 +71,26 @@ class table {
 };
 
 inline const table& cuda() {
-  static const table made = table{}
-                                .add(cuda_lower_precision_fp, category::allow)
-                                .add(cuda_fp32, category::deny)
-                                .add(cuda_fp32_set_opt_dtype, category::deny)
-                                .add(cuda_fp32_append_dtype, category::deny)
-                                .add(cuda_promote, category::infer)
-                                .add(cuda_banned, category::deny)
-                                .add(cuda_composites)
-                                .take_sorted();
-  return made;
+  static const table lists = table{}
+                                 .add(cuda_lower_precision_fp, category::allow)
+                                 .add(cuda_fp32, category::deny)
+                                 .add(cuda_fp32_set_opt_dtype, category::deny)
+                                 .add(cuda_fp32_append_dtype, category::deny)
+                                 .add(cuda_promote, category::infer)
+                                 .add(cuda_banned, category::deny)
+                                 .add(cuda_composites)
+                                 .take_sorted();
+  return lists;
 }
 
 inline const table& cpu() {
-  static const table made = table{}
-                                .add(cpu_lower_precision_fp, category::allow)
-                                .add(cpu_fp32, category::deny)
-                                .add(cpu_promote, category::infer)
-                                .add(cpu_composites)
-                                .take_sorted();
-  return made;
+  static const table lists = table{}
+                                 .add(cpu_lower_precision_fp, category::allow)
+                                 .add(cpu_fp32, category::deny)
+                                 .add(cpu_promote, category::infer)
+                                 .add(cpu_composites)
+                                 .take_sorted();
+  return lists;
 }
 
 }  // namespace pytorch_lists

@@ -20,10 +20,6 @@
 
 namespace comp::policy {
 
-/// strict: as the CoMP paper asks. relaxed: any size on an NVIDIA GPU, for cuBLAS >= 11.0 and cuDNN >= 7.6.3, which pad
-/// or split what does not fit and still use the tensor cores, at less than full speed.
-enum class size_rule : std::uint8_t { strict, relaxed };
-
 /// The multiple that a size must have; 1: no matrix unit takes the format.
 constexpr std::int64_t required_multiple(precision p) { return p == precision::fp32 ? 1 : 16 / traits(p).bytes; }
 
@@ -85,21 +81,18 @@ inline std::string no_unit(precision p, const hardware& machine) {
 /// suits.
 /// A size of 0 is unknown and counts as suiting. An operator without any size suits while nothing at all is known of
 /// it; once its shapes are known, having no contraction size means that it is no contraction.
-inline std::string why_not(const op_info& op, precision p, const hardware& machine,
-                           size_rule sizes = size_rule::strict) {
+inline std::string why_not(const op_info& op, precision p, const hardware& machine) {
   if (std::string missing = no_unit(p, machine); !missing.empty()) return missing;
   const bool sized = op.m != 0 || op.n != 0 || op.k != 0 || op.channels_in != 0 || op.channels_out != 0;
   if (!sized && !(op.inputs.empty() && op.outputs.empty()))
     return "it is no contraction: matrix units do not speed it up";
   if (machine.kind == device_kind::cpu) return {};
-  if (machine.kind == device_kind::cuda && sizes == size_rule::relaxed) return {};
   return detail::unfit_sizes(op, p);
 }
 
 /// True when a matrix unit of `machine` runs `op` at `p` at full rate; see why_not.
-inline bool suits_tensor_cores(const op_info& op, precision p, const hardware& machine,
-                               size_rule sizes = size_rule::strict) {
-  return why_not(op, p, machine, sizes).empty();
+inline bool suits_tensor_cores(const op_info& op, precision p, const hardware& machine) {
+  return why_not(op, p, machine).empty();
 }
 
 }  // namespace comp::policy

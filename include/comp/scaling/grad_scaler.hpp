@@ -134,8 +134,8 @@ class grad_scaler {
   const settings& constants() const { return settings_; }
   /// Takes constants and state together. Throws: `settings_error` as the constructor and load(state).
   void load(const settings& chosen, const state& from) {
-    grad_scaler made{chosen};
-    made.load(from);
+    grad_scaler scaler{chosen};
+    scaler.load(from);
     settings_ = chosen;
     load(from);
   }

@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <limits>
 #include <string_view>
-#include <vector>
 
 namespace comp {
 
@@ -21,16 +20,10 @@ enum class criterion : std::uint8_t {
   scores         // what the backend's validate() gives after a whole epoch; higher is better
 };
 
-inline std::string_view name(criterion c) {
-  switch (c) {
-    case criterion::batch_losses:
-      return "losses of the same batches";
-    case criterion::epoch_losses:
-      return "mean losses of whole epochs";
-    case criterion::scores:
-      return "scores after whole epochs";
-  }
-  return "?";
+constexpr std::string_view name(criterion c) {
+  constexpr std::string_view names[] = {"losses of the same batches", "mean losses of whole epochs",
+                                        "scores after whole epochs"};
+  return names[static_cast<std::size_t>(c)];
 }
 
 /// Returns: the loss that a candidate must stay under; loss_0 + tolerance |loss_0|.

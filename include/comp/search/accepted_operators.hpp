@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -214,8 +213,8 @@ class accepted_operators {
     op_fate& fate = log_.fates[op];
     fate.what = op_fate::kind::harmful;
     fate.low = with[op];
-    fate.beside = 0;
-    for (std::size_t i = 0; i < with.size(); ++i) fate.beside += i != op && with[i] != fp32_[i] ? 1U : 0U;
+    fate.others_low = 0;
+    for (std::size_t i = 0; i < with.size(); ++i) fate.others_low += i != op && with[i] != fp32_[i] ? 1U : 0U;
     if (const auto* judged = trials_.known(with)) fate.difference = judged->verdict.difference;
   }
 

@@ -13,7 +13,6 @@
 #include <comp/search/settings.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <iterator>
 #include <span>
 #include <string>
@@ -43,9 +42,7 @@ struct candidate_space {
 
 /// "fp32, bf16": for messages.
 inline std::string names_of(std::span<const precision> precisions) {
-  std::string text;
-  for (const precision p : precisions) (text += text.empty() ? "" : ", ") += name(p);
-  return text;
+  return joined(precisions, ", ", [](precision p) { return name(p); });
 }
 
 /// The name under which an operator is tied to others.
@@ -53,11 +50,6 @@ inline std::string_view tied_as(const op_info& op, tie how) {
   if (how == tie::kind) return op.kind;
   if (how == tie::scope && !op.scopes.empty()) return op.scopes.front();
   return op.name;
-}
-
-/// How much an operator does, to order groups by: operations, or bytes at the 16 operations that machines do per byte.
-inline double work_of(const op_info& op) {
-  return std::max(static_cast<double>(op.flops), 16 * static_cast<double>(op.bytes));
 }
 
 /// Collects operators into groups by name and levels; those with most work first, in order of appearance where that is
@@ -111,15 +103,15 @@ inline void add_levels(std::vector<precision>& levels, std::size_t op, std::span
 /// Throws: what the policy throws.
 inline candidate_space make_candidate_space(const any_policy& policy, const op_graph& graph, const hardware& machine,
                                             std::span<const precision> lows, tie how, const op_support& runs = {}) {
-  candidate_space made;
-  made.decisions.reserve(graph.size());
-  made.roles.reserve(graph.size());
+  candidate_space candidates;
+  candidates.decisions.reserve(graph.size());
+  candidates.roles.reserve(graph.size());
   plan base{graph.size()};
   group_builder groups{graph, how};
   std::vector<precision> levels;
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const op_info& op = graph[i];
-    const decision said = made.decisions.emplace_back(policy.classify(op));
+    const decision said = candidates.decisions.emplace_back(policy.classify(op));
     levels.clear();
     op_role role = op_role::undecided;
     if (!op.choosable) {
@@ -142,35 +134,36 @@ inline candidate_space make_candidate_space(const any_policy& policy, const op_g
       }
       if (levels.size() > 1) groups.add(i, levels);
     }
-    made.roles.push_back(role);
-    if (role == op_role::searched && levels.size() == 1) made.roles.back() = op_role::pinned;  // nothing low to try
+    candidates.roles.push_back(role);
+    if (role == op_role::searched && levels.size() == 1)
+      candidates.roles.back() = op_role::pinned;  // nothing low to try
   }
-  made.space = search_space{std::move(base), groups.take()};
-  return made;
+  candidates.space = search_space{std::move(base), groups.take()};
+  return candidates;
 }
 
 /// The space of the paper's ablation without epochs: what these would decide, and what no list names, by time alone.
-inline search_space space_without_losses(const candidate_space& made, const op_graph& graph,
+inline search_space space_without_losses(const candidate_space& candidates, const op_graph& graph,
                                          std::span<const precision> lows, tie how, const op_support& runs = {}) {
   group_builder groups{graph, how};
   std::vector<precision> levels;
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    const op_role role = made.roles[i];
+    const op_role role = candidates.roles[i];
     if (role != op_role::searched && role != op_role::undecided) continue;
     levels.clear();
     add_levels(levels, i, lows, runs);
     if (levels.size() > 1) groups.add(i, levels);
   }
-  return search_space{made.space.base(), groups.take()};
+  return search_space{candidates.space.base(), groups.take()};
 }
 
 /// Throws: `settings_error`, naming the operator, when the policy pins one to a precision that `supported` lacks, or in
 /// which the backend does not run it.
-inline void require_supported(const candidate_space& made, const op_graph& graph, std::span<const precision> supported,
-                              const op_support& runs = {}) {
+inline void require_supported(const candidate_space& candidates, const op_graph& graph,
+                              std::span<const precision> supported, const op_support& runs = {}) {
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (made.roles[i] != op_role::pinned) continue;
-    const precision pinned = made.space.base()[i];
+    if (candidates.roles[i] != op_role::pinned) continue;
+    const precision pinned = candidates.space.base()[i];
     require<settings_error>(std::find(supported.begin(), supported.end(), pinned) != supported.end(),
                             "policy fixes operator {} (\"{}\") at {} (the backend supports {}): change the rule", i,
                             graph[i].name, name(pinned), names_of(supported));

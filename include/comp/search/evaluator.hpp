@@ -4,7 +4,6 @@
 // (trials.hpp) and timing in turns (race.hpp).
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <comp/core/statistics.hpp>
 #include <comp/search/acceptance.hpp>
@@ -165,12 +164,11 @@ class evaluator {
   trial batch(stage where, const plan& p, std::string label) {
     const trial t = run(where, p, std::move(label), [&](const trial& begun) {
       sample first, got;
-      const auto on = [](const sample&) { return status::ok; };
       if (!warm_.contains(p)) {
-        train(begun, p, 1, first, on);
+        train(begun, p, 1, first, detail::any_status);
         if (!first.ok() && first.status != status::not_finite) return first;
       }
-      train(begun, p, 1, got, on);
+      train(begun, p, 1, got, detail::any_status);
       return got;
     });
     record(t);

@@ -60,9 +60,9 @@ class cast_changes {
 }  // namespace detail
 
 /// Sets `saves` and `casts` of each fate: its operator in `low` instead of what it has in `base`, all others as in
-/// `found`. Linear in operators and edges. Requires: all of one size.
-inline void weigh(std::vector<op_fate>& fates, const plan_costs& costs, const plan& found, const plan& base) {
-  const detail::cast_changes casts{costs, found};
+/// `chosen`. Linear in operators and edges. Requires: all of one size.
+inline void weigh(std::vector<op_fate>& fates, const plan_costs& costs, const plan& chosen, const plan& base) {
+  const detail::cast_changes casts{costs, chosen};
   for (std::size_t i = 0; i < fates.size(); ++i) {
     op_fate& f = fates[i];
     if (f.low == base[i]) continue;

@@ -12,7 +12,6 @@
 #include <comp/search/loss_test.hpp>
 #include <cstddef>
 #include <limits>
-#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>

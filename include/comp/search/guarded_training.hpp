@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <comp/core/training_progress.hpp>
 #include <comp/search/evaluator.hpp>
 #include <comp/search/guard.hpp>
@@ -22,21 +21,21 @@ namespace comp {
 namespace detail {
 
 /// Where a training stands when its search has ended: epochs that the search trained are behind it.
-inline training_progress progress_after(const outcome& found, const guard_settings& guard) {
-  const double worse = found.higher_is_better ? -1 : 1;
-  training_progress now{.ladder = found.fallbacks.empty() ? std::vector{found.plan} : found.fallbacks,
-                        .batches_per_epoch = found.batches_per_epoch,
-                        .baseline_loss = found.baseline.loss,
-                        .tolerance = found.tolerance,
-                        .higher_is_better = found.higher_is_better};
+inline training_progress progress_after(const outcome& search, const guard_settings& guard) {
+  const double worse = search.higher_is_better ? -1 : 1;
+  training_progress now{.ladder = search.fallbacks.empty() ? std::vector{search.plan} : search.fallbacks,
+                        .batches_per_epoch = search.batches_per_epoch,
+                        .baseline_loss = search.baseline.loss,
+                        .tolerance = search.tolerance,
+                        .higher_is_better = search.higher_is_better};
   recent_levels normal{guard};
-  normal.learn(made_lower_better(found.baseline.curve, worse));
-  const std::size_t epoch = found.batches_per_epoch, behind = epoch > 0 ? found.trained_batches : 0;
+  normal.learn(made_lower_better(search.baseline.curve, worse));
+  const std::size_t epoch = search.batches_per_epoch, behind = epoch > 0 ? search.trained_batches : 0;
   for (std::size_t at = 0; at + epoch <= behind && epoch > 0; at += epoch) {
-    now.so_far.epochs.push_back(part_of(found.trained, at, at + epoch));
+    now.so_far.epochs.push_back(part_of(search.trained, at, at + epoch));
     normal.learn(made_lower_better(now.so_far.epochs.back().curve, worse));
   }
-  if (epoch > 0 && behind % epoch > 0) now.begun = part_of(found.trained, behind - behind % epoch, behind);
+  if (epoch > 0 && behind % epoch > 0) now.begun = part_of(search.trained, behind - behind % epoch, behind);
   now.normal = normal.state();
   return now;
 }
@@ -231,15 +230,15 @@ inline outcome search_behind(const op_graph& graph, const training_progress& fro
 }
 
 COMP_INLINE training_result train_after(const post_training& settings, any_trainer& trainer, any_observer& observers,
-                                        const outcome& found) {
-  const told_of_training until_the_end{trainer};
-  return guarded_training{settings, trainer, observers, found, progress_after(found, settings.guard)}();
+                                        const outcome& search) {
+  const post_training_notice until_the_end{trainer};
+  return guarded_training{settings, trainer, observers, search, progress_after(search, settings.guard)}();
 }
 
 COMP_INLINE training_result train_on(const post_training& settings, any_trainer& trainer, any_observer& observers,
                                      training_progress from) {
   const outcome log = search_behind(trainer.graph(), from);
-  const told_of_training until_the_end{trainer};
+  const post_training_notice until_the_end{trainer};
   return guarded_training{settings, trainer, observers, log, std::move(from)}();
 }
 

@@ -13,9 +13,7 @@
 #include <comp/strategy/guided.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -40,14 +38,14 @@ class guided_search {
   plan operator()() {
     run_.timed(stage::baseline, [&] { costs_.profile(from_.lows); });
     run_.timed(stage::epochs, [&] { (void)accepted_(joined()); });
-    plan found = fp32_;
+    plan fastest_plan = fp32_;
     run_.timed(stage::batches, [&] {
-      found = refined();
-      if (settings_.memory_limit > 0) found = within_memory(std::move(found));
-      if (settings_.slowdown > 0) least_ = least_memory(found);
+      fastest_plan = refined();
+      if (settings_.memory_limit > 0) fastest_plan = within_memory(std::move(fastest_plan));
+      if (settings_.slowdown > 0) least_ = least_memory(fastest_plan);
     });
-    weigh(log_.fates, costs_.costs(), found, fp32_);
-    return found;
+    weigh(log_.fates, costs_.costs(), fastest_plan, fp32_);
+    return fastest_plan;
   }
 
   /// The least memory within settings.slowdown of what was found; empty: not asked for, or not found.

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <exception>
 #include <limits>
-#include <string>
 #include <vector>
 
 namespace comp {

@@ -3,18 +3,16 @@
 // plans and the rivals. Everything that can be refused before a batch is refused here.
 #pragma once
 
-#include <algorithm>
 #include <comp/autocast/rule_plan.hpp>
-#include <comp/search/accepted_operators.hpp>
 #include <comp/search/any_trainer.hpp>
 #include <comp/search/candidate_space.hpp>
+#include <comp/search/harm_order.hpp>
 #include <comp/search/op_support.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/rivals.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/signature.hpp>
 #include <exception>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -92,13 +90,13 @@ class known_plans {
     return from;
   }
 
-  /// FP32, the rules' plans, the rivals and `found`.
-  std::vector<racer> racers(const plan& found) const {
+  /// FP32, the rules' plans, the rivals and `proposal`.
+  std::vector<racer> racers(const plan& proposal) const {
     std::vector<racer> all;
     enter(all, fp32_, "fp32");
     for (const precision low : lows_) enter(all, rule(low), fmt::format("rule-based {}", name(low)), true);
     for (const rival& r : rivals_) enter(all, r.plan, r.label, r.rule_based);
-    enter(all, found, "comp");
+    enter(all, proposal, "comp");
     return all;
   }
 

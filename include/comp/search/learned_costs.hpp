@@ -15,7 +15,6 @@
 #include <exception>
 #include <limits>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -65,14 +64,14 @@ class learned_costs {
     plan_costs costs = model_.costs();
     bool several = false;
     for (std::size_t i = 0; i < costs.size(); ++i) {
-      precision found = fp32_[i];
+      precision low_seen = fp32_[i];
       for (const precision p : all_precisions) {
         double& seconds = costs.seconds[i][index_of(p)];
         const bool may = p == fp32_[i] || (low != nullptr ? p == (*low)[i] : !dropped(p));
         if (!may) seconds = std::numeric_limits<double>::infinity();
         if (!std::isfinite(seconds) || p == fp32_[i]) continue;
-        several = several || (found != fp32_[i] && found != p);
-        found = p;
+        several = several || (low_seen != fp32_[i] && low_seen != p);
+        low_seen = p;
       }
       for (const precision p : all_precisions) costs.seconds[i][index_of(p)] += per_byte * model_.bytes(i, p);
     }
@@ -102,9 +101,8 @@ class learned_costs {
     const auto work = [&](const trial& begun) {
       run_.restore(trials_.reference().start());
       sample got;
-      const auto on = [](const sample& s) { return detail::finite(s) ? status::ok : status::not_finite; };
-      run_.train(begun, all, 1, got, on);
-      if (got.ok() && got.seconds > 1.5 * fp32) run_.train(begun, all, 2, got, on);
+      run_.train(begun, all, 1, got, detail::finite_status);
+      if (got.ok() && got.seconds > 1.5 * fp32) run_.train(begun, all, 2, got, detail::finite_status);
       return got;
     };
     const trial t = run_.run(stage::epochs, all, fmt::format("all {}", name(low)), work, first_look_repeats);

@@ -64,7 +64,7 @@ struct series_mean {
   double freedom = 1;  // degrees of freedom of `error`
 };
 
-/// `least_alike`: correlation of neighbours that is taken for granted, since few values cannot show it. A straight line
+/// `least_alike`: correlation of neighbours that is assumed at least, since few values cannot show it. A straight line
 /// is taken out before the variance is: steady growth is no noise. Requires: 3 values or more.
 inline series_mean mean_of_series(std::span<const double> x, double least_alike = 0) {
   const auto n = static_cast<double>(x.size());
@@ -156,7 +156,8 @@ inline double own_spread(const std::vector<std::vector<double>>& runs, double kn
     }
     if (2 * (i + 1) < longest) continue;
     const double noise = steps > 0 ? rough / steps / static_cast<double>(i + 1) : 0;
-    const double variance = (squares - sum * sum / (others + 1)) / others - noise;  // FP32 itself is the one more, at 0
+    // FP32 itself is one run more, whose difference is 0.
+    const double variance = (squares - sum * sum / (others + 1)) / others - noise;
     if (variance > 0) widest = std::max(widest, std::sqrt(variance) * student_t(1.2816, others));
   }
   return widest * std::sqrt(1 + 1 / known);
@@ -169,14 +170,14 @@ inline bool stays_under(double difference, double line) { return difference < li
 inline double settle(const loss_test_settings& settings, std::span<const double> x, loss_verdict& got) {
   const std::size_t n = x.size();
   if (n < 4) return got.difference;
-  const auto taken_for_granted = [](std::size_t values) { return values < 16 ? 0.9 : values < 32 ? 0.5 : 0.0; };
+  const auto least_correlation = [](std::size_t values) { return values < 16 ? 0.9 : values < 32 ? 0.5 : 0.0; };
   const series_mean all = mean_of_series(x);
   got.radius = sequence_radius(all, n, settings.level);
   double decides = got.difference, expected = got.difference;
   bool harm =
-      got.difference - sequence_radius(mean_of_series(x, taken_for_granted(n)), n, settings.level / 2) > got.line;
+      got.difference - sequence_radius(mean_of_series(x, least_correlation(n)), n, settings.level / 2) > got.line;
   if (n >= 8) {
-    const series_mean later = mean_of_series(x.last(n / 2), taken_for_granted(n / 2));
+    const series_mean later = mean_of_series(x.last(n / 2), least_correlation(n / 2));
     const double growth = 2 * (later.mean - got.difference);
     if (growth > 5 * all.error) {
       decides = later.mean;

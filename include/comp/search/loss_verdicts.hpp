@@ -46,27 +46,16 @@ class loss_verdicts {
     }
     const std::size_t losses = std::min(got.curves.size(), fp32_.curves.size());
     loss_test_settings judged_by{.tolerance = settings_.tolerance, .level = settings_.level, .least = least};
-    judged_by.level /= static_cast<double>(std::max<std::size_t>(losses + 1, 1));
-    const auto judge_one = [&](const std::vector<double>& base, const std::vector<double>& seen, auto spread_of) {
-      loss_evidence evidence;
-      const std::vector<double> a = signed_curve(base, n), b = signed_curve(seen, n);
+    judged_by.level /= static_cast<double>(losses + 1);
+    const auto rank = [](loss_answer a) { return a == loss_answer::rejected ? 2 : a == loss_answer::go_on ? 1 : 0; };
+    for (std::size_t i = 0; i <= (losses > 1 ? losses : 0); ++i) {
+      const std::vector<double> base = signed_curve(fp32_, i, n), candidate = signed_curve(got, i, n);
       std::vector<std::vector<double>> spread;
-      for (const sample& s : reference_.spread()) spread.push_back(signed_curve(spread_of(s), n));
-      evidence.fp32 = a, evidence.candidate = b;
-      for (const auto& s : spread) {
-        if (!s.empty()) evidence.spread.emplace_back(s);
-      }
-      return judge(judged_by, evidence, last);
-    };
-    worst = judge_one(fp32_.curve, got.curve, [](const sample& s) -> const std::vector<double>& { return s.curve; });
-    for (std::size_t i = 0; losses > 1 && i < losses; ++i) {
+      for (const sample& s : reference_.spread()) spread.push_back(signed_curve(s, i, n));
+      std::erase_if(spread, [](const auto& curve) { return curve.empty(); });
       const loss_verdict one =
-          judge_one(fp32_.curves[i], got.curves[i], [i](const sample& s) -> const std::vector<double>& {
-            static const std::vector<double> none;
-            return i < s.curves.size() ? s.curves[i] : none;
-          });
-      const auto rank = [](loss_answer a) { return a == loss_answer::rejected ? 2 : a == loss_answer::go_on ? 1 : 0; };
-      if (rank(one.answer) > rank(worst.answer)) worst = one;
+          judge(judged_by, {.fp32 = base, .candidate = candidate, .spread = {spread.begin(), spread.end()}}, last);
+      if (i == 0 || rank(one.answer) > rank(worst.answer)) worst = one;
     }
     return worst;
   }
@@ -78,10 +67,13 @@ class loss_verdicts {
     for (const sample& s : reference_.spread()) paths.push_back(path_of(s));
     return paths;
   }
-  std::vector<double> signed_curve(const std::vector<double>& curve, std::size_t n) const {
-    std::vector<double> taken{curve.begin(), curve.begin() + static_cast<std::ptrdiff_t>(std::min(n, curve.size()))};
-    for (double& value : taken) value *= worse();
-    return taken;
+  // At most `n` losses of a run, turned so that lower is better: 0 of the whole loss, i of the i-th of several.
+  std::vector<double> signed_curve(const sample& run, std::size_t i, std::size_t n) const {
+    if (i > run.curves.size()) return {};
+    std::vector<double> curve = i == 0 ? run.curve : run.curves[i - 1];
+    curve.resize(std::min(n, curve.size()));
+    for (double& value : curve) value *= worse();
+    return curve;
   }
 
   const sample& fp32_;

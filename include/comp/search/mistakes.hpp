@@ -18,7 +18,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <vector>
 
 namespace comp::detail {
 
@@ -78,7 +77,7 @@ inline problem problem_of_kinds(const any_policy& policy, const op_graph& graph)
     }
     if (unknown.size() > 120) continue;
     const std::string hint =
-        !near.found().empty() && lists(near.found()) ? fmt::format(", near \"{}\"", near.found()) : "";
+        !near.word().empty() && lists(near.word()) ? fmt::format(", near \"{}\"", near.word()) : "";
     unknown += fmt::format("{}\"{}\"{}", unknown.empty() ? "" : "; ", kind, hint);
   }
   if (!none || kinds.empty()) return {};

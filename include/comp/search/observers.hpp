@@ -70,7 +70,7 @@ constexpr bool expect_observer() {
   COMP_NEEDS("an observer's warned needs the form: void warned(const std::string&)",
              !detail::names_warned<O> || requires(O& o, const std::string& sentence) { { o.warned(sentence) } -> std::same_as<void>; });
   COMP_NEEDS("an observer's search_done needs the form: void search_done(const comp::outcome&)",
-             !detail::names_search_done<O> || requires(O& o, const outcome& found) { { o.search_done(found) } -> std::same_as<void>; });
+             !detail::names_search_done<O> || requires(O& o, const outcome& result) { { o.search_done(result) } -> std::same_as<void>; });
   COMP_NEEDS("an observer's training_progressed needs the form: void training_progressed(const comp::training_progress&)",
              !detail::names_training_progressed<O> || requires(O& o, const training_progress& p) { { o.training_progressed(p) } -> std::same_as<void>; });
   return true;
@@ -104,7 +104,7 @@ class any_observer {
   virtual bool trial_done(const trial& t) = 0;
   virtual bool stop_requested() = 0;
   virtual void warned(const std::string& sentence) = 0;
-  virtual void search_done(const outcome& found) = 0;
+  virtual void search_done(const outcome& result) = 0;
   virtual void training_progressed(const training_progress& now) = 0;
 };
 
@@ -113,69 +113,55 @@ template <class Group>
 class observer_group : public any_observer {
  public:
   void search_started(const search_info& info) override {
-    visit([&](auto& o) {
-      if constexpr (requires { o.search_started(info); }) o.search_started(info);
-    });
+    each([&](auto& o) -> decltype(o.search_started(info)) { return o.search_started(info); });
   }
   std::optional<trial> recall(const trial& wanted) override {
-    std::optional<trial> found;
-    visit([&](auto& o) {
-      if constexpr (requires { o.recall(wanted); }) {
-        if (!found) found = o.recall(wanted);
-      }
+    std::optional<trial> recorded;
+    each([&](auto& o) -> decltype(o.recall(wanted), void()) {
+      if (!recorded) recorded = o.recall(wanted);
     });
-    return found;
+    return recorded;
   }
   void trial_started(const trial& t) override {
-    visit([&](auto& o) {
-      if constexpr (requires { o.trial_started(t); }) o.trial_started(t);
-    });
+    each([&](auto& o) -> decltype(o.trial_started(t)) { return o.trial_started(t); });
   }
   void batch_done(const trial& t, const sample& so_far) override {
-    visit([&](auto& o) {
-      if constexpr (requires { o.batch_done(t, so_far); }) o.batch_done(t, so_far);
-    });
+    each([&](auto& o) -> decltype(o.batch_done(t, so_far)) { return o.batch_done(t, so_far); });
   }
   bool trial_done(const trial& t) override {
-    bool stop = false;
-    visit([&](auto& o) {
-      if constexpr (requires {
-                      { o.trial_done(t) } -> std::same_as<bool>;
-                    }) {
-        stop = o.trial_done(t) || stop;
-      } else if constexpr (requires { o.trial_done(t); }) {
-        o.trial_done(t);
-      }
-    });
-    return stop;
+    return each([&](auto& o) -> decltype(o.trial_done(t)) { return o.trial_done(t); });
   }
   bool stop_requested() override {
-    bool stop = false;
-    visit([&](auto& o) {
-      if constexpr (requires { o.stop_requested(); }) stop = o.stop_requested() || stop;
-    });
-    return stop;
+    return each([&](auto& o) -> decltype(o.stop_requested()) { return o.stop_requested(); });
   }
   void warned(const std::string& sentence) override {
-    visit([&](auto& o) {
-      if constexpr (requires { o.warned(sentence); }) o.warned(sentence);
-    });
+    each([&](auto& o) -> decltype(o.warned(sentence)) { return o.warned(sentence); });
   }
-  void search_done(const outcome& found) override {
-    visit([&](auto& o) {
-      if constexpr (requires { o.search_done(found); }) o.search_done(found);
-    });
+  void search_done(const outcome& result) override {
+    each([&](auto& o) -> decltype(o.search_done(result)) { return o.search_done(result); });
   }
   void training_progressed(const training_progress& now) override {
-    visit([&](auto& o) {
-      if constexpr (requires { o.training_progressed(now); }) o.training_progressed(now);
-    });
+    each([&](auto& o) -> decltype(o.training_progressed(now)) { return o.training_progressed(now); });
   }
 
  private:
+  // Calls `call` with each observer that it can be called with. Returns: whether one of them answered true.
   template <class F>
-  void visit(F&& call) {
-    static_cast<Group&>(*this).visit(call);
+  bool each(F call) {
+    bool yes = false;
+    static_cast<Group&>(*this).visit([&](auto& o) { yes = answer(call, o) || yes; });
+    return yes;
+  }
+  template <class F, class O>
+  static bool answer(F& call, O& o) {
+    if constexpr (!std::is_invocable_v<F&, O&>) {
+      return false;
+    } else if constexpr (std::is_void_v<std::invoke_result_t<F&, O&>>) {
+      call(o);
+      return false;
+    } else {
+      return call(o);
+    }
   }
 };
 

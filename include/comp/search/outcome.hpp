@@ -52,7 +52,7 @@ struct op_fate {
   };
   kind what = kind::none;
   precision low = precision::fp32;  // that it is about
-  std::size_t beside = 0;           // harmful: so many accepted operators were low beside it
+  std::size_t others_low = 0;       // harmful: so many accepted operators were low beside it
   double difference =
       std::numeric_limits<double>::quiet_NaN();             // harmful: of the rejected plan's loss, see loss_verdict
   double saves = std::numeric_limits<double>::quiet_NaN();  // [s] of a batch, by running it in `low`, casts left out
@@ -148,7 +148,7 @@ inline bool dominates(const contestant& a, const contestant& b) {
 }  // namespace detail
 
 inline std::vector<std::size_t> outcome::front() const {
-  std::vector<std::size_t> found;
+  std::vector<std::size_t> indices;
   const auto usable = [](const contestant& c) {
     return c.status == status::ok && std::isfinite(c.over_fp32.ratio) &&
            (!c.loss || c.loss->answer != loss_answer::rejected);
@@ -157,13 +157,13 @@ inline std::vector<std::size_t> outcome::front() const {
     const bool beaten = std::any_of(contest.begin(), contest.end(), [&](const contestant& other) {
       return usable(other) && detail::dominates(other, contest[i]);
     });
-    if (usable(contest[i]) && !beaten) found.push_back(i);
+    if (usable(contest[i]) && !beaten) indices.push_back(i);
   }
-  std::sort(found.begin(), found.end(), [this](std::size_t a, std::size_t b) {
+  std::sort(indices.begin(), indices.end(), [this](std::size_t a, std::size_t b) {
     const double first = contest[a].over_fp32.ratio, second = contest[b].over_fp32.ratio;
     return first != second ? first > second : a < b;
   });
-  return found;
+  return indices;
 }
 
 }  // namespace comp

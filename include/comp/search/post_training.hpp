@@ -32,7 +32,7 @@ struct post_training {
   /// Trains `trainer` on from the state that the search left it in; an epoch that the search began is finished first.
   /// Throws: `comp::error` when even all FP32 does not train; `interrupted` as a search does.
   template <class B, class... Observers>
-  result run(B& trainer, const outcome& found, Observers&&... observers) const;
+  result run(B& trainer, const outcome& search, Observers&&... observers) const;
 
   /// Goes on with a training from where an observer's training_progressed() was told of it, perhaps in another process;
   /// `trainer` is in its state of then. Throws: as run(); `plan_error` for another model's plans.
@@ -42,20 +42,20 @@ struct post_training {
 
 namespace detail {
 COMP_INLINE training_result train_after(const post_training& settings, any_trainer& trainer, any_observer& observers,
-                                        const outcome& found);
+                                        const outcome& search);
 COMP_INLINE training_result train_on(const post_training& settings, any_trainer& trainer, any_observer& observers,
                                      training_progress from);
 }  // namespace detail
 
 template <class B, class... Observers>
-post_training::result post_training::run(B& trainer, const outcome& found, Observers&&... observers) const {
+post_training::result post_training::run(B& trainer, const outcome& search, Observers&&... observers) const {
   constexpr bool sound = expect_backend<B>() && (expect_observer<std::remove_reference_t<Observers>>() && ...);
   if constexpr (!sound) {
     return {};
   } else {
     detail::training_observers<std::remove_reference_t<Observers>...> list{observers...};
     trainer_of<B> erased{trainer};
-    return detail::train_after(*this, erased, list, found);
+    return detail::train_after(*this, erased, list, search);
   }
 }
 

@@ -59,7 +59,7 @@ class race {
         if (r.out || round >= r.rounds_at_most) continue;
         if (before && !std::exchange(first, false)) run_.restore(*before);
         if (before && !run_.ran(r.plan)) {
-          (void)run_.batch(stage_, r.plan, r.label);  // a second batch, so another one
+          (void)run_.batch(stage_, r.plan, r.label);  // cold, it times its second batch: another one
           run_.restore(*before);
         }
         run_batch(r);

@@ -4,7 +4,6 @@
 // Not here: who fills in outcome::fates (guided_search.hpp).
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <comp/policy/tensor_core.hpp>
 #include <comp/search/candidate_space.hpp>
@@ -25,10 +24,10 @@ struct tried_low {
   bool tried = false, accepted = false;
 };
 
-inline std::vector<tried_low> what_was_tried(const outcome& found, const plan& base) {
-  std::vector<tried_low> seen(found.graph.size());
-  for (tried_low& each : seen) each.timed = found.cost(stage::batches).runs > 0;
-  for (const trial& t : found.trials) {
+inline std::vector<tried_low> what_was_tried(const outcome& result, const plan& base) {
+  std::vector<tried_low> seen(result.graph.size());
+  for (tried_low& each : seen) each.timed = result.cost(stage::batches).runs > 0;
+  for (const trial& t : result.trials) {
     if (t.stage != stage::epochs || t.repeat >= perturbed_repeats || t.plan.size() != seen.size()) continue;
     for (std::size_t i = 0; i < seen.size(); ++i) {
       seen[i].any_plan = true;
@@ -112,12 +111,12 @@ inline std::string left_high(const op_fate& f, precision base) {
       return fmt::format("{} was not searched, a batch with all operators in it was too slow: {}", name(f.low),
                          name(base));
     case harmful: {
-      const std::string beside = f.beside == 0   ? "alone"
-                                 : f.beside == 1 ? "beside one accepted operator"
-                                                 : fmt::format("beside {} accepted operators", f.beside);
+      const std::string others = f.others_low == 0   ? "alone"
+                                 : f.others_low == 1 ? "beside one accepted operator"
+                                                     : fmt::format("beside {} accepted operators", f.others_low);
       const std::string by =
           std::isfinite(f.difference) ? fmt::format(", the loss {:.3g}% worse", 100 * f.difference) : "";
-      return fmt::format("in {} {} it was rejected{}: {}", name(f.low), beside, by, name(base));
+      return fmt::format("in {} {} it was rejected{}: {}", name(f.low), others, by, name(base));
     }
     case undecided:
       return fmt::format(
@@ -159,17 +158,17 @@ inline std::string guided_reason(const op_fate& f, precision chosen, precision b
 
 }  // namespace detail
 
-/// Returns: one reason per operator for `found.plan`; of a guided search, by `found.fates`. `searched` is false when
+/// Returns: one reason per operator for `result.plan`; of a guided search, by `result.fates`. `searched` is false when
 /// FP32 or a rule-based plan won the contest; `stage_two` is stage 2's plan where another one of the search won, else
 /// empty.
-inline std::vector<op_reason> explain(const outcome& found, const candidate_space& candidates,
+inline std::vector<op_reason> explain(const outcome& result, const candidate_space& candidates,
                                       const std::vector<segment_kind>& segments, const std::string& winner,
                                       bool searched, const plan& stage_two = {}) {
-  const std::size_t n = found.graph.size();
-  const plan base = found.contest.empty() ? plan{n} : found.contest.front().plan;
-  const bool guided = found.fates.size() == n;
-  const auto seen = guided ? std::vector<detail::tried_low>(n) : detail::what_was_tried(found, base);
-  const precision low = found.precisions.size() > 1 ? found.precisions[1] : precision::fp32;
+  const std::size_t n = result.graph.size();
+  const plan base = result.contest.empty() ? plan{n} : result.contest.front().plan;
+  const bool guided = result.fates.size() == n;
+  const auto seen = guided ? std::vector<detail::tried_low>(n) : detail::what_was_tried(result, base);
+  const precision low = result.precisions.size() > 1 ? result.precisions[1] : precision::fp32;
   std::vector<op_reason> reasons(n);
   for (std::size_t i = 0; i < n; ++i) {
     op_reason& reason = reasons[i];
@@ -177,17 +176,17 @@ inline std::vector<op_reason> explain(const outcome& found, const candidate_spac
     reason.decided_by_epochs = decided_by_epochs(candidates.roles[i]);
     const bool view = candidates.roles[i] == op_role::view;
     if (guided) {
-      reason.text = detail::guided_reason(found.fates[i], found.plan[i], base[i], winner, searched);
-    } else if (!stage_two.empty() && stage_two[i] != found.plan[i]) {
+      reason.text = detail::guided_reason(result.fates[i], result.plan[i], base[i], winner, searched);
+    } else if (!stage_two.empty() && stage_two[i] != result.plan[i]) {
       reason.text =
-          fmt::format("batches were not clearly faster with it in {}: {}", name(stage_two[i]), name(found.plan[i]));
+          fmt::format("batches were not clearly faster with it in {}: {}", name(stage_two[i]), name(result.plan[i]));
     } else if (searched || view) {
-      reason.text = detail::reason_of(found.graph[i], candidates.decisions[i], candidates.roles[i], segments[i],
-                                      seen[i], found.plan[i], low, found.hardware);
+      reason.text = detail::reason_of(result.graph[i], candidates.decisions[i], candidates.roles[i], segments[i],
+                                      seen[i], result.plan[i], low, result.hardware);
     } else {
-      reason.text = seen[i].tried && !seen[i].accepted && found.plan[i] == base[i]
+      reason.text = seen[i].tried && !seen[i].accepted && result.plan[i] == base[i]
                         ? fmt::format("{}: {}", detail::not_lowered(seen[i]), name(base[i]))
-                        : fmt::format("the whole plan \"{}\" won the head-to-head: {}", winner, name(found.plan[i]));
+                        : fmt::format("the whole plan \"{}\" won the head-to-head: {}", winner, name(result.plan[i]));
     }
   }
   return reasons;

@@ -7,11 +7,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
 namespace comp {
+
+/// Throws: `error` for FP32's run `got`, the last of so many `batches`, that did not end well.
+inline void require_trained(const sample& got, std::int64_t batches) {
+  require<error>(got.ok(),
+                 "FP32 training ended as {} after {} batches{}{} (plans are judged against FP32, which must train): "
+                 "check the data, the learning rate and the backend",
+                 name(got.status), batches, got.message.empty() ? "" : ": ", got.message);
+}
 
 /// The plan is FP32, or the most conservative one that runs; where that needs more memory than there is, the first of
 /// `smaller` that does not.
@@ -53,7 +60,7 @@ class reference_run {
       run_.restore(start_);
       run_.trainer().perturb(seed);
       sample got;
-      run_.train(begun, p, batches, got, finite_only);
+      run_.train(begun, p, batches, got, detail::finite_status);
       return got;
     };
     trial t;
@@ -72,23 +79,18 @@ class reference_run {
   const std::vector<sample>& spread() const { return spread_; }
 
  private:
-  static status finite_only(const sample& got) { return detail::finite(got) ? status::ok : status::not_finite; }
-
   void extend(std::size_t batches) {
     sample all = seen().batches > 0 ? seen() : sample{.loss = 0};
     const auto work = [&](const trial& begun) {
       go_to_end(begun);
       sample more;
-      run_.train(begun, fp32_, batches - static_cast<std::size_t>(all.batches), more, finite_only);
+      run_.train(begun, fp32_, batches - static_cast<std::size_t>(all.batches), more, detail::finite_status);
       return more;
     };
     const auto run = [&](const comp::plan& p) { return run_.run(stage::baseline, p, "fp32", work); };
     const trial t = seen().batches > 0 ? run(fp32_) : first_to_fit(run);
     const sample& got = t.sample;
-    require<error>(got.ok(),
-                   "FP32 training ended as {} after {} batches{}{} (plans are judged against FP32, which must train): "
-                   "check the data, the learning rate and the backend",
-                   name(got.status), all.batches + got.batches, got.message.empty() ? "" : ": ", got.message);
+    require_trained(got, all.batches + got.batches);
     end_.reset();
     if (run_.restores() && !run_.recalled()) end_ = run_.save();
     detail::append(all, got);
@@ -103,7 +105,8 @@ class reference_run {
     }
     run_.restore(start_);
     sample again;
-    if (seen().batches > 0) run_.train(begun, fp32_, static_cast<std::size_t>(seen().batches), again, finite_only);
+    if (seen().batches > 0)
+      run_.train(begun, fp32_, static_cast<std::size_t>(seen().batches), again, detail::finite_status);
   }
 
   evaluator& run_;

@@ -54,6 +54,10 @@ inline bool finite(const sample& got) {
          std::all_of(got.losses.begin(), got.losses.end(), [](double loss) { return std::isfinite(loss); });
 }
 
+/// How a run ends by its losses so far.
+inline status finite_status(const sample& got) { return finite(got) ? status::ok : status::not_finite; }
+inline status any_status(const sample&) { return status::ok; }
+
 /// Fills in what a backend left out or got wrong, and refuses an "ok" without a usable loss.
 inline void complete(sample& got, double wall_seconds) {
   const auto usable = [](double seconds) { return seconds > 0 && std::isfinite(seconds); };

@@ -35,13 +35,13 @@ class search_budget {
   }
 
   /// What of the outcome goes beyond what was planned, or is allowed.
-  std::vector<std::string> remarks(const outcome& found, const contestant& winner) const {
+  std::vector<std::string> remarks(const outcome& result, const contestant& winner) const {
     std::vector<std::string> all;
-    if (planned() > 0 && found.trained_batches > planned()) {
+    if (planned() > 0 && result.trained_batches > planned()) {
       all.push_back(
           fmt::format("the search trained {} batches (the training was planned to have {}: too few to search in): "
                       "load the plan and train anew, or plan more epochs",
-                      found.trained_batches, planned()));
+                      result.trained_batches, planned()));
     }
     if (settings_.memory_limit > 0 && winner.peak_bytes > settings_.memory_limit) {
       all.push_back(

@@ -96,17 +96,17 @@ inline segment_space make_segment_space(const op_graph& graph, std::span<const o
   detail::disjoint_sets sets{graph.size()};
   const auto around = detail::neighbours_of_segments(graph, decided, chosen, sets);
 
-  segment_space made;
-  made.kinds.assign(graph.size(), segment_kind::decided);
+  segment_space segments;
+  segments.kinds.assign(graph.size(), segment_kind::decided);
   plan base = chosen;
   group_builder groups{graph, how};
   std::vector<precision> levels;
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
     if (decided[i]) continue;
     const auto near = detail::as_it_runs(around[sets.root(i)], i, runs);
-    made.kinds[i] = near.none()         ? segment_kind::alone
-                    : near.count() == 1 ? segment_kind::follows
-                                        : segment_kind::enumerated;
+    segments.kinds[i] = near.none()         ? segment_kind::alone
+                        : near.count() == 1 ? segment_kind::follows
+                                            : segment_kind::enumerated;
     if (roles[i] == op_role::view) continue;
     levels.clear();
     for (const precision p : all_precisions) {  // FP32 first
@@ -115,8 +115,8 @@ inline segment_space make_segment_space(const op_graph& graph, std::span<const o
     base[i] = levels.empty() ? precision::fp32 : levels.front();
     if (levels.size() > 1) groups.add(i, levels);
   }
-  made.space = search_space{std::move(base), groups.take()};
-  return made;
+  segments.space = search_space{std::move(base), groups.take()};
+  return segments;
 }
 
 }  // namespace comp

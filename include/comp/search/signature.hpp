@@ -45,9 +45,8 @@ inline std::string search_signature(const any_trainer& trainer, const outcome& l
   std::string backend = trainer.signature();
   if (!trainer.has.signature) {
     if (log.batches_per_epoch > 0) backend += fmt::format("; batches={}", log.batches_per_epoch);
-    std::string losses;
-    for (const double loss : first_losses) losses += fmt::format("{}{:.9g}", losses.empty() ? "" : ",", loss);
-    if (!losses.empty()) backend += "; losses=" + losses;
+    const auto digits = [](double loss) { return fmt::format("{:.9g}", loss); };
+    if (!first_losses.empty()) backend += "; losses=" + joined(first_losses, ",", digits);
   }
   return fmt::format("model={:016x}; backend={}; hardware={}/{}/{}; judged by={}; cut={:g},{:g},{},{:g},{:g},{}",
                      log.graph.fingerprint(), backend, log.hardware.name, log.hardware.compute_capability,

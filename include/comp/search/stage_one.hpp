@@ -11,7 +11,6 @@
 #include <comp/strategy/greedy.hpp>
 #include <cstddef>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace comp {

@@ -8,7 +8,6 @@
 #include <comp/search/race.hpp>
 #include <cstddef>
 #include <map>
-#include <utility>
 #include <vector>
 
 namespace comp {

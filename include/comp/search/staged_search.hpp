@@ -55,18 +55,18 @@ class staged_search {
       space = space_without_losses(candidates_, log_.graph, lows_, settings_.batches_tie, runs_);
     } else {
       const bool pays = best_ && best_->seconds < settings_.cut.slower_than_fp32 * trials_.fp32_seconds();
-      auto made =
+      auto undecided =
           make_segment_space(log_.graph, candidates_.roles, pays ? best_->plan : fp32, settings_.batches_tie, runs_);
-      segments_ = std::move(made.kinds);
-      space = std::move(made.space);
+      segments_ = std::move(undecided.kinds);
+      space = std::move(undecided.space);
     }
-    plan found = fp32;
+    plan fastest = fp32;
     run_.timed(stage::batches, [&] {
       const auto here = run_.save();
-      found = race_for(space, stage2);
+      fastest = race_for(space, stage2);
       run_.restore(here);
     });
-    return found;
+    return fastest;
   }
 
   // What stage 2 has to enumerate is known only after stage 1: too much for its strategy must not waste that.

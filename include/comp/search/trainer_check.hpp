@@ -144,10 +144,6 @@ inline std::vector<std::string> findings_afterwards(const any_trainer& trainer, 
   return sentences;
 }
 
-}  // namespace detail
-
-namespace detail {
-
 /// `check` of all that a batch shows.
 inline void check_batches(any_trainer& trainer, const op_graph& graph, check_report& report) {
   using verdict = check_report::verdict;

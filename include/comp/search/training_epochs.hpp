@@ -10,12 +10,12 @@
 namespace comp::detail {
 
 /// While it lives the trainer knows that its epochs are no experiments.
-class told_of_training {
+class post_training_notice {
  public:
-  explicit told_of_training(any_trainer& trainer) : trainer_{trainer} { trainer_.post_training(true); }
-  told_of_training(const told_of_training&) = delete;
-  told_of_training& operator=(const told_of_training&) = delete;
-  ~told_of_training() {
+  explicit post_training_notice(any_trainer& trainer) : trainer_{trainer} { trainer_.post_training(true); }
+  post_training_notice(const post_training_notice&) = delete;
+  post_training_notice& operator=(const post_training_notice&) = delete;
+  ~post_training_notice() {
     try {
       trainer_.post_training(false);
     } catch (...) {  // what ended the training is what its caller hears of

@@ -55,15 +55,10 @@ class loss_trials {
       return;
     }
     if (by_scores()) run_.score_epochs();
-    const trial t = reference_.first_to_fit([&](const plan& p) {
-      return run_.epoch(stage::baseline, p, "fp32",
-                        [](const sample& got) { return detail::finite(got) ? status::ok : status::not_finite; });
-    });
+    const trial t = reference_.first_to_fit(
+        [&](const plan& p) { return run_.epoch(stage::baseline, p, "fp32", detail::finite_status); });
     run_.record(t);
-    require<error>(t.sample.ok(),
-                   "FP32 training ended as {} after {} batches{}{} (plans are judged against FP32, which must train): "
-                   "check the data, the learning rate and the backend",
-                   name(t.sample.status), t.sample.batches, t.sample.message.empty() ? "" : ": ", t.sample.message);
+    require_trained(t.sample, t.sample.batches);
     log_.baseline = t.sample;
     require<error>(!by_scores() || (t.sample.score && std::isfinite(*t.sample.score)),
                    "FP32's score is not a number after an epoch (plans are to be judged by scores): check validate()");
@@ -89,26 +84,26 @@ class loss_trials {
   /// `asking`: a question among many: answered from the least batches, by what they say then, where the level would ask
   /// for more; such an answer is not `settled`, and is given again when the whole test is asked for.
   const result& operator()(const plan& p, std::string label = {}, bool asking = false) {
-    result asked;  // that are not settled: in a search of few batches they count; else new ones, which nobody chose
+    result unsettled;  // that are not settled: in a search of few batches they count; else new ones, which nobody chose
     if (const auto at = done_.find(p); at != done_.end()) {
       if (asking || at->second.settled) return at->second;
-      if (least_ < 16) asked = std::move(at->second);
+      if (least_ < 16) unsettled = std::move(at->second);
       done_.erase(at);
     }
-    result made = by_epochs() ? judged_epoch(p, std::move(label)) : judged(p, std::move(label), asking, asked);
-    if (made.trial.accepted && run_.restores() && !recalled_) {
+    result judgement = by_epochs() ? judged_epoch(p, std::move(label)) : judged(p, std::move(label), asking, unsettled);
+    if (judgement.trial.accepted && run_.restores() && !recalled_) {
       for (auto& [other, r] : done_) {
-        if (r.trial.seconds >= made.trial.seconds) r.end.reset();
+        if (r.trial.seconds >= judgement.trial.seconds) r.end.reset();
       }
-      made.end = run_.save();
+      judgement.end = run_.save();
       run_.keep();
-    } else if (!made.trial.accepted) {
+    } else if (!judgement.trial.accepted) {
       run_.to_kept();
     }
-    if (made.trial.accepted) best_seconds_ = std::min(best_seconds_, made.trial.seconds);
-    const bool ran = asked.trial.sample.batches == 0 || made.trial.repeat != asked.trial.repeat;
-    if (ran) run_.record(made.trial, asked.trial.sample.batches);
-    return done_.emplace(p, std::move(made)).first->second;
+    if (judgement.trial.accepted) best_seconds_ = std::min(best_seconds_, judgement.trial.seconds);
+    const bool ran = unsettled.trial.sample.batches == 0 || judgement.trial.repeat != unsettled.trial.repeat;
+    if (ran) run_.record(judgement.trial, unsettled.trial.sample.batches);
+    return done_.emplace(p, std::move(judgement)).first->second;
   }
 
   /// Seconds of a batch under FP32.
@@ -124,30 +119,30 @@ class loss_trials {
  private:
   // `before`: what was answered from few batches, which count; it has none where this is the first question.
   result judged(const plan& p, std::string label, bool asking, const result& before) {
-    result made{.trial = before.trial};
+    result judgement{.trial = before.trial};
     slower_.reset();
-    sample& got = made.trial.sample;
+    sample& got = judgement.trial.sample;
     bool live = true;
     if (static_cast<std::size_t>(got.batches) < most_) {
       const auto more = [&](const trial& begun) { return trained_until_decided(begun, p, asking, before); };
-      made.trial = run_.run(stage::epochs, p, std::move(label), more, {}, before.trial.sample.seconds);
+      judgement.trial = run_.run(stage::epochs, p, std::move(label), more, {}, before.trial.sample.seconds);
       live = !run_.recalled();
     } else if ((live = before.end.has_value())) {
       run_.restore(*before.end);
     }
-    made.verdict.answer = loss_answer::rejected;
+    judgement.verdict.answer = loss_answer::rejected;
     if (got.ok()) {
       const place here = run_.save();
       reference_.upto(static_cast<std::size_t>(got.batches));  // a recalled candidate knows its batches, not FP32's
-      made.verdict = decided(p, got, asking);
-      made.settled = !asking || made.verdict.answer == loss_answer::rejected ||
-                     losses_.verdict(got, least_, false).answer == loss_answer::accepted;
+      judgement.verdict = decided(p, got, asking);
+      judgement.settled = !asking || judgement.verdict.answer == loss_answer::rejected ||
+                          losses_.verdict(got, least_, false).answer == loss_answer::accepted;
       if (live) run_.restore(here);
       recalled_ = !live;
     }
-    made.trial.accepted = made.verdict.answer == loss_answer::accepted;
-    pair_times(made.trial);
-    return made;
+    judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;
+    pair_times(judgement.trial);
+    return judgement;
   }
 
   // The candidate's batches from those on that it has `before`, in parts that take turns with FP32's where those are
@@ -158,7 +153,7 @@ class loss_trials {
     const auto had = static_cast<std::size_t>(got.batches);
     if (had > 0 && !before.end) {
       sample again;
-      run_.train(begun, p, had, again, [](const sample&) { return status::ok; });
+      run_.train(begun, p, had, again, detail::any_status);
     }
     for (std::size_t n = had > 0 ? std::min(next_look(had), most_) : least_; got.ok();
          n = std::min(next_look(n), most_)) {
@@ -207,7 +202,7 @@ class loss_trials {
     const place here = run_.save();
     run_.restore(reference_.start());
     sample again;
-    run_.train(begun, reference_.plan(), 4, again, [](const sample&) { return status::ok; });
+    run_.train(begun, reference_.plan(), 4, again, detail::any_status);
     run_.restore(here);
     if (again.batch_seconds.size() < 2) return false;  // the search was asked to stop
     const double slower = quickest(got) / quickest(again);
@@ -261,43 +256,44 @@ class loss_trials {
   static std::size_t next_look(std::size_t n) { return n + (n < 16 ? 2 : n < 32 ? 8 : n < 64 ? 16 : n / 2); }
 
   result judged_epoch(const plan& p, std::string label) {
-    result made;
+    result judgement;
     run_.restore(reference_.start());
     const candidate_cut cut{cut_, log_.baseline, best_seconds_, losses_.worse()};
-    made.trial = run_.epoch(stage::epochs, p, std::move(label), cut);
-    const sample& got = made.trial.sample;
+    judgement.trial = run_.epoch(stage::epochs, p, std::move(label), cut);
+    const sample& got = judgement.trial.sample;
     recalled_ = run_.recalled();
-    made.verdict.line = settings_.tolerance;
+    judgement.verdict.line = settings_.tolerance;
     if (by_scores()) {
-      made.trial.accepted = scores_as_well(made);
+      judgement.trial.accepted = scores_as_well(judgement);
     } else {
       const double fp32 = log_.baseline.loss;
-      made.trial.accepted = accepted(log_.baseline, got, settings_.tolerance, losses_.worse() < 0);
-      made.verdict.difference = losses_.worse() * (got.loss - fp32) / (fp32 == 0 ? 1 : std::abs(fp32));
+      judgement.trial.accepted = accepted(log_.baseline, got, settings_.tolerance, losses_.worse() < 0);
+      judgement.verdict.difference = losses_.worse() * (got.loss - fp32) / (fp32 == 0 ? 1 : std::abs(fp32));
     }
-    made.verdict.answer = made.trial.accepted ? loss_answer::accepted : loss_answer::rejected;
-    pair_times(made.trial);
-    return made;
+    judgement.verdict.answer = judgement.trial.accepted ? loss_answer::accepted : loss_answer::rejected;
+    pair_times(judgement.trial);
+    return judgement;
   }
 
   bool by_scores() const { return settings_.criterion == criterion::scores; }
 
   // Before a lower score is held against a plan, FP32 shows how far roundings alone move it.
-  bool scores_as_well(result& made) {
-    const sample& got = made.trial.sample;
+  bool scores_as_well(result& judgement) {
+    const sample& got = judgement.trial.sample;
     if (!got.ok()) return false;
-    made.verdict.difference = score_lost(log_.baseline, got);
-    if (made.verdict.difference <= made.verdict.line) return true;
+    judgement.verdict.difference = score_lost(log_.baseline, got);
+    if (judgement.verdict.difference <= judgement.verdict.line) return true;
     const auto epoch = static_cast<std::size_t>(log_.baseline.batches);
     if (run_.restores()) {
       const place here = run_.save();
       for (const sample& s : reference_.spread(2, epoch)) {
         const double moved = std::abs(score_lost(log_.baseline, s));
-        if (std::isfinite(moved)) made.verdict.line = std::max(made.verdict.line, settings_.tolerance + moved);
+        if (std::isfinite(moved))
+          judgement.verdict.line = std::max(judgement.verdict.line, settings_.tolerance + moved);
       }
       run_.restore(here);
     }
-    return made.verdict.difference <= made.verdict.line;
+    return judgement.verdict.difference <= judgement.verdict.line;
   }
 
   void pair_times(trial& t) {

@@ -62,10 +62,7 @@ class annealing::run {
     walk(seen.plan, known);
   }
 
-  std::size_t at_most() const {
-    return static_cast<std::size_t>(
-        std::min<std::uint64_t>(settings_.trials, space_.size().value_or(settings_.trials)));
-  }
+  std::size_t at_most() const { return at_most_plans(space_, settings_.trials); }
 
  private:
   static constexpr std::size_t most_misses = 1000;

@@ -40,14 +40,10 @@ class beam::run {
     return take_from(waiting_, at_most);
   }
 
-  void tell(const trial& seen) { beam_.emplace_back(seen, told_++); }
+  void tell(const trial& seen) { beam_.emplace_back(seen, count_++); }
 
   /// Both ends, and for each pass and group the other levels of `width` plans.
-  std::size_t at_most() const {
-    std::size_t changes = 0;
-    for (const op_group& group : space_.groups()) changes += group.levels.size() - 1;
-    return 2 + settings_.width * settings_.passes * changes;
-  }
+  std::size_t at_most() const { return 2 + settings_.width * settings_.passes * count_changes(space_); }
 
  private:
   bool next_group() {
@@ -77,7 +73,7 @@ class beam::run {
   std::vector<plan> waiting_ = {};  // to be asked for, the last first
   std::vector<scored> beam_ = {};   // and, until the next group, what their changes gave
   asked_plans asked_ = {};
-  std::size_t group_ = 0, pass_ = 0, told_ = 0, best_before_ = 0;
+  std::size_t group_ = 0, pass_ = 0, count_ = 0, best_before_ = 0;
 };
 
 inline beam::run beam::start(search_space over) const { return run{*this, std::move(over)}; }

@@ -76,12 +76,6 @@ inline double elements_of(const tensor_info& t) {
   for (const auto extent : t.shape) elements *= static_cast<double>(std::max<std::int64_t>(extent, 0));
   return t.floating ? elements : 0;
 }
-template <class Tensors, class Keep>
-double elements_of(const Tensors& tensors, Keep keep) {
-  double sum = 0;
-  for (const tensor_info& t : tensors) sum += keep(t) ? elements_of(t) : 0;
-  return sum;
-}
 
 /// The tensors of a graph with their readers, views looked through.
 inline std::vector<shared_tensor> shared_tensors(const op_graph& graph) {
@@ -159,13 +153,13 @@ class cost_model {
 
   /// As far as is known now.
   plan_costs costs() const {
-    plan_costs made{std::vector<per_precision>(graph_.size()), tensors_};
+    plan_costs result{std::vector<per_precision>(graph_.size()), tensors_};
     for (std::size_t i = 0; i < graph_.size(); ++i) {
-      made.seconds[i].fill(std::numeric_limits<double>::infinity());
-      for (const precision p : levels_[i]) made.seconds[i][index_of(p)] = operator_seconds(i, p);
+      result.seconds[i].fill(std::numeric_limits<double>::infinity());
+      for (const precision p : levels_[i]) result.seconds[i][index_of(p)] = operator_seconds(i, p);
     }
-    for (shared_tensor& t : made.tensors) t.cast_seconds *= cast_factor_;
-    return made;
+    for (shared_tensor& t : result.tensors) t.cast_seconds *= cast_factor_;
+    return result;
   }
   /// Bytes that operator `i` hands on in `p`; 0 where shapes are not known.
   double bytes(std::size_t i, precision p) const { return bytes_of(i) / 4 * traits(p).bytes; }
@@ -206,11 +200,10 @@ class cost_model {
       t.cast_seconds = most > 0 ? 16 * 1.5 * bytes / most : 0.1;
     }
   }
-  static double work_of(const op_info& op) {
-    return std::max(static_cast<double>(op.flops), 16 * static_cast<double>(op.bytes));
-  }
   double bytes_of(std::size_t i) const {
-    return 4 * detail::elements_of(graph_[i].outputs, [](const tensor_info&) { return true; });
+    double elements = 0;
+    for (const tensor_info& t : graph_[i].outputs) elements += detail::elements_of(t);
+    return 4 * elements;
   }
 
   // A cast moves what an operator that only moves data would: bytes at the speed that those were seen to have.

@@ -52,11 +52,7 @@ class delta_debugging::run {
   }
 
   /// Three plans for each group and level at most, and the two ends.
-  std::size_t at_most() const {
-    std::size_t most = 2;
-    for (const op_group& group : space_.groups()) most += 3 * (group.levels.size() - 1);
-    return most;
-  }
+  std::size_t at_most() const { return 2 + 3 * count_changes(space_); }
 
  private:
   std::size_t bound(std::size_t part) const { return part * raised_.size() / parts_; }

@@ -33,9 +33,11 @@ struct genetic {
 class genetic::run {
  public:
   run(const genetic& chosen, search_space over)
-      : settings_{chosen}, space_{std::move(over)}, generator_{chosen.seed}, left_{chosen.trials} {
+      : settings_{chosen},
+        space_{std::move(over)},
+        generator_{chosen.seed},
+        left_{at_most_plans(space_, chosen.trials)} {
     settings_.population = std::max<std::size_t>(settings_.population, 2);
-    left_ = static_cast<std::size_t>(std::min<std::uint64_t>(left_, space_.size().value_or(left_)));
     waiting_ = both_ends(space_, asked_);
   }
 
@@ -47,7 +49,7 @@ class genetic::run {
     return plans;
   }
 
-  void tell(const trial& seen) { field_.emplace_back(seen, told_++); }
+  void tell(const trial& seen) { field_.emplace_back(seen, count_++); }
 
   std::size_t at_most() const { return left_; }
 
@@ -92,7 +94,7 @@ class genetic::run {
   std::vector<plan> waiting_ = {};  // to be asked for, the last first
   std::vector<scored> field_ = {};  // who may breed; in order once a generation begins
   asked_plans asked_ = {};
-  std::size_t told_ = 0;
+  std::size_t count_ = 0;
   bool begun_ = false;
 };
 

@@ -11,9 +11,9 @@
 #include <comp/core/search_space.hpp>
 #include <comp/core/strategy.hpp>
 #include <comp/core/trial.hpp>
+#include <comp/strategy/moves.hpp>
 #include <cstddef>
 #include <optional>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -31,7 +31,7 @@ class greedy::run {
  public:
   run(const greedy& chosen, search_space over) : settings_{chosen}, space_{std::move(over)} {
     ends_.push_back(space_.conservative());
-    if (settings_.both_ends) ends_.push_back(lowest());
+    if (settings_.both_ends) ends_.push_back(lowest(space_));
   }
 
   /// One plan at a time, but the two ends together: each answer decides the next question.
@@ -40,20 +40,18 @@ class greedy::run {
     while (plans.size() < at_most && !ends_.empty()) {
       plan end = std::move(ends_.front());
       ends_.erase(ends_.begin());
-      if (fresh(end)) plans.push_back(std::move(end));
+      if (asked_.fresh(space_, end)) plans.push_back(std::move(end));
     }
     while (plans.empty()) {
       auto next = step();
       if (!next) break;
-      if (fresh(*next)) plans.push_back(std::move(*next));
+      if (asked_.fresh(space_, *next)) plans.push_back(std::move(*next));
     }
     return plans;
   }
 
   std::size_t at_most() const {
-    std::size_t changes = 0;
-    for (const op_group& group : space_.groups()) changes += group.levels.size() - 1;
-    return ends_.size() + changes * std::max<std::size_t>(settings_.passes, 1);
+    return ends_.size() + count_changes(space_) * std::max<std::size_t>(settings_.passes, 1);
   }
 
   void tell(const trial& seen) {
@@ -64,14 +62,6 @@ class greedy::run {
   }
 
  private:
-  plan lowest() const {
-    plan p = space_.base();
-    for (std::size_t g = 0; g < space_.groups().size(); ++g) space_.set(p, g, space_.groups()[g].levels.size() - 1);
-    return p;
-  }
-
-  bool fresh(const plan& p) { return space_.valid(p) && tried_.insert(p).second; }
-
   // The best plan with the next group on its next level; nothing when the passes are over.
   std::optional<plan> step() {
     const auto& groups = space_.groups();
@@ -92,7 +82,7 @@ class greedy::run {
   greedy settings_;
   search_space space_;
   std::vector<plan> ends_;
-  std::unordered_set<plan> tried_;
+  asked_plans asked_;
   std::optional<trial> best_;
   std::size_t group_ = 0, level_ = 0, pass_ = 0;
   bool changed_ = false;

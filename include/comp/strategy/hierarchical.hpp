@@ -64,11 +64,7 @@ class hierarchical::run {
   }
 
   /// Two plans for each group and level at most, and the most conservative one.
-  std::size_t at_most() const {
-    std::size_t most = 1;
-    for (const op_group& group : space_.groups()) most += 2 * (group.levels.size() - 1);
-    return most;
-  }
+  std::size_t at_most() const { return 1 + 2 * count_changes(space_); }
 
  private:
   void in_order_of_execution(part& groups) const {

@@ -22,7 +22,6 @@
 #include <comp/core/error.hpp>
 #include <comp/strategy/cost_model.hpp>
 #include <cstddef>
-#include <limits>
 #include <utility>
 #include <vector>
 

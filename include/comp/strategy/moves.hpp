@@ -12,6 +12,7 @@
 #include <comp/core/search_space.hpp>
 #include <comp/core/trial.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <random>
 #include <unordered_set>
@@ -25,6 +26,18 @@ inline plan lowest(const search_space& space) {
   plan p = space.base();
   for (std::size_t g = 0; g < space.groups().size(); ++g) space.set(p, g, space.groups()[g].levels.size() - 1);
   return p;
+}
+
+/// How many changes of one group by one level lead from the conservative plan to the lowest.
+inline std::size_t count_changes(const search_space& space) {
+  std::size_t changes = 0;
+  for (const op_group& group : space.groups()) changes += group.levels.size() - 1;
+  return changes;
+}
+
+/// `trials`, or the number of plans in the space where that is less.
+inline std::size_t at_most_plans(const search_space& space, std::size_t trials) {
+  return static_cast<std::size_t>(std::min<std::uint64_t>(trials, space.size().value_or(trials)));
 }
 
 /// Uniform in [0, 1).
@@ -99,12 +112,12 @@ struct scored {
   std::size_t number = 0;  // counts what was told
 
   scored() = default;
-  scored(const trial& t, std::size_t told)
+  scored(const trial& t, std::size_t count)
       : plan{t.plan},
         accepted{t.accepted},
         seconds{t.seconds},
         loss{std::isfinite(t.sample.loss) ? t.sample.loss : std::numeric_limits<double>::infinity()},
-        number{told} {}
+        number{count} {}
 
   /// Accepted plans come first, by their time; the others by their loss; of equals the one that was told first.
   friend bool operator<(const scored& a, const scored& b) {

@@ -45,8 +45,10 @@ inline bool dominates(const trial& a, const trial& b) {
 class pareto::run {
  public:
   run(const pareto& chosen, search_space over)
-      : settings_{chosen}, space_{std::move(over)}, generator_{chosen.seed}, left_{chosen.trials} {
-    left_ = static_cast<std::size_t>(std::min<std::uint64_t>(left_, space_.size().value_or(left_)));
+      : settings_{chosen},
+        space_{std::move(over)},
+        generator_{chosen.seed},
+        left_{at_most_plans(space_, chosen.trials)} {
     origin_.seen.plan = space_.conservative();
     waiting_ = both_ends(space_, asked_);
   }

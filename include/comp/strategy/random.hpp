@@ -7,10 +7,10 @@
 // Source: none; the CoMP paper enumerates.
 #pragma once
 
-#include <algorithm>
 #include <comp/core/search_space.hpp>
 #include <comp/core/strategy.hpp>
 #include <comp/core/trial.hpp>
+#include <comp/strategy/moves.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -31,9 +31,7 @@ struct random {
 class random::run {
  public:
   run(const random& chosen, search_space over)
-      : space_{std::move(over)},
-        left_{std::min<std::uint64_t>(chosen.trials, space_.size().value_or(chosen.trials))},
-        generator_{chosen.seed} {}
+      : space_{std::move(over)}, left_{at_most_plans(space_, chosen.trials)}, generator_{chosen.seed} {}
 
   std::vector<plan> ask(std::size_t at_most) {
     std::vector<plan> plans;

@@ -47,7 +47,7 @@ class successive_halving::run {
     return take_from(waiting_, at_most);
   }
 
-  void tell(const trial& seen) { field_.emplace_back(seen, told_++); }
+  void tell(const trial& seen) { field_.emplace_back(seen, count_++); }
 
   std::size_t at_most() const {
     const auto rounds = static_cast<std::size_t>(std::bit_width(plans_) - 1);
@@ -89,7 +89,7 @@ class successive_halving::run {
   std::vector<plan> waiting_ = {};  // to be asked for, the last first
   std::vector<scored> field_ = {};  // survivors, and what their neighbours gave
   asked_plans asked_ = {};
-  std::size_t round_ = 0, told_ = 0;
+  std::size_t round_ = 0, count_ = 0;
 };
 
 inline successive_halving::run successive_halving::start(search_space over) const {

@@ -69,8 +69,7 @@ class amp_config_reader {
     nearest_word near{key};
     for (const std::string_view known : amp_config_keys) near.offer(known);
     require<settings_error>(std::find(amp_config_keys.begin(), amp_config_keys.end(), key) != amp_config_keys.end(),
-                            "amp_configs has \"{}\" (Paddle knows no such key): {}", key,
-                            near.found().empty() ? "drop it" : fmt::format("did you mean \"{}\"?", near.found()));
+                            "amp_configs has \"{}\" (Paddle knows no such key): {}", key, near.remedy("drop it"));
   }
   const nlohmann::json* find(const char* key) const {
     const auto at = from_.find(key);
@@ -109,20 +108,20 @@ class amp_config_reader {
 /// Throws: `settings_error`, naming the key, for an unknown key, a value of the wrong type or out of range, lists that
 /// overlap.
 inline amp_configs parse_amp_configs(const nlohmann::json& from, paddle_version version = paddle_version::v3) {
-  amp_configs made{.amp = {.version = version},
-                   .scaling = version == paddle_version::v3 ? scaling::paddle() : scaling::paddle_guide()};
+  amp_configs configs{.amp = {.version = version},
+                      .scaling = version == paddle_version::v3 ? scaling::paddle() : scaling::paddle_guide()};
   if (from.is_null() || (from.is_structured() && from.empty()) || from == "") {
-    made.amp.level = paddle_level::o0;
-    return made;
+    configs.amp.level = paddle_level::o0;
+    return configs;
   }
   if (from.is_string()) {
-    made.amp.level = detail::amp_config_reader::level_of(from);
-    return made;
+    configs.amp.level = detail::amp_config_reader::level_of(from);
+    return configs;
   }
   require<settings_error>(from.is_object(), "amp_configs is {} (it must be a level or an object): write \"O1\"",
                           from.dump().substr(0, 40));
-  detail::amp_config_reader{from, made}.read();
-  return made;
+  detail::amp_config_reader{from, configs}.read();
+  return configs;
 }
 
 }  // namespace comp::policy

@@ -11,7 +11,6 @@
 #include <comp/core/precision.hpp>
 #include <cstddef>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace comp::autocast {
@@ -75,30 +74,30 @@ inline std::optional<precision> carried_by(const op_graph& graph, const std::vec
 /// Returns: a typed plan whose plan fits `graph`. Throws: what the two functions throw.
 template <class Rule, class Leaves>
 typed_plan follow_pass(const op_graph& graph, const follow_settings& settings, Rule&& rule, Leaves&& leaves) {
-  typed_plan made = typed(graph, plan{graph.size()});
+  typed_plan types = typed(graph, plan{graph.size()});
   std::vector<std::optional<precision>> carried(graph.size());
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const leaf_rule own = leaves(i);
     if (const std::optional<precision> to = cast_target(graph[i])) {
-      carried[i] = made.written[i] = made.handed_on[i] = *to;
-      if (graph[i].choosable) made.plan[i] = *to;
+      carried[i] = types.written[i] = types.handed_on[i] = *to;
+      if (graph[i].choosable) types.plan[i] = *to;
       continue;
     }
     if (!graph[i].choosable) {
       carried[i] = detail::carried_by(graph, carried, i, own);
-      made.written[i] = made.handed_on[i] = carried[i].value_or(settings.full);
+      types.written[i] = types.handed_on[i] = carried[i].value_or(settings.full);
       continue;
     }
     const decision said = rule(i);
     const bool low = said.category == category::allow ||
                      (said.category != category::deny &&
                       detail::all_low(graph, carried, i, own, settings.low).value_or(!own.counted));
-    made.plan[i] = low ? said.compute : settings.full;
-    made.handed_on[i] = detail::handed_on(low ? said.output : settings.full);
-    made.written[i] = low && !settings.rounds_at_once ? detail::handed_on(said.accumulate) : made.handed_on[i];
-    carried[i] = made.handed_on[i];
+    types.plan[i] = low ? said.compute : settings.full;
+    types.handed_on[i] = detail::handed_on(low ? said.output : settings.full);
+    types.written[i] = low && !settings.rounds_at_once ? detail::handed_on(said.accumulate) : types.handed_on[i];
+    carried[i] = types.handed_on[i];
   }
-  return made;
+  return types;
 }
 
 }  // namespace comp::autocast

@@ -10,8 +10,6 @@
 #include <comp/core/op_graph.hpp>
 #include <comp/policy/kind_name.hpp>
 #include <comp/policy/nearest.hpp>
-#include <cstddef>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,14 +60,14 @@ class kind_table {
   std::string_view theirs(std::string_view kind) const {
     if (std::find(own_.begin(), own_.end(), kind) != own_.end()) return kind;
     if (!prefix_.empty() && kind.starts_with(prefix_)) return kind.substr(prefix_.size());
-    const auto* found = find(aliases_, without_overload(kind));
-    if (found != nullptr) return found->theirs;
+    const auto* alias = find(aliases_, without_overload(kind));
+    if (alias != nullptr) return alias->theirs;
     return dotted_names_ ? without_namespace(kind) : without_overload(kind);
   }
   /// Null where no list has the system's operator `theirs`.
   const comp::category* category_of(std::string_view theirs) const {
-    const auto* found = find(entries_, theirs);
-    return found != nullptr ? &found->category : nullptr;
+    const auto* listed = find(entries_, theirs);
+    return listed != nullptr ? &listed->category : nullptr;
   }
   /// Puts the nearest of the system's names, and of ATen's that it has an alias for, before `near`.
   void offer_all(nearest_word& near) const {
@@ -133,9 +131,8 @@ inline std::vector<std::string> unknown_kinds(const kind_table& table, std::stri
     nearest_word near{kind};
     table.offer_all(near);
     for (const op_info& op : graph) near.offer(without_overload(op.kind));
-    sentences.push_back(fmt::format(
-        "{} names \"{}\" (no operator that is known has this name): {}", list, kind,
-        near.found().empty() ? "drop it or correct it" : fmt::format("did you mean \"{}\"?", near.found())));
+    sentences.push_back(fmt::format("{} names \"{}\" (no operator that is known has this name): {}", list, kind,
+                                    near.remedy("drop it or correct it")));
   }
   return sentences;
 }

@@ -54,9 +54,9 @@ inline tables make(paddle_version version, bool fp16) {
 }
 /// OD has O1's white list and no black one: what is not white is FP32 anyway.
 inline const kind_table& table(paddle_version version, precision low, paddle_level level) {
-  static const std::array<tables, 4> made{make(paddle_version::v3, false), make(paddle_version::v3, true),
-                                          make(paddle_version::guide, false), make(paddle_version::guide, true)};
-  const tables& both = made[2 * static_cast<std::size_t>(version) + (low == precision::fp16)];
+  static const std::array<tables, 4> all{make(paddle_version::v3, false), make(paddle_version::v3, true),
+                                         make(paddle_version::guide, false), make(paddle_version::guide, true)};
+  const tables& both = all[2 * static_cast<std::size_t>(version) + (low == precision::fp16)];
   return level == paddle_level::o2 ? both.o2 : both.o1;
 }
 
@@ -82,10 +82,11 @@ struct paddle {  // models comp::OperatorPolicy
   std::optional<precision> save_dtype = {};       // of parameters in files; nothing: as they are stored
 
   decision classify(const op_info& op) const {
-    const category found = category_of(theirs(op), op);
-    if (found == category::deny) return {.category = found};
-    if (found != category::allow) return {.category = found, .compute = low, .output = low};
-    return {.category = found, .compute = low, .output = adds_bias_apart(op) && !adds_low(op) ? precision::fp32 : low};
+    const category assigned = category_of(theirs(op), op);
+    if (assigned == category::deny) return {.category = assigned};
+    if (assigned != category::allow) return {.category = assigned, .compute = low, .output = low};
+    return {
+        .category = assigned, .compute = low, .output = adds_bias_apart(op) && !adds_low(op) ? precision::fp32 : low};
   }
 
   /// Throws: `settings_error` for an operator on both custom lists, as Paddle does, and for a `low` that Paddle lacks.

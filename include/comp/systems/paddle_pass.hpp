@@ -59,11 +59,11 @@ inline bool first_decides(const policy::paddle& amp, const op_info& op) {
 /// guard. Other levels, and O2 with `decorate` false: nothing is cast, as in Paddle.
 /// Throws: `settings_error`, naming the operator, when a parameter is stored low already.
 inline decorated decorate(const policy::paddle& amp, const op_graph& graph) {
-  decorated made{.parameters = std::vector<precision>(graph.size(), precision::fp32)};
-  made.saved = made.parameters;
-  if (amp.level != policy::paddle_level::o2 || !amp.decorate) return made;
-  made.master_weights = amp.master_weight;
-  made.master_gradients = amp.master_grad;
+  decorated model{.parameters = std::vector<precision>(graph.size(), precision::fp32)};
+  model.saved = model.parameters;
+  if (amp.level != policy::paddle_level::o2 || !amp.decorate) return model;
+  model.master_weights = amp.master_weight;
+  model.master_gradients = amp.master_grad;
   for (std::size_t i = 0; i < graph.size(); ++i) {
     for (const std::size_t k : leaf_inputs(graph, i)) {
       if (is_data(graph, i, k)) continue;
@@ -73,11 +73,11 @@ inline decorated decorate(const policy::paddle& amp, const op_graph& graph) {
           "a parameter of operator {} (\"{}\") is {} already (O2 casts parameters once, from FP32): "
           "decorate the FP32 model, and only once",
           i, graph[i].name, name(stored));
-      if (!detail::keeps_fp32(amp, graph[i])) made.parameters[i] = amp.low;
+      if (!detail::keeps_fp32(amp, graph[i])) model.parameters[i] = amp.low;
     }
-    made.saved[i] = amp.save_dtype.value_or(made.parameters[i]);
+    model.saved[i] = amp.save_dtype.value_or(model.parameters[i]);
   }
-  return made;
+  return model;
 }
 
 /// Returns: a typed plan whose plan fits `graph`. Throws: `settings_error` as paddle::check and decorate.
@@ -85,15 +85,15 @@ inline typed_plan paddle_pass(const policy::paddle& amp, const op_graph& graph) 
   amp.check();
   const decorated stored = decorate(amp, graph);
   const auto all = [](bool /*data*/) { return true; };
-  typed_plan made = follow_pass(
+  typed_plan types = follow_pass(
       graph, {.low = amp.low}, [&](std::size_t i) { return amp.classify(graph[i]); },
       [&](std::size_t i) {
         const bool counted = graph[i].producers.empty() || !detail::first_decides(amp, graph[i]);
         const auto widest = widest_leaf(graph, i, stored.parameters[i], all);
         return leaf_rule{.counted = counted, .stored = widest.value_or(precision::fp32)};
       });
-  made.parameters = stored.parameters;
-  return made;
+  types.parameters = stored.parameters;
+  return types;
 }
 
 }  // namespace comp::autocast

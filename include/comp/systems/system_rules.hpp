@@ -35,12 +35,6 @@ inline std::string typed_name(std::string_view name) {
   return typed;
 }
 
-inline std::string all_system_names() {
-  std::string text;
-  for (const std::string_view name : system_names) text += fmt::format("{}{}", text.empty() ? "" : ", ", name);
-  return text;
-}
-
 }  // namespace detail
 
 /// One rival per system and per searched precision that the systems have (FP16, BF16), by the lists for `machine`
@@ -50,7 +44,7 @@ inline rival_source system_rules(std::vector<std::string> wanted = {}, hardware 
   for (const std::string& name : wanted) {
     require<settings_error>(std::find(system_names.begin(), system_names.end(), name) != system_names.end(),
                             "\"{}\" is no system whose rules are known (they are {}): name some of those", name,
-                            detail::all_system_names());
+                            joined(system_names, ", "));
   }
   return [wanted = std::move(wanted), machine = std::move(machine)](const op_graph& graph,
                                                                     std::span<const precision> lows) {

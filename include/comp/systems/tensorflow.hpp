@@ -20,6 +20,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,25 +55,23 @@ struct tensorflow_edits {
 
 namespace tensorflow_lists {
 
-inline kind_table make_fp16(bool cuda) {
-  kind_table made;
-  made.add(aliases)
-      .add(category::allow, fp16_allow)
-      .add(category::allow, fp16_allow_recent)
-      .add(category::infer, fp16_infer);
-  made.add(category::deny, fp16_deny).add(category::clear, fp16_clear).add(category::clear, tensor_lists);
-  if (cuda) made.add(category::allow, fp16_allow_cuda);
-  if (!cuda) made.add(category::infer, fp16_infer_onednn);
-  return made.take_sorted();
-}
-inline kind_table make_bf16() {
-  kind_table made;
-  made.add(aliases).add(category::allow, bf16_allow).add(category::infer, bf16_infer).add(category::deny, bf16_deny);
-  return made.add(category::clear, bf16_clear).add(category::clear, tensor_lists).take_sorted();
+inline kind_table make(tensorflow_list list) {
+  const bool fp16 = list != tensorflow_list::onednn_bf16, cuda = list == tensorflow_list::cuda_fp16;
+  using kinds = std::span<const std::string_view>;
+  kind_table lists;
+  lists.add(aliases).add(category::allow, allow).add(category::infer, infer).add(category::deny, deny);
+  lists.add(category::clear, clear).add(category::clear, tensor_lists);
+  lists.add(fp16 ? category::deny : category::infer, reductions);
+  lists.add(category::allow, fp16 ? kinds{fp16_allow} : kinds{bf16_allow});
+  lists.add(category::clear, fp16 ? kinds{fp16_clear} : kinds{bf16_clear});
+  if (cuda) lists.add(category::allow, cuda_allow);
+  if (!cuda) lists.add(category::infer, onednn_infer);
+  return lists.take_sorted();
 }
 inline const kind_table& table(tensorflow_list list) {
-  static const std::array made{make_fp16(true), make_fp16(false), make_bf16()};
-  return made[static_cast<std::size_t>(list)];
+  static const std::array tables{make(tensorflow_list::cuda_fp16), make(tensorflow_list::onednn_fp16),
+                                 make(tensorflow_list::onednn_bf16)};
+  return tables[static_cast<std::size_t>(list)];
 }
 
 inline kind_names split(const char* text) {
@@ -96,9 +95,9 @@ struct tensorflow {  // models comp::OperatorPolicy
   bool infer_follows_allow = true;
 
   decision classify(const op_info& op) const {
-    const category found = category_of(tensorflow_lists::table(list).theirs(op.kind));
-    return found == category::allow ? decision{.category = found, .compute = low, .output = low}
-                                    : decision{.category = found};
+    const category assigned = category_of(tensorflow_lists::table(list).theirs(op.kind));
+    return assigned == category::allow ? decision{.category = assigned, .compute = low, .output = low}
+                                       : decision{.category = assigned};
   }
 
   /// Throws: `settings_error` when an operator ends up on two lists, as TensorFlow does, or for unsafe_force_all with

@@ -12,80 +12,60 @@ namespace comp::policy::tensorflow_lists {
 
 // One operator per line would be 500 lines:
 // clang-format off
-/// FP16, on CUDA and through oneDNN.
-inline constexpr std::string_view fp16_allow[] = {
-    "Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Einsum", "MatMul"};
+/// FP16 and BF16. The products of batches and the three-dimensional convolutions are on CUDA's list from CUDA 9.1, cuDNN
+/// 7.6.2 and cuDNN 8.0 on: every version that is still in use.
+inline constexpr std::string_view allow[] = {
+    "Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Einsum", "MatMul", "BatchMatMul", "BatchMatMulV2",
+    "Conv3D", "Conv3DBackpropFilterV2", "Conv3DBackpropInputV2", "DepthwiseConv2dNative",
+    "DepthwiseConv2dNativeBackpropFilter", "DepthwiseConv2dNativeBackpropInput"};
 
-/// Added on CUDA only.
-inline constexpr std::string_view fp16_allow_cuda[] = {
+inline constexpr std::string_view fp16_allow[] = {
+    "Conv3DBackpropFilter", "Conv3DBackpropInput"};
+inline constexpr std::string_view bf16_allow[] = {
+    "FusedPadConv2D"};
+
+/// FP16 on CUDA only.
+inline constexpr std::string_view cuda_allow[] = {
     "BlockLSTM", "BlockLSTMV2", "BlockLSTMGrad", "BlockLSTMGradV2", "CudnnRNN", "CudnnRNNBackprop",
     "CudnnRNNBackpropV2", "CudnnRNNBackpropV3", "CudnnRNNV2", "CudnnRNNV3", "FusedConv2DBiasActivation",
-    "FusedSparseConvGpuV2", "GRUBlockCell", "GRUBlockCellGrad", "LSTMBlockCell", "LSTMBlockCellGrad", "Mha", "MhaV2",
-    "Tmlp", "TmlpV2", "TmlpV3", "Pmlp", "FastUnsortedSegmentMax", "VoxelMax"};
+    "FusedSparseConvGpuV2", "GRUBlockCell", "GRUBlockCellGrad", "LSTMBlockCell", "LSTMBlockCellGrad", "Mha",
+    "MhaV2", "Tmlp", "TmlpV2", "TmlpV3", "Pmlp", "FastUnsortedSegmentMax", "VoxelMax"};
 
-/// Added through oneDNN, and on CUDA from CUDA 9.1, cuDNN 7.6.2 and cuDNN 8.0 on (every version that is still in use).
-inline constexpr std::string_view fp16_allow_recent[] = {
-    "BatchMatMul", "BatchMatMulV2", "Conv3D", "Conv3DBackpropFilter", "Conv3DBackpropFilterV2", "Conv3DBackpropInput",
-    "Conv3DBackpropInputV2", "DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropFilter",
-    "DepthwiseConv2dNativeBackpropInput"};
-
-inline constexpr std::string_view fp16_infer[] = {
+inline constexpr std::string_view infer[] = {
     "Add", "AddN", "AddV2", "AvgPool", "AvgPool3D", "AvgPool3DGrad", "AvgPoolGrad", "BiasAdd", "BiasAddGrad",
     "BiasAddV1", "Elu", "EluGrad", "Erf", "Erfc", "FloorDiv", "FusedBatchNormV2", "FusedBatchNormGradV2",
     "FusedBatchNormV3", "FusedBatchNormGradV3", "_FusedBatchNormEx", "Inv", "LeakyRelu", "LeakyReluGrad", "Log",
     "Log1p", "LogSoftmax", "Mul", "Prod", "RealDiv", "Reciprocal", "Selu", "SeluGrad", "Sigmoid", "SigmoidGrad",
     "Softmax", "Softplus", "SoftplusGrad", "Softsign", "SoftsignGrad", "Sqrt", "Sub", "Tanh", "TanhGrad"};
 
-/// Added through oneDNN only.
-inline constexpr std::string_view fp16_infer_onednn[] = {
+/// Added through oneDNN.
+inline constexpr std::string_view onednn_infer[] = {
     "Rsqrt", "Square", "SquaredDifference"};
 
-inline constexpr std::string_view fp16_deny[] = {
-    "Exp", "Expm1", "L2Loss", "Mean", "Pow", "SaveV2", "SoftmaxCrossEntropyWithLogits",
-    "SparseSoftmaxCrossEntropyWithLogits", "Sum"};
+inline constexpr std::string_view deny[] = {
+    "Exp", "Expm1", "L2Loss", "Pow", "SaveV2", "SoftmaxCrossEntropyWithLogits",
+    "SparseSoftmaxCrossEntropyWithLogits"};
 
+/// deny in FP16, infer in BF16.
+inline constexpr std::string_view reductions[] = {
+    "Mean", "Sum"};
+
+inline constexpr std::string_view clear[] = {
+    "Abs", "ArgMax", "ArgMin", "BatchToSpace", "BatchToSpaceND", "BroadcastTo", "Ceil", "CheckNumerics",
+    "ClipByValue", "Concat", "ConcatV2", "DepthToSpace", "DynamicPartition", "DynamicStitch", "Enter",
+    "EnsureShape", "Equal", "Exit", "ExpandDims", "Fill", "Floor", "Gather", "GatherNd", "GatherV2", "Greater",
+    "GreaterEqual", "Identity", "IdentityN", "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "Max", "MaxPool",
+    "MaxPool3D", "MaxPool3DGrad", "MaxPoolGrad", "MaxPoolGradGrad", "MaxPoolGradGradV2", "MaxPoolGradV2",
+    "MaxPoolV2", "Maximum", "Merge", "Min", "Minimum", "MirrorPad", "MirrorPadGrad", "Neg", "NextIteration",
+    "NotEqual", "OnesLike", "Pack", "Pad", "PadV2", "PreventGradient", "Rank", "Relu", "Relu6", "Relu6Grad",
+    "ReluGrad", "Reshape", "ResizeNearestNeighbor", "ResizeNearestNeighborGrad", "Reverse", "ReverseSequence",
+    "ReverseV2", "Round", "Select", "SelectV2", "Shape", "ShapeN", "Sign", "Slice", "Snapshot", "SpaceToBatch",
+    "SpaceToBatchND", "SpaceToDepth", "Split", "SplitV", "Squeeze", "StopGradient", "StridedSlice",
+    "StridedSliceGrad", "Switch", "Tile", "TopK", "TopKV2", "Transpose", "Unpack", "Where", "ZerosLike"};
 inline constexpr std::string_view fp16_clear[] = {
-    "Abs", "ArgMax", "ArgMin", "BatchToSpace", "BatchToSpaceND", "BroadcastTo", "Ceil", "CheckNumerics", "ClipByValue",
-    "Concat", "ConcatV2", "DepthToSpace", "DynamicPartition", "DynamicStitch", "Enter", "EnsureShape", "Equal", "Exit",
-    "ExpandDims", "Fill", "Floor", "Gather", "GatherNd", "GatherV2", "Greater", "GreaterEqual", "Identity", "IdentityN",
-    "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "Max", "MaxPool", "MaxPool3D", "MaxPool3DGrad",
-    "MaxPool3DGradGrad", "MaxPoolGrad", "MaxPoolGradGrad", "MaxPoolGradGradV2", "MaxPoolGradV2", "MaxPoolV2", "Maximum",
-    "Merge", "Min", "Minimum", "MirrorPad", "MirrorPadGrad", "Neg", "NextIteration", "NotEqual", "OneHot", "OnesLike",
-    "Pack", "Pad", "PadV2", "PreventGradient", "Rank", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Reshape",
-    "ResizeNearestNeighbor", "ResizeNearestNeighborGrad", "Reverse", "ReverseSequence", "ReverseV2", "Round", "Select",
-    "SelectV2", "Shape", "ShapeN", "Sign", "Size", "Slice", "Snapshot", "SpaceToBatch", "SpaceToBatchND",
-    "SpaceToDepth", "Split", "SplitV", "Squeeze", "StopGradient", "StridedSlice", "StridedSliceGrad", "Switch", "Tile",
-    "TopK", "TopKV2", "Transpose", "Unpack", "Where", "ZerosLike"};
-
-/// BF16 through oneDNN.
-inline constexpr std::string_view bf16_allow[] = {
-    "Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Conv3D", "Conv3DBackpropFilterV2",
-    "Conv3DBackpropInputV2", "DepthwiseConv2dNative", "DepthwiseConv2dNativeBackpropFilter",
-    "DepthwiseConv2dNativeBackpropInput", "MatMul", "FusedPadConv2D", "BatchMatMul", "BatchMatMulV2", "Einsum"};
-
-inline constexpr std::string_view bf16_infer[] = {
-    "Add", "AddN", "AddV2", "AvgPool", "AvgPool3D", "AvgPool3DGrad", "AvgPoolGrad", "BiasAdd", "BiasAddGrad",
-    "BiasAddV1", "Erf", "Erfc", "FusedBatchNormV2", "FusedBatchNormGradV2", "FusedBatchNormV3", "FusedBatchNormGradV3",
-    "LeakyRelu", "LeakyReluGrad", "Mul", "Sub", "Elu", "EluGrad", "FloorDiv", "_FusedBatchNormEx", "Inv", "Log",
-    "Log1p", "LogSoftmax", "Mean", "Prod", "RealDiv", "Reciprocal", "Rsqrt", "Selu", "SeluGrad", "Sigmoid",
-    "SigmoidGrad", "Softmax", "Softplus", "SoftplusGrad", "Softsign", "SoftsignGrad", "Sqrt", "Square",
-    "SquaredDifference", "Sum", "Tanh", "TanhGrad"};
-
-inline constexpr std::string_view bf16_deny[] = {
-    "Exp", "Expm1", "L2Loss", "Pow", "SaveV2", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"};
-
+    "MaxPool3DGradGrad", "OneHot", "Size"};
 inline constexpr std::string_view bf16_clear[] = {
-    "Abs", "ArgMax", "ArgMin", "BatchToSpace", "BatchToSpaceND", "BroadcastTo", "Ceil", "CheckNumerics", "ClipByValue",
-    "Concat", "ConcatV2", "DepthToSpace", "DynamicPartition", "DynamicStitch", "EnsureShape", "Enter", "Equal", "Exit",
-    "ExpandDims", "Fill", "Floor", "Gather", "GatherNd", "GatherV2", "Greater", "GreaterEqual", "Identity", "IdentityN",
-    "IsFinite", "IsInf", "IsNan", "Less", "LessEqual", "Max", "Maximum", "MaxPool", "MaxPool3D", "MaxPool3DGrad",
-    "MaxPoolGrad", "MaxPoolGradGrad", "MaxPoolGradGradV2", "MaxPoolGradV2", "MaxPoolV2", "Merge", "Min", "Minimum",
-    "MirrorPad", "MirrorPadGrad", "Neg", "NextIteration", "NotEqual", "OnesLike", "Pack", "Pad", "PadV2",
-    "PreventGradient", "Rank", "Relu", "Relu6", "Relu6Grad", "ReluGrad", "Reshape", "ResizeNearestNeighbor",
-    "ResizeNearestNeighborGrad", "ResizeBilinear", "Reverse", "ReverseSequence", "ReverseV2", "Round", "ScatterNd",
-    "Select", "SelectV2", "Shape", "ShapeN", "Sign", "Slice", "Snapshot", "SpaceToBatch", "SpaceToBatchND",
-    "SpaceToDepth", "Split", "SplitV", "Squeeze", "StatelessWhile", "StopGradient", "StridedSlice", "StridedSliceGrad",
-    "Switch", "Tile", "TopK", "TopKV2", "Transpose", "Where", "While", "Unpack", "ZerosLike"};
+    "ResizeBilinear", "ScatterNd", "StatelessWhile", "While"};
 
 /// On every clear list.
 inline constexpr std::string_view tensor_lists[] = {

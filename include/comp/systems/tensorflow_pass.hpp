@@ -24,16 +24,9 @@
 #include <optional>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 namespace comp::autocast {
-
-struct tensorflow_pass_settings {
-  precision low = precision::fp16;
-  std::vector<std::string> without_kernel = {};  // kinds that this device cannot run in `low`
-  bool infer_follows_allow = true;               // pass 4, which TensorFlow had for oneDNN first, and then for all
-};
 
 namespace detail {
 
@@ -45,15 +38,15 @@ enum class paint : unsigned char { none, allow, deny };
 inline std::vector<precision> own_precisions(const op_graph& graph) {
   std::vector<precision> own(graph.size(), precision::fp32);
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    std::optional<precision> found = cast_target(graph[i]);
+    std::optional<precision> recorded = cast_target(graph[i]);
     for (const auto* tensors : {&graph[i].outputs, &graph[i].inputs}) {
       const auto is_float = std::find_if(tensors->begin(), tensors->end(), [](auto& t) { return t.floating; });
-      if (!found && is_float != tensors->end()) found = is_float->dtype;
+      if (!recorded && is_float != tensors->end()) recorded = is_float->dtype;
     }
     for (const std::size_t from : graph[i].producers) {
-      if (!found && gives_floats(graph[from])) found = own[from];
+      if (!recorded && gives_floats(graph[from])) recorded = own[from];
     }
-    own[i] = found.value_or(precision::fp32);
+    own[i] = recorded.value_or(precision::fp32);
   }
   return own;
 }
@@ -61,11 +54,12 @@ inline std::vector<precision> own_precisions(const op_graph& graph) {
 class tensorflow_painter {
  public:
   template <OperatorPolicy P>
-  tensorflow_painter(const P& policy, const op_graph& graph, const tensorflow_pass_settings& settings)
+  tensorflow_painter(const P& policy, const op_graph& graph, const std::vector<std::string>& without_kernel)
       : graph_{graph}, own_{own_precisions(graph)}, painted_(graph.size(), paint::none) {
     for (std::size_t i = 0; i < graph.size(); ++i) {
       said_.push_back(policy.classify(graph[i]));
-      convertible_.push_back(own_[i] == precision::fp32 && has_floats(graph[i]) && has_kernel(graph[i], settings));
+      convertible_.push_back(own_[i] == precision::fp32 && has_floats(graph[i]) &&
+                             has_kernel(graph[i], without_kernel));
     }
   }
 
@@ -108,7 +102,7 @@ class tensorflow_painter {
   }
   /// Pass 5. clear connected to an allow, either way, through clear becomes allow; also one that gives integers, but
   /// nothing behind it.
-  void allow_clear_beside_allow() {
+  void allow_clear_next_to_allow() {
     std::vector<std::size_t> open;
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       if (painted_[i] == paint::allow) open.push_back(i);
@@ -145,7 +139,7 @@ class tensorflow_painter {
     }
   }
 
-  plan made(precision low) const {
+  plan plan_in(precision low) const {
     plan p{graph_.size()};
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       if (!graph_[i].choosable) continue;
@@ -162,8 +156,8 @@ class tensorflow_painter {
     return gives_floats(op) || std::ranges::any_of(op.inputs, &tensor_info::floating) ||
            std::ranges::any_of(op.producers, [&](std::size_t from) { return gives_floats(graph_[from]); });
   }
-  static bool has_kernel(const op_info& op, const tensorflow_pass_settings& settings) {
-    return std::none_of(settings.without_kernel.begin(), settings.without_kernel.end(),
+  static bool has_kernel(const op_info& op, const std::vector<std::string>& without_kernel) {
+    return std::none_of(without_kernel.begin(), without_kernel.end(),
                         [&](const std::string& kind) { return policy::same_operator(op.kind, kind); });
   }
   bool is_allow(std::size_t i) const { return said_[i].category == category::allow && graph_[i].choosable; }
@@ -195,51 +189,43 @@ class tensorflow_painter {
   std::vector<paint> painted_;
 };
 
-}  // namespace detail
-
-/// Returns: a plan of `settings.low` and FP32 that fits `graph`, but for operators whose precision a cast of the
-/// model's own or a fixed decision says. An operator that is not choosable hands its paint on (a Reshape between two
-/// allows joins them) and has FP32 in the plan. Throws: what the policy throws.
-template <OperatorPolicy P>
-plan tensorflow_pass(const P& policy, const op_graph& graph, const tensorflow_pass_settings& settings) {
-  detail::tensorflow_painter painter{policy, graph, settings};
-  painter.allow_listed();
-  painter.spread_deny();
-  painter.allow_between_allows();
-  if (settings.infer_follows_allow) painter.allow_infer_after_allow();
-  painter.allow_clear_beside_allow();
-  painter.drop_without_kernel();
-  painter.allow_casts_before_allow();
-  return painter.made(settings.low);
-}
-
-namespace detail {
-
 /// The policy whose lists stand beneath a user's rules.
 template <class P>
-const P& beneath(const P& policy) {
+const P& base_policy(const P& policy) {
   return policy;
 }
 template <class Over>
-const auto& beneath(const policy::custom<Over>& listed) {
-  return beneath(listed.over);
+const auto& base_policy(const policy::custom<Over>& listed) {
+  return base_policy(listed.over);
 }
 
 }  // namespace detail
 
 /// TensorFlow's own lists and precision, with pass 4 as TensorFlow 2.21 has it, also with a user's rules over them
-/// (custom<tensorflow>). Any other policy: FP16, with pass 4.
-/// Throws: `settings_error` as tensorflow::check.
+/// (custom<tensorflow>). Any other policy: FP16, with pass 4. `without_kernel`: kinds that this device cannot run low.
+/// Returns: a plan of the low precision and FP32 that fits `graph`, but for operators whose precision a cast of the
+/// model's own or a fixed decision says. An operator that is not choosable hands its paint on (a Reshape between two
+/// allows joins them) and has FP32 in the plan.
+/// Throws: `settings_error` as tensorflow::check; what the policy throws.
 template <OperatorPolicy P>
-plan tensorflow_pass(const P& policy, const op_graph& graph, std::vector<std::string> without_kernel = {}) {
-  tensorflow_pass_settings settings{.without_kernel = std::move(without_kernel)};
-  const auto& amp = detail::beneath(policy);
+plan tensorflow_pass(const P& policy, const op_graph& graph, const std::vector<std::string>& without_kernel = {}) {
+  precision low = precision::fp16;
+  bool infer_follows_allow = true;
+  const auto& amp = detail::base_policy(policy);
   if constexpr (std::same_as<std::remove_cvref_t<decltype(amp)>, policy::tensorflow>) {
     amp.check();
-    settings.low = amp.low;
-    settings.infer_follows_allow = amp.infer_follows_allow;
+    low = amp.low;
+    infer_follows_allow = amp.infer_follows_allow;
   }
-  return tensorflow_pass(policy, graph, settings);
+  detail::tensorflow_painter painter{policy, graph, without_kernel};
+  painter.allow_listed();
+  painter.spread_deny();
+  painter.allow_between_allows();
+  if (infer_follows_allow) painter.allow_infer_after_allow();
+  painter.allow_clear_next_to_allow();
+  painter.drop_without_kernel();
+  painter.allow_casts_before_allow();
+  return painter.plan_in(low);
 }
 
 }  // namespace comp::autocast

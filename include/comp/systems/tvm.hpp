@@ -39,21 +39,23 @@ using conversion_rule = std::function<conversion(const op_info& call, precision 
 
 namespace tvm_lists {
 inline const kind_table& relay() {
-  static const kind_table made = kind_table{true}
-                                     .add(aliases)
-                                     .add(category::allow, relay_always)
-                                     .add(category::follow, relay_follow)
-                                     .add(category::deny, relay_never)
-                                     .take_sorted();
-  return made;
+  static const kind_table table = kind_table{true}
+                                      .add(aliases)
+                                      .add(relay_aliases)
+                                      .add(category::allow, relay_always)
+                                      .add(category::follow, relay_follow)
+                                      .add(category::deny, relay_never)
+                                      .take_sorted();
+  return table;
 }
 inline const kind_table& relax() {
-  static const kind_table made = kind_table{true, "relax."}
-                                     .add(relax_aliases)
-                                     .add(category::allow, relax_always)
-                                     .add(category::follow, relax_follow)
-                                     .take_sorted();
-  return made;
+  static const kind_table table = kind_table{true, "relax."}
+                                      .add(aliases)
+                                      .add(relax_aliases)
+                                      .add(category::allow, relax_always)
+                                      .add(category::follow, relax_follow)
+                                      .take_sorted();
+  return table;
 }
 }  // namespace tvm_lists
 
@@ -64,9 +66,9 @@ class tvm_registry {
   static constexpr int default_level = 10;
 
   static tvm_registry relax() {
-    tvm_registry made;
-    made.table_ = &tvm_lists::relax;
-    return made;
+    tvm_registry registry;
+    registry.table_ = &tvm_lists::relax;
+    return registry;
   }
 
   /// No rule at all: every operator is unregistered.
@@ -99,8 +101,8 @@ class tvm_registry {
   std::string_view theirs(std::string_view kind) const { return table_().theirs(kind); }
   /// Null: the user gave none. Then the defaults may have one: `category_of`.
   const conversion_rule* rule_of(std::string_view theirs) const {
-    const auto found = std::find_if(rules_.begin(), rules_.end(), [&](const entry& e) { return e.op == theirs; });
-    return found == rules_.end() ? nullptr : &found->rule;
+    const auto at = std::find_if(rules_.begin(), rules_.end(), [&](const entry& e) { return e.op == theirs; });
+    return at == rules_.end() ? nullptr : &at->rule;
   }
   const comp::category* category_of(std::string_view theirs) const {
     return has_defaults_ ? table_().category_of(theirs) : nullptr;
@@ -143,8 +145,8 @@ struct tvm {  // models comp::OperatorPolicy
     require<settings_error>(listed != nullptr || missing != missing_rule::error, "{}",
                             listed == nullptr ? unregistered(op, 1) : "");
     const category unlisted = missing == missing_rule::deny ? category::deny : category::follow;
-    const category found = listed == nullptr ? unlisted : *listed;
-    return checked(op, {found, found == category::allow ? accumulate.value_or(low) : low, low});
+    const category assigned = listed == nullptr ? unlisted : *listed;
+    return checked(op, {assigned, assigned == category::allow ? accumulate.value_or(low) : low, low});
   }
 
   /// Returns: one sentence for each kind of `graph` that has no rule.
@@ -197,7 +199,7 @@ struct tvm {  // models comp::OperatorPolicy
     registry.offer_all(near);
     return fmt::format("\"{}\" has no conversion rule, {} time{} in this model (it follows its inputs): register one{}",
                        op.kind, count, count == 1 ? "" : "s",
-                       near.found().empty() ? "" : fmt::format(", or did you mean \"{}\"?", near.found()));
+                       near.word().empty() ? "" : fmt::format(", or did you mean \"{}\"?", near.word()));
   }
 };
 

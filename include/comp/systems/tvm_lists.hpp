@@ -31,29 +31,32 @@ inline constexpr std::string_view relay_never[] = {
     "arange", "nn.global_avg_pool2d", "nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d", "nn.adaptive_avg_pool3d",
     "sum", "mean", "variance", "nn.layer_norm"};
 
-/// GELU is computed with erf; the mean squared error ends in a mean; attention is two products around a softmax.
 inline constexpr kind_alias aliases[] = {
-    {"_log_softmax", "nn.log_softmax"}, {"_softmax", "nn.softmax"}, {"adaptive_avg_pool1d", "nn.adaptive_avg_pool1d"},
-    {"adaptive_avg_pool2d", "nn.adaptive_avg_pool2d"}, {"adaptive_avg_pool3d", "nn.adaptive_avg_pool3d"},
-    {"adaptive_max_pool2d", "nn.adaptive_max_pool2d"}, {"addmm", "nn.dense"}, {"avg_pool1d", "nn.avg_pool1d"},
-    {"avg_pool2d", "nn.avg_pool2d"}, {"avg_pool3d", "nn.avg_pool3d"}, {"baddbmm", "nn.batch_matmul"},
-    {"batch_norm", "nn.batch_norm"}, {"bmm", "nn.batch_matmul"}, {"cat", "concatenate"}, {"chunk", "split"},
-    {"clamp", "clip"}, {"clone", "copy"}, {"conv1d", "nn.conv1d"}, {"conv2d", "nn.conv2d"}, {"conv3d", "nn.conv3d"},
-    {"conv_transpose1d", "nn.conv1d_transpose"}, {"conv_transpose2d", "nn.conv2d_transpose"},
-    {"conv_transpose3d", "nn.conv3d_transpose"}, {"convolution", "nn.conv2d"},
-    {"cross_entropy_loss", "nn.cross_entropy_with_logits"}, {"div", "divide"}, {"dropout", "nn.dropout"},
-    {"embedding", "take"}, {"flatten", "reshape"}, {"ge", "greater_equal"}, {"gelu", "erf"},
-    {"group_norm", "nn.group_norm"}, {"gt", "greater"}, {"index_select", "take"}, {"instance_norm", "nn.instance_norm"},
-    {"layer_norm", "nn.layer_norm"}, {"le", "less_equal"}, {"leaky_relu", "nn.leaky_relu"}, {"linear", "nn.dense"},
-    {"log_softmax", "nn.log_softmax"}, {"lt", "less"}, {"masked_fill", "where"}, {"matmul", "nn.batch_matmul"},
-    {"max_pool1d", "nn.max_pool1d"}, {"max_pool2d", "nn.max_pool2d"}, {"max_pool3d", "nn.max_pool3d"},
-    {"mm", "nn.dense"}, {"mse_loss", "mean"}, {"mul", "multiply"}, {"mv", "nn.dense"},
+    {"_log_softmax", "nn.log_softmax"}, {"_softmax", "nn.softmax"},
+    {"adaptive_avg_pool1d", "nn.adaptive_avg_pool1d"}, {"adaptive_avg_pool2d", "nn.adaptive_avg_pool2d"},
+    {"adaptive_avg_pool3d", "nn.adaptive_avg_pool3d"}, {"avg_pool1d", "nn.avg_pool1d"},
+    {"avg_pool2d", "nn.avg_pool2d"}, {"avg_pool3d", "nn.avg_pool3d"}, {"batch_norm", "nn.batch_norm"},
+    {"chunk", "split"}, {"clamp", "clip"}, {"conv1d", "nn.conv1d"}, {"conv2d", "nn.conv2d"},
+    {"conv3d", "nn.conv3d"}, {"conv_transpose1d", "nn.conv1d_transpose"},
+    {"conv_transpose2d", "nn.conv2d_transpose"}, {"conv_transpose3d", "nn.conv3d_transpose"},
+    {"convolution", "nn.conv2d"}, {"cross_entropy_loss", "nn.cross_entropy_with_logits"}, {"div", "divide"},
+    {"dropout", "nn.dropout"}, {"embedding", "take"}, {"ge", "greater_equal"}, {"group_norm", "nn.group_norm"},
+    {"gt", "greater"}, {"instance_norm", "nn.instance_norm"}, {"layer_norm", "nn.layer_norm"}, {"le", "less_equal"},
+    {"log_softmax", "nn.log_softmax"}, {"lt", "less"}, {"max_pool1d", "nn.max_pool1d"},
+    {"max_pool2d", "nn.max_pool2d"}, {"max_pool3d", "nn.max_pool3d"}, {"mse_loss", "mean"}, {"mul", "multiply"},
     {"native_batch_norm", "nn.batch_norm"}, {"native_layer_norm", "nn.layer_norm"}, {"nll_loss", "nn.nll_loss"},
-    {"nll_loss_nd", "nn.nll_loss"}, {"pad", "nn.pad"}, {"permute", "transpose"}, {"pow", "power"},
-    {"prelu", "nn.prelu"}, {"relu", "nn.relu"}, {"scaled_dot_product_attention", "nn.batch_matmul"},
-    {"select", "strided_slice"}, {"silu", "sigmoid"}, {"slice", "strided_slice"}, {"softmax", "nn.softmax"},
-    {"sub", "subtract"}, {"t", "transpose"}, {"unsqueeze", "expand_dims"}, {"upsample_bilinear2d", "image.resize2d"},
-    {"upsample_nearest2d", "image.resize2d"}, {"var", "variance"}, {"view", "reshape"}};
+    {"nll_loss_nd", "nn.nll_loss"}, {"pow", "power"}, {"relu", "nn.relu"}, {"select", "strided_slice"},
+    {"slice", "strided_slice"}, {"softmax", "nn.softmax"}, {"sub", "subtract"}, {"unsqueeze", "expand_dims"},
+    {"upsample_bilinear2d", "image.resize2d"}, {"upsample_nearest2d", "image.resize2d"}, {"view", "reshape"}};
+
+/// GELU is computed with erf; the mean squared error ends in a mean; attention is two products around a softmax.
+inline constexpr kind_alias relay_aliases[] = {
+    {"adaptive_max_pool2d", "nn.adaptive_max_pool2d"}, {"addmm", "nn.dense"}, {"baddbmm", "nn.batch_matmul"},
+    {"bmm", "nn.batch_matmul"}, {"cat", "concatenate"}, {"clone", "copy"}, {"flatten", "reshape"}, {"gelu", "erf"},
+    {"index_select", "take"}, {"leaky_relu", "nn.leaky_relu"}, {"linear", "nn.dense"}, {"masked_fill", "where"},
+    {"matmul", "nn.batch_matmul"}, {"mm", "nn.dense"}, {"mv", "nn.dense"}, {"pad", "nn.pad"},
+    {"permute", "transpose"}, {"prelu", "nn.prelu"}, {"scaled_dot_product_attention", "nn.batch_matmul"},
+    {"silu", "sigmoid"}, {"t", "transpose"}, {"var", "variance"}};
 
 inline constexpr std::string_view relax_always[] = {
     "nn.attention", "nn.attention_bias", "nn.attention_var_len", "nn.conv1d", "nn.conv2d", "nn.conv3d",
@@ -75,26 +78,11 @@ inline constexpr std::string_view relax_follow[] = {
     "isfinite", "isinf", "isnan"};
 
 inline constexpr kind_alias relax_aliases[] = {
-    {"_log_softmax", "nn.log_softmax"}, {"_softmax", "nn.softmax"}, {"adaptive_avg_pool1d", "nn.adaptive_avg_pool1d"},
-    {"adaptive_avg_pool2d", "nn.adaptive_avg_pool2d"}, {"adaptive_avg_pool3d", "nn.adaptive_avg_pool3d"},
-    {"addmm", "matmul"}, {"avg_pool1d", "nn.avg_pool1d"}, {"avg_pool2d", "nn.avg_pool2d"},
-    {"avg_pool3d", "nn.avg_pool3d"}, {"baddbmm", "matmul"}, {"batch_norm", "nn.batch_norm"}, {"bmm", "matmul"},
-    {"cat", "concat"}, {"chunk", "split"}, {"clamp", "clip"}, {"conv1d", "nn.conv1d"}, {"conv2d", "nn.conv2d"},
-    {"conv3d", "nn.conv3d"}, {"conv_transpose1d", "nn.conv1d_transpose"}, {"conv_transpose2d", "nn.conv2d_transpose"},
-    {"conv_transpose3d", "nn.conv3d_transpose"}, {"convolution", "nn.conv2d"},
-    {"cross_entropy_loss", "nn.cross_entropy_with_logits"}, {"div", "divide"}, {"dropout", "nn.dropout"},
-    {"embedding", "take"}, {"eq", "equal"}, {"expand", "broadcast_to"}, {"ge", "greater_equal"}, {"gelu", "nn.gelu"},
-    {"group_norm", "nn.group_norm"}, {"gt", "greater"}, {"instance_norm", "nn.instance_norm"},
-    {"layer_norm", "nn.layer_norm"}, {"le", "less_equal"}, {"linear", "matmul"}, {"log_softmax", "nn.log_softmax"},
-    {"lt", "less"}, {"max_pool1d", "nn.max_pool1d"}, {"max_pool2d", "nn.max_pool2d"}, {"max_pool3d", "nn.max_pool3d"},
-    {"mm", "matmul"}, {"mse_loss", "mean"}, {"mul", "multiply"}, {"mv", "matmul"},
-    {"native_batch_norm", "nn.batch_norm"}, {"native_layer_norm", "nn.layer_norm"}, {"ne", "not_equal"},
-    {"neg", "negative"}, {"nll_loss", "nn.nll_loss"}, {"nll_loss_nd", "nn.nll_loss"}, {"permute", "permute_dims"},
-    {"pow", "power"}, {"relu", "nn.relu"}, {"remainder", "floor_mod"}, {"rms_norm", "nn.rms_norm"},
-    {"scaled_dot_product_attention", "nn.attention"}, {"select", "strided_slice"}, {"selu", "nn.selu"},
-    {"silu", "nn.silu"}, {"slice", "strided_slice"}, {"softmax", "nn.softmax"}, {"sub", "subtract"},
-    {"t", "permute_dims"}, {"to", "astype"}, {"transpose", "permute_dims"}, {"unsqueeze", "expand_dims"},
-    {"upsample_bilinear2d", "image.resize2d"}, {"upsample_nearest2d", "image.resize2d"}, {"view", "reshape"}};
+    {"addmm", "matmul"}, {"baddbmm", "matmul"}, {"bmm", "matmul"}, {"cat", "concat"}, {"eq", "equal"},
+    {"expand", "broadcast_to"}, {"gelu", "nn.gelu"}, {"linear", "matmul"}, {"mm", "matmul"}, {"mv", "matmul"},
+    {"ne", "not_equal"}, {"neg", "negative"}, {"permute", "permute_dims"}, {"remainder", "floor_mod"},
+    {"rms_norm", "nn.rms_norm"}, {"scaled_dot_product_attention", "nn.attention"}, {"selu", "nn.selu"},
+    {"silu", "nn.silu"}, {"t", "permute_dims"}, {"to", "astype"}, {"transpose", "permute_dims"}};
 // clang-format on
 
 }  // namespace comp::policy::tvm_lists

@@ -63,14 +63,14 @@ inline typed_plan tvm_pass(const policy::tvm& amp, const op_graph& graph, const 
   if (amp.missing == policy::missing_rule::warn && settings.warn) {
     for (const std::string& text : amp.warnings(graph)) settings.warn(text);
   }
-  typed_plan made = follow_pass(
+  typed_plan types = follow_pass(
       graph, {.low = amp.low, .full = amp.full, .rounds_at_once = settings.rounds_at_once},
       [&](std::size_t i) { return amp.classify(graph[i]); },
       [&](std::size_t i) { return detail::tvm_leaves(graph, i, settings); });
   for (std::size_t i = 0; settings.keep_output_dtype && i < graph.size(); ++i) {
-    if (graph.consumers(i).empty()) made.handed_on[i] = precision::fp32;
+    if (graph.consumers(i).empty()) types.handed_on[i] = precision::fp32;
   }
-  return made;
+  return types;
 }
 
 /// What Relax's ToMixedPrecision makes of a model whose parameters are bound as constants: those adapt, the model's
