@@ -33,6 +33,19 @@
 
 namespace comp::libtorch {
 
+/// What LibTorch's autocast lowers to for such a plan. Throws: `plan_error` unless the low operators of `p` are all in
+/// BF16 or all in FP16.
+inline precision autocast_precision(const plan& p) {
+  const auto low = std::ranges::find_if(p, is_low);
+  const bool one = low != p.end() && (*low == precision::bf16 || *low == precision::fp16) &&
+                   std::ranges::all_of(p, [&](precision each) { return each == precision::fp32 || each == *low; });
+  require<plan_error>(one,
+                      "plan is run by LibTorch's autocast and has {} (that lowers operators to bf16 or to fp16, all to "
+                      "the same): delete \"{}\" from it, or search again",
+                      low == p.end() ? "nothing low" : "other precisions", autocast_mark);
+  return *low;
+}
+
 class program {
  public:
   explicit program(program_settings chosen = {}) : settings_{chosen} {
@@ -105,7 +118,7 @@ class program {
                    "a plan was set while recording (operators are recorded in FP32): call record(false) first");
     require_fits(chosen, graph_);
     for (std::size_t i = 0; i < chosen.size(); ++i) require_runs(chosen[i], i);
-    if (chosen.runs_autocast()) (void)autocast_type(chosen);
+    if (chosen.runs_autocast()) (void)autocast_precision(chosen);
     require_no_open_region();
     plan_ = chosen;
     compile();
@@ -169,20 +182,9 @@ class program {
     return region{std::move(made)};
   }
 
-  /// Throws: `plan_error` unless the low operators of `p` are all in BF16 or all in FP16.
-  static at::ScalarType autocast_type(const plan& p) {
-    const auto low = std::ranges::find_if(p, [](precision each) { return each != precision::fp32; });
-    const bool one = low != p.end() && (*low == precision::bf16 || *low == precision::fp16) &&
-                     std::ranges::all_of(p, [&](precision each) { return each == precision::fp32 || each == *low; });
-    require<plan_error>(
-        one,
-        "plan is run by LibTorch's autocast and has {} (that lowers operators to bf16 or to fp16, all to "
-        "the same): delete \"{}\" from it, or search again",
-        low == p.end() ? "nothing low" : "other precisions", autocast_mark);
-    return detail::scalar_type(*low);
-  }
   std::unique_ptr<detail::session> by_autocast() const {
-    return std::make_unique<detail::autocast_session>(settings_.device.type(), autocast_type(plan_));
+    return std::make_unique<detail::autocast_session>(settings_.device.type(),
+                                                      detail::scalar_type(autocast_precision(plan_)));
   }
 
   std::unique_ptr<detail::session> session_of(std::string_view segment) {

@@ -4,7 +4,7 @@
 // precision, forward and backward. Costs three to five steps.
 // Errors are 2-norms relative to FP32's, over all outputs, and over the gradients of all inputs. The gradient of the
 // outputs is drawn, and scaled so that FP16 holds it and what is made of it, as a loss scale is there to do.
-// Not here: the step (batched_training.hpp), what such an error does to the loss (the search tries).
+// Not here: the step (trainer.hpp), what such an error does to the loss (the search tries).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

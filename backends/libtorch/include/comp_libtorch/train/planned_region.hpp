@@ -11,8 +11,6 @@
 // with FP16 want a grad_scaler around backward and step: needs_scaling().
 #pragma once
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <algorithm>
 #include <chrono>
 #include <comp/core/error.hpp>
@@ -97,7 +95,7 @@ class planned_region {
         of_file_{std::holds_alternative<std::string>(from)},
         listing_{of_file_ ? load_listing(std::get<std::string>(from))
                           : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
-        program_{on_device_of(models)},
+        program_{on_device_of(models, settings_.program)},
         here_{probe(program_.settings().device)} {
     require<file_error>(listing_.operators || !by_name(),
                         "\"{}\" has no list of operators (they are to be found by name): save the plan with its graph, "
@@ -146,12 +144,6 @@ class planned_region {
 
   bool by_name() const { return settings_.match == plan_match::by_name; }
 
-  program_settings on_device_of(const std::vector<named_module>& models) {
-    program_settings chosen = settings_.program;
-    chosen.device = device_of(setup{.modules = models, .optimizers = {}});
-    return chosen;
-  }
-
   /// What an operator gets that comes by for the first time. Requires: the file lists them.
   detail::first_plan first() const {
     detail::first_plan plan;
@@ -187,14 +179,14 @@ class planned_region {
       return;
     }
     warnings_ = found.warnings;
-    tuned_.choice = {settings_.program.weights, settings_.program.images};
+    tuned_.choice = choice_in(settings_.program);
     if (settings_.choices == planned_choices::of_file) {
       for (std::string& left_out : apply(found, here_, tuned_)) warnings_.push_back(std::move(left_out));
     } else if (settings_.choices == planned_choices::measured && found.plan.count_low() > 0 &&
                !found.plan.runs_autocast()) {
       measurement_.emplace(program_.graph(), found.plan, settings_.tuning);
     }
-    use(tuned_.choice);
+    use(program_, tuned_.choice);
     planned_ = true;
   }
 
@@ -223,26 +215,15 @@ class planned_region {
   void measure_step() {
     if (program_.has_open_region())
       return step_began_.reset();  // another thread's: times of one step are not to be had
-    if (!program_.settings().device.is_cpu()) {
-      const auto device = program_.settings().device;
-      c10::impl::VirtualGuardImpl{device.type()}.synchronizeDevice(device.index());
-    }
+    synchronize(program_.settings().device);
     if (step_began_) measurement_->add(std::chrono::duration<double>(clock::now() - *step_began_).count());
     if (measurement_->done()) {
       tuned_ = measurement_->found();
       measurement_.reset();
-      return use(tuned_.choice);
+      return use(program_, tuned_.choice);
     }
-    use(measurement_->next());
+    use(program_, measurement_->next());
     step_began_ = clock::now();
-  }
-
-  void use(const executor_choice& choice) {
-    program_settings now = program_.settings();
-    if (executor_choice{now.weights, now.images} == choice) return;
-    now.weights = choice.weights;
-    now.images = choice.images;
-    program_.set_settings(now);
   }
 
   planned_settings settings_;
