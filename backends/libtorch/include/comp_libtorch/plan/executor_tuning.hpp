@@ -91,7 +91,7 @@ class choice_measurement {
       : settings_{settings}, convolves_{detail::lowers(graph, p, "conv")}, other_{weight_casts::keep} {}
 
   bool done() const { return stage_ == stage::done; }
-  executor_choice next() const { return times_other() ? other_ : found_.choice; }
+  executor_choice next() const { return times_other() ? other_ : best_.choice; }
   void add(double seconds) {
     spent_ += seconds;
     if (step_ % 2 == 1) seconds_[times_other()].push_back(seconds);
@@ -101,7 +101,7 @@ class choice_measurement {
     const paired_speedup so_far = compare_paired(seconds_[0], seconds_[1]);
     if (is_enough(so_far)) conclude(so_far);
   }
-  const tuned_choice& found() const { return found_; }
+  const tuned_choice& best() const { return best_; }
 
  private:
   enum class stage : std::uint8_t { weights, images, done };
@@ -120,10 +120,10 @@ class choice_measurement {
   }
 
   void conclude(const paired_speedup& measured) {
-    (stage_ == stage::weights ? found_.keeping : found_.channels_last) = measured;
-    if (measured.clearly_faster()) found_.choice = other_;
+    (stage_ == stage::weights ? best_.keeping : best_.channels_last) = measured;
+    if (measured.clearly_faster()) best_.choice = other_;
     stage_ = stage_ == stage::weights && convolves_ ? stage::images : stage::done;
-    other_ = {found_.choice.weights, memory_format::channels_last};
+    other_ = {best_.choice.weights, memory_format::channels_last};
     round_ = 0;
     spent_ = 0;
     seconds_[0].clear();
@@ -133,7 +133,7 @@ class choice_measurement {
   tuning_settings settings_;
   bool convolves_;
   executor_choice other_;  // that is timed against the best so far
-  tuned_choice found_ = {};
+  tuned_choice best_ = {};
   stage stage_ = stage::weights;
   std::size_t round_ = 0, step_ = 0;
   double spent_ = 0;
@@ -149,8 +149,8 @@ tuned_choice measured_choice(const op_graph& graph, const plan& p, const tuning_
     choose(measurement.next());
     measurement.add(batch());
   }
-  choose(measurement.found().choice);
-  return measurement.found();
+  choose(measurement.best().choice);
+  return measurement.best();
 }
 
 /// Choices as plan files have them.

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <comp/core/execution.hpp>
+#include <comp/core/hardware.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/core/sample.hpp>
 #include <comp/core/statistics.hpp>
+#include <comp/files/plan_file.hpp>
 #include <comp_libtorch/plan/executor_tuning.hpp>
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/plan/settings.hpp>
@@ -48,9 +50,9 @@ class plan_tuner {
     return alike == alike_.end() ? nullptr : &alike->second;
   }
 
-  void learn(const plan& p, const tuned_choice& found) {
-    exact_[p] = found;
-    if (const auto low = detail::prevailing(p)) alike_.try_emplace(*low, found);
+  void learn(const plan& p, const tuned_choice& tuned) {
+    exact_[p] = tuned;
+    if (const auto low = detail::prevailing(p)) alike_.try_emplace(*low, tuned);
   }
 
   /// Learns what a plan file says, where that was on a machine like `here`. Returns: sentences on what was not taken.
@@ -75,7 +77,7 @@ class plan_tuner {
   }
 
   /// True when the current plan should be measured before it is run on.
-  bool wants() const {
+  bool needs_measuring() const {
     const plan& now = program_.current_plan();
     const auto low = detail::prevailing(now);
     if (!measures_ || !low || now.runs_autocast() || exact_.contains(now)) return false;
@@ -89,10 +91,10 @@ class plan_tuner {
   tuned_choice measure(Batch batch) {
     const plan& now = program_.current_plan();
     if (now.runs_autocast()) return {};
-    const tuned_choice found = measured_choice(
+    const tuned_choice tuned = measured_choice(
         program_.graph(), now, settings_, [&](const executor_choice& c) { use(program_, c); }, batch);
-    learn(now, found);
-    return found;
+    learn(now, tuned);
+    return tuned;
   }
   /// The same for a plan that may be too slow to be worth it.
   template <class Batch>

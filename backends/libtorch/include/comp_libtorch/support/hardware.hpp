@@ -46,12 +46,12 @@ inline void synchronize(c10::Device device) {
 
 inline hardware probe(c10::Device device) {
   if (device.is_cpu()) return this_cpu(at::get_num_threads());
-  hardware found;
+  hardware gpu;
   if (device.is_cuda()) {
-    found.kind = device_kind::cuda;
-    detail::read_gpu(std::max<int>(0, device.index()), found);
+    gpu.kind = device_kind::cuda;
+    detail::read_gpu(std::max<int>(0, device.index()), gpu);
   }
-  return found;
+  return gpu;
 }
 
 /// FP16 is there, however slow: the search finds out and cuts it. BF16 and TF32 need a GPU that has them.

@@ -11,7 +11,6 @@
 // Not here: the search (comp/search); training with a plan from a file and no trainer (planned_region.hpp).
 #pragma once
 
-#include <algorithm>
 #include <comp/core/concepts.hpp>
 #include <comp_libtorch/plan/instrumentation.hpp>
 #include <comp_libtorch/plan/plan_tuner.hpp>
@@ -270,7 +269,7 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
   /// Before a run: how the plan is best run is measured where that is worth its time.
   void prepare() {
     record();
-    if (!tuning_.wants()) return;
+    if (!tuning_.needs_measuring()) return;
     undone([&] { return tuning_.measure_unless_hopeless([&] { return train_one().seconds; }); });
   }
 
