@@ -276,7 +276,7 @@ TEST_CASE("choices are measured for the first plan of a precision, and for a pla
   const lt::executor_choice keep{lt::weight_casts::keep, lt::memory_format::as_is};
   const auto wants = [&](const comp::plan& next) {
     tuner.set_plan(next);
-    return tuner.wants();
+    return tuner.needs_measuring();
   };
   const auto run = [](std::int64_t batches) { return comp::sample{.batches = batches, .batch_seconds = {1.0}}; };
   tuner.set_plan(fp32);
@@ -284,26 +284,26 @@ TEST_CASE("choices are measured for the first plan of a precision, and for a pla
   CHECK_FALSE(wants(one));  // it would cost more than it gives
   tuner.set_plan(fp32);
   tuner.trained_epoch(run(1000));
-  CHECK_FALSE(tuner.wants());
+  CHECK_FALSE(tuner.needs_measuring());
   CHECK(wants(one));
   tuner.learn(one, {.choice = keep});
-  CHECK_FALSE(tuner.wants());
+  CHECK_FALSE(tuner.needs_measuring());
   CHECK(tuner.of(one)->choice == keep);
   CHECK(tuner.of(two)->choice == keep);
   CHECK(tuner.of(half) == nullptr);
   CHECK_FALSE(wants(two));
   CHECK(p.settings().weights == lt::weight_casts::keep);
   tuner.trained(run(499));
-  CHECK_FALSE(tuner.wants());
+  CHECK_FALSE(tuner.needs_measuring());
   tuner.trained(run(1));
-  CHECK(tuner.wants());
+  CHECK(tuner.needs_measuring());
   tuner.learn(two, {});
   CHECK(tuner.of(two)->choice == lt::executor_choice{});
   CHECK(tuner.of(one)->choice == keep);
   tuner.set_plan(one);
   tuner.trained(run(1));
   CHECK(tuner.of(one)->choice == keep);
-  CHECK_FALSE(lt::plan_tuner{p, lt::executor_choices::fixed}.wants());
+  CHECK_FALSE(lt::plan_tuner{p, lt::executor_choices::fixed}.needs_measuring());
 }
 
 TEST_CASE("a plan that is far slower than FP32 is not measured") {
@@ -321,14 +321,14 @@ TEST_CASE("a plan that is far slower than FP32 is not measured") {
     tuner.set_plan(comp::plan{precision::fp32});
     tuner.trained_epoch({.batches = 1000, .batch_seconds = {1.0}});
     tuner.set_plan(comp::plan{precision::fp16});
-    REQUIRE(tuner.wants());
+    REQUIRE(tuner.needs_measuring());
     int batches = 0;
     tuner.measure_unless_hopeless([&, each = seconds] {
       ++batches;
       return each;
     });
     CHECK(batches == expected);  // 7 rounds of 4 after the first, where it is worth it
-    CHECK_FALSE(tuner.wants());
+    CHECK_FALSE(tuner.needs_measuring());
   }
 }
 
