@@ -261,23 +261,75 @@ TEST_CASE("a search's plan file has the winner's choices, and a trainer takes th
 }
 
 TEST_CASE("choices are measured for the first plan of a precision, and for a plan that is trained with") {
-  lt::tuning_memory memory{lt::tuning_settings{.shortest_epoch = 100, .trained_with = 500}};
+  lt::program p;
+  const at::Tensor x = at::ones({2, 2});
+  p.record(true);
+  {
+    const auto on = p.enter();
+    at::mm(at::mm(x, x), x);
+  }
+  p.record(false);
+  REQUIRE(p.graph().size() == 2);
+  lt::plan_tuner tuner{p, lt::executor_choices::measured, {.shortest_epoch = 100, .trained_with = 500}};
   const comp::plan fp32{precision::fp32, precision::fp32}, one{precision::bf16, precision::fp32},
       two{precision::bf16, precision::bf16}, half{precision::fp16, precision::fp16};
   const lt::executor_choice keep{lt::weight_casts::keep, lt::memory_format::as_is};
-  CHECK_FALSE(memory.wants(fp32, 1000, 1000));
-  CHECK_FALSE(memory.wants(one, 99, 0));  // it would cost more than it gives
-  CHECK(memory.wants(one, 100, 0));
-  memory.learn(one, {.choice = keep});
-  CHECK(memory.of(one)->choice == keep);
-  CHECK(memory.of(two)->choice == keep);
-  CHECK(memory.of(half) == nullptr);
-  CHECK_FALSE(memory.wants(two, 1000, 499));
-  CHECK(memory.wants(two, 1000, 500));
-  CHECK(memory.wants(half, 1000, 0));
-  memory.learn(two, {});
-  CHECK(memory.of(two)->choice == lt::executor_choice{});
-  CHECK(memory.of(one)->choice == keep);
+  const auto wants = [&](const comp::plan& next) {
+    tuner.set_plan(next);
+    return tuner.needs_measuring();
+  };
+  const auto run = [](std::int64_t batches) { return comp::sample{.batches = batches, .batch_seconds = {1.0}}; };
+  tuner.set_plan(fp32);
+  tuner.trained_epoch(run(99));
+  CHECK_FALSE(wants(one));  // it would cost more than it gives
+  tuner.set_plan(fp32);
+  tuner.trained_epoch(run(1000));
+  CHECK_FALSE(tuner.needs_measuring());
+  CHECK(wants(one));
+  tuner.learn(one, {.choice = keep});
+  CHECK_FALSE(tuner.needs_measuring());
+  CHECK(tuner.of(one)->choice == keep);
+  CHECK(tuner.of(two)->choice == keep);
+  CHECK(tuner.of(half) == nullptr);
+  CHECK_FALSE(wants(two));
+  CHECK(p.settings().weights == lt::weight_casts::keep);
+  tuner.trained(run(499));
+  CHECK_FALSE(tuner.needs_measuring());
+  tuner.trained(run(1));
+  CHECK(tuner.needs_measuring());
+  tuner.learn(two, {});
+  CHECK(tuner.of(two)->choice == lt::executor_choice{});
+  CHECK(tuner.of(one)->choice == keep);
+  tuner.set_plan(one);
+  tuner.trained(run(1));
+  CHECK(tuner.of(one)->choice == keep);
+  CHECK_FALSE(lt::plan_tuner{p, lt::executor_choices::fixed}.needs_measuring());
+}
+
+TEST_CASE("a plan that is far slower than FP32 is not measured") {
+  lt::program p;
+  const at::Tensor x = at::ones({2, 2});
+  p.record(true);
+  {
+    const auto on = p.enter();
+    at::mm(x, x);
+  }
+  p.record(false);
+  for (const auto& [seconds, expected] : {std::pair{7.0, 1}, {2.0, 2}, {1.0, 29}}) {
+    CAPTURE(seconds);
+    lt::plan_tuner tuner{p, lt::executor_choices::measured};
+    tuner.set_plan(comp::plan{precision::fp32});
+    tuner.trained_epoch({.batches = 1000, .batch_seconds = {1.0}});
+    tuner.set_plan(comp::plan{precision::fp16});
+    REQUIRE(tuner.needs_measuring());
+    int batches = 0;
+    tuner.measure_unless_hopeless([&, each = seconds] {
+      ++batches;
+      return each;
+    });
+    CHECK(batches == expected);  // 7 rounds of 4 after the first, where it is worth it
+    CHECK_FALSE(tuner.needs_measuring());
+  }
 }
 
 TEST_CASE("measuring how a plan is best run leaves the training as it was") {

@@ -43,10 +43,10 @@ class chart {
   }
 
   /// The operator has run. Returns: its entry; none for what has no values of its own.
-  std::optional<std::size_t> gave(examined made, const op_traits& known, const torch::jit::Stack& arguments,
-                                  const torch::jit::Stack& results) {
-    if (known.views && !made.inputs.empty()) {
-      for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) { come(t, made.inputs[0]); });
+  std::optional<std::size_t> add_results(examined op, const op_traits& known, const torch::jit::Stack& arguments,
+                                         const torch::jit::Stack& results) {
+    if (known.views && !op.inputs.empty()) {
+      for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) { come(t, op.inputs[0]); });
       return std::nullopt;
     }
     if (known.word.find("empty") != std::string::npos) return std::nullopt;  // nobody knows what is in it
@@ -54,14 +54,14 @@ class chart {
     for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) {
       const auto values = countable(t);
       if (!values) return;
-      if (!entry) entry = add(made, t);
-      const tensor_values found = values_of(*values);
+      if (!entry) entry = add(op, t);
+      const tensor_values tensor = values_of(*values);
       examined& to = all_.entries[*entry];
-      to.values.merge(found.counts);
-      to.sample.insert(to.sample.end(), found.sample.begin(), found.sample.end());
+      to.values.merge(tensor.counts);
+      to.sample.insert(to.sample.end(), tensor.sample.begin(), tensor.sample.end());
       come(t, *entry);
     });
-    if (entry && known.writes) wrote(known, arguments, *entry);
+    if (entry && known.writes) add_written(known, arguments, *entry);
     return entry;
   }
 
@@ -71,12 +71,12 @@ class chart {
   void gradient(std::size_t entry, const at::Tensor& given) {
     const auto values = countable(given);
     if (!values) return;
-    const tensor_values found = values_of(*values);
+    const tensor_values tensor = values_of(*values);
     const std::lock_guard only_one{mutex_};
     examined& to = all_.entries[entry];
     if (to.backward == 0) to.backward = ++backwards_;
-    to.gradients.merge(found.counts);
-    to.gradient_sample.insert(to.gradient_sample.end(), found.sample.begin(), found.sample.end());
+    to.gradients.merge(tensor.counts);
+    to.gradient_sample.insert(to.gradient_sample.end(), tensor.sample.begin(), tensor.sample.end());
   }
 
   examination finish() const {
@@ -105,28 +105,28 @@ class chart {
     const auto values = countable(t);
     if (!values) return std::nullopt;
     const std::string* name = parameters_->find(t);
-    tensor_values found = values_of(*values);
+    tensor_values tensor = values_of(*values);
     examined leaf{.name = name != nullptr ? *name : "input of " + op, .kind = name != nullptr ? "parameter" : "input"};
-    leaf.values = found.counts;
-    leaf.sample = std::move(found.sample);
+    leaf.values = tensor.counts;
+    leaf.sample = std::move(tensor.sample);
     const std::size_t entry = add(std::move(leaf), t);
     come(t, entry);
     return entry;
   }
 
-  std::size_t add(examined made, const at::Tensor& like) {
-    made.shape = like.sizes().vec();
-    const std::string name = made.name;
-    while (!names_.emplace(made.name, 0).second) made.name = name + "_" + std::to_string(++names_[name] + 1);
+  std::size_t add(examined op, const at::Tensor& like) {
+    op.shape = like.sizes().vec();
+    const std::string name = op.name;
+    while (!names_.emplace(op.name, 0).second) op.name = name + "_" + std::to_string(++names_[name] + 1);
     const std::lock_guard only_one{mutex_};
-    all_.entries.push_back(std::move(made));
+    all_.entries.push_back(std::move(op));
     return all_.entries.size() - 1;
   }
   void come(const at::Tensor& t, std::size_t entry) {
     origins_.insert_or_assign(t.unsafeGetTensorImpl(), origin{address_of(t), version(*t.unsafeGetTensorImpl()), entry});
   }
   /// Views of what was written show it, too.
-  void wrote(const op_traits& known, const torch::jit::Stack& arguments, std::size_t entry) {
+  void add_written(const op_traits& known, const torch::jit::Stack& arguments, std::size_t entry) {
     for (std::size_t i = 0; i < known.arguments.size(); ++i) {
       if (known.arguments[i] != argument_use::written) continue;
       for_each_tensor(arguments[i], [&](const at::Tensor& t, int) {

@@ -62,18 +62,16 @@ class examining_session final : public recording_session {
   examining_session(std::shared_ptr<recording> names, std::shared_ptr<chart> to, std::shared_ptr<low_errors> errors,
                     std::string segment, at::DeviceType device)
       : recording_session{std::move(names), std::move(segment), device},
-        to_{std::move(to)},
+        chart_{std::move(to)},
         errors_{std::move(errors)} {}
 
-  void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
+ private:
+  void run(const recorder::call& now, torch::jit::Stack& stack) override {
     using clock = std::chrono::steady_clock;
-    require_no_backward();
-    require_no_autocast();
-    if (has_products(op, stack, device())) return record_opened(op, keys, stack);
-    recorder::call made = recording_->before(op, stack, segment_);
+    const c10::OperatorHandle& op = now.op.op;
     const op_traits& known = traits(op);
-    examined entry{.name = made.info.name, .kind = known.kind};
-    entry.inputs = to_->read(entry.name, known, made.arguments, entry.constants);
+    examined entry{.name = now.info.name, .kind = known.kind};
+    entry.inputs = chart_->read(entry.name, known, now.arguments, entry.constants);
     node_span nodes;
     const auto begin = clock::now();
     op.callBoxed(stack);
@@ -81,20 +79,17 @@ class examining_session final : public recording_session {
     nodes.close();
     const std::size_t returns = op.schema().returns().size();
     const torch::jit::Stack results{stack.end() - static_cast<std::ptrdiff_t>(returns), stack.end()};
-    if (const auto at = to_->gave(std::move(entry), known, made.arguments, results)) {
-      nodes.for_each(stack, returns, [&](torch::autograd::Node& node) {
-        node.add_post_hook(std::make_unique<given_gradients>(to_, *at, &node, nodes));
-      });
-      if (made.op.role == op_role::choosable) {
-        const auto is_weight = [&](const at::Tensor& t) { return recording_->is_of_parameters(t); };
-        to_->set_error(*at, errors_->of(op, made.arguments, results, seconds, is_weight));
-      }
-    }
-    recording_->after(std::move(made), stack);
+    const auto at = chart_->add_results(std::move(entry), known, now.arguments, results);
+    if (!at) return;
+    nodes.for_each(stack, returns, [&](torch::autograd::Node& node) {
+      node.add_post_hook(std::make_unique<given_gradients>(chart_, *at, &node, nodes));
+    });
+    if (now.op.role != op_role::choosable) return;
+    const auto is_weight = [&](const at::Tensor& t) { return recording_->is_of_parameters(t); };
+    chart_->set_error(*at, errors_->of(op, now.arguments, results, seconds, is_weight));
   }
 
- private:
-  std::shared_ptr<chart> to_;
+  std::shared_ptr<chart> chart_;
   std::shared_ptr<low_errors> errors_;
 };
 
@@ -104,8 +99,7 @@ class doctor {
  public:
   /// `models` under the names that plans know them by.
   /// Throws: `settings_error` for a low precision that LibTorch does not run here, or a share below 0.
-  explicit doctor(const std::vector<named_module>& models, doctor_settings settings = {})
-      : device_{device_of(setup{.modules = models, .optimizers = {}})} {
+  explicit doctor(const std::vector<named_module>& models, doctor_settings settings = {}) : device_{device_of(models)} {
     require<settings_error>(settings.low == precision::bf16 || settings.low == precision::fp16,
                             "doctor for {} (operators are run again in bf16 or fp16): give one of those",
                             name(settings.low));
@@ -114,9 +108,8 @@ class doctor {
                             "or more",
                             settings.share);
     for (const named_module& m : models) {
-      if (const auto* as = dynamic_cast<const detail::scripted*>(m.module)) scripts_.add(as->script());
-      for (const auto& item : m.module->named_parameters())
-        names_.add(item.value(), m.name.empty() ? item.key() : m.name + "." + item.key());
+      scripts_.add(*m.module);
+      names_.add_all(*m.module, m.name);
     }
     recording_ = std::make_shared<detail::recording>(names_, device_.type(), false);
     chart_ = std::make_shared<detail::chart>(names_, settings.low);
@@ -128,16 +121,8 @@ class doctor {
   /// From now on the operators of this thread are examined, until the region ends. A step may have several.
   /// Throws: `error` while LibTorch's autocast is on.
   region examine(std::string segment = "forward") {
-    auto made =
-        std::make_unique<detail::examining_session>(recording_, chart_, errors_, std::move(segment), device_.type());
-    try {
-      made->require_no_autocast();
-    } catch (...) {
-      made->end(true);
-      throw;
-    }
-    scripts_.forget_optimized();
-    return region{std::move(made)};
+    return scripts_.open(
+        std::make_unique<detail::examining_session>(recording_, chart_, errors_, std::move(segment), device_.type()));
   }
   /// What was seen so far: call it when the backward has run.
   examination finish() const { return chart_->finish(); }

@@ -100,11 +100,11 @@ class low_errors {
     cast_read(stack, known, scalar_type(low_), device_, !keeps_affine(known, device_));
   }
   std::vector<at::Tensor> tensors(const torch::jit::Stack& results) const {
-    std::vector<at::Tensor> found;
+    std::vector<at::Tensor> eligible;
     for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) {
-      if (is_eligible(t, device_)) found.push_back(t);
+      if (is_eligible(t, device_)) eligible.push_back(t);
     });
-    return found;
+    return eligible;
   }
 
   precision low_;

@@ -74,9 +74,9 @@ inline tensor_values values_of(const at::Tensor& t) {
       of_parts[static_cast<std::size_t>(i)] = counted(std::span{data + i * at_once, size});
     }
   });
-  tensor_values found{of_parts.front(), sample_of(whole)};
-  for (std::size_t i = 1; i < of_parts.size(); ++i) found.counts.merge(of_parts[i]);
-  return found;
+  tensor_values all{of_parts.front(), sample_of(whole)};
+  for (std::size_t i = 1; i < of_parts.size(); ++i) all.counts.merge(of_parts[i]);
+  return all;
 }
 
 }  // namespace comp::libtorch::detail

@@ -5,6 +5,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_to_copy.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -53,17 +54,23 @@ inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::Memory
   const bool recorded = at::GradMode::is_enabled() && tensor.requires_grad();
   const bool usual = tensor.layout() == at::kStrided && !torch::autograd::isFwGradDefined(tensor);
   if (!recorded || !usual) return at::_ops::_to_copy::call(tensor, type, {}, {}, {}, false, layout);
-  at::Tensor made;
+  at::Tensor result;
   {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    made = at::_ops::_to_copy::call(tensor, type, {}, {}, {}, false, at::MemoryFormat::Preserve);
-    if (layout != at::MemoryFormat::Preserve) made = made.contiguous(layout);  // both at once takes twice as long
+    result = at::_ops::_to_copy::call(tensor, type, {}, {}, {}, false, at::MemoryFormat::Preserve);
+    if (layout != at::MemoryFormat::Preserve) result = result.contiguous(layout);  // both at once takes twice as long
   }
   auto node = make_node<cast_backward>();
   node->type = tensor.scalar_type();
   node->add_next_edge(torch::autograd::impl::gradient_edge(tensor));
-  torch::autograd::set_history(made, node);
-  return made;
+  torch::autograd::set_history(result, node);
+  return result;
+}
+
+/// Whether an earlier cast of `tensor` serves now, as far as autograd is concerned.
+inline bool differentiates_like(const at::Tensor& cast, const at::Tensor& tensor) {
+  return (cast.requires_grad() || !tensor.requires_grad() || !at::GradMode::is_enabled()) &&
+         (!cast.is_inference() || c10::InferenceMode::is_enabled());
 }
 
 }  // namespace comp::libtorch::detail

@@ -25,10 +25,16 @@ void replace(at::IValue& value, at::DeviceType device, Wanted&& wanted, Make&& m
     bool any = false;
     for_each_tensor(value, [&](const at::Tensor& t, int) { any = any || is_wanted(t); });
     if (!any) return;
-    c10::List<at::Tensor> made;
-    for (const at::Tensor& t : value.toTensorVector()) made.push_back(is_wanted(t) ? make(t) : t);
-    value = std::move(made);
+    c10::List<at::Tensor> tensors;
+    for (const at::Tensor& t : value.toTensorVector()) tensors.push_back(is_wanted(t) ? make(t) : t);
+    value = std::move(tensors);
   }
+}
+
+/// The same for the last `count` values of the stack.
+template <class Wanted, class Make>
+void replace(torch::jit::Stack& stack, std::size_t count, at::DeviceType device, Wanted wanted, Make make) {
+  for (std::size_t i = stack.size() - count; i < stack.size(); ++i) replace(stack[i], device, wanted, make);
 }
 
 /// What the operator reads, in `to`; what it writes and running statistics stay.
@@ -60,11 +66,9 @@ inline void follow_written(torch::jit::Stack& stack, const op_traits& known, at:
 /// Results in FP32, for code that is not seen. The caller of an in-place operator gets its own tensor back whatever is
 /// on the stack: that one stays low.
 inline void hand_on_fp32(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::DeviceType device) {
-  for (std::size_t i = stack.size() - op.schema().returns().size(); i < stack.size(); ++i) {
-    replace(
-        stack[i], device, [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
-        [](const at::Tensor& t) { return cast(t, at::kFloat, at::MemoryFormat::Preserve); });
-  }
+  replace(
+      stack, op.schema().returns().size(), device, [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
+      [](const at::Tensor& t) { return cast(t, at::kFloat, at::MemoryFormat::Preserve); });
 }
 
 /// Outside the recorded sequence: FP32 wherever an operator computes.
@@ -83,11 +87,9 @@ inline void make_viewable(torch::jit::Stack& stack) {
 }
 
 inline void make_contiguous(torch::jit::Stack& stack, std::size_t arguments, at::DeviceType device) {
-  for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i) {
-    replace(
-        stack[i], device, [](const at::Tensor& t) { return t.layout() == at::kStrided && !t.is_contiguous(); },
-        [](const at::Tensor& t) { return t.contiguous(); });
-  }
+  replace(
+      stack, arguments, device, [](const at::Tensor& t) { return t.layout() == at::kStrided && !t.is_contiguous(); },
+      [](const at::Tensor& t) { return t.contiguous(); });
 }
 
 }  // namespace comp::libtorch::detail

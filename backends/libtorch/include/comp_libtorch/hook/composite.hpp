@@ -23,7 +23,7 @@
 
 namespace comp::libtorch::detail {
 
-/// Runs `op` so that the listener is told of the operators that it is made of. Called by a listener, of `op`.
+/// Runs `op` so that the operators that it is made of come to the listener. Called by a listener, of `op`.
 inline void call_opened(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
   struct inner_operators_are_seen {
     inner_operators_are_seen() { c10::impl::tls_set_dispatch_key_excluded(claimed_key, false); }
@@ -47,11 +47,11 @@ inline bool is_composite(const c10::OperatorHandle& op) {
 /// Runs operators, and ends with an exception at the first product that autocast has a rule for.
 class product_finder final : public listener {
  public:
-  struct found {};
+  struct product {};
   explicit product_finder(at::DeviceType device) : device_{device} {}
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     const bool ruled = has_autocast_rule(op, device_);
-    if (ruled && traits(op).aten && by_name::is_product(traits(op).word)) throw found{};
+    if (ruled && traits(op).aten && by_name::is_product(traits(op).word)) throw product{};
     if (!ruled && is_composite(op)) return call_opened(op, keys, stack);
     op.callBoxed(stack);
   }
@@ -64,13 +64,11 @@ class product_finder final : public listener {
 inline torch::jit::Stack bare_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
                                         at::DeviceType device) {
   torch::jit::Stack bare{stack.end() - static_cast<std::ptrdiff_t>(traits(op).arguments.size()), stack.end()};
-  for (at::IValue& value : bare) {
-    replace(
-        value, device, [](const at::Tensor& t) { return t.layout() == at::kStrided; },
-        [](const at::Tensor& t) {
-          return at::empty_strided(t.sizes(), t.strides(), t.options().dtype(at::kFloat).device(at::kMeta));
-        });
-  }
+  replace(
+      bare, bare.size(), device, [](const at::Tensor& t) { return t.layout() == at::kStrided; },
+      [](const at::Tensor& t) {
+        return at::empty_strided(t.sizes(), t.strides(), t.options().dtype(at::kFloat).device(at::kMeta));
+      });
   return bare;
 }
 
@@ -81,7 +79,7 @@ inline bool calls_product(const c10::OperatorHandle& op, torch::jit::Stack argum
   try {
     const listening_guard listens{&finder};
     op.callBoxed(arguments);  // comes to `finder`, which opens it
-  } catch (const product_finder::found&) {
+  } catch (const product_finder::product&) {
     return true;
   } catch (const std::exception&) {  // does not run without data: it stays whole
   }
@@ -101,14 +99,12 @@ inline bool needs_one_format(const c10::OperatorHandle& op, const torch::jit::St
   const at::NoGradGuard no_gradients;
   torch::jit::Stack mixed = bare_arguments(op, stack, device);
   bool one_is_low = false;
-  for (at::IValue& value : mixed) {
-    replace(
-        value, at::kMeta, [&](const at::Tensor&) { return !one_is_low; },
-        [&](const at::Tensor& t) {
-          one_is_low = true;
-          return at::_to_copy(t, t.options().dtype(at::kBFloat16));
-        });
-  }
+  replace(
+      mixed, mixed.size(), at::kMeta, [&](const at::Tensor&) { return !one_is_low; },
+      [&](const at::Tensor& t) {
+        one_is_low = true;
+        return at::_to_copy(t, t.options().dtype(at::kBFloat16));
+      });
   return !calls_product(op, std::move(mixed), device);
 }
 

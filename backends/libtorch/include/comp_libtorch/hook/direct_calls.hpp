@@ -77,13 +77,13 @@ const at::Tensor* tensor_in(const T& argument) {
   return nullptr;
 }
 
-/// The argument, or `made` in its place.
+/// The argument, or its cast.
 template <class T>
-decltype(auto) chosen(T& argument, const at::Tensor& made) {
+decltype(auto) chosen(T& argument, const at::Tensor& cast) {
   if constexpr (std::is_same_v<T, const at::Tensor>) {
-    return made.defined() ? made : argument;
+    return cast.defined() ? cast : argument;
   } else if constexpr (std::is_same_v<T, const std::optional<at::Tensor>>) {
-    return made.defined() ? std::optional<at::Tensor>{made} : argument;
+    return cast.defined() ? std::optional<at::Tensor>{cast} : argument;
   } else {
     return (argument);
   }
@@ -96,25 +96,25 @@ template <class Operator, class Result, class... Arguments>
 struct direct_call<Operator, Result(Arguments...)> {
   static Result run(c10::DispatchKeySet keys, Arguments... arguments) {
     const c10::impl::ExcludeDispatchKeyGuard inner_operators_pass{claimed_key};
-    std::array<at::Tensor, sizeof...(Arguments)> made;
+    std::array<at::Tensor, sizeof...(Arguments)> casts;
     if (listening == nullptr) {
       require_no_backward();
     } else {
       const std::array<const at::Tensor*, sizeof...(Arguments)> tensors{tensor_in(std::as_const(arguments))...};
-      if (!listening->called_directly(handle(), tensors.data(), made.data())) return run_boxed(keys, arguments...);
+      if (!listening->called_directly(handle(), tensors.data(), casts.data())) return run_boxed(keys, arguments...);
     }
-    return call(std::index_sequence_for<Arguments...>{}, made, arguments...);
+    return call(std::index_sequence_for<Arguments...>{}, casts, arguments...);
   }
 
  private:
   static const c10::OperatorHandle& handle() {
-    static const auto found = c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
-    return found;
+    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(Operator::name, Operator::overload_name);
+    return op;
   }
-  template <std::size_t... I, class Made>
-  static Result call(std::index_sequence<I...> /*all*/, const Made& made,
+  template <std::size_t... I, class Casts>
+  static Result call(std::index_sequence<I...> /*all*/, const Casts& casts,
                      std::remove_reference_t<Arguments>&... arguments) {
-    return Operator::call(chosen(arguments, made[I])...);
+    return Operator::call(chosen(arguments, casts[I])...);
   }
   static Result run_boxed(c10::DispatchKeySet keys, std::remove_reference_t<Arguments>&... arguments) {
     auto stack = c10::impl::boxArgs<const std::remove_cvref_t<Arguments>&...>(arguments...);

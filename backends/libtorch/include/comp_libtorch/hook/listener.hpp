@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who is told of the operators that a thread dispatches.
+// The listener to the operators that a thread dispatches.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,10 +23,10 @@ class listener {
  public:
   virtual void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) = 0;
   /// Asked first where arguments are at hand unboxed: `tensors[i]` is argument i, null where it is no tensor. Returns:
-  /// false to be called with them on a stack; true to have the operator run as it is, with `made[i]` in place of
+  /// false to be called with them on a stack; true to have the operator run as it is, with `casts[i]` in place of
   /// argument i where that is defined.
   virtual bool called_directly(const c10::OperatorHandle& /*op*/, const at::Tensor* const* /*tensors*/,
-                               at::Tensor* /*made*/) {
+                               at::Tensor* /*casts*/) {
     return false;
   }
   /// The operators that come next are to be run again later (checkpoint.hpp): as from here. Null: without a listener.

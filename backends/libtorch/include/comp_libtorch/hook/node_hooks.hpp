@@ -64,12 +64,12 @@ class node_span {
     for_each_tensor(stack, results, [&](const at::Tensor& tensor, std::size_t, int) {
       if (tensor.requires_grad()) open.push_back(tensor.grad_fn().get());
     });
-    std::unordered_set<torch::autograd::Node*> seen;
+    std::unordered_set<torch::autograd::Node*> visited;
     while (!open.empty()) {
       torch::autograd::Node* node = open.back();
       open.pop_back();
       if (node == nullptr || !has(*node)) continue;
-      if (!seen.insert(node).second) continue;
+      if (!visited.insert(node).second) continue;
       for (const auto& edge : node->next_edges()) open.push_back(edge.function.get());
       f(*node);
     }

@@ -62,6 +62,20 @@ class parameter_names {
     if (parameter.defined())
       names_.insert_or_assign(parameter.unsafeGetTensorImpl(), entry{address_of(parameter), std::move(name)});
   }
+  /// Those of a module, whose names go on from `prefix`. `Module`: what has named_parameters(), as LibTorch's have.
+  template <class Module>
+  void add_all(const Module& module, const std::string& prefix) {
+    for (const auto& item : module.named_parameters()) {
+      const auto [name, parameter] = [&] {
+        if constexpr (requires { item.key(); }) {
+          return std::pair{item.key(), item.value()};
+        } else {
+          return std::pair{item.name, item.value};  // TorchScript's
+        }
+      }();
+      add(parameter, prefix.empty() ? name : prefix + "." + name);
+    }
+  }
   bool empty() const { return names_.empty(); }
   /// Null for a tensor that no module has.
   const std::string* find(const at::Tensor& tensor) const {
@@ -94,25 +108,25 @@ class op_names {
     bool any = false, only_parameters = true;
     for_each_tensor(stack, op.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
       any = true;
-      const mark* seen = find(tensor);
-      only_parameters = only_parameters && seen != nullptr && seen->of_parameters;
-      if (seen == nullptr) return;
-      if (first == nullptr) first = seen;
-      if (seen->of_parameters && of_module == nullptr) of_module = seen;
+      const mark* origin = find(tensor);
+      only_parameters = only_parameters && origin != nullptr && origin->of_parameters;
+      if (origin == nullptr) return;
+      if (first == nullptr) first = origin;
+      if (origin->of_parameters && of_module == nullptr) of_module = origin;
     });
     const mark* decides = of_module != nullptr ? of_module : first;
     const std::uint32_t scope = tagged(decides == nullptr ? 0 : decides->scope, of_module != nullptr);
     const std::string& path = scopes_[scope];
     return {numbered(path.empty() ? op.word : path + "." + op.word), scope, any && only_parameters};
   }
-  void gave(const named& op, const at::Tensor& result) {
+  void add_result(const named& op, const at::Tensor& result) {
     marks_.insert_or_assign(result.unsafeGetTensorImpl(), mark{address_of(result), op.scope, op.of_parameters});
   }
-  /// Whoever reads `made` reads `source`.
-  void stands_for(const at::Tensor& made, const at::Tensor& source) {
-    const mark* seen = find(source);
-    if (seen == nullptr) return;
-    marks_.insert_or_assign(made.unsafeGetTensorImpl(), mark{address_of(made), seen->scope, seen->of_parameters});
+  /// Whoever reads `copy` reads `source`.
+  void stands_for(const at::Tensor& copy, const at::Tensor& source) {
+    const mark* origin = find(source);
+    if (origin == nullptr) return;
+    marks_.insert_or_assign(copy.unsafeGetTensorImpl(), mark{address_of(copy), origin->scope, origin->of_parameters});
   }
   /// How often each name was given; putting it back forgets the names given since.
   using counts = std::unordered_map<std::string, std::uint32_t>;
@@ -121,8 +135,8 @@ class op_names {
   const std::string& path(std::uint32_t scope) const { return scopes_[scope]; }
   /// True for parameters, and for what was made of parameters only.
   bool is_of_parameters(const at::Tensor& tensor) {
-    const mark* seen = find(tensor);
-    return seen != nullptr && seen->of_parameters;
+    const mark* origin = find(tensor);
+    return origin != nullptr && origin->of_parameters;
   }
 
  private:

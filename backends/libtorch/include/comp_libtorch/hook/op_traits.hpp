@@ -149,9 +149,9 @@ inline op_traits read(const c10::OperatorHandle& op) {
 
 /// Each operator's schema is read once per thread.
 inline const op_traits& traits(const c10::OperatorHandle& op) {
-  thread_local std::unordered_map<c10::OperatorHandle, op_traits> seen;
-  if (const auto known = seen.find(op); known != seen.end()) return known->second;
-  return seen.emplace(op, traits_of::read(op)).first->second;
+  thread_local std::unordered_map<c10::OperatorHandle, op_traits> cache;
+  if (const auto known = cache.find(op); known != cache.end()) return known->second;
+  return cache.emplace(op, traits_of::read(op)).first->second;
 }
 
 }  // namespace comp::libtorch::detail

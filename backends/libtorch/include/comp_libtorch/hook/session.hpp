@@ -28,7 +28,7 @@ class session : public listener {
   explicit session(at::DeviceType device)
       : device_{device}, autocast_{at::autocast::get_autocast_dispatch_key_from_device_type(device)} {}
   virtual ~session() = default;
-  /// The region begins on this thread. Returns: whether operators are to be told.
+  /// The region begins on this thread. Returns: whether operators come to called().
   virtual bool begin() { return true; }
   /// The region ends; `abandoned`: by an exception.
   virtual void end(bool abandoned) noexcept = 0;
@@ -69,14 +69,10 @@ class autocast_session final : public session {
 /// Collects problems from the regions of several threads.
 class problem_list {
  public:
-  void mismatch(std::string what) {
+  /// One of `kind`, in words.
+  void add(std::size_t program_problems::*kind, std::string what) {
     const std::lock_guard only_one{mutex_};
-    ++all_.mismatches;
-    if (all_.first.empty()) all_.first = std::move(what);
-  }
-  void ended_early(std::string what) {
-    const std::lock_guard only_one{mutex_};
-    ++all_.ended_early;
+    ++(all_.*kind);
     if (all_.first.empty()) all_.first = std::move(what);
   }
   program_problems get() const {

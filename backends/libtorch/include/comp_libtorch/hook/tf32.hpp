@@ -6,9 +6,9 @@
 #pragma once
 
 #include <ATen/Context.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <comp_libtorch/hook/node_hooks.hpp>
-#include <cstddef>
 #include <memory>
 #include <optional>
 
@@ -32,16 +32,16 @@ class tf32_guard {
   bool convolutions_;
 };
 
-/// Runs `call`, an operator whose results come to lie on top of the stack.
-template <class Call>
-void with_tf32(const torch::jit::Stack& stack, std::size_t results, Call&& call) {
+/// Runs `op`; `tf32`: in TensorFloat-32.
+inline void run_in(const c10::OperatorHandle& op, torch::jit::Stack& stack, bool tf32) {
+  if (!tf32) return op.callBoxed(stack);
   node_span nodes;
   {
     const tf32_guard on;
-    call();
+    op.callBoxed(stack);
   }
   nodes.close();
-  nodes.for_each(stack, results, [](torch::autograd::Node& node) {
+  nodes.for_each(stack, op.schema().returns().size(), [](torch::autograd::Node& node) {
     auto on = std::make_shared<std::optional<tf32_guard>>();
     node.add_pre_hook(std::make_unique<before_node>([on] { on->emplace(); }));
     node.add_post_hook(std::make_unique<after_node>([on] { on->reset(); }));

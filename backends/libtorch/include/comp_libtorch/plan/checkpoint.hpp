@@ -46,8 +46,7 @@ class run_conditions {
 
   /// Under them, and with the random numbers of then; those of now go on afterwards.
   at::Tensor again(const checkpointed_work& work, const std::vector<at::Tensor>& inputs) const {
-    const auto now = generator_states::save(device_);
-    const auto go_on = c10::make_scope_exit([&] { now.restore(device_); });
+    const generator_guard go_on{device_};
     random_.restore(device_);
     std::optional<autocast_guard> autocast;
     if (autocast_) autocast.emplace(device_.type(), *autocast_);
@@ -85,9 +84,9 @@ struct checkpoint_node final : torch::autograd::Node {
     }
     const at::Tensor result = conditions->again(work, given);
     if (result.requires_grad()) torch::autograd::backward({result}, {gradients.front()});
-    torch::autograd::variable_list found;
-    for (const at::Tensor& input : given) found.push_back(input.grad());
-    return found;
+    torch::autograd::variable_list of_inputs;
+    for (const at::Tensor& input : given) of_inputs.push_back(input.grad());
+    return of_inputs;
   }
   void release_variables() override {
     work = nullptr;

@@ -43,13 +43,9 @@ class evaluator final : public session {
     } else {
       cast_to_fp32(stack, known, device());
     }
-    if (chosen == precision::tf32) {
-      with_tf32(stack, op.schema().returns().size(), [&] { op.callBoxed(stack); });
-    } else {
-      op.callBoxed(stack);
-    }
+    run_in(op, stack, chosen == precision::tf32);
     for_each_tensor(stack, op.schema().returns().size(),
-                    [&](const at::Tensor& tensor, std::size_t, int) { names_.gave(named, tensor); });
+                    [&](const at::Tensor& tensor, std::size_t, int) { names_.add_result(named, tensor); });
   }
   void end(bool /*abandoned*/) noexcept override {}
 

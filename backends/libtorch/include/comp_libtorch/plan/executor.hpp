@@ -32,7 +32,7 @@ struct executor_context {
   problem_list* problems;
   std::string_view segment;
   operator_errors* errors;          // null, or what operators are compared by; the plan is FP32 then
-  plan* seen = nullptr;             // null, or what LibTorch's autocast, which is on then, gives each operator
+  plan* autocast_plan = nullptr;    // null, or what LibTorch's autocast, which is on then, gives each operator
   precision low = precision::fp32;  // of that autocast
   bool keeps_weights = false;       // program_settings::weights, unless several threads run the program
 };
@@ -66,10 +66,10 @@ class executor final : public session {
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     if (!is_next(op) && !find_in_composite(op)) return leave(op, stack);
-    if (context_.seen == nullptr) require_no_autocast();
+    if (context_.autocast_plan == nullptr) require_no_autocast();
     const instruction& now = code_->instructions[next_++];
     if (now.opens) return open(now, keys, stack);
-    if (context_.seen != nullptr) return run_seen(now, stack);
+    if (context_.autocast_plan != nullptr) return run_autocast(now, stack);
     if (life_ != nullptr) return run_watched(now, stack);
     if (context_.errors != nullptr && (*context_.graph)[now.index].choosable && !in_checkpoint) {
       return context_.errors->run(op, now.index, stack);
@@ -79,8 +79,9 @@ class executor final : public session {
     op.callBoxed(stack);
   }
 
-  bool called_directly(const c10::OperatorHandle& op, const at::Tensor* const* tensors, at::Tensor* made) override {
-    if (!is_next(op) || life_ != nullptr || context_.errors != nullptr || context_.seen != nullptr) return false;
+  bool called_directly(const c10::OperatorHandle& op, const at::Tensor* const* tensors, at::Tensor* casts) override {
+    if (!is_next(op) || life_ != nullptr || context_.errors != nullptr || context_.autocast_plan != nullptr)
+      return false;
     const instruction& now = code_->instructions[next_];
     if (now.unusual || now.lists || now.opens) return false;
     require_no_autocast();
@@ -89,13 +90,13 @@ class executor final : public session {
     for (const cast_slot* last = slot + now.slots; slot != last; ++slot) {
       const at::Tensor* tensor = tensors[slot->argument];
       if (tensor == nullptr || !wants_cast(*tensor->unsafeGetTensorImpl(), now)) continue;
-      made[slot->argument] = cast_slot_of(now, *slot, *tensor);
+      casts[slot->argument] = cast_slot_of(now, *slot, *tensor);
     }
     return true;
   }
 
   bool begin() override {
-    if (context_.seen != nullptr) autocast_.emplace(device(), scalar_type(context_.low));
+    if (context_.autocast_plan != nullptr) autocast_.emplace(device(), scalar_type(context_.low));
     context_.weights->begin_region();
     return true;
   }
@@ -105,8 +106,9 @@ class executor final : public session {
     context_.weights->end_region();
     if (abandoned || lost_ || is_again_ || next_ == code_->instructions.size()) return;
     try {
-      context_.problems->ended_early(fmt::format("region \"{}\" ended after {} of {} operators, before {}",
-                                                 context_.segment, next_, code_->instructions.size(), expected()));
+      context_.problems->add(&program_problems::ended_early,
+                             fmt::format("region \"{}\" ended after {} of {} operators, before {}", context_.segment,
+                                         next_, code_->instructions.size(), expected()));
     } catch (...) {  // out of memory for the text: the region ends all the same
     }
   }
@@ -124,7 +126,7 @@ class executor final : public session {
       composite_ = outer;
       next_ = composite.end;
     });
-    if (composite.uniform && context_.seen == nullptr)
+    if (composite.uniform && context_.autocast_plan == nullptr)
       cast_read(stack, traits(composite.op), at::kFloat, device(), true);
     call_opened(composite.op, keys, stack);
   }
@@ -146,16 +148,14 @@ class executor final : public session {
   /// A cast that other operators of the forward read too.
   struct shared_cast {
     at::Tensor source;
-    at::Tensor made;
+    at::Tensor copy;
     std::uint32_t source_version = 0;
-    std::uint32_t made_version = 0;
+    std::uint32_t copy_version = 0;
 
     bool is_of(const at::Tensor& tensor) const {
-      return source.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl() && made.defined() &&
+      return source.unsafeGetTensorImpl() == tensor.unsafeGetTensorImpl() && copy.defined() &&
              source_version == version(*tensor.unsafeGetTensorImpl()) &&
-             made_version == version(*made.unsafeGetTensorImpl()) &&
-             (made.requires_grad() || !tensor.requires_grad() || !at::GradMode::is_enabled()) &&
-             (!made.is_inference() || c10::InferenceMode::is_enabled());
+             copy_version == version(*copy.unsafeGetTensorImpl()) && differentiates_like(copy, tensor);
     }
   };
 
@@ -209,14 +209,14 @@ class executor final : public session {
     if (slot.shared < 0) return cast(tensor, now.target, layout(now, slot, tensor));
     shared_cast& shared = shared_[static_cast<std::size_t>(slot.shared)];
     if (!shared.is_of(tensor)) {
-      shared.made = cast(tensor, now.target, layout(now, slot, tensor));
+      shared.copy = cast(tensor, now.target, layout(now, slot, tensor));
       shared.source = tensor;
       shared.source_version = version(*tensor.unsafeGetTensorImpl());
-      shared.made_version = version(*shared.made.unsafeGetTensorImpl());
+      shared.copy_version = version(*shared.copy.unsafeGetTensorImpl());
     }
-    if (!slot.last_use) return shared.made;
+    if (!slot.last_use) return shared.copy;
     shared.source.reset();
-    return std::exchange(shared.made, {});
+    return std::exchange(shared.copy, {});
   }
 
   static at::MemoryFormat layout(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
@@ -225,20 +225,18 @@ class executor final : public session {
   }
 
   /// LibTorch's autocast runs it; what it gives says what it computed in.
-  void run_seen(const instruction& now, torch::jit::Stack& stack) const {
+  void run_autocast(const instruction& now, torch::jit::Stack& stack) const {
     now.op.callBoxed(stack);
     if (!(*context_.graph)[now.index].choosable) return;
     bool low = false, full = false;
     for_each_tensor(stack, now.op.schema().returns().size(), [&](const at::Tensor& t, std::size_t, int) {
       if (is_eligible(t, device())) (t.scalar_type() == scalar_type(context_.low) ? low : full) = true;
     });
-    (*context_.seen)[now.index] = low && !full ? context_.low : precision::fp32;
+    (*context_.autocast_plan)[now.index] = low && !full ? context_.low : precision::fp32;
   }
 
   void run_watched(const instruction& now, torch::jit::Stack& stack) {
-    const moment start{life_->device()};
     if (now.slots != 0) cast_inputs(now, stack);
-    if (now.slots != 0) life_->add_cast(start, moment{life_->device()});
     profiled(life_, now.index, stack, now.op.schema().returns().size(), [&] { run_unusual(now, stack); });
   }
 
@@ -246,37 +244,33 @@ class executor final : public session {
     if (now.follows_written) follow_written(stack, traits(now.op), device());
     if (now.wants_view) make_viewable(stack);
     if (now.wants_contiguous) make_contiguous(stack, now.arguments, device());
-    if (now.tf32) {
-      with_tf32(stack, now.op.schema().returns().size(), [&] { now.op.callBoxed(stack); });
-    } else {
-      now.op.callBoxed(stack);
-    }
+    run_in(now.op, stack, now.tf32);
     if (now.hands_on_fp32) hand_on_fp32(now.op, stack, device());
   }
 
   /// The forward has left the recorded sequence.
   void leave(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     if (!is_again_) require_no_backward();
-    if (context_.seen == nullptr) require_no_autocast();
+    if (context_.autocast_plan == nullptr) require_no_autocast();
     const op_traits& known = traits(op);
     if (!lost_ && composite_.empty()) {
       lost_ = true;
       std::string what = difference(known);
       if (context_.settings->otherwise == on_mismatch::error) throw error{what};
-      context_.problems->mismatch(std::move(what));
+      context_.problems->add(&program_problems::mismatches, std::move(what));
     }
-    if (context_.seen == nullptr) cast_to_fp32(stack, known, device());
+    if (context_.autocast_plan == nullptr) cast_to_fp32(stack, known, device());
     op.callBoxed(stack);
   }
 
-  std::string difference(const op_traits& seen) const {
+  std::string difference(const op_traits& actual) const {
     const bool over = next_ >= code_->instructions.size();
     const std::string recorded = over ? std::string{"nothing: it was the last"} : expected();
     return fmt::format(
         "operator {} of region \"{}\" is {}, recorded was {} (a plan goes by the recorded sequence; it changes where a "
         "forward depends on its data or mode, or where backward() is called in the region): keep the forward the same "
         "from step to step, evaluate under program::evaluate(), or set on_mismatch::fp32",
-        next_, context_.segment, seen.kind, recorded);
+        next_, context_.segment, actual.kind, recorded);
   }
 
   /// The next recorded operator, in words.

@@ -11,6 +11,7 @@
 #include <comp/core/statistics.hpp>
 #include <comp/files/json_reader.hpp>
 #include <comp/files/plan_file.hpp>
+#include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +29,16 @@ struct executor_choice {
   memory_format images = memory_format::as_is;
   friend bool operator==(const executor_choice&, const executor_choice&) = default;
 };
+inline executor_choice choice_in(const program_settings& s) { return {s.weights, s.images}; }
+
+/// Runs the plan of `p` so from now on.
+inline void use(program& p, const executor_choice& choice) {
+  program_settings now = p.settings();
+  if (choice_in(now) == choice) return;
+  now.weights = choice.weights;
+  now.images = choice.images;
+  p.set_settings(now);
+}
 
 /// What was measured: how many times as fast the other choice was; NaN where it was not tried.
 struct tuned_choice {
@@ -80,7 +91,7 @@ class choice_measurement {
       : settings_{settings}, convolves_{detail::lowers(graph, p, "conv")}, other_{weight_casts::keep} {}
 
   bool done() const { return stage_ == stage::done; }
-  executor_choice next() const { return times_other() ? other_ : found_.choice; }
+  executor_choice next() const { return times_other() ? other_ : best_.choice; }
   void add(double seconds) {
     spent_ += seconds;
     if (step_ % 2 == 1) seconds_[times_other()].push_back(seconds);
@@ -90,7 +101,7 @@ class choice_measurement {
     const paired_speedup so_far = compare_paired(seconds_[0], seconds_[1]);
     if (is_enough(so_far)) conclude(so_far);
   }
-  const tuned_choice& found() const { return found_; }
+  const tuned_choice& best() const { return best_; }
 
  private:
   enum class stage : std::uint8_t { weights, images, done };
@@ -109,10 +120,10 @@ class choice_measurement {
   }
 
   void conclude(const paired_speedup& measured) {
-    (stage_ == stage::weights ? found_.keeping : found_.channels_last) = measured;
-    if (measured.clearly_faster()) found_.choice = other_;
+    (stage_ == stage::weights ? best_.keeping : best_.channels_last) = measured;
+    if (measured.clearly_faster()) best_.choice = other_;
     stage_ = stage_ == stage::weights && convolves_ ? stage::images : stage::done;
-    other_ = {found_.choice.weights, memory_format::channels_last};
+    other_ = {best_.choice.weights, memory_format::channels_last};
     round_ = 0;
     spent_ = 0;
     seconds_[0].clear();
@@ -122,24 +133,24 @@ class choice_measurement {
   tuning_settings settings_;
   bool convolves_;
   executor_choice other_;  // that is timed against the best so far
-  tuned_choice found_ = {};
+  tuned_choice best_ = {};
   stage stage_ = stage::weights;
   std::size_t round_ = 0, step_ = 0;
   double spent_ = 0;
   std::vector<double> seconds_[2] = {};
 };
 
-/// Measures the plan that is set. `use(choice)` switches; `batch()` trains a step and gives its seconds.
-template <class Use, class Batch>
-tuned_choice measured_choice(const op_graph& graph, const plan& p, const tuning_settings& settings, Use use,
+/// Measures the plan that is set. `choose(choice)` switches; `batch()` trains a step and gives its seconds.
+template <class Choose, class Batch>
+tuned_choice measured_choice(const op_graph& graph, const plan& p, const tuning_settings& settings, Choose choose,
                              Batch batch) {
   choice_measurement measurement{graph, p, settings};
   while (!measurement.done()) {
-    use(measurement.next());
+    choose(measurement.next());
     measurement.add(batch());
   }
-  use(measurement.found().choice);
-  return measurement.found();
+  choose(measurement.best().choice);
+  return measurement.best();
 }
 
 /// Choices as plan files have them.
@@ -181,38 +192,5 @@ inline std::vector<std::string> apply(const loaded_plan& from, const hardware& h
   }
   return unknown;
 }
-
-/// Remembers what was measured, and says when to measure.
-class tuning_memory {
- public:
-  explicit tuning_memory(tuning_settings settings) : settings_{settings} {}
-  const tuning_settings& settings() const { return settings_; }
-
-  /// What was found for `p`, else for its like; null: nothing.
-  const tuned_choice* of(const plan& p) const {
-    if (const auto own = exact_.find(p); own != exact_.end()) return &own->second;
-    const auto low = detail::prevailing(p);
-    const auto alike = low ? alike_.find(*low) : alike_.end();
-    return alike == alike_.end() ? nullptr : &alike->second;
-  }
-
-  /// True when `p` should be measured before it is run on.
-  bool wants(const plan& p, std::int64_t batches_per_epoch, std::int64_t batches_in_a_row) const {
-    const auto low = detail::prevailing(p);
-    if (!low || exact_.contains(p)) return false;
-    if (batches_in_a_row >= settings_.trained_with) return true;
-    return !alike_.contains(*low) && batches_per_epoch >= settings_.shortest_epoch;
-  }
-
-  void learn(const plan& p, const tuned_choice& found) {
-    exact_[p] = found;
-    if (const auto low = detail::prevailing(p)) alike_.try_emplace(*low, found);
-  }
-
- private:
-  tuning_settings settings_;
-  std::map<plan, tuned_choice> exact_;
-  std::map<precision, tuned_choice> alike_;
-};
 
 }  // namespace comp::libtorch

@@ -37,25 +37,23 @@ class kept_casts {
  public:
   at::Tensor get(const at::Tensor& source, at::ScalarType type) {
     std::vector<entry>& known = casts_[source.unsafeGetTensorImpl()];
-    std::erase_if(known, [](const entry& e) { return e.source.expired() || e.made.expired(); });
+    std::erase_if(known, [](const entry& e) { return e.source.expired() || e.copy.expired(); });
     for (const entry& e : known) {
-      if (at::Tensor made{e.made.lock()}; made.scalar_type() == type && e.serves(made, source)) return made;
+      if (at::Tensor copy{e.copy.lock()}; copy.scalar_type() == type && e.serves(copy, source)) return copy;
     }
-    at::Tensor made = cast(source, type, at::MemoryFormat::Preserve);
-    known.push_back({address_of(source), address_of(made), version(*source.unsafeGetTensorImpl()),
-                     version(*made.unsafeGetTensorImpl())});
-    return made;
+    at::Tensor copy = cast(source, type, at::MemoryFormat::Preserve);
+    known.push_back({address_of(source), address_of(copy), version(*source.unsafeGetTensorImpl()),
+                     version(*copy.unsafeGetTensorImpl())});
+    return copy;
   }
 
  private:
   struct entry {
-    tensor_address source, made;
-    std::uint32_t source_version, made_version;
+    tensor_address source, copy;
+    std::uint32_t source_version, copy_version;
     bool serves(const at::Tensor& cast, const at::Tensor& from) const {
       return source_version == version(*from.unsafeGetTensorImpl()) &&
-             made_version == version(*cast.unsafeGetTensorImpl()) &&
-             (cast.requires_grad() || !from.requires_grad() || !at::GradMode::is_enabled()) &&
-             (!cast.is_inference() || c10::InferenceMode::is_enabled());
+             copy_version == version(*cast.unsafeGetTensorImpl()) && differentiates_like(cast, from);
     }
   };
   std::unordered_map<const c10::TensorImpl*, std::vector<entry>> casts_;
@@ -66,25 +64,22 @@ class first_run {
  public:
   explicit first_run(at::DeviceType device) : device_{device} {}
 
-  void operator()(const recorded_op& seen, const first_choice& choice, torch::jit::Stack& stack) {
-    const op_traits& known = traits(seen.op);
-    const bool computes = seen.role == op_role::choosable || seen.role == op_role::fp32;
-    const precision now = seen.role == op_role::choosable ? choice.chosen : precision::fp32;
-    if (computes) cast_inputs(seen, scalar_type(now), stack);
-    if (seen.role == op_role::writes && !known.pointwise && !seen.inputs.empty()) follow_written(stack, known, device_);
-    if (now == precision::tf32) {
-      with_tf32(stack, seen.op.schema().returns().size(), [&] { seen.op.callBoxed(stack); });
-    } else {
-      seen.op.callBoxed(stack);
-    }
-    if (choice.hands_on_fp32) hand_on_fp32(seen.op, stack, device_);
+  void operator()(const recorded_op& operation, const first_choice& choice, torch::jit::Stack& stack) {
+    const op_traits& known = traits(operation.op);
+    const bool computes = operation.role == op_role::choosable || operation.role == op_role::fp32;
+    const precision now = operation.role == op_role::choosable ? choice.chosen : precision::fp32;
+    if (computes) cast_inputs(operation, scalar_type(now), stack);
+    if (operation.role == op_role::writes && !known.pointwise && !operation.inputs.empty())
+      follow_written(stack, known, device_);
+    run_in(operation.op, stack, now == precision::tf32);
+    if (choice.hands_on_fp32) hand_on_fp32(operation.op, stack, device_);
   }
 
  private:
-  void cast_inputs(const recorded_op& seen, at::ScalarType to, torch::jit::Stack& stack) {
-    const op_traits& known = traits(seen.op);
+  void cast_inputs(const recorded_op& operation, at::ScalarType to, torch::jit::Stack& stack) {
+    const op_traits& known = traits(operation.op);
     const std::size_t first = stack.size() - known.arguments.size();
-    for (const recorded_input& input : seen.inputs) {
+    for (const recorded_input& input : operation.inputs) {
       at::IValue& value = stack[first + input.argument];
       if (input.affine && keeps_affine(known, device_)) continue;
       if (input.element < 0) {
@@ -100,9 +95,9 @@ class first_run {
   /// Copies of parameters live as long as the region, as in later forwards: so their gradients meet in them.
   at::Tensor converted(const at::Tensor& tensor, at::ScalarType to, bool parameter) {
     if (tensor.scalar_type() == to) return tensor;
-    at::Tensor made = casts_.get(tensor, to);
-    if (parameter) copies_.push_back(made);
-    return made;
+    at::Tensor copy = casts_.get(tensor, to);
+    if (parameter) copies_.push_back(copy);
+    return copy;
   }
 
   at::DeviceType device_;
@@ -113,7 +108,7 @@ class first_run {
 /// An operator of a checkpoint, or a composite that was opened.
 struct checkpointed_call {
   c10::OperatorHandle op;
-  std::optional<recorded_op> seen = {};
+  std::optional<recorded_op> operation = {};
   first_choice choice = {};
   bool lost = false;  // behind an operator that was not the file's
 };
@@ -136,7 +131,7 @@ class first_again final : public session {
         "since): make it give the same for the same inputs",
         traits(op).kind);
     const checkpointed_call& then = (*calls_)[next_++];
-    if (then.seen) return run_(*then.seen, then.choice, stack);
+    if (then.operation) return run_(*then.operation, then.choice, stack);
     if (then.lost) return run_lost(op, stack, device());
     cast_read(stack, traits(op), at::kFloat, device(), true);
     call_opened(op, keys, stack);
@@ -180,24 +175,24 @@ class first_forward final : public recording_session {
     if (!autocast_) require_no_autocast();
     if (lost_) return run_fp32(op, stack);
     if (has_products(op, stack, device())) return open(op, keys, stack);
-    recorder::call made = recording_->before(op, stack, segment_);
+    recorder::call now = recording_->before(op, stack, segment_);
     first_choice choice;
     try {
-      choice = plan_->choose(recording_->number(), made.info);
+      choice = plan_->choose(recording_->number(), now.info);
     } catch (const plan_error&) {
       if (depth_ == 0) throw;
       lost_ = true;  // a composite may be made of other operators for other formats
       recording_->make_unsure();
       return run_fp32(op, stack);
     }
-    made.lowers = made.lowers || autocast_ || (made.op.role == op_role::choosable && is_low(choice.chosen));
-    if (in_checkpoint) checkpointed_->push_back({op, made.op, choice});
+    now.lowers = now.lowers || autocast_ || (now.op.role == op_role::choosable && is_low(choice.chosen));
+    if (in_checkpoint) checkpointed_->push_back({op, now.op, choice});
     if (autocast_) {
       op.callBoxed(stack);
     } else {
-      run_(made.op, choice, stack);
+      run_(now.op, choice, stack);
     }
-    recording_->after(std::move(made), stack);
+    recording_->after(std::move(now), stack);
   }
 
  private:
@@ -211,15 +206,13 @@ class first_forward final : public recording_session {
 
   /// A composite is opened as it is in FP32.
   void cast_to_record(torch::jit::Stack& stack, std::size_t arguments) {
-    for (std::size_t i = stack.size() - arguments; i < stack.size(); ++i) {
-      replace(
-          stack[i], device(), [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
-          [&](const at::Tensor& t) {
-            at::Tensor full = cast(t, at::kFloat, at::MemoryFormat::Preserve);
-            recording_->stands_for(full, t);
-            return full;
-          });
-    }
+    replace(
+        stack, arguments, device(), [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
+        [&](const at::Tensor& t) {
+          at::Tensor full = cast(t, at::kFloat, at::MemoryFormat::Preserve);
+          recording_->stands_for(full, t);
+          return full;
+        });
   }
 
   void run_fp32(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {

@@ -113,43 +113,43 @@ class compiler {
 
   /// `calls`: those of one segment.
   code compile(std::span<const recorded_call> calls) {
-    code made;
+    code compiled;
     uses_.clear();
-    made.instructions.reserve(calls.size());
+    compiled.instructions.reserve(calls.size());
     std::vector<std::size_t> open;
     for (const recorded_call& call : calls) {
       if (call.composite) {
-        open.push_back(made.instructions.size());
-        made.instructions.push_back({.op = *call.composite, .index = 0, .opens = true, .uniform = call.uniform});
+        open.push_back(compiled.instructions.size());
+        compiled.instructions.push_back({.op = *call.composite, .index = 0, .opens = true, .uniform = call.uniform});
       } else if (call.index) {
-        add(made, ops_[*call.index], *call.index);
+        add(compiled, ops_[*call.index], *call.index);
       } else {
-        made.instructions[open.back()].end = static_cast<std::uint32_t>(made.instructions.size());
+        compiled.instructions[open.back()].end = static_cast<std::uint32_t>(compiled.instructions.size());
         open.pop_back();
       }
     }
-    share(made);
-    return made;
+    share(compiled);
+    return compiled;
   }
 
  private:
   using cast_key = std::tuple<std::uint32_t, at::ScalarType, at::MemoryFormat>;  // value, format, layout
 
-  void add(code& made, const recorded_op& op, std::uint32_t index) {
+  void add(code& compiled, const recorded_op& op, std::uint32_t index) {
     const op_traits& known = traits(op.op);
     const precision chosen = (*plan_)[index];
     instruction now{.op = op.op, .index = index};
     now.arguments = static_cast<std::uint16_t>(known.arguments.size());
     now.target = scalar_type(chosen);
-    now.first_slot = static_cast<std::uint32_t>(made.slots.size());
+    now.first_slot = static_cast<std::uint32_t>(compiled.slots.size());
     const bool channels_last = settings_->images == memory_format::channels_last;
     if (op.role == op_role::choosable || op.role == op_role::fp32) {
       if (channels_last && known.convolves && now.target != at::kFloat) {
         now.layout = known.word == "conv3d" ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
       }
-      if (any_low_) add_slots(made, now, known, op);
+      if (any_low_) add_slots(compiled, now, known, op);
     } else if (any_low_ && known.views) {
-      view_low_copy(made, now, op);
+      view_low_copy(compiled, now, op);
     }
     now.tf32 = chosen == precision::tf32;
     now.hands_on_fp32 = any_low_ && op.hands_on_fp32;
@@ -157,10 +157,10 @@ class compiler {
     now.wants_view = channels_last && any_low_ && known.takes_view;
     now.wants_contiguous = channels_last && any_low_ && !known.aten;
     now.unusual = now.tf32 || now.hands_on_fp32 || now.follows_written || now.wants_view || now.wants_contiguous;
-    made.instructions.push_back(now);
+    compiled.instructions.push_back(now);
   }
 
-  void add_slots(code& made, instruction& now, const op_traits& known, const recorded_op& op) {
+  void add_slots(code& compiled, instruction& now, const op_traits& known, const recorded_op& op) {
     for (const recorded_input& input : op.inputs) {
       if (input.affine && keeps_affine(known, settings_->device.type())) continue;
       const bool of_image = input.argument < 2;  // a convolution's input and weight
@@ -170,17 +170,17 @@ class compiler {
         if (now.target == at::kFloat) continue;  // parameters are FP32
         slot.weight = weights_->entry_of(input.parameter, now.target, layout);
       } else {
-        uses_[{input.value, now.target, layout}].push_back(made.slots.size());
+        uses_[{input.value, now.target, layout}].push_back(compiled.slots.size());
       }
       now.lists = now.lists || input.element >= 0;
-      made.slots.push_back(slot);
+      compiled.slots.push_back(slot);
       ++now.slots;
     }
   }
 
   /// A view of a parameter (weight.t()) that is only read in one low format is a view of the parameter's low copy: so
   /// that copy serves, where a cast of the view would have to be made each time.
-  void view_low_copy(code& made, instruction& now, const recorded_op& op) {
+  void view_low_copy(code& compiled, instruction& now, const recorded_op& op) {
     if (op.inputs.size() != 1 || op.inputs.front().parameter < 0) return;
     const auto format = wanted_.of_results(op);
     if (!format || *format == at::kFloat) return;
@@ -189,15 +189,15 @@ class compiler {
     now.lists = input.element >= 0;
     now.slots = 1;
     const auto entry = weights_->entry_of(input.parameter, now.target, at::MemoryFormat::Preserve);
-    made.slots.push_back({.argument = input.argument, .element = input.element, .weight = entry});
+    compiled.slots.push_back({.argument = input.argument, .element = input.element, .weight = entry});
   }
 
-  void share(code& made) const {
+  void share(code& compiled) const {
     for (const auto& [key, uses] : uses_) {
       if (uses.size() < 2) continue;
-      for (const std::size_t use : uses) made.slots[use].shared = static_cast<std::int32_t>(made.shared);
-      made.slots[uses.back()].last_use = true;
-      ++made.shared;
+      for (const std::size_t use : uses) compiled.slots[use].shared = static_cast<std::int32_t>(compiled.shared);
+      compiled.slots[uses.back()].last_use = true;
+      ++compiled.shared;
     }
   }
 

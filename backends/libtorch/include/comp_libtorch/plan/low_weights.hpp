@@ -66,7 +66,7 @@ class low_weights {
     const std::lock_guard only_one{mutex_};
     for (entry& e : entries_) {
       const auto parameter = static_cast<std::size_t>(e.parameter);
-      if (parameter < seen_.size() && seen_[parameter].defined()) e.make(seen_[parameter], true);
+      if (parameter < parameters_.size() && parameters_[parameter].defined()) e.make(parameters_[parameter], true);
     }
   }
 
@@ -79,7 +79,7 @@ class low_weights {
   void clear() {
     const std::lock_guard only_one{mutex_};
     entries_.clear();
-    seen_.clear();
+    parameters_.clear();
   }
   /// Of kept copies.
   std::int64_t bytes() const {
@@ -155,14 +155,14 @@ class low_weights {
 
   void remember(const entry& e) {
     const auto parameter = static_cast<std::size_t>(e.parameter);
-    if (seen_.size() <= parameter) seen_.resize(parameter + 1);
-    seen_[parameter] = e.source;
+    if (parameters_.size() <= parameter) parameters_.resize(parameter + 1);
+    parameters_[parameter] = e.source;
   }
 
   mutable std::mutex mutex_;
   std::vector<entry> entries_;
   std::uint64_t regions_ = 0;
-  std::vector<at::Tensor> seen_;  // parameters by their number in the recording, as `get` last saw them
+  std::vector<at::Tensor> parameters_;  // parameters by their number in the recording, as `get` last saw them
 };
 
 }  // namespace comp::libtorch::detail

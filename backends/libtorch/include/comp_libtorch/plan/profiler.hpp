@@ -57,20 +57,10 @@ class profiled_life {
     const std::lock_guard only_one{mutex_};
     spans_.push_back({op, backward, start, end});
   }
-  void add_cast(const moment& start, const moment& end) {
-    const std::lock_guard only_one{mutex_};
-    casts_.emplace_back(start, end);
-  }
   template <class F>
   void for_each(F&& f) const {
     const std::lock_guard only_one{mutex_};
     for (const span& s : spans_) f(s.op, s.backward, s.start.seconds_until(s.end));
-  }
-  double cast_seconds() const {
-    const std::lock_guard only_one{mutex_};
-    double sum = 0;
-    for (const auto& [start, end] : casts_) sum += start.seconds_until(end);
-    return sum;
   }
 
  private:
@@ -83,7 +73,6 @@ class profiled_life {
   std::uint64_t step_;
   mutable std::mutex mutex_;
   std::vector<span> spans_;
-  std::vector<std::pair<moment, moment>> casts_;
 };
 
 /// Runs `call`, the operator `op`, and sets watches on the nodes that it makes.
@@ -96,10 +85,10 @@ void profiled(const std::shared_ptr<profiled_life>& life, std::uint32_t op, cons
   nodes.close();
   life->add(op, false, start, moment{life->device()});
   nodes.for_each(stack, results, [&](torch::autograd::Node& node) {
-    auto begun = std::make_shared<std::optional<moment>>();
-    node.add_pre_hook(std::make_unique<before_node>([life, begun] { *begun = moment{life->device()}; }));
-    node.add_post_hook(std::make_unique<after_node>([life, begun, op] {
-      if (*begun) life->add(op, true, **begun, moment{life->device()});
+    auto begin = std::make_shared<std::optional<moment>>();
+    node.add_pre_hook(std::make_unique<before_node>([life, begin] { *begin = moment{life->device()}; }));
+    node.add_post_hook(std::make_unique<after_node>([life, begin, op] {
+      if (*begin) life->add(op, true, **begin, moment{life->device()});
     }));
   });
 }
@@ -145,13 +134,6 @@ class profiler {
       if (!forward[i].empty()) all[i] = {median(forward[i]), median(backward[i])};
     }
     return all;
-  }
-  /// Median over the lives of what the casts of one forward take [s].
-  double cast_seconds() const {
-    const std::lock_guard only_one{mutex_};
-    std::vector<double> all;
-    for (const auto& life : lives_) all.push_back(life->cast_seconds());
-    return all.empty() ? 0 : median(all);
   }
 
  private:

@@ -23,7 +23,6 @@
 #include <comp_libtorch/plan/scripted.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <comp_libtorch/support/memory.hpp>
-#include <concepts>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -32,6 +31,19 @@
 #include <vector>
 
 namespace comp::libtorch {
+
+/// What LibTorch's autocast lowers to for such a plan. Throws: `plan_error` unless the low operators of `p` are all in
+/// BF16 or all in FP16.
+inline precision autocast_precision(const plan& p) {
+  const auto low = std::ranges::find_if(p, is_low);
+  const bool one = low != p.end() && (*low == precision::bf16 || *low == precision::fp16) &&
+                   std::ranges::all_of(p, [&](precision each) { return each == precision::fp32 || each == *low; });
+  require<plan_error>(one,
+                      "plan is run by LibTorch's autocast and has {} (that lowers operators to bf16 or to fp16, all to "
+                      "the same): delete \"{}\" from it, or search again",
+                      low == p.end() ? "nothing low" : "other precisions", autocast_mark);
+  return *low;
+}
 
 class program {
  public:
@@ -45,14 +57,8 @@ class program {
   /// named_parameters(), as torch::nn::Module has. Call it before recording.
   template <class Module>
   void name_parameters(const Module& module, const std::string& prefix = "") {
-    if constexpr (std::derived_from<Module, torch::nn::Module>) {
-      if (const auto* as = dynamic_cast<const detail::scripted*>(&module)) scripts_.add(as->script());
-    }
-    for (const auto& item : module.named_parameters()) name_parameter(item.value(), joined(prefix, item.key()));
-  }
-  void name_parameters(const torch::jit::Module& script, const std::string& prefix = "") {
-    scripts_.add(script);
-    for (const auto& item : script.named_parameters()) name_parameter(item.value, joined(prefix, item.name));
+    if constexpr (requires { scripts_.add(module); }) scripts_.add(module);
+    names_.add_all(module, prefix);
   }
   void name_parameter(const at::Tensor& parameter, std::string name) { names_.add(parameter, std::move(name)); }
 
@@ -62,13 +68,13 @@ class program {
   /// Throws: `error` for a segment that was not recorded, and while LibTorch's autocast is on.
   /// From several threads at once it is safe once nothing is recorded any more; low copies of weights are then made
   /// anew in each region.
-  region enter(std::string_view segment = "forward") { return begun(session_of(segment)); }
+  region enter(std::string_view segment = "forward") { return scripts_.open(session_of(segment)); }
 
   /// As `enter`, for a forward with another sequence of operators (evaluation mode): each runs in the precision of the
   /// recorded operator of its name, and in FP32 where there is none.
   region evaluate() {
-    if (plan_.runs_autocast()) return begun(by_autocast());
-    return begun(std::make_unique<detail::evaluator>(graph_, plan_, index_, names_, opened_, settings_));
+    if (plan_.runs_autocast()) return scripts_.open(by_autocast());
+    return scripts_.open(std::make_unique<detail::evaluator>(graph_, plan_, index_, names_, opened_, settings_));
   }
 
   /// On: forgets what was recorded and the plan; each segment is recorded, in FP32, when it is first entered.
@@ -79,9 +85,9 @@ class program {
   }
   /// As record(true), but each operator runs in what `first` gives it, as soon as it comes by.
   void record_under(detail::first_plan first) {
-    auto kept = std::make_shared<const detail::first_plan>(std::move(first));
+    auto shared = std::make_shared<const detail::first_plan>(std::move(first));
     start_recording(true);
-    first_ = std::move(kept);
+    first_ = std::move(shared);
   }
   /// Of any thread. Regions hold on to what they run by.
   bool has_open_region() const {
@@ -105,7 +111,7 @@ class program {
                    "a plan was set while recording (operators are recorded in FP32): call record(false) first");
     require_fits(chosen, graph_);
     for (std::size_t i = 0; i < chosen.size(); ++i) require_runs(chosen[i], i);
-    if (chosen.runs_autocast()) (void)autocast_type(chosen);
+    if (chosen.runs_autocast()) (void)autocast_precision(chosen);
     require_no_open_region();
     plan_ = chosen;
     compile();
@@ -120,8 +126,6 @@ class program {
   /// Seconds of each operator in one step (up to end_step()), casts left out: medians of the steps run while
   /// profiling was on.
   std::vector<op_time> times() const { return profiler_.times(graph_.size()); }
-  /// Seconds that the casts of one forward take: the median.
-  double cast_seconds() const { return profiler_.cast_seconds(); }
 
   /// While not null, each choosable operator is also run in a low precision and compared, the first time it comes by.
   /// Requires: the plan is all FP32.
@@ -134,7 +138,7 @@ class program {
   /// operator. Requires: the plan is all FP32, `to` has its size.
   void watch_autocast(plan* to, precision low = precision::fp32) {
     require_no_open_region();
-    autocast_seen_ = to;
+    autocast_plan_ = to;
     autocast_low_ = low;
   }
 
@@ -154,35 +158,9 @@ class program {
   std::int64_t kept_bytes() const { return weights_.bytes(); }
 
  private:
-  static std::string joined(const std::string& prefix, const std::string& name) {
-    return prefix.empty() ? name : prefix + "." + name;
-  }
-
-  region begun(std::unique_ptr<detail::session> made) {
-    try {
-      made->require_no_autocast();
-      scripts_.forget_optimized();
-    } catch (...) {
-      made->end(true);
-      throw;
-    }
-    return region{std::move(made)};
-  }
-
-  /// Throws: `plan_error` unless the low operators of `p` are all in BF16 or all in FP16.
-  static at::ScalarType autocast_type(const plan& p) {
-    const auto low = std::ranges::find_if(p, [](precision each) { return each != precision::fp32; });
-    const bool one = low != p.end() && (*low == precision::bf16 || *low == precision::fp16) &&
-                     std::ranges::all_of(p, [&](precision each) { return each == precision::fp32 || each == *low; });
-    require<plan_error>(
-        one,
-        "plan is run by LibTorch's autocast and has {} (that lowers operators to bf16 or to fp16, all to "
-        "the same): delete \"{}\" from it, or search again",
-        low == p.end() ? "nothing low" : "other precisions", autocast_mark);
-    return detail::scalar_type(*low);
-  }
   std::unique_ptr<detail::session> by_autocast() const {
-    return std::make_unique<detail::autocast_session>(settings_.device.type(), autocast_type(plan_));
+    return std::make_unique<detail::autocast_session>(settings_.device.type(),
+                                                      detail::scalar_type(autocast_precision(plan_)));
   }
 
   std::unique_ptr<detail::session> session_of(std::string_view segment) {
@@ -195,7 +173,7 @@ class program {
     note_thread();
     const bool keeps = settings_.weights == weight_casts::keep && !several_threads_;
     const detail::executor_context context{&graph_, &settings_,     &weights_,     &problems_, at->name,
-                                           errors_, autocast_seen_, autocast_low_, keeps};
+                                           errors_, autocast_plan_, autocast_low_, keeps};
     return std::make_unique<detail::executor>(context, at->code, profiler_.begin(settings_.device));
   }
 
@@ -297,7 +275,7 @@ class program {
   detail::problem_list problems_;
   detail::profiler profiler_;
   detail::operator_errors* errors_ = nullptr;
-  plan* autocast_seen_ = nullptr;
+  plan* autocast_plan_ = nullptr;
   precision autocast_low_ = precision::fp32;
 };
 

@@ -83,59 +83,59 @@ class recorder {
   call before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t segment) {
     const op_traits& known = traits(op);
     const bool without_grad = !at::GradMode::is_enabled() && !in_checkpoint;
-    call made{{op, op_role::as_is, without_grad, false, segment}, {}, names_.next(known, stack)};
-    made.info.name = made.named.name;
-    made.info.kind = known.kind;
-    made.info.scopes = scopes_of(names_.path(made.named.scope));
-    made.arguments.assign(stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end());
+    call current{{op, op_role::as_is, without_grad, false, segment}, {}, names_.next(known, stack)};
+    current.info.name = current.named.name;
+    current.info.kind = known.kind;
+    current.info.scopes = scopes_of(names_.path(current.named.scope));
+    current.arguments.assign(stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end());
     bool sparse = false;
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t argument, int element) {
-      read(made, known, tensor, argument, element);
+      read(current, known, tensor, argument, element);
       sparse = sparse || tensor.layout() != at::kStrided;
     });
-    made.op.role = role(known, made);
-    const bool doubtful = made.op.role == op_role::choosable && (sparse || !known.aten);
-    if (doubtful && !runs_low(op, known, stack, device_)) made.op.role = op_role::fp32;
-    return made;
+    current.op.role = role(known, current);
+    const bool doubtful = current.op.role == op_role::choosable && (sparse || !known.aten);
+    if (doubtful && !runs_low(op, known, stack, device_)) current.op.role = op_role::fp32;
+    return current;
   }
 
   /// The operator has run and its results are on top of the stack.
-  void after(call made, const torch::jit::Stack& stack) {
-    const op_traits& known = traits(made.op.op);
+  void after(call current, const torch::jit::Stack& stack) {
+    const op_traits& known = traits(current.op.op);
     const auto index = static_cast<std::int32_t>(ops_.size());
     at::Tensor first;
     bool floating = false;
-    for_each_tensor(stack, made.op.op.schema().returns().size(), [&](const at::Tensor& tensor, std::size_t, int) {
+    for_each_tensor(stack, current.op.op.schema().returns().size(), [&](const at::Tensor& tensor, std::size_t, int) {
       if (!first.defined()) first = tensor;
       floating = floating || is_eligible(tensor, device_);
-      gave(made, known, tensor, index);
-      made.info.outputs.push_back(described(tensor, find(tensor)));
+      add_result(current, known, tensor, index);
+      current.info.outputs.push_back(described(tensor, find(tensor)));
     });
-    if (known.writes) wrote(made, known, index);
-    if (!floating && made.op.role == op_role::choosable) made.op.role = op_role::as_is;
-    made.info.choosable = made.op.role == op_role::choosable;
-    measure(made.info, known, made.arguments, first);
-    std::ranges::sort(made.info.producers);
-    made.info.producers.erase(std::unique(made.info.producers.begin(), made.info.producers.end()),
-                              made.info.producers.end());
-    ops_.push_back(std::move(made.op));
-    infos_.push_back(std::move(made.info));
+    if (known.writes) add_written(current, known, index);
+    if (!floating && current.op.role == op_role::choosable) current.op.role = op_role::as_is;
+    current.info.choosable = current.op.role == op_role::choosable;
+    measure(current.info, known, current.arguments, first);
+    std::ranges::sort(current.info.producers);
+    current.info.producers.erase(std::unique(current.info.producers.begin(), current.info.producers.end()),
+                                 current.info.producers.end());
+    ops_.push_back(std::move(current.op));
+    infos_.push_back(std::move(current.info));
   }
 
-  /// Whoever reads `made` reads `source`, in another format.
-  void stands_for(const at::Tensor& made, const at::Tensor& source) {
+  /// Whoever reads `copy` reads `source`, in another format.
+  void stands_for(const at::Tensor& copy, const at::Tensor& source) {
     origin same = find(source);
-    same.keep = address_of(made);
+    same.keep = address_of(copy);
     same.lowered = false;
-    origins_.insert_or_assign(made.unsafeGetTensorImpl(), std::move(same));
-    names_.stands_for(made, source);
+    origins_.insert_or_assign(copy.unsafeGetTensorImpl(), std::move(same));
+    names_.stands_for(copy, source);
   }
 
   /// Looks for results of a torch::autograd::Function that no operator has read.
   void end_of_segment() {
-    for (const auto& [impl, seen] : origins_) {
-      if (!seen.without_grad || seen.producer < 0) continue;
-      if (auto alive = seen.keep.lock()) look_for_function(at::Tensor{std::move(alive)}, seen);
+    for (const auto& [impl, from] : origins_) {
+      if (!from.without_grad || from.producer < 0) continue;
+      if (auto alive = from.keep.lock()) look_for_function(at::Tensor{std::move(alive)}, from);
     }
   }
 
@@ -170,25 +170,25 @@ class recorder {
     return at->second;
   }
 
-  void read(call& made, const op_traits& known, const at::Tensor& tensor, std::size_t argument, int element) {
+  void read(call& current, const op_traits& known, const at::Tensor& tensor, std::size_t argument, int element) {
     const origin& from = find(tensor);
     look_for_function(tensor, from);
     const std::int32_t last = std::max(from.producer, last_writer(tensor));
-    if (from.producer >= 0) made.info.producers.push_back(static_cast<std::size_t>(from.producer));
-    if (last > from.producer) made.info.producers.push_back(static_cast<std::size_t>(last));
-    made.lowers = made.lowers || from.lowered;
-    made.info.inputs.push_back(described(tensor, from));
-    made.info.inputs.back().parameter = from.parameter >= 0;
-    made.info.inputs.back().source = last;
-    made.read.emplace_back(tensor.unsafeGetTensorImpl(), from.value);
+    if (from.producer >= 0) current.info.producers.push_back(static_cast<std::size_t>(from.producer));
+    if (last > from.producer) current.info.producers.push_back(static_cast<std::size_t>(last));
+    current.lowers = current.lowers || from.lowered;
+    current.info.inputs.push_back(described(tensor, from));
+    current.info.inputs.back().parameter = from.parameter >= 0;
+    current.info.inputs.back().source = last;
+    current.read.emplace_back(tensor.unsafeGetTensorImpl(), from.value);
     const argument_use use = known.arguments[argument];
     const bool may_be_cast = use == argument_use::read || use == argument_use::affine;
     if (!may_be_cast || !is_eligible(tensor, device_) || (tensor.scalar_type() != at::kFloat && !from.lowered)) {
-      made.op.uncast.push_back(from.value);
+      current.op.uncast.push_back(from.value);
       return;
     }
-    made.op.inputs.push_back({static_cast<std::uint16_t>(argument), static_cast<std::int16_t>(element),
-                              use == argument_use::affine, from.value, from.parameter});
+    current.op.inputs.push_back({static_cast<std::uint16_t>(argument), static_cast<std::int16_t>(element),
+                                 use == argument_use::affine, from.value, from.parameter});
   }
 
   static tensor_info described(const at::Tensor& tensor, const origin& from) {
@@ -197,9 +197,9 @@ class recorder {
     return info;
   }
 
-  static op_role role(const op_traits& known, const call& made) {
+  static op_role role(const op_traits& known, const call& current) {
     if (known.writes) return op_role::writes;
-    if (known.views || known.makes || made.op.inputs.empty()) return op_role::as_is;
+    if (known.views || known.makes || current.op.inputs.empty()) return op_role::as_is;
     return known.only_fp32 ? op_role::fp32 : op_role::choosable;
   }
 
@@ -209,29 +209,29 @@ class recorder {
     return at == writers_.end() ? -1 : at->second.op;
   }
 
-  void gave(call& made, const op_traits& known, const at::Tensor& tensor, std::int32_t index) {
-    names_.gave(made.named, tensor);
+  void add_result(call& current, const op_traits& known, const at::Tensor& tensor, std::int32_t index) {
+    names_.add_result(current.named, tensor);
     const auto passed =
-        std::ranges::find(made.read, tensor.unsafeGetTensorImpl(), [](const auto& r) { return r.first; });
-    const bool same = passed != made.read.end() && !known.writes;
-    const bool without = made.op.without_grad && torch::autograd::impl::grad_fn_unsafe(tensor) == nullptr;
+        std::ranges::find(current.read, tensor.unsafeGetTensorImpl(), [](const auto& r) { return r.first; });
+    const bool same = passed != current.read.end() && !known.writes;
+    const bool without = current.op.without_grad && torch::autograd::impl::grad_fn_unsafe(tensor) == nullptr;
     const bool is_low = is_eligible(tensor, device_) && tensor.scalar_type() != at::kFloat;
-    const bool converted = under_plan_ && is_low && known.makes && !made.lowers;
+    const bool converted = under_plan_ && is_low && known.makes && !current.lowers;
     unsure_ = unsure_ || converted;
     origin& now = find(tensor);
-    now.lowered = is_low && (made.lowers || converted);
+    now.lowered = is_low && (current.lowers || converted);
     now.producer = index;
     now.without_grad = without;
     now.parameter = same ? now.parameter : -1;
     if (!same) now.value = values_seen_++;
-    made.op.outputs.push_back(now.value);
+    current.op.outputs.push_back(now.value);
   }
 
-  void wrote(call& made, const op_traits& known, std::int32_t index) {
+  void add_written(call& current, const op_traits& known, std::int32_t index) {
     for (std::size_t i = 0; i < known.arguments.size(); ++i) {
       if (known.arguments[i] != argument_use::written) continue;
-      for_each_tensor(made.arguments[i], [&](const at::Tensor& tensor, int) {
-        gave(made, known, tensor, index);
+      for_each_tensor(current.arguments[i], [&](const at::Tensor& tensor, int) {
+        add_result(current, known, tensor, index);
         if (!tensor.has_storage()) return;
         c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
         writers_.insert_or_assign(storage, writer{tensor.storage().getWeakStorageImpl(), index});

@@ -49,7 +49,7 @@ class recording {
     copy->number_ = at->first_number;
     return copy;
   }
-  explicit recording(const recorder& seen) : recorder_{seen} {}
+  explicit recording(const recorder& before) : recorder_{before} {}
 
   bool has(std::string_view name) const {
     const std::lock_guard only_one{mutex_};
@@ -94,16 +94,16 @@ class recording {
     const std::lock_guard only_one{mutex_};
     return recorder_.before(op, stack, number);
   }
-  void after(recorder::call made, const torch::jit::Stack& stack) {
+  void after(recorder::call now, const torch::jit::Stack& stack) {
     const std::lock_guard only_one{mutex_};
-    const std::size_t number = made.op.segment;
+    const std::size_t number = now.op.segment;
     segments_[number].calls.push_back({.index = static_cast<std::uint32_t>(recorder_.ops().size())});
-    recorder_.after(std::move(made), stack);
+    recorder_.after(std::move(now), stack);
     ++number_;
   }
-  void stands_for(const at::Tensor& made, const at::Tensor& source) {
+  void stands_for(const at::Tensor& copy, const at::Tensor& source) {
     const std::lock_guard only_one{mutex_};
-    recorder_.stands_for(made, source);
+    recorder_.stands_for(copy, source);
   }
   bool is_of_parameters(const at::Tensor& tensor) {
     const std::lock_guard only_one{mutex_};
@@ -188,14 +188,16 @@ class recording_session : public session {
     require_no_backward();
     require_no_autocast();
     if (has_products(op, stack, device())) return record_opened(op, keys, stack);
-    recorder::call made = recording_->before(op, stack, segment_);
-    op.callBoxed(stack);
-    recording_->after(std::move(made), stack);
+    recorder::call now = recording_->before(op, stack, segment_);
+    run(now, stack);
+    recording_->after(std::move(now), stack);
   }
   void end(bool abandoned) noexcept override { recording_->end(segment_, abandoned); }
 
  protected:
-  /// `op` is a composite: its operators are told one by one.
+  virtual void run(const recorder::call& now, torch::jit::Stack& stack) { now.op.op.callBoxed(stack); }
+
+  /// `op` is a composite: its operators come one by one.
   void record_opened(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
     recording_->open({.composite = op, .uniform = needs_one_format(op, stack, device())}, segment_);
     const auto close = c10::make_scope_exit([&] { recording_->close(segment_); });

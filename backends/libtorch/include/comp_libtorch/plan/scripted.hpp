@@ -8,6 +8,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
+#include <comp_libtorch/hook/region.hpp>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -34,15 +35,31 @@ class scripted final : public torch::nn::Module {
   torch::jit::Module script_;
 };
 
-/// Has TorchScript forget what it made of modules where no region was open. While one is, it makes nothing
-/// (region.hpp).
+/// What TorchScript made of modules where no region was open. While one is, it makes nothing (region.hpp).
 class script_executors {
  public:
+  void add(const torch::nn::Module& module) {
+    if (const auto* as = dynamic_cast<const scripted*>(&module)) add(as->script());
+  }
   void add(const torch::jit::Module& script) {
     for (const torch::jit::Module& part : script.modules()) {
       for (const auto& method : part.get_methods()) methods_.push_back(method);
     }
   }
+
+  /// Opens a region of `listens` without it. Throws: `error` while LibTorch's autocast is on.
+  region open(std::unique_ptr<session> listens) {
+    try {
+      listens->require_no_autocast();
+      forget_optimized();
+    } catch (...) {
+      listens->end(true);
+      throw;
+    }
+    return region{std::move(listens)};
+  }
+
+ private:
   void forget_optimized() {
     for (const torch::jit::Method& method : methods_) {
       auto* function = torch::jit::tryToGraphFunction(method.function());
@@ -51,7 +68,6 @@ class script_executors {
     }
   }
 
- private:
   std::vector<torch::jit::Method> methods_;
 };
 

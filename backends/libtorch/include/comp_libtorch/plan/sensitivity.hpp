@@ -4,7 +4,7 @@
 // precision, forward and backward. Costs three to five steps.
 // Errors are 2-norms relative to FP32's, over all outputs, and over the gradients of all inputs. The gradient of the
 // outputs is drawn, and scaled so that FP16 holds it and what is made of it, as a loss scale is there to do.
-// Not here: the step (batched_training.hpp), what such an error does to the loss (the search tries).
+// Not here: the step (trainer.hpp), what such an error does to the loss (the search tries).
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -38,12 +38,12 @@ namespace comp::libtorch::detail {
 class operator_errors {
  public:
   operator_errors(std::size_t operators, precision low, at::Device device)
-      : errors_(operators), seen_(operators), low_{low}, device_{device} {}
+      : errors_(operators), compared_(operators), low_{low}, device_{device} {}
 
   /// Runs `op` as it is, and what is compared beside it; the first time that operator `index` comes by.
   void run(const c10::OperatorHandle& op, std::uint32_t index, torch::jit::Stack& stack) {
-    if (seen_[index]) return op.callBoxed(stack);
-    seen_[index] = true;
+    if (compared_[index]) return op.callBoxed(stack);
+    compared_[index] = true;
     const op_traits& known = traits(op);
     const torch::jit::Stack arguments{stack.end() - static_cast<std::ptrdiff_t>(known.arguments.size()), stack.end()};
     std::vector<at::Generator> own;
@@ -108,12 +108,12 @@ class operator_errors {
           stack[i], device_.type(), [](const at::Tensor&) { return true; }, make);
     }
     op.callBoxed(stack);
-    results made;
+    results all;
     for_each_tensor(stack, op.schema().returns().size(), [&](const at::Tensor& t, std::size_t, int) {
-      if (is_eligible(t, device_.type())) made.outputs.push_back(t);
+      if (is_eligible(t, device_.type())) all.outputs.push_back(t);
     });
-    if (!leaves.empty()) made.gradients = gradients(made.outputs, leaves, drawn);
-    return made;
+    if (!leaves.empty()) all.gradients = gradients(all.outputs, leaves, drawn);
+    return all;
   }
 
   std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& leaves,
@@ -152,7 +152,7 @@ class operator_errors {
   }
 
   std::vector<op_error> errors_;
-  std::vector<bool> seen_;
+  std::vector<bool> compared_;
   precision low_;
   at::Device device_;
   at::Tensor random_;

@@ -32,6 +32,10 @@ enum class freed_memory : std::uint8_t {
   returned  // the C library decides
 };
 
+/// Whether the executor's choices (program_settings: weights, images) are measured for this training or as they are
+/// set.
+enum class executor_choices : std::uint8_t { measured, fixed };
+
 enum class memory_format : std::uint8_t { as_is, channels_last };
 
 struct program_settings {

@@ -6,9 +6,11 @@
 #include <c10/util/Exception.h>
 
 #include <comp/core/error.hpp>
-#include <new>
+#include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace comp::libtorch {
@@ -21,6 +23,22 @@ inline std::string first_line(std::string_view text) { return std::string{text.s
 inline bool says_out_of_memory(std::string_view text) {
   return text.find("not enough memory") != std::string_view::npos ||
          text.find("can't allocate memory") != std::string_view::npos;
+}
+
+/// Runs `work`, then `last`, also where `work` throws. Returns: what `work` does. Throws: what `last` does, else
+/// `work`.
+template <class F, class Last>
+std::invoke_result_t<F&> and_always(F&& work, Last last) {
+  std::optional<std::invoke_result_t<F&>> result;
+  std::exception_ptr failure;
+  try {
+    result = work();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  last();
+  if (failure) std::rethrow_exception(failure);
+  return *std::move(result);
 }
 
 }  // namespace detail

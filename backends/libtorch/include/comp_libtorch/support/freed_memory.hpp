@@ -43,10 +43,10 @@ class page_keeper {
     if (bytes < smallest || bytes > static_cast<std::size_t>(end_ - begin_)) return nullptr;
     const std::size_t needed = (bytes + alignment - 1) / alignment * alignment + alignment;
     const std::lock_guard only_one{mutex_};
-    const auto found = by_size_.lower_bound({needed, nullptr});
-    if (found == by_size_.end()) return nullptr;
-    const auto [size, at] = *found;
-    by_size_.erase(found);
+    const auto range = by_size_.lower_bound({needed, nullptr});
+    if (range == by_size_.end()) return nullptr;
+    const auto [size, at] = *range;
+    by_size_.erase(range);
     by_place_.erase(at);
     if (size > needed) add_free(at + needed, size - needed);
     *reinterpret_cast<std::size_t*>(at) = needed;

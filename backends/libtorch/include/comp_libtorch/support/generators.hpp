@@ -16,8 +16,6 @@ namespace comp::libtorch {
 
 class generator_states {
  public:
-  generator_states() = default;
-
   static generator_states save(c10::Device device, const std::vector<at::Generator>& own = {}) {
     generator_states saved;
     for (at::Generator g : all(device, own)) {
@@ -48,6 +46,19 @@ class generator_states {
   }
 
   std::vector<at::Tensor> states_;
+};
+
+/// Puts LibTorch's generators back at its end.
+class generator_guard {
+ public:
+  explicit generator_guard(c10::Device device) : device_{device}, before_{generator_states::save(device)} {}
+  ~generator_guard() { before_.restore(device_); }
+  generator_guard(const generator_guard&) = delete;
+  generator_guard& operator=(const generator_guard&) = delete;
+
+ private:
+  c10::Device device_;
+  generator_states before_;
 };
 
 }  // namespace comp::libtorch

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the machine is that LibTorch computes on: this CPU, or an NVIDIA GPU by its driver, so that no header of
-// CUDA is needed. Where that is missing, less is known, and nothing fails.
+// CUDA is needed. Where that is missing, less is known, and nothing fails. And waiting for it.
 #pragma once
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -38,14 +39,19 @@ inline void read_gpu(int index, hardware& to) {
 
 }  // namespace detail
 
+/// Waits until the device has done what was asked of it.
+inline void synchronize(c10::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl{device.type()}.synchronizeDevice(device.index());
+}
+
 inline hardware probe(c10::Device device) {
   if (device.is_cpu()) return this_cpu(at::get_num_threads());
-  hardware found;
+  hardware gpu;
   if (device.is_cuda()) {
-    found.kind = device_kind::cuda;
-    detail::read_gpu(std::max<int>(0, device.index()), found);
+    gpu.kind = device_kind::cuda;
+    detail::read_gpu(std::max<int>(0, device.index()), gpu);
   }
-  return found;
+  return gpu;
 }
 
 /// FP16 is there, however slow: the search finds out and cuts it. BF16 and TF32 need a GPU that has them.
@@ -56,6 +62,10 @@ inline std::vector<precision> supported_precisions(const hardware& machine) {
     if (has_unit(p, machine)) all.push_back(p);
   }
   return all;
+}
+inline bool computes_in(precision p, const hardware& machine) {
+  const auto known = supported_precisions(machine);
+  return std::ranges::find(known, p) != known.end();
 }
 
 }  // namespace comp::libtorch

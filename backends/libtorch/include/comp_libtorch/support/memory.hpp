@@ -26,10 +26,10 @@ namespace comp::libtorch {
 
 /// Bytes of the distinct storages behind `tensors`; undefined ones count nothing.
 inline std::int64_t bytes_held(const std::vector<at::Tensor>& tensors) {
-  std::unordered_set<const void*> seen;
+  std::unordered_set<const void*> storages;
   std::int64_t bytes = 0;
   for (const at::Tensor& t : tensors) {
-    if (!t.defined() || !t.has_storage() || !seen.insert(t.storage().unsafeGetStorageImpl()).second) continue;
+    if (!t.defined() || !t.has_storage() || !storages.insert(t.storage().unsafeGetStorageImpl()).second) continue;
     bytes += static_cast<std::int64_t>(t.storage().nbytes());
   }
   return bytes;
@@ -156,8 +156,8 @@ class memory_meter {
 
  private:
   c10::DeviceAllocator* allocator() const {
-    auto* found = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device_.type()));
-    return found != nullptr && found->initialized() ? found : nullptr;
+    auto* caching = dynamic_cast<c10::DeviceAllocator*>(c10::GetAllocator(device_.type()));
+    return caching != nullptr && caching->initialized() ? caching : nullptr;
   }
 
   c10::Device device_;

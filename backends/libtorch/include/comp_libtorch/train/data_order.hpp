@@ -122,6 +122,28 @@ using augmentation = std::function<at::Tensor(at::Tensor data, at::Generator& ge
 
 namespace detail {
 
+inline void require_batch(bool any) {
+  require<error>(any, "epoch without a batch (there is nothing to train on): check the data");
+}
+
+/// Of the next epoch after an epoch's end. Throws: `error` where that has none.
+template <BatchSource Source>
+typename Source::batch_type next_batch(Source& source) {
+  std::optional<typename Source::batch_type> batch = source.next();
+  if (!batch) batch = source.next();
+  require_batch(batch.has_value());
+  return *std::move(batch);
+}
+
+/// Goes through an epoch.
+template <BatchSource Source>
+std::uint64_t count_batches(Source& source) {
+  std::uint64_t count = 0;
+  source.begin_epoch();
+  while (source.next()) ++count;
+  return count;
+}
+
 /// A hash (FNV-1a) of up to 4096 values spread over a tensor: tells data sets and weights apart, not every bit of them.
 inline std::uint64_t sampled_hash(const at::Tensor& t) {
   const at::Tensor flat = t.detach().reshape({-1});

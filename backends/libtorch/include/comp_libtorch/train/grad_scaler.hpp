@@ -93,12 +93,12 @@ class optimizer_gradients {
   }
   /// Of those with a name: looking costs a wait for each.
   std::vector<std::string> not_finite() const {
-    std::vector<std::string> found;
+    std::vector<std::string> names;
     for (const at::Tensor& parameter : parameters_) {
       if (names_->empty() || at::isfinite(values_of(parameter.grad())).all().item<bool>()) continue;
-      found.push_back(name_of(parameter, *names_));
+      names.push_back(name_of(parameter, *names_));
     }
-    return found;
+    return names;
   }
 
  private:
@@ -123,9 +123,7 @@ class grad_scaler {
   /// From now on the parameters whose gradients overflow are named in reports; they are looked for only then.
   void name_parameters(const torch::nn::Module& model, const std::string& prefix = "") {
     auto names = *names_;
-    for (const auto& p : model.named_parameters()) {
-      names.add(p.value(), prefix.empty() ? p.key() : prefix + "." + p.key());
-    }
+    names.add_all(model, prefix);
     names_ = std::make_shared<const detail::parameter_names>(std::move(names));
   }
 

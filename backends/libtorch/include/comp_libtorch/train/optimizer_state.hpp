@@ -110,8 +110,6 @@ inline torch::serialize::InputArchive archive_of(const std::string& bytes) {
 
 class optimizer_state {
  public:
-  optimizer_state() = default;
-
   /// Copies the state of `optimizer` to `store`, or to where each tensor is.
   /// Throws: `error` for a state class of the user's own that cannot be copied.
   static optimizer_state save(torch::optim::Optimizer& optimizer, std::optional<c10::Device> store = {}) {
@@ -201,9 +199,9 @@ class optimizer_state {
 
   /// A state of the same class that shares no tensor with `like`.
   static std::unique_ptr<torch::optim::OptimizerParamState> fresh(const torch::optim::OptimizerParamState& like) {
-    auto made = like.clone();
-    detail::for_members(*made, like, [](auto& to, const auto& /*kept*/) { to = std::remove_cvref_t<decltype(to)>{}; });
-    return made;
+    auto state = like.clone();
+    detail::for_members(*state, like, [](auto& to, const auto& /*kept*/) { to = std::remove_cvref_t<decltype(to)>{}; });
+    return state;
   }
 
   static void put_options(torch::optim::OptimizerParamGroup& group, const torch::optim::OptimizerOptions& from) {

@@ -11,8 +11,6 @@
 // with FP16 want a grad_scaler around backward and step: needs_scaling().
 #pragma once
 
-#include <c10/core/impl/VirtualGuardImpl.h>
-
 #include <algorithm>
 #include <chrono>
 #include <comp/core/error.hpp>
@@ -57,24 +55,32 @@ struct planned_settings {
   program_settings program = {};  // its device is that of the first parameter
 };
 
+namespace detail {
+/// A file's operators by name and kind. Requires: it has a list of them.
+inline auto entries_by_name(const plan_listing& from) {
+  std::map<std::pair<std::string, std::string>, const plan_listing::entry*> known;
+  for (const plan_listing::entry& op : *from.operators) known[{op.name, op.kind}] = &op;
+  return known;
+}
+}  // namespace detail
+
 /// The precisions of a file's operators, by name and kind, for a graph that need not be the file's.
 /// Throws: unless `forced`, `plan_error` where the file knows no choosable operator of the graph.
 /// Requires: the file has a list of operators.
 inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& graph, bool forced = false) {
-  std::map<std::pair<std::string, std::string>, precision> known;
-  for (const plan_listing::entry& op : *from.operators) known[{op.name, op.kind}] = op.chosen;
-  loaded_plan found{.plan = plan{graph.size()}, .execution = from.execution};
-  if (from.made_for) found.made_for = *from.made_for;
+  const auto known = detail::entries_by_name(from);
+  loaded_plan loaded{.plan = plan{graph.size()}, .execution = from.execution};
+  if (from.made_for) loaded.made_for = *from.made_for;
   std::string first_unknown;
   bool any_known = false;
   for (std::size_t i = 0; i < graph.size(); ++i) {
     if (!graph[i].choosable) continue;
     if (const auto at = known.find({graph[i].name, graph[i].kind}); at != known.end()) {
-      found.plan[i] = at->second;
+      loaded.plan[i] = at->second->chosen;
       any_known = true;
     } else {
       if (first_unknown.empty()) first_unknown = fmt::format("\"{}\" ({})", graph[i].name, graph[i].kind);
-      found.warnings.push_back(
+      loaded.warnings.push_back(
           fmt::format("\"{}\" has no operator \"{}\" ({}): it runs in FP32", from.file, graph[i].name, graph[i].kind));
     }
   }
@@ -82,8 +88,8 @@ inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& grap
                       "\"{}\" knows none of the model's operators, not {}: give models the names that they had in the "
                       "search, or search again",
                       from.file, first_unknown);
-  found.plan = found.plan.as_autocast(from.runs_autocast() && found.plan.count_low() > 0);
-  return found;
+  loaded.plan = loaded.plan.as_autocast(from.runs_autocast() && loaded.plan.count_low() > 0);
+  return loaded;
 }
 
 class planned_region {
@@ -97,7 +103,7 @@ class planned_region {
         of_file_{std::holds_alternative<std::string>(from)},
         listing_{of_file_ ? load_listing(std::get<std::string>(from))
                           : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
-        program_{on_device_of(models)},
+        program_{on_device_of(models, settings_.program)},
         here_{probe(program_.settings().device)} {
     require<file_error>(listing_.operators || !by_name(),
                         "\"{}\" has no list of operators (they are to be found by name): save the plan with its graph, "
@@ -146,12 +152,6 @@ class planned_region {
 
   bool by_name() const { return settings_.match == plan_match::by_name; }
 
-  program_settings on_device_of(const std::vector<named_module>& models) {
-    program_settings chosen = settings_.program;
-    chosen.device = device_of(setup{.modules = models, .optimizers = {}});
-    return chosen;
-  }
-
   /// What an operator gets that comes by for the first time. Requires: the file lists them.
   detail::first_plan first() const {
     detail::first_plan plan;
@@ -159,11 +159,10 @@ class planned_region {
       if (is_low(listing_.chosen(i))) plan.autocast = detail::scalar_type(listing_.chosen(i));
     }
     if (by_name()) {
-      std::map<std::pair<std::string, std::string>, detail::first_choice> known;
-      for (const auto& op : *listing_.operators) known[{op.name, op.kind}] = {op.chosen, op.hands_on_fp32};
-      plan.choose = [known = std::move(known)](std::size_t /*number*/, const op_info& op) {
+      plan.choose = [known = detail::entries_by_name(listing_)](std::size_t /*number*/, const op_info& op) {
         const auto at = known.find({op.name, op.kind});
-        return at == known.end() ? detail::first_choice{} : at->second;
+        return at == known.end() ? detail::first_choice{}
+                                 : detail::first_choice{at->second->chosen, at->second->hands_on_fp32};
       };
     } else {
       plan.choose = [this](std::size_t i, const op_info& op) {
@@ -177,24 +176,24 @@ class planned_region {
   /// Each segment was seen: from now on the plan goes by the recorded operators.
   void conclude() {
     program_.record(false);
-    loaded_plan found;
+    loaded_plan loaded;
     try {
-      found = load();
-      program_.set_plan(found.plan);
+      loaded = load();
+      program_.set_plan(loaded.plan);
     } catch (const plan_error&) {
       if (!program_.is_unsure()) throw;
       program_.record(true);  // in FP32 it is what it is
       return;
     }
-    warnings_ = found.warnings;
-    tuned_.choice = {settings_.program.weights, settings_.program.images};
+    warnings_ = loaded.warnings;
+    tuned_.choice = choice_in(settings_.program);
     if (settings_.choices == planned_choices::of_file) {
-      for (std::string& left_out : apply(found, here_, tuned_)) warnings_.push_back(std::move(left_out));
-    } else if (settings_.choices == planned_choices::measured && found.plan.count_low() > 0 &&
-               !found.plan.runs_autocast()) {
-      measurement_.emplace(program_.graph(), found.plan, settings_.tuning);
+      for (std::string& left_out : apply(loaded, here_, tuned_)) warnings_.push_back(std::move(left_out));
+    } else if (settings_.choices == planned_choices::measured && loaded.plan.count_low() > 0 &&
+               !loaded.plan.runs_autocast()) {
+      measurement_.emplace(program_.graph(), loaded.plan, settings_.tuning);
     }
-    use(tuned_.choice);
+    use(program_, tuned_.choice);
     planned_ = true;
   }
 
@@ -223,26 +222,15 @@ class planned_region {
   void measure_step() {
     if (program_.has_open_region())
       return step_began_.reset();  // another thread's: times of one step are not to be had
-    if (!program_.settings().device.is_cpu()) {
-      const auto device = program_.settings().device;
-      c10::impl::VirtualGuardImpl{device.type()}.synchronizeDevice(device.index());
-    }
+    synchronize(program_.settings().device);
     if (step_began_) measurement_->add(std::chrono::duration<double>(clock::now() - *step_began_).count());
     if (measurement_->done()) {
-      tuned_ = measurement_->found();
+      tuned_ = measurement_->best();
       measurement_.reset();
-      return use(tuned_.choice);
+      return use(program_, tuned_.choice);
     }
-    use(measurement_->next());
+    use(program_, measurement_->next());
     step_began_ = clock::now();
-  }
-
-  void use(const executor_choice& choice) {
-    program_settings now = program_.settings();
-    if (executor_choice{now.weights, now.images} == choice) return;
-    now.weights = choice.weights;
-    now.images = choice.images;
-    program_.set_settings(now);
   }
 
   planned_settings settings_;

@@ -97,9 +97,9 @@ class replayed_batches {
 
   position_type position() {
     drop_unneeded();
-    auto made = std::make_shared<const std::uint64_t>(next_);
-    marks_.push_back(made);
-    return {std::move(made), in_epoch_};
+    auto number = std::make_shared<const std::uint64_t>(next_);
+    marks_.push_back(number);
+    return {std::move(number), in_epoch_};
   }
 
   /// Throws: `error` when the batches since then were more than the limit.

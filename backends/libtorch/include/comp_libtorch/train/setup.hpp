@@ -6,8 +6,10 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <any>
 #include <comp/core/error.hpp>
+#include <comp/core/plan.hpp>
 #include <comp/scaling/settings.hpp>
 #include <comp_libtorch/plan/scripted.hpp>
 #include <comp_libtorch/plan/settings.hpp>
@@ -50,10 +52,6 @@ struct extra_state {
 
 /// Whether losses are scaled against the underflow of FP16 gradients.
 enum class loss_scaling { by_plan, always, never };  // by_plan: while the plan has FP16
-
-/// Whether the executor's choices (program_settings: weights, images) are measured for this training or as they are
-/// set.
-enum class executor_choices { measured, fixed };
 
 struct setup {
   std::vector<named_module> modules;
@@ -112,10 +110,16 @@ inline void require_usable(const setup& s) {
   comp::scaling::require_usable(s.scaling);
 }
 
+/// Whether losses are scaled under `p`.
+inline bool scales(const setup& s, const plan& p) {
+  if (s.scale_loss != loss_scaling::by_plan) return s.scale_loss == loss_scaling::always;
+  return std::ranges::find(p, precision::fp16) != p.end();
+}
+
 /// Every parameter and buffer of the models, each once; undefined ones are left out.
-inline std::vector<at::Tensor> tensors_of(const setup& s, bool buffers) {
+inline std::vector<at::Tensor> tensors_of(const std::vector<named_module>& models, bool buffers) {
   std::vector<at::Tensor> all;
-  for (const named_module& m : s.modules) {
+  for (const named_module& m : models) {
     for (const at::Tensor& t : buffers ? m.module->buffers() : m.module->parameters()) {
       if (t.defined()) all.push_back(t);
     }
@@ -123,10 +127,14 @@ inline std::vector<at::Tensor> tensors_of(const setup& s, bool buffers) {
   return all;
 }
 
-/// The device of the first parameter; the CPU for a training without any.
-inline c10::Device device_of(const setup& s) {
-  const auto parameters = tensors_of(s, false);
+/// The device of the first parameter; the CPU for models without any.
+inline c10::Device device_of(const std::vector<named_module>& models) {
+  const auto parameters = tensors_of(models, false);
   return parameters.empty() ? c10::Device{at::kCPU} : parameters.front().device();
+}
+inline program_settings on_device_of(const std::vector<named_module>& models, program_settings settings) {
+  settings.device = device_of(models);
+  return settings;
 }
 
 }  // namespace comp::libtorch

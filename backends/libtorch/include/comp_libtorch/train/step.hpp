@@ -13,6 +13,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>
+#include <cmath>
 #include <comp/core/error.hpp>
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/train/grad_scaler.hpp>
@@ -35,6 +36,13 @@ struct backward_options {
 struct loss_value {
   std::string name;
   double value;
+};
+
+/// What came of one step.
+struct step_result {
+  std::vector<loss_value> losses = {};  // in the order of their first backward
+  std::string not_finite = {};          // what, and why; empty: nothing
+  bool skipped = false;                 // an FP16 gradient overflowed: no update, a smaller scale
 };
 
 /// Optimizers whose gradients have served. On a CPU they are zeroed just before gradients are made again: memory that
@@ -127,9 +135,32 @@ class step {
     updated(optimizer);
   }
 
- private:
-  friend class training_loop;
+ protected:
+  /// Ends the step. Gradients that a later backward left in a model that was updated before (a GAN's discriminator)
+  /// belong to no step. Throws: `error` where a forward ended before its last operator.
+  void finish() {
+    for (auto* optimizer : updated_) serve(*optimizer);
+    if (scaler_ && !updated_.empty()) scaler_->update();
+    require_whole();
+  }
 
+  /// Waits for the device. Throws: `error` for a step without a loss.
+  step_result result() const {
+    require<error>(!losses_.empty(), "step {} without a loss (plans are judged by it): call backward() of the step",
+                   number_);
+    step_result all{.not_finite = diagnosis_, .skipped = skipped_};
+    for (const named_loss& loss : losses_) {
+      double sum = 0;
+      for (const at::Tensor& part : loss.parts) sum += part.item<double>();
+      all.losses.push_back({loss.name, sum});
+      if (std::isfinite(sum) || !all.not_finite.empty()) continue;
+      all.not_finite =
+          fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", sum, number_);
+    }
+    return all;
+  }
+
+ private:
   struct inside {
     explicit inside(bool& flag) : flag_{flag}, before_{std::exchange(flag, true)} {}
     ~inside() { flag_ = before_; }
@@ -165,21 +196,15 @@ class step {
     if (!program_.settings().device.is_cpu()) served_.zero();
   }
 
-  /// Ends the step. Gradients that a later backward left in a model that was updated before (a GAN's discriminator)
-  /// belong to no step.
-  void finish() {
-    for (auto* optimizer : updated_) serve(*optimizer);
-    if (scaler_ && !updated_.empty()) scaler_->update();
-  }
-
-  /// In the order of their first backward; waits for the device.
-  std::vector<loss_value> losses() const {
-    std::vector<loss_value> sums;
-    for (const named_loss& loss : losses_) {
-      loss_value& sum = sums.emplace_back(loss_value{loss.name, 0});
-      for (const at::Tensor& part : loss.parts) sum.value += part.item<double>();
-    }
-    return sums;
+  /// Such a forward did not throw itself.
+  void require_whole() {
+    const program_problems problems = program_.problems();
+    if (program_.settings().otherwise == on_mismatch::fp32 || problems.ended_early == 0) return;
+    program_.clear_problems();
+    throw error{fmt::format(
+        "step {}: {} (a plan goes by the recorded sequence): keep the forward the same from step to step, or set "
+        "on_mismatch::fp32",
+        number_, problems.first)};
   }
 
   program& program_;
@@ -195,5 +220,13 @@ class step {
   bool skipped_ = false;
   std::string diagnosis_;
 };
+
+namespace detail {
+/// A step as the trainer sees it.
+class trained_step final : public step {
+ public:
+  using step::step, step::finish, step::result;
+};
+}  // namespace detail
 
 }  // namespace comp::libtorch

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole state of a training: parameters, their pending gradients, buffers, optimizers, random generators, loss
-// scale, position in the data, number of steps, and what the user adds. Put back in place, so every reference stays
-// good. Memory: a state is one copy of the weights, the buffers and the optimizer's moments (Adam: 3 times the
-// weights); a search holds three to four of them. setup::states_on = at::kCPU keeps them off a device.
+// The state of a training but for its loss scale, its place in the data and its count of steps (trainer.hpp):
+// parameters, their pending gradients, buffers, optimizers, random generators, and what the user adds. Put back in
+// place, so every reference stays good. Memory: a state is one copy of the weights, the buffers and the optimizer's
+// moments (Adam: 3 times the weights); a search holds three to four of them. setup::states_on = at::kCPU keeps them off
+// a device.
 #pragma once
 
 #include <torch/nn/module.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <any>
 #include <comp/core/error.hpp>
-#include <comp/scaling/grad_scaler.hpp>
 #include <comp_libtorch/support/generators.hpp>
 #include <comp_libtorch/support/memory.hpp>
 #include <comp_libtorch/train/optimizer_state.hpp>
 #include <comp_libtorch/train/setup.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -94,8 +96,6 @@ struct training_state {
   std::vector<module_state> modules = {};
   std::vector<optimizer_state> optimizers = {};
   generator_states generators = {};
-  scaling::state scaler = {};
-  std::uint64_t steps = 0;
   std::any extra = {};
 
   std::int64_t bytes() const {
@@ -106,7 +106,6 @@ struct training_state {
   }
 };
 
-/// Fills in all but scaler and steps.
 inline training_state save_training(const setup& from, c10::Device device) {
   training_state saved;
   for (const auto& m : from.modules) saved.modules.push_back(module_state::save(*m.module, from.states_on));
@@ -127,6 +126,18 @@ inline void restore_training(const training_state& saved, setup& to, c10::Device
   for (std::size_t i = 0; i < to.optimizers.size(); ++i) saved.optimizers[i].restore(*to.optimizers[i]);
   saved.generators.restore(device, to.generators);
   if (to.extra.restore) to.extra.restore(saved.extra);
+}
+
+/// The tensors that live from step to step.
+inline std::vector<at::Tensor> tensors_held(const setup& s) {
+  std::vector<at::Tensor> all = tensors_of(s.modules, true);
+  for (const at::Tensor& parameter : tensors_of(s.modules, false)) {
+    all.push_back(parameter);
+    all.push_back(parameter.grad());
+  }
+  for (auto* optimizer : s.optimizers) append_tensors(*optimizer, all);
+  if (s.extra.tensors) std::ranges::copy(s.extra.tensors(), std::back_inserter(all));
+  return all;
 }
 
 }  // namespace comp::libtorch

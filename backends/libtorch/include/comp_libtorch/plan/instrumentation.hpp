@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a program shows of its operators while steps are trained: which there are, their times, what a low precision
+// does to each, and what LibTorch's autocast gives them. `train` trains the next step; whoever calls puts the state of
+// the training and the plan back (trainer.hpp).
+#pragma once
+
+#include <c10/util/ScopeExit.h>
+
+#include <algorithm>
+#include <comp/core/concepts.hpp>
+#include <comp/core/error.hpp>
+#include <comp/core/plan.hpp>
+#include <comp_libtorch/plan/program.hpp>
+#include <comp_libtorch/plan/sensitivity.hpp>
+#include <cstddef>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+/// Records the operators of a step. Throws: `graph_error` when none was in a region.
+template <class Train>
+void record_step(program& p, Train train) {
+  p.record(true);
+  try {
+    train();
+  } catch (...) {
+    p.record(true);  // half a step is no graph: begin anew, next time
+    p.record(false);
+    throw;
+  }
+  p.record(false);
+  require<graph_error>(!p.graph().empty(),
+                       "a step without operators of the plan's (nothing was in a region): call the model inside "
+                       "step.forward([&] {{ ... }})");
+}
+
+/// Seconds of each operator under the current plan, medians of `steps` after one that pays for what is made once.
+template <class Train>
+std::vector<op_time> operator_times(program& p, int steps, Train train) {
+  train();
+  p.profile(true);
+  const auto off = c10::make_scope_exit([&] { p.profile(false); });
+  for (int i = 0; i < steps; ++i) train();
+  return p.times();
+}
+
+/// Compares operators in `low` while a step is trained in FP32.
+template <class Train>
+std::vector<op_error> lowering_errors(program& p, precision low, Train train) {
+  operator_errors errors{p.graph().size(), low, p.settings().device};
+  p.set_plan(plan{p.graph().size()});
+  p.compare(&errors);
+  const auto off = c10::make_scope_exit([&] { p.compare(nullptr); });
+  train();
+  return errors.errors();
+}
+
+/// What LibTorch's autocast to `low` gives each operator in a step under it, marked as that autocast's.
+template <class Train>
+plan autocast_plan(program& p, precision low, Train train) {
+  plan chosen{p.graph().size()};
+  p.set_plan(chosen);
+  p.watch_autocast(&chosen, low);
+  const auto off = c10::make_scope_exit([&] { p.watch_autocast(nullptr); });
+  train();
+  return chosen.as_autocast();
+}
+
+/// Throws: `plan_error` where `p`, which autocast is to run, differs from `real`, which is autocast's.
+inline void require_same(const plan& p, const plan& real, const op_graph& graph) {
+  const auto [at, chosen] = std::ranges::mismatch(p, real);
+  if (at == p.end()) return;
+  const auto i = static_cast<std::size_t>(at - p.begin());
+  throw plan_error{fmt::format(
+      "plan \"...{}\" gives operator {} (\"{}\") {}, LibTorch's autocast {} (it is run by that autocast, so they "
+      "must agree): delete \"{}\" from the plan to run it operator by operator, or search again",
+      autocast_mark, i, graph[i].name, name(*at), name(*chosen), autocast_mark)};
+}
+
+}  // namespace comp::libtorch::detail

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the plans of a training are run: as was measured for a plan or its like, and when that is measured.
+// Why so: docs/decisions.md, "The executor's choices". Not here: measuring itself (executor_tuning.hpp).
+#pragma once
+
+#include <comp/core/execution.hpp>
+#include <comp/core/hardware.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/core/sample.hpp>
+#include <comp/core/statistics.hpp>
+#include <comp/files/plan_file.hpp>
+#include <comp_libtorch/plan/executor_tuning.hpp>
+#include <comp_libtorch/plan/program.hpp>
+#include <comp_libtorch/plan/settings.hpp>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace comp::libtorch {
+
+class plan_tuner {
+ public:
+  /// Of the plans of `p`, which lives on.
+  plan_tuner(program& p, executor_choices how, tuning_settings settings = {})
+      : program_{p}, measures_{how == executor_choices::measured}, settings_{settings} {}
+
+  /// Throws: as program::set_plan.
+  void set_plan(const plan& p) {
+    if (p != program_.current_plan()) program_.set_plan(p);
+    if (!measures_ || p.runs_autocast()) return;
+    const tuned_choice* known = of(p);
+    use(program_, known == nullptr ? executor_choice{} : known->choice);
+  }
+
+  /// How the current plan is run, as far as that was measured or is fixed; nothing for FP32 and for autocast's.
+  comp::execution execution() const {
+    const plan& now = program_.current_plan();
+    if (now.count_low() == 0 || now.runs_autocast()) return {};
+    if (!measures_) return execution_of({.choice = choice_in(program_.settings())});
+    const tuned_choice* known = of(now);
+    return known == nullptr ? comp::execution{} : execution_of(*known);
+  }
+
+  /// What was found for `p`, else for its like; null: nothing.
+  const tuned_choice* of(const plan& p) const {
+    if (const auto own = exact_.find(p); own != exact_.end()) return &own->second;
+    const auto low = detail::prevailing(p);
+    const auto alike = low ? alike_.find(*low) : alike_.end();
+    return alike == alike_.end() ? nullptr : &alike->second;
+  }
+
+  void learn(const plan& p, const tuned_choice& tuned) {
+    exact_[p] = tuned;
+    if (const auto low = detail::prevailing(p)) alike_.try_emplace(*low, tuned);
+  }
+
+  /// Learns what a plan file says, where that was on a machine like `here`. Returns: sentences on what was not taken.
+  std::vector<std::string> learn(const loaded_plan& from, const hardware& here) {
+    tuned_choice tuned;
+    const auto left_out = apply(from, here, tuned);
+    if (!from.execution.empty() && left_out.empty()) learn(from.plan, tuned);
+    return left_out;
+  }
+
+  /// The current plan trained `run`.
+  void trained(const sample& run) {
+    const plan& now = program_.current_plan();
+    if (now != trained_) batches_in_a_row_ = 0;
+    trained_ = now;
+    batches_in_a_row_ += run.batches;
+    if (run.ok() && now.count_low() == 0) fp32_seconds_ = median(run.batch_seconds);
+  }
+  void trained_epoch(const sample& run) {
+    if (run.ok()) batches_per_epoch_ = run.batches;
+    trained(run);
+  }
+
+  /// True when the current plan should be measured before it is run on.
+  bool needs_measuring() const {
+    const plan& now = program_.current_plan();
+    const auto low = detail::prevailing(now);
+    if (!measures_ || !low || now.runs_autocast() || exact_.contains(now)) return false;
+    if (now == trained_ && batches_in_a_row_ >= settings_.trained_with) return true;
+    return !alike_.contains(*low) && batches_per_epoch_ >= settings_.shortest_epoch;
+  }
+
+  /// Measures how the current plan is best run, and runs it so from now on; nothing for autocast's, which LibTorch
+  /// runs. `batch()` trains one and gives its seconds.
+  template <class Batch>
+  tuned_choice measure(Batch batch) {
+    const plan& now = program_.current_plan();
+    if (now.runs_autocast()) return {};
+    const tuned_choice tuned = measured_choice(
+        program_.graph(), now, settings_, [&](const executor_choice& c) { use(program_, c); }, batch);
+    learn(now, tuned);
+    return tuned;
+  }
+  /// The same for a plan that may be too slow to be worth it.
+  template <class Batch>
+  tuned_choice measure_unless_hopeless(Batch batch) {
+    if (!is_hopeless(batch)) return measure(batch);
+    learn(program_.current_plan(), {});
+    return {};
+  }
+
+ private:
+  /// A batch, or two where the first one pays for what is made once, tell.
+  template <class Batch>
+  bool is_hopeless(Batch batch) const {
+    const double limit = settings_.hopeless * fp32_seconds_;
+    if (limit <= 0) return false;
+    const double first = batch();
+    return first > limit && (first >= 4 * limit || batch() > limit);
+  }
+
+  program& program_;
+  bool measures_;
+  tuning_settings settings_;
+  std::map<plan, tuned_choice> exact_;
+  std::map<precision, tuned_choice> alike_;
+  plan trained_;  // last
+  std::int64_t batches_in_a_row_ = 0, batches_per_epoch_ = 0;
+  double fp32_seconds_ = 0;  // of a batch
+};
+
+}  // namespace comp::libtorch

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run of training steps gave, as it goes: the mean of each loss, times, and the most memory.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <comp/core/error.hpp>
+#include <comp/core/sample.hpp>
+#include <comp_libtorch/hook/session.hpp>
+#include <comp_libtorch/support/hardware.hpp>
+#include <comp_libtorch/support/memory.hpp>
+#include <comp_libtorch/train/step.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+class measured_run {
+ public:
+  /// Begins with its first batch. `held`: as memory_meter's.
+  measured_run(c10::Device device, std::int64_t held) : device_{device}, meter_{device, held} {}
+
+  /// Before each batch of several. Returns: false where the last one failed, or `stop` says so of those so far.
+  bool goes_on(const stop_predicate& stop) {
+    if (sample_.batches > 0 && sample_.ok() && stop(sample_)) sample_.status = status::stopped_early;
+    batch_start_ = clock::now();
+    return sample_.ok();
+  }
+
+  /// The batch was trained; waits for the device. Throws: `error` for other losses than in the steps before.
+  void add(const step_result& result) {
+    synchronize(device_);
+    sample_.batch_seconds.push_back(since(batch_start_));
+    sample_.seconds = since(start_);
+    sample_.peak_bytes = meter_.peak();
+    add_losses(result.losses);
+    skipped_ += result.skipped;
+    if (result.not_finite.empty()) return;
+    sample_.status = status::not_finite;
+    sample_.message = result.not_finite;
+  }
+
+  /// Of the batches so far. `loss_scale`: as it is now.
+  sample result(const program_problems& problems, double loss_scale) const {
+    sample all = sample_;
+    if (!all.message.empty()) return all;
+    if (skipped_ > 0) {
+      all.message = fmt::format("{} steps skipped: FP16 gradients overflowed, loss scale now {}", skipped_, loss_scale);
+    }
+    if (const auto left = problems.mismatches + problems.ended_early; left > 0) {
+      all.message += fmt::format("{}{} forwards left the recorded sequence and went on in FP32, first: {}",
+                                 all.message.empty() ? "" : "; ", left, problems.first);
+    }
+    return all;
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  static double since(clock::time_point start) { return std::chrono::duration<double>(clock::now() - start).count(); }
+
+  void add_losses(const std::vector<loss_value>& losses) {
+    if (sums_.empty()) {
+      sums_ = losses;
+      for (loss_value& sum : sums_) sum.value = 0;
+    }
+    require<error>(std::ranges::equal(sums_, losses, {}, &loss_value::name, &loss_value::name),
+                   "a step with the losses{} after one with{} (each is judged over the epoch): call backward() for the "
+                   "same losses in each step",
+                   names(losses), names(sums_));
+    const auto batches = static_cast<double>(++sample_.batches);
+    double batch = 0, run = 0;
+    sample_.losses.clear();
+    for (std::size_t i = 0; i < sums_.size(); ++i) {
+      batch += losses[i].value;
+      run += (sums_[i].value += losses[i].value);
+      if (sums_.size() > 1) sample_.losses.push_back(sums_[i].value / batches);
+    }
+    sample_.curve.push_back(batch);
+    sample_.loss = run / batches;
+  }
+  static std::string names(const std::vector<loss_value>& losses) {
+    std::string text;
+    for (const loss_value& loss : losses) text += " \"" + loss.name + "\"";
+    return text;
+  }
+
+  c10::Device device_;
+  memory_meter meter_;
+  clock::time_point start_ = clock::now(), batch_start_ = start_;
+  sample sample_;
+  std::vector<loss_value> sums_;
+  std::int64_t skipped_ = 0;  // steps without an update, since an FP16 gradient overflowed
+};
+
+}  // namespace comp::libtorch::detail
