@@ -124,9 +124,7 @@ TEST_CASE("the native BERT has LibTorch's losses from the same weights, step by 
   }
 }
 
-// Skipped: in a process that has LibTorch, oneDNN 2.6 refuses the discriminator's product with one column
-// ("unimplemented" when it runs), which it computes in one that has not (tests/cli/test_train.py). --no-skip runs it.
-TEST_CASE("the native GAN has LibTorch's two losses from the same weights and noise, step by step" * doctest::skip()) {
+TEST_CASE("the native GAN has LibTorch's two losses from the same weights and noise, step by step") {
   comp::host::device device;
   constexpr std::uint64_t seed = 3;
   const auto images = some_images();
