@@ -19,9 +19,8 @@ namespace detail {
 
 using native::math::bits_as;
 using native::math::dropout_mask;
-inline constexpr std::size_t mask_lanes = 64,
-                             mask_span =
-                                 4 * mask_lanes;  // groups and elements of one call: rounds wait less for each other
+/// Groups and elements of one call; with fewer, rounds wait for each other.
+inline constexpr std::size_t mask_lanes = 64, mask_span = 4 * mask_lanes;
 
 /// y = x where kept, scaled; 0 elsewhere, whatever x is.
 template <class T>
