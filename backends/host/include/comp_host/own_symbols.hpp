@@ -35,7 +35,7 @@ class loaded_library {
     }
   }
 
-  /// What the library refers to and has itself, it uses of its own from here on, where `wanted(name)`.
+  /// Functions that the library calls and has itself, it uses of its own from here on, where `wanted(name)`.
   template <class Wanted>
   void bind_own(Wanted wanted) const {
     bind_own(relocations_, relocations_end_, wanted);
@@ -65,7 +65,8 @@ class loaded_library {
       const auto kind = ELF64_R_TYPE(one->r_info);
       if (kind != R_X86_64_GLOB_DAT && kind != R_X86_64_JUMP_SLOT) continue;
       const symbol& meant = symbols_[ELF64_R_SYM(one->r_info)];
-      if (meant.st_shndx == SHN_UNDEF || !wanted(std::string_view{names_ + meant.st_name})) continue;
+      if (meant.st_shndx == SHN_UNDEF || ELF64_ST_TYPE(meant.st_info) != STT_FUNC) continue;
+      if (!wanted(std::string_view{names_ + meant.st_name})) continue;
       auto* const slot = reinterpret_cast<address*>(at_ + one->r_offset);
       if (*slot != at_ + meant.st_value) write(slot, at_ + meant.st_value);
     }
@@ -91,7 +92,7 @@ class loaded_library {
 
 namespace comp::host {
 
-/// Gives oneDNN's library the symbols of its own types that another library has taken. To be called before its first
+/// Gives oneDNN's library the functions on its own types that another library has taken. To be called before its first
 /// primitive runs.
 inline void bind_own_symbols() {
 #if defined(__linux__) && defined(__x86_64__) && defined(__LP64__)
