@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <comp/comp.hpp>
 #include <comp/files/warm_start.hpp>
+#include <comp/observe/number_text.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/observe/t4.hpp>
 #include <comp/search/fallbacks.hpp>
@@ -207,7 +208,7 @@ template <class Trainer>
 void tell_of(const comp::training_result& result, const Trainer& trainer) {
   for (std::size_t e = 0; e < result.epochs.size(); ++e) {
     const comp::sample& epoch = result.epochs[e];
-    fmt::print("epoch {:>3}: loss {:.4f}, {:.1f} s{}\n", e + 1, epoch.loss, epoch.seconds,
+    fmt::print("epoch {:>3}: loss {:.4f}, {}{}\n", e + 1, epoch.loss, comp::detail::time_text(epoch.seconds),
                epoch.score ? fmt::format(", score {:.4f}", *epoch.score) : "");
   }
   if constexpr (requires { text(trainer.captured_steps()); }) {

@@ -233,6 +233,30 @@ TEST_CASE("what is ahead is used where a restored state comes back to it, and no
   for (const auto& [example, times] : data.notes->written) CHECK(times == 1);
 }
 
+TEST_CASE("a loader that does not go on makes nothing of the next epoch, until it is asked for") {
+  const watched data;
+  const auto written = [&] {  // a moment later: threads would have begun
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    const std::lock_guard lock{data.notes->mutex};
+    int all = 0;
+    for (const auto& [example, times] : data.notes->written) all += times;
+    return all;
+  };
+  for (const int threads : {0, 1, 3}) {
+    CAPTURE(threads);
+    data.notes->written.clear();
+    loader all{data, {.batch = 24, .shuffle = false, .keep_last = true, .goes_on = false, .threads = threads}};
+    for (int epoch = 1; epoch <= 3; ++epoch) {
+      if (epoch > 2) all.seek({});  // or straight on
+      for (std::int32_t first = 0; first < 64; first += 24) {
+        CHECK(all.next().labels[0] == first);
+        all.prepare();
+      }
+      CHECK(written() == 64 * epoch);
+    }
+  }
+}
+
 TEST_CASE("a loader ends in the middle of a batch") {
   const watched data{.each = std::chrono::microseconds{500}};
   { const loader never_asked{data, {.batch = 32, .threads = 2}}; }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/models.hpp>
 #include <limits>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "reference_device.hpp"
@@ -478,6 +481,49 @@ TEST_CASE("a profile has a time for each operator and leaves the state as it was
   CHECK(weights(t) == before);
   CHECK(t.save().position == saved.position);
   CHECK(t.save().draws == saved.draws);
+}
+
+namespace {
+/// Values that take long to load, counted.
+struct slow_data : regression_data {
+  std::chrono::microseconds each{0};
+  std::shared_ptr<std::atomic<int>> written = std::make_shared<std::atomic<int>>(0);
+  void write(std::size_t i, const example_spans& to) const {
+    std::this_thread::sleep_for(each);
+    regression_data::write(i, to);
+    ++*written;
+  }
+};
+/// Notes how much was loaded when a linear layer began.
+struct watching_device : reference::device {
+  std::shared_ptr<std::atomic<int>> written = {};
+  std::vector<int> seen = {};
+  tensor linear(const tensor& x, parameter& w, parameter* b) {
+    seen.push_back(*written);
+    return reference::device::linear(x, w, b);
+  }
+};
+}  // namespace
+
+TEST_CASE("a profile times no operator while the loader is behind") {
+  const slow_data data{{}, std::chrono::milliseconds{1}};
+  watching_device device;
+  device.written = data.written;
+  trainer<watching_device> t{device, regression(), data, regression_data{16}, {.shuffle = false, .profile_steps = 3}};
+  (void)t.profile();
+  REQUIRE(device.seen.size() == 8);  // two layers of four steps
+  for (int step = 0; step < 4; ++step) CHECK(device.seen[static_cast<std::size_t>(2 * step)] >= 8 * (step + 2));
+}
+
+TEST_CASE("a validation loads each example once") {
+  reference::device device;
+  const slow_data data;
+  reference_trainer t{device, regression(), regression_data{64}, data};
+  for (int times = 1; times <= 3; ++times) {
+    (void)t.validate();
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});  // a thread that goes on would have begun
+    CHECK(*data.written == 64 * times);
+  }
 }
 
 TEST_CASE("the signature tells trainings apart that cannot be compared") {

@@ -18,6 +18,7 @@
 #include "kernel.hpp"
 #include "layout.hpp"
 #include "onednn.hpp"
+#include "own_symbols.hpp"
 #include "pool.hpp"
 #include "tensor.hpp"
 
@@ -98,6 +99,7 @@ class context {
         stream{engine},
         memory{std::make_shared<pool>(chosen.memory_limit)},
         layouts{chosen.native_bf16 && has_bf16() ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32} {
+    bind_own_symbols();
     user_scratch.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   }
   context(const context&) = delete;

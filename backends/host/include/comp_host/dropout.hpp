@@ -17,8 +17,10 @@ using native::dropout_key;
 
 namespace detail {
 
+using native::math::bits_as;
 using native::math::dropout_mask;
-inline constexpr std::size_t mask_lanes = 16, mask_span = 4 * mask_lanes;  // groups and elements of one call
+/// Groups and elements of one call; with fewer, rounds wait for each other.
+inline constexpr std::size_t mask_lanes = 64, mask_span = 4 * mask_lanes;
 
 /// y = x where kept, scaled; 0 elsewhere, whatever x is.
 template <class T>
@@ -33,10 +35,13 @@ void masked(context& c, const T* from, T* to, std::size_t n, const dropout_mask&
                const T* x = from + first;
                T* y = to + first;
 #pragma omp simd
-               for (std::size_t i = 0; i < some; ++i) store(y[i], factor[i] != 0 ? load(x[i]) * factor[i] : 0.0F);
+               for (std::size_t i = 0; i < some; ++i) {
+                 const std::uint32_t kept = 0U - static_cast<std::uint32_t>(factor[i] != 0);  // a mask: vector code
+                 store(y[i], bits_as<float>(bits_as<std::uint32_t>(load(x[i]) * factor[i]) & kept));
+               }
              }
            },
-           64, 1);
+           16, 1);
   });
 }
 

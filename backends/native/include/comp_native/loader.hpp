@@ -27,6 +27,7 @@ struct loader_settings {
   std::uint64_t seed = 0;
   bool shuffle = true;     // anew for each epoch
   bool keep_last = false;  // true: an epoch ends with the examples that fill no batch
+  bool goes_on = true;     // false: of the next epoch nothing is made before next() asks for it
   int threads = 1;         // that make batches ahead; 0: none is, next() makes its own
   std::pmr::memory_resource* memory = std::pmr::get_default_resource();  // of the batches
 };
@@ -113,7 +114,8 @@ class loader {
   void prepare() {
     std::unique_lock lock{mutex_};
     loader_position p = at_;
-    for (std::size_t i = 1; i < slots_.size(); ++i, p = after(p)) (void)made(p, lock);
+    const std::size_t count = std::min(slots_.size() - 1, ahead());
+    for (std::size_t i = 0; i < count; ++i, p = after(p)) (void)made(p, lock);
   }
   /// Whether next() would return at once.
   bool prepared() {
@@ -156,7 +158,12 @@ class loader {
     }
     return false;
   }
-  std::size_t ahead() const { return std::max<std::size_t>(slots_.size() - (in_use_ ? 1 : 0), 1); }
+  std::size_t ahead() const {
+    const std::size_t room = std::max<std::size_t>(slots_.size() - (in_use_ ? 1 : 0), 1);
+    if (settings_.goes_on) return room;
+    if (in_use_ && at_.batch == 0) return 0;  // the last of the epoch
+    return std::min<std::size_t>(room, batches_ - at_.batch);
+  }
 
   /// Gives the next batches slots that are free, as far as there are some.
   void want() {

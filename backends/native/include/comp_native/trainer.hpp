@@ -52,13 +52,19 @@ class trainer {
         train_{device,
                network_.model(),
                std::move(train),
-               {network_.model().batch(), mix_seed(settings_.seed, 1), settings_.shuffle, settings_.keep_last,
-                settings_.loading_threads.value_or(loading_threads_of(device))}},
+               {.batch = network_.model().batch(),
+                .seed = mix_seed(settings_.seed, 1),
+                .shuffle = settings_.shuffle,
+                .keep_last = settings_.keep_last,
+                .threads = settings_.loading_threads.value_or(loading_threads_of(device))}},
         validation_{device,
                     network_.model(),
                     validation,
-                    {batch_within(validation, network_.model().batch()), 0, false, true,
-                     settings_.loading_threads.value_or(loading_threads_of(device))}},
+                    {.batch = batch_within(validation, network_.model().batch()),
+                     .shuffle = false,
+                     .keep_last = true,
+                     .goes_on = false,
+                     .threads = settings_.loading_threads.value_or(loading_threads_of(device))}},
         step_{device, network_, train_, settings_} {
     require_usable(settings_);
     require_fit(network_.model(), train_.source().layout());
@@ -201,12 +207,13 @@ class trainer {
   }
 
   /// Seconds of each operator in one step under the current plan, casts left out: medians of a few steps, the first not
-  /// counted. The state is as before.
+  /// counted; each begins when its batch and the next one are loaded. The state is as before.
   std::vector<op_time> profile() {
     std::vector<std::vector<double>> forward(graph().size()), backward(graph().size());
     undone([&] {
       network_.measure(true);
       for (int i = 0; i <= settings_.profile_steps; ++i) {
+        train_.rest();
         step_();
         for (std::size_t op = 0; i > 0 && op < graph().size(); ++op) {
           const auto times = static_cast<double>(micro_batches());

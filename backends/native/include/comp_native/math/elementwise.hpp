@@ -45,7 +45,9 @@ struct sigmoid {
 
 struct elu {                                 // with alpha = 1
   COMP_HD float operator()(float x) const {  // a sum: ptxas keeps it in registers, where a choice spilled
-    return (x > 0 ? x : 0.0F) + (exp_of(x > 0 ? 0.0F : x) - 1.0F);  // off by half an ulp of 1
+    const std::uint32_t bits = bits_as<std::uint32_t>(x), positive = 0U - static_cast<std::uint32_t>(x > 0);  // a mask
+    return bits_as<float>(bits & positive) +
+           (exp_of(bits_as<float>(bits & ~positive)) - 1.0F);  // off by half an ulp of 1
   }
   COMP_HD float backward(float dy, float, float y) const { return y > 0 ? dy : dy * (y + 1.0F); }
 };

@@ -36,13 +36,13 @@ COMP_HD void philox(std::uint32_t (&word)[4][Lanes], std::uint32_t key0, std::ui
 
 /// What makes a mask: an element is kept where its word is at least `least`, and then scaled.
 struct dropout_mask {
-  std::uint64_t least;
-  float scale;
+  std::uint32_t least;
+  float scale;  // 0: nothing is kept
   std::uint32_t draw[2], key[2];
 
   dropout_mask() = default;
   dropout_mask(double p, const dropout_key& k)
-      : least{static_cast<std::uint64_t>(std::ceil(p * 0x1p32))},
+      : least{static_cast<std::uint32_t>(std::fmin(std::ceil(p * 0x1p32), 0x1p32 - 1))},
         scale{p < 1 ? static_cast<float>(1 / (1 - p)) : 0.0F},
         draw{static_cast<std::uint32_t>(k.draw), static_cast<std::uint32_t>(k.draw >> 32)},
         key{static_cast<std::uint32_t>(k.seed), static_cast<std::uint32_t>(k.seed >> 32)} {}
@@ -66,8 +66,11 @@ struct dropout_mask {
       word[3][i] = draw[1];
     }
     philox(word, key[0], key[1]);
-    for (std::size_t j = 0; j < 4; ++j) {
-      for (std::size_t i = 0; i < Groups; ++i) factor[4 * i + j] = word[j][i] >= least ? scale : 0.0F;
+#ifdef _OPENMP
+#pragma omp simd
+#endif
+    for (std::size_t i = 0; i < Groups; ++i) {
+      for (std::size_t j = 0; j < 4; ++j) factor[4 * i + j] = word[j][i] >= least ? scale : 0.0F;
     }
   }
 };
