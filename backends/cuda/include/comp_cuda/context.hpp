@@ -19,6 +19,7 @@
 
 #include "kernels.hpp"
 #include "prefetch.hpp"
+#include "ranges.hpp"
 #include "tensor.hpp"
 
 namespace comp::cuda {
@@ -38,15 +39,19 @@ struct settings {
   bool fuse_attention = true;  // attention in one where cuDNN has it, rounded less often than operator by operator
   /// [bytes] of one of eight blocks of pinned memory for uploads; what is larger is waited for.
   std::int64_t pinned_limit = std::int64_t{64} << 20;
+  bool ranges = false;  // names of operators and phases for Nsight Systems (NVTX)
 };
 
-/// Throws: settings_error for a workspace or pinned memory of less than nothing.
+/// Throws: settings_error for a workspace or pinned memory of less than nothing, and for ranges that are not built.
 inline const settings& checked(const settings& chosen) {
   require<settings_error>(chosen.workspace_limit >= 0,
                           "a workspace of {} bytes asked for (0 is the least): use 0 to forbid workspaces",
                           chosen.workspace_limit);
   require<settings_error>(chosen.pinned_limit >= 0,
                           "{} bytes of pinned memory asked for (0 is the least): use 0 for none", chosen.pinned_limit);
+  require<settings_error>(!chosen.ranges || profiler_range::there,
+                          "ranges = {} (this build found no nvtx3/nvToolsExt.h, which is the toolkit's): leave it out",
+                          chosen.ranges);
   return chosen;
 }
 

@@ -68,6 +68,8 @@ class device {
   }
   /// One sentence for each precision that this GPU would not run faster.
   std::vector<std::string> warnings() const { return context_->card().warnings(); }
+  /// For a profiler, until it is gone: comp_native/ranges.hpp.
+  profiler_range range(const char* name) const { return {context_->chosen().ranges, name}; }
   /// What operators are given, for those that are not among the members here.
   context& shared() { return c(); }
 
