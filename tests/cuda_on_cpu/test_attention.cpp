@@ -303,6 +303,42 @@ TEST_CASE("captured steps draw the masks that steps call by call would draw, wit
   CHECK(losses(true) == losses(false));
 }
 
+TEST_CASE("GPT with attention in one: any one operator in another precision leaves loss and gradients near FP32's") {
+  fresh_for_training clean;
+  const native::model m = native_models::gpt(
+      {.batch = 2, .vocabulary = 13, .context = 6, .layers = 1, .width = 16, .heads = 2, .one_attention = true});
+  device d{{.measure_algorithms = false}};
+  native::network<device> network{d, m, 3};
+  const auto batch = native::uploaded(d, m, native::testing::random_batch(m, 1));
+  const auto step_of = [&](const comp::plan& p) {
+    network.set_precision(p);
+    network.zero_gradients();
+    const double loss = network.forward(batch, 0);
+    network.backward(batch);
+    return std::pair{loss, d.gradient_norm(network.trainable())};
+  };
+  const op_graph& graph = network.graph();
+  const auto [loss, norm] = step_of(comp::plan{graph.size()});
+  for (const precision most : {precision::fp32, precision::bf16}) {
+    const precision one = most == precision::fp32 ? precision::bf16 : precision::fp32;
+    comp::plan everywhere{graph.size()};
+    for (std::size_t i = 0; i < graph.size(); ++i) {
+      if (graph[i].choosable) everywhere[i] = most;
+    }
+    for (std::size_t i = 0; i < graph.size(); ++i) {
+      if (!graph[i].choosable) continue;
+      CAPTURE(graph[i].name);
+      CAPTURE(most);
+      comp::plan p = everywhere;
+      p[i] = one;
+      const auto [got, got_norm] = step_of(p);
+      CHECK(got == doctest::Approx(loss).epsilon(0.01));
+      CHECK(got_norm == doctest::Approx(norm).epsilon(0.03));
+      CHECK(got_norm != norm);
+    }
+  }
+}
+
 #ifdef COMP_SIMT
 TEST_CASE("a step of GPT with attention in one is fewer calls, and moves less memory") {
   fresh_for_training clean;

@@ -330,7 +330,7 @@ TEST_CASE("FP8 linear is the product of the quantised operands, and near that of
   }
 }
 
-TEST_CASE("FP8 linear has a bias and ReLU, gradients that add up, and bias gradients in FP32") {
+TEST_CASE("FP8 linear has a bias, gradients that add up, and bias gradients in FP32") {
   rig r;
   if (!r.has(precision::fp8_e4m3)) return;
   for (const index outputs : {10, 32}) {  // filled up, and as it is
@@ -353,16 +353,12 @@ TEST_CASE("FP8 linear has a bias and ReLU, gradients that add up, and bias gradi
     const tensor in = upload(r.c, x, {3, 3, inputs}, precision::fp8_e4m3),
                  g = upload(r.c, dy, {3, 3, outputs}, precision::fp8_e4m3);
     const auto bare = download(r.c, linear(r.c, in, weight, nullptr)),
-               with = download(r.c, linear(r.c, in, weight, &bias)),
-               clipped = download(r.c, linear(r.c, in, weight, &bias, true));
+               with = download(r.c, linear(r.c, in, weight, &bias));
     for (std::size_t i = 0; i < bare.size(); ++i) {  // each may be another algorithm's, with sums in another order
       const double sum = static_cast<double>(bare[i]) + static_cast<double>(b[i % b.size()]);
       const double order = one_term(precision::fp8_e4m3, true) * magnitude(i) * static_cast<double>(inputs);
       CHECK(std::abs(static_cast<double>(with[i]) - sum) <=
             0x1p-8 * (std::abs(sum) + std::abs(static_cast<double>(bare[i]))) * 1.02 + order);
-      CHECK(std::abs(static_cast<double>(clipped[i]) - std::max(sum, 0.0)) <=
-            0x1p-8 * (std::abs(sum) + std::abs(static_cast<double>(bare[i]))) * 1.02 + order);
-      CHECK(clipped[i] >= 0);
     }
     CHECK_FALSE(linear_backward(r.c, g, in, weight, &bias, false));
     const auto once = gradient(r.c, weight);

@@ -202,8 +202,6 @@ TEST_CASE("linear adds its bias and clips with the product, and one rounding is 
       const tensor y = linear(r.c, in, weight, &bias);
       CHECK(y.shape() == shape{rows, 1, outputs});
       check_within(download(r.c, y), want, inputs, p, rounding(p));
-      for (double& v : want.value) v = std::max(v, 0.0);
-      check_within(download(r.c, linear(r.c, in, weight, &bias, true)), want, inputs, p, rounding(p));
     }
   }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Element-wise operators that wait to be asked for: the bits of one launch for each, in fewer launches and with fewer
 // bytes moved; whatever is held, dropped, asked for early or never.
+#include <algorithm>
+#include <cmath>
 #include <comp_cuda/comp_cuda.hpp>
 #include <comp_cuda/refills.hpp>
 #include <comp_native/network.hpp>
@@ -32,6 +34,16 @@ struct fresh {
 };
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+/// The same bits; on a GPU a product with ReLU may be another algorithm's, with sums in another order.
+bool same_products(const std::vector<float>& a, const std::vector<float>& b) {
+#ifdef COMP_SIMT
+  return same_bits(a, b);
+#else
+  float most = 0;
+  for (const float v : b) most = std::max(most, std::abs(v));
+  return std::ranges::equal(a, b, [&](float x, float y) { return std::abs(x - y) <= 0x1p-5F * most; });
+#endif
 }
 /// Of element-wise operators, which are all that f asks for: the stand-in counts the same.
 template <class F>
@@ -237,6 +249,170 @@ TEST_CASE("what waits reads the values of before a refill") {
   }
 }
 
+namespace {
+
+/// A linear layer of (rows,7) to (rows,width).
+struct layer {
+  device& d;
+  precision p;
+  std::int64_t width = 16, rows = 6;
+  tensor x = made(d, {2, rows / 2, 7}, 1, p);
+  parameter w = d.make_parameter(normal(static_cast<std::size_t>(7 * width), 2), {width, 7});
+  parameter b = d.make_parameter(normal(static_cast<std::size_t>(width), 3), {width});
+
+  tensor forward(bool bias = true) { return d.linear(x, w, bias ? &b : nullptr); }
+  tensor relu(const tensor& y) const { return d.activate(activation::relu, y.viewed(between())); }
+  precision between() const { return is_fp8(p) ? precision::bf16 : p; }
+  std::int64_t bytes() const { return rows * width * bytes_of(storage_of(between())); }
+};
+
+}  // namespace
+
+TEST_CASE("a ReLU behind a linear layer is made by its product, where nobody holds what lies between") {
+  [[maybe_unused]] const fresh machine;
+  device fused{{.measure_algorithms = false}}, plain{{.measure_algorithms = false, .fuse = false}};
+  for (const precision p : fused.supported_precisions()) {
+    for (const std::int64_t width : {16, 10}) {  // FP8's products fill up the second
+      CAPTURE(p);
+      CAPTURE(width);
+      layer got{fused, p, width}, want{plain, p, width};
+      const bool bias = width == 16 || p == precision::bf16;
+      (void)fused.download(got.forward(bias));  // low copies and codes are there
+      fused.synchronize();
+      const std::int64_t saved = fused.fused().bytes_saved, operators = fused.fused().operators;
+      const std::int64_t launched = fused.fused().launches;
+      tensor y;
+      SUBCASE("not held") {
+        y = got.relu(got.forward(bias));
+        CHECK(same_products(fused.download(y), plain.download(want.relu(want.forward(bias)))));
+        CHECK(fused.fused().launches == launched);
+        CHECK(fused.fused().operators == operators + 1);
+        CHECK(fused.fused().bytes_saved == saved + 2 * got.bytes());
+      }
+      SUBCASE("held") {
+        const tensor between = got.forward(bias), bare = want.forward(bias);
+        y = got.relu(between);
+        CHECK(same_products(fused.download(y), plain.download(want.relu(bare))));
+        CHECK(same_products(fused.download(between), plain.download(bare)));
+        CHECK(fused.fused().launches == launched + 1);
+      }
+      SUBCASE("read by another operator") {
+        tensor other;
+        {
+          const tensor between = got.forward(bias);
+          y = got.relu(between);
+          other = fused.activate(activation::sigmoid, between.viewed(got.between()));
+        }
+        const tensor bare = want.forward(bias);
+        CHECK(same_products(fused.download(y), plain.download(want.relu(bare))));
+        CHECK(same_products(fused.download(other),
+                            plain.download(plain.activate(activation::sigmoid, bare.viewed(want.between())))));
+      }
+      SUBCASE("with more behind it") {
+        y = fused.dropout(got.relu(got.forward(bias)), 0.5, {1, 1});
+        CHECK(same_products(fused.download(y),
+                            plain.download(plain.dropout(want.relu(want.forward(bias)), 0.5, {1, 1}))));
+        CHECK(fused.fused().launches == launched + 1);
+      }
+      SUBCASE("another activation is none of the product's") {
+        y = fused.activate(activation::gelu, got.forward(bias).viewed(got.between()));
+        CHECK(same_products(fused.download(y), plain.download(plain.activate(
+                                                   activation::gelu, want.forward(bias).viewed(want.between())))));
+        CHECK(fused.fused().launches == launched + 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("a linear layer that waits has the weights of when it was asked for") {
+  [[maybe_unused]] const fresh machine;
+  device d;
+  for (const precision p : d.supported_precisions()) {
+    CAPTURE(p);
+    layer of{d, p};
+    const auto before = d.download(of.forward());
+    const tensor waits = of.forward(), after_relu = of.relu(of.forward());
+    parameter* const all[] = {&of.w, &of.b};
+    SUBCASE("a step") {
+      (void)d.linear_backward(made(d, {2, 3, 16}, 4, p), of.x, of.w, &of.b, false);
+      d.sgd_step(all, {.learning_rate = 1});
+    }
+    SUBCASE("a step of Adam") {
+      (void)d.linear_backward(made(d, {2, 3, 16}, 4, p), of.x, of.w, &of.b, false);
+      d.adam_step(all, {.learning_rate = 1}, 1);
+    }
+    SUBCASE("other values") {
+      d.set_values(of.w, normal(7 * 16, 5));
+      d.set_values(of.b, normal(16, 6));
+    }
+    SUBCASE("restored values") {
+      layer another{.d = d, .p = p, .x = of.x, .w = d.make_parameter(normal(7 * 16, 7), {16, 7})};
+      d.restore(of.w, d.snapshot(another.w));
+    }
+    const tensor with_new = of.forward();
+    CHECK(d.download(with_new) != before);
+    CHECK(same_bits(d.download(waits), before));
+    std::vector<float> clipped;
+    for (const float v : before) clipped.push_back(std::max(v, 0.0F));
+    CHECK(same_products(d.download(after_relu), clipped));
+  }
+}
+
+TEST_CASE("a linear layer that waits outlives its device, and one that nobody asks for is not computed") {
+  [[maybe_unused]] const fresh machine;
+  tensor y;
+  std::vector<float> want;
+  {
+    device d;
+    layer of{d, precision::bf16};
+    want = d.download(of.forward());
+    y = of.forward();
+#ifdef COMP_SIMT
+    const auto given = d.shared().stream().get()->given;
+    (void)of.relu(of.forward());
+    CHECK(d.shared().stream().get()->given == given);
+#endif
+  }
+  device d;
+  const auto* at = static_cast<const bf16*>(y.materialize());
+  check(cudaDeviceSynchronize(), "waiting");
+  std::vector<bf16> got(want.size());
+  check(cudaMemcpy(got.data(), at, got.size() * 2, cudaMemcpyDeviceToHost), "reading");
+  for (std::size_t i = 0; i < got.size(); ++i) CHECK(native::math::load(got[i]) == want[i]);
+  y = {};
+}
+
+TEST_CASE("an MLP that the native trainer runs makes its ReLUs in its products, with the same bits in every gradient") {
+  [[maybe_unused]] const fresh machine;
+  const auto m = native_models::mlp({.batch = 4, .input = {6}, .hidden = {24, 10}, .outputs = 2, .regression = true});
+  for (const std::string letters : {"1", "t", "b", "0", "e", "1b"}) {
+    CAPTURE(letters);
+    const auto trained = [&](device& d) {
+      native::network<device> net{d, m, 1};
+      plan chosen{net.graph().size()};
+      for (std::size_t i = 0; i < net.graph().size(); ++i) {
+        const bool linear = net.graph()[i].kind == "linear";
+        const precision p = *precision_of(letters[linear ? 0 : letters.size() - 1]);
+        if (net.graph()[i].choosable) chosen[i] = linear || !is_fp8(p) ? p : precision::bf16;
+      }
+      net.set_precision(chosen);
+      const auto batch = native::uploaded(d, net.model(), native::testing::random_batch(m, 3));
+      std::vector<std::vector<float>> seen{{static_cast<float>(net.forward(batch))}};
+      net.backward(batch, 16);
+      for (const parameter* each : net.trainable()) seen.push_back(d.gradient(*each));
+      seen.push_back({static_cast<float>(net.evaluate(batch).loss)});
+      return seen;
+    };
+    device fused{{.measure_algorithms = false}}, plain{{.measure_algorithms = false, .fuse = false}};
+    if (!fused.shared().card().has(*precision_of(letters[0]))) continue;  // an older GPU
+    const auto got = trained(fused), want = trained(plain);
+    REQUIRE(got.size() == want.size());
+    for (std::size_t i = 0; i < got.size(); ++i) CHECK(same_products(got[i], want[i]));
+    CHECK(plain.fused().launches == 6);                          // two forward, two backward, two of the evaluation
+    CHECK(fused.fused().launches == (letters == "1b" ? 6 : 2));  // a cast lies between
+  }
+}
+
 #ifdef COMP_SIMT  // which fails to order
 TEST_CASE("out of memory, what waits can be asked for again") {
   [[maybe_unused]] const fresh machine;
@@ -254,6 +430,18 @@ TEST_CASE("out of memory, what waits can be asked for again") {
   }
   simt::device.fail_launch = 1;
   CHECK_THROWS_AS((void)y.materialize(), unsupported);
+  layer of{d, precision::fp32};
+  const auto want = d.download(of.forward());
+  const tensor waits = of.relu(of.forward());
+  {
+    const std::size_t limit = std::exchange(simt::device.properties.totalGlobalMem, std::size_t{0});
+    simt::device.fail_allocation = 1;
+    CHECK_THROWS_AS((void)waits.materialize(), out_of_memory);
+    simt::device.fail_allocation = 0;
+    simt::device.properties.totalGlobalMem = limit;
+  }
+  const auto clipped = d.download(waits);
+  for (std::size_t i = 0; i < want.size(); ++i) CHECK(clipped[i] == std::max(want[i], 0.0F));
   const auto sum = d.download(kept), got = d.download(y);
   for (std::size_t i = 0; i < 100; ++i) CHECK(got[i] == (sum[i] > 0 ? sum[i] : 0));
 }

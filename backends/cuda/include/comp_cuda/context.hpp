@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp_native/arguments.hpp>
 #include <cstdint>
@@ -18,6 +19,7 @@
 
 #include "kernels.hpp"
 #include "prefetch.hpp"
+#include "ranges.hpp"
 #include "tensor.hpp"
 
 namespace comp::cuda {
@@ -33,13 +35,27 @@ struct settings {
   /// fills a GPU.
   std::int64_t workspace_limit = std::int64_t{256} << 20;
   bool measure_algorithms = true;  // false: as the libraries' heuristics order them, the same from run to run
-  bool fuse = true;                // neighbouring element-wise operators in one launch; the same bits either way
-  bool fuse_attention = true;      // attention in one where cuDNN has it, rounded less often than operator by operator
+  bool fuse = true;  // neighbouring element-wise operators in one launch, ReLU with its product; see docs/cuda.md
+  bool fuse_attention = true;  // attention in one where cuDNN has it, rounded less often than operator by operator
   /// [bytes] of one of eight blocks of pinned memory for uploads; what is larger is waited for.
   std::int64_t pinned_limit = std::int64_t{64} << 20;
+  bool ranges = false;  // names of operators and phases for Nsight Systems (NVTX)
 };
 
-class context {
+/// Throws: settings_error for a workspace or pinned memory of less than nothing, and for ranges that are not built.
+inline const settings& checked(const settings& chosen) {
+  require<settings_error>(chosen.workspace_limit >= 0,
+                          "a workspace of {} bytes asked for (0 is the least): use 0 to forbid workspaces",
+                          chosen.workspace_limit);
+  require<settings_error>(chosen.pinned_limit >= 0,
+                          "{} bytes of pinned memory asked for (0 is the least): use 0 for none", chosen.pinned_limit);
+  require<settings_error>(!chosen.ranges || profiler_range::there,
+                          "ranges = {} (this build found no nvtx3/nvToolsExt.h, which is the toolkit's): leave it out",
+                          chosen.ranges);
+  return chosen;
+}
+
+class context : public std::enable_shared_from_this<context> {
  public:
   context(const capability& card, const settings& chosen) : life_{std::make_shared<lifeline>(card)}, chosen_{chosen} {}
   context(const capability& card, std::int64_t workspace_limit)
@@ -56,6 +72,14 @@ class context {
   /// Gives the stream all work that waits for somebody to ask for its result.
   void flush() {
     while (!life_->waiting.empty()) life_->waiting.rbegin()->second->materialize();
+  }
+  /// To be called before values of parameters change in place: gives the stream the work that waits and reads them.
+  void finish_reads() {
+    const auto reads = [](const auto& one) { return one.second->pending()->reads_parameters(); };
+    for (auto at = std::ranges::find_if(life_->waiting, reads); at != life_->waiting.end();
+         at = std::ranges::find_if(life_->waiting, reads)) {
+      at->second->materialize();
+    }
   }
   void synchronize() {
     flush();

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory_resource>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -109,6 +110,8 @@ inline tensor upload(context& c, std::span<const std::uint8_t> from, const shape
   return values_of(c, detail::brought(c, std::as_bytes(from)), std::ssize(from), extents, of_bytes);
 }
 
+/// One less than the machine has, which gives work; 8 at most.
+inline int loading_threads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2U, 9U)) - 1; }
 inline arriving copy_ahead(context& c, std::span<const float> from) {
   return c.part<copies_ahead>().start(std::as_bytes(from));
 }

@@ -5,7 +5,6 @@
 // stream, and nothing waits for it but what returns values to the host. One device is for one thread at a time.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <comp/core/hardware.hpp>
 #include <comp/core/op_info.hpp>
@@ -18,7 +17,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -60,7 +58,7 @@ class device {
 
   /// Throws: error for a GPU that is not there, or a workspace of less than nothing.
   explicit device(const settings& chosen = {})
-      : context_{std::make_unique<context>(probe(chosen.gpu), checked(chosen))} {}
+      : context_{std::make_shared<context>(probe(chosen.gpu), checked(chosen))} {}
 
   comp::hardware hardware() const { return context_->card().hardware(); }
   std::vector<comp::precision> supported_precisions() const { return context_->card().supported(); }
@@ -70,6 +68,8 @@ class device {
   }
   /// One sentence for each precision that this GPU would not run faster.
   std::vector<std::string> warnings() const { return context_->card().warnings(); }
+  /// For a profiler, until it is gone: comp_native/ranges.hpp.
+  profiler_range range(const char* name) const { return {context_->chosen().ranges, name}; }
   /// What operators are given, for those that are not among the members here.
   context& shared() { return c(); }
 
@@ -133,7 +133,7 @@ class device {
 
   // Batches copied ahead: comp_native/batch_feed.hpp
   using arriving = cuda::arriving;
-  int loading_threads() const { return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2U, 9U)) - 1; }
+  int loading_threads() const { return cuda::loading_threads(); }
   std::pmr::memory_resource& staging_memory() { return c().part<copies_ahead>().staging_memory(); }
   template <class T>
   arriving copy_ahead(std::span<const T> from) {
@@ -286,21 +286,9 @@ class device {
   }
 
  private:
-  static const settings& checked(const settings& chosen) {
-    require<settings_error>(chosen.workspace_limit >= 0,
-                            "a workspace of {} bytes asked for (0 is the least): use 0 to forbid workspaces",
-                            chosen.workspace_limit);
-    require<settings_error>(chosen.pinned_limit >= 0,
-                            "{} bytes of pinned memory asked for (0 is the least): use 0 for none",
-                            chosen.pinned_limit);
-    return chosen;
-  }
-  context& c() {
-    context_->be_current();
-    return *context_;
-  }
+  context& c() { return context_->be_current(), *context_; }
   step_report& report() { return context_->part<step_report>(); }
-  std::unique_ptr<context> context_;
+  std::shared_ptr<context> context_;
 };
 
 static_assert(native::Device<device> && native::Captures<device> && native::CopiesAhead<device> &&

@@ -15,6 +15,7 @@
 #include "layout.hpp"
 #include "matmul.hpp"
 #include "parameter.hpp"
+#include "pending_product.hpp"
 
 namespace comp::cuda {
 
@@ -84,6 +85,7 @@ inline const fp8_operand& weights_in_fp8(context& c, parameter& w, bool forward)
     w.in_fp8 =
         std::make_shared<fp8_weights>(fp8_weights{{c, w.extents[0], w.extents[1], fp8_operand::side::both}, w.version});
   }
+  c.finish_reads();
   w.in_fp8->codes.fill<native::math::e4m3>(c, w.value.materialize_as<float>());
   w.in_fp8->version = w.version;
   return w.in_fp8->codes;
@@ -109,7 +111,7 @@ fp8_operand kept_in_fp8(context& c, const tensor& t, index rows, index columns, 
 }
 
 struct fp8_epilogue {
-  parameter* bias = nullptr;
+  tensor bias = {};  // BF16; FP32 where the width is filled up
   bool relu = false, adds = false;
   bool fast = false;  // sums of fewer bits
 };
@@ -125,25 +127,29 @@ void fp8_product(context& c, const matrix& a, const matrix& b, To* to, index wid
                         .type = fp32 ? CUDA_R_32F : CUDA_R_16BF,
                         .fast = then.fast,
                         .beta = then.adds ? 1.0F : 0.0F,
-                        .bias = then.bias ? weights(c, *then.bias, precision::bf16) : nullptr,
+                        .bias = then.bias.materialize(),
                         .relu = then.relu});
   }
   const tensor whole = c.make({rows, padded}, precision::fp32);
   multiply(c, {.a = a, .b = b, .to = whole.materialize(), .type = CUDA_R_32F, .fast = then.fast});
   take_columns(c.stream().get(), whole.materialize_as<float>(), padded, to, rows, width,
-               then.bias ? then.bias->value.materialize_as<float>() : nullptr, then.relu, then.adds);
+               then.bias.materialize_as<const float>(), then.relu, then.adds);
 }
 
-/// x (rows,K), w (N,K), y (rows,N).
-inline void fp8_linear(context& c, const tensor& x, parameter& w, parameter* b, const tensor& y, bool relu) {
+/// x (rows,K), w (N,K). Returns: what writes (rows,N), BF16, of x and the values as they are now.
+inline pending_product::work fp8_linear(context& c, const tensor& x, parameter& w, parameter* b) {
   using side = fp8_operand::side;
   const index outputs = w.extents[0], inputs = w.extents[1], rows = x.size() / inputs;
   const fp8_operand in =
       x.precision() == precision::fp8_e5m2
           ? kept_in_fp8<native::math::e5m2>(c, x, rows, inputs, side::rows)
           : kept_in_fp8<native::math::e4m3>(c, x, rows, inputs, w.trainable ? side::both : side::rows);
-  fp8_product(c, in.as_rows(), weights_in_fp8(c, w, true).as_rows(true), y.materialize_as<bf16>(), outputs,
-              {.bias = b, .relu = relu, .fast = true});
+  const precision of_bias = fp8_padded(outputs) == outputs ? precision::bf16 : precision::fp32;
+  return [=, codes = weights_in_fp8(c, w, true), bias = b ? weight_tensor(c, *b, of_bias) : tensor{}](
+             context& on, void* to, bool relu) {
+    fp8_product(on, in.as_rows(), codes.as_rows(true), static_cast<bf16*>(to), outputs,
+                {.bias = bias, .relu = relu, .fast = true});
+  };
 }
 /// dx may be empty. The gradient of w is added where w has one.
 inline void fp8_linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, const tensor& dx) {

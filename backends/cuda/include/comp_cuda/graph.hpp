@@ -17,11 +17,6 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// The values of `w` in the precision `p`, as a tensor.
-inline tensor weight_tensor(context& c, parameter& w, precision p, shape extents) {
-  (void)weights(c, w, p);
-  return (storage_of(p) == storage::fp32 ? w.value : w.low).viewed(std::move(extents)).viewed(p);
-}
 /// y with the bias of each column, in place: nobody else has it yet.
 inline tensor biased(context& c, const tensor& y, parameter* b) {
   if (!b) return y;
@@ -97,7 +92,7 @@ inline tensor head_products_backward(context& c, const node_lists& lists, const 
 /// values (1,E), w (K,U). Returns: (N,U).
 inline tensor sparse_linear(context& c, const csr& m, const tensor& values, parameter& w) {
   const precision p = values.precision();
-  return weighted_sum(c, m, reshape(c, values, {m.elements(), 1}), detail::weight_tensor(c, w, p, w.extents));
+  return weighted_sum(c, m, reshape(c, values, {m.elements(), 1}), weight_tensor(c, w, p));
 }
 /// Adds the gradient of w. Returns: that of the values; empty unless `need_dx`.
 inline tensor sparse_linear_backward(context& c, const csr& m, const tensor& dy, const tensor& values, parameter& w,
@@ -109,7 +104,7 @@ inline tensor sparse_linear_backward(context& c, const csr& m, const tensor& dy,
     detail::add_rows(c, dw, 1, elements(w.extents), w);
   }
   if (!need_dx) return {};
-  const auto at = detail::weight_tensor(c, w, dy.precision(), w.extents);
+  const auto at = weight_tensor(c, w, dy.precision());
   return reshape(c, weighted_sum_backward(c, m, g, cast(c, share, dy.precision()), at).share, values.shape());
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x W' + b by one product with the bias in it; the gradient of the weights goes into FP32 and is added there.
-// In FP8 it is fp8.hpp's.
+// y = x W' + b by one product with the bias in it, and the ReLU behind it too (pending_product.hpp); the gradient of
+// the weights goes into FP32 and is added there. In FP8 it is fp8.hpp's.
 #pragma once
 
 #include <comp_native/op/linear.hpp>
@@ -9,6 +9,7 @@
 #include "layout.hpp"
 #include "matmul.hpp"
 #include "parameter.hpp"
+#include "pending_product.hpp"
 
 namespace comp::cuda {
 
@@ -48,22 +49,26 @@ inline void weight_gradient(context& c, const tensor& dy, const tensor& x, const
 
 }  // namespace detail
 
-/// x is (...,K), w is (N,K), b is (N) or null. Returns: (...,N), after ReLU where asked for.
-inline tensor linear(context& c, const tensor& x, parameter& w, parameter* b, bool relu = false) {
+/// x is (...,K), w is (N,K), b is (N) or null. Returns: (...,N), filled when asked for.
+inline tensor linear(context& c, const tensor& x, parameter& w, parameter* b) {
   const auto s = detail::sizes_of_linear(x, w, b);
   const precision p = x.precision();
   shape out = x.shape();
   out.back() = s.outputs;
-  const tensor in = row_major(c, x), y = c.make(std::move(out), p);
-  if (is_fp8(p)) return detail::fp8_linear(c, in, w, b, y, relu), y;
-  multiply(c, {.a = detail::operand(in.materialize(), p, s.rows, s.inputs),
-               .b = detail::operand(weights(c, w, p), p, s.outputs, s.inputs, true),
-               .to = y.materialize(),
-               .type = data_type(storage_of(p)),
-               .tf32 = p == precision::tf32,
-               .bias = b ? weights(c, *b, p) : nullptr,
-               .relu = relu});
-  return y;
+  const tensor in = row_major(c, x);
+  if (is_fp8(p)) return detail::product(c, std::move(out), p, detail::fp8_linear(c, in, w, b));
+  (void)in.materialize();  // what waits is never longer than one layer
+  return detail::product(c, std::move(out), p,
+                         [=, at = weight_tensor(c, w, p), bias = b ? weight_tensor(c, *b, p) : tensor{}](
+                             context& on, void* to, bool relu) {
+                           multiply(on, {.a = detail::operand(in.materialize(), p, s.rows, s.inputs),
+                                         .b = detail::operand(at.materialize(), p, s.outputs, s.inputs, true),
+                                         .to = to,
+                                         .type = data_type(storage_of(p)),
+                                         .tf32 = p == precision::tf32,
+                                         .bias = bias.materialize(),
+                                         .relu = relu});
+                         });
 }
 
 /// Adds the gradients of w and b. Returns: the gradient of x in the precision of dy; empty unless `need_dx`.

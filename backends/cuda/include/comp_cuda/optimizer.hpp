@@ -32,6 +32,7 @@ struct update_jobs {
 };
 /// slots: how many the rule has.
 inline update_jobs jobs_of(context& c, std::span<parameter* const> all, int slots) {
+  c.finish_reads();
   update_jobs jobs;
   for (parameter* p : all) {
     if (!p->has_gradient()) continue;

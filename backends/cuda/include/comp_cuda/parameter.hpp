@@ -63,9 +63,18 @@ inline const void* weights(context& c, parameter& p, precision as) {
     p.low = c.make(p.extents, storage_of(as) == storage::fp16 ? precision::fp16 : precision::bf16, p.value.order());
     p.low_current = false;
   }
-  if (!p.low_current) convert(c, p.value, p.low);
+  if (!p.low_current) {
+    c.finish_reads();
+    convert(c, p.value, p.low);
+  }
   p.low_current = p.low_read = true;
   return p.low.materialize();
+}
+
+/// The same as a tensor, which keeps their memory.
+inline tensor weight_tensor(context& c, parameter& p, precision as) {
+  (void)weights(c, p, as);
+  return (storage_of(as) == storage::fp32 ? p.value : p.low).viewed(as);
 }
 
 /// Where the next gradient of `p` goes, in FP32 and the order of the master. Overwrite it where `adds` is false.

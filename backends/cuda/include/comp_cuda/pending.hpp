@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "context.hpp"
+#include "pending_product.hpp"
 
 namespace comp::cuda {
 
@@ -36,6 +37,13 @@ class pending_operator final : public pending_work {
   std::size_t all_steps() const { return all_steps_; }
 
   void run(memory& into) override {
+    if (const pending_product* product = ended()) {
+      product->write(into, true);
+      ++into.life().fused.operators;
+      into.life().fused.bytes_saved += 2 * bytes();
+      const auto done = into.release_pending();
+      return;
+    }
     const std::vector<link> path = fused_with(into);
     with_storage(from_.precision(), [&]<class T>(std::type_identity<T>) { launch<T>(path); });
     count(into.life().fused, path);
@@ -55,7 +63,17 @@ class pending_operator final : public pending_work {
     pending_operator* by;
     bool written;
   };
-  pending_operator* before() const { return of(from_.held().get()); }
+  pending_operator* before() const {
+    pending_operator* b = of(from_.held().get());
+    return b && !b->ended() ? b : nullptr;
+  }
+  /// The product that this ends as its epilogue: a ReLU's that nobody else reads.
+  pending_product* ended() const {
+    const std::shared_ptr<memory>& read = from_.held();
+    const bool alone = steps_.size() == 1 && steps_[0].kind == step_kind::relu && read.use_count() == 1;
+    return alone ? pending_product::of(read.get()) : nullptr;
+  }
+  std::int64_t bytes() const { return from_.size() * bytes_of(storage_of(from_.precision())); }
 
   /// The operators of one launch, the last one first: as many of those before as fit.
   std::vector<link> fused_with(memory& into) {
@@ -87,11 +105,10 @@ class pending_operator final : public pending_work {
     run_chain<T>(life.stream.get(), start, static_cast<T*>(path[0].to->take_place()), from.size(), steps);
   }
   void count(fusion_counts& all, const std::vector<link>& path) const {
-    const std::int64_t bytes = from_.size() * bytes_of(storage_of(from_.precision()));
     all.operators += std::ssize(path);
     ++all.launches;
     for (const link& l : path) {
-      if (&l != &path[0]) all.bytes_saved += l.written ? bytes : 2 * bytes;  // not read; not written either
+      if (&l != &path[0]) all.bytes_saved += l.written ? bytes() : 2 * bytes();  // not read; not written either
     }
   }
 
@@ -101,8 +118,6 @@ class pending_operator final : public pending_work {
 };
 
 }  // namespace detail
-
-inline bool is_pending(const tensor& t) { return t && t.held()->pending(); }
 
 /// The steps one after another, rounded at the end: at most most_steps. Returns: a tensor like x, filled when asked
 /// for.

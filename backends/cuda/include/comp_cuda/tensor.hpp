@@ -38,6 +38,8 @@ class pending_work {
   virtual ~pending_work() = default;
   /// Gives `into` its place and the stream the work that fills it.
   virtual void run(memory& into) = 0;
+  /// Whether it reads what is changed in place: values of parameters.
+  virtual bool reads_parameters() const { return false; }
 };
 /// What fusing has saved so far.
 struct fusion_counts {

@@ -14,6 +14,7 @@
 #include <comp/core/plan.hpp>
 #include <comp_native/model.hpp>
 #include <comp_native/precision_flow.hpp>
+#include <comp_native/ranges.hpp>
 #include <comp_native/trained_parameters.hpp>
 #include <cstdint>
 #include <memory>
@@ -102,6 +103,7 @@ class network {
   }
   /// The same; the Device writes each of the phase's losses, at once or, where losses are deferred, when the step ends.
   void forward(const device_batch<D>& batch, std::size_t phase, std::span<double> losses) {
+    [[maybe_unused]] const auto marked = range(device_, "forward");
     if (phase == 0) begin(batch);
     run(batch, phase, true, 0, losses);
   }
@@ -114,6 +116,7 @@ class network {
 
   /// Adds d(scale * loss)/d(parameter) to every parameter that the phase trains; follows its forward of the same batch.
   void backward(const device_batch<D>& batch, double scale = 1, std::size_t phase = 0) {
+    [[maybe_unused]] const auto marked = range(device_, "backward");
     const native::phase& of = model_.phases[phase];
     require<error>(!memories_[of.last - 1].kept.empty(),
                    "backward of \"{}\" without a forward ({} operators have kept nothing): "
@@ -138,6 +141,7 @@ class network {
   /// number. `wanted`: nodes whose outputs are to be seen.
   evaluation evaluate(const device_batch<D>& batch, std::uint64_t number = 0,
                       std::span<const std::size_t> wanted = {}) {
+    [[maybe_unused]] const auto marked = range(device_, "evaluation");
     evaluation result{.outputs = std::vector<std::vector<float>>(wanted.size())};
     begin(batch);
     const auto keep = [&](std::size_t i, const tensor& y) {
@@ -224,6 +228,7 @@ class network {
 
   tensor forward_of(std::size_t i, const device_batch<D>& batch, bool training, std::uint64_t number, double& loss) {
     const node& n = model_.nodes[i];
+    [[maybe_unused]] const auto marked = range(device_, n.name.c_str());
     const bool reads_tokens = std::holds_alternative<op::embedding>(n.what);
     std::vector<tensor> x;
     for (const int input : n.inputs) {
@@ -247,6 +252,7 @@ class network {
 
   void backward_of(std::size_t i, const device_batch<D>& batch, double scale) {
     const node& n = model_.nodes[i];
+    [[maybe_unused]] const auto marked = range(device_, n.name.c_str());
     auto& incoming = incoming_[i + 1];
     const bool wanted = needs_gradient_[i + 1] && (is_loss(n.what) || !incoming.empty());
     if (wanted) {

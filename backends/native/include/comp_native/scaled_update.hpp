@@ -10,6 +10,7 @@
 #include <comp_native/gradients.hpp>
 #include <comp_native/network.hpp>
 #include <comp_native/optimizer.hpp>
+#include <comp_native/ranges.hpp>
 #include <comp_native/training.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -78,6 +79,7 @@ class scaled_update {
   }
   /// Ends a step.
   update_report operator()(D& device, network<D>& network, const training& chosen) {
+    [[maybe_unused]] const auto marked = range(device, "update");
     auto step = now().unscale(gradients<D>{device, network, phase_, chosen.clip_norm > 0});
     if (chosen.clip_norm > 0) step.clip_norm(chosen.clip_norm);
     return told(std::move(step).apply([&] { update(device, network, phase_, optimizer_, chosen.schedule, taken_++); }));
@@ -85,6 +87,7 @@ class scaled_update {
 
   /// The same in two halves, on a Device that defers. First the update is given, unseen, and waited for.
   step_seen give(D& device, network<D>& network, const training& chosen, double unscale_factor) requires Defers<D> {
+    [[maybe_unused]] const auto marked = range(device, "update");
     device.guard_update(network.trained_by(phase_), {unscale_factor, chosen.clip_norm});
     update(device, network, phase_, optimizer_, chosen.schedule, taken_);
     return device.end_step();

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers that run when somebody asks for their result. Where that is a ReLU of it, and nobody holds what lies
+// between, the product makes the ReLU in its epilogue: one call, and one tensor that is neither written nor read.
+// Parameters are read late, too: what changes them in place calls context::finish_reads() first.
+// Inert with settings::fuse off, and for a context that no device shares: the product is then given at once.
+// Not here: GELU. cuBLASLt's is the tanh form, ours the erf form.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "context.hpp"
+
+namespace comp::cuda::detail {
+
+class pending_product final : public pending_work {
+ public:
+  /// Gives the stream a product that is written to `to`. relu: after ReLU.
+  using work = std::function<void(context& c, void* to, bool relu)>;
+  pending_product(std::shared_ptr<context> c, work multiply) : c_{std::move(c)}, multiply_{std::move(multiply)} {}
+
+  bool reads_parameters() const override { return true; }
+  void run(memory& into) override {
+    write(into, false);
+    const auto done = into.release_pending();
+  }
+  void write(memory& into, bool relu) const {
+    c_->be_current();
+    multiply_(*c_, into.take_place(), relu);
+  }
+  /// The product that fills `m`, where there is one.
+  static pending_product* of(const memory* m) { return m ? dynamic_cast<pending_product*>(m->pending()) : nullptr; }
+
+ private:
+  std::shared_ptr<context> c_;  // a handle may outlive the device
+  work multiply_;
+};
+
+/// What `multiply` writes.
+inline tensor product(context& c, shape extents, precision p, pending_product::work multiply) {
+  std::shared_ptr<context> shared = c.weak_from_this().lock();
+  if (!shared || !c.chosen().fuse) {
+    const tensor y = c.make(std::move(extents), p);
+    multiply(c, y.materialize(), false);
+    return y;
+  }
+  const std::int64_t bytes = elements(extents) * bytes_of(storage_of(p));
+  auto later = std::make_unique<pending_product>(std::move(shared), std::move(multiply));
+  return {std::move(extents), p, order::row_major, c.promise(bytes, std::move(later))};
+}
+
+}  // namespace comp::cuda::detail
