@@ -28,14 +28,14 @@ constexpr std::string_view name(status s) {
 
 struct sample {
   double loss = std::numeric_limits<double>::quiet_NaN();  // mean over the batches of the run
-  std::vector<double> losses = {};         // each loss of a trainer that has several (a GAN's two); else empty
-  double seconds = 0;                      // wall time of the run, data loading included
-  std::int64_t batches = 0;                // trained in this run
-  std::int64_t peak_bytes = 0;             // most memory in use at once during the run; 0: not measured
-  std::vector<double> batch_seconds = {};  // of each batch, in order; empty: not measured
-  std::vector<double> curve = {};          // loss of each batch, in order; empty: not recorded
+  std::vector<double> losses = {};               // each loss of a trainer that has several (a GAN's two); else empty
+  double seconds = 0;                            // wall time of the run, data loading included
+  std::int64_t batches = 0;                      // trained in this run
+  std::int64_t peak_bytes = 0;                   // most memory in use at once during the run; 0: not measured
+  std::vector<double> batch_seconds = {};        // of each batch, in order; empty: not measured
+  std::vector<double> curve = {};                // loss of each batch, in order; empty: not recorded
   std::vector<std::vector<double>> curves = {};  // the same for each of several losses
-  std::optional<double> score = {};        // validation score after the run, higher is better
+  std::optional<double> score = {};              // validation score after the run, higher is better
   comp::status status = comp::status::ok;
   std::string message = {};  // why it failed
 
