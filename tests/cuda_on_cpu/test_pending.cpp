@@ -382,6 +382,19 @@ TEST_CASE("a linear layer that waits outlives its device, and one that nobody as
   y = {};
 }
 
+TEST_CASE("products that wait are given before an operator takes scratch memory, which they take, too") {
+  [[maybe_unused]] const fresh machine;
+  device d;
+  layer of{d, precision::bf16};
+  const tensor waits = of.forward(), clipped = of.relu(of.forward());
+  REQUIRE(waits.held()->pending());
+  REQUIRE(clipped.held()->pending());
+  (void)d.shared().scratch(64);
+  CHECK_FALSE(waits.held()->pending());
+  CHECK_FALSE(clipped.held()->pending());
+  CHECK(d.fused().launches == 0);  // the ReLU is in its product all the same
+}
+
 TEST_CASE("an MLP that the native trainer runs makes its ReLUs in its products, with the same bits in every gradient") {
   [[maybe_unused]] const fresh machine;
   const auto m = native_models::mlp({.batch = 4, .input = {6}, .hidden = {24, 10}, .outputs = 2, .regression = true});

@@ -73,13 +73,20 @@ class context : public std::enable_shared_from_this<context> {
   void flush() {
     while (!life_->waiting.empty()) life_->waiting.rbegin()->second->materialize();
   }
-  /// To be called before values of parameters change in place: gives the stream the work that waits and reads them.
+  /// To be called before values of parameters change in place: where work waits that reads them, the stream is given
+  /// all that waits.
   void finish_reads() {
     const auto reads = [](const auto& one) { return one.second->pending()->reads_parameters(); };
-    for (auto at = std::ranges::find_if(life_->waiting, reads); at != life_->waiting.end();
-         at = std::ranges::find_if(life_->waiting, reads)) {
-      at->second->materialize();
-    }
+    if (!in_product_ && std::ranges::any_of(life_->waiting, reads)) flush();
+  }
+  /// f gives a product that has waited: what it asks for does not make it be given again.
+  template <class F>
+  void give_product(F f) {
+    struct until_done {
+      bool& flag;
+      ~until_done() { flag = false; }
+    } const done{in_product_ = true};
+    f();
   }
   void synchronize() {
     flush();
@@ -107,8 +114,10 @@ class context : public std::enable_shared_from_this<context> {
   }
   tensor make_like(const tensor& t) { return make(t.shape(), t.precision(), t.order()); }
 
-  /// Memory for the call that is given to the stream next: what was in it is overwritten by the one after.
+  /// Memory for the call that is given to the stream next: what was in it is overwritten by the one after. Products
+  /// that wait are given before, since they take it, too.
   void* scratch(std::int64_t bytes) {
+    finish_reads();
     if (!scratch_ || scratch_->bytes() < bytes) scratch_ = allocate(bytes);
     return scratch_->materialize();
   }
@@ -151,6 +160,7 @@ class context : public std::enable_shared_from_this<context> {
   std::shared_ptr<lifeline> life_;
   settings chosen_;
   std::shared_ptr<memory> scratch_;
+  bool in_product_ = false;
   std::unordered_map<std::type_index, std::shared_ptr<void>> parts_;  // gone before the stream that they work on
 };
 

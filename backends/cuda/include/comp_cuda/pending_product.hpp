@@ -27,7 +27,7 @@ class pending_product final : public pending_work {
   }
   void write(memory& into, bool relu) const {
     c_->be_current();
-    multiply_(*c_, into.take_place(), relu);
+    c_->give_product([&] { multiply_(*c_, into.take_place(), relu); });
   }
   /// The product that fills `m`, where there is one.
   static pending_product* of(const memory* m) { return m ? dynamic_cast<pending_product*>(m->pending()) : nullptr; }

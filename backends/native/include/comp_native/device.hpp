@@ -4,8 +4,8 @@
 // Every operator computes in the precision of its first tensor argument, accumulates in FP32 or better, and returns
 // that precision; parameters are FP32 masters of which the Device keeps low-precision copies, refreshed after an
 // update. What a Device may offer beside it, so that a step needs no wait in its middle or one call: deferral.hpp,
-// passes.hpp, op/attention.hpp. Models of this concept: comp::host::device (oneDNN), comp::cuda::device and the FP64
-// reference of the tests.
+// passes.hpp, op/attention.hpp, ranges.hpp. Models of this concept: comp::host::device (oneDNN),
+// comp::cuda::device and the FP64 reference of the tests.
 #pragma once
 
 #include <array>
