@@ -199,7 +199,7 @@ MUTATIONS = [Mutation(*m) for m in [
     ('what was trained, kept after it was undone', SEARCH + 'evaluator.hpp', '    trained_ = to.trained;\n', '',
      'test_search', 'test_evaluator.cpp'),
     ('a rejected plan\'s batches kept', SEARCH + 'trials.hpp',
-     ' else if (!made.trial.accepted) {\n      run_.to_kept();\n    }', '', 'test_search',
+     ' else if (!judgement.trial.accepted) {\n      run_.to_kept();\n    }', '', 'test_search',
      'test_guided.cpp test_search_run.cpp'),
     ('a ledger of another number of threads', SEARCH + 'signature.hpp', 'log.hardware.threads', '0', 'test_search',
      'test_signature.cpp test_replay.cpp'),
