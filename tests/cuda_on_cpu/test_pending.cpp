@@ -494,7 +494,7 @@ std::vector<std::vector<float>> run_layers(device& d, unsigned seed, int length)
         d.set_values(*w, normal(256, seed + static_cast<unsigned>(i), 0.3F));
         break;
       case 9:
-        below(2) == 0 ? d.restore(all[0], kept) : void(kept = d.snapshot(all[0]));
+        d.restore(all[0], std::exchange(kept, d.snapshot(all[0])));
         break;
       case 10:
         held.push_back(d.softmax(d.add(e, a)));
