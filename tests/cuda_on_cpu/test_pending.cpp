@@ -270,7 +270,7 @@ struct layer {
 
 TEST_CASE("a ReLU behind a linear layer is made by its product, where nobody holds what lies between") {
   [[maybe_unused]] const fresh machine;
-  device fused{{.measure_algorithms = false}}, plain{{.measure_algorithms = false, .fuse = false}};
+  device fused{{.measure_algorithms = false, .fuse_relu = true}}, plain{{.measure_algorithms = false, .fuse = false}};
   for (const precision p : fused.supported_precisions()) {
     for (const std::int64_t width : {16, 10}) {  // FP8's products fill up the second
       CAPTURE(p);
@@ -326,7 +326,7 @@ TEST_CASE("a ReLU behind a linear layer is made by its product, where nobody hol
 
 TEST_CASE("a linear layer that waits has the weights of when it was asked for") {
   [[maybe_unused]] const fresh machine;
-  device d;
+  device d{{.fuse_relu = true}};
   for (const precision p : d.supported_precisions()) {
     CAPTURE(p);
     layer of{d, p};
@@ -363,7 +363,7 @@ TEST_CASE("a linear layer that waits outlives its device, and one that nobody as
   tensor y;
   std::vector<float> want;
   {
-    device d;
+    device d{{.fuse_relu = true}};
     layer of{d, precision::bf16};
     want = d.download(of.forward());
     y = of.forward();
@@ -384,7 +384,7 @@ TEST_CASE("a linear layer that waits outlives its device, and one that nobody as
 
 TEST_CASE("products that wait are given before an operator takes scratch memory, which they take, too") {
   [[maybe_unused]] const fresh machine;
-  device d;
+  device d{{.fuse_relu = true}};
   layer of{d, precision::bf16};
   const tensor waits = of.forward(), clipped = of.relu(of.forward());
   REQUIRE(waits.held()->pending());
@@ -416,7 +416,7 @@ TEST_CASE("an MLP that the native trainer runs makes its ReLUs in its products, 
       seen.push_back({static_cast<float>(net.evaluate(batch).loss)});
       return seen;
     };
-    device fused{{.measure_algorithms = false}}, plain{{.measure_algorithms = false, .fuse = false}};
+    device fused{{.measure_algorithms = false, .fuse_relu = true}}, plain{{.measure_algorithms = false, .fuse = false}};
     if (!fused.shared().card().has(*precision_of(letters[0]))) continue;  // an older GPU
     const auto got = trained(fused), want = trained(plain);
     REQUIRE(got.size() == want.size());
@@ -426,10 +426,114 @@ TEST_CASE("an MLP that the native trainer runs makes its ReLUs in its products, 
   }
 }
 
+TEST_CASE("NaN passes a linear layer and the ReLU behind it, where its product was not asked to make the ReLU") {
+  [[maybe_unused]] const fresh machine;
+  const auto seen_of = [](bool fuse_relu) {
+    device d{{.fuse_relu = fuse_relu}};
+    layer of{d, precision::bf16};
+    std::vector<float> bias = d.values(of.b);
+    bias[3] = NAN;
+    d.set_values(of.b, bias);
+    const tensor y = of.relu(of.forward());
+    return d.download(y);
+  };
+  const auto apart = seen_of(false);
+  for (std::size_t i = 0; i < apart.size(); ++i) CHECK(std::isnan(apart[i]) == (i % 16 == 3));
+#ifdef COMP_SIMT
+  CHECK(seen_of(true)[3] == 0);
+#endif
+}
+
+#ifdef COMP_SIMT  // on a GPU sums may be in another order
+namespace {
+
+/// A program of random layers, backwards and changes of their weights; the same seed gives the same program.
+std::vector<std::vector<float>> run_layers(device& d, unsigned seed, int length) {
+  std::mt19937 draw{seed};
+  const auto below = [&](std::size_t n) { return static_cast<std::size_t>(draw() % n); };
+  constexpr precision kinds[] = {precision::fp32, precision::tf32, precision::bf16, precision::fp16,
+                                 precision::fp8_e4m3};
+  std::vector<parameter> all;
+  for (unsigned i = 0; i < 4; ++i) {  // two layers
+    all.push_back(i % 2 == 0 ? d.make_parameter(normal(256, seed + i, 0.3F), {16, 16})
+                             : d.make_parameter(normal(16, seed + i, 0.3F), {16}));
+  }
+  std::vector<parameter*> each;
+  for (parameter& p : all) each.push_back(&p);
+  std::vector<tensor> held{made(d, {5, 16}, seed, precision::fp32), made(d, {5, 16}, seed + 9, precision::bf16)};
+  parameter_state kept = d.snapshot(all[0]);
+  const auto plain = [](const tensor& t) { return t.viewed(is_fp8(t.precision()) ? precision::bf16 : t.precision()); };
+  for (int i = 0; i < length; ++i) {
+    const std::size_t layer = 2 * below(2);
+    parameter *w = each[layer], *b = below(2) == 0 ? each[layer + 1] : nullptr;
+    tensor e = plain(held.back()), a = plain(held[below(held.size())]);
+    switch (below(12)) {
+      case 0:
+      case 1:
+      case 2:
+        held.push_back(d.linear(d.cast(a, kinds[below(5)]), *w, b));
+        break;
+      case 3:
+      case 4:
+        held.back() = {};
+        held.back() = d.activate(activation::relu, std::exchange(e, {}));
+        break;
+      case 5:
+        held.push_back(d.dropout(e, 0.25, {seed, static_cast<std::uint64_t>(i)}));
+        break;
+      case 6: {
+        const precision p = kinds[below(5)];
+        held.push_back(d.linear_backward(d.cast(d.softmax(e), p), d.cast(a, p), *w, b, true));
+        break;
+      }
+      case 7:
+        d.sgd_step(each, {.learning_rate = 0.01});
+        for (parameter* p : each) d.zero_gradient(*p);
+        break;
+      case 8:
+        d.set_values(*w, normal(256, seed + static_cast<unsigned>(i), 0.3F));
+        break;
+      case 9:
+        d.restore(all[0], std::exchange(kept, d.snapshot(all[0])));
+        break;
+      case 10:
+        held.push_back(d.softmax(d.add(e, a)));
+        break;
+      default:
+        if (held.size() > 2) held.erase(held.begin() + static_cast<std::ptrdiff_t>(below(held.size() - 1)));
+    }
+  }
+  std::vector<std::vector<float>> values;
+  for (const tensor& t : held) values.push_back(d.download(t));
+  for (const parameter& p : all) values.push_back(d.values(p));
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("whatever changes weights, reads or drops what lies between, a ReLU made by its product has the same bits") {
+  [[maybe_unused]] const fresh machine;
+  device fused{{.measure_algorithms = false, .fuse_relu = true}}, plain{{.measure_algorithms = false, .fuse = false}};
+  const unsigned programs = std::getenv("COMP_TEST_SMALL") ? 20 : 100;
+  std::size_t differing = 0, not_finite = 0;
+  for (unsigned seed = 0; seed < programs; ++seed) {
+    const auto got = run_layers(fused, seed, 40), want = run_layers(plain, seed, 40);
+    REQUIRE(got.size() == want.size());
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      differing += same_bits(got[i], want[i]) ? 0 : 1;
+      not_finite += std::ranges::all_of(want[i], [](float v) { return std::isfinite(v); }) ? 0 : 1;
+    }
+  }
+  CHECK(differing == 0);
+  CHECK(not_finite == 0);
+  CHECK(fused.fused().launches < plain.fused().launches);
+}
+#endif
+
 #ifdef COMP_SIMT  // which fails to order
 TEST_CASE("out of memory, what waits can be asked for again") {
   [[maybe_unused]] const fresh machine;
-  device d;
+  device d{{.fuse_relu = true}};
   const tensor x = made(d, {100}, 1, precision::fp32), r = made(d, {100}, 2, precision::fp32);
   d.synchronize();
   const tensor kept = d.add(x, r), y = d.activate(activation::relu, kept);

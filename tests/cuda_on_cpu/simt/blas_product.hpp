@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The product itself, as cuBLASLt documents it: products summed in FP32 (TF32: operands rounded to 10 bits first),
-// alpha, beta C, bias and ReLU in FP32, one rounding. An FP8 operand is multiplied by its scale. Fast accumulation of
-// FP8 keeps 13 bits of fraction, about what the tensor cores of 8.9 and 9.0 keep.
+// alpha, beta C, bias and ReLU (which makes 0 of NaN, as has been reported of it) in FP32, one rounding. An FP8 operand
+// is multiplied by its scale. Fast accumulation of FP8 keeps 13 bits of fraction, about what the tensor cores of 8.9
+// and 9.0 keep.
 #pragma once
 
 #include <cmath>
@@ -113,7 +114,7 @@ inline void store_result(const problem& p, const operands& at, std::int32_t whic
         float v = alpha * sum[c * p.m() + r];
         if (at.beta != 0) v += at.beta * math::load(old[r]);
         if (!bias.empty()) v += bias[r];
-        if (relu && v < 0) v = 0;
+        if (relu && !(v > 0)) v = 0;
         if (r == 0) library_writes<T>(column, p.m());
         math::store(column[r], v);
       }

@@ -35,7 +35,10 @@ struct settings {
   /// fills a GPU.
   std::int64_t workspace_limit = std::int64_t{256} << 20;
   bool measure_algorithms = true;  // false: as the libraries' heuristics order them, the same from run to run
-  bool fuse = true;  // neighbouring element-wise operators in one launch, ReLU with its product; see docs/cuda.md
+  bool fuse = true;                // neighbouring element-wise operators in one launch; see docs/cuda.md
+  /// With `fuse`: a ReLU behind a linear layer by the layer's product. cuBLASLt's is reported to make 0 of NaN: a layer
+  /// whose weights are not finite is then seen neither in the loss nor in the gradients.
+  bool fuse_relu = false;
   bool fuse_attention = true;  // attention in one where cuDNN has it, rounded less often than operator by operator
   /// [bytes] of one of eight blocks of pinned memory for uploads; what is larger is waited for.
   std::int64_t pinned_limit = std::int64_t{64} << 20;

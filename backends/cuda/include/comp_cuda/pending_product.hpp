@@ -2,7 +2,7 @@
 // Linear layers that run when somebody asks for their result. Where that is a ReLU of it, and nobody holds what lies
 // between, the product makes the ReLU in its epilogue: one call, and one tensor that is neither written nor read.
 // Parameters are read late, too: what changes them in place calls context::finish_reads() first.
-// Inert with settings::fuse off, and for a context that no device shares: the product is then given at once.
+// Inert without settings::fuse_relu, and for a context that no device shares: the product is then given at once.
 // Not here: GELU. cuBLASLt's is the tanh form, ours the erf form.
 #pragma once
 
@@ -40,7 +40,7 @@ class pending_product final : public pending_work {
 /// What `multiply` writes.
 inline tensor product(context& c, shape extents, precision p, pending_product::work multiply) {
   std::shared_ptr<context> shared = c.weak_from_this().lock();
-  if (!shared || !c.chosen().fuse) {
+  if (!shared || !c.chosen().fuse || !c.chosen().fuse_relu) {
     const tensor y = c.make(std::move(extents), p);
     multiply(c, y.materialize(), false);
     return y;
