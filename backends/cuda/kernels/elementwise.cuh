@@ -16,16 +16,6 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// By counters that no element of a mask has.
-inline __global__ void write_attention_seed(native::math::dropout_mask mask, pointer<const std::uint64_t> draws,
-                                            pointer<std::uint64_t> to) {
-  const native::math::dropout_mask now = mask_of(mask, draws);
-  std::uint32_t word[4][1] = {{0}, {0x80000000U}, {now.draw[0]}, {now.draw[1]}};
-  native::math::philox(word, now.key[0], now.key[1]);
-  to[0] = std::uint64_t{word[1][0]} << 32 | word[0][0];
-  to[1] = 0;
-}
-
 template <class T>
 struct device_step {
   step_kind kind;
