@@ -132,6 +132,21 @@ inline attention_case case_of(const tensor& q, const tensor& k, const native::at
           o.scale(channels),
           o.dropout};
 }
+/// What forward and backward share. lengths: of the keys; null without padding.
+inline attention_places places_of(context& c, const attention_case& of, const tensor& q, const tensor& k,
+                                  const tensor& v, const tensor& y, const tensor& log_sums, const indices* lengths,
+                                  const native::dropout_key& key) {
+  auto& all = c.part<fused_attention>();
+  const attention_graphs& graphs = all.known(of);
+  return {.q = q.materialize(),
+          .k = k.materialize(),
+          .v = v.materialize(),
+          .y = y.materialize(),
+          .log_sums = log_sums.materialize(),
+          .queries_seen = graphs.queries_seen.data(),
+          .keys_seen = (lengths ? *lengths : graphs.keys_seen).data(),
+          .seed = all.seed(c, of, key)};
+}
 
 }  // namespace detail
 
@@ -156,14 +171,7 @@ inline std::optional<saved_tensor> attention(context& c, const tensor& q, const 
   if (!graph) return {};
   const tensor keys = cast(c, k, p), values = cast(c, v, p), y = c.make(q.shape(), p);
   tensor log_sums = c.make({of.batch, of.heads, of.queries}, precision::fp32);
-  const attention_places at{.q = q.materialize(),
-                            .k = keys.materialize(),
-                            .v = values.materialize(),
-                            .y = y.materialize(),
-                            .log_sums = log_sums.materialize(),
-                            .queries_seen = all.known(of).queries_seen.data(),
-                            .keys_seen = (padded ? lengths : all.known(of).keys_seen).data(),
-                            .seed = all.seed(c, of, key)};
+  const attention_places at = detail::places_of(c, of, q, keys, values, y, log_sums, padded ? &lengths : nullptr, key);
   std::string why = graph->run(c.part<dnn>().handle(), at, c.scratch(graph->workspace_bytes()));
   if (!why.empty()) return all.refuse(of, std::move(why)), std::nullopt;
   return saved_tensor{y, {y, std::move(log_sums)}};
@@ -185,18 +193,11 @@ inline std::array<tensor, 3> attention_backward(context& c, const tensor& dy, co
   const precision p = q.precision();
   const tensor keys = cast(c, k, p), values = cast(c, v, p), g = cast(c, dy, p);
   std::array<tensor, 3> dx{c.make_like(q), c.make_like(keys), c.make_like(values)};
-  const attention_places at{.q = q.materialize(),
-                            .k = keys.materialize(),
-                            .v = values.materialize(),
-                            .y = saved[0].materialize(),
-                            .log_sums = saved[1].materialize(),
-                            .queries_seen = all.known(of).queries_seen.data(),
-                            .keys_seen = (padded ? lengths : all.known(of).keys_seen).data(),
-                            .dy = g.materialize(),
-                            .dq = dx[0].materialize(),
-                            .dk = dx[1].materialize(),
-                            .dv = dx[2].materialize(),
-                            .seed = all.seed(c, of, key)};
+  attention_places at = detail::places_of(c, of, q, keys, values, saved[0], saved[1], padded ? &lengths : nullptr, key);
+  at.dy = g.materialize();
+  at.dq = dx[0].materialize();
+  at.dk = dx[1].materialize();
+  at.dv = dx[2].materialize();
   const std::string why = graph->run(c.part<dnn>().handle(), at, c.scratch(graph->workspace_bytes()));
   if (!why.empty()) check(library_status{"cuDNN", why.c_str(), -1, verdict::failed}, "the backward of attention");
   return dx;

@@ -75,6 +75,12 @@ class network {
   }
   /// Whether the gradient of a value is wanted; value 0 is the model's input, value i + 1 the output of node i.
   bool needs_gradient(std::size_t value) const { return needs_gradient_[value]; }
+  /// Of the inputs of `n`: which gradients its backward is to make.
+  std::array<bool, 3> needed_gradients(const node& n) const {
+    std::array<bool, 3> need{};
+    for (std::size_t k = 0; k < n.inputs.size(); ++k) need[k] = needs_gradient_[slot(n.inputs[k])];
+    return need;
+  }
   std::span<parameter* const> all() const { return all_; }
   /// The sparse matrix of node `i` on the Device; null where it has none.
   const typename D::sparse_matrix* matrix(std::size_t i) const { return matrices_[i].get(); }
@@ -257,8 +263,7 @@ class network {
     const bool wanted = needs_gradient_[i + 1] && (is_loss(n.what) || !incoming.empty());
     if (wanted) {
       const tensor dy = incoming.empty() ? tensor{} : combined(std::exchange(incoming, {}), flow_.of[i]);
-      std::array<bool, 3> need{};
-      for (std::size_t k = 0; k < n.inputs.size(); ++k) need[k] = needs_gradient_[slot(n.inputs[k])];
+      const auto need = needed_gradients(n);
       const backward_call<D> call{
           {device_, batch, operands_[i], flow_.of[i], memories_[i], matrix(i)}, dy, need, scale};
       auto dx = timed(times_[i].backward, [&] { return native::backward(n.what, call); });

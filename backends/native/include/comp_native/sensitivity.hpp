@@ -111,22 +111,20 @@ class sensitivity_pass {
     const auto& all = gradients_[i + 1];
     return all.empty() ? tensor{} : all.size() == 1 ? all[0] : device_.sum(all);
   }
-  std::array<bool, 3> needed(const node& n) const {
-    std::array<bool, 3> need{};
-    for (std::size_t k = 0; k < n.inputs.size(); ++k) need[k] = network_.needs_gradient(slot(n.inputs[k]));
-    return need;
-  }
   of_inputs backward(std::size_t i, memory<D>& left, precision p, const tensor& dy) {
     if (!wanted(i)) return {};
     const node& n = model_.nodes[i];
     const std::vector<parameter*> operands = parameters_of(n);
     return native::backward(
-        n.what, backward_call<D>{{device_, batch_, operands, p, left, network_.matrix(i)}, dy, needed(n), scale_});
+        n.what,
+        backward_call<D>{
+            {device_, batch_, operands, p, left, network_.matrix(i)}, dy, network_.needed_gradients(n), scale_});
   }
   void hand_on(std::size_t i, of_inputs dx) {
     const node& n = model_.nodes[i];
     for (std::size_t k = 0; k < n.inputs.size(); ++k) {
-      if (dx[k] && needed(n)[k]) gradients_[slot(n.inputs[k])].push_back(std::move(dx[k]));
+      if (dx[k] && network_.needs_gradient(slot(n.inputs[k])))
+        gradients_[slot(n.inputs[k])].push_back(std::move(dx[k]));
     }
   }
 

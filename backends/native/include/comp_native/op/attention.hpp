@@ -34,9 +34,8 @@ inline void require_attention(const shape& q, const shape& k, const shape& v, co
 /// A Device that may have attention in one, and its backward, for some cases:
 ///   optional<with_saved> attention(q (B,Tq,C), k (B,Tk,C), v (B,Tk,C), I lengths, attention_options, dropout_key)
 ///                                   nothing where it has not, and nothing was done; lengths (B) are read with padding
-///   array<T, 3> attention_backward(dy, q, k, v, span<const T> saved, lengths, attention_options, dropout_key)   of q,
-///   k
-///                                   and v
+///   array<T, 3> attention_backward(dy, q, k, v, span<const T> saved, lengths, attention_options, dropout_key)
+///                                   of q, k and v
 template <class D>
 concept Attends = requires(D& d, const typename D::tensor& t, const typename D::indices& lengths,
                            const attention_options& o, const dropout_key& key) {
