@@ -79,14 +79,44 @@ TEST_CASE("epochs that the search trained are the first ones") {
     CHECK(got.epochs[1].seconds == doctest::Approx(10));
     CHECK(got.epochs[2].curve[0] == doctest::Approx(std::pow(0.99, 20)));
   }
-  SUBCASE("more than were asked for: nothing is trained") {
-    CHECK(after_search(40).epochs.size() == 4);
+  SUBCASE("more than were asked for: nothing is trained, and that is said") {
+    const auto got = after_search(40);
+    CHECK(got.epochs.size() == 4);
     CHECK(trainer.count().batches == 40);
+    REQUIRE(got.warnings.size() == 1);
+    CHECK(
+        got.warnings[0].starts_with("the search's 40 batches are 4 epochs of 10, more than the 3 that were asked for"));
   }
+  SUBCASE("as many as were asked for: of that nothing is said") { CHECK(after_search(34).warnings.empty()); }
   SUBCASE("not where the length of an epoch is not known") {
     o.batches_per_epoch = 0;
     CHECK(after_search(10).epochs.size() == 3);
     CHECK(trainer.count().batches == 40);
+  }
+}
+
+struct validated : fake::trainer {
+  double validate() { return 100 - count().batches; }
+};
+
+TEST_CASE("the last epoch has a score, whoever trained it, and of one batch too") {
+  validated trainer{{three_operators()}};
+  auto o = found("bb1", {"bb1", "111"});
+  o.batches_per_epoch = 1;
+  o.trained_batches = 2;
+  for (int b = 0; b < 2; ++b) comp::detail::append(o.trained, trainer.run_batch());
+  SUBCASE("the search") {
+    const auto got = post_training{.epochs = 2}.run(trainer, o);
+    REQUIRE(got.epochs.size() == 2);
+    CHECK(!got.epochs[0].score);
+    CHECK(got.epochs[1].score == 98);
+  }
+  SUBCASE("the training") {
+    const auto got = post_training{.epochs = 4}.run(trainer, o);
+    REQUIRE(got.epochs.size() == 4);
+    CHECK(!got.epochs[1].score);
+    CHECK(got.epochs[2].score.has_value());
+    CHECK(got.epochs[3].score.has_value());
   }
 }
 

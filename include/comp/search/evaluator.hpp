@@ -218,8 +218,7 @@ class evaluator {
     const auto begin = std::chrono::steady_clock::now();
     try {
       t.sample = work();
-      if (trainer_.has.validate && is_epoch(t) && t.sample.ok() && t.sample.batches > 1)
-        t.sample.score = trainer_.validate();
+      if (trainer_.has.validate && is_epoch(t) && t.sample.ok()) t.sample.score = trainer_.validate();
     } catch (const interrupted&) {
       to_kept();
       if (fatal_) std::rethrow_exception(std::exchange(fatal_, nullptr));  // why it was stopped
@@ -241,7 +240,8 @@ class evaluator {
 
   // After which the trainer's score is asked for.
   bool is_epoch(const trial& t) const {
-    if (t.stage == stage::training || !restores()) return true;
+    if (t.stage == stage::training) return true;
+    if (!restores()) return t.sample.batches > 1;
     return scores_ && t.sample.batches >= static_cast<std::int64_t>(log_.batches_per_epoch);
   }
 

@@ -83,6 +83,9 @@ class guarded_training {
     }
     got_.plan = ladder_[rung_];
     run_.trainer().set_precision(got_.plan);
+    if (sample* last = got_.epochs.empty() ? nullptr : &got_.epochs.back(); last && !last->score) {
+      if (run_.trainer().has.validate) last->score = run_.trainer().validate();  // all were the search's
+    }
     return std::move(got_);
   }
 
@@ -232,7 +235,14 @@ inline outcome search_behind(const op_graph& graph, const training_progress& fro
 COMP_INLINE training_result train_after(const post_training& settings, any_trainer& trainer, any_observer& observers,
                                         const outcome& search) {
   const post_training_notice until_the_end{trainer};
-  return guarded_training{settings, trainer, observers, search, progress_after(search, settings.guard)}();
+  training_progress from = progress_after(search, settings.guard);
+  if (const std::size_t trained = from.so_far.epochs.size(); trained > settings.epochs) {
+    from.so_far.warnings.push_back(
+        fmt::format("the search's {} batches are {} epochs of {}, more than the {} that were asked for: a search costs "
+                    "least where epochs are long",
+                    search.trained_batches, trained, search.batches_per_epoch, settings.epochs));
+  }
+  return guarded_training{settings, trainer, observers, search, std::move(from)}();
 }
 
 COMP_INLINE training_result train_on(const post_training& settings, any_trainer& trainer, any_observer& observers,
