@@ -4,6 +4,7 @@
 #pragma once
 
 #include <comp/core/error.hpp>
+#include <comp/core/fnv1a.hpp>
 #include <comp/core/op_info.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -42,14 +43,13 @@ class op_graph {
   /// A hash of names, kinds, shapes and edges (FNV-1a, 64 bit): equal for the same model at the same sizes, whatever
   /// the machine. What a plan file is checked against.
   std::uint64_t fingerprint() const {
-    std::uint64_t hash = 0xcbf29ce484222325ULL;
-    const auto mix_byte = [&hash](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3ULL; };
+    detail::fnv1a all;
     const auto mix = [&](std::uint64_t value) {
-      for (int shift = 0; shift < 64; shift += 8) mix_byte(static_cast<unsigned char>(value >> shift));
+      for (int shift = 0; shift < 64; shift += 8) all.add(static_cast<unsigned char>(value >> shift));
     };
     const auto mix_text = [&](std::string_view text) {
       mix(text.size());
-      for (const char c : text) mix_byte(static_cast<unsigned char>(c));
+      all.add_bytes(text.data(), text.size());
     };
     for (const op_info& op : operators_) {
       mix_text(op.name);
@@ -65,7 +65,7 @@ class op_graph {
       mix(op.producers.size());
       for (const auto producer : op.producers) mix(producer);
     }
-    return hash;
+    return all.hash;
   }
 
  private:

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <comp/core/error.hpp>
+#include <comp/core/fnv1a.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp/core/precision.hpp>
 #include <compare>
@@ -106,8 +107,9 @@ inline void require_fits(const plan& p, const op_graph& graph) {
 template <>
 struct std::hash<comp::plan> {
   std::size_t operator()(const comp::plan& p) const noexcept {
-    std::size_t mixed = 0xcbf29ce484222325ULL + p.runs_autocast();
-    for (const auto choice : p) mixed = (mixed ^ static_cast<std::size_t>(choice)) * 0x100000001b3ULL;
-    return mixed;
+    comp::detail::fnv1a mixed;
+    mixed.add(p.runs_autocast());
+    for (const auto choice : p) mixed.add(static_cast<std::uint64_t>(choice));
+    return mixed.hash;
   }
 };

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <comp/core/error.hpp>
+#include <comp/core/fnv1a.hpp>
 #include <comp/core/stored_state.hpp>
 #include <comp/core/training_progress.hpp>
 #include <comp/files/json.hpp>
@@ -130,18 +131,15 @@ inline training_progress progress_from(const json_reader& from) {
 
 /// Of all that a file says (FNV-1a): its format does not show a bit that flipped. `tensors` by their names.
 inline std::string checksum_of(std::string_view text, const std::vector<named_tensor>& tensors) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  const auto add = [&](const char* bytes, std::size_t size) {
-    for (std::size_t i = 0; i < size; ++i) hash = (hash ^ static_cast<unsigned char>(bytes[i])) * 0x100000001b3ULL;
-  };
+  fnv1a all;
   std::map<std::string_view, const named_tensor*> by_name;
   for (const named_tensor& t : tensors) by_name.emplace(t.name, &t);
-  add(text.data(), text.size());
+  all.add_bytes(text.data(), text.size());
   for (const auto& [name, t] : by_name) {
-    add(name.data(), name.size());
-    add(reinterpret_cast<const char*>(t->values.data()), t->values.size() * sizeof(float));
+    all.add_bytes(name.data(), name.size());
+    all.add_bytes(t->values.data(), t->values.size() * sizeof(float));
   }
-  return fmt::format("{:016x}", hash);
+  return fmt::format("{:016x}", all.hash);
 }
 
 }  // namespace detail

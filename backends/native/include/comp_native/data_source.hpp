@@ -3,6 +3,7 @@
 // A data set is anything that knows its size and layout and writes example i where it is told to.
 #pragma once
 
+#include <comp/core/fnv1a.hpp>
 #include <comp/core/unmet.hpp>
 #include <comp_native/model.hpp>
 #include <concepts>
@@ -87,9 +88,9 @@ class data_source {
 /// FNV-1a, for signatures.
 template <class T>
 std::uint64_t hash_of(std::span<const T> values) {
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  for (const T value : values) hash = (hash ^ static_cast<std::uint64_t>(value)) * 0x100000001b3ULL;
-  return hash;
+  comp::detail::fnv1a of;
+  for (const T value : values) of.add(static_cast<std::uint64_t>(value));
+  return of.hash;
 }
 
 }  // namespace comp::native

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <comp/core/error.hpp>
+#include <comp/core/fnv1a.hpp>
 #include <comp/core/unmet.hpp>
 #include <concepts>
 #include <cstdint>
@@ -149,10 +150,9 @@ inline std::uint64_t sampled_hash(const at::Tensor& t) {
   const at::Tensor flat = t.detach().reshape({-1});
   const std::int64_t stride = std::max<std::int64_t>(1, flat.numel() / 4096);
   const at::Tensor some = flat.slice(0, 0, {}, stride).to(at::kCPU, at::kDouble).contiguous();
-  std::uint64_t hash = 0xcbf29ce484222325ULL;
-  const auto* bytes = static_cast<const unsigned char*>(some.const_data_ptr());
-  for (std::size_t i = 0; i < some.nbytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3ULL;
-  return hash;
+  comp::detail::fnv1a of;
+  of.add_bytes(some.const_data_ptr(), some.nbytes());
+  return of.hash;
 }
 
 }  // namespace detail
