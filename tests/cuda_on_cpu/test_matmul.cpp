@@ -206,6 +206,18 @@ TEST_CASE("linear adds its bias and clips with the product, and one rounding is 
   }
 }
 
+TEST_CASE("layers of one size have each its own bias") {
+  rig r;
+  for (const precision p : computed(r)) {
+    INFO(name(p));
+    const tensor in = upload(r.c, {1, 0, 0, 1}, {2, 2}, p);
+    parameter weight = make_parameter(r.c, {1, 2, 4, 8}, {2, 2}, true), one = make_parameter(r.c, {16, 32}, {2}, true),
+              other = make_parameter(r.c, {64, 128}, {2}, true);
+    CHECK(download(r.c, linear(r.c, in, weight, &one)) == std::vector<float>{17, 36, 18, 40});
+    CHECK(download(r.c, linear(r.c, in, weight, &other)) == std::vector<float>{65, 132, 66, 136});
+  }
+}
+
 TEST_CASE("the backward of linear adds gradients in FP32 and returns the input's in the precision of dy") {
   rig r;
   for (const precision p : computed(r)) {

@@ -108,7 +108,7 @@ template <>
 struct std::hash<comp::plan> {
   std::size_t operator()(const comp::plan& p) const noexcept {
     comp::detail::fnv1a mixed;
-    mixed.add(p.runs_autocast());
+    mixed.hash += p.runs_autocast();
     for (const auto choice : p) mixed.add(static_cast<std::uint64_t>(choice));
     return mixed.hash;
   }
