@@ -28,6 +28,8 @@ constexpr std::pair<step_kind, step_kind> steps_of(activation a) {
       return {step_kind::relu, step_kind::relu_backward};
     case activation::gelu:
       return {step_kind::gelu, step_kind::gelu_backward};
+    case activation::gelu_tanh:
+      return {step_kind::gelu_tanh, step_kind::gelu_tanh_backward};
     case activation::tanh:
       return {step_kind::tanh, step_kind::tanh_backward};
     case activation::sigmoid:

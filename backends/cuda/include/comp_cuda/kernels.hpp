@@ -44,12 +44,14 @@ void values_of_bytes(stream, const std::uint8_t* from, const float* of_bytes, fl
 enum class step_kind : std::uint8_t {
   relu,  // v = f(v)
   gelu,
+  gelu_tanh,
   tanh,
   sigmoid,
   elu,
   leaky_relu,
-  relu_backward,  // v = its gradient; for gelu `other` is what f took, else what it gave
+  relu_backward,  // v = its gradient; for both gelus `other` is what f took, else what it gave
   gelu_backward,
+  gelu_tanh_backward,
   tanh_backward,
   sigmoid_backward,
   elu_backward,

@@ -3,7 +3,7 @@
 // between, the product makes the ReLU in its epilogue: one call, and one tensor that is neither written nor read.
 // Parameters are read late, too: what changes them in place calls context::finish_reads() first.
 // Inert without settings::fuse_relu, and for a context that no device shares: the product is then given at once.
-// Not here: GELU. cuBLASLt's is the tanh form, ours the erf form.
+// Not here: GELU (docs/decisions.md).
 #pragma once
 
 #include <functional>
