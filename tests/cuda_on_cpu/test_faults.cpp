@@ -282,33 +282,33 @@ TEST_CASE("a step that finds no memory leaves nothing that waits: the next ones 
 
 namespace {
 
-/// What `work` gives where it fails at its first allocation, its second and so on, and is then asked for again.
-template <class Work>
-void same_when_asked_again(Work work) {
+/// Fails what `work` makes at its first point, its second and so on, and asks for it again, which gives the same.
+template <class Work, class Order, class Left>
+void same_when_asked_again(Work work, Order order, Left left) {
   std::vector<float> want;
-  for (int n = 0;; ++n) {
+  bool reached = true;
+  for (int n = 0; reached; ++n) {
     CAPTURE(n);
-    bool reached = true;
     {
       device d{{.measure_algorithms = false}};
       auto run = work(d);
       d.synchronize();
-      if (n == 0) {
-        want = run();
-      } else {
-        orders::allocation(n);
-        (void)thrown_by([&] { (void)run(); });
-        reached = allocations_left() == 0;
-        orders::allocation(0);
-        CHECK(run() == want);
-      }
+      order(n);
+      (void)thrown_by([&] { (void)run(); });
+      reached = n == 0 || left() == 0;
+      order(0);
+      const std::vector<float> got = run();
+      if (n == 0) want = got;
+      CHECK(got == want);
     }
     simt::device.reset();
-    if (!reached) {
-      CHECK(n > 3);
-      return;
-    }
+    if (!reached) CHECK(n > 3);
   }
+}
+template <class Work>
+void same_when_asked_again(Work work) {
+  same_when_asked_again(work, orders::allocation, allocations_left);
+  same_when_asked_again(work, orders::launch, launches_left);
 }
 std::vector<float> numbers(std::int64_t count, std::uint64_t seed) {
   native::random_stream draws{seed, 3};
@@ -322,7 +322,7 @@ std::shared_ptr<parameter> made_parameter(device& d, const shape& s, std::uint64
 
 }  // namespace
 
-TEST_CASE("what an operator keeps of weights and graphs is whole or not there, wherever it found no memory") {
+TEST_CASE("what an operator keeps of weights and graphs is whole or not there, wherever making it failed") {
   simt::watch_races = false;
   SUBCASE("weights that are turned around with their slots") {
     same_when_asked_again([](device& d) {
