@@ -241,9 +241,18 @@ TEST_CASE_TEMPLATE("a bias over rows agrees with FP64", T, float, bf16, fp16) {
     const input<float> bias{values<float>(width, 2)};
     buffer<T> y{x.host};
     add_bias<T>(on, y.data(), bias.data(), y.data(), static_cast<index>(rows), static_cast<index>(width));
-    std::vector<double> sums;
-    for (std::size_t i = 0; i < rows * width; ++i) sums.push_back(x.value[i] + bias.value[i % width]);
+    std::vector<double> sums, clipped;
+    for (std::size_t i = 0; i < rows * width; ++i) {
+      sums.push_back(x.value[i] + bias.value[i % width]);
+      clipped.push_back(relu(sums.back()));
+    }
     check_close(y.values(), sums, 1.01);
+    put(x.device, 0, narrow<T>(NAN));
+    buffer<T> after_relu{rows * width};
+    add_bias<T>(on, x.data(), bias.data(), after_relu.data(), static_cast<index>(rows), static_cast<index>(width),
+                true);
+    clipped[0] = NAN;
+    check_close(after_relu.values(), clipped, 1.01);
   }
 }
 
