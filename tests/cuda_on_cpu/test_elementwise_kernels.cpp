@@ -20,6 +20,13 @@ double gelu(double x) { return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0))); }
 double gelu_slope(double x) {
   return 0.5 * (1 + std::erf(x / std::sqrt(2.0))) + x * std::exp(-x * x / 2) / std::sqrt(2 * std::acos(-1.0));
 }
+double gelu_tanh(double x) {
+  return x / 2 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x)));
+}
+double gelu_tanh_slope(double x) {
+  const double root = std::sqrt(2 / std::acos(-1.0)), t = std::tanh(root * (x + 0.044715 * x * x * x));
+  return (1 + t + x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x)) / 2;
+}
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 template <class From, class To>
@@ -91,12 +98,16 @@ TEST_CASE_TEMPLATE("each element-wise step agrees with FP64 for any size and ali
   check_step<T>(step_kind::relu, [](double x, double) { return relu(x); });
   check_step<T>(step_kind::gelu, [](double x, double) { return gelu(x); });
   check_step<T>(
+      step_kind::gelu_tanh, [](double x, double) { return gelu_tanh(x); }, 1, 3);
+  check_step<T>(
       step_kind::tanh, [](double x, double) { return std::tanh(x); }, 1, 3);
   check_step<T>(
       step_kind::sigmoid, [](double x, double) { return sigmoid(x); }, 4, 4);
   check_step<T>(step_kind::relu_backward, [](double d, double y) { return y > 0 ? d : 0; });
   check_step<T>(
       step_kind::gelu_backward, [](double d, double x) { return d * gelu_slope(x); }, 1, 4);
+  check_step<T>(
+      step_kind::gelu_tanh_backward, [](double d, double x) { return d * gelu_tanh_slope(x); }, 1, 4);
   check_step<T>(
       step_kind::tanh_backward, [](double d, double y) { return d * (1 - y * y); }, 0.5F, 4);
   check_step<T>(
@@ -230,9 +241,18 @@ TEST_CASE_TEMPLATE("a bias over rows agrees with FP64", T, float, bf16, fp16) {
     const input<float> bias{values<float>(width, 2)};
     buffer<T> y{x.host};
     add_bias<T>(on, y.data(), bias.data(), y.data(), static_cast<index>(rows), static_cast<index>(width));
-    std::vector<double> sums;
-    for (std::size_t i = 0; i < rows * width; ++i) sums.push_back(x.value[i] + bias.value[i % width]);
+    std::vector<double> sums, clipped;
+    for (std::size_t i = 0; i < rows * width; ++i) {
+      sums.push_back(x.value[i] + bias.value[i % width]);
+      clipped.push_back(relu(sums.back()));
+    }
     check_close(y.values(), sums, 1.01);
+    put(x.device, 0, narrow<T>(NAN));
+    buffer<T> after_relu{rows * width};
+    add_bias<T>(on, x.data(), bias.data(), after_relu.data(), static_cast<index>(rows), static_cast<index>(width),
+                true);
+    clipped[0] = NAN;
+    check_close(after_relu.values(), clipped, 1.01);
   }
 }
 

@@ -5,11 +5,14 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <array>
+#include <cmath>
 #include <comp/comp.hpp>
 #include <comp_cuda/device.hpp>
 #include <comp_native/trainer.hpp>
 #include <examples/models/native/models.hpp>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -194,6 +197,170 @@ TEST_CASE("a first step, which makes what later ones use, fails at any point and
   CHECK(at(orders::allocation, allocations_left, 4) > 20);  // of bytes and labels copied ahead, which is tried again
   CHECK(at(orders::launch, launches_left) > 10);
   CHECK(at(orders::library, calls_left) > 5);
+}
+
+namespace {
+
+/// A plan of BF16, with linear layers in FP8: what it makes of a network is made in its first step.
+plan low_plan(const op_graph& graph) {
+  plan low{graph.size()};
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (graph[i].choosable) low[i] = graph[i].kind == "linear" ? precision::fp8_e4m3 : precision::bf16;
+  }
+  return low;
+}
+/// After a step in FP32 under the first low plan, with products and sums that wait for what is behind them.
+struct first_low_steps {
+  device on{{.measure_algorithms = false, .fuse_relu = true}};
+  cuda_trainer trains;
+  cuda_trainer::state start;
+
+  first_low_steps(const native::model& m, const native::data_source& data)
+      : trains{on,
+               m,
+               data,
+               data,
+               {.optimizer = native::sgd(0.05, 0.9), .clip_norm = 1, .captured = native::capture_mode::on}} {
+    simt::watch_races = false;
+    (void)trains.run_batch();
+    start = trains.save();
+    trains.set_precision(low_plan(trains.graph()));
+  }
+};
+native::model transformer() {
+  return native_models::gpt(
+      {.batch = 2, .vocabulary = 7, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = 0.1});
+}
+
+}  // namespace
+
+TEST_CASE("a step that finds no memory leaves nothing that waits: the next ones run, and a restored one has its bits") {
+  const auto each = [](const native::model& m, const native::data_source& data) {
+    std::vector<double> want;
+    std::int64_t most = 0;
+    {
+      first_low_steps t{m, data};
+      want = t.trains.run_epoch().curve;
+      CHECK(t.trains.capture_refused() == "");
+      t.on.synchronize();
+      most = t.on.live_bytes();
+    }
+    simt::device.reset();
+    int failed = 0;
+    bool reached = true;
+    for (int n = 1; reached; n += n < 30 ? 1 : 11) {
+      CAPTURE(n);
+      {
+        first_low_steps t{m, data};
+        orders::allocation(n);
+        const std::string got = thrown_by([&] { (void)t.trains.run_epoch(); });
+        reached = allocations_left() == 0;
+        orders::allocation(0);
+        CAPTURE(got);
+        CHECK((got.empty() || got == "out_of_memory"));
+        if (!got.empty()) {
+          ++failed;
+          const auto given = t.on.shared().stream().get()->given;
+          t.on.shared().flush();
+          CHECK(t.on.shared().stream().get()->given == given);
+          CHECK(t.on.live_bytes() <= most);
+          const sample next = t.trains.run_epoch();
+          CHECK(next.ok());
+          CHECK(std::isfinite(next.loss));
+          CHECK(t.trains.capture_refused() == "");
+        }
+        t.trains.restore(t.start);
+        CHECK(t.trains.run_epoch().curve == want);
+      }
+      simt::device.reset();
+    }
+    CHECK(failed > 20);
+  };
+  SUBCASE("a convolutional network") { each(network(), bars({1, 8, 8}, 3, 6, 1)); }
+  SUBCASE("a transformer") { each(transformer(), counting_tokens(7, 49, 8)); }
+}
+
+namespace {
+
+/// Fails what `work` makes at its first point, its second and so on, and asks for it again, which gives the same.
+template <class Work, class Order, class Left>
+void same_when_asked_again(Work work, Order order, Left left) {
+  std::vector<float> want;
+  bool reached = true;
+  for (int n = 0; reached; ++n) {
+    CAPTURE(n);
+    {
+      device d{{.measure_algorithms = false}};
+      auto run = work(d);
+      d.synchronize();
+      order(n);
+      (void)thrown_by([&] { (void)run(); });
+      reached = n == 0 || left() == 0;
+      order(0);
+      const std::vector<float> got = run();
+      if (n == 0) want = got;
+      CHECK(got == want);
+    }
+    simt::device.reset();
+    if (!reached) CHECK(n > 3);
+  }
+}
+template <class Work>
+void same_when_asked_again(Work work) {
+  same_when_asked_again(work, orders::allocation, allocations_left);
+  same_when_asked_again(work, orders::launch, launches_left);
+}
+std::vector<float> numbers(std::int64_t count, std::uint64_t seed) {
+  native::random_stream draws{seed, 3};
+  std::vector<float> all;
+  while (std::ssize(all) < count) all.push_back(static_cast<float>(draws.normal()));
+  return all;
+}
+std::shared_ptr<parameter> made_parameter(device& d, const shape& s, std::uint64_t seed) {
+  return std::make_shared<parameter>(d.make_parameter(numbers(elements(s), seed), s));
+}
+
+}  // namespace
+
+TEST_CASE("what an operator keeps of weights and graphs is whole or not there, wherever making it failed") {
+  simt::watch_races = false;
+  SUBCASE("weights that are turned around with their slots") {
+    same_when_asked_again([](device& d) {
+      const auto w = made_parameter(d, {4, 3, 3, 3}, 1);
+      const auto step = [&d, w](precision p) {
+        d.zero_gradient(*w);
+        const tensor x = d.upload(numbers(2 * 3 * 5 * 5, 2), {2, 3, 5, 5}, p),
+                     dy = d.upload(numbers(2 * 4 * 3 * 3, 3), {2, 4, 3, 3}, p);
+        (void)d.conv2d(x, *w, nullptr, {});
+        (void)d.conv2d_backward(dy, x, *w, nullptr, {}, false);
+        d.sgd_step(std::array{w.get()}, {.learning_rate = 0.1, .momentum = 0.9});
+      };
+      step(precision::fp32);
+      return [&d, w, step, stepped = false]() mutable {
+        if (!stepped) step(precision::bf16);
+        stepped = true;
+        return d.values(*w);
+      };
+    });
+  }
+  SUBCASE("weights in FP8") {
+    same_when_asked_again([](device& d) {
+      const auto w = made_parameter(d, {5, 6}, 1);
+      return [&d, w] {
+        return d.download(d.linear(d.upload(numbers(18, 2), {3, 6}, precision::fp8_e4m3), *w, nullptr));
+      };
+    });
+  }
+  SUBCASE("lists of a graph's nodes") {
+    same_when_asked_again([](device& d) {
+      const auto source = made_parameter(d, {1, 2, 3}, 1), target = made_parameter(d, {1, 2, 3}, 2);
+      const auto graph = d.make_sparse({.rows = 3, .columns = 3, .begin = {0, 1, 3, 4}, .column = {1, 0, 2, 1}});
+      return [&d, source, target, graph] {
+        const tensor x = d.upload(numbers(18, 3), {3, 6}, precision::fp32);
+        return d.download(d.edge_scores(graph, x, *source, *target, 0.2).output);
+      };
+    });
+  }
 }
 
 TEST_CASE("one allocation that fails is asked for again, and nobody notices") {

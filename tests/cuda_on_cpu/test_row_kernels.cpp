@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Softmax, layer norm and losses over rows of any width, and softmax over edges, each against FP64.
+#include <cstring>
 #include <limits>
+#include <span>
 
 #include "kernel_test.hpp"
 
@@ -152,6 +154,55 @@ TEST_CASE_TEMPLATE("layer norm and its gradients agree with FP64 for any width",
     parameters(true);
     for (double& g : want_beta) g *= 2;
     check_close(d_beta.values(), want_beta, 4, 1e-5);
+  }
+}
+
+namespace {
+
+template <class T>
+bool same_bits(const buffer<T>& a, const buffer<T>& b) {
+  const auto x = a.values(), y = b.values();
+  return x.size() == y.size() && (x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0);
+}
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("a layer norm of a sum, and its gradient with another, have the bits of one after the other", T,
+                   float, bf16, fp16) {
+  for (const rows_case& c : cases()) {
+    for (const bool drops : {false, true}) {
+      CAPTURE(c.rows);
+      CAPTURE(c.width);
+      CAPTURE(drops);
+      const std::size_t n = c.rows * c.width, w = c.width;
+      const auto rows = static_cast<index>(c.rows), width = static_cast<index>(w);
+      const input<T> from{values<T>(n, 1), c.shift}, other{values<T>(n, 2), c.shift}, dy{values<T>(n, 3), c.shift};
+      const input<float> gamma{values<float>(w, 4)}, beta{values<float>(w, 5)};
+      const buffer<std::uint64_t> draws{std::vector<std::uint64_t>{3}};
+      const native::math::dropout_mask mask{0.3, {7, 1}};
+      buffer<T> x{n, c.shift}, y{n, c.shift}, dx{n, c.shift}, want_x{n, c.shift}, want_y{n, c.shift},
+          want_dx{n, c.shift};
+      buffer<float> mean{c.rows}, scale{c.rows}, want_mean{c.rows}, want_scale{c.rows};
+      layer_norm<T>(on, {from.data(), other.data(), drops, mask, draws.data()}, x.data(), gamma.data(), beta.data(),
+                    y.data(), mean.data(), scale.data(), rows, width, 1e-5);
+      layer_norm_backward<T>(on, dy.data(), x.data(), gamma.data(), mean.data(), scale.data(), dx.data(), rows, width,
+                             other.data());
+
+      const chain_step<T> both[] = {{.kind = step_kind::dropout, .mask = mask, .draws = draws.data(), .rounds = true},
+                                    {.kind = step_kind::add, .other = other.data()}};
+      const std::span<const chain_step<T>> steps{both};
+      run_chain<T>(on, from.data(), want_x.data(), rows * width, drops ? steps : steps.last(1));
+      layer_norm<T>(on, want_x.data(), gamma.data(), beta.data(), want_y.data(), want_mean.data(), want_scale.data(),
+                    rows, width, 1e-5);
+      layer_norm_backward<T>(on, dy.data(), want_x.data(), gamma.data(), want_mean.data(), want_scale.data(),
+                             want_dx.data(), rows, width);
+      run_chain<T>(on, want_dx.data(), want_dx.data(), rows * width, steps.last(1));
+      CHECK(same_bits(x, want_x));
+      CHECK(same_bits(y, want_y));
+      CHECK(same_bits(mean, want_mean));
+      CHECK(same_bits(scale, want_scale));
+      CHECK(same_bits(dx, want_dx));
+    }
   }
 }
 

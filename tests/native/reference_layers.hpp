@@ -113,12 +113,15 @@ struct layers {
     for (std::int64_t i = 0; i < y.size(); ++i) y[i] = f(i);
     return y;
   }
+  static constexpr double root_2_pi = 0.79788456080286535588;  // of 2 / pi
   static double activated(activation kind, double x) {
     switch (kind) {
       case activation::relu:
         return x > 0 || std::isnan(x) ? x : 0;
       case activation::gelu:
         return x * 0.5 * std::erfc(-x / std::sqrt(2.0));
+      case activation::gelu_tanh:
+        return x / 2 * (1 + std::tanh(root_2_pi * (x + 0.044715 * x * x * x)));
       case activation::tanh:
         return std::tanh(x);
       case activation::sigmoid:
@@ -135,7 +138,11 @@ struct layers {
       case activation::relu:
         return y > 0 ? 1 : 0;
       case activation::gelu:
-        return 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-x * x / 2) / std::sqrt(2 * 3.14159265358979323846);
+        return 0.5 * std::erfc(-x / std::sqrt(2.0)) + x * std::exp(-x * x / 2) / 2 * root_2_pi;
+      case activation::gelu_tanh: {
+        const double t = std::tanh(root_2_pi * (x + 0.044715 * x * x * x));
+        return (1 + t + x * (1 - t * t) * root_2_pi * (1 + 3 * 0.044715 * x * x)) / 2;
+      }
       case activation::tanh:
         return 1 - y * y;
       case activation::sigmoid:

@@ -82,6 +82,7 @@ TEST_CASE("the gradient of each operator on images is the slope of the loss") {
       {"layer_norm", [](value x) { return x.layer_norm("it"); }},
       {"relu", [](value x) { return x.relu("it"); }},
       {"gelu", [](value x) { return x.gelu("it"); }},
+      {"gelu_tanh", [](value x) { return x.gelu_tanh("it"); }},
       {"tanh", [](value x) { return x.tanh("it"); }},
       {"sigmoid", [](value x) { return x.sigmoid("it"); }},
       {"elu", [](value x) { return x.elu("it"); }},

@@ -4,7 +4,7 @@
 
 namespace comp::cuda {
 
-#define COMP_DEFINE(T) template void add_bias(stream, const T*, const float*, T*, index, index);
+#define COMP_DEFINE(T) template void add_bias(stream, const T*, const float*, T*, index, index, bool);
 COMP_FOR_STORAGE(COMP_DEFINE)
 #undef COMP_DEFINE
 

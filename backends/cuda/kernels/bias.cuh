@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bias for each column, added in one pass over rows: to a convolution whose channels lie side by side.
+// A bias for each column, added in one pass over rows, with a ReLU behind it where that is asked for: to a convolution
+// whose channels lie side by side.
 // Not here: the bias gradient, which is a sum over rows (reductions.cuh); one for each channel of NCHW (cuDNN's
 // epilogue).
 #pragma once
+
+#include <comp_native/math/elementwise.hpp>
 
 #include "support/rows.cuh"
 
@@ -18,6 +21,7 @@ struct biased {
   pointer<const float> bias;
   pointer<T> to;
   index width;
+  bool relu;
   template <int N, int Held, class Lanes>
   __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
     for (index at = lanes.rank() * N; at < width; at += Lanes::count * N) {
@@ -25,7 +29,7 @@ struct biased {
       load_all<N, T>(from + (r * width + at), v);
       load_all<N, float>(bias + at, b);
 #pragma unroll
-      for (int j = 0; j < N; ++j) v[j] += b[j];
+      for (int j = 0; j < N; ++j) v[j] = relu ? native::math::relu{}(v[j] + b[j]) : v[j] + b[j];
       store_all<N, T>(to + (r * width + at), v);
     }
   }
@@ -34,10 +38,10 @@ struct biased {
 }  // namespace detail
 
 template <class T>
-void add_bias(stream on, const T* x, const float* bias, T* y, index rows, index width) {
+void add_bias(stream on, const T* x, const float* bias, T* y, index rows, index width, bool relu) {
   constexpr int N = wide<T>;
   const bool packed = fits<N>(x) && fits<N>(y) && fits<N>(bias);
-  for_rows<N>(on, rows, width, packed, detail::biased<T>{x, bias, y, width});
+  for_rows<N>(on, rows, width, packed, detail::biased<T>{x, bias, y, width, relu});
 }
 
 }  // namespace comp::cuda

@@ -54,6 +54,8 @@ struct chain {
         return map(v, m::relu{});
       case step_kind::gelu:
         return map(v, m::gelu{});
+      case step_kind::gelu_tanh:
+        return map(v, m::gelu_tanh{});
       case step_kind::tanh:
         return map(v, m::hyperbolic_tangent{});
       case step_kind::sigmoid:
@@ -66,6 +68,8 @@ struct chain {
         return combine<N, T>(v, s.other, i, [](float d, float y) { return m::relu{}.backward(d, y, y); });
       case step_kind::gelu_backward:
         return combine<N, T>(v, s.other, i, [](float d, float x) { return m::gelu{}.backward(d, x, x); });
+      case step_kind::gelu_tanh_backward:
+        return combine<N, T>(v, s.other, i, [](float d, float x) { return m::gelu_tanh{}.backward(d, x, x); });
       case step_kind::tanh_backward:
         return combine<N, T>(v, s.other, i, [](float d, float y) { return m::hyperbolic_tangent{}.backward(d, y, y); });
       case step_kind::sigmoid_backward:

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer normalisation over the last axis, forward and backward. Statistics, scale and shift in FP32; the variance is
-// taken around the mean, in a second pass.
+// taken around the mean, in a second pass. The forward may make what it reads, a sum, and the backward add to what it
+// gives: a residual's. Its sums are never contracted with a product before them: they have the bits of kernels apart.
 #pragma once
 
+#include "dropout.cuh"
 #include "reductions.cuh"
 #include "support/rows.cuh"
 
@@ -21,6 +23,10 @@ struct layer_norm_rows {
   template <int N, int Held, class Lanes>
   __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
     row_of<N, Held, T, Lanes> values{x + r * width, width, lanes};
+    normalise<N>(r, values, lanes);
+  }
+  template <int N, class Row, class Lanes>
+  __device__ __forceinline__ void normalise(index r, Row& values, const Lanes& lanes) const {
     float part = 0, squares = 0;
     values.each([&](index, float(&v)[N]) {
 #pragma unroll
@@ -49,9 +55,50 @@ struct layer_norm_rows {
 };
 
 template <class T>
+struct layer_norm_sum_rows {
+  layer_norm_rows<T> norm;  // of x
+  pointer<T> x;
+  pointer<const T> from, other;
+  bool drops;
+  native::math::dropout_mask mask;
+  pointer<const std::uint64_t> draws;
+  template <int N, int Held, class Lanes>
+  __device__ __forceinline__ void row(index r, const Lanes& lanes) const {
+    const index width = norm.width, start = r * width;
+    const native::math::dropout_mask now = mask_of(mask, draws);
+    row_of<N, Held, T, Lanes> values{from + start, width, lanes};
+    values.each([&](index at, float(&v)[N]) {
+      float o[N];
+      if (drops) {
+        drop(v, now, start + at);
+        as_stored(v);
+      }
+      load_all<N, T>(other + (start + at), o);
+#pragma unroll
+      for (int j = 0; j < N; ++j) v[j] = __fadd_rn(v[j], o[j]);
+      as_stored(v);
+      store_all<N, T>(x + (start + at), v);
+    });
+    if constexpr (Held > 0) {
+      norm.template normalise<N>(r, values, lanes);
+    } else {
+      norm.template row<N, Held>(r, lanes);  // of what this thread has written
+    }
+  }
+
+ private:
+  template <int N>
+  __device__ __forceinline__ static void as_stored(float (&v)[N]) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) v[j] = widen<T>(narrow<T>(v[j]));
+  }
+};
+
+template <class T>
 struct layer_norm_gradient_rows {
   pointer<const T> dy, x;
   pointer<const float> gamma, mean, inverse_deviation;
+  pointer<const T> addend;
   pointer<T> dx;
   index width;
   template <int N, int Held, class Lanes>
@@ -79,6 +126,12 @@ struct layer_norm_gradient_rows {
       load_all<N, float>(gamma + at, g);
 #pragma unroll
       for (int j = 0; j < N; ++j) d[j] = scale * (d[j] * g[j] - average - (v[j] - middle) * scale * slope);
+      if (addend) {
+        float more[N];
+        load_all<N, T>(addend + (r * width + at), more);
+#pragma unroll
+        for (int j = 0; j < N; ++j) d[j] = __fadd_rn(widen<T>(narrow<T>(d[j])), more[j]);
+      }
       store_all<N, T>(to + at, d);
     });
   }
@@ -107,12 +160,22 @@ void layer_norm(stream on, const T* x, const float* gamma, const float* beta, T*
               detail::layer_norm_rows<T>{x, gamma, beta, y, mean, inverse_deviation, width, static_cast<float>(eps)});
 }
 template <class T>
-void layer_norm_backward(stream on, const T* dy, const T* x, const float* gamma, const float* mean,
-                         const float* inverse_deviation, T* dx, index rows, index width) {
+void layer_norm(stream on, const layer_norm_sum<T>& of, T* x, const float* gamma, const float* beta, T* y, float* mean,
+                float* inverse_deviation, index rows, index width, double eps) {
   constexpr int N = wide<T>;
-  const bool packed = fits<N>(dy) && fits<N>(x) && fits<N>(dx) && fits<N>(gamma);
+  const bool packed =
+      fits<N>(of.from) && fits<N>(of.other) && fits<N>(x) && fits<N>(y) && fits<N>(gamma) && fits<N>(beta);
+  const detail::layer_norm_rows<T> norm{x, gamma, beta, y, mean, inverse_deviation, width, static_cast<float>(eps)};
   for_rows<N>(on, rows, width, packed,
-              detail::layer_norm_gradient_rows<T>{dy, x, gamma, mean, inverse_deviation, dx, width});
+              detail::layer_norm_sum_rows<T>{norm, x, of.from, of.other, of.drops, of.mask, of.draws});
+}
+template <class T>
+void layer_norm_backward(stream on, const T* dy, const T* x, const float* gamma, const float* mean,
+                         const float* inverse_deviation, T* dx, index rows, index width, const T* addend) {
+  constexpr int N = wide<T>;
+  const bool packed = fits<N>(dy) && fits<N>(x) && fits<N>(dx) && fits<N>(gamma) && fits<N>(addend);
+  for_rows<N>(on, rows, width, packed,
+              detail::layer_norm_gradient_rows<T>{dy, x, gamma, mean, inverse_deviation, addend, dx, width});
 }
 template <class T>
 void layer_norm_parameters_backward(stream on, const T* dy, const T* x, const float* mean,

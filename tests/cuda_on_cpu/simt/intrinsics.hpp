@@ -149,4 +149,5 @@ inline unsigned __float_as_uint(float v) { return std::bit_cast<unsigned>(v); }
 inline int __float_as_int(float v) { return std::bit_cast<int>(v); }
 inline float __int_as_float(int v) { return std::bit_cast<float>(v); }
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
 inline float rsqrtf(float v) { return 1.0F / sqrtf(v); }

@@ -117,6 +117,7 @@ std::vector<std::pair<std::string, model>> each_operator() {
       {"layer_norm", of_heads([](value x, value) { return x.layer_norm("it"); })},
       {"relu", of_images([](value x) { return x.relu("it"); })},
       {"gelu", of_images([](value x) { return x.gelu("it"); })},
+      {"gelu_tanh", of_images([](value x) { return x.gelu_tanh("it"); })},
       {"tanh", of_images([](value x) { return x.tanh("it"); })},
       {"sigmoid", of_images([](value x) { return x.sigmoid("it"); })},
       {"elu", of_images([](value x) { return x.elu("it"); })},

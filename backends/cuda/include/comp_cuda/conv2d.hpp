@@ -2,12 +2,17 @@
 // Convolution by cuDNN. BF16, FP16 and TF32 lie channels_last, as tensor cores want it (row-major for a shape that
 // cuDNN does not do so); FP32 lies row-major and is FP32: no operand is rounded. FP8 is stored, and computed, as BF16.
 // A gradient of weights in low precision is summed in FP32 by cuDNN, rounded once to that precision, and added to the
-// FP32 gradient. Biases are added in FP32 to the rounded product.
+// FP32 gradient. Biases are added in FP32 to the rounded product; where channels lie side by side when somebody asks
+// for the result, and where that is a ReLU of it, and nobody holds what lies between, in one pass with the ReLU (NaN
+// passes).
 #pragma once
 
 #include <comp_native/op/conv2d.hpp>
+#include <memory>
+#include <utility>
 
 #include "convolution_passes.hpp"
+#include "epilogue.hpp"
 
 namespace comp::cuda {
 
@@ -24,18 +29,44 @@ inline void settle_weights(context& c, parameter& w, order places) {
 }
 inline std::int64_t bytes_in(const tensor& t) { return t.size() * cuda::bytes_of(storage_of(t.precision())); }
 
-inline void add_channel_bias(context& c, const convolution& of, const tensor& y, parameter& b) {
+/// A convolution's result, channels_last, with its bias.
+class pending_channel_bias final : public work_with_epilogue {
+ public:
+  /// Nobody else holds y.
+  pending_channel_bias(tensor y, const parameter& b) : y_{std::move(y)}, bias_{b.value} {}
+
+  bool makes(const pending_step& s) const override { return s.kind == step_kind::relu; }
+  void write(memory& into, const pending_step* then) const override {
+    lifeline& life = into.life();
+    check(cudaSetDevice(life.card.device), "choosing a GPU");
+    with_storage(y_.precision(), [&]<class T>(std::type_identity<T>) {
+      T *from = y_.materialize_as<T>(), *to = then ? static_cast<T*>(into.take_place()) : from;
+      add_bias(life.stream.get(), from, bias_.materialize_as<float>(), to, y_.size() / bias_.size(), bias_.size(),
+               then != nullptr);
+    });
+    if (!then) into.take_place_of(*y_.held());
+  }
+
+ private:
+  tensor y_, bias_;
+};
+
+/// y, which is the caller's alone, with the bias.
+inline tensor with_channel_bias(context& c, const convolution& of, tensor y, parameter& b) {
   if (y.order() == order::row_major) {
     const void* values = weights(c, b, y.precision());
-    return check(
+    check(
         cudnnAddTensor(c.part<dnn>().handle(), &dnn_one, of.bias.get(), values, &dnn_one, of.y.get(), y.materialize()),
         "adding a convolution's bias");
+    return y;
   }
-  const std::int64_t channels = y.shape()[1];
-  with_storage(y.precision(), [&]<class T>(std::type_identity<T>) {
-    add_bias(c.stream().get(), y.materialize_as<T>(), b.value.materialize_as<float>(), y.materialize_as<T>(),
-             y.size() / channels, channels);
-  });
+  const shape extents = y.shape();
+  const precision p = y.precision();
+  const order places = y.order();
+  const std::int64_t bytes = bytes_in(y);
+  const tensor biased{extents, p, places, c.promise(bytes, std::make_unique<pending_channel_bias>(std::move(y), b))};
+  if (!c.chosen().fuse) (void)biased.materialize();
+  return biased;
 }
 /// dy lies as the convolution does.
 inline void channel_bias_gradient(context& c, const convolution& of, const tensor& dy, parameter& b) {
@@ -81,8 +112,7 @@ inline tensor conv2d(context& c, const tensor& x, parameter& w, parameter* b, co
     const void* kernel = weights(c, w, x.precision());
     return pass_runner<conv_pass::forward>{c, of}({in.materialize(), kernel, y.materialize(), detail::bytes_in(y)});
   });
-  if (b) detail::add_channel_bias(c, of, y, *b);
-  return y;
+  return b ? detail::with_channel_bias(c, of, std::move(y), *b) : y;
 }
 
 /// Adds the gradients of w and b. Returns: the gradient of x in the precision of dy; empty unless `need_dx`.

@@ -28,6 +28,8 @@ constexpr std::pair<step_kind, step_kind> steps_of(activation a) {
       return {step_kind::relu, step_kind::relu_backward};
     case activation::gelu:
       return {step_kind::gelu, step_kind::gelu_backward};
+    case activation::gelu_tanh:
+      return {step_kind::gelu_tanh, step_kind::gelu_tanh_backward};
     case activation::tanh:
       return {step_kind::tanh, step_kind::tanh_backward};
     case activation::sigmoid:
@@ -41,8 +43,7 @@ constexpr std::pair<step_kind, step_kind> steps_of(activation a) {
 }
 /// a and b, which lie alike, combined by a step that does not tell them apart: the one that is not there yet goes on.
 inline tensor combined(context& c, step_kind kind, const tensor& a, const tensor& b) {
-  if (pending_operator::of(b.held().get()) && !pending_operator::of(a.held().get()))
-    return apply(c, b, {{kind, a}}).viewed(a.precision());
+  if (b.held()->pending() && !a.held()->pending()) return apply(c, b, {{kind, a}}).viewed(a.precision());
   return apply(c, a, {{kind, b}});
 }
 

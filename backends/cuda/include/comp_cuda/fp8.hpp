@@ -67,7 +67,7 @@ class fp8_operand {
 
 struct fp8_weights {
   fp8_operand codes;
-  std::uint64_t version;
+  std::optional<std::uint64_t> version = {};  // of the values that they are; none: they are not made yet
 };
 /// Of an activation: what memory::derived points to.
 struct fp8_copies {
@@ -82,8 +82,7 @@ inline const fp8_operand& weights_in_fp8(context& c, parameter& w, bool forward)
   const bool kept = w.in_fp8 && w.in_fp8->version == w.version && !(forward && c.capturing());
   if (kept) return w.in_fp8->codes;
   if (!w.in_fp8) {
-    w.in_fp8 =
-        std::make_shared<fp8_weights>(fp8_weights{{c, w.extents[0], w.extents[1], fp8_operand::side::both}, w.version});
+    w.in_fp8 = std::make_shared<fp8_weights>(fp8_weights{{c, w.extents[0], w.extents[1], fp8_operand::side::both}});
   }
   c.finish_reads();
   w.in_fp8->codes.fill<native::math::e4m3>(c, w.value.materialize_as<float>());

@@ -49,11 +49,11 @@ struct node_lists {
     std::vector<std::int32_t> all(static_cast<std::size_t>(nodes) + 1), begins;
     std::iota(all.begin(), all.end(), 0);
     for (std::int64_t at = 0; at < nodes; at += chunk) begins.push_back(static_cast<std::int32_t>(at));
-    pieces = std::ssize(begins);
     begins.push_back(static_cast<std::int32_t>(nodes));
     counted = upload(c, all, {nodes + 1});
     zeros = upload(c, std::vector<std::int32_t>(static_cast<std::size_t>(nodes)), {nodes});
-    chunks = upload(c, begins, {pieces + 1});
+    chunks = upload(c, begins, {std::ssize(begins)});
+    pieces = std::ssize(begins) - 1;  // when they are there
   }
 };
 inline node_lists& lists_of(context& c, const csr& m) {

@@ -44,12 +44,14 @@ void values_of_bytes(stream, const std::uint8_t* from, const float* of_bytes, fl
 enum class step_kind : std::uint8_t {
   relu,  // v = f(v)
   gelu,
+  gelu_tanh,
   tanh,
   sigmoid,
   elu,
   leaky_relu,
-  relu_backward,  // v = its gradient; for gelu `other` is what f took, else what it gave
+  relu_backward,  // v = its gradient; for both gelus `other` is what f took, else what it gave
   gelu_backward,
+  gelu_tanh_backward,
   tanh_backward,
   sigmoid_backward,
   elu_backward,
@@ -77,9 +79,9 @@ template <class T>
 void run_chain(stream, const T* from, T* to, index n, std::span<const chain_step<T>>);
 /// to[0], to[1]: a seed that is the mask's own, and 0, for dropouts that are not made here. draws as in chain_step.
 void attention_seed(stream, const native::math::dropout_mask&, const std::uint64_t* draws, std::uint64_t* to);
-/// y = x + bias: x and y are (rows, width), bias is (width) in FP32. x and y may be the same.
+/// y = x + bias, or relu of that: x and y are (rows, width), bias is (width) in FP32. x and y may be the same.
 template <class T>
-void add_bias(stream, const T* x, const float* bias, T* y, index rows, index width);
+void add_bias(stream, const T* x, const float* bias, T* y, index rows, index width, bool relu = false);
 
 // transpose.cuh
 
@@ -113,9 +115,22 @@ void softmax_backward(stream, const T* dy, const T* y, T* dx, index rows, index 
 template <class T>
 void layer_norm(stream, const T* x, const float* gamma, const float* beta, T* y, float* mean, float* inverse_deviation,
                 index rows, index width, double eps);
+/// What a layer norm reads in place of x: from, of which `mask` drops where `drops`, and other. Each is rounded.
+template <class T>
+struct layer_norm_sum {
+  const T *from, *other;
+  bool drops = false;
+  native::math::dropout_mask mask{};
+  const std::uint64_t* draws = nullptr;  // as in chain_step
+};
+/// x = the sum, y = its layer norm.
+template <class T>
+void layer_norm(stream, const layer_norm_sum<T>&, T* x, const float* gamma, const float* beta, T* y, float* mean,
+                float* inverse_deviation, index rows, index width, double eps);
+/// addend: what is added to dx after it was rounded; null: nothing.
 template <class T>
 void layer_norm_backward(stream, const T* dy, const T* x, const float* gamma, const float* mean,
-                         const float* inverse_deviation, T* dx, index rows, index width);
+                         const float* inverse_deviation, T* dx, index rows, index width, const T* addend = nullptr);
 /// d_gamma and d_beta (width) (+)= their gradients. scratch: column_scratch(rows, width, 2) floats.
 template <class T>
 void layer_norm_parameters_backward(stream, const T* dy, const T* x, const float* mean, const float* inverse_deviation,

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layer normalisation over the last axis; statistics, scale and shift in FP32 whatever the tensors are.
+// With settings::fuse a residual costs no pass of its own: a sum that waits is made, and written, by the norm that
+// reads it, with a dropout in front of it; the gradient of x waits for the sum with the residual's gradient. Bits are
+// the same.
 #pragma once
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "parameter.hpp"
+#include "pending.hpp"
 
 namespace comp::cuda {
 
@@ -28,6 +34,29 @@ inline gradient_pair gradients_of(context& c, parameter& first, parameter& secon
   return {a.at, b.at, adds};
 }
 
+/// The gradient of x.
+class pending_norm_gradient final : public work_with_epilogue {
+ public:
+  pending_norm_gradient(tensor dy, tensor x, const parameter& gamma, const std::vector<tensor>& saved)
+      : dy_{std::move(dy)}, x_{std::move(x)}, gamma_{gamma.value}, mean_{saved[0]}, inverse_deviation_{saved[1]} {}
+
+  bool makes(const pending_step& s) const override { return s.kind == step_kind::add; }
+  void write(memory& into, const pending_step* then) const override {
+    lifeline& life = into.life();
+    check(cudaSetDevice(life.card.device), "choosing a GPU");
+    const index width = gamma_.size();
+    with_storage(dy_.precision(), [&]<class T>(std::type_identity<T>) {
+      const T *dy = dy_.materialize_as<T>(), *addend = then ? then->other.materialize_as<T>() : nullptr;
+      layer_norm_backward<T>(life.stream.get(), dy, x_.materialize_as<T>(), gamma_.materialize_as<float>(),
+                             mean_.materialize_as<float>(), inverse_deviation_.materialize_as<float>(),
+                             static_cast<T*>(into.take_place()), dy_.size() / width, width, addend);
+    });
+  }
+
+ private:
+  tensor dy_, x_, gamma_, mean_, inverse_deviation_;
+};
+
 }  // namespace detail
 
 /// x is (...,C), gamma and beta are (C). saved: each row's mean and inverse deviation, FP32.
@@ -37,10 +66,19 @@ inline saved_tensor layer_norm(context& c, const tensor& x, parameter& gamma, pa
   for (const parameter* p : {&gamma, &beta}) native::require_vector("layer_norm", p->extents, x.shape(), width);
   const tensor in = row_major(c, x), y = c.make_like(in);
   tensor mean = c.make({rows}, precision::fp32), inverse_deviation = c.make({rows}, precision::fp32);
+  const auto* waits = detail::pending_operator::of(in.held().get());
+  const auto sum = waits ? waits->as_sum() : std::nullopt;
   with_storage(in.precision(), [&]<class T>(std::type_identity<T>) {
-    layer_norm<T>(c.stream().get(), in.materialize_as<T>(), gamma.value.materialize_as<float>(),
-                  beta.value.materialize_as<float>(), y.materialize_as<T>(), mean.materialize_as<float>(),
-                  inverse_deviation.materialize_as<float>(), rows, width, eps);
+    const auto normalise = [&](const auto& from, auto... to) {
+      layer_norm<T>(c.stream().get(), from, to..., gamma.value.materialize_as<float>(),
+                    beta.value.materialize_as<float>(), y.materialize_as<T>(), mean.materialize_as<float>(),
+                    inverse_deviation.materialize_as<float>(), rows, width, eps);
+    };
+    if (!sum) return normalise(static_cast<const T*>(in.materialize_as<T>()));
+    layer_norm_sum<T> of{sum->from.materialize_as<T>(), sum->other.materialize_as<T>()};
+    if (sum->dropout) of.drops = true, of.mask = sum->dropout->mask, of.draws = sum->dropout->draws;
+    normalise(of, static_cast<T*>(in.held()->take_place()));
+    waits->made_by_reader(*in.held());
   });
   return {y, {std::move(mean), std::move(inverse_deviation)}};
 }
@@ -49,19 +87,21 @@ inline saved_tensor layer_norm(context& c, const tensor& x, parameter& gamma, pa
 inline tensor layer_norm_backward(context& c, const tensor& dy, const tensor& x, const std::vector<tensor>& saved,
                                   parameter& gamma, parameter& beta) {
   require_same("layer_norm_backward", dy.shape(), x.shape());
-  const tensor in = row_major(c, cast(c, x, dy.precision())), g = row_major(c, dy), dx = c.make_like(g);
+  const tensor in = row_major(c, cast(c, x, dy.precision())), g = row_major(c, dy);
   const std::int64_t width = x.shape().back(), rows = x.size() / width;
   const auto *mean = saved[0].materialize_as<float>(), *inverse_deviation = saved[1].materialize_as<float>();
   with_storage(g.precision(), [&]<class T>(std::type_identity<T>) {
-    layer_norm_backward<T>(c.stream().get(), g.materialize_as<T>(), in.materialize_as<T>(),
-                           gamma.value.materialize_as<float>(), mean, inverse_deviation, dx.materialize_as<T>(), rows,
-                           width);
+    const T *from = g.materialize_as<T>(), *at = in.materialize_as<T>();  // before the scratch memory is used
     if (!gamma.trainable && !beta.trainable) return;
     float* scratch = c.scratch_of<float>(column_scratch(rows, width, 2) + width);
     const auto to = detail::gradients_of(c, gamma, beta, scratch + column_scratch(rows, width, 2));
-    layer_norm_parameters_backward<T>(c.stream().get(), g.materialize_as<T>(), in.materialize_as<T>(), mean,
-                                      inverse_deviation, to.first, to.second, rows, width, to.adds, scratch);
+    layer_norm_parameters_backward<T>(c.stream().get(), from, at, mean, inverse_deviation, to.first, to.second, rows,
+                                      width, to.adds, scratch);
   });
+  const std::int64_t bytes = g.size() * bytes_of(storage_of(g.precision()));
+  auto later = std::make_unique<detail::pending_norm_gradient>(g, in, gamma, saved);
+  const tensor dx{g.shape(), g.precision(), g.order(), c.promise(bytes, std::move(later))};
+  if (!c.chosen().fuse) (void)dx.materialize();
   return dx;
 }
 

@@ -3,7 +3,7 @@
 // for. The algorithm of a shape is found once: of those that the heuristics propose and whose sums are made in a fixed
 // order, the one that is fastest here, by measurement on the operands at hand, with the results in other memory.
 // cuBLASLt counts by columns: a row-major matrix is its transpose there, so that C = A B is asked for as C' = B' A'.
-// Bias and ReLU are done with the product. GELU is not: cuBLASLt's is the tanh form, ours the erf form.
+// Bias and ReLU are done with the product. GELU is not (docs/decisions.md).
 #pragma once
 
 #include <algorithm>

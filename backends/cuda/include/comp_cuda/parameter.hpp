@@ -49,9 +49,12 @@ struct parameter_state {
 /// Brings master, slots and gradient into `places`: a convolution's weights, as the kernels of its precision read them.
 inline void settle(context& c, parameter& p, order places) {
   if (p.value.order() == places || p.extents.size() != 4) return;
-  for (tensor* t : {&p.value, &p.first, &p.second, &p.gradient}) {
-    if (*t) *t = in_order(c, *t, places);
+  const std::array all{&p.value, &p.first, &p.second, &p.gradient};
+  std::array<tensor, all.size()> settled;  // all of them or none: memory may run out between two
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (*all[i]) settled[i] = in_order(c, *all[i], places);
   }
+  for (std::size_t i = 0; i < all.size(); ++i) *all[i] = std::move(settled[i]);
   p.low = {};
   p.low_current = false;
 }

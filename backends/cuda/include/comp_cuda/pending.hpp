@@ -2,29 +2,28 @@
 // Element-wise operators that run when somebody asks for their result: by then it is known which neighbours share a
 // launch, and which of the tensors between them nobody holds any more. Those are not written at all; the others are
 // written by the same launch. Each step is rounded as if it had been stored: results do not depend on what was fused.
+// Where what comes before (epilogue.hpp) or behind it (layer_norm.hpp) does the same in its own pass, it has no launch.
 // Inert where nothing element-wise follows: one operator is one launch. With settings::fuse off each runs at once.
 // Not here: sums within an operator, which round once (elementwise.hpp); a change of precision or order ends a chain.
 #pragma once
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
-#include "context.hpp"
-#include "pending_product.hpp"
+#include "epilogue.hpp"
 
 namespace comp::cuda {
 
-/// One step of an operator; `other` lies as what it is applied to.
-struct pending_step {
-  step_kind kind;
-  tensor other = {};
-  native::math::dropout_mask mask = {};
-  const std::uint64_t* draws = nullptr;  // added to the mask's draw, on the device
-};
-
 namespace detail {
+
+/// from + other, of two tensors that are there, or of one that a dropout is to be made of first.
+struct pending_sum {
+  tensor from, other;
+  std::optional<pending_step> dropout = {};
+};
 
 /// One operator that has been asked for. Its steps are rounded together, at its end.
 class pending_operator final : public pending_work {
@@ -37,12 +36,9 @@ class pending_operator final : public pending_work {
   std::size_t all_steps() const { return all_steps_; }
 
   void run(memory& into) override {
-    if (const pending_product* product = ended()) {
-      product->write(into, true);
-      ++into.life().fused.operators;
-      into.life().fused.bytes_saved += 2 * bytes();
-      const auto done = into.release_pending();
-      return;
+    if (const work_with_epilogue* work = ended()) {
+      work->write(into, steps_.data());
+      return written_by_another(into, 1, 2 * bytes());
     }
     const std::vector<link> path = fused_with(into);
     with_storage(from_.precision(), [&]<class T>(std::type_identity<T>) { launch<T>(path); });
@@ -57,6 +53,20 @@ class pending_operator final : public pending_work {
   /// The operator that fills `m`, where there is one.
   static pending_operator* of(const memory* m) { return m ? dynamic_cast<pending_operator*>(m->pending()) : nullptr; }
 
+  /// What it is where it is a sum, or one behind a dropout that nobody else reads: what reads it can make it, too.
+  std::optional<pending_sum> as_sum() const {
+    if (!alone(step_kind::add) || ended()) return {};
+    const pending_operator* b = before();
+    if (!b) return pending_sum{from_, steps_[0].other};
+    if (!b->alone(step_kind::dropout) || b->before() || from_.held().use_count() > 1) return {};
+    return pending_sum{b->from_, steps_[0].other, b->steps_[0]};
+  }
+  /// To be called when what reads it has written as_sum() to `into`, which it is to fill.
+  void made_by_reader(memory& into) const {
+    const bool drops = before() != nullptr;
+    written_by_another(into, drops ? 2 : 1, (drops ? 3 : 1) * bytes());
+  }
+
  private:
   struct link {
     memory* to;
@@ -67,11 +77,19 @@ class pending_operator final : public pending_work {
     pending_operator* b = of(from_.held().get());
     return b && !b->ended() ? b : nullptr;
   }
-  /// The product that this ends as its epilogue: a ReLU's that nobody else reads.
-  pending_product* ended() const {
+  bool alone(step_kind kind) const { return steps_.size() == 1 && steps_[0].kind == kind; }
+  /// What makes this as its epilogue: nobody else reads what lies between.
+  const work_with_epilogue* ended() const {
     const std::shared_ptr<memory>& read = from_.held();
-    const bool alone = steps_.size() == 1 && steps_[0].kind == step_kind::relu && read.use_count() == 1;
-    return alone ? pending_product::of(read.get()) : nullptr;
+    if (steps_.size() > 1 || read.use_count() > 1) return nullptr;
+    const work_with_epilogue* work = work_with_epilogue::of(read.get());
+    return work && work->makes(steps_[0]) ? work : nullptr;
+  }
+  /// saved: [bytes]
+  static void written_by_another(memory& into, std::int64_t operators, std::int64_t saved) {
+    into.life().fused.operators += operators;
+    into.life().fused.bytes_saved += saved;
+    const auto done = into.release_pending();
   }
   std::int64_t bytes() const { return from_.size() * bytes_of(storage_of(from_.precision())); }
 

@@ -1,36 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers that run when somebody asks for their result. Where that is a ReLU of it, and nobody holds what lies
-// between, the product makes the ReLU in its epilogue: one call, and one tensor that is neither written nor read.
-// Parameters are read late, too: what changes them in place calls context::finish_reads() first.
+// between, the product makes the ReLU in its epilogue (epilogue.hpp).
 // Inert without settings::fuse_relu, and for a context that no device shares: the product is then given at once.
-// Not here: GELU. cuBLASLt's is the tanh form, ours the erf form.
+// Not here: GELU (docs/decisions.md).
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <utility>
 
-#include "context.hpp"
+#include "epilogue.hpp"
 
 namespace comp::cuda::detail {
 
-class pending_product final : public pending_work {
+class pending_product final : public work_with_epilogue {
  public:
   /// Gives the stream a product that is written to `to`. relu: after ReLU.
   using work = std::function<void(context& c, void* to, bool relu)>;
   pending_product(std::shared_ptr<context> c, work multiply) : c_{std::move(c)}, multiply_{std::move(multiply)} {}
 
-  bool reads_parameters() const override { return true; }
-  void run(memory& into) override {
-    write(into, false);
-    const auto done = into.release_pending();
-  }
-  void write(memory& into, bool relu) const {
+  bool makes(const pending_step& s) const override { return s.kind == step_kind::relu; }
+  void write(memory& into, const pending_step* then) const override {
     c_->be_current();
-    c_->give_product([&] { multiply_(*c_, into.take_place(), relu); });
+    c_->give_product([&] { multiply_(*c_, into.take_place(), then != nullptr); });
   }
-  /// The product that fills `m`, where there is one.
-  static pending_product* of(const memory* m) { return m ? dynamic_cast<pending_product*>(m->pending()) : nullptr; }
 
  private:
   std::shared_ptr<context> c_;  // a handle may outlive the device

@@ -97,6 +97,11 @@ class memory {
     if (!block_.data()) block_ = of_->pool.allocate(asked_, of_->stream.get());
     return block_.data();
   }
+  /// Its place is that of `from`, which has none then.
+  void* take_place_of(memory& from) {
+    block_ = std::move(from.block_);
+    return block_.data();
+  }
   /// No longer pending. Returns: what filled it, which may hold the memory that it read.
   std::unique_ptr<pending_work> release_pending() {
     of_->waiting.erase(serial_);

@@ -88,8 +88,8 @@ tensor rectify(context& c, const tensor& taken, const tensor& deciding) {
   return rectified<Gradient, std::int16_t>(c, taken, deciding);
 }
 
-/// oneDNN's name for an activation; backwards of all but gelu read the result, gelu's the input. None for those that
-/// loops of ours compute.
+/// oneDNN's name for an activation; backwards of all but the gelus read the result, theirs the input. None for those
+/// that loops of ours compute.
 inline dnnl::algorithm algorithm_of(activation a, bool backward) {
   using alg = dnnl::algorithm;
   switch (a) {
@@ -98,6 +98,8 @@ inline dnnl::algorithm algorithm_of(activation a, bool backward) {
       break;
     case activation::gelu:
       return alg::eltwise_gelu_erf;
+    case activation::gelu_tanh:
+      return alg::eltwise_gelu_tanh;
     case activation::tanh:
       return backward ? alg::eltwise_tanh_use_dst_for_bwd : alg::eltwise_tanh;
     case activation::sigmoid:

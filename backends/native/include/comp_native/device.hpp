@@ -49,7 +49,8 @@ struct batch_norm_options {
 
 enum class activation : std::uint8_t {
   relu,
-  gelu,  // the erf form, PyTorch's default
+  gelu,       // the erf form, PyTorch's default
+  gelu_tanh,  // PyTorch's approximate='tanh', GPT-2's
   tanh,
   sigmoid,
   elu,
@@ -67,6 +68,7 @@ constexpr activation_traits traits(activation kind) {
     case activation::relu:
       return {"relu", 1, false};
     case activation::gelu:
+    case activation::gelu_tanh:
       return {"gelu", 10, true};
     case activation::tanh:
       return {"tanh", 10, false};

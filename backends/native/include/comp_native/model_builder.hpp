@@ -48,6 +48,7 @@ class value {
   value activate(std::string name, activation kind) const { return then(std::move(name), op::activate{kind}); }
   value relu(std::string name) const { return activate(std::move(name), activation::relu); }
   value gelu(std::string name) const { return activate(std::move(name), activation::gelu); }
+  value gelu_tanh(std::string name) const { return activate(std::move(name), activation::gelu_tanh); }
   value elu(std::string name) const { return activate(std::move(name), activation::elu); }
   value tanh(std::string name) const { return activate(std::move(name), activation::tanh); }
   value sigmoid(std::string name) const { return activate(std::move(name), activation::sigmoid); }

@@ -181,7 +181,7 @@ class trainer {
     validation_.seek({});
     for (std::uint64_t i = 0; i < validation_.batches_per_epoch(); ++i) {
       const device_batch<D> batch = validation_.next();
-      const auto seen = network_.evaluate(batch, i, scored_);
+      const auto seen = or_forgotten([&] { return network_.evaluate(batch, i, scored_); });
       loss += seen.loss * static_cast<double>(batch.size);
       correct += seen.correct;
       labels += batch.judged;
@@ -253,6 +253,17 @@ class trainer {
 
  private:
   double now() const { return seconds_of(device_); }
+  /// Where `work` throws, nothing of it is kept: what waits to be computed holds memory, and would be asked for again.
+  template <class F>
+  auto or_forgotten(F work) {
+    try {
+      return work();
+    } catch (...) {
+      network_.forget();
+      step_.forget();
+      throw;
+    }
+  }
   /// Runs `work` on a state that is then put back, also where it throws.
   template <class F>
   void undone(F work) {
@@ -293,7 +304,7 @@ class trainer {
     const double start = now();
     for (std::uint64_t i = 0; i < batches; ++i) {
       const double batch_start = now();
-      const step_result result = step_(batches > 1 && step_.captures());
+      const step_result result = or_forgotten([&] { return step_(batches > 1 && step_.captures()); });
       device_.synchronize();
       so_far.batch_seconds.push_back(now() - batch_start);
       if (batches > 1) step_.took(so_far.batch_seconds.back());

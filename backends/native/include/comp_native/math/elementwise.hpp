@@ -31,6 +31,15 @@ struct gelu {
     return dy * (0.5F * (1.0F + erff(x * 0.70710678F)) + x * 0.39894228F * exp_of(-0.5F * x * x));
   }
 };
+/// Source: Hendrycks and Gimpel 2016 (arXiv 1606.08415), section 2; constants: sqrt(2 / pi), and 3 times 0.044715.
+struct gelu_tanh {
+  COMP_HD static float tangent(float x) { return tanhf(0.79788456F * (x + 0.044715F * x * x * x)); }
+  COMP_HD float operator()(float x) const { return 0.5F * x * (1.0F + tangent(x)); }
+  COMP_HD float backward(float dy, float x, float) const {
+    const float t = tangent(x);
+    return dy * (0.5F * (1.0F + t) + 0.5F * x * (1.0F - t * t) * (0.79788456F * (1.0F + 0.134145F * x * x)));
+  }
+};
 struct hyperbolic_tangent {
   COMP_HD float operator()(float x) const { return tanhf(x); }
   COMP_HD float backward(float dy, float, float y) const { return dy * (1.0F - y * y); }
