@@ -158,6 +158,27 @@ inline void convert_all(const void* from, precision from_p, void* to, precision 
   });
 }
 
+/// n FP32 values in rows of `length` as BF16, rows 2 i and 2 i + 1 side by side: to[2 length i + 2 j] is of the one.
+inline void convert_paired(const float* from, void* to, std::size_t n, std::size_t length) {
+  auto* const pairs = static_cast<std::uint32_t*>(to);
+  launch(
+      n / (2 * length),
+      [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+        for (std::size_t i = begin; i < end; ++i) {
+          const float *even = from + 2 * length * i, *odd = even + length;
+          std::uint32_t* pair = pairs + length * i;
+#pragma omp simd
+          for (std::size_t j = 0; j < length; ++j) {
+            bf16 low, high;
+            store(low, even[j]);
+            store(high, odd[j]);
+            pair[j] = std::uint32_t{low.bits} | std::uint32_t{high.bits} << 16;
+          }
+        }
+      },
+      std::max<std::size_t>(1, 4096 / length), 1);
+}
+
 /// Rounds n FP32 values to the values that `p` can hold, in place.
 inline void round_all(float* values, precision p, std::size_t n) {
   with_storage(p, [&](auto* s) {

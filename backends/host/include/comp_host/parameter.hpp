@@ -76,7 +76,10 @@ inline void settle(context& c, parameter& p, const layout* places) {
 /// The values of `p`, rounded to `as`, in the layout of a primitive's argument.
 inline void refresh(context& c, parameter& p, parameter::copy& to) {
   const bool one_step = p.value.layout()->extents == to.places->extents;
-  if (one_step) {
+  const bool to_bf16 = to.as == precision::bf16 && c.computes(to.as);
+  if (const std::size_t length = to_bf16 ? c.layouts.paired_rows(p.value.layout(), to.places) : 0) {
+    c.run_kernel([&] { convert_paired(p.value.as<float>(), to.values.data(), p.stored(), length); });
+  } else if (one_step) {
     reorder_into(c, p.value, to.values);
   } else {
     reorder_into(c, reshape(c, p.value, to.places->extents), to.values);
