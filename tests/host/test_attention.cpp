@@ -1,26 +1,64 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention as one operator, on a Device that has it only in parts.
+// Attention by blocks beside the FP64 reference and beside itself operator by operator: results, gradients, masks,
+// dropout, memory, and where it is left to the operators.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <comp_host/device.hpp>
 #include <comp_native/model_builder.hpp>
 #include <comp_native/network.hpp>
+#include <limits>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "../native/attention.hpp"
+#include "../native/reference_device.hpp"
 #include "../native/support.hpp"
 
 namespace comp::host::test {
 namespace {
 
-native::model attending(bool in_one, double dropout) {
+using namespace native::testing;
+using native::attention_options;
+using native::op::attention;
+using native::op::softmax_mask;
+
+constexpr settings in_one{.threads = 2, .attention_from = 0};
+constexpr double roundings(precision p) { return p == precision::fp32 ? 64 : 3; }
+
+/// On a device with `chosen`.
+attended on(const settings& chosen, const attention& what, const tokens& t, const given& from, precision p,
+            const dropout_key& key = {5, 7}) {
+  device d{chosen};
+  return attend(d, what, t, from, p, key);
+}
+attended exactly(const attention& what, const tokens& t, const given& from, const dropout_key& key = {5, 7}) {
+  native::reference::device d;
+  return attend(d, what, t, from, precision::fp32, key);
+}
+void check_in_every_precision(const attention& what, const tokens& t, const given& from) {
+  const attended want = exactly(what, t, from);
+  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
+    for (const bool native_bf16 : {true, false}) {
+      if (!native_bf16 && p != precision::bf16) continue;
+      CAPTURE(name(p));
+      CAPTURE(native_bf16);
+      const attended got = on({.threads = 2, .native_bf16 = native_bf16, .attention_from = 0}, what, t, from, p);
+      CHECK(got.in_one);
+      check_like(got, want, p, roundings(p));
+    }
+  }
+}
+
+native::model attending(bool as_one) {
   native::model_builder net{"attending", native::input_kind::values, {2, 5, 12}};
   const native::value x = net.input().linear("x", 12), k = x.linear("k", 12), v = x.linear("v", 12);
-  constexpr auto causal = native::op::softmax_mask::causal;
-  const native::value y = in_one ? x.attention("all", k, v, {.heads = 3, .mask = causal, .dropout = dropout})
-                                 : x.attention_scores("scores", k, 3)
-                                       .softmax("shares", causal)
-                                       .dropout("dropout", dropout)
-                                       .attention_context("context", v, 3);
+  constexpr auto causal = softmax_mask::causal;
+  const native::value y =
+      as_one ? x.attention("all", k, v, {.heads = 3, .mask = causal})
+             : x.attention_scores("scores", k, 3).softmax("shares", causal).attention_context("context", v, 3);
   y.linear("after", 2).mse_loss("loss");
   return net.finish();
 }
@@ -38,14 +76,139 @@ std::vector<std::vector<float>> step_of(const native::model& m, precision p) {
 
 }  // namespace
 
-TEST_CASE("attention as one operator has the bits of its parts, forward and backward") {
-  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
-    for (const double dropout : {0.0, 0.25}) {
-      CAPTURE(p);
-      CAPTURE(dropout);
-      CHECK(step_of(attending(true, dropout), p) == step_of(attending(false, dropout), p));
+TEST_CASE("attention by blocks gives FP64's results and gradients, for sizes below, at and above a block's") {
+  for (const auto& [t, heads] : std::vector<std::pair<tokens, std::int64_t>>{{{1, 1, 1, 8}, 1},
+                                                                             {{1, 1, 3, 5}, 1},
+                                                                             {{3, 5, 5, 12}, 3},
+                                                                             {{1, 192, 256, 16}, 2},
+                                                                             {{1, 193, 257, 10}, 2},
+                                                                             {{1, 400, 70, 8}, 1},
+                                                                             {{2, 530, 530, 8}, 1}}) {
+    const given from{t};
+    for (const softmax_mask mask : {softmax_mask::none, softmax_mask::causal, softmax_mask::padding}) {
+      if (mask == softmax_mask::causal && t.queries != t.keys) continue;
+      CAPTURE(t.queries);
+      CAPTURE(t.keys);
+      CAPTURE(mask);
+      check_in_every_precision({{.heads = heads, .mask = mask}}, t, from);
     }
   }
+}
+
+TEST_CASE("attention by blocks of one key gives its value, of none zeros, and neither a gradient elsewhere") {
+  const tokens t{4, 300, 300, 8};
+  given from{t};
+  from.lengths = {300, 1, 0, 65};
+  const attention what{{.heads = 2, .mask = softmax_mask::padding}};
+  check_in_every_precision(what, t, from);
+  const attended got = on(in_one, what, t, from, precision::fp32);
+  const auto example = [&](const std::vector<float>& all, std::size_t b) {
+    return std::span{all}.subspan(b * 300 * 8, 300 * 8);
+  };
+  const auto zero = [](float x) { return x == 0; };
+  CHECK(std::ranges::equal(example(got.y, 1).first(8), example(from.v, 1).first(8)));
+  CHECK(std::ranges::all_of(example(got.y, 2), zero));
+  for (const auto& dx : got.dx) CHECK(std::ranges::all_of(example(dx, 2), zero));
+  CHECK(std::ranges::all_of(example(got.dx[2], 1).subspan(8), zero));
+  CHECK(std::ranges::all_of(example(got.dx[1], 3).subspan(65 * 8), zero));
+}
+
+TEST_CASE("attention by blocks drops what operators one by one drop, in both directions") {
+  for (const tokens& t : {tokens{2, 7, 7, 12}, tokens{1, 203, 261, 8}}) {
+    const given from{t};
+    CAPTURE(t.keys);
+    const attention what{{.heads = 2, .dropout = 0.3}};
+    check_in_every_precision(what, t, from);
+    const auto y_of = [&](const dropout_key& key) { return on(in_one, what, t, from, precision::fp32, key).y; };
+    CHECK(y_of({5, 7}) == y_of({5, 7}));
+    CHECK(y_of({5, 8}) != y_of({5, 7}));
+    CHECK(y_of({6, 7}) != y_of({5, 7}));
+  }
+}
+
+TEST_CASE("attention by blocks has the same bits on any number of threads") {
+  const tokens t{2, 300, 300, 24};
+  const given from{t};
+  const attention what{{.heads = 3, .mask = softmax_mask::padding, .dropout = 0.1}};
+  for (const precision p : {precision::fp32, precision::bf16}) {
+    const attended one = on({.threads = 1, .attention_from = 0}, what, t, from, p);
+    for (const int threads : {2, 3, 7}) {
+      const attended more = on({.threads = threads, .attention_from = 0}, what, t, from, p);
+      CHECK(more.y == one.y);
+      CHECK(more.dx == one.dx);
+      CHECK(threads_of_loops() == threads);  // is put back
+    }
+  }
+}
+
+TEST_CASE("attention by blocks bears large scores, and hands on what is not a number") {
+  const tokens t{1, 300, 300, 8};
+  given from{t};
+  for (float& x : from.q) x *= 64;  // scores to some thousands: exponentials overflow without the largest taken off
+  const attention what{{.heads = 1}};
+  check_like(on(in_one, what, t, from, precision::fp32).y, exactly(what, t, from).y, precision::fp32, 1024);
+  from.q[8 * 200] = std::numeric_limits<float>::quiet_NaN();
+  const attended got = on(in_one, what, t, from, precision::fp32);
+  for (std::size_t i = 0; i < got.y.size(); ++i) CHECK(std::isnan(got.y[i]) == (i / 8 == 200));
+  CHECK(std::isnan(got.dx[1][0]));
+}
+
+TEST_CASE("attention by blocks takes memory that grows with the tokens, not with their square") {
+  const auto peak = [](std::int64_t length, std::int64_t attention_from) {
+    const tokens t{1, length, length, 8};
+    device d{{.threads = 1, .attention_from = attention_from}};
+    (void)attend(d, {{.heads = 1}}, t, given{t}, precision::fp32);
+    return d.peak_bytes();
+  };
+  const std::int64_t scores = 4 * 2048 * 2048;
+  CHECK(peak(2048, 0) < scores / 4);
+  CHECK(peak(2048, 0) < 2 * peak(1024, 0));
+  CHECK(peak(2048, 4096) > 2 * scores);  // operator by operator
+}
+
+TEST_CASE("attention of few keys is left to its operators, whose bits it has; with dropout it is done by blocks") {
+  for (const precision p : {precision::fp32, precision::bf16, precision::fp16}) {
+    CAPTURE(p);
+    CHECK(step_of(attending(true), p) == step_of(attending(false), p));
+  }
+  const settings usual;
+  const auto by_blocks = [&](std::int64_t keys, double dropout) {
+    const tokens t{1, 4, keys, 8};
+    return on(usual, {{.heads = 1, .dropout = dropout}}, t, given{t}, precision::bf16).in_one;
+  };
+  CHECK_FALSE(by_blocks(usual.attention_from - 1, 0));
+  CHECK(by_blocks(usual.attention_from, 0));
+  CHECK(by_blocks(1, 0.1));
+}
+
+TEST_CASE("attention by blocks refuses what does not fit in words") {
+  device d{in_one};
+  const std::vector<float> some(6 * 16);
+  const tensor q = d.upload(some, {1, 6, 16}, precision::bf16), k = d.upload(some, {2, 3, 16}, precision::bf16);
+  CHECK_THROWS_WITH_AS(d.attention(q, k, k, {}, {.heads = 2}, {}),
+                       "attention of (1,6,16) to (2,3,16) (batches and channels must be equal, and causal as many "
+                       "tokens): change one",
+                       error);
+  CHECK_THROWS_AS(d.attention(q, q, q, {}, {.heads = 3}, {}), error);
+  CHECK_THROWS_WITH_AS(
+      d.attention_backward(q, q, q, q, {}, {}, {.heads = 2}, {}),
+      "backward of attention over (1,6,16) with 0 saved tensors (it takes two): give what attention() gave", error);
+  const std::vector<std::int32_t> longer{7};
+  CHECK_THROWS_WITH_AS(d.attention(q, q, q, d.upload(longer, {1}), {.heads = 2, .mask = softmax_mask::padding}, {}),
+                       "softmax of x (1,6,6) with 1 lengths from 7 to 7 (one for each example, from 0 to the last "
+                       "size): fix them",
+                       error);
+  CHECK_THROWS_AS(d.attention(q, q, q, {}, {.heads = 2, .mask = softmax_mask::padding}, {}), error);
+}
+
+TEST_CASE("attention by blocks that finds no memory says so, and the next one works") {
+  const tokens t{1, 300, 300, 8};
+  const given from{t};
+  device d{{.threads = 2, .memory_limit = 400'000, .attention_from = 0}};
+  CHECK_THROWS_AS(attend(d, {{.heads = 1}}, t, from, precision::fp32), out_of_memory);
+  CHECK(threads_of_loops() == 2);
+  const tokens few{1, 30, 30, 8};
+  CHECK(attend(d, {{.heads = 1}}, few, given{few}, precision::fp32).in_one);
 }
 
 }  // namespace comp::host::test

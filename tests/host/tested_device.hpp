@@ -26,8 +26,8 @@ void each_variant(F f) {
 }
 /// Two of these give the same bits.
 inline device reproducible() { return device{}; }
-/// For whole networks: they are small, and machines that test are busy.
-inline device of_networks() { return device{{.threads = 1}}; }
+/// For whole networks: they are small, and machines that test are busy. Their attention is in one nonetheless.
+inline device of_networks() { return device{{.threads = 1, .attention_from = 0}}; }
 inline device with_memory(std::size_t bytes) { return device{{.threads = 1, .memory_limit = bytes}}; }
 /// Live bytes count what operators keep for the next ones.
 inline constexpr bool keeps_scratch = false;

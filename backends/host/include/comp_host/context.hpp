@@ -109,6 +109,7 @@ class primitive {
 struct context_settings {
   std::size_t memory_limit = 0;
   bool native_bf16 = true;  // false: BF16 is computed in FP32 and rounded, as on a CPU without AVX-512
+  std::int64_t attention_from = 0;
 };
 
 class context {
@@ -117,7 +118,8 @@ class context {
       : engine{dnnl::engine::kind::cpu, 0},
         stream{engine},
         memory{std::make_shared<pool>(chosen.memory_limit)},
-        layouts{chosen.native_bf16 && has_bf16() ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32} {
+        layouts{chosen.native_bf16 && has_bf16() ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32},
+        attention_from_{chosen.attention_from} {
     bind_own_symbols();
     user_scratch.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   }
@@ -125,6 +127,7 @@ class context {
   context& operator=(const context&) = delete;
 
   bool computes(precision p) const { return layouts.computes(p); }
+  std::int64_t attention_from() const { return attention_from_; }
   dnnl::memory::data_type type_of(precision p) const { return layouts.type_of(p); }
 
   tensor make(shape extents, const layout* places) {
@@ -165,6 +168,15 @@ class context {
   void run_reorder(primitive& p, std::initializer_list<primitive::argument> arguments) {
     timed(shares_.reorders, p, arguments);
   }
+  /// Runs it on `on`, with scratch that the caller holds: for threads that have their own primitives, under no clock.
+  void run_on(const dnnl::stream& on, primitive& p, std::initializer_list<primitive::argument> arguments,
+              void* scratch) const {
+    try {
+      p.execute(on, arguments, scratch);
+    } catch (const dnnl::error& failure) {
+      refuse(failure);
+    }
+  }
   /// Runs a loop of this backend, `f`, under the clock of loops.
   template <class F>
   void run_kernel(F f) {
@@ -193,15 +205,10 @@ class context {
   void timed(double& share, primitive& p, std::initializer_list<primitive::argument> arguments) {
     const auto scratch = p.scratch_bytes() ? std::make_unique<block>(memory, p.scratch_bytes()) : nullptr;
     void* const space = scratch ? scratch->data() : nullptr;
-    clocked(share, [&] { execute(p, arguments, space); });
-  }
-  void execute(primitive& p, const std::initializer_list<primitive::argument>& arguments, void* scratch) {
-    try {
-      p.execute(stream, arguments, scratch);
-    } catch (const dnnl::error& failure) {
-      refuse(failure);
-    }
-    stream.wait();
+    clocked(share, [&] {
+      run_on(stream, p, arguments, space);
+      stream.wait();
+    });
   }
   /// oneDNN's exceptions as ours, so that a search can tell "no memory" from "cannot".
   [[noreturn]] static void refuse(const dnnl::error& failure) {
@@ -219,6 +226,7 @@ class context {
   }
 
   std::unordered_map<key, std::unique_ptr<primitive>, key::hash> primitives_;
+  std::int64_t attention_from_;
   bool profiling_ = false;
   time_shares shares_;
 };

@@ -11,11 +11,13 @@
 #include <comp_native/device.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "adaptive_pooling.hpp"
+#include "attention.hpp"
 #include "bmm.hpp"
 #include "context.hpp"
 #include "conv2d.hpp"
@@ -41,6 +43,8 @@ struct settings {
   int threads = 0;               // 0: all that OpenMP would use
   std::size_t memory_limit = 0;  // [bytes] live at once; 0: none
   bool native_bf16 = true;       // false: as on a CPU without AVX-512
+  /// Keys from which attention without dropout is computed in one. Fewer are as fast operator by operator.
+  std::int64_t attention_from = 192;
 };
 
 class device {
@@ -55,7 +59,8 @@ class device {
   using parameters = std::span<parameter* const>;
 
   explicit device(const settings& chosen = {})
-      : context_{std::make_unique<context>(context_settings{chosen.memory_limit, chosen.native_bf16})} {
+      : context_{std::make_unique<context>(
+            context_settings{chosen.memory_limit, chosen.native_bf16, chosen.attention_from})} {
     require<settings_error>(chosen.threads >= 0, "{} threads asked for (a device needs at least one): use 0 for all",
                             chosen.threads);
     if (chosen.threads > 0) set_threads(chosen.threads);
@@ -179,6 +184,15 @@ class device {
   tensor softmax_backward(const tensor& dy, const tensor& y, bool causal = false) {
     return host::softmax_backward(c(), dy, y, causal);
   }
+  std::optional<saved_tensor> attention(const tensor& q, const tensor& k, const tensor& v, const indices& lengths,
+                                        const native::attention_options& o, const dropout_key& key) {
+    return host::attention(c(), q, k, v, lengths, o, key);
+  }
+  std::array<tensor, 3> attention_backward(const tensor& dy, const tensor& q, const tensor& k, const tensor& v,
+                                           std::span<const tensor> saved, const indices& lengths,
+                                           const native::attention_options& o, const dropout_key& key) {
+    return host::attention_backward(c(), dy, q, k, v, saved, lengths, o, key);
+  }
   tensor log_softmax(const tensor& x) { return host::log_softmax(c(), x); }
   tensor log_softmax_backward(const tensor& dy, const tensor& y) { return host::log_softmax_backward(c(), dy, y); }
   saved_tensor cross_entropy(const tensor& logits, const indices& target, double* loss) {
@@ -243,6 +257,6 @@ class device {
   std::unique_ptr<context> context_;
 };
 
-static_assert(native::Device<device>);
+static_assert(native::Device<device> && native::Attends<device>);
 
 }  // namespace comp::host

@@ -56,6 +56,14 @@ inline int threads_of_loops() {
   return 1;
 #endif
 }
+/// Which of a loop's threads this is, from 0 on.
+inline int this_thread() {
+#ifdef _OPENMP
+  return omp_get_thread_num();
+#else
+  return 0;
+#endif
+}
 inline void set_threads([[maybe_unused]] int count) {
 #ifdef _OPENMP
   omp_set_num_threads(count);

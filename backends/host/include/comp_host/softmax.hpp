@@ -148,13 +148,17 @@ inline tensor softmax(context& c, const tensor& x, bool causal) {
   if (causal) native::require_causal(x.shape());
   return detail::softmax_forward(c, causal ? detail::softmax_kind::causal : detail::softmax_kind::full, x);
 }
+/// lengths: of the examples of x (B,...,T). Throws: error.
+inline void require_lengths(const shape& x, const indices& lengths) {
+  const auto all = lengths.values();
+  const auto [least, most] = std::minmax_element(all.begin(), all.end());
+  native::require_lengths(x, std::ssize(all), all.empty() ? 0 : *least, all.empty() ? 0 : *most);
+}
 /// lengths (B): of the examples of x (B,...,T); columns from there on count as minus infinity, a row of none is 0.
 inline tensor padded_softmax(context& c, const tensor& x, const indices& lengths) {
   require_some("softmax", x.shape());
-  const auto all = lengths.values();
-  const auto [least, most] = std::minmax_element(all.begin(), all.end());
-  native::require_lengths(x.shape(), std::ssize(all), all.empty() ? 0 : *least, all.empty() ? 0 : *most);
-  return detail::softmax_forward(c, detail::softmax_kind::full, x, all.data());
+  require_lengths(x.shape(), lengths);
+  return detail::softmax_forward(c, detail::softmax_kind::full, x, lengths.values().data());
 }
 inline tensor softmax_backward(context& c, const tensor& dy, const tensor& y, bool causal) {
   if (causal) native::require_causal(y.shape());

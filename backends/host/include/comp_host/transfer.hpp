@@ -33,7 +33,8 @@ enum class operation : std::uint8_t {
   max_pool_backward,
   avg_pool,
   avg_pool_backward,
-  bmm
+  bmm,
+  attention
 };
 
 using native::require_same;

@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// What attention by blocks is made of: which block reads which keys, and the products of blocks. Each thread has
+// products of its own that run on it alone, so a result is the same for any number of threads.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <comp_native/op/attention.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "context.hpp"
+#include "dropout.hpp"
+
+namespace comp::host::detail {
+
+/// Rows and columns of a block of scores, which stay in a core's cache from one product to the next. Columns come in
+/// steps: a length of its own for each example would be as many products.
+inline constexpr std::int64_t query_block = 192, key_block = 256, key_step = 64;
+
+/// q is (batch,queries,heads*width); k and v are (batch,keys,heads*width).
+struct attention_case {
+  std::int64_t batch, heads, queries, keys, width;
+  bool causal;
+  float scale;
+  const std::int32_t* lengths;  // (batch): of the keys; null: all
+  double dropout;
+  dropout_mask mask;
+
+  attention_case(const shape& q, const shape& k, const native::attention_options& o, const indices& all,
+                 const dropout_key& key)
+      : batch{q[0]},
+        heads{o.heads},
+        queries{q[1]},
+        keys{k[1]},
+        width{q[2] / o.heads},
+        causal{o.mask == native::op::softmax_mask::causal},
+        scale{static_cast<float>(o.scale(q[2]))},
+        lengths{o.mask == native::op::softmax_mask::padding ? all.values().data() : nullptr},
+        dropout{o.dropout},
+        mask{o.dropout, key} {}
+
+  std::int64_t channels() const { return heads * width; }
+  std::int64_t length(std::int64_t example) const { return lengths ? lengths[example] : keys; }
+  /// Whether a block has all that a query sees.
+  bool whole_rows() const { return keys <= key_block; }
+};
+
+/// A head's queries from `query` on and keys from `key` on, in an example of `length` keys.
+struct score_block {
+  std::int64_t query, key, rows, columns;  // no column: nothing is seen
+  std::int64_t seen_by_any;                // keys, from the first one on
+  bool causal;
+
+  score_block(const attention_case& of, std::int64_t length, std::int64_t query_at, std::int64_t key_at)
+      : query{query_at},
+        key{key_at},
+        rows{std::min(query_block, of.queries - query)},
+        seen_by_any{of.causal ? std::min(length, query + rows) : length},
+        causal{of.causal} {
+    const std::int64_t seen = std::max<std::int64_t>(seen_by_any - key, 0);
+    columns = std::min({(seen + key_step - 1) / key_step * key_step, key_block, of.keys - key});
+  }
+  /// How many columns row `r` sees.
+  COMP_HOST_INLINE std::size_t seen(std::int64_t r) const {
+    const std::int64_t own = query + r + 1, end = causal && own < seen_by_any ? own : seen_by_any;
+    return static_cast<std::size_t>(std::clamp<std::int64_t>(end - key, 0, columns));
+  }
+};
+
+/// factor[i]: of the probability of the block's key `i`; `row`: the query's among all of batch and heads.
+COMP_HOST_INLINE void dropout_factors(const attention_case& of, std::int64_t row, std::int64_t key, std::size_t n,
+                                      float* factor) {
+  constexpr std::size_t lanes = 32, span = 4 * lanes;
+  const auto first = static_cast<std::uint64_t>(row * of.keys + key), skipped = first % 4;
+  float some[span];
+  for (std::size_t at = 0; at < n + skipped; at += span) {
+    of.mask.factors<lanes>((first + at) / 4, some);
+    const std::size_t begin = at == 0 ? skipped : 0, end = std::min(span, n + skipped - at);
+    std::copy(some + begin, some + end, factor + at + begin - skipped);
+  }
+}
+
+enum class product : std::uint8_t {
+  scores,     // (rows,width) (columns,width)' -> (rows,columns)
+  of_rows,    // added: (rows,columns) (columns,width) -> (rows,width)
+  of_columns  // added: (rows,columns)' (rows,width) -> (columns,width)
+};
+
+/// The products of a case, for each thread. What they read is of precision `p`, FP32 or BF16; results are FP32.
+class block_products {
+ public:
+  block_products(context& c, const attention_case& of, precision p, std::initializer_list<product> kinds, int threads) {
+    std::set<sizes> all;
+    for (std::int64_t example = 0; example < (of.lengths ? of.batch : 1); ++example) {
+      for (std::int64_t query = 0; query < of.queries; query += query_block) {
+        for (std::int64_t key = 0; key < of.keys; key += key_block) {
+          const score_block b{of, of.length(example), query, key};
+          if (b.columns > 0) all.insert({b.rows, b.columns});
+        }
+      }
+    }
+    for (const sizes& each : all) {
+      for (const product kind : kinds) {
+        for (int thread = 0; thread < threads; ++thread) {
+          primitive& made = made_for(c, kind, p, each, of.width, thread);
+          made_[{kind, each}].push_back(&made);
+          scratch_ = std::max(scratch_, made.scratch_bytes());
+        }
+      }
+    }
+  }
+  std::size_t scratch_bytes() const { return scratch_; }
+  primitive& operator()(product kind, const score_block& b, int thread) const {
+    return *made_.at({kind, {b.rows, b.columns}})[static_cast<std::size_t>(thread)];
+  }
+
+ private:
+  using sizes = std::array<std::int64_t, 2>;  // rows, columns
+
+  static primitive& made_for(context& c, product kind, precision p, const sizes& of, std::int64_t width, int thread) {
+    return c.cached(key{operation::attention, kind, p, of, width, thread}, [&] {
+      const auto [rows, columns] = of;
+      const auto read = c.type_of(p);
+      const auto matrix = [&](std::int64_t m, std::int64_t n) { return dnnl::memory::desc{{m, n}, read, shape{n, 1}}; };
+      const auto transposed = [&](std::int64_t m, std::int64_t n) {
+        return dnnl::memory::desc{{n, m}, read, shape{1, n}};
+      };
+      const auto make = [&](const dnnl::memory::desc& a, const dnnl::memory::desc& b, std::int64_t m, std::int64_t n) {
+        const dnnl::memory::desc y{{m, n}, dnnl::memory::data_type::f32, shape{n, 1}};
+        dnnl::primitive_attr attributes;
+        attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+        dnnl::post_ops after;
+        if (kind != product::scores) after.append_sum(1);
+        attributes.set_post_ops(after);
+        return c.made(onednn::described<dnnl::matmul>(c.engine, attributes, a, b, y),
+                      {{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, y}});
+      };
+      if (kind == product::scores) return make(matrix(rows, width), transposed(columns, width), rows, columns);
+      if (kind == product::of_rows) return make(matrix(rows, columns), matrix(columns, width), rows, width);
+      return make(transposed(rows, columns), matrix(rows, width), columns, width);
+    });
+  }
+
+  std::map<std::pair<product, sizes>, std::vector<primitive*>> made_;
+  std::size_t scratch_ = 0;
+};
+
+}  // namespace comp::host::detail
