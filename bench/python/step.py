@@ -5,6 +5,7 @@ Usage: step.py [rounds] [threads]"""
 
 import copy
 import os
+import random
 import sys
 import tempfile
 import time
@@ -129,9 +130,9 @@ def measure(name, make, shape, rounds):
     for step in ways.values():
         step()
     calls = max(1, round(0.01 * len(ways) / (time.perf_counter() - begun)))  # a turn takes 10 ms or a step
-    order = list(ways)
+    order, turns = list(ways), random.Random(1)
     for _ in range(rounds):
-        order.append(order.pop(0))
+        turns.shuffle(order)  # what ran before has its part in a step's time: caches, threads that are awake
         for way in order:
             begun = time.perf_counter()
             for _ in range(calls):

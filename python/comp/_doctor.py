@@ -130,7 +130,7 @@ def _run(
     gradients = [p.grad for p in parameters]
     buffers = {name: copied(buffer) for name, buffer in module.named_buffers()}
     random = random_state()
-    with torch.random.fork_rng():
+    with torch.random.fork_rng({p.device for p in parameters if p.device.type == "cuda"}):
         try:
             for p in parameters:
                 p.grad = None

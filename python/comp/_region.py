@@ -21,10 +21,10 @@ from comp._models import modules_of, named_parameters
 
 
 class _Open(threading.local):
-    """Of each thread: the regions that it is in, innermost last, with what undoes the rest of entering them."""
+    """Of each thread: the regions that it is in, innermost last."""
 
     def __init__(self) -> None:
-        self.regions: list[tuple[Region, Callable[[], None]]] = []
+        self.regions: list[Region] = []
 
 
 _open = _Open()
@@ -38,7 +38,8 @@ class Region:
     uncompiled in it, and TorchScript unoptimized, since a plan is about single operators.
     """
 
-    def __init__(self, regions: Any, segment: str = "forward", entered: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, regions: Any, segment: str = "forward", entered: Callable[[], None] | None = None) -> None:
+        _follow_checkpoints()
         self._regions = regions
         self._segment = segment
         self._entered = entered
@@ -59,44 +60,44 @@ class Region:
                 "a compiled function enters a plan (a plan gives single operators their precisions, and "
                 "compiling fuses them): compile nothing that has `with plan:` in it"
             )
-        _follow_checkpoints()
-        undo = _operator_by_operator()
+        _uncompiled.enter()
         try:
             self._regions.enter(self._segment)
         except BaseException:
-            undo()
+            _uncompiled.exit()
             raise
-        _open.regions.append((self, undo))
-        try:
-            self._entered()
-        except BaseException as raised:  # a warning that is an error
-            self.__exit__(type(raised), raised, None)
-            raise
+        _open.regions.append(self)
+        if self._entered is not None:
+            try:
+                self._entered()
+            except BaseException as raised:  # a warning that is an error
+                self.__exit__(type(raised), raised, None)
+                raise
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        entered = [each for each, _ in _open.regions]
-        if self not in entered:
+        regions = _open.regions
+        if regions and regions[-1] is self:
+            return _leave(kind is not None)
+        if self not in regions:
             raise Error(
                 "a plan is left in a thread that is not in it (it ends where it began, and once): write `with plan:`"
             )
-        inside = entered[::-1].index(self)
+        inside = regions[::-1].index(self)
         for _ in range(inside + 1):
-            _leave(kind is not None or inside > 0)
-        if inside:
-            raise Error(
-                f"a plan is left before {inside} that were entered in it (a generator or a task holds one): "
-                "leave them in turn, and yield or await nothing inside `with plan:`"
-            )
+            _leave(True)
+        raise Error(
+            f"a plan is left before {inside} that were entered in it (a generator or a task holds one): "
+            "leave them in turn, and yield or await nothing inside `with plan:`"
+        )
 
 
 def _leave(by_exception: bool) -> None:
     """The innermost region of this thread."""
-    region, undo = _open.regions.pop()
     try:
-        region._regions.exit(by_exception)
+        _open.regions.pop()._regions.exit(by_exception)
     finally:
-        undo()
+        _uncompiled.exit()
 
 
 def depth() -> int:
@@ -107,7 +108,8 @@ def depth() -> int:
 def forget_beyond(kept: int) -> None:
     """Regions that were entered and never left are no longer this thread's."""
     while depth() > kept:
-        _open.regions.pop()[1]()
+        _open.regions.pop()
+        _uncompiled.exit()
 
 
 def _in_compiled_code() -> bool:
@@ -118,44 +120,35 @@ def _in_compiled_code() -> bool:
 
 
 class _Uncompiled:
-    """Has torch.compile's functions run as they were written while any thread is in a region: its stance is that of the
-    process."""
+    """Has torch.compile's functions run as they were written while any thread is in a region, as
+    torch.compiler.set_stance("force_eager") does, which takes longer than all else of a region: the stance is that of
+    the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._regions = 0
-        self._stance: Any = None
+        self._eager: Any = None
+        self._before: Any = None
 
     def enter(self) -> None:
         with self._lock:
-            if self._regions == 0:
-                self._stance = torch.compiler.set_stance("force_eager")
+            if self._before is None:
+                frames = sys.modules.get("torch._dynamo.eval_frame")
+                self._before = getattr(frames, "_stance", None)
+                if self._before is not None:
+                    self._eager = self._eager or type(self._before)("force_eager")
+                    setattr(frames, "_stance", self._eager)
             self._regions += 1
 
     def exit(self) -> None:
         with self._lock:
             self._regions -= 1
-            if self._regions == 0:
-                self._stance.__exit__(None, None, None)
+            if self._regions == 0 and self._before is not None:
+                setattr(sys.modules["torch._dynamo.eval_frame"], "_stance", self._before)
+                self._before = None
 
 
 _uncompiled = _Uncompiled()
-
-
-def _operator_by_operator() -> Callable[[], None]:
-    """Has compiled functions run as they were written. Returns: what undoes it."""
-    optimized = torch._C._get_graph_executor_optimize()
-    compiles = "torch._dynamo" in sys.modules
-    if compiles:
-        _uncompiled.enter()
-    torch._C._set_graph_executor_optimize(False)
-
-    def undo() -> None:
-        torch._C._set_graph_executor_optimize(optimized)
-        if compiles:
-            _uncompiled.exit()
-
-    return undo
 
 
 class _Remembered:
@@ -202,7 +195,7 @@ def _follow_checkpoints() -> None:
         debug = rest[1] if len(rest) > 1 else more.get("debug", False)
         if not _open.regions or debug:
             return original(function, preserve, context_fn, *rest, **more)
-        place = _Remembered(_open.regions[-1][0], *context_fn())
+        place = _Remembered(_open.regions[-1], *context_fn())
         return original(function, preserve, lambda: (place.forward(), place.again()), *rest, **more)
 
     told.told_by_comp = True  # type: ignore[attr-defined]
@@ -215,12 +208,11 @@ class Planned(Region):
     def __init__(self, inner: Any) -> None:
         super().__init__(inner.regions, entered=self._tell)
         self._inner = inner
-        self._told = False
 
     def _tell(self) -> None:
-        if self._told or not self._inner.in_use:
+        if self._entered is None or not self._inner.in_use:
             return
-        self._told = True
+        self._entered = None
         for sentence in self._inner.warnings:
             warnings.warn(sentence, stacklevel=4)
         if self._inner.needs_scaling:

@@ -64,6 +64,34 @@ TEST_CASE("the pytorch rule's plan gives the bits of LibTorch's autocast") {
   }
 }
 
+TEST_CASE("a scale without dimensions keeps its digits, as under LibTorch's autocast") {
+  const auto scaled = [] {
+    torch::nn::Sequential net{torch::nn::Linear{32, 32}, torch::nn::Linear{32, 32}};
+    const auto scale = net->register_parameter("scale", torch::tensor(0.3F));
+    const auto x = torch::randn({16, 32});
+    return job{net.ptr(), [=]() mutable {
+                 return net[1]
+                     ->as<torch::nn::Linear>()
+                     ->forward(net[0]->as<torch::nn::Linear>()->forward(x).mul(scale))
+                     .sub(scale)
+                     .pow(2)
+                     .mean();
+               }};
+  };
+  const outcome autocast = train_with_autocast(again(scaled), 3);
+  const job hooked = again(scaled);
+  program p;
+  record(p, hooked);
+  comp::plan low = autocast_plan(p.graph());
+  for (std::size_t i = 0; i < low.size(); ++i) {
+    if (p.graph()[i].kind == "aten::mul.Tensor" || p.graph()[i].kind == "aten::sub.Tensor") low[i] = precision::bf16;
+  }
+  p.set_plan(low);
+  const outcome planned = train(hooked, 3, &p);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(same(autocast.losses[i], planned.losses[i]));
+  for (std::size_t i = 0; i < planned.tensors.size(); ++i) CHECK(same(autocast.tensors[i], planned.tensors[i]));
+}
+
 TEST_CASE("kept copies of the weights give the bits of casts, over steps of Adam") {
   for (const auto& [name, make] : all_jobs()) {
     for (const precision low : {precision::bf16, precision::fp16}) {

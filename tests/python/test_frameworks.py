@@ -133,7 +133,7 @@ class Lightning(unittest.TestCase):
             num_sanity_val_steps=0,
         ).fit(module, loader, loader)
         training = [kind for trains, kind in seen if trains]
-        self.assertEqual(training, [torch.float32] + [torch.bfloat16] * 7)
+        self.assertEqual(training, [torch.bfloat16] * 8)
         self.assertEqual({kind for trains, kind in seen if not trains}, {torch.bfloat16})
         self.assertTrue(precision.plan.in_use)
 

@@ -74,6 +74,36 @@ class Plans(unittest.TestCase):
         for a, p in zip(mine, net.parameters()):
             self.assertTrue(torch.equal(a, p.grad))
 
+    def test_a_scale_without_dimensions_keeps_its_digits_as_under_autocast(self):
+        class Scaled(nn.Module):
+            def __init__(self):
+                super().__init__()
+                torch.manual_seed(4)
+                self.a, self.b = nn.Linear(192, 64), nn.Linear(64, 4)
+                self.scale = nn.Parameter(torch.tensor(0.3))
+                self.register_buffer('shift', torch.tensor(1e-3))
+
+            def forward(self, x):
+                return self.b(self.a(x) * self.scale + self.shift)
+
+        def trained(region, net):
+            optimizer, losses = torch.optim.SGD(net.parameters(), 0.1), []
+            for _ in range(3):
+                with region:
+                    loss = cross_entropy(net(FLAT), Y)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                losses.append(loss.item())
+            with torch.no_grad(), region:
+                losses.append(cross_entropy(net(FLAT), Y).item())
+            return losses, net.scale.item()
+
+        net = Scaled()
+        path = plan_file(net, forward(net), kinds=('linear', 'mul', 'add'))
+        theirs = trained(torch.autocast('cpu', torch.bfloat16), Scaled())
+        self.assertEqual(trained(comp.plan(path, net), net), theirs)
+
     def test_a_plan_of_another_model_or_size_is_refused(self):
         net = mlp()
         path = plan_file(net, forward(net))
@@ -295,6 +325,25 @@ class Compiled(unittest.TestCase):
         torch.compile(lambda x: net(x), backend=lambda graph, inputs: calls.append(1) or graph)(FLAT)
         self.assertEqual(calls, [1])
 
+    def test_the_stance_of_the_user_is_back_behind_a_plan(self):
+        import torch._dynamo
+
+        net = mlp()
+        plan = comp.plan(plan_file(net, forward(net)), net)
+        forward(net)(plan)
+        stance = lambda: torch._dynamo.eval_frame._stance.stance
+        with torch.compiler.set_stance('eager_on_recompile'):
+            with plan:
+                self.assertEqual(stance(), 'force_eager')
+                with torch.no_grad(), plan:
+                    pass
+                self.assertEqual(stance(), 'force_eager')
+                cross_entropy(net(FLAT), Y)
+            self.assertEqual(stance(), 'eager_on_recompile')
+        with self.assertRaises(ZeroDivisionError), plan:
+            raise ZeroDivisionError
+        self.assertEqual(stance(), 'default')
+
     def test_a_compiled_model_and_a_compiled_step_are_refused_in_a_sentence(self):
         net = mlp()
         path = plan_file(net, forward(net))
@@ -318,6 +367,9 @@ class Scripts(unittest.TestCase):
             for _ in range(4):
                 forward(made)(plan).backward()
             self.assertEqual(plan.letters.count('b'), 2)
+            with torch.no_grad(), plan:
+                self.assertFalse(torch._C._get_graph_executor_optimize())
+            self.assertTrue(torch._C._get_graph_executor_optimize())
 
 
 DISTRIBUTED = '''

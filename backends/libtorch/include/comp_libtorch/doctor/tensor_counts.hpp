@@ -25,6 +25,8 @@ namespace comp::libtorch::detail {
 /// In FP32, on the host; a finite value of FP64 stays finite. Nothing for what is not counted.
 inline std::optional<at::Tensor> countable(const at::Tensor& given) {
   if (!given.defined()) return std::nullopt;
+  const bool usual = given.scalar_type() == at::kFloat && given.layout() == at::kStrided && given.device().is_cpu();
+  if (usual && !given.is_neg()) return given.numel() > 0 ? std::optional{given} : std::nullopt;
   const bool wide = given.scalar_type() == at::kDouble || given.is_complex();
   if (!wide && !is_plannable(given.scalar_type())) return std::nullopt;
   const at::NoGradGuard no_gradients;

@@ -2,15 +2,20 @@
 // A tensor in another format, as autograd sees it: the gradient comes back in the tensor's own.
 #pragma once
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_to_copy.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/BFloat16.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
+#include <comp_libtorch/hook/listener.hpp>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -18,6 +23,32 @@
 #include <type_traits>
 
 namespace comp::libtorch::detail {
+
+/// Whether a conversion is of a small tensor between FP32 and BF16 on the CPU, and nobody but autograd would see it.
+inline bool converts_small(const at::TensorImpl& tensor, at::ScalarType to) {
+  using enum c10::DispatchKey;
+  constexpr std::int64_t small = 512;
+  constexpr c10::DispatchKeySet of_tensors{CPU, AutogradCPU, ADInplaceOrView, AutocastCPU};
+  const at::ScalarType from = c10::typeMetaToScalarType(tensor.dtype());
+  const bool formats = (from == at::kFloat && to == at::kBFloat16) || (from == at::kBFloat16 && to == at::kFloat);
+  const auto of_thread = of_tensors | c10::default_included_set.add(claimed_key);
+  return formats && tensor.numel() <= small && of_tensors.has_all(tensor.key_set()) &&
+         of_thread.has_all(c10::impl::tls_local_dispatch_key_set().included_) && tensor.is_non_overlapping_and_dense();
+}
+
+/// `tensor` in another format, as it lies in memory; autograd does not see it. ATen's way to a few numbers, by two
+/// calls of its dispatcher, takes several times as long and gives the same bits.
+inline at::Tensor converted(const at::Tensor& tensor, at::ScalarType to) {
+  if (!converts_small(*tensor.unsafeGetTensorImpl(), to))
+    return at::_ops::_to_copy::call(tensor, to, {}, {}, {}, false, at::MemoryFormat::Preserve);
+  at::Tensor result{at::detail::empty_strided_cpu(tensor.sizes(), tensor.strides(), to)};
+  if (to == at::kBFloat16) {
+    std::copy_n(tensor.const_data_ptr<float>(), tensor.numel(), result.mutable_data_ptr<c10::BFloat16>());
+  } else {
+    std::copy_n(tensor.const_data_ptr<c10::BFloat16>(), tensor.numel(), result.mutable_data_ptr<float>());
+  }
+  return result;
+}
 
 /// Takes the gradient of a cast back to the format of what was cast.
 struct cast_backward final : torch::autograd::Node {
@@ -30,6 +61,7 @@ struct cast_backward final : torch::autograd::Node {
   torch::autograd::variable_list apply(torch::autograd::variable_list&& gradients) override {
     const at::Tensor& gradient = gradients.front();
     if (!gradient.defined() || gradient.scalar_type() == type) return {gradient};
+    if (!at::GradMode::is_enabled()) return {converted(gradient, type)};
     return {at::_ops::_to_copy::call(gradient, type, {}, {}, {}, false, at::MemoryFormat::Preserve)};
   }
   std::string name() const override { return "comp::cast_backward"; }
@@ -53,11 +85,12 @@ inline at::Tensor cast(const at::Tensor& tensor, at::ScalarType type, at::Memory
   }
   const bool recorded = at::GradMode::is_enabled() && tensor.requires_grad();
   const bool usual = tensor.layout() == at::kStrided && !torch::autograd::isFwGradDefined(tensor);
+  if (!recorded && usual && layout == at::MemoryFormat::Preserve) return converted(tensor, type);
   if (!recorded || !usual) return at::_ops::_to_copy::call(tensor, type, {}, {}, {}, false, layout);
   at::Tensor result;
   {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    result = at::_ops::_to_copy::call(tensor, type, {}, {}, {}, false, at::MemoryFormat::Preserve);
+    result = converted(tensor, type);
     if (layout != at::MemoryFormat::Preserve) result = result.contiguous(layout);  // both at once takes twice as long
   }
   auto node = make_node<cast_backward>();

@@ -37,6 +37,18 @@ void replace(torch::jit::Stack& stack, std::size_t count, at::DeviceType device,
   for (std::size_t i = stack.size() - count; i < stack.size(); ++i) replace(stack[i], device, wanted, make);
 }
 
+/// True for a scale or an offset without dimensions, which type promotion takes as it is: the values beside it say the
+/// format of the result. Cast to BF16 it would have three digits, which LibTorch's autocast does not do to it either.
+inline bool is_number_beside_values(const at::Tensor& tensor, const op_traits& known,
+                                    const torch::jit::Stack& arguments, at::DeviceType device) {
+  if (!known.arithmetic || tensor.dim() != 0) return false;
+  bool values = false;
+  for_each_tensor(arguments, known.arguments.size(), [&](const at::Tensor& t, std::size_t, int) {
+    values = values || (t.dim() > 0 && is_eligible(t, device));
+  });
+  return values;
+}
+
 /// What the operator reads, in `to`; what it writes and running statistics stay.
 inline void cast_read(torch::jit::Stack& stack, const op_traits& known, at::ScalarType to, at::DeviceType device,
                       bool affine_too) {
@@ -45,7 +57,8 @@ inline void cast_read(torch::jit::Stack& stack, const op_traits& known, at::Scal
     const argument_use use = known.arguments[i];
     if (use != argument_use::read && !(use == argument_use::affine && affine_too)) continue;
     replace(
-        stack[first + i], device, [&](const at::Tensor& t) { return t.scalar_type() != to; },
+        stack[first + i], device,
+        [&](const at::Tensor& t) { return t.scalar_type() != to && !is_number_beside_values(t, known, stack, device); },
         [&](const at::Tensor& t) { return cast(t, to, at::MemoryFormat::Preserve); });
   }
 }

@@ -32,6 +32,7 @@ struct op_traits {
   bool makes = false;       // reads no more than shape and dtype of its arguments, or only copies
   bool only_fp32 = false;   // has no low-precision kernels
   bool pointwise = false;   // promotes mixed inputs itself
+  bool arithmetic = false;  // takes a number's digits beside values of another format
   bool convolves = false;   // has a channels-last form
   bool takes_view = false;  // fails where strides do not fit
   std::vector<argument_use> arguments = {};
@@ -103,6 +104,10 @@ inline bool is_product(std::string_view word) {
          std::ranges::find(products, word) != products.end();
 }
 
+inline bool is_arithmetic(std::string_view word) {
+  return word == "add" || word == "sub" || word == "rsub" || word == "mul" || word == "div";
+}
+
 inline bool convolves(std::string_view word) { return word == "conv2d" || word == "conv3d"; }
 
 }  // namespace by_name
@@ -140,6 +145,7 @@ inline op_traits read(const c10::OperatorHandle& op) {
   t.makes = t.aten && by_name::makes(t.word);
   t.only_fp32 = t.aten && by_name::only_fp32(t.word);
   t.pointwise = op.hasTag(at::Tag::pointwise);
+  t.arithmetic = t.aten && by_name::is_arithmetic(t.word);
   t.convolves = t.aten && by_name::convolves(t.word);
   t.takes_view = schema.name() == "aten::view" && overload.empty();
   return t;

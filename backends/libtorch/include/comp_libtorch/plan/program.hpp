@@ -6,7 +6,8 @@
 //   p.set_plan(plan); { auto r = p.enter(); loss = forward(); }   loss.backward(); optimizer.step();
 // A choosable operator's floating inputs are cast as LibTorch's autocast casts: autograd sees it, gradients come back
 // in the parameter's format. Running statistics stay FP32, so do a norm's weight and bias where ATen takes them so;
-// written arguments, integers and FP64 are never cast; what is not choosable runs with what it gets.
+// written arguments, integers, FP64 and numbers that scale or shift values (no dimensions) are never cast; what is not
+// choosable runs with what it gets.
 // Not here: the training loop (trainer.hpp), plan files (planned_region.hpp).
 #pragma once
 

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <comp/core/op_graph.hpp>
+#include <comp_libtorch/hook/casting.hpp>
 #include <comp_libtorch/hook/contraction.hpp>
 #include <comp_libtorch/hook/listener.hpp>
 #include <comp_libtorch/hook/op_names.hpp>
@@ -182,7 +183,8 @@ class recorder {
     current.info.inputs.back().source = last;
     current.read.emplace_back(tensor.unsafeGetTensorImpl(), from.value);
     const argument_use use = known.arguments[argument];
-    const bool may_be_cast = use == argument_use::read || use == argument_use::affine;
+    const bool may_be_cast = (use == argument_use::read || use == argument_use::affine) &&
+                             !is_number_beside_values(tensor, known, current.arguments, device_);
     if (!may_be_cast || !is_eligible(tensor, device_) || (tensor.scalar_type() != at::kFloat && !from.lowered)) {
       current.op.uncast.push_back(from.value);
       return;

@@ -102,7 +102,8 @@ class operator_errors {
       const auto make = [&](const at::Tensor& t) {
         at::Tensor leaf = t.detach();
         if (differentiates && t.requires_grad()) leaves.push_back(leaf.requires_grad_());
-        return casts ? cast(leaf, scalar_type(in), at::MemoryFormat::Preserve) : leaf;
+        const bool stays = !casts || is_number_beside_values(t, known, arguments, device_.type());
+        return stays ? leaf : cast(leaf, scalar_type(in), at::MemoryFormat::Preserve);
       };
       replace(
           stack[i], device_.type(), [](const at::Tensor&) { return true; }, make);
