@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp_host/dropout.hpp>
+#include <comp_host/device.hpp>
 #include <cstdint>
 #include <vector>
 
@@ -21,6 +21,22 @@ TEST_CASE("Philox gives the published words") {  // Random123's kat_vectors, phi
         std::vector<std::uint32_t>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
   CHECK(words(0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0) ==
         std::vector<std::uint32_t>{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1});
+}
+
+TEST_CASE("normal numbers are those of a stream, bit for bit, for any number of threads") {
+  for (const shape& s : {shape{1, 1}, shape{3, 5}, shape{16, 8}, shape{7, 333}, shape{1000, 1001}}) {
+    for (const int threads : {1, 2, 3}) {
+      CAPTURE(native::text(s));
+      CAPTURE(threads);
+      device d{{.threads = threads}};
+      native::random_stream draws{5, 9};
+      std::vector<float> expected(static_cast<std::size_t>(elements(s)));
+      for (float& x : expected) x = static_cast<float>(draws.normal());
+      CHECK(d.download(d.normal({.seed = 5, .draw = 9}, s, precision::fp32)) == expected);
+      CHECK(d.download(d.normal({.seed = 5, .draw = 9}, s, precision::bf16)) ==
+            d.download(d.upload(expected, s, precision::bf16)));
+    }
+  }
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <examples/data/made_up_graph.hpp>
 #include <examples/models/native/graph_data.hpp>
 #include <examples/models/native/models.hpp>
+#include <numbers>
+#include <vector>
 
 using namespace comp::native;
 using comp::precision;
@@ -343,4 +346,22 @@ TEST_CASE("random numbers are the standard's words, mapped by us") {
   }
   CHECK(std::abs(sum / 20000) < 0.03);
   CHECK(squares / 20000 == doctest::Approx(1).epsilon(0.04));
+}
+
+TEST_CASE("normal numbers of the ends of their range are the standard library's") {
+  constexpr double least = 0x1p-53, most = 1 - 0x1p-53;
+  constexpr std::array ends{1.0, most, 0.5, std::numbers::sqrt2 / 2, least, 2 * least};
+  constexpr std::array turns{0.0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, most, least, 0.5 + least, 0.25 - least};
+  constexpr std::size_t count = ends.size() * turns.size();
+  double u[count], v[count];
+  float got[2 * count];
+  for (std::size_t i = 0; i < count; ++i) u[i] = ends[i / turns.size()], v[i] = turns[i % turns.size()];
+  math::normal_pairs<count>(u, v, got);
+  for (std::size_t i = 0; i < count; ++i) {
+    CAPTURE(u[i]);
+    CAPTURE(v[i]);
+    const auto pair = math::normal_pair(u[i], v[i]);
+    CHECK(got[2 * i] == static_cast<float>(pair[0]));
+    CHECK(got[2 * i + 1] == static_cast<float>(pair[1]));
+  }
 }

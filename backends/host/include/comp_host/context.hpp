@@ -4,12 +4,14 @@
 // keeps its oneDNN memory objects; a call only points them at other memory.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <comp/core/error.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -44,15 +46,15 @@ class primitive {
             const std::vector<std::pair<int, dnnl::memory::desc>>& arguments)
       : run_{description.get()}, scratch_{description.scratchpad_desc().get_size()} {
     const auto add = [&](int index, const dnnl::memory::desc& desc) {
-      slots_.push_back({index, dnnl::memory{desc, engine, nullptr}, layouts.intern(desc)});
+      slots_.push_back({layouts.intern(desc), {{nullptr, dnnl::memory{desc, engine, nullptr}}}});
+      arguments_.push_back({index, slots_.back().known[0].second.get()});
     };
     for (const auto& [index, desc] : arguments) add(index, desc);
     if (scratch_ > 0) add(DNNL_ARG_SCRATCHPAD, description.scratchpad_desc());
-    for (const slot& s : slots_) arguments_.push_back({s.index, s.memory.get()});
   }
 
   /// How the argument has to lie in memory.
-  const layout* places(int index) const { return find(index).places; }
+  const layout* places(int index) const { return slots_[at(index)].places; }
   std::size_t scratch_bytes() const { return scratch_; }
 
   void execute(const dnnl::stream& stream, const std::initializer_list<argument>& arguments, void* scratch) {
@@ -64,21 +66,38 @@ class primitive {
   }
 
  private:
+  /// Memory objects by where they point. oneDNN 2 zeroes the padding of one each time that it is pointed somewhere,
+  /// which primitives have done already: a tensor with padding has an object for each of the few places where it lies.
   struct slot {
-    int index;
-    dnnl::memory memory;
     const layout* places;
+    std::vector<std::pair<void*, dnnl::memory>> known;
+    std::size_t oldest = 0;
   };
-  const slot& find(int index) const {
-    for (const slot& s : slots_) {
-      if (s.index == index) return s;
+  static constexpr std::size_t most_known = 8;
+
+  std::size_t at(int index) const {
+    for (std::size_t i = 0; i < arguments_.size(); ++i) {
+      if (arguments_[i].arg == index) return i;
     }
     throw error{
         fmt::format("argument {} asked of a primitive that has none such (an error of comp): please report it", index)};
   }
   void point(int index, void* data) {
-    dnnl::error::wrap_c_api(dnnl_memory_set_data_handle(find(index).memory.get(), data),
-                            "memory could not be handed to oneDNN");
+    const std::size_t i = at(index);
+    slot& s = slots_[i];
+    auto found = std::ranges::find(s.known, data, &std::pair<void*, dnnl::memory>::first);
+    if (found == s.known.end()) {
+      if (s.places->padded && s.known.size() < most_known) {
+        s.known.emplace_back(nullptr, dnnl::memory{s.places->desc, s.known[0].second.get_engine(), nullptr});
+        found = std::prev(s.known.end());
+      } else {
+        found = s.known.begin() + static_cast<std::ptrdiff_t>(s.oldest++ % s.known.size());
+      }
+      dnnl::error::wrap_c_api(dnnl_memory_set_data_handle(found->second.get(), data),
+                              "memory could not be handed to oneDNN");
+      found->first = data;
+    }
+    arguments_[i].memory = found->second.get();
   }
 
   dnnl::primitive run_;

@@ -142,14 +142,19 @@ class device {
   tensor dropout_backward(const tensor& dy, double p, const dropout_key& k) {
     return host::dropout_backward(c(), dy, p, k);
   }
+  tensor normal(const dropout_key& k, const shape& s, comp::precision p) { return host::normal(c(), k, s, p); }
   saved_tensor max_pool2d(const tensor& x, const pool2d_options& o) { return host::max_pool2d(c(), x, o); }
   tensor max_pool2d_backward(const tensor& dy, [[maybe_unused]] const tensor& x, const saved& s,
                              const pool2d_options& o) {
     return host::max_pool2d_backward(c(), dy, s, o);
   }
   tensor avg_pool2d(const tensor& x, const pool2d_options& o) { return host::avg_pool2d(c(), x, o); }
+  tensor places_of(const tensor& x) const { return detail::without_memory(x); }
   tensor avg_pool2d_backward(const tensor& dy, const shape& x, const pool2d_options& o) {
     return host::avg_pool2d_backward(c(), dy, x, o);
+  }
+  tensor avg_pool2d_backward(const tensor& dy, const tensor& places_of_x, const pool2d_options& o) {
+    return host::avg_pool2d_backward(c(), dy, places_of_x, o);
   }
   tensor adaptive_avg_pool2d(const tensor& x, const std::array<std::int64_t, 2>& size) {
     return host::adaptive_avg_pool2d(c(), x, size);

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout whose mask is a function of key and element, not of threads, layout or device: Philox 4x32-10.
-// Nothing is stored between forward and backward: the mask is made again.
+// Random numbers of the key and the element, not of threads, layout or device: dropout's masks (Philox 4x32-10), and
+// those of N(0,1). Nothing of a mask is stored between forward and backward: it is made again.
 #pragma once
 
 #include <comp_native/device.hpp>
+#include <comp_native/math/normal.hpp>
 #include <comp_native/math/philox.hpp>
+#include <comp_native/random.hpp>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "context.hpp"
 #include "convert.hpp"
@@ -62,6 +66,28 @@ inline tensor dropout(context& c, const tensor& x, double p, const dropout_key& 
 }
 inline tensor dropout_backward(context& c, const tensor& dy, double p, const dropout_key& key) {
   return dropout(c, dy, p, key);
+}
+
+/// Row by row what native::random_stream{key.seed, key.draw} gives, bit for bit.
+inline tensor normal(context& c, const dropout_key& key, const shape& extents, precision p) {
+  constexpr std::size_t pairs = 64;
+  const auto count = static_cast<std::size_t>(elements(extents)), pieces = (count + 2 * pairs - 1) / (2 * pairs);
+  std::vector<double> u(pieces * pairs), v(u.size());
+  std::vector<float> numbers(2 * u.size());
+  c.run_kernel([&] {
+    native::random_stream{key.seed, key.draw}.normal_parts(u, v);
+    const double *us = u.data(), *vs = v.data();
+    float* to = numbers.data();
+    launch(
+        pieces,
+        [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+          for (std::size_t i = begin; i < end; ++i) {
+            native::math::normal_pairs<pairs>(us + i * pairs, vs + i * pairs, to + 2 * i * pairs);
+          }
+        },
+        16, 1);
+  });
+  return upload(c, std::span{numbers}.first(count), extents, p);
 }
 
 }  // namespace comp::host

@@ -76,7 +76,8 @@ struct layout {
   shape extents;
   std::size_t stored = 0;  // elements in memory, with padding between and after
   std::size_t bytes = 0;
-  bool plain = false;  // row-major without gaps
+  bool plain = false;   // row-major without gaps
+  bool padded = false;  // there are stored elements that belong to no index: zeros
   bool dense =
       false;  // every stored element belongs to the tensor or is zero padding: an element-wise loop may run over all
 };
@@ -124,6 +125,23 @@ class layout_table {
     return at->second;
   }
 
+  /// Whether the two put every element in the same place, and differ in name alone: as one channel, first or last.
+  bool same_places(const layout* from, const layout* to) {
+    const auto [at, is_new] = same_.try_emplace(key{from->id, to->id}, false);
+    if (is_new) {
+      at->second = from->dense && to->dense && !from->padded && !to->padded && from->precision == to->precision &&
+                   from->extents == to->extents && onednn::order_of(from->desc) == onednn::order_of(to->desc);
+    }
+    return at->second;
+  }
+  /// Where `to` is `from` with each two rows side by side, as products of BF16 want their weights: how long the rows
+  /// are. 0: it lies otherwise.
+  std::size_t paired_rows(const layout* from, const layout* to) {
+    const auto [at, is_new] = paired_.try_emplace(key{from->id, to->id}, 0);
+    if (is_new) at->second = paired(*from, *to);
+    return at->second;
+  }
+
   static shape strides(const shape& s) {
     shape steps(s.size(), 1);
     for (std::size_t i = s.size(); i-- > 1;) steps[i - 1] = steps[i] * std::max<std::int64_t>(s[i], 1);
@@ -141,15 +159,30 @@ class layout_table {
     made.bytes =
         onednn::type_of(desc) == type_of(p) ? made.stored * static_cast<std::size_t>(traits(p).bytes) : desc.get_size();
     const bool blocked = onednn::is_blocked(desc);
+    made.padded = blocked && onednn::padded_extents_of(desc) != made.extents;
     made.dense = blocked && elements(onednn::padded_extents_of(desc)) == static_cast<std::int64_t>(made.stored);
     made.plain = made.dense && desc == dnnl::memory::desc{made.extents, onednn::type_of(desc), strides(made.extents)};
     return made;
+  }
+
+  static std::size_t paired(const layout& from, const layout& to) {
+    if (!from.dense || !to.dense || from.stored != to.stored || from.extents != to.extents) return 0;
+    auto rows = onednn::order_of(from.desc);
+    const auto pairs = onednn::order_of(to.desc);
+    if (rows.size() < 2 || rows[1].steps % 2 != 0) return 0;
+    const std::size_t length = static_cast<std::size_t>(rows[0].steps);
+    rows[1].steps /= 2;
+    rows.insert(rows.begin(), {rows[1].axis, 2});
+    if (rows[2].steps == 1) rows.erase(rows.begin() + 2);
+    return rows == pairs ? length : 0;
   }
 
   data_type bf16_type_;
   std::deque<layout> all_;
   std::unordered_map<key, std::vector<const layout*>, key::hash> by_extents_;
   std::unordered_map<key, const layout*, key::hash> plain_, strided_, recast_;
+  std::unordered_map<key, bool, key::hash> same_;
+  std::unordered_map<key, std::size_t, key::hash> paired_;
 };
 
 }  // namespace comp::host

@@ -4,11 +4,15 @@
 // with. Source: oneDNN's "Transition from v2.x to v3.x".
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #if DNNL_VERSION_MAJOR < 2 || (DNNL_VERSION_MAJOR == 2 && DNNL_VERSION_MINOR < 6)
 #error "comp needs oneDNN 2.6 or newer: install your distribution's libdnnl-dev, or the wheel that ./run names"
@@ -82,6 +86,8 @@ inline memory::dims padded_extents_of(const memory::desc& d) {
 }
 inline bool is_blocked(const memory::desc& d) { return d.data.format_kind == dnnl_blocked; }
 inline int inner_blocks(const memory::desc& d) { return d.data.format_desc.blocking.inner_nblks; }
+inline memory::dim inner_size(const memory::desc& d, int i) { return d.data.format_desc.blocking.inner_blks[i]; }
+inline memory::dim inner_axis(const memory::desc& d, int i) { return d.data.format_desc.blocking.inner_idxs[i]; }
 inline memory::dims strides_of(const memory::desc& d) {
   const auto& strides = d.data.format_desc.blocking.strides;
   return {strides, strides + d.data.ndims};
@@ -113,6 +119,8 @@ inline memory::dims extents_of(const memory::desc& d) { return d.get_dims(); }
 inline memory::dims padded_extents_of(const memory::desc& d) { return d.get_padded_dims(); }
 inline bool is_blocked(const memory::desc& d) { return d.get_format_kind() == memory::format_kind::blocked; }
 inline int inner_blocks(const memory::desc& d) { return d.get_inner_nblks(); }
+inline memory::dim inner_size(const memory::desc& d, int i) { return d.get_inner_blks()[static_cast<std::size_t>(i)]; }
+inline memory::dim inner_axis(const memory::desc& d, int i) { return d.get_inner_idxs()[static_cast<std::size_t>(i)]; }
 inline memory::dims strides_of(const memory::desc& d) { return d.get_strides(); }
 /// The layout of `d` for values of another type; nothing where oneDNN has no name for it. Layouts in blocks are made by
 /// name alone, and none tells its name: all are tried (in a millisecond, once for each layout).
@@ -136,5 +144,39 @@ inline void scale_result(dnnl::primitive_attr& attributes, float by) {
 }
 
 #endif
+
+/// Steps along an axis.
+struct stretch {
+  memory::dim axis = 0, steps = 1;
+  friend bool operator==(const stretch&, const stretch&) = default;
+};
+/// Along which axes one element of a blocked layout without gaps follows another, the fastest first.
+inline std::vector<stretch> order_of(const memory::desc& d) {
+  memory::dims left = padded_extents_of(d);
+  const memory::dims strides = strides_of(d);
+  std::vector<stretch> order;
+  const auto add = [&order](stretch next) {
+    if (next.steps == 1) return;
+    if (!order.empty() && order.back().axis == next.axis) {
+      order.back().steps *= next.steps;
+    } else {
+      order.push_back(next);
+    }
+  };
+  for (int i = inner_blocks(d); i-- > 0;) {
+    add({inner_axis(d, i), inner_size(d, i)});
+    left[static_cast<std::size_t>(inner_axis(d, i))] /= inner_size(d, i);
+  }
+  std::vector<std::size_t> axes(left.size());
+  std::iota(axes.begin(), axes.end(), std::size_t{0});
+  std::ranges::stable_sort(axes, {}, [&](std::size_t axis) { return strides[axis]; });
+  for (const std::size_t axis : axes) add({static_cast<memory::dim>(axis), left[axis]});
+  return order;
+}
+/// Whether oneDNN computes this in AVX-512 code of its own, not in older code, by products of copies or one by one.
+template <class Description>
+bool uses_avx512(const Description& description) {
+  return std::string_view{description.impl_info_str()}.find("avx512") != std::string_view::npos;
+}
 
 }  // namespace comp::host::onednn

@@ -151,11 +151,15 @@ inline tensor avg_pool2d(context& c, const tensor& x, const pool2d_options& o) {
   c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DST, y.data()}});
   return cast(c, y, x.precision());
 }
-inline tensor avg_pool2d_backward(context& c, const tensor& dy, const shape& x_shape, const pool2d_options& o) {
-  const tensor g = row_major(c, computable(c, dy));
-  const layout* x = c.layouts.plain(x_shape, g.precision());
+/// x: without its memory; its places are those of the gradient where windows lie apart. Where they overlap oneDNN
+/// rounds each sum of BF16 once only in row-major order.
+inline tensor avg_pool2d_backward(context& c, const tensor& dy, const tensor& x, const pool2d_options& o) {
+  const tensor g = computable(c, dy);
+  const bool apart = o.stride[0] >= o.kernel[0] && o.stride[1] >= o.kernel[1];
+  const layout* places = apart && x.layout()->dense ? c.layouts.with(x.layout(), g.precision()) : nullptr;
+  if (!places) places = c.layouts.plain(x.shape(), g.precision());
   const auto plan =
-      detail::plan_pool(c, "avg_pool2d_backward", x_shape, x, o, dnnl::algorithm::pooling_avg_include_padding);
+      detail::plan_pool(c, "avg_pool2d_backward", x.shape(), places, o, dnnl::algorithm::pooling_avg_include_padding);
   require_same("avg_pool2d_backward", dy.shape(), plan.y_sizes);
   auto& run = c.cached(plan.keyed(operation::avg_pool_backward), [&] {
     const auto made = plan.backward();
@@ -165,6 +169,9 @@ inline tensor avg_pool2d_backward(context& c, const tensor& dy, const shape& x_s
   const tensor dx = c.make(run.places(DNNL_ARG_DIFF_SRC));
   c.run(run, {{DNNL_ARG_DIFF_SRC, dx.data()}, {DNNL_ARG_DIFF_DST, there.data()}});
   return cast(c, dx, dy.precision());
+}
+inline tensor avg_pool2d_backward(context& c, const tensor& dy, const shape& of_x, const pool2d_options& o) {
+  return avg_pool2d_backward(c, dy, tensor{of_x, c.layouts.plain(of_x, dy.precision()), nullptr}, o);
 }
 
 }  // namespace comp::host

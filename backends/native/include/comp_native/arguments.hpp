@@ -15,8 +15,17 @@
 
 namespace comp::native {
 
-/// "(64,3,32,32)".
-inline std::string text(const shape& extents) { return fmt::format("({})", fmt::join(extents, ",")); }
+/// "(64,3,32,32)". Made at each call for messages that hardly anyone will read: without a parser and, when short,
+/// without memory.
+inline std::string text(const shape& extents) {
+  std::string made{"("};
+  for (const std::int64_t extent : extents) {
+    if (made.size() > 1) made += ',';
+    const fmt::format_int digits{extent};
+    made.append(digits.data(), digits.size());
+  }
+  return made += ')';
+}
 
 inline void require_some(const char* operation, const shape& s) {
   require<error>(std::ranges::all_of(s, [](auto extent) { return extent > 0; }),

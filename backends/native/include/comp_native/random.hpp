@@ -3,11 +3,12 @@
 // standard fixes. (The standard's distributions differ between libraries.)
 #pragma once
 
-#include <cmath>
+#include <comp_native/math/normal.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <numbers>
 #include <random>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -28,14 +29,22 @@ class random_stream {
   /// In [0, 1), 53 bits.
   double uniform() { return static_cast<double>(words_() >> 11) * 0x1p-53; }
   double uniform(double low, double high) { return low + (high - low) * uniform(); }
-  /// Mean 0, deviation 1: Box and Muller 1958, both numbers used.
+  /// Mean 0, deviation 1: Box and Muller's, both numbers used.
   double normal() {
     if (std::exchange(has_second_, false)) return second_;
-    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
-    const double angle = 2 * std::numbers::pi * uniform();
-    second_ = radius * std::sin(angle);
+    double u = 0, v = 0;
+    normal_parts({&u, 1}, {&v, 1});
+    const auto [first, second] = math::normal_pair(u, v);
+    second_ = second;
     has_second_ = true;
-    return radius * std::cos(angle);
+    return first;
+  }
+  /// What as many calls of normal() are made of, where none came before: math::normal_pair(u[i], v[i]) each.
+  void normal_parts(std::span<double> u, std::span<double> v) {
+    for (std::size_t i = 0; i < u.size(); ++i) {
+      u[i] = 1 - uniform();
+      v[i] = uniform();
+    }
   }
   /// Uniform in [0, bound), without the bias of %.
   std::uint64_t below(std::uint64_t bound) {

@@ -99,11 +99,17 @@ struct noise {
     c.info.choosable = false;
     c.info.bytes = 4 * elements(c.output);
   }
+  /// A Device may have T normal(dropout_key, shape, precision): the same bits.
   auto forward(const auto& c) const {
-    random_stream draws{c.left.key.seed, c.left.key.draw};
-    std::vector<float> numbers(static_cast<std::size_t>(c.batch.size * width));
-    for (float& number : numbers) number = static_cast<float>(draws.normal());
-    return c.device.upload(std::span<const float>{numbers}, {c.batch.size, width}, c.precision);
+    const shape size{c.batch.size, width};
+    if constexpr (requires { c.device.normal(c.left.key, size, c.precision); }) {
+      return c.device.normal(c.left.key, size, c.precision);
+    } else {
+      random_stream draws{c.left.key.seed, c.left.key.draw};
+      std::vector<float> numbers(static_cast<std::size_t>(elements(size)));
+      for (float& number : numbers) number = static_cast<float>(draws.normal());
+      return c.device.upload(std::span<const float>{numbers}, size, c.precision);
+    }
   }
   auto backward(const auto& c) const { return c.gradients(); }
 };

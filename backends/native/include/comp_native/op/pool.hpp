@@ -61,9 +61,18 @@ struct avg_pool2d {
   constexpr std::string_view kind() const { return "avg_pool2d"; }
   shape output(std::span<const shape> x) const { return pooled("avg_pool2d", x[0], options); }
   void cost(const cost_call& c) const { c.per_element(options.kernel[0] * options.kernel[1]); }
-  auto forward(const auto& c) const { return c.device.avg_pool2d(c.x[0], options); }
+  /// A Device whose tensors lie in many ways can say how this one did, T places_of(x), which holds no memory: its
+  /// backward then takes that in place of the shape.
+  auto forward(const auto& c) const {
+    if constexpr (requires { c.device.places_of(c.x[0]); }) c.left.kept = {c.device.places_of(c.x[0])};
+    return c.device.avg_pool2d(c.x[0], options);
+  }
   auto backward(const auto& c) const {
-    return c.gradients(c.device.avg_pool2d_backward(c.dy, c.left.input_shape, options));
+    if constexpr (requires { c.device.places_of(c.dy); }) {
+      return c.gradients(c.device.avg_pool2d_backward(c.dy, c.kept(0), options));
+    } else {
+      return c.gradients(c.device.avg_pool2d_backward(c.dy, c.left.input_shape, options));
+    }
   }
 };
 
