@@ -48,6 +48,44 @@ TEST_CASE("weights in rows and the same by pairs of rows are told from all other
   }
 }
 
+TEST_CASE(
+    "weights' copies are those of fresh weights after any optimizer's step, and written by it from the second on") {
+  const sgd_options plain{.learning_rate = 0.1}, momentum{.learning_rate = 0.1, .momentum = 0.9};
+  const adam_options adam{.learning_rate = 0.1};
+  for (const shape& s : {shape{70, 33}, shape{128, 64}, shape{1, 40}, shape{300, 500}}) {
+    for (int optimizer = 0; optimizer < 3; ++optimizer) {
+      CAPTURE(text(s));
+      CAPTURE(optimizer);
+      context c{{}};
+      const auto upload_as = [&](const shape& extents, unsigned seed, precision p) {
+        return upload(c, numbers(elements(extents), seed, precision::bf16), extents, p);
+      };
+      auto w = make_parameter(c, numbers(elements(s), 1, precision::fp32), s, true);
+      parameter* const all[] = {&w};
+      int in_turn = 0;
+      for (const precision p : {precision::bf16, precision::bf16, precision::bf16, precision::fp32, precision::bf16,
+                                precision::fp32, precision::bf16, precision::bf16}) {
+        in_turn = p == precision::bf16 ? in_turn + 1 : 0;
+        CAPTURE(in_turn);
+        const tensor x = upload_as({4, s[1]}, 2, p), dy = upload_as({4, s[0]}, 3, p);
+        auto same = make_parameter(c, values(c, w), s, true);
+        CHECK(download(c, linear(c, x, w, nullptr)) == download(c, linear(c, x, same, nullptr)));
+        w.fresh = true;
+        CHECK(download(c, linear_backward(c, dy, x, w, nullptr, true)) ==
+              download(c, linear_backward(c, dy, x, same, nullptr, true)));
+        const bool pairs =
+            std::ranges::any_of(w.copies, [&](const auto& known) { return paired_rows(c, w, known) > 0; });
+        if (optimizer == 2) {
+          adam_step(c, all, adam, 1);
+        } else {
+          sgd_step(c, all, optimizer == 0 ? plain : momentum);
+        }
+        CHECK(std::ranges::any_of(w.copies, &parameter::copy::current) == (pairs && in_turn > 1));
+      }
+    }
+  }
+}
+
 TEST_CASE("blocks of 16 channels with padding become channels last as oneDNN makes them, for any channels and size") {
   const int before = threads_of_loops();
   for (const int threads : {1, 2, 3}) {

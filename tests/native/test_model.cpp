@@ -358,7 +358,8 @@ TEST_CASE("normal numbers of the ends of their range are the standard library's"
   for (std::size_t i = 0; i < count; ++i) u[i] = ends[i / turns.size()], v[i] = turns[i % turns.size()];
   math::normal_pairs<count>(u, v, got);
   for (std::size_t i = 0; i < count; ++i) {
-    CAPTURE(u[i]), CAPTURE(v[i]);
+    CAPTURE(u[i]);
+    CAPTURE(v[i]);
     const auto pair = math::normal_pair(u[i], v[i]);
     CHECK(got[2 * i] == static_cast<float>(pair[0]));
     CHECK(got[2 * i + 1] == static_cast<float>(pair[1]));

@@ -62,7 +62,7 @@ struct conv2d_plan {
   /// takes up to 14 times as long.
   dnnl::convolution_backward_weights::primitive_desc fast_weights() const {
     auto chosen = weights();
-    if (onednn::uses_avx512(chosen)) return chosen;
+    if (widest_unit() != vector_unit::avx512 || onednn::uses_avx512(chosen)) return chosen;
     conv2d_plan last = *this;
     last.images = tag::nhwc;
     auto other = last.weights();

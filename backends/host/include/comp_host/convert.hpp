@@ -4,6 +4,7 @@
 // F16C and AVX-512 do it where the CPU has them, plain integer arithmetic elsewhere; both give the same bits.
 #pragma once
 
+#include <algorithm>
 #include <comp/core/precision.hpp>
 #include <comp_native/storage.hpp>
 #include <cstddef>
@@ -158,25 +159,41 @@ inline void convert_all(const void* from, precision from_p, void* to, precision 
   });
 }
 
+namespace detail {
 /// n FP32 values in rows of `length` as BF16, rows 2 i and 2 i + 1 side by side: to[2 length i + 2 j] is of the one.
-inline void convert_paired(const float* from, void* to, std::size_t n, std::size_t length) {
-  auto* const pairs = static_cast<std::uint32_t*>(to);
-  launch(
-      n / (2 * length),
-      [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
-        for (std::size_t i = begin; i < end; ++i) {
-          const float *even = from + 2 * length * i, *odd = even + length;
-          std::uint32_t* pair = pairs + length * i;
+COMP_HOST_INLINE void pair_rows(const float* from, std::uint32_t* to, std::size_t n, std::size_t length) {
+  for (std::size_t at = 0; at < n; at += 2 * length) {
+    const float *even = from + at, *odd = even + length;
+    std::uint32_t* pair = to + at / 2;
 #pragma omp simd
-          for (std::size_t j = 0; j < length; ++j) {
-            bf16 low, high;
-            store(low, even[j]);
-            store(high, odd[j]);
-            pair[j] = std::uint32_t{low.bits} | std::uint32_t{high.bits} << 16;
-          }
-        }
-      },
-      std::max<std::size_t>(1, 4096 / length), 1);
+    for (std::size_t j = 0; j < length; ++j) {
+      bf16 low, high;
+      store(low, even[j]);
+      store(high, odd[j]);
+      pair[j] = std::uint32_t{low.bits} | std::uint32_t{high.bits} << 16;
+    }
+  }
+}
+/// Runs `made(from, to)`, which makes the values of a range, over n values, and then pairs them while they are near.
+template <class Made>
+void launch_paired(std::size_t n, const float* values, void* pairs, std::size_t length, const Made& made) {
+  const std::size_t piece = std::max<std::size_t>(2048 / (2 * length), 1) * 2 * length;
+  auto* const to = static_cast<std::uint32_t*>(pairs);
+  launch((n + piece - 1) / piece,
+         [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+           for (std::size_t at = begin * piece; at < end * piece && at < n; at += piece) {
+             const std::size_t some = n - at < piece ? n - at : piece;
+             made(at, at + some);
+             pair_rows(values + at, to + at / 2, some, length);
+           }
+         },
+         4, 1);
+}
+}  // namespace detail
+
+/// n FP32 values in rows of `length` as BF16, each two rows side by side.
+inline void convert_paired(const float* from, void* to, std::size_t n, std::size_t length) {
+  detail::launch_paired(n, from, to, length, [](std::size_t, std::size_t) COMP_HOST_KERNEL {});
 }
 
 /// Rounds n FP32 values to the values that `p` can hold, in place.

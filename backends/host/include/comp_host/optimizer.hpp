@@ -34,7 +34,7 @@ inline void sgd_plain(context& c, parameter& p, const sgd_options& o) {
   const float* gradient = p.gradient.as<float>();
   const native::math::sgd_update update{o};
   c.run_kernel([&] {
-    launch(p.stored(), [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+    update_values(c, p, [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
 #pragma omp simd
       for (std::size_t i = begin; i < end; ++i) value[i] = update(value[i], gradient[i]);
     });
@@ -47,7 +47,7 @@ inline void sgd_momentum(context& c, parameter& p, const sgd_options& o) {
   const native::math::momentum_update update{o};
   c.run_kernel([&] {
     if (first) clear(p.first);
-    launch(p.stored(), [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+    update_values(c, p, [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
 #pragma omp simd
       for (std::size_t i = begin; i < end; ++i) update(value[i], gradient[i], velocity[i]);
     });
@@ -61,7 +61,7 @@ inline void adam_one(context& c, parameter& p, const native::math::adam_update& 
   c.run_kernel([&] {
     if (first_time) clear(p.first);
     if (second_time) clear(p.second);
-    launch(p.stored(), [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
+    update_values(c, p, [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
 #pragma omp simd
       for (std::size_t i = begin; i < end; ++i) update(value[i], gradient[i], first[i], second[i]);
     });
@@ -74,7 +74,6 @@ inline void sgd_step(context& c, std::span<parameter* const> all, const sgd_opti
   for (parameter* p : all) {
     if (!detail::has_gradient(*p)) continue;
     o.momentum == 0 ? detail::sgd_plain(c, *p, o) : detail::sgd_momentum(c, *p, o);
-    p->changed();
   }
 }
 inline void adam_step(context& c, std::span<parameter* const> all, const adam_options& o, std::int64_t step) {
@@ -83,7 +82,6 @@ inline void adam_step(context& c, std::span<parameter* const> all, const adam_op
   for (parameter* p : all) {
     if (!detail::has_gradient(*p)) continue;
     detail::adam_one(c, *p, update);
-    p->changed();
   }
 }
 

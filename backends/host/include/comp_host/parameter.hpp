@@ -32,6 +32,7 @@ class parameter {
     comp::precision as;
     tensor values;
     bool current = true, used = true;
+    int steps = 0;  // before this one, without a break, that used it
   };
 
   shape extents;
@@ -44,7 +45,7 @@ class parameter {
   /// To be called whenever the values have changed.
   void changed() {
     std::erase_if(copies, [](const copy& c) { return !c.used; });
-    for (copy& c : copies) c.current = c.used = false;
+    for (copy& c : copies) c.current = c.used = false, ++c.steps;
   }
 };
 
@@ -73,11 +74,14 @@ inline void settle(context& c, parameter& p, const layout* places) {
   }
 }
 
+/// How long the rows are where `of` has the values of `p` as pairs of rows; 0: it has not.
+inline std::size_t paired_rows(context& c, const parameter& p, const parameter::copy& of) {
+  return of.as == precision::bf16 && c.computes(of.as) ? c.layouts.paired_rows(p.value.layout(), of.places) : 0;
+}
 /// The values of `p`, rounded to `as`, in the layout of a primitive's argument.
 inline void refresh(context& c, parameter& p, parameter::copy& to) {
   const bool one_step = p.value.layout()->extents == to.places->extents;
-  const bool to_bf16 = to.as == precision::bf16 && c.computes(to.as);
-  if (const std::size_t length = to_bf16 ? c.layouts.paired_rows(p.value.layout(), to.places) : 0) {
+  if (const std::size_t length = paired_rows(c, p, to)) {
     c.run_kernel([&] { convert_paired(p.value.as<float>(), to.values.data(), p.stored(), length); });
   } else if (one_step) {
     reorder_into(c, p.value, to.values);
@@ -99,6 +103,22 @@ inline void* weights(context& c, parameter& p, const layout* places, precision a
   if (!found->current) refresh(c, p, *found);
   found->used = true;
   return found->values.data();
+}
+/// Moves the values: update(from, to) does those of a range, as a loop. A copy as pairs of rows that this step and the
+/// one before have used is written in the same pass; under a plan that other steps take turns with there is none.
+template <class Update>
+void update_values(context& c, parameter& p, const Update& update) {
+  const auto along = std::ranges::find_if(
+      p.copies, [&](const auto& known) { return known.used && known.steps > 0 && paired_rows(c, p, known) > 0; });
+  if (along == p.copies.end()) {
+    launch(p.stored(), update);
+    return p.changed();
+  }
+  const std::size_t length = paired_rows(c, p, *along);
+  detail::launch_paired(p.stored(), p.value.as<float>(), along->values.data(), length, update);
+  const layout* places = along->places;
+  p.changed();
+  for (auto& known : p.copies) known.current = known.places == places;
 }
 /// The values in FP32, row-major.
 inline float* plain_values(context& c, parameter& p) {
