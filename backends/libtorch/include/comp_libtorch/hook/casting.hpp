@@ -44,7 +44,7 @@ inline bool is_number_beside_values(const at::Tensor& tensor, const op_traits& k
   if (!known.arithmetic || tensor.dim() != 0) return false;
   bool values = false;
   for_each_tensor(arguments, known.arguments.size(), [&](const at::Tensor& t, std::size_t, int) {
-    values = values || (t.dim() > 0 && is_eligible(t, device));
+    values = values || (t.dim() > 0 && t.layout() == at::kStrided && is_eligible(t, device));
   });
   return values;
 }

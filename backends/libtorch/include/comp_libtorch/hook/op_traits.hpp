@@ -32,7 +32,7 @@ struct op_traits {
   bool makes = false;       // reads no more than shape and dtype of its arguments, or only copies
   bool only_fp32 = false;   // has no low-precision kernels
   bool pointwise = false;   // promotes mixed inputs itself
-  bool arithmetic = false;  // takes a number's digits beside values of another format
+  bool arithmetic = false;  // takes a number without dimensions in another format than values
   bool convolves = false;   // has a channels-last form
   bool takes_view = false;  // fails where strides do not fit
   std::vector<argument_use> arguments = {};

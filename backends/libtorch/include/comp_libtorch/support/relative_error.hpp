@@ -29,7 +29,8 @@ inline std::optional<std::pair<double, double>> small_norms(const at::Tensor& lo
                                                             double scale) {
   constexpr std::int64_t small = 1024;
   const bool plain = exact.numel() <= small && exact.scalar_type() == at::kFloat && exact.device().is_cpu() &&
-                     exact.is_contiguous() && low.is_contiguous() && low.sizes() == exact.sizes() && !exact.is_neg();
+                     exact.is_contiguous() && low.is_contiguous() && low.sizes() == exact.sizes() && !exact.is_neg() &&
+                     !low.is_neg();
   if (!plain) return std::nullopt;
   const at::Tensor left = low.to(at::kCPU, at::kFloat);
   const auto *a = left.const_data_ptr<float>(), *b = exact.const_data_ptr<float>();
