@@ -213,7 +213,7 @@ inline void describe(CLI::App& app, options& chosen) {
       ->transform(whole(1, 128))
       ->capture_default_str();
   job->add_option("--attention", chosen.attention,
-                  "Of transformer and bert: parts, or one operator, which cuda may run in one")
+                  "Of transformer and bert: parts, or one operator, which host and cuda may compute in one")
       ->check(CLI::IsMember({"parts", "one"}))
       ->capture_default_str();
   job->add_option("--context", chosen.context, "Characters that the transformer sees")

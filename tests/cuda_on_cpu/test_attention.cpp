@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernel_test.hpp"
+#include "native/attention.hpp"
 #include "native/reference_device.hpp"
 #include "native/support.hpp"
 
@@ -27,73 +28,11 @@ struct fresh_for_training {
 #endif
 
 namespace comp::cuda::test {
-namespace {
 
 using native::attention_options;
 using native::op::attention;
 using native::op::softmax_mask;
-
-struct tokens {
-  std::int64_t batch, queries, keys, channels;
-};
-struct given {
-  std::vector<float> q, k, v, dy;
-  std::vector<std::int32_t> lengths;  // of the keys: all of the first example, fewer of each after it
-  explicit given(const tokens& t) {
-    const auto some = [](std::int64_t n, unsigned seed) {
-      auto all = normal(static_cast<std::size_t>(n), seed);
-      for (float& x : all) x = std::round(x * 16) / 16;  // exact in 16 bits
-      return all;
-    };
-    q = some(t.batch * t.queries * t.channels, 1), k = some(t.batch * t.keys * t.channels, 2);
-    v = some(t.batch * t.keys * t.channels, 3), dy = some(t.batch * t.queries * t.channels, 4);
-    for (std::int64_t b = 0; b < t.batch; ++b)
-      lengths.push_back(static_cast<std::int32_t>(std::max(t.keys - 2 * b, {1})));
-  }
-};
-struct result {
-  std::vector<float> y;
-  std::array<std::vector<float>, 3> dx = {};
-  bool in_one = false;
-};
-/// Forward and backward of the operator in precision p.
-template <class D>
-result run(D& d, const attention& what, const tokens& t, const given& from, precision p,
-           const native::dropout_key& key = {5, 7}) {
-  using tensor = typename D::tensor;
-  const shape queries{t.batch, t.queries, t.channels}, keys{t.batch, t.keys, t.channels};
-  const std::vector<tensor> x{d.upload(from.q, queries, p), d.upload(from.k, keys, p), d.upload(from.v, keys, p)};
-  native::memory<D> left{.key = key};
-  native::device_batch<D> batch;
-  if (what.reads_lengths()) batch.lengths = d.upload(from.lengths, {t.batch});
-  double loss = 0;
-  const tensor y = what.forward(native::forward_call<D>{{d, batch, {}, p, left}, x, true, loss});
-  const tensor dy = d.upload(from.dy, queries, p);
-  const auto dx = what.backward(native::backward_call<D>{{d, batch, {}, p, left}, dy, {true, true, true}, 1});
-  result got{.y = d.download(y), .in_one = left.kept.size() == 5};
-  for (std::size_t i = 0; i < 3; ++i) got.dx[i] = d.download(dx[i]);
-  return got;
-}
-/// Off by that many roundings of what may be as large as the largest value.
-void check_like(const std::vector<float>& got, const std::vector<float>& want, precision p, double roundings) {
-  REQUIRE(got.size() == want.size());
-  double largest = 0, worst = 0;
-  for (const float w : want) largest = std::max(largest, std::abs(static_cast<double>(w)));
-  for (std::size_t i = 0; i < got.size(); ++i)
-    worst = std::max(worst, std::abs(static_cast<double>(got[i]) - static_cast<double>(want[i])));
-  CHECK(worst <= roundings * traits(p).half_ulp * largest + 1e-6);
-}
-void check_like(const result& got, const result& want, precision p, double roundings) {
-  check_like(got.y, want.y, p, roundings);
-  for (std::size_t i = 0; i < 3; ++i) check_like(got.dx[i], want.dx[i], p, 2 * roundings);
-}
-double product(const std::vector<float>& a, const std::vector<float>& b) {
-  double sum = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
-  return sum;
-}
-
-}  // namespace
+using namespace native::testing;
 
 TEST_CASE("attention in one gives FP64's results and gradients, rounded less than operator by operator") {
   fresh_for_training clean;
@@ -109,10 +48,10 @@ TEST_CASE("attention in one gives FP64's results and gradients, rounded less tha
         CAPTURE(mask);
         CAPTURE(name(p));
         const attention what{{.heads = heads, .mask = mask}};
-        const result got = run(one, what, t, from, p), parts = run(apart, what, t, from, p);
+        const attended got = attend(one, what, t, from, p), parts = attend(apart, what, t, from, p);
         CHECK(got.in_one == one.attention_in_parts().empty());
         CHECK_FALSE(parts.in_one);
-        const result want = run(exact, what, t, from, precision::fp32);
+        const attended want = attend(exact, what, t, from, precision::fp32);
         check_like(got, want, p, 3);
         check_like(parts, want, p, 8);
       }
@@ -133,9 +72,9 @@ TEST_CASE("precisions that cuDNN's attention has not, and wide ones, go operator
   const given from{t};
   const attention what{{.heads = 2, .mask = softmax_mask::causal}};
   for (const precision p : {precision::fp32, precision::tf32}) {
-    const result got = run(d, what, t, from, p);
+    const attended got = attend(d, what, t, from, p);
     CHECK_FALSE(got.in_one);
-    check_like(got, run(exact, what, t, from, p), p, p == precision::fp32 ? 64 : 8);
+    check_like(got, attend(exact, what, t, from, p), p, p == precision::fp32 ? 64 : 8);
   }
   CHECK(d.attention_in_parts().empty());  // nobody was asked
 }
@@ -147,7 +86,7 @@ TEST_CASE("an example of padding alone goes operator by operator, and gives zero
   const tokens t{2, 6, 6, 16};
   given from{t};
   from.lengths = {6, 0};
-  const result got = run(d, {{.heads = 2, .mask = softmax_mask::padding}}, t, from, precision::bf16);
+  const attended got = attend(d, {{.heads = 2, .mask = softmax_mask::padding}}, t, from, precision::bf16);
   CHECK_FALSE(got.in_one);
   CHECK(std::ranges::all_of(std::span{got.y}.subspan(6 * 16), [](float y) { return y == 0; }));
   for (const auto& dx : got.dx) CHECK(std::ranges::all_of(dx, [](float x) { return std::isfinite(x); }));
@@ -159,9 +98,9 @@ TEST_CASE("what cuDNN refuses goes operator by operator, and is named") {
   const tokens t{1, 6, 6, 24};
   const given from{t};
   const auto refused = [&](device& d, const attention& what, precision p) {
-    const result got = run(d, what, t, from, p);
+    const attended got = attend(d, what, t, from, p);
     CHECK_FALSE(got.in_one);
-    if (what.options.dropout == 0) check_like(got, run(exact, what, t, from, precision::fp32), p, 8);
+    if (what.options.dropout == 0) check_like(got, attend(exact, what, t, from, precision::fp32), p, 8);
     const auto why = d.attention_in_parts();
     REQUIRE(why.size() == 1);
     return why[0];
@@ -192,11 +131,11 @@ TEST_CASE("attention that fails when it runs goes on operator by operator") {
   const given from{t};
   const attention what{{.heads = 2}};
   simt::attention_fails = true;
-  const result got = run(d, what, t, from, precision::bf16);
+  const attended got = attend(d, what, t, from, precision::bf16);
   simt::attention_fails = false;
   CHECK_FALSE(got.in_one);
-  check_like(got, run(exact, what, t, from, precision::fp32), precision::bf16, 8);
-  CHECK_FALSE(run(d, what, t, from, precision::bf16).in_one);  // is not tried again
+  check_like(got, attend(exact, what, t, from, precision::fp32), precision::bf16, 8);
+  CHECK_FALSE(attend(d, what, t, from, precision::bf16).in_one);  // is not tried again
   REQUIRE(d.attention_in_parts().size() == 1);
   CHECK(d.attention_in_parts()[0].find("asked to fail") != std::string::npos);
 }
@@ -216,7 +155,7 @@ TEST_CASE("what has run in one goes back in one, whatever became of the case sin
   simt::attention_fails = false;
   const auto dx = d.attention_backward(up(from.dy), q, k, v, made->saved, {}, o, {});
   native::reference::device exact;
-  check_like(d.download(dx[0]), run(exact, {o}, t, from, precision::fp32).dx[0], precision::bf16, 6);
+  check_like(d.download(dx[0]), attend(exact, {o}, t, from, precision::fp32).dx[0], precision::bf16, 6);
 }
 #endif
 
@@ -246,16 +185,16 @@ TEST_CASE("dropout in one: the backward has the forward's mask, and each draw an
   const tokens t{2, 24, 24, 16};
   given from{t};
   const attention what{{.heads = 2, .dropout = 0.5}};
-  const result got = run(d, what, t, from, precision::fp16);
+  const attended got = attend(d, what, t, from, precision::fp16);
   CHECK(got.in_one == d.attention_in_parts().empty());
   // The result is linear in the values: <dy, y> = <dv, v>, for one mask.
   CHECK(product(from.dy, got.y) == doctest::Approx(product(from.v, got.dx[2])).epsilon(0.01));
-  CHECK(run(d, what, t, from, precision::fp16).y == got.y);
-  CHECK(run(d, what, t, from, precision::fp16, {5, 8}).y != got.y);
-  CHECK(run(d, what, t, from, precision::fp16, {6, 7}).y != got.y);
+  CHECK(attend(d, what, t, from, precision::fp16).y == got.y);
+  CHECK(attend(d, what, t, from, precision::fp16, {5, 8}).y != got.y);
+  CHECK(attend(d, what, t, from, precision::fp16, {6, 7}).y != got.y);
   from.v.assign(from.v.size(), 1.0F);  // each result is what is left of its row's probabilities: 1 on average
   double sum = 0;
-  for (const float y : run(d, what, t, from, precision::fp16).y) sum += static_cast<double>(y);
+  for (const float y : attend(d, what, t, from, precision::fp16).y) sum += static_cast<double>(y);
   CHECK(sum / static_cast<double>(from.q.size()) == doctest::Approx(1).epsilon(0.05));
 }
 
@@ -266,9 +205,9 @@ TEST_CASE("where masks have to be those of every Device, dropout goes operator b
   const tokens t{1, 9, 9, 16};
   const given from{t};
   const attention what{{.heads = 2, .dropout = 0.3}};
-  const result got = run(d, what, t, from, precision::bf16, {5, 7, true});
+  const attended got = attend(d, what, t, from, precision::bf16, {5, 7, true});
   CHECK_FALSE(got.in_one);
-  check_like(got, run(exact, what, t, from, precision::fp32, {5, 7}), precision::bf16, 8);
+  check_like(got, attend(exact, what, t, from, precision::fp32, {5, 7}), precision::bf16, 8);
 }
 
 TEST_CASE("captured steps draw the masks that steps call by call would draw, with attention in one") {

@@ -199,6 +199,8 @@ TEST_CASE("attention by blocks refuses what does not fit in words") {
                        "size): fix them",
                        error);
   CHECK_THROWS_AS(d.attention(q, q, q, {}, {.heads = 2, .mask = softmax_mask::padding}, {}), error);
+  const std::vector saved{q, q};
+  CHECK_THROWS_AS(d.attention_backward(q, q, q, q, saved, {}, {.heads = 2, .mask = softmax_mask::padding}, {}), error);
 }
 
 TEST_CASE("attention by blocks that finds no memory says so, and the next one works") {

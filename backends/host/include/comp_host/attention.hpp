@@ -21,7 +21,6 @@
 #include "attention_heads.hpp"
 #include "convert.hpp"
 #include "normalization.hpp"
-#include "softmax.hpp"
 #include "transfer.hpp"
 
 namespace comp::host {
@@ -242,10 +241,8 @@ void attend_backward(const head_worker& at, const attention_case& of, const back
 inline std::optional<saved_tensor> attention(context& c, const tensor& q, const tensor& k, const tensor& v,
                                              const indices& lengths, const native::attention_options& o,
                                              const dropout_key& key) {
-  native::require_attention(q.shape(), k.shape(), v.shape(), o);
-  if (o.mask == native::op::softmax_mask::padding) require_lengths({k.shape()[0], q.shape()[1], k.shape()[1]}, lengths);
+  const detail::attention_case of = detail::case_of(q, k, v, lengths, o, key);
   const precision p = q.precision();
-  const detail::attention_case of{q.shape(), k.shape(), o, lengths, key};
   if (of.keys < c.attention_from() && o.dropout == 0) return {};
   const tensor queries = row_major(c, q), keys = row_major(c, cast(c, k, p)), values = row_major(c, cast(c, v, p));
   const tensor y = c.make_plain(q.shape(), p), log_sums = c.make_plain({of.batch, of.heads, of.queries});
@@ -270,7 +267,7 @@ inline std::array<tensor, 3> attention_backward(context& c, const tensor& dy, co
                  "backward of attention over {} with {} saved tensors (it takes two): give what attention() gave",
                  text(q.shape()), saved.size());
   const precision p = q.precision();
-  const detail::attention_case of{q.shape(), k.shape(), o, lengths, key};
+  const detail::attention_case of = detail::case_of(q, k, v, lengths, o, key);
   const auto as_read = [&](const tensor& t) { return row_major(c, cast(c, t, p)); };
   const std::array<tensor, 4> x{as_read(dy), as_read(q), as_read(k), as_read(v)};
   const std::array<tensor, 3> dx{c.make_plain(q.shape(), p), c.make_plain(k.shape(), p), c.make_plain(v.shape(), p)};

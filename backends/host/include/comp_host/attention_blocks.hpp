@@ -16,6 +16,7 @@
 
 #include "context.hpp"
 #include "dropout.hpp"
+#include "softmax.hpp"
 
 namespace comp::host::detail {
 
@@ -50,6 +51,14 @@ struct attention_case {
   /// Whether a block has all that a query sees.
   bool whole_rows() const { return keys <= key_block; }
 };
+
+/// Throws: error.
+inline attention_case case_of(const tensor& q, const tensor& k, const tensor& v, const indices& lengths,
+                              const native::attention_options& o, const dropout_key& key) {
+  native::require_attention(q.shape(), k.shape(), v.shape(), o);
+  if (o.mask == native::op::softmax_mask::padding) require_lengths({k.shape()[0], q.shape()[1], k.shape()[1]}, lengths);
+  return {q.shape(), k.shape(), o, lengths, key};
+}
 
 /// A head's queries from `query` on and keys from `key` on, in an example of `length` keys.
 struct score_block {

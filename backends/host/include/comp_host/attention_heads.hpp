@@ -23,7 +23,8 @@ class pieces {
   explicit pieces(void* from = nullptr) : from_{static_cast<std::byte*>(from)} {}
   template <class T>
   T* take(std::int64_t count) {
-    const std::size_t at = std::exchange(used_, used_ + pool::size_class(static_cast<std::size_t>(count) * sizeof(T)));
+    const std::size_t lines = (static_cast<std::size_t>(count) * sizeof(T) + pool::alignment - 1) / pool::alignment;
+    const std::size_t at = std::exchange(used_, used_ + lines * pool::alignment);
     return from_ ? reinterpret_cast<T*>(from_ + at) : nullptr;
   }
   /// Memory of a T, which `there` is where it has that type.
@@ -90,7 +91,7 @@ struct one_head {
   /// `rows` of its rows, one behind the other.
   template <class From, class To>
   void take(const From* from, To* to, std::int64_t rows) const {
-    each_row(rows, [=, this](std::size_t n, std::size_t there, std::size_t here) COMP_HOST_KERNEL {
+    each_row(rows, [=](std::size_t n, std::size_t there, std::size_t here) COMP_HOST_KERNEL {
       const From* x = from + there;
       To* y = to + here;
       if constexpr (std::is_same_v<From, To>) {
@@ -106,7 +107,7 @@ struct one_head {
   /// The same back, row r multiplied by factor(r).
   template <class To, class Factor>
   void put(float* from, To* to, std::int64_t rows, const Factor& factor) const {
-    each_row(rows, [=, this](std::size_t n, std::size_t there, std::size_t here) COMP_HOST_KERNEL {
+    each_row(rows, [=](std::size_t n, std::size_t there, std::size_t here) COMP_HOST_KERNEL {
       float* x = from + here;
       To* y = to + there;
       const float by = factor(here / n);
@@ -140,9 +141,11 @@ void each_head(context& c, const attention_case& of, precision p, std::initializ
   const int threads = static_cast<int>(std::min<std::int64_t>(threads_of_loops(), heads));
   const one_thread_each sequential;
   const block_products products{c, of, p, kinds, threads};
+  const auto scratch_bytes = static_cast<std::int64_t>(products.scratch_bytes());
   pieces counted;
+  (void)counted.take<std::byte>(scratch_bytes);
   (void)Buffers{counted, of};
-  const std::size_t each = pool::size_class(counted.used() + pool::size_class(products.scratch_bytes()));
+  const std::size_t each = counted.used();
   const block memory{c.memory, each * static_cast<std::size_t>(threads)};
   std::exception_ptr failure;
   c.run_kernel([&] {
@@ -151,7 +154,7 @@ void each_head(context& c, const attention_case& of, precision p, std::initializ
       const int thread = this_thread();
       try {
         pieces own{static_cast<std::byte*>(memory.data()) + each * static_cast<std::size_t>(thread)};
-        void* const scratch = own.take<std::byte>(static_cast<std::int64_t>(products.scratch_bytes()));
+        void* const scratch = own.take<std::byte>(scratch_bytes);
         f(head_worker{c, products, dnnl::stream{c.engine}, thread, scratch}, Buffers{own, of},
           one_head{of, i / of.heads, i % of.heads});
       } catch (...) {

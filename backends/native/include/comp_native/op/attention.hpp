@@ -44,9 +44,9 @@ concept Attends = requires(D& d, const typename D::tensor& t, const typename D::
 
 namespace op {
 
-/// softmax(q k' / sqrt(width of a head)) v for each head, with dropout of the softmax. Nothing between is rounded where
-/// a Device has it in one; elsewhere it is that Device's products and softmax, each rounded to the operator's
-/// precision.
+/// softmax(q k' / sqrt(width of a head)) v for each head, with dropout of the softmax. Where a Device has it in one,
+/// nothing between is rounded but what its products read; elsewhere it is that Device's products and softmax, each
+/// rounded to the operator's precision.
 struct attention {  // queries (B,Tq,C), keys (B,Tk,C), values (B,Tk,C) -> (B,Tq,C)
   attention_options options = {};
 
