@@ -30,7 +30,8 @@ template <class T>
 struct tensors {
   index n, rows = n / width, edges = n / heads, nodes = edges / degree, few_edges = edges / head_width,
            entries = std::clamp<index>(n / 32, 16, 32768);
-  array<T> x = noise<T>(count(n), 1), y = noise<T>(count(n), 2), z = noise<T>(count(n), 3);
+  array<T> x = noise<T>(count(n), 1), y = noise<T>(count(n), 2), z = noise<T>(count(n), 3),
+           sum = noise<T>(count(n), 11);
   array<float> vector = noise<float>(count(width), 4), d_vector = noise<float>(count(width), 5),
                per_row = noise<float>(count(rows), 6), inverse = noise<float>(count(rows), 7), one = noise<float>(1, 8),
                table = noise<float>(count(entries * width), 9),
@@ -92,6 +93,7 @@ class jobs_of {
     const tensors_type& t = t_;
     chain("relu", 2, {{.kind = step_kind::relu}});
     chain("gelu", 2, {{.kind = step_kind::gelu}});
+    chain("gelu_tanh", 2, {{.kind = step_kind::gelu_tanh}});
     chain("add", 3, {{.kind = step_kind::add, .other = t.z.data()}});
     chain("gelu_backward", 3, {{.kind = step_kind::gelu_backward, .other = t.z.data()}});
     chain("gelu, dropout, add", 3,
@@ -100,6 +102,8 @@ class jobs_of {
            {.kind = step_kind::add, .other = t.z.data()}});
     chain("dropout", 2, {{.kind = step_kind::dropout, .mask = {0.1, {9, 4}}}});
     add("add_bias", 2, 0, [&t] { add_bias<T>(on, t.x.data(), t.vector.data(), t.y.data(), t.rows, width); });
+    add("add_bias, relu", 2, 0,
+        [&t] { add_bias<T>(on, t.x.data(), t.vector.data(), t.y.data(), t.rows, width, true); });
     add("transpose", 2, 0, [&t] { transpose<T>(on, t.x.data(), t.y.data(), 1, t.rows, width); });
     add("swap_middle", 2, 0, [&t] { swap_middle<T>(on, t.x.data(), t.y.data(), 1, t.rows, 16, width / 16); });
   }
@@ -118,9 +122,17 @@ class jobs_of {
       layer_norm<T>(on, t.x.data(), t.vector.data(), t.d_vector.data(), t.y.data(), t.per_row.data(), t.inverse.data(),
                     t.rows, width, 1e-5);
     });
+    add("dropout, add, layer_norm", 4, both, [&t] {
+      layer_norm<T>(on, {t.x.data(), t.z.data(), true, {0.1, {9, 4}}}, t.sum.data(), t.vector.data(), t.d_vector.data(),
+                    t.y.data(), t.per_row.data(), t.inverse.data(), t.rows, width, 1e-5);
+    });
     add("layer_norm_backward", 3, both, [&t] {
       layer_norm_backward<T>(on, t.x.data(), t.z.data(), t.vector.data(), t.per_row.data(), t.inverse.data(),
                              t.y.data(), t.rows, width);
+    });
+    add("layer_norm_backward, add", 4, both, [&t] {
+      layer_norm_backward<T>(on, t.x.data(), t.z.data(), t.vector.data(), t.per_row.data(), t.inverse.data(),
+                             t.y.data(), t.rows, width, t.sum.data());
     });
     add("layer_norm_parameters_backward", 2, both, [&t] {
       layer_norm_parameters_backward<T>(on, t.x.data(), t.z.data(), t.per_row.data(), t.inverse.data(), t.vector.data(),
