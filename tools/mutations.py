@@ -158,8 +158,8 @@ MUTATIONS = [Mutation(*m) for m in [
      'test_contractions.cpp'),
     ('norms kept without their epsilon', HOST + 'normalization.hpp',
      '__builtin_bit_cast(std::int32_t, static_cast<float>(eps))', '0', 'test_native_on_host', 'test_layers.cpp'),
-    ('a low copy of a parameter that stays current', HOST + 'parameter.hpp', 'c.current = c.used = false;',
-     'c.used = false;', 'test_native_on_host', 'test_parameters.cpp'),
+    ('a low copy of a parameter that stays current', HOST + 'parameter.hpp', 'c.current = c.used = false, ++c.steps;',
+     'c.used = false, ++c.steps;', 'test_native_on_host', 'test_parameters.cpp'),
     # Decisions of the search
     ('an interval one order statistic too narrow', 'include/comp/core/statistics.hpp', 'values[n - 1 - below]',
      'values[n - 2 - below]', 'test_core', 'test_statistics.cpp'),

@@ -118,7 +118,7 @@ void update_values(context& c, parameter& p, const Update& update) {
   detail::launch_paired(p.stored(), p.value.as<float>(), along->values.data(), length, update);
   const layout* places = along->places;
   p.changed();
-  for (auto& known : p.copies) known.current = known.places == places;
+  for (auto& known : p.copies) known.current = known.places == places && known.as == precision::bf16;
 }
 /// The values in FP32, row-major.
 inline float* plain_values(context& c, parameter& p) {
