@@ -176,6 +176,7 @@ class Regions:
 
 class Planned:
     regions: Regions
+    def name_parameters(self, models: list[tuple[str, list[tuple[str, torch.Tensor]]]]) -> None: ...
     in_use: bool
     letters: str
     needs_scaling: bool

@@ -38,15 +38,22 @@ class Region:
     uncompiled in it, and TorchScript unoptimized, since a plan is about single operators.
     """
 
-    def __init__(self, regions: Any, segment: str = "forward", entered: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        regions: Any,
+        segment: str = "forward",
+        entered: Callable[[], None] | None = None,
+        evaluated: Callable[[], None] | None = None,
+    ) -> None:
         _follow_checkpoints()
         self._regions = regions
         self._segment = segment
         self._entered = entered
+        self._evaluated = evaluated  # called before a region without gradients
 
     def __call__(self, segment: str) -> Region:
         """The region of another segment of the step."""
-        return Region(self._regions, segment, self._entered)
+        return Region(self._regions, segment, self._entered, self._evaluated)
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -60,6 +67,8 @@ class Region:
                 "a compiled function enters a plan (a plan gives single operators their precisions, and "
                 "compiling fuses them): compile nothing that has `with plan:` in it"
             )
+        if self._evaluated is not None and not torch.is_grad_enabled():
+            self._evaluated()
         _uncompiled.enter()
         try:
             self._regions.enter(self._segment)
@@ -205,9 +214,22 @@ def _follow_checkpoints() -> None:
 class Planned(Region):
     """A plan of a file over a model. Made by comp.plan()."""
 
-    def __init__(self, inner: Any) -> None:
-        super().__init__(inner.regions, entered=self._tell)
+    def __init__(self, inner: Any, models: Mapping[str, nn.Module]) -> None:
+        super().__init__(inner.regions, entered=self._tell, evaluated=self._name_new_parameters)
         self._inner = inner
+        self._models = models
+        self._named = self._parameters()
+
+    def _parameters(self) -> list[int]:
+        return [id(parameter) for module in self._models.values() for parameter in module.parameters()]
+
+    def _name_new_parameters(self) -> None:
+        """Without gradients operators go by the names of what they read: load_state_dict(assign=True) puts other
+        parameters there."""
+        now = self._parameters()
+        if now != self._named:
+            self._inner.name_parameters(named_parameters(self._models))
+            self._named = now
 
     def _tell(self) -> None:
         if self._entered is None or not self._inner.in_use:
@@ -284,5 +306,6 @@ def plan(
             match=match,
             forced=forced,
             otherwise=otherwise,
-        )
+        ),
+        models,
     )

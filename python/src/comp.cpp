@@ -70,6 +70,7 @@ void add_regions(py::module_& m) {
              return std::make_unique<planned>(std::move(models), path, std::move(s));
            }),
            "models"_a, "path"_a, py::kw_only(), "segments"_a, "match"_a, "forced"_a, "otherwise"_a)
+      .def("name_parameters", &planned::name_parameters, "models"_a)
       .def_property_readonly("regions", &planned::opened, py::return_value_policy::reference_internal)
       .def_property_readonly("in_use", [](planned& p) { return p.plan().planned(); })
       .def_property_readonly("letters", [](planned& p) { return p.plan().executor().current_plan().str(); })

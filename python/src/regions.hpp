@@ -127,6 +127,13 @@ class planned {
     return made;
   }
 
+  /// Of parameters that have taken others' places since, as load_state_dict(assign=True) has them do.
+  void name_parameters(const std::vector<std::pair<std::string, parameter_tree::named>>& models) {
+    for (const auto& [name, parameters] : models) {
+      const parameter_tree tree{parameters};
+      plan_.executor().name_parameters(static_cast<const torch::nn::Module&>(tree), name);
+    }
+  }
   regions& opened() { return regions_; }
   libtorch::planned_region& plan() { return plan_; }
 

@@ -61,6 +61,28 @@ class Plans(unittest.TestCase):
         net(FLAT)
         self.assertEqual(seen[9:], [torch.float32] * 3)
 
+    def test_an_evaluation_runs_under_the_plan_before_any_step_and_with_parameters_that_came_later(self):
+        net = mlp()
+        plan = comp.plan(plan_file(net, forward(net), kinds=('linear',)), net)
+        seen = dtypes_of(net)
+
+        def evaluated():
+            seen.clear()
+            with torch.no_grad(), plan:
+                net(FLAT[:3])
+            return seen == [torch.bfloat16] * 3
+
+        self.assertTrue(evaluated())
+        for _ in range(2):
+            forward(net)(plan)
+        self.assertTrue(evaluated())
+        net.load_state_dict(mlp().state_dict(), assign=True)
+        self.assertTrue(evaluated())
+        net[0].weight = nn.Parameter(torch.zeros(64, 192))
+        self.assertTrue(evaluated())
+        forward(net)(plan)
+        self.assertEqual(plan.left, (0, ''))
+
     def test_the_gradients_are_those_of_autocast_for_its_own_plan(self):
         net = mlp()
         plan = comp.plan(plan_file(net, forward(net), kinds=('linear',)), net)

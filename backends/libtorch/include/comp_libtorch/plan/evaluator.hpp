@@ -3,8 +3,7 @@
 // Naming costs about a microsecond per operator.
 #pragma once
 
-#include <comp/core/op_graph.hpp>
-#include <comp/core/plan.hpp>
+#include <comp/core/precision.hpp>
 #include <comp_libtorch/hook/casting.hpp>
 #include <comp_libtorch/hook/composite.hpp>
 #include <comp_libtorch/hook/op_names.hpp>
@@ -12,21 +11,23 @@
 #include <comp_libtorch/hook/tf32.hpp>
 #include <comp_libtorch/plan/instructions.hpp>
 #include <cstddef>
-#include <string_view>
+#include <functional>
+#include <string>
 #include <unordered_map>
+#include <utility>
 
 namespace comp::libtorch::detail {
 
-/// Where in a graph the operator of a name is.
-using name_index = std::unordered_map<std::string_view, std::size_t>;
+/// The precision of the operator of a name and a kind; FP32 where there is none.
+using named_choice = std::function<precision(const std::string& name, const std::string& kind)>;
 /// The composites of a recording that are opened, and whether they take tensors of one format only.
 using opened_composites = std::unordered_map<c10::OperatorHandle, bool>;
 
 class evaluator final : public session {
  public:
-  evaluator(const op_graph& graph, const plan& chosen, const name_index& index, const parameter_names& names,
-            const opened_composites& opened, const program_settings& settings)
-      : session{settings.device.type()}, graph_{graph}, plan_{chosen}, index_{index}, opened_{opened}, names_{names} {}
+  evaluator(named_choice choose, const parameter_names& names, const opened_composites& opened,
+            const program_settings& settings)
+      : session{settings.device.type()}, choose_{std::move(choose)}, opened_{opened}, names_{names} {}
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     require_no_autocast();
@@ -37,7 +38,7 @@ class evaluator final : public session {
     }
     const op_traits& known = traits(op);
     const op_names::named named = names_.next(known, stack);
-    const precision chosen = precision_of(named.name, known);
+    const precision chosen = choose_(named.name, known.kind);
     if (is_low(chosen) && chosen != precision::tf32) {
       cast_read(stack, known, scalar_type(chosen), device(), !keeps_affine(known, device()));
     } else {
@@ -50,17 +51,7 @@ class evaluator final : public session {
   void end(bool /*abandoned*/) noexcept override {}
 
  private:
-  precision precision_of(std::string_view name, const op_traits& known) const {
-    const auto at = index_.find(name);
-    if (at == index_.end() || graph_[at->second].kind != known.kind || !graph_[at->second].choosable) {
-      return precision::fp32;
-    }
-    return plan_[at->second];
-  }
-
-  const op_graph& graph_;
-  const plan& plan_;
-  const name_index& index_;
+  named_choice choose_;
   const opened_composites& opened_;
   op_names names_;
 };

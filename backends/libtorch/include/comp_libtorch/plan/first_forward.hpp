@@ -7,6 +7,7 @@
 #include <comp/core/precision.hpp>
 #include <comp_libtorch/hook/casting.hpp>
 #include <comp_libtorch/hook/tf32.hpp>
+#include <comp_libtorch/plan/evaluator.hpp>
 #include <comp_libtorch/plan/instructions.hpp>
 #include <comp_libtorch/plan/recording.hpp>
 #include <cstddef>
@@ -29,6 +30,7 @@ struct first_choice {
 struct first_plan {
   /// Of operator `number` in the graph to be, as far as it is known before it has run. Throws to end the forward.
   std::function<first_choice(std::size_t number, const op_info&)> choose = {};
+  named_choice by_name = {};                    // for forwards in evaluation mode
   std::optional<at::ScalarType> autocast = {};  // then LibTorch's own runs it all
 };
 

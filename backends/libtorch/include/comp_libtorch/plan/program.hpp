@@ -28,6 +28,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -72,10 +73,15 @@ class program {
   region enter(std::string_view segment = "forward") { return scripts_.open(session_of(segment)); }
 
   /// As `enter`, for a forward with another sequence of operators (evaluation mode): each runs in the precision of the
-  /// recorded operator of its name, and in FP32 where there is none.
+  /// recorded operator of its name, or of record_under()'s, and in FP32 where there is none.
   region evaluate() {
-    if (plan_.runs_autocast()) return scripts_.open(by_autocast());
-    return scripts_.open(std::make_unique<detail::evaluator>(graph_, plan_, index_, names_, opened_, settings_));
+    if (first_ != nullptr && first_->autocast) return scripts_.open(by_autocast(*first_->autocast));
+    if (plan_.runs_autocast()) return scripts_.open(by_autocast(detail::scalar_type(autocast_precision(plan_))));
+    auto choose =
+        first_ != nullptr
+            ? first_->by_name
+            : detail::named_choice{[this](const auto& name, const auto& kind) { return precision_of(name, kind); }};
+    return scripts_.open(std::make_unique<detail::evaluator>(std::move(choose), names_, opened_, settings_));
   }
 
   /// On: forgets what was recorded and the plan; each segment is recorded, in FP32, when it is first entered.
@@ -159,9 +165,13 @@ class program {
   std::int64_t kept_bytes() const { return weights_.bytes(); }
 
  private:
-  std::unique_ptr<detail::session> by_autocast() const {
-    return std::make_unique<detail::autocast_session>(settings_.device.type(),
-                                                      detail::scalar_type(autocast_precision(plan_)));
+  std::unique_ptr<detail::session> by_autocast(at::ScalarType low) const {
+    return std::make_unique<detail::autocast_session>(settings_.device.type(), low);
+  }
+  precision precision_of(const std::string& name, const std::string& kind) const {
+    const auto at = index_.find(name);
+    const bool known = at != index_.end() && graph_[at->second].kind == kind && graph_[at->second].choosable;
+    return known ? plan_[at->second] : precision::fp32;
   }
 
   std::unique_ptr<detail::session> session_of(std::string_view segment) {
@@ -170,7 +180,7 @@ class program {
     require<error>(at != segments_.end(),
                    "region \"{}\" was not recorded ({} regions were): enter it once while record(true) holds", segment,
                    segments_.size());
-    if (plan_.runs_autocast()) return by_autocast();
+    if (plan_.runs_autocast()) return by_autocast(detail::scalar_type(autocast_precision(plan_)));
     note_thread();
     const bool keeps = settings_.weights == weight_casts::keep && !several_threads_;
     const detail::executor_context context{&graph_, &settings_,     &weights_,     &problems_, at->name,
@@ -208,9 +218,11 @@ class program {
     require_no_open_region();
     recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan);
     first_.reset();
+    index_.clear();
     graph_ = {};
     plan_ = {};
     segments_.clear();
+    opened_.clear();
     weights_.clear();
     problems_.clear();
     profiler_.turn(false);
@@ -225,13 +237,11 @@ class program {
     graph_ = op_graph{std::move(all.infos)};
     ops_ = std::move(all.ops);
     segments_ = std::move(all.segments);
-    opened_.clear();
     for (const detail::segment& each : segments_) {
       for (const detail::recorded_call& call : each.calls) {
         if (call.composite) opened_[*call.composite] |= call.uniform;
       }
     }
-    index_.clear();
     for (std::size_t i = 0; i < graph_.size(); ++i) index_.emplace(graph_[i].name, i);
     plan_ = plan{graph_.size()};
     compile();
@@ -270,7 +280,7 @@ class program {
   plan plan_;
   std::vector<detail::recorded_op> ops_;
   std::vector<detail::segment> segments_;
-  detail::name_index index_;
+  std::unordered_map<std::string_view, std::size_t> index_;  // of graph_, by name
   detail::opened_composites opened_;
   detail::low_weights weights_;
   detail::problem_list problems_;

@@ -22,6 +22,7 @@
 #include <comp_libtorch/support/hardware.hpp>
 #include <comp_libtorch/train/setup.hpp>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -56,9 +57,11 @@ struct planned_settings {
 };
 
 namespace detail {
-/// A file's operators by name and kind. Requires: it has a list of them.
-inline auto entries_by_name(const plan_listing& from) {
-  std::map<std::pair<std::string, std::string>, const plan_listing::entry*> known;
+/// A file's operators by name and kind.
+using entries = std::map<std::pair<std::string, std::string>, const plan_listing::entry*>;
+/// Requires: the file has a list of operators.
+inline entries entries_by_name(const plan_listing& from) {
+  entries known;
   for (const plan_listing::entry& op : *from.operators) known[{op.name, op.kind}] = &op;
   return known;
 }
@@ -128,7 +131,8 @@ class planned_region {
     if (measurement_ && segment == settings_.segments.front()) measure_step();
     return program_.enter(segment);
   }
-  /// For forwards in evaluation mode; before all of a step is known, and where it has no operator of a name, in FP32.
+  /// For forwards in evaluation mode: operators go by their names, and what the plan has no operator for is in FP32. So
+  /// are, before all of a step is known, parts of a composite (an LSTM), and all where the plan came without names.
   region evaluate() { return program_.evaluate(); }
 
   /// Whether all of a step is known: its operators, and that the plan is one for them.
@@ -158,11 +162,16 @@ class planned_region {
     for (std::size_t i = 0; listing_.runs_autocast() && i < listing_.size(); ++i) {
       if (is_low(listing_.chosen(i))) plan.autocast = detail::scalar_type(listing_.chosen(i));
     }
+    const auto known = std::make_shared<const detail::entries>(detail::entries_by_name(listing_));
+    plan.by_name = [known](const std::string& name, const std::string& kind) {
+      const auto at = known->find({name, kind});
+      return at == known->end() ? precision::fp32 : at->second->chosen;
+    };
     if (by_name()) {
-      plan.choose = [known = detail::entries_by_name(listing_)](std::size_t /*number*/, const op_info& op) {
-        const auto at = known.find({op.name, op.kind});
-        return at == known.end() ? detail::first_choice{}
-                                 : detail::first_choice{at->second->chosen, at->second->hands_on_fp32};
+      plan.choose = [known](std::size_t /*number*/, const op_info& op) {
+        const auto at = known->find({op.name, op.kind});
+        return at == known->end() ? detail::first_choice{}
+                                  : detail::first_choice{at->second->chosen, at->second->hands_on_fp32};
       };
     } else {
       plan.choose = [this](std::size_t i, const op_info& op) {
