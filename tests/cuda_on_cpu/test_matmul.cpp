@@ -208,11 +208,12 @@ TEST_CASE("linear adds its bias and clips with the product, and one rounding is 
 
 TEST_CASE("layers of one size have each its own bias") {
   rig r;
+  const std::vector<float> unit{1, 0, 0, 1}, weights{1, 2, 4, 8}, small{16, 32}, large{64, 128};
   for (const precision p : computed(r)) {
     INFO(name(p));
-    const tensor in = upload(r.c, {1, 0, 0, 1}, {2, 2}, p);
-    parameter weight = make_parameter(r.c, {1, 2, 4, 8}, {2, 2}, true), one = make_parameter(r.c, {16, 32}, {2}, true),
-              other = make_parameter(r.c, {64, 128}, {2}, true);
+    const tensor in = upload(r.c, unit, {2, 2}, p);
+    parameter weight = make_parameter(r.c, weights, {2, 2}, true), one = make_parameter(r.c, small, {2}, true),
+              other = make_parameter(r.c, large, {2}, true);
     CHECK(download(r.c, linear(r.c, in, weight, &one)) == std::vector<float>{17, 36, 18, 40});
     CHECK(download(r.c, linear(r.c, in, weight, &other)) == std::vector<float>{65, 132, 66, 136});
   }
