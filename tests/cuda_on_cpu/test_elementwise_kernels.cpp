@@ -247,7 +247,9 @@ TEST_CASE_TEMPLATE("a bias over rows agrees with FP64", T, float, bf16, fp16) {
       clipped.push_back(relu(sums.back()));
     }
     check_close(y.values(), sums, 1.01);
-    put(x.device, 0, narrow<T>(NAN));
+    T none;
+    native::math::store(none, std::numeric_limits<float>::quiet_NaN());
+    put(x.device, 0, none);
     buffer<T> after_relu{rows * width};
     add_bias<T>(on, x.data(), bias.data(), after_relu.data(), static_cast<index>(rows), static_cast<index>(width),
                 true);
