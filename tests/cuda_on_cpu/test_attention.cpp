@@ -162,21 +162,7 @@ TEST_CASE("what has run in one goes back in one, whatever became of the case sin
 TEST_CASE("attention of tensors that do not fit, or a backward of nothing, is refused in words") {
   fresh_for_training clean;
   device d;
-  const std::vector<float> some(6 * 16);
-  const tensor q = d.upload(some, {1, 6, 16}, precision::bf16), k = d.upload(some, {2, 3, 16}, precision::bf16);
-  CHECK_THROWS_WITH_AS(d.attention(q, k, k, {}, {.heads = 2}, {}),
-                       "attention of (1,6,16) to (2,3,16) (batches and channels must be equal, and causal as many "
-                       "tokens): change one",
-                       error);
-  CHECK_THROWS_AS(d.attention(q, q, q, {}, {.heads = 3}, {}), error);
-  CHECK_THROWS_WITH_AS(d.attention_backward(q, q, q, q, {}, {}, {.heads = 2}, {}),
-                       "backward of attention over (1,6,16) (its forward was not cuDNN's): give what attention() gave",
-                       error);
-  const std::vector<std::int32_t> longer{7};
-  CHECK_THROWS_WITH_AS(d.attention(q, q, q, d.upload(longer, {1}), {.heads = 2, .mask = softmax_mask::padding}, {}),
-                       "softmax of x (1,6,6) with 1 lengths from 7 to 7 (one for each example, from 0 to the last "
-                       "size): fix them",
-                       error);
+  check_refusals(d, "backward of attention over (1,6,16) (its forward was not cuDNN's): give what attention() gave");
 }
 
 TEST_CASE("dropout in one: the backward has the forward's mask, and each draw another") {

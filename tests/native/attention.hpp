@@ -78,5 +78,22 @@ inline double product(const std::vector<float>& a, const std::vector<float>& b) 
   for (std::size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
   return sum;
 }
+/// What every Device's attention refuses; backward_of_nothing: its own words for a backward without a forward.
+template <class D>
+void check_refusals(D& d, const char* backward_of_nothing) {
+  const std::vector<float> some(6 * 16);
+  const auto q = d.upload(some, {1, 6, 16}, precision::bf16), k = d.upload(some, {2, 3, 16}, precision::bf16);
+  CHECK_THROWS_WITH_AS(d.attention(q, k, k, {}, {.heads = 2}, {}),
+                       "attention of (1,6,16) to (2,3,16) (batches and channels must be equal, and causal as many "
+                       "tokens): change one",
+                       error);
+  CHECK_THROWS_AS(d.attention(q, q, q, {}, {.heads = 3}, {}), error);
+  CHECK_THROWS_WITH_AS(d.attention_backward(q, q, q, q, {}, {}, {.heads = 2}, {}), backward_of_nothing, error);
+  const std::vector<std::int32_t> longer{7};
+  CHECK_THROWS_WITH_AS(d.attention(q, q, q, d.upload(longer, {1}), {.heads = 2, .mask = op::softmax_mask::padding}, {}),
+                       "softmax of x (1,6,6) with 1 lengths from 7 to 7 (one for each example, from 0 to the last "
+                       "size): fix them",
+                       error);
+}
 
 }  // namespace comp::native::testing
