@@ -3,7 +3,10 @@
 
 #include <comp/observe/summary.hpp>
 #include <comp/search/rivals.hpp>
+#include <chrono>
+#include <comp/policy/all_fp32.hpp>
 #include <comp/systems/system_rules.hpp>
+#include <thread>
 
 #include "fake_search.hpp"
 
@@ -194,11 +197,14 @@ struct with_autocast : fake::trainer {
         }()},
         lowers_{std::move(lowers)} {}
   plan own_autocast(precision low) {
+    ++asked;
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
     if (lowers_.empty()) throw comp::error{fmt::format("no autocast to {}", name(low))};
     return lowers_.as_autocast();
   }
   comp::execution execution() { return {{"plan", now().str(), {}}}; }
   plan lowers_;
+  int asked = 0;
 };
 
 comp::outcome searched(with_autocast& trainer, const comp::search_settings& settings = {}) {
@@ -231,5 +237,16 @@ TEST_CASE("the backend's own autocast is a rival of each search, apart from the 
     with_autocast trainer{fake::typical(), {}, 1};
     const auto found = searched(trainer);
     CHECK(found.warnings.front() == "the backend's own autocast to bf16 was no rival: no autocast to bf16");
+  }
+  SUBCASE("what it takes to see what it lowers is the search's cost") {
+    with_autocast trainer{fake::typical(), parse_plan("11bb"), 20};
+    CHECK(searched(trainer).cost(comp::stage::baseline).seconds > 0.02 * trainer.asked);
+    CHECK(trainer.asked > 0);
+  }
+  SUBCASE("it is not run where the policy leaves nothing to lower") {
+    with_autocast trainer{fake::typical(), parse_plan("11bb"), 20};
+    const auto found = comp::two_stage{comp::policy::all_fp32{}}.run(trainer);
+    CHECK(found.plan.count_low() == 0);
+    CHECK(trainer.asked == 0);
   }
 }

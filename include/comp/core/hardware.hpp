@@ -33,7 +33,8 @@ struct hardware {
 };
 
 /// What computes in a precision faster than in FP32. Source: CUDA C++ Programming Guide (compute capabilities); Intel,
-/// Architecture Instruction Set Extensions (AVX512-BF16, AVX512-FP16, AMX).
+/// Architecture Instruction Set Extensions (AVX512-BF16, AMX). AVX512-FP16 is none: its sums are FP16, so oneDNN converts
+/// to FP32 (docs/decisions.md, "FP16 on CPUs").
 struct matrix_unit {
   int capability = 0;                          // the first compute capability of its tensor cores; 0: none has them
   std::array<std::string_view, 2> cpu_sets{};  // either of these instruction sets; empty: no CPU has one
@@ -48,7 +49,7 @@ constexpr matrix_unit unit_for(precision p) {
     case precision::bf16:
       return {.capability = 80, .cpu_sets = {"avx512_bf16", "amx_bf16"}};
     case precision::fp16:
-      return {.capability = 70, .cpu_sets = {"avx512_fp16", "amx_fp16"}};
+      return {.capability = 70, .cpu_sets = {"amx_fp16"}};
     case precision::fp8_e4m3:
     case precision::fp8_e5m2:
       return {.capability = 89};

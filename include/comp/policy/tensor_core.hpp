@@ -69,6 +69,7 @@ inline std::string no_unit(precision p, const hardware& machine) {
   const matrix_unit needed = unit_for(p);
   if (machine.kind == device_kind::cpu) {
     if (needed.cpu_sets[0].empty()) return fmt::format("no CPU computes in {}", name(p));
+    if (needed.cpu_sets[1].empty()) return fmt::format("this CPU has no {}", needed.cpu_sets[0]);
     return fmt::format("this CPU has neither {} nor {}", needed.cpu_sets[0], needed.cpu_sets[1]);
   }
   if (needed.capability == 0) return fmt::format("no tensor core takes {}", name(p));

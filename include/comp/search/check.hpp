@@ -36,7 +36,6 @@ struct check_report {
   };
   std::vector<line> lines = {};
   std::vector<double> first_losses = {};  // of FP32's batches from where the trainer was; empty: not run
-  double seconds = 0;                     // that the batches took
 
   bool ok() const {
     return std::none_of(lines.begin(), lines.end(), [](const line& l) { return is_wrong(l); });

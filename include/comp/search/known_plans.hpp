@@ -43,7 +43,7 @@ class known_plans {
     }
     rivals_ = rivals_of(settings.rivals, log.graph, lows_, supported, runs_);
     for (rival& r : rivals_) r.plan = with_fixed(std::move(r.plan));
-    if (trainer.has.own_autocast) add_autocast(trainer);
+    if (trainer.has.own_autocast && any_may_change()) add_autocast(trainer);
   }
 
   /// The most conservative plan that runs.
@@ -74,7 +74,7 @@ class known_plans {
     guided_start from{.decisions = candidates_.decisions, .lows = lows_, .batches_per_epoch = log_.batches_per_epoch};
     for (std::size_t i = 0; i < fp32_.size(); ++i) {
       std::vector<precision>& levels = from.levels.emplace_back(1, fp32_[i]);
-      if (!log_.graph[i].choosable || is_fixed(i)) continue;
+      if (!may_change(i)) continue;
       for (const precision low : lows_) {
         if (low != fp32_[i] && runs_(i, low)) levels.push_back(low);
       }
@@ -102,6 +102,13 @@ class known_plans {
 
  private:
   bool is_fixed(std::size_t op) const { return candidates_.decisions[op].fixed; }
+  bool may_change(std::size_t op) const { return log_.graph[op].choosable && !is_fixed(op); }
+  bool any_may_change() const {
+    for (std::size_t i = 0; i < fp32_.size(); ++i) {
+      if (may_change(i)) return true;
+    }
+    return false;
+  }
 
   plan rule(precision low) const { return with_fixed(autocast::rule_plan(policy_, log_.graph, low)); }
 

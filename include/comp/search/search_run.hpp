@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <comp/core/linkage.hpp>
 #include <comp/search/contest.hpp>
 #include <comp/search/evaluator.hpp>
@@ -87,7 +88,7 @@ class search_run {
     }
     if (settings_.self_check) checked_ = detail::check_at_start(trainer_, log_.graph, policy, plans_.fp32());
     require<error>(checked_.why_pointless().empty(), "{}", checked_.why_pointless());
-    log_.cost(stage::baseline).seconds += checked_.seconds;
+    log_.cost(stage::baseline).seconds += detail::seconds_since(started_);
     const search_info info{log_.graph,
                            log_.hardware,
                            search_signature(trainer_, log_, settings_, checked_.first_losses),
@@ -292,6 +293,7 @@ class search_run {
 
   static std::string shortened(const plan& p) { return p.size() <= 64 ? p.str() : p.str().substr(0, 61) + "..."; }
 
+  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   const any_strategy &stage1_, &stage2_;
   const search_settings& settings_;
   any_trainer& trainer_;

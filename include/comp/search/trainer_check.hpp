@@ -32,7 +32,6 @@ class trainer_check {
   /// The next batches under `p`, up to one that fails. What is wrong with FP32's is told; a low precision may fail.
   sample batches(const plan& p, std::size_t count) {
     const bool fp32 = std::none_of(p.begin(), p.end(), is_low);
-    const auto begin = std::chrono::steady_clock::now();
     sample all{.loss = 0};
     problem wrong, fatal;
     try {
@@ -60,7 +59,6 @@ class trainer_check {
           "a batch ended with an exception that is no std::exception (what it says is lost): throw comp::error, or what "
           "derives from std::exception";
     }
-    into_.seconds += seconds_since(begin);
     if (wrong) into_.add("batch", verdict::wrong, *wrong);
     if (fatal) into_.add("loss", verdict::fatal, *fatal);
     return all;
