@@ -82,8 +82,9 @@ def verdict(pair):
     if wrong := [s for s in both if number(comp[s]) is None]:
         return f'NOT reached: not finite with {len(wrong)} of {len(both)} seeds'
     lost = statistics.median(fp32[s] for s in both) - statistics.median(comp[s] for s in both)
-    if len(both) == 1:
-        return f'{lost:.4f} below; one seed does not tell noise' if lost > 0 else 'not below, with one seed'
+    if len(both) < 3:
+        seeds = 'one seed does' if len(both) == 1 else 'two seeds do'
+        return f'{lost:.4f} below; {seeds} not tell noise' if lost > 0 else f"not below, with {seeds.rsplit(' ', 1)[0]}"
     if lost <= 0:
         return 'reached'
     if statistics.median(comp[s] for s in both) >= min(fp32[s] for s in both):
@@ -186,10 +187,18 @@ def tables(facts, pairs):
 def missing(pairs):
     for why in dict.fromkeys(pair.why for pair in pairs if pair.why):
         yield f"{'; '.join(str(pair) for pair in pairs if pair.why == why)}: {why}"
+    lacking = {}  # (status, why, jobs of a pair): pairs
     for pair in pairs:
-        for result in pair.results.values():
-            if result['status'] != 'ok':
-                yield f"{result['name']}: {result['status']}: {result['why']}"
+        jobs = {}
+        for result in (r for r in pair.results.values() if r['status'] != 'ok'):
+            of_search = re.fullmatch(r'the search that it needs gave nothing \((.*)\)', result['why'])
+            left = of_search and any(r['status'] == 'left' and r['why'] == of_search[1] for r in pair.results.values())
+            why = of_search[1] if left else result['why']
+            jobs.setdefault((result['status'], why), []).append(result['name'].removeprefix(f'{pair}: '))
+        for because, names in jobs.items():
+            lacking.setdefault((*because, '; '.join(names)), []).append(str(pair))
+    for (status, why, names), of in lacking.items():
+        yield f"{'; '.join(of)}: {names}: {status}: {why}"
 
 
 # --- pages

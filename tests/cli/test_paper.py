@@ -259,6 +259,8 @@ class Pages(unittest.TestCase):
         self.assertEqual(verdict(self.Pair([.7, .72, .74], [.71, .7, .75])), "reached within FP32's spread (0.0100 below)")
         self.assertEqual(verdict(self.Pair([.7, .72, .74], [.6, .69, .69])), 'NOT reached: 0.0300 below, FP32 varies by 0.0400')
         self.assertEqual(verdict(self.Pair([.7], [.65])), '0.0500 below; one seed does not tell noise')
+        self.assertEqual(verdict(self.Pair([.7, .8], [.65, .8])), '0.0250 below; two seeds do not tell noise')
+        self.assertEqual(verdict(self.Pair([.7, .7], [.7, .8])), 'not below, with two seeds')
         self.assertEqual(verdict(self.Pair([.7, .7], ['nan', .7])), 'NOT reached: not finite with 1 of 2 seeds')
         self.assertEqual(paper_page.over_seeds(['nan', .5], '{:.1f}'.format), '0.5, 1 not finite')
         self.assertEqual(paper_page.over_seeds(['nan'], '{:.1f}'.format), 'not finite')

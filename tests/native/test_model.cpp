@@ -305,32 +305,45 @@ TEST_CASE("padding is hidden only where the data tells of it") {
         "\"s\": embedding of the segments of (2,5) (it takes (B,2,T), tokens and segments): change the input");
 }
 
-TEST_CASE("parameters start as in PyTorch, the same on every machine") {
-  const model m = native_models::vgg16({.batch = 1});
-  const auto of = [&m](std::string_view name, std::uint64_t seed) {
+TEST_CASE("parameters start as in PyTorch, and VGG16's as torchvision's, the same on every machine") {
+  const auto of = [](const model& m, std::string_view name, std::uint64_t seed = 1) {
     const auto at = std::ranges::find(m.parameters, name, &parameter_info::name);
     REQUIRE(at != m.parameters.end());
     return initial_values(*at, seed, static_cast<std::size_t>(at - m.parameters.begin()));
   };
-  const auto weight = of("stage2.conv2.weight", 1);
-  const double bound = 1 / std::sqrt(128.0 * 9);
-  double sum = 0, squares = 0, largest = 0;
-  for (const float w : weight) {
-    sum += w;
-    squares += w * w;
-    largest = std::max<double>(largest, std::abs(w));
-  }
-  const auto count = static_cast<double>(weight.size());
-  CHECK(largest <= bound);
-  CHECK(largest > 0.999 * bound);
-  CHECK(std::abs(sum / count) < 4 * bound / std::sqrt(3 * count));
-  CHECK(squares / count == doctest::Approx(bound * bound / 3).epsilon(0.01));
-  CHECK(std::ranges::max(of("stage2.conv2.bias", 1)) <= bound);
-  CHECK(of("stage1.norm1.weight", 1) == std::vector<float>(64, 1.0F));
-  CHECK(of("stage1.norm1.bias", 1) == std::vector<float>(64, 0.0F));
-  CHECK(weight == of("stage2.conv2.weight", 1));
-  CHECK(weight != of("stage2.conv2.weight", 2));
-  CHECK(of("stage3.conv2.weight", 1) != of("stage3.conv3.weight", 1));
+  struct moments {
+    double mean = 0, variance = 0, largest = 0;
+  };
+  const auto seen = [](const std::vector<float>& values) {
+    moments m;
+    const auto count = static_cast<double>(values.size());
+    for (const float w : values) {
+      m.mean += w / count;
+      m.variance += w * w / count;
+      m.largest = std::max<double>(m.largest, std::abs(w));
+    }
+    return m;
+  };
+  const model alexnet = native_models::alexnet({.batch = 1}), vgg = native_models::vgg16({.batch = 1});
+  const double bound = 1 / std::sqrt(256 * 9.0);
+  const moments uniform = seen(of(alexnet, "features.conv5.weight"));
+  CHECK(uniform.largest <= bound);
+  CHECK(uniform.largest > 0.999 * bound);
+  CHECK(std::abs(uniform.mean) < 4 * bound / std::sqrt(3 * 256 * 256 * 9.0));
+  CHECK(uniform.variance == doctest::Approx(bound * bound / 3).epsilon(0.01));
+  const double bias = seen(of(alexnet, "features.conv5.bias")).largest;
+  CHECK(bias <= bound);
+  CHECK(bias > 0.9 * bound);
+  const moments normal = seen(of(vgg, "stage2.conv2.weight"));
+  CHECK(normal.variance == doctest::Approx(2 / (128 * 9.0)).epsilon(0.02));
+  CHECK(normal.largest > 3.5 * std::sqrt(normal.variance));
+  CHECK(seen(of(vgg, "classifier.linear.weight")).variance == doctest::Approx(1e-4).epsilon(0.06));
+  CHECK(of(vgg, "stage2.conv2.bias") == std::vector<float>(128, 0.0F));
+  CHECK(of(vgg, "stage1.norm1.weight") == std::vector<float>(64, 1.0F));
+  CHECK(of(vgg, "stage1.norm1.bias") == std::vector<float>(64, 0.0F));
+  CHECK(of(vgg, "stage2.conv2.weight") == of(vgg, "stage2.conv2.weight"));
+  CHECK(of(vgg, "stage2.conv2.weight") != of(vgg, "stage2.conv2.weight", 2));
+  CHECK(of(vgg, "stage3.conv2.weight") != of(vgg, "stage3.conv3.weight"));
 }
 
 TEST_CASE("random numbers are the standard's words, mapped by us") {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp/observe/summary.hpp>
-#include <comp/search/rivals.hpp>
 #include <chrono>
+#include <comp/observe/summary.hpp>
 #include <comp/policy/all_fp32.hpp>
+#include <comp/search/rivals.hpp>
 #include <comp/systems/system_rules.hpp>
 #include <thread>
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // VGG16 (configuration D): torchvision's form for 224 x 224 images (138,357,544 parameters at 1000 classes), and the
 // form for 32 x 32 images, whose classifier is one linear layer over 512 channels, with or without batch norm. Source:
-// Simonyan and Zisserman 2015; torchvision's vgg16 and vgg16_bn.
+// Simonyan and Zisserman 2015; torchvision's vgg16 and vgg16_bn, initialisation included.
 #pragma once
 
+#include <cmath>
 #include <comp_native/model_builder.hpp>
 #include <cstdint>
 #include <examples/models/native/alexnet.hpp>
@@ -33,6 +34,7 @@ inline model vgg16(const vgg16_options& o) {
   for (std::size_t s = 0; s < stages.size(); ++s) {
     for (std::size_t i = 0; i < stages[s].size(); ++i) {
       const auto named = [&](const char* kind) { return fmt::format("stage{}.{}{}", s + 1, kind, i + 1); };
+      net.normal_weights(std::sqrt(2 / (9.0 * static_cast<double>(stages[s][i]))));  // He et al. 2015, by fan out
       x = x.conv2d(named("conv"), stages[s][i], {.padding = 1});
       if (o.batch_norm) x = x.batch_norm(named("norm"));
       x = x.relu(named("relu"));
@@ -40,6 +42,7 @@ inline model vgg16(const vgg16_options& o) {
     x = x.max_pool2d(fmt::format("stage{}.pool", s + 1));
   }
   if (large) x = x.adaptive_avg_pool2d("pool", {7, 7});
+  net.normal_weights(0.01);
   x = x.flatten("flatten");
   for (int i = 1; large && i <= 2; ++i) {
     x = x.linear(fmt::format("classifier.linear{}", i), 4096)
