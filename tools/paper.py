@@ -294,6 +294,8 @@ class Pair:
             given += ['--data', self.data.parent, '--set', self.data.name] if self.data else []
             return [self.bench, '--models', self.about['model'], *given, '--seconds', self.race_seconds, '--json', '{out}/race.json'], ''
         found = self.results.get(('search', way if way in ABLATION else 'comp', seed), {})
+        if found.get('status') == 'left':
+            return None, found['why']
         if found.get('status') != 'ok':
             return None, f"the search that it needs gave nothing ({found.get('why', '')})"
         plan = found['figures']['plans'][way if way in WAYS else 'comp']

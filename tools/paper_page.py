@@ -83,8 +83,8 @@ def verdict(pair):
         return f'NOT reached: not finite with {len(wrong)} of {len(both)} seeds'
     lost = statistics.median(fp32[s] for s in both) - statistics.median(comp[s] for s in both)
     if len(both) < 3:
-        seeds = 'one seed does' if len(both) == 1 else 'two seeds do'
-        return f'{lost:.4f} below; {seeds} not tell noise' if lost > 0 else f"not below, with {seeds.rsplit(' ', 1)[0]}"
+        seeds, do = [('one seed', 'does'), ('two seeds', 'do')][len(both) - 1]
+        return f'{lost:.4f} below; {seeds} {do} not tell noise' if lost > 0 else f'not below, with {seeds}'
     if lost <= 0:
         return 'reached'
     if statistics.median(comp[s] for s in both) >= min(fp32[s] for s in both):
@@ -191,10 +191,7 @@ def missing(pairs):
     for pair in pairs:
         jobs = {}
         for result in (r for r in pair.results.values() if r['status'] != 'ok'):
-            of_search = re.fullmatch(r'the search that it needs gave nothing \((.*)\)', result['why'])
-            left = of_search and any(r['status'] == 'left' and r['why'] == of_search[1] for r in pair.results.values())
-            why = of_search[1] if left else result['why']
-            jobs.setdefault((result['status'], why), []).append(result['name'].removeprefix(f'{pair}: '))
+            jobs.setdefault((result['status'], result['why']), []).append(result['name'].removeprefix(f'{pair}: '))
         for because, names in jobs.items():
             lacking.setdefault((*because, '; '.join(names)), []).append(str(pair))
     for (status, why, names), of in lacking.items():

@@ -266,6 +266,19 @@ class Pages(unittest.TestCase):
         self.assertEqual(paper_page.over_seeds(['nan'], '{:.1f}'.format), 'not finite')
         self.assertEqual(verdict(self.Pair([], [])), 'not measured')
 
+    def test_what_is_missing_stands_once_for_each_reason(self):
+        class Named:
+            why = ''
+
+            def __init__(self, name, *results):
+                self.name, self.results = name, {i: {'name': f'{name}: {job}', 'status': s, 'why': w} for i, (job, s, w) in enumerate(results)}
+
+            def __str__(self):
+                return self.name
+        late = [('search', 'left', 'late'), ('train', 'left', 'late')]
+        self.assertEqual(list(paper_page.missing([Named('A', ('race', 'ok', ''), *late), Named('B', *late), Named('C', ('race', 'failed', 'x'), late[0])])),
+                         ['A; B: search; train: left: late', 'C: race: failed: x', 'C: search: left: late'])
+
     def test_every_pair_has_its_data_and_every_number_its_exhibit(self):
         facts = json.loads((ROOT / 'tools/paper.json').read_text())
         for pair in facts['pairs']:

@@ -33,8 +33,8 @@ struct hardware {
 };
 
 /// What computes in a precision faster than in FP32. Source: CUDA C++ Programming Guide (compute capabilities); Intel,
-/// Architecture Instruction Set Extensions (AVX512-BF16, AMX). AVX512-FP16 is none: its sums are FP16, so oneDNN converts
-/// to FP32 (docs/decisions.md, "FP16 on CPUs").
+/// Architecture Instruction Set Extensions (AVX512-BF16, AMX). AVX512-FP16 is none: its sums are FP16, so oneDNN
+/// converts to FP32 (docs/decisions.md, "LibTorch: FP16 on CPUs").
 struct matrix_unit {
   int capability = 0;                          // the first compute capability of its tensor cores; 0: none has them
   std::array<std::string_view, 2> cpu_sets{};  // either of these instruction sets; empty: no CPU has one
