@@ -74,7 +74,8 @@ def scores(pair, way):
 
 
 def verdict(pair):
-    """Whether comp's scores reached FP32's, whose spread over seeds is the noise."""
+    """Whether comp's scores reached FP32's. They did not where each seed's is below all of FP32's: of three and three equally
+    good ones that is so once in twenty times, a median below the least of three four times."""
     fp32, comp = scores(pair, 'fp32'), scores(pair, 'comp')
     both = [s for s in fp32.keys() & comp.keys() if number(fp32[s]) is not None]
     if not both:
@@ -87,8 +88,8 @@ def verdict(pair):
         return f'{lost:.4f} below; {seeds} {do} not tell noise' if lost > 0 else f'not below, with {seeds}'
     if lost <= 0:
         return 'reached'
-    if statistics.median(comp[s] for s in both) >= min(fp32[s] for s in both):
-        return f"reached within FP32's spread ({lost:.4f} below)"
+    if max(comp[s] for s in both) >= min(fp32[s] for s in both):
+        return f'reached within the noise ({lost:.4f} below)'
     return f'NOT reached: {lost:.4f} below, FP32 varies by {max(fp32[s] for s in both) - min(fp32[s] for s in both):.4f}'
 
 
