@@ -172,13 +172,18 @@ class search_run {
         log_.contest, [&](const plan& p) { return search.predicted(p); }, settings_.memory_limit, settings_.slowdown);
     const auto wins = [&](std::size_t at) {
       contestant& c = log_.contest[at];
-      const bool pays = settings_.slowdown > 0 || (c.over_fp32.ratio > 1 && !undecided(c));
+      const bool pays = settings_.slowdown > 0 || fits_instead(c) || (c.over_fp32.ratio > 1 && !undecided(c));
       return at == 0 || (pays && (budget().is_tight() || keeps_the_loss(c)));
     };
     const auto first = std::find_if(order.begin(), order.end(), wins);
     const std::size_t winner = first == order.end() ? 0 : *first;
     if (winner == 0 && run_->trained().batches == 0 && trials_->fp32_end()) run_->restore(*trials_->fp32_end());
     crown(log_.contest[winner]);
+  }
+
+  // Where FP32 needs more memory than is allowed, who does not is wanted even if it is slower.
+  bool fits_instead(const contestant& c) const {
+    return budget().too_large(log_.contest.front()) && !budget().too_large(c);
   }
 
   // Neither the contest nor the batches that judged its losses say that it is faster.
@@ -245,7 +250,7 @@ class search_run {
         settings_.slowdown);
     for (const std::size_t at : order) {
       contestant& c = log_.contest[at];
-      if (settings_.slowdown == 0 && undecided(c)) continue;
+      if (settings_.slowdown == 0 && !fits_instead(c) && undecided(c)) continue;
       if (at == 0) {
         run_->restore(trials_->fp32_end().value_or(trials_->reference().start()));
         return crown(c);
