@@ -121,8 +121,6 @@ class search_run {
     if (!run_->recalled()) {
       if (const auto wrong = detail::problem_of_restore(checked_.first_losses, log_.baseline.curve)) warn(*wrong);
     }
-    if (trials_->by_epochs() && log_.batches_per_epoch == 0)
-      log_.batches_per_epoch = static_cast<std::size_t>(log_.baseline.batches);
     if (!run_->restores()) {
       log_.warnings.push_back(
           "the backend cannot save and restore its state: each candidate starts from the weights that the last one left");
