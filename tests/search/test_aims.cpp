@@ -211,11 +211,17 @@ TEST_CASE("where FP32 has no room, the most conservative plan that has takes its
   };
   comp::search_settings settings;
   SUBCASE("by batches") {}
+  SUBCASE("as the standard library says it") {
+    world.before_batch = [](const plan& p, auto) {
+      if (p.count_low() < 3) throw std::bad_alloc{};
+    };
+  }
   SUBCASE("by epochs") { settings.criterion = comp::criterion::epoch_losses; }
   fake::full_trainer trainer{world};
   const outcome found = search_on(trainer, settings);
   CHECK(found.plan.count_low() >= 3);
   CHECK(warns(found, "FP32 needs more memory than there is: plan bbbbbbbb takes its place"));
+  CHECK_FALSE(warns(found, "ended with an exception"));
   CHECK(trainer.weights().steps == found.trained_batches);
 }
 

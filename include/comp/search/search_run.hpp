@@ -56,12 +56,21 @@ class search_run {
       observers_.search_done(log_);
     } catch (...) {
       run.restore(trials.reference().start());
+      to_fp32();
       throw;
     }
     return std::move(log_);
   }
 
  private:
+  // After an exception, which is what its caller hears of.
+  void to_fp32() {
+    try {
+      trainer_.set_precision(plans_.fp32());
+    } catch (...) {
+    }
+  }
+
   // What is known of the model and of what is asked for. Throws: `settings_error`.
   static outcome begun(const search_settings& settings, any_trainer& trainer) {
     settings.check();
