@@ -7,6 +7,8 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -72,12 +74,52 @@ TEST_CASE("the fastest plan within a memory limit") {
     CHECK(found.plan.count_low() >= 6);
     CHECK(found.warnings.empty());
   }
+  SUBCASE("that only slower plans than FP32 keep") {
+    fake::world world = thrifty();
+    fake::timed_by(world, {std::vector(8, 1.0), std::vector(8, 1.05), 0});
+    fake::full_trainer slower{world};
+    settings.memory_limit = 940;
+    const outcome found = search_on(slower, settings);
+    CHECK(found.plan.count_low() >= 6);
+    CHECK(found.speedup < 1);
+    CHECK(found.warnings.empty());
+  }
   SUBCASE("that no plan keeps") {
     settings.memory_limit = 100;
     const outcome found = search_on(trainer, settings);
     CHECK(warns(found, "memory limit of 100 bytes (the plan that won needs "));
     CHECK(found.speedup > 1);
   }
+}
+
+TEST_CASE("noise keeps no plan from the place of an FP32 that is above the memory limit") {
+  fake::world world{.graph = fake::sized_chain(std::vector<std::string>(4, "deny")), .batches = 150};
+  std::vector<comp::op_info> ops{world.graph.begin(), world.graph.end()};
+  for (auto& op : ops) op.outputs = {{.shape = {1000}}};
+  world.graph = {std::move(ops)};
+  fake::timed_by(world, {std::vector(4, 1.0), std::vector(4, 1.0), 0});
+  world.noise = 1;
+  for (std::uint64_t seed = 0; seed < 10; ++seed) {
+    CAPTURE(seed);
+    fake::trainer staged{world, seed};
+    CHECK(fake::search_with(staged, {.memory_limit = 995}).plan.count_low() > 0);
+    fake::full_trainer guided{world, seed};
+    CHECK(search_on(guided, {.memory_limit = 995}).plan.count_low() > 0);
+  }
+}
+
+TEST_CASE("a part of what is accepted that fails in its race is not taken for one with less memory") {
+  fake::world world = thrifty();
+  world.before_batch = [](const plan& p, auto) {
+    if (p.count_low() > 0 && p.count_low() < 8) throw std::runtime_error{"no kernel for mixed precisions"};
+  };
+  comp::search_settings settings;
+  SUBCASE("for a slowdown") { settings.slowdown = 0.5; }
+  SUBCASE("for a memory limit") { settings.memory_limit = 100; }
+  fake::full_trainer trainer{world};
+  const outcome found = search_on(trainer, settings);
+  CHECK(found.plan.count_low() == 8);
+  for (const contestant& c : found.contest) CHECK(c.status == comp::status::ok);
 }
 
 TEST_CASE("the least memory within a slowdown") {
@@ -169,11 +211,17 @@ TEST_CASE("where FP32 has no room, the most conservative plan that has takes its
   };
   comp::search_settings settings;
   SUBCASE("by batches") {}
+  SUBCASE("as the standard library says it") {
+    world.before_batch = [](const plan& p, auto) {
+      if (p.count_low() < 3) throw std::bad_alloc{};
+    };
+  }
   SUBCASE("by epochs") { settings.criterion = comp::criterion::epoch_losses; }
   fake::full_trainer trainer{world};
   const outcome found = search_on(trainer, settings);
   CHECK(found.plan.count_low() >= 3);
   CHECK(warns(found, "FP32 needs more memory than there is: plan bbbbbbbb takes its place"));
+  CHECK_FALSE(warns(found, "ended with an exception"));
   CHECK(trainer.weights().steps == found.trained_batches);
 }
 

@@ -4,6 +4,7 @@
 #include <comp/search/check.hpp>
 #include <comp/search/mistakes.hpp>
 #include <comp/search/signature.hpp>
+#include <new>
 #include <stdexcept>
 
 #include "fake_search.hpp"
@@ -141,6 +142,14 @@ TEST_CASE("a low precision may overflow or be missing: that is for the search to
   w.before_batch = [](const comp::plan& p, std::uint64_t) {
     if (p.count_low() > 0) throw comp::out_of_memory{"too much"};
   };
+  CHECK(found_by(fake::trainer{w}) == "");
+}
+
+TEST_CASE("FP32 that does not fit is no mistake, whoever says so: the search has plans that need less") {
+  fake::world w = sound();
+  w.before_batch = [](const comp::plan&, std::uint64_t) { throw comp::out_of_memory{"too much"}; };
+  CHECK(found_by(fake::trainer{w}) == "");
+  w.before_batch = [](const comp::plan&, std::uint64_t) { throw std::bad_alloc{}; };
   CHECK(found_by(fake::trainer{w}) == "");
 }
 

@@ -32,7 +32,40 @@ struct scoring_trainer : fake::trainer {
   double validate() { return weights_.error < 1 ? 0.75 : 0.5; }
 };
 
+// Its epochs say nothing of their batches but what a test leaves of it.
+struct uncounted_trainer : fake::trainer {
+  using fake::trainer::trainer;
+  std::function<void(comp::sample&)> leave = [](comp::sample&) {};
+  comp::sample run_epoch() { return run_epoch({}); }
+  comp::sample run_epoch(const comp::stop_predicate& stop) {
+    comp::sample got = fake::trainer::run_epoch(stop);
+    got.batches = 0;
+    leave(got);
+    return got;
+  }
+};
+
 }  // namespace
+
+TEST_CASE("an epoch that does not say how many batches it had has those that were seen of it, or an epoch's") {
+  bench<uncounted_trainer> b;
+  SUBCASE("by its losses") {
+    b.trainer.leave = [](comp::sample& got) { got.batch_seconds.clear(); };
+    CHECK(b.run.next_epoch(stage::epochs, parse_plan("11"), never).sample.batches == 10);
+  }
+  SUBCASE("by its times, cut") {
+    b.log.batches_per_epoch = 10;
+    b.trainer.leave = [](comp::sample& got) { got.curve.clear(); };
+    const auto third = [](const comp::sample& so_far) { return so_far.batches == 3 ? status::diverged : status::ok; };
+    CHECK(b.run.next_epoch(stage::epochs, parse_plan("11"), third).sample.batches == 3);
+  }
+  SUBCASE("by nothing") {
+    b.log.batches_per_epoch = 10;
+    b.trainer.leave = [](comp::sample& got) { got.curve.clear(), got.batch_seconds.clear(); };
+    CHECK(b.run.next_epoch(stage::epochs, parse_plan("11"), never).sample.batches == 10);
+    CHECK(b.run.trained().batches == 10);
+  }
+}
 
 TEST_CASE("a run goes on from where the trainer is, and a place brings it back with what was trained") {
   bench b;

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <comp/search/learned_costs.hpp>
 #include <comp/search/post_training.hpp>
 #include <comp/strategy/min_cut.hpp>
 #include <memory>
@@ -106,6 +107,13 @@ class endless {
 
  private:
   fake::trainer inner_;
+};
+
+// Nor do its epochs say how many they had.
+struct wordless : endless {
+  using endless::endless;
+  comp::sample run_epoch() { return {.loss = endless::run_epoch().loss}; }
+  double validate() { return 0.9; }
 };
 
 void check_kept(const fake::trainer& trainer, const outcome& found) {
@@ -270,6 +278,7 @@ TEST_CASE("a search that is stopped at any run leaves the trainer at its start a
     watcher.stops_after = [run](const trial& t) { return t.number == run; };
     CHECK_THROWS_AS((void)search_on(trainer, {}, watcher), comp::interrupted);
     CHECK(trainer.weights() == fake::state{});
+    CHECK(trainer.now() == plan{8});
     CHECK(watcher.done.size() == run + 1);
     fake::watcher resumed;
     resumed.recalls_from = watcher.done;
@@ -355,6 +364,75 @@ TEST_CASE("where an epoch's batches are not known, all are undone and the search
   CHECK(std::isnan(found.overhead_share()));
   CHECK(world.harm(found.plan) == 0);
   CHECK(found.speedup > 1.1);
+}
+
+TEST_CASE("where epochs do not say how many batches they have, none of them counts, and scores decide nothing") {
+  wordless trainer{drawn(13, 12, {})};
+  fake::watcher silent;
+  const outcome found = search_on(trainer, {.criterion = comp::criterion::epoch_losses}, silent);
+  CHECK(found.batches_per_epoch == 0);
+  CHECK(found.trained_batches == 0);
+  CHECK(trainer.inner().weights() == fake::state{});
+  CHECK(warns(found, "run_epoch() does not say how many batches it trained: set sample.batches"));
+  CHECK_THROWS_WITH_AS((void)search_on(trainer, {.criterion = comp::criterion::scores}, silent),
+                       doctest::Contains("run_epoch() does not say how many batches it trained"), comp::settings_error);
+}
+
+TEST_CASE("a run that is recalled from a search with a wider tolerance goes on until this one's is decided") {
+  fake::world world = drawn(8, 6, {});
+  world.harm = [n = 0](const plan& p) mutable { return p.count_low() == 0 ? 0 : ++n % 2 ? 0.012 : -0.0117; };
+  const auto first_judged = [](const outcome& found) {
+    return *std::ranges::find(found.trials, stage::epochs, &trial::stage);
+  };
+  fake::full_trainer whole{world};
+  const outcome wide = search_on(whole, {.tolerance = 0.05});
+  const trial lax = first_judged(wide);
+  REQUIRE(lax.accepted);
+  fake::full_trainer anew{world};
+  REQUIRE(first_judged(search_on(anew, {.tolerance = 0.01})).sample.batches > lax.sample.batches);
+  fake::full_trainer trainer{world};
+  fake::watcher watcher;
+  watcher.recalls_from = wide.trials;
+  const outcome found = search_on(trainer, {.tolerance = 0.01}, watcher);
+  std::vector<trial> judged = found.trials;
+  std::erase_if(judged, [&](const trial& t) {
+    return t.stage != stage::epochs || t.plan != lax.plan || t.repeat >= comp::perturbed_repeats;
+  });
+  REQUIRE(judged.size() >= 2);
+  CHECK_FALSE(judged[0].accepted);
+  CHECK(judged[0].sample.batches == lax.sample.batches);
+  CHECK(judged[1].sample.batches > lax.sample.batches);
+  CHECK(judged[1].sample.curve[0] == lax.sample.curve[0]);
+  fake::watcher again;
+  again.recalls_from = watcher.done;
+  fake::full_trainer resumed{world};
+  CHECK(search_on(resumed, {.tolerance = 0.01}, again).plan == found.plan);
+  CHECK(again.done.size() == watcher.done.size());
+  CHECK(resumed.count().batches == 2);  // of the look at the start
+}
+
+TEST_CASE("the cheapest plan has two low precisions where one alone does not pay for its casts") {
+  fake::world world{.precisions = {precision::fp32, precision::bf16, precision::fp8_e4m3}};
+  std::vector<comp::op_info> ops{{.name = "a", .kind = "allow"}, {.name = "b", .kind = "allow", .producers = {0}}};
+  for (comp::op_info& op : ops) op.outputs = {{.shape = {1000}}}, op.bytes = 8000;  // a cast takes 1.5 s
+  world.graph = comp::op_graph{std::move(ops)};
+  fake::timed_by(world, {{2, 2}, {1, 1}, 1.5});
+  fake::full_trainer trainer{world};
+  comp::trainer_of<fake::full_trainer> erased{trainer};
+  comp::observer_list<> observers;
+  outcome log{.graph = world.graph};
+  comp::evaluator run{erased, observers, log};
+  const comp::search_settings settings;
+  comp::loss_trials trials{run, log, settings, plan{2}};
+  trials.begin(8, 32, settings.cut);
+  const std::vector<std::vector<precision>> levels{{precision::fp32, precision::bf16},
+                                                   {precision::fp32, precision::fp8_e4m3}};
+  comp::learned_costs costs{run, log, trials, levels};
+  costs.profile(std::vector{precision::bf16, precision::fp8_e4m3});
+  const plan allowed = parse_plan("be");
+  REQUIRE(costs(allowed) < costs(plan{2}));
+  REQUIRE(costs(parse_plan("b1")) > costs(plan{2}));
+  CHECK(costs.cheapest({allowed}, &allowed) == allowed);
 }
 
 TEST_CASE("operators without FP32 and operators that the policy fixes stay where they are in every plan") {

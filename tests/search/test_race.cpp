@@ -207,6 +207,24 @@ TEST_CASE(
   CHECK(ranked({fp32, timed("b11", six(.8)), with_epoch}) == std::vector<std::size_t>{1, 2, 0});
 }
 
+TEST_CASE("who is above the memory limit is left out where somebody fits who could win") {
+  const auto within = [](std::vector<contestant> contest) {
+    return comp::ranking(
+        contest, [](const comp::plan&) { return fake::nan; }, 400);
+  };
+  const auto fp32 = timed("111", six(1), 0, 600), fast = timed("b11", six(.6), 0, 450);
+  auto rejected = timed("bb1", six(.8), 0, 350), failed = timed("1b1", {});
+  rejected.loss->answer = comp::loss_answer::rejected;
+  failed.status = status::out_of_memory;
+  const contestant never_run{.label = "11b", .plan = parse_plan("11b")};
+  CHECK(within({fp32, fast, timed("bbb", six(.9), 0, 350)}) == std::vector<std::size_t>{2, 0});
+  CHECK(within({fp32, fast, timed("bbb", six(1.1), 0, 350)}) == std::vector<std::size_t>{2, 0});
+  for (const contestant& no_winner : {rejected, failed, never_run}) {
+    CAPTURE(no_winner.label);
+    CHECK(within({fp32, fast, no_winner}) == std::vector<std::size_t>{1, 0});
+  }
+}
+
 TEST_CASE("what is within noise of the winner is called a tie, what is clearly slower is not") {
   std::vector contest{timed("111", six(1)), timed("b11", {.79, .81, .79, .81, .79, .81}),
                       timed("bb1", {.81, .79, .80, .78, .81, .80}), timed("bbb", six(.9))};

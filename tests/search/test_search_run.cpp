@@ -157,6 +157,7 @@ TEST_CASE("a search that is stopped at any run or batch leaves the trainer at it
   const auto check_stopped = [&](fake::trainer& trainer, fake::watcher& watcher) {
     CHECK_THROWS_AS((void)search_with(trainer, {}, watcher), comp::interrupted);
     CHECK(trainer.weights() == fake::state{});
+    CHECK(trainer.now() == plan{4});
     CHECK(std::ranges::find(watcher.calls, "search_done") == watcher.calls.end());
     fake::watcher resumed;
     resumed.recalls_from = watcher.done;
@@ -325,6 +326,36 @@ TEST_CASE("on random models the outcome is accepted, and never slower than FP32 
     }
   }
   CHECK(faster > 75);  // of 300, and it does find something: 95 when this was written
+}
+
+TEST_CASE("no plan asks an operator for an FP32 that it lacks") {
+  fake::world world = fake::typical();
+  std::size_t alone = 4;  // where it is low no other may be
+  const auto search_without = [&](std::size_t op) {
+    const std::string name = std::to_string(op);
+    world.runs = [=](const comp::op_info& o, precision p) { return o.name != name || p != precision::fp32; };
+    fake::trainer trainer{world};
+    const comp::outcome found = search_with(trainer);
+    std::size_t judged = 0;
+    for (const trial& t : found.trials) {
+      CHECK(comp::is_low(t.plan[op]));
+      judged += t.stage == stage::epochs && t.plan != found.contest.front().plan;
+    }
+    CHECK(judged > 0);
+    for (const plan& p : found.fallbacks) CHECK(comp::is_low(p[op]));
+    CHECK(comp::is_low(found.plan[op]));
+    if (op != alone) CHECK(found.plan.count_low() > 1);
+  };
+  SUBCASE("with one low precision") {}
+  SUBCASE("with two") { world.precisions = {precision::fp32, precision::bf16, precision::fp16}; }
+  SUBCASE("where the allow-operators are put in question") {
+    world.harm = [](const plan& p) { return comp::is_low(p[2]) && comp::is_low(p[3]) ? 0.1 : 0; };
+    alone = 3;
+  }
+  for (std::size_t op = 0; op < 4; ++op) {
+    CAPTURE(op);
+    search_without(op);
+  }
 }
 
 TEST_CASE("no plan asks an operator for a precision that the backend does not run it in") {

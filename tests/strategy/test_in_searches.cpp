@@ -33,6 +33,21 @@ fake::world small_world() {
   return world;
 }
 
+// Greedy, and what it was told.
+struct listening {
+  std::vector<comp::trial>* told;
+  struct run {
+    strategy::greedy::run greedy;
+    std::vector<comp::trial>* told;
+    std::vector<comp::plan> ask(std::size_t at_most) { return greedy.ask(at_most); }
+    void tell(const comp::trial& t) {
+      told->push_back(t);
+      greedy.tell(t);
+    }
+  };
+  run start(comp::search_space over) const { return {strategy::greedy{}.start(std::move(over)), told}; }
+};
+
 }  // namespace
 
 TEST_CASE_TEMPLATE("each strategy finds the best plan of a small space, in a stage of a search", Pair,
@@ -45,4 +60,26 @@ TEST_CASE_TEMPLATE("each strategy finds the best plan of a small space, in a sta
   const comp::outcome found = search.run(trainer);
   CHECK(found.plan.str() == "1bbb1bb");
   CHECK(found.speedup == doctest::Approx(11 / 6.5));
+}
+
+TEST_CASE("a strategy is told losses of which lower is better, whatever is asked for") {
+  fake::world world = small_world();
+  world.losses = 1;
+  std::vector<comp::trial> told;
+  comp::search_settings settings;
+  SUBCASE("the lower ones") {}
+  SUBCASE("the higher ones") {
+    world.loss_sign = -1;
+    settings.direction = comp::loss_direction::higher_is_better;
+  }
+  fake::trainer trainer{world};
+  const auto found = comp::two_stage{fake::lists{}, listening{&told}, strategy::greedy{}, settings}.run(trainer);
+  REQUIRE(told.size() > 2);
+  for (const comp::trial& t : told) {
+    CHECK(t.sample.loss > 0);
+    CHECK(t.sample.losses.front() > 0);
+    CHECK(std::ranges::all_of(t.sample.curve, [](double loss) { return loss > 0; }));
+    CHECK(std::ranges::all_of(t.sample.curves.front(), [](double loss) { return loss > 0; }));
+  }
+  for (const comp::trial& t : found.trials) CHECK(t.sample.loss * world.loss_sign > 0);
 }

@@ -41,7 +41,7 @@ constexpr bool expect_strategy() {
 /// settings give the same search again, whatever the timing. Also meant:
 ///   ask(n) gives up to n plans of the space, none twice; none at all when there is nothing left to try. What was asked for
 ///   is told, in the order of asking, before the next ask.
-///   tell(trial): `accepted` and `seconds` decide; `sample` has the rest.
+///   tell(trial): `accepted` and `seconds` decide; `sample` has the rest, its losses so that lower is better.
 ///   at_most(), optional: how many plans a run that was just started will ask for at most; for a progress bar.
 template <class S>
 concept SearchStrategy = expect_strategy<S, false>() || unmet<"no SearchStrategy: static_assert(comp::expect_strategy<T>()) says why">();

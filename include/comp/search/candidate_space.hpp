@@ -92,11 +92,13 @@ class group_builder {
   std::vector<weighed> groups_;
 };
 
-/// FP32, and what operator `op` runs in of `lows`.
+/// The widest precision of operator `op`, FP32 where it has it, and what else it runs in of `lows`.
 inline void add_levels(std::vector<precision>& levels, std::size_t op, std::span<const precision> lows,
                        const op_support& runs) {
-  levels.push_back(precision::fp32);
-  std::copy_if(lows.begin(), lows.end(), std::back_inserter(levels), [&](precision low) { return runs(op, low); });
+  const precision widest = runs.widest(op);
+  levels.push_back(widest);
+  std::copy_if(lows.begin(), lows.end(), std::back_inserter(levels),
+               [&](precision low) { return low != widest && runs(op, low); });
 }
 
 /// `lows`: the low precisions to search, in order of preference; each operator has those that it runs in.
@@ -106,7 +108,7 @@ inline candidate_space make_candidate_space(const any_policy& policy, const op_g
   candidate_space candidates;
   candidates.decisions.reserve(graph.size());
   candidates.roles.reserve(graph.size());
-  plan base{graph.size()};
+  plan base = runs.widest(graph);
   group_builder groups{graph, how};
   std::vector<precision> levels;
   for (std::size_t i = 0; i < graph.size(); ++i) {

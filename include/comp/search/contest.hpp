@@ -104,16 +104,17 @@ using predicted_seconds = std::function<double(const plan&)>;
 
 /// How much longer than the fastest's each contestant's batch takes by all that is known, as a logarithm: what was
 /// raced, and what costs predict where they were learned.
-/// `memory_limit`: who needs more is left out where somebody does not; 0: none.
+/// `memory_limit`: who needs more is left out where somebody who could win does not; 0: none.
 inline std::vector<double> judged_times(const std::vector<contestant>& contest, const predicted_seconds& predicted,
                                         std::int64_t memory_limit = 0) {
   std::vector<double> times(contest.size(), std::numeric_limits<double>::infinity());
-  const auto fits = [=](const contestant& c) { return memory_limit == 0 || c.peak_bytes <= memory_limit; };
-  const bool some_fit = std::any_of(contest.begin(), contest.end(), fits);
-  const auto usable = [&](const contestant& c) {
+  const auto ran = [](const contestant& c) {
     const bool trains = !c.loss || c.loss->answer != loss_answer::rejected;
-    return c.status == status::ok && !c.seconds.empty() && trains && (fits(c) || !some_fit);
+    return c.status == status::ok && !c.seconds.empty() && trains;
   };
+  const auto fits = [&](const contestant& c) { return ran(c) && (memory_limit == 0 || c.peak_bytes <= memory_limit); };
+  const bool some_fit = std::any_of(contest.begin(), contest.end(), fits);
+  const auto usable = [&](const contestant& c) { return some_fit ? fits(c) : ran(c); };
   const auto base = std::max_element(contest.begin(), contest.end(), [&](const contestant& a, const contestant& b) {
     return (usable(a) ? a.seconds.size() : 0) < (usable(b) ? b.seconds.size() : 0);
   });

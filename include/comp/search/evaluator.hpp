@@ -4,6 +4,7 @@
 // (trials.hpp) and timing in turns (race.hpp).
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <comp/core/statistics.hpp>
 #include <comp/search/acceptance.hpp>
@@ -11,6 +12,7 @@
 #include <comp/search/observers.hpp>
 #include <comp/search/run_samples.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <map>
 #include <memory>
@@ -275,9 +277,16 @@ class evaluator {
     });
     // A backend may name a stop of ours stopped_early itself; why it was stopped is ours to say.
     if (ended != status::ok && (got.ok() || got.status == status::stopped_early)) got.status = ended;
+    if (got.batches <= 0) got.batches = batches_seen(got);
     detail::complete(got, detail::seconds_since(begin));
     count(got);
     return got;
+  }
+
+  // Of an epoch that does not say how many batches it had.
+  std::int64_t batches_seen(const sample& got) const {
+    const std::size_t seen = std::max(got.curve.size(), got.batch_seconds.size());
+    return static_cast<std::int64_t>(got.ok() ? std::max(seen, log_.batches_per_epoch) : seen);
   }
 
   void stop_if_asked() {

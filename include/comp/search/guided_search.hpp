@@ -153,7 +153,7 @@ class guided_search {
     if (best == fp32_ || peak_of(best, best) == 0 || peak_of(best, best) <= limit) return best;
     plan least = best;
     for_smaller(best, [&](const plan& next) {
-      if (peak_of(next, best) < peak_of(least, best)) least = next;
+      if (spares(next, least, best)) least = next;
       return peak_of(least, best) > limit;
     });
     return least;
@@ -165,8 +165,7 @@ class guided_search {
     const double slowest = 1 + settings_.slowdown;
     for_smaller(best, [&](const plan& next) {
       if (costs_(next) > costs_(best) * slowest) return false;
-      if (peak_of(next, best) < peak_of(least, best) && measured_.at(next) <= measured_.at(best) * slowest)
-        least = next;
+      if (spares(next, least, best) && measured_.at(next) <= measured_.at(best) * slowest) least = next;
       return true;
     });
     return least;
@@ -182,6 +181,12 @@ class guided_search {
       if (next != last && next != best && !look(next)) return;
       last = next;
     }
+  }
+
+  // Whether `next` ran, and with a lower peak than `least`.
+  bool spares(const plan& next, const plan& least, const plan& best) {
+    const std::int64_t peak = peak_of(next, best);
+    return peak > 0 && measured_.contains(next) && peak < peak_of(least, best);
   }
 
   // Measured beside `best`; 0: the backend does not say.

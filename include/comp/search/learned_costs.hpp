@@ -62,21 +62,19 @@ class learned_costs {
   /// of those that expansion moves reach from `starts`.
   plan cheapest(const std::vector<plan>& starts, const plan* low = nullptr, double per_byte = 0) const {
     plan_costs costs = model_.costs();
-    bool several = false;
+    std::set<precision> lows;
     for (std::size_t i = 0; i < costs.size(); ++i) {
-      precision low_seen = fp32_[i];
       for (const precision p : all_precisions) {
         double& seconds = costs.seconds[i][index_of(p)];
         const bool may = p == fp32_[i] || (low != nullptr ? p == (*low)[i] : !dropped(p));
         if (!may) seconds = std::numeric_limits<double>::infinity();
         if (!std::isfinite(seconds) || p == fp32_[i]) continue;
-        several = several || (low_seen != fp32_[i] && low_seen != p);
-        low_seen = p;
+        lows.insert(p);
       }
       for (const precision p : all_precisions) costs.seconds[i][index_of(p)] += per_byte * model_.bytes(i, p);
     }
     plan best = strategy::min_cut_plan(costs, fp32_);
-    if (!several) return best;
+    if (lows.size() < 2) return best;
     for (const plan& start : starts) {
       if (!std::isfinite(costs(start))) continue;
       plan other = strategy::min_cut_plan(costs, start);

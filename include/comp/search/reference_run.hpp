@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,22 @@ inline void require_trained(const sample& got, std::int64_t batches) {
                  "FP32 training ended as {} after {} batches{}{} (plans are judged against FP32, which must train): "
                  "check the data, the learning rate and the backend",
                  name(got.status), batches, got.message.empty() ? "" : ": ", got.message);
+}
+
+/// Takes the batches of an epoch from FP32's, where the trainer has no batches_per_epoch(). `counts`: whether batches
+/// of the search could be a part of the training. Throws: `settings_error` where scores after an epoch are asked for
+/// and nobody knows how long one is.
+inline void count_epoch(outcome& log, bool by_scores, bool counts) {
+  const sample& fp32 = log.baseline;
+  if (fp32.batches > 1 || !fp32.curve.empty() || !fp32.batch_seconds.empty()) {
+    log.batches_per_epoch = static_cast<std::size_t>(fp32.batches);
+    return;
+  }
+  const std::string unknown =
+      "run_epoch() does not say how many batches it trained: set sample.batches, or give the trainer "
+      "std::uint64_t batches_per_epoch() const";
+  require<settings_error>(!by_scores, "plans are to be judged by scores after an epoch, and {}", unknown);
+  if (counts) log.warnings.push_back(unknown + "; nothing of the search counts as training");
 }
 
 /// The plan is FP32, or the most conservative one that runs; where that needs more memory than there is, the first of

@@ -34,6 +34,11 @@ class search_budget {
     return chosen;
   }
 
+  /// Whether it needs more memory than is allowed.
+  bool too_large(const contestant& c) const {
+    return settings_.memory_limit > 0 && c.peak_bytes > settings_.memory_limit;
+  }
+
   /// What of the outcome goes beyond what was planned, or is allowed.
   std::vector<std::string> remarks(const outcome& result, const contestant& winner) const {
     std::vector<std::string> all;
@@ -43,7 +48,7 @@ class search_budget {
                       "load the plan and train anew, or plan more epochs",
                       result.trained_batches, planned()));
     }
-    if (settings_.memory_limit > 0 && winner.peak_bytes > settings_.memory_limit) {
+    if (too_large(winner)) {
       all.push_back(
           fmt::format("memory limit of {} bytes (the plan that won needs {}, and none that is accepted fits): "
                       "raise it, or make the batch smaller",

@@ -56,12 +56,21 @@ class search_run {
       observers_.search_done(log_);
     } catch (...) {
       run.restore(trials.reference().start());
+      to_fp32();
       throw;
     }
     return std::move(log_);
   }
 
  private:
+  // After an exception, which is what its caller hears of.
+  void to_fp32() {
+    try {
+      trainer_.set_precision(plans_.fp32());
+    } catch (...) {
+    }
+  }
+
   // What is known of the model and of what is asked for. Throws: `settings_error`.
   static outcome begun(const search_settings& settings, any_trainer& trainer) {
     settings.check();
@@ -121,8 +130,6 @@ class search_run {
     if (!run_->recalled()) {
       if (const auto wrong = detail::problem_of_restore(checked_.first_losses, log_.baseline.curve)) warn(*wrong);
     }
-    if (trials_->by_epochs() && log_.batches_per_epoch == 0)
-      log_.batches_per_epoch = static_cast<std::size_t>(log_.baseline.batches);
     if (!run_->restores()) {
       log_.warnings.push_back(
           "the backend cannot save and restore its state: each candidate starts from the weights that the last one left");
@@ -172,13 +179,18 @@ class search_run {
         log_.contest, [&](const plan& p) { return search.predicted(p); }, settings_.memory_limit, settings_.slowdown);
     const auto wins = [&](std::size_t at) {
       contestant& c = log_.contest[at];
-      const bool pays = settings_.slowdown > 0 || (c.over_fp32.ratio > 1 && !undecided(c));
+      const bool pays = settings_.slowdown > 0 || fits_instead(c) || (c.over_fp32.ratio > 1 && !undecided(c));
       return at == 0 || (pays && (budget().is_tight() || keeps_the_loss(c)));
     };
     const auto first = std::find_if(order.begin(), order.end(), wins);
     const std::size_t winner = first == order.end() ? 0 : *first;
     if (winner == 0 && run_->trained().batches == 0 && trials_->fp32_end()) run_->restore(*trials_->fp32_end());
     crown(log_.contest[winner]);
+  }
+
+  // Where FP32 needs more memory than is allowed, who does not is wanted even if it is slower.
+  bool fits_instead(const contestant& c) const {
+    return budget().too_large(log_.contest.front()) && !budget().too_large(c);
   }
 
   // Neither the contest nor the batches that judged its losses say that it is faster.
@@ -245,7 +257,7 @@ class search_run {
         settings_.slowdown);
     for (const std::size_t at : order) {
       contestant& c = log_.contest[at];
-      if (settings_.slowdown == 0 && undecided(c)) continue;
+      if (settings_.slowdown == 0 && !fits_instead(c) && undecided(c)) continue;
       if (at == 0) {
         run_->restore(trials_->fp32_end().value_or(trials_->reference().start()));
         return crown(c);

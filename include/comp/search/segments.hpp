@@ -112,7 +112,7 @@ inline segment_space make_segment_space(const op_graph& graph, std::span<const o
     for (const precision p : all_precisions) {  // FP32 first
       if (near.test(static_cast<std::size_t>(p))) levels.push_back(p);
     }
-    base[i] = levels.empty() ? precision::fp32 : levels.front();
+    base[i] = levels.empty() ? runs.widest(i) : levels.front();
     if (levels.size() > 1) groups.add(i, levels);
   }
   segments.space = search_space{std::move(base), groups.take()};

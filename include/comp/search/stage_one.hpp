@@ -7,18 +7,20 @@
 #include <array>
 #include <comp/search/asking.hpp>
 #include <comp/search/candidate_space.hpp>
+#include <comp/search/op_support.hpp>
 #include <comp/search/trials.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace comp {
 
 class stage_one {
  public:
-  stage_one(loss_trials& trials, outcome& log, const search_settings& settings)
-      : trials_{trials}, log_{log}, settings_{settings} {
+  stage_one(loss_trials& trials, outcome& log, const search_settings& settings, const op_support& runs)
+      : trials_{trials}, log_{log}, settings_{settings}, runs_{runs} {
     fp32_.plan = trials.reference().plan();
     fp32_.sample = log.baseline;
     detail::summarise_times(fp32_);
@@ -36,7 +38,7 @@ class stage_one {
   void try_all(const any_strategy& strategy, const search_space& space) {
     asking run{strategy.start(space), space, log_.graph};
     for (auto plans = run.ask(1); !plans.empty(); plans = run.ask(1)) {
-      for (const plan& p : plans) run.tell(try_one(p));
+      for (const plan& p : plans) run.tell(lower_is_better(try_one(p)));
     }
     if (!run.warning().empty()) log_.warnings.push_back(run.warning());
   }
@@ -48,18 +50,34 @@ class stage_one {
     return t;
   }
 
-  // The lowered operators, FP32 or low per group, everything else FP32.
+  // Strategies know no direction: the losses that they are told are turned where higher is better.
+  trial lower_is_better(trial t) const {
+    if (!log_.higher_is_better) return t;
+    t.sample.loss = -t.sample.loss;
+    const auto turn = [](std::vector<double>& losses) {
+      for (double& loss : losses) loss = -loss;
+    };
+    turn(t.sample.losses);
+    turn(t.sample.curve);
+    for (auto& curve : t.sample.curves) turn(curve);
+    return t;
+  }
+
+  // The lowered operators, FP32 or low per group, everything else FP32; what lacks FP32 has its widest precision.
   void back_off(const candidate_space& candidates) {
     group_builder groups{log_.graph, settings_.epochs_tie};
+    const auto add = [&](std::size_t op, std::span<const precision> lows) {
+      std::vector<precision> levels;
+      add_levels(levels, op, lows, runs_);
+      if (levels.size() > 1) groups.add(op, levels);
+    };
     for (std::size_t i = 0; i < candidates.roles.size(); ++i) {
-      if (candidates.roles[i] == op_role::lowered)
-        groups.add(i, std::array{precision::fp32, candidates.space.base()[i]});
+      if (candidates.roles[i] == op_role::lowered) add(i, std::array{candidates.space.base()[i]});
     }
-    for (const op_group& group : candidates.space.groups()) {  // allow-operators with several low precisions
-      if (group.levels.front() == precision::fp32) continue;
-      std::vector<precision> levels{precision::fp32};
-      levels.insert(levels.end(), group.levels.begin(), group.levels.end());
-      for (const auto op : group.operators) groups.add(op, levels);
+    for (const op_group& group : candidates.space.groups()) {
+      for (const auto op : group.operators) {  // allow-operators with several low precisions
+        if (group.levels.front() != runs_.widest(op)) add(op, group.levels);
+      }
     }
     const search_space space{fp32_.plan, groups.take()};
     if (space.groups().empty()) return;
@@ -71,6 +89,7 @@ class stage_one {
   loss_trials& trials_;
   outcome& log_;
   const search_settings& settings_;
+  const op_support& runs_;
   trial fp32_;
   std::optional<trial> best_;
 };

@@ -35,7 +35,7 @@ class staged_search {
   /// Returns: the plan that was found, of FP32 where there is no other.
   plan operator()(const any_strategy& stage1, const any_strategy& stage2) {
     if (settings_.stages != stages::batches_only && !lows_.empty()) {
-      run_.timed(stage::epochs, [&] { best_ = stage_one{trials_, log_, settings_}(stage1, candidates_); });
+      run_.timed(stage::epochs, [&] { best_ = stage_one{trials_, log_, settings_, runs_}(stage1, candidates_); });
     }
     return by_batches(stage2);
   }

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <exception>
 #include <map>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,9 @@ class trainer_check {
     } catch (const interrupted&) {
       throw;
     } catch (const out_of_memory& e) {  // the search has plans that need less
+      all.status = status::out_of_memory;
+      all.message = e.what();
+    } catch (const std::bad_alloc& e) {
       all.status = status::out_of_memory;
       all.message = e.what();
     } catch (const std::exception& e) {

@@ -60,6 +60,7 @@ class loss_trials {
     run_.record(t);
     require_trained(t.sample, t.sample.batches);
     log_.baseline = t.sample;
+    if (log_.batches_per_epoch == 0) count_epoch(log_, by_scores(), run_.restores());
     require<error>(!by_scores() || (t.sample.score && std::isfinite(*t.sample.score)),
                    "FP32's score is not a number after an epoch (plans are to be judged by scores): check validate()");
     if (run_.restores() && !run_.recalled()) epoch_end_ = run_.save();
@@ -90,7 +91,12 @@ class loss_trials {
       if (least_ < 16) unsettled = std::move(at->second);
       done_.erase(at);
     }
-    result judgement = by_epochs() ? judged_epoch(p, std::move(label)) : judged(p, std::move(label), asking, unsettled);
+    result judgement = by_epochs() ? judged_epoch(p, label) : judged(p, label, asking, unsettled);
+    while (!asking && !judgement.settled) {
+      run_.record(judgement.trial, unsettled.trial.sample.batches);
+      unsettled = std::move(judgement);
+      judgement = judged(p, label, asking, unsettled);
+    }
     if (judgement.trial.accepted && run_.restores() && !recalled_) {
       for (auto& [other, r] : done_) {
         if (r.trial.seconds >= judgement.trial.seconds) r.end.reset();
@@ -134,6 +140,10 @@ class loss_trials {
     if (got.ok()) {
       const place here = run_.save();
       reference_.upto(static_cast<std::size_t>(got.batches));  // a recalled candidate knows its batches, not FP32's
+      if (!live && !asking && falls_short(got)) {
+        judgement.settled = judgement.trial.accepted = false;
+        return judgement;
+      }
       judgement.verdict = decided(p, got, asking);
       judgement.settled = !asking || judgement.verdict.answer == loss_answer::rejected ||
                           losses_.verdict(got, least_, false).answer == loss_answer::accepted;
@@ -179,17 +189,27 @@ class loss_trials {
         got.status = status::ok;
         break;
       }
-      if (!got.ok() || n >= most_ || asking) break;
-      loss_answer now = losses_.verdict(got, least_, false).answer;
-      if (now == loss_answer::accepted || losses_.wander(got)) break;
-      if (now == loss_answer::go_on && n < 2 * least_) continue;
-      const place here = run_.save();  // FP32's own spread may take a rejection back, or be why nothing is decided
-      reference_.spread(1, least_);
-      run_.restore(here);
-      now = losses_.verdict(got, least_, false).answer;
-      if (now != loss_answer::go_on || losses_.fp32_strays()) break;
+      if (!got.ok() || n >= most_ || asking || enough(got)) break;
     }
     return got;
+  }
+
+  // Whether more batches would change nothing.
+  bool enough(const sample& got) {
+    loss_answer now = losses_.verdict(got, least_, false).answer;
+    if (now == loss_answer::accepted || losses_.wander(got)) return true;
+    if (now == loss_answer::go_on && static_cast<std::size_t>(got.batches) < 2 * least_) return false;
+    const place here = run_.save();  // FP32's own spread may take a rejection back, or be why nothing is decided
+    reference_.spread(1, least_);
+    run_.restore(here);
+    now = losses_.verdict(got, least_, false).answer;
+    return now != loss_answer::go_on || losses_.fp32_strays();
+  }
+
+  // A recalled run of a search that was content with less, by its tolerance or its level. One that took half of what
+  // may be run was ended by its budget.
+  bool falls_short(const sample& got) {
+    return 2 * static_cast<std::size_t>(got.batches) <= most_ && !losses_.harm_beyond_doubt(got) && !enough(got);
   }
 
   // A plan seems slow beside FP32's batches of a while ago: is it the machine that became slow? FP32 again tells. Not

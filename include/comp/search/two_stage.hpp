@@ -32,8 +32,8 @@ struct two_stage {
 
   /// Searches the plan for `trainer`, which is left with outcome.trained_batches trained: FP32's and those of plans
   /// that were accepted; comp::post_training goes on from there. After an exception it is at the start (where it can be
-  /// restored). Throws: `settings_error`, `space_error` before anything is run; `comp::error` when FP32 itself does not
-  /// train; `interrupted` when an observer asked to stop; what observers throw.
+  /// restored), in FP32. Throws: `settings_error`, `space_error` before anything is run; `comp::error` when FP32 itself
+  /// does not train; `interrupted` when an observer asked to stop; what observers throw.
   template <class B, class... Observers>
   outcome run(B& trainer, Observers&&... observers) const {
     constexpr bool sound = expect_policy<P>() && expect_strategy<S1>() && expect_strategy<S2>() &&
