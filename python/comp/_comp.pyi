@@ -205,6 +205,7 @@ class Training:
         save: Callable[[], Any],
         restore: Callable[[Any], None],
         tensors: Callable[[], list[torch.Tensor]],
+        rates: Callable[[], list[float]] | None,
         length: int,
         keep_bytes: int,
         data: str,

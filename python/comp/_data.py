@@ -13,15 +13,15 @@ from comp._comp import SettingsError
 from comp._state import random_state, same_random_state
 
 
-def bytes_of(value: Any) -> int:
-    """Of a batch's tensors."""
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """A batch's tensors."""
     if isinstance(value, torch.Tensor):
-        return value.nbytes
+        return [value]
     if isinstance(value, Mapping):
-        return sum(bytes_of(each) for each in value.values())
+        return tensors_of(list(value.values()))
     if isinstance(value, (list, tuple)):
-        return sum(bytes_of(each) for each in value)
-    return bytes_of(vars(value)) if hasattr(value, "__dict__") and not isinstance(value, type) else 0
+        return [tensor for each in value for tensor in tensors_of(each)]
+    return tensors_of(vars(value)) if hasattr(value, "__dict__") and not isinstance(value, type) else []
 
 
 def own(value: Any) -> Any:
@@ -53,8 +53,8 @@ class Batches:
         except TypeError:
             self.length = 0
 
-    def pull(self) -> tuple[Any, Any, int] | None:
-        """The next batch, the random generators after it where it moved them, its bytes; None at an epoch's end."""
+    def pull(self) -> tuple[Any, Any, list[torch.Tensor]] | None:
+        """The next batch, the random generators after it where it moved them, its tensors; None at an epoch's end."""
         before = random_state()
         begins = self._at is None
         if self._at is None:
@@ -69,4 +69,4 @@ class Batches:
                 ) from None
             return None
         after = random_state()
-        return value, None if same_random_state(before, after) else after, bytes_of(value)
+        return value, None if same_random_state(before, after) else after, tensors_of(value)

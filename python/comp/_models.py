@@ -29,7 +29,7 @@ def modules_of(model: nn.Module | Mapping[str, nn.Module]) -> dict[str, nn.Modul
             )
         _require_usable(module)
         if isinstance(module, nn.parallel.DistributedDataParallel):
-            _leave_outside(module, "_pre_forward", "_post_forward")
+            leave_outside(module, "_pre_forward", "_post_forward")
     return {name: unwrapped(module) for name, module in given.items()}
 
 
@@ -46,9 +46,9 @@ def _dispatch_key(name: str) -> torch._C.DispatchKey:
     return key
 
 
-def _leave_outside(module: nn.Module, *methods: str) -> None:
+def leave_outside(module: nn.Module, *methods: str) -> None:
     """What these do is no part of the model: a plan does not see it. DistributedDataParallel's buckets and buffers are
-    not handled in each step alike."""
+    not handled in each step alike, and logging depends on the Trainer."""
     keys = torch._C.DispatchKeySet(_dispatch_key("AutocastPrivateUse1"))
     for other in ("AutocastIPU", "AutocastHPU", "AutocastXLA"):  # the keys that comp may have (dispatch_key.hpp)
         keys = keys | torch._C.DispatchKeySet(_dispatch_key(other))

@@ -53,6 +53,12 @@ class _Glue:
                 part.training = training
 
 
+def _rates(optimizers: Sequence[Any]) -> Callable[[], list[float]]:
+    """The learning rates that a scheduler may change; those that are tensors are left out: to look would be to wait."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return lambda: [float(group["lr"]) for group in groups if isinstance(group.get("lr"), (int, float))]
+
+
 def _losses(returned: Any) -> dict[str, Any]:
     return dict(returned) if isinstance(returned, Mapping) else {"loss": returned}
 
@@ -206,6 +212,7 @@ def search(
         save=others.save,
         restore=others.restore,
         tensors=others.tensors,
+        rates=_rates(optimizers) if all(isinstance(each, (GradScaler, torch.Generator)) for each in state) else None,
         length=batches.length,
         keep_bytes=keep_bytes,
         data=f"{type(data).__name__} of {batches.length or 'unknown'} batches",

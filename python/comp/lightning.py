@@ -14,12 +14,14 @@ from lightning.pytorch.plugins import Precision
 from torch import nn
 
 import comp
+from comp._models import leave_outside
 
 
 class PlanPrecision(Precision):
     """Runs training_step, validation_step and the like under a plan. It is found by comp.search with the
     LightningModule as model and `module.training_step(batch, 0)` inside `with plan:`. `given`: settings of comp.plan.
-    What loggers compute inside a step may differ from step to step: that goes on in FP32, and `plan.left` counts it.
+    What self.log computes is no part of the plan. What else differs from the step that was searched goes on in FP32
+    from the second step on, and `plan.left` counts it.
 
     Raises: as comp.plan.
     """
@@ -31,6 +33,7 @@ class PlanPrecision(Precision):
         self.plan: comp.Planned | None = None
 
     def convert_module(self, module: nn.Module) -> nn.Module:
+        leave_outside(module, "log", "log_dict")  # without a Trainer, as in the search, they do nothing
         self.plan = comp.plan(self.path, module, **self.given)
         return module
 

@@ -4,12 +4,21 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from typing import Any
 
+from torch import nn
 from transformers import TrainerCallback
 
 import comp
+
+
+def _takes_counts(model: Any) -> bool:
+    """Whether the Trainer gives the model num_items_in_batch, as its __init__ decides that."""
+    if hasattr(model, "accepts_loss_kwargs"):
+        return bool(model.accepts_loss_kwargs)
+    return any(given.kind is given.VAR_KEYWORD for given in inspect.signature(model.forward).parameters.values())
 
 
 class PlanCallback(TrainerCallback):
@@ -28,7 +37,7 @@ class PlanCallback(TrainerCallback):
             raise comp.SettingsError("bf16 or fp16 of TrainingArguments is on (the plan alone decides): leave it off")
         self._model = model = having["model"]
         if not os.path.exists(self.path):
-            self._search(model, having["optimizer"], having["lr_scheduler"], having["train_dataloader"], args.device)
+            self._search(model, having["optimizer"], having["lr_scheduler"], having["train_dataloader"], args)
         self.plan = plan = comp.plan(self.path, model, **self.given)
         self._forward = forward = getattr(
             model.forward, "without_plan", model.forward
@@ -45,12 +54,18 @@ class PlanCallback(TrainerCallback):
     def on_train_end(self, *_: Any, **__: Any) -> None:
         self._model.forward = self._forward
 
-    def _search(self, model: Any, optimizer: Any, schedule: Any, data: Any, device: Any) -> None:
+    def _search(self, model: Any, optimizer: Any, schedule: Any, data: Any, args: Any) -> None:
+        counts = _takes_counts(model)
+
         def step(plan: comp.Region, batch: Any) -> Any:
-            inputs = {name: value.to(device) for name, value in batch.items()}
+            inputs = {name: value.to(args.device) for name, value in batch.items()}
+            if counts and "labels" in inputs:  # another way to a mean has other operators
+                inputs["num_items_in_batch"] = inputs["labels"].ne(-100).sum()
             with plan:
                 loss = model(**inputs)["loss"]
             loss.backward()
+            if args.max_grad_norm:
+                nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()

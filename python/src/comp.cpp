@@ -86,20 +86,20 @@ void add_training(py::module_& m) {
   py::class_<training>(m, "Training")
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, py::function pull,
                        py::function step, py::object score, py::function saved, py::function restore,
-                       py::function tensors, std::int64_t length, std::int64_t keep_bytes, std::string data, bool tune,
-                       const std::optional<std::string>& states_on, std::string about) {
+                       py::function tensors, py::object rates, std::int64_t length, std::int64_t keep_bytes,
+                       std::string data, bool tune, const std::optional<std::string>& states_on, std::string about) {
              return make_training(
                  {.models = std::move(models),
                   .call = {std::move(pull), std::move(step), std::move(score), std::move(saved), std::move(restore),
-                           std::move(tensors)},
+                           std::move(tensors), std::move(rates)},
                   .length = length,
                   .keep = {.limit_bytes = keep_bytes, .about = std::move(data)},
                   .choices = tune ? libtorch::executor_choices::measured : libtorch::executor_choices::fixed,
                   .states_on = states_on ? std::optional{c10::Device{*states_on}} : std::nullopt,
                   .about = std::move(about)});
            }),
-           py::kw_only(), "models"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a, "length"_a,
-           "keep_bytes"_a, "data"_a, "tune"_a, "states_on"_a, "about"_a)
+           py::kw_only(), "models"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a, "rates"_a,
+           "length"_a, "keep_bytes"_a, "data"_a, "tune"_a, "states_on"_a, "about"_a)
       .def_property_readonly("regions", &training::opened, py::return_value_policy::reference_internal)
       .def("operators",
            [](training& t) {

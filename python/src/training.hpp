@@ -26,9 +26,10 @@ namespace comp::python {
 struct batch {
   py::object value;
   py::object random;
-  std::int64_t bytes = 0;
+  std::vector<at::Tensor> tensors;  // of the value
 };
-inline std::int64_t bytes_of(const batch& b) { return b.bytes; }
+inline std::int64_t bytes_of(const batch& b) { return libtorch::bytes_of(b.tensors); }
+inline std::uint64_t writes_of(const batch& b) { return libtorch::writes_of(b.tensors); }
 
 class batches : public libtorch::replayed_batches<batch> {
  public:
@@ -52,12 +53,13 @@ class no_optimizer final : public torch::optim::Optimizer {
 
 /// What Python gives, as functions of its own.
 struct callbacks {
-  py::function pull;     // () -> (value, generators or None, bytes), or None at an epoch's end
+  py::function pull;     // () -> (value, generators or None, its tensors), or None at an epoch's end
   py::function step;     // (value, generators or None) -> [(name, loss), ...]
   py::object score;      // () -> float, or None
   py::function save;     // () -> object
   py::function restore;  // (object)
   py::function tensors;  // () -> [tensor, ...] that its part of the state holds
+  py::object rates;      // () -> [float], the optimizers' learning rates; None where they may differ in a repeated step
 };
 
 struct job {
@@ -201,17 +203,21 @@ class training_of final : public training {
       const py::object got = given_.call.pull();
       if (got.is_none()) return std::nullopt;
       const auto all = got.cast<py::tuple>();
-      return batch{all[0], all[1], all[2].cast<std::int64_t>()};
+      return batch{all[0], all[1], all[2].cast<std::vector<at::Tensor>>()};
     });
   }
 
   void train(libtorch::step& s, const batch& b) {
     const std::size_t entered = regions_.entered();
+    const auto rates = [&] { return given_.call.rates().template cast<std::vector<double>>(); };
+    const bool watches = !given_.call.rates.is_none();
     fault_.kept([&] {
       try {
+        if (watches) rates_.begin(rates());
         const py::object losses = given_.call.step(b.value, b.random);
         for (const auto& [name, loss] : losses.cast<std::vector<std::pair<std::string, at::Tensor>>>())
           s.report(name, loss);
+        if (watches) rates_.end(rates(), s.number());
       } catch (const py::error_already_set& e) {
         regions_.abandon_all();
         throw_if_the_plan_failed(e);
@@ -244,6 +250,7 @@ class training_of final : public training {
   job given_;
   fault fault_;
   no_optimizer optimizer_;
+  libtorch::detail::rate_watch rates_{"give the search state=[scheduler]"};
   std::vector<std::shared_ptr<parameter_tree>> trees_;
   std::unique_ptr<trainer_type> trainer_;
   regions regions_;

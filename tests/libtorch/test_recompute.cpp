@@ -68,6 +68,20 @@ struct own_checkpoint : torch::autograd::Function<own_checkpoint> {
   }
 };
 
+/// 2x, by code that the dispatcher does not see and that knows contiguous FP32 only.
+struct by_pointer : torch::autograd::Function<by_pointer> {
+  static at::Tensor forward(torch::autograd::AutogradContext* /*context*/, const at::Tensor& x) {
+    at::Tensor y = torch::empty(x.sizes());
+    const float* from = x.const_data_ptr<float>();
+    for (std::int64_t i = 0; i < x.numel(); ++i) y.mutable_data_ptr<float>()[i] = 2 * from[i];
+    return y;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* /*context*/,
+                                                 const torch::autograd::variable_list& gradients) {
+    return {gradients[0] * 2};
+  }
+};
+
 /// A part with a weight in a module with another, dropout between them.
 torch::jit::Module scripted_net() {
   torch::manual_seed(6);
@@ -264,6 +278,19 @@ TEST_CASE("a checkpoint of the user's own, and operators in any Function, run in
   const auto planned = gradient(true), expected = gradient(false);
   CHECK(same(planned[0], expected[0]));
   CHECK(same(planned[1], expected[1]));
+}
+
+TEST_CASE("a Function that reads by a pointer gets contiguous FP32") {
+  torch::manual_seed(2);
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions{3, 8, 3}};
+  const auto x = torch::randn({4, 3, 8, 8});
+  const auto expected = conv->forward(x) * 2;
+  for (const auto images : {lt::memory_format::as_is, lt::memory_format::channels_last}) {
+    program p{{.images = images}};
+    at::Tensor seen;
+    (void)run_low(p, {"conv2d"}, [&] { return (seen = by_pointer::apply(conv->forward(x))).sum(); });
+    CHECK(torch::allclose(seen, expected, 0.02, 0.02));
+  }
 }
 
 TEST_CASE("a TorchScript module runs under a plan in every forward as in the first") {

@@ -234,6 +234,32 @@ TEST_CASE("gradients that are accumulated over batches are part of the state") {
   CHECK(std::vector{trainer.run_batch().loss, trainer.run_batch().loss, trainer.run_batch().loss} == first);
 }
 
+TEST_CASE("gradients that are accumulated under plans with and without a loss scale are of one factor") {
+  const auto moved = [](precision first, precision second) {
+    classification user;
+    classification_trainer trainer{user.setup, user.batches, [&](lt::step& s, const torch::data::Example<>& batch) {
+                                     s.backward(s.forward([&] { return user.loss(batch); }));
+                                     if (s.number() % 2 == 1) s.update(user.optimizer);
+                                   }};
+    const auto before = user.net->parameters()[0].detach().clone();
+    trainer.set_precision(lowered(trainer.graph(), first, "addmm"));
+    (void)trainer.run_batch();
+    const auto middle = trainer.save();
+    trainer.set_precision(lowered(trainer.graph(), second, "addmm"));
+    (void)trainer.run_batch();
+    const auto after = user.net->parameters()[0].detach().clone();
+    trainer.restore(middle);
+    (void)trainer.run_batch();
+    CHECK(torch::equal(user.net->parameters()[0], after));
+    return at::Tensor{after - before};
+  };
+  const auto expected = moved(precision::fp32, precision::fp32);
+  for (const auto& [first, second] :
+       {std::pair{precision::fp16, precision::fp32}, {precision::fp32, precision::fp16}}) {
+    CHECK((moved(first, second) - expected).norm().item<double>() < 0.05 * expected.norm().item<double>());
+  }
+}
+
 TEST_CASE("a schedule by the step's number is the same after a restored state") {
   classification user;
   std::vector<double> rates;

@@ -143,6 +143,18 @@ TEST_CASE("a loader too large to be read ahead is not counted, and goes on where
   CHECK(t->batches_per_epoch() == 4);
 }
 
+TEST_CASE("a batch that the step wrote is not given again as if it were the same") {
+  classification job;
+  auto loader = [batches = job.batches]() mutable { return batches.next(); };
+  lt::trainer t{job.setup, lt::replayed(loader), [&](lt::step& s, torch::data::Example<>& batch) {
+                  s.backward(s.forward([&] { return job.loss(batch); }));
+                  s.update(job.optimizer);
+                  batch.data.div_(2);
+                }};
+  CHECK_THROWS_WITH_AS((void)t.run_batch(), doctest::Contains("batch 0 was written in place by the step"),
+                       comp::settings_error);
+}
+
 TEST_CASE("a perturbed training has other losses, by little; restored, the same") {
   classification job;
   lt::trainer t{job.setup, job.batches, job.make_step()};

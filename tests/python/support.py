@@ -129,12 +129,13 @@ def operators_of(net, run):
     state = comp._state.OtherState(models, [idle], [])
     training = comp._comp.Training(
         models=comp._models.named_parameters(models),
-        pull=lambda: (None, None, 0),
+        pull=lambda: (None, None, []),
         step=step,
         score=None,
         save=state.save,
         restore=state.restore,
         tensors=state.tensors,
+        rates=None,
         length=1,
         keep_bytes=1 << 30,
         data='',

@@ -79,6 +79,29 @@ class HuggingFace(unittest.TestCase):
                 callback.on_train_begin(again.args, None, None, model=again.model)
                 self.assertFalse(hasattr(again.model.forward.without_plan, 'without_plan'))
 
+    def test_a_language_model_whose_loss_counts_the_batchs_tokens(self):
+        import transformers
+
+        import comp.transformers
+
+        torch.manual_seed(5)
+        shape = transformers.GPT2Config(vocab_size=64, n_positions=16, n_embd=32, n_layer=1, n_head=2)
+        model = transformers.GPT2LMHeadModel(shape)
+        data = [{'input_ids': w, 'labels': w} for w in torch.randint(0, 64, (96, 12))]
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = transformers.TrainingArguments(
+                folder,
+                num_train_epochs=1,
+                per_device_train_batch_size=16,
+                report_to=[],
+                save_strategy='no',
+                disable_tqdm=True,
+                use_cpu=True,
+            )
+            callback = comp.transformers.PlanCallback(os.path.join(folder, 'plan.json'), search=QUICK)
+            transformers.Trainer(model, arguments, train_dataset=data, callbacks=[callback]).train()
+            self.assertTrue(callback.plan.in_use)
+
     def test_the_trainers_own_mixed_precision_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
             trainer, _, _ = self.train(folder, bf16=True)
@@ -104,7 +127,10 @@ class Lightning(unittest.TestCase):
                 self.net[2].register_forward_hook(lambda m, i, out: seen.append((self.training, out.dtype)))
 
             def training_step(self, batch, index):
-                return cross_entropy(self.net(batch[0]), batch[1])
+                loss = cross_entropy(self.net(batch[0]), batch[1])
+                self.log('train', loss)
+                self.log_dict({'twice': 2 * loss.detach()})
+                return loss
 
             def validation_step(self, batch, index):
                 self.log('loss', cross_entropy(self.net(batch[0]), batch[1]))

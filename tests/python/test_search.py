@@ -53,6 +53,21 @@ class Searches(unittest.TestCase):
             for name, value in plain.net.state_dict().items():
                 self.assertTrue(torch.equal(value, searched.net.state_dict()[name]), f'{name}, {workers} workers')
 
+    def test_a_scheduler_that_is_not_named_is_an_error(self):
+        job = Classification()
+        with self.assertRaisesRegex(comp.SettingsError, r"learning rate 0 after step \d+ .* give the search state="):
+            job.search(state=[])
+
+    def test_a_batch_that_the_step_writes_is_an_error(self):
+        job = Classification()
+
+        def step(plan, batch):
+            batch[0].div_(2)
+            return job.step(plan, batch)
+
+        with self.assertRaisesRegex(comp.SettingsError, "batch 0 was written in place .*: write to a copy of it"):
+            job.search(step)
+
     def test_an_exception_comes_out_unchanged_and_all_is_as_before(self):
         class Mine(KeyError):
             pass

@@ -45,8 +45,8 @@ class low_errors {
     double error = nothing;
     try {
       const auto returns = static_cast<std::ptrdiff_t>(op.schema().returns().size());
-      torch::jit::Stack exact{results.end() - returns, results.end()}, inputs = arguments;
-      if (auto rows = whole_only_.contains(op) ? std::nullopt : rows_of(arguments, is_weight)) {
+      torch::jit::Stack exact{results.end() - returns, results.end()}, inputs = apart(arguments, traits(op));
+      if (auto rows = whole_only_.contains(op) ? std::nullopt : rows_of(inputs, is_weight)) {
         if (auto of_rows = run(op, *rows)) {
           exact = std::move(*of_rows);
           inputs = std::move(*rows);
@@ -74,6 +74,18 @@ class low_errors {
     } catch (const std::exception&) {
       return std::nullopt;
     }
+  }
+
+  /// The arguments, with running statistics of their own: the operator writes them each time.
+  torch::jit::Stack apart(torch::jit::Stack arguments, const op_traits& known) const {
+    const std::size_t first = arguments.size() - known.arguments.size();
+    for (std::size_t i = 0; i < known.arguments.size(); ++i) {
+      if (known.arguments[i] != argument_use::kept) continue;
+      replace(
+          arguments[first + i], device_, [](const at::Tensor&) { return true; },
+          [](const at::Tensor& t) { return t.clone(); });
+    }
+    return arguments;
   }
 
   /// The first rows of whatever has as many as the first input; nothing where that is all there is.

@@ -246,6 +246,7 @@ class executor final : public session {
     if (now.wants_contiguous) make_contiguous(stack, now.arguments, device());
     run_in(now.op, stack, now.tf32);
     if (now.hands_on_fp32) hand_on_fp32(now.op, stack, device());
+    if (now.gives_contiguous) make_contiguous(stack, now.op.schema().returns().size(), device());
   }
 
   /// The forward has left the recorded sequence.

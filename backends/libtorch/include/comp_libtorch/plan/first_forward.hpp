@@ -107,8 +107,8 @@ class first_run {
   std::vector<at::Tensor> copies_;
 };
 
-/// An operator of a checkpoint, or a composite that was opened.
-struct checkpointed_call {
+/// An operator of a first forward, or a composite that was opened.
+struct first_call {
   c10::OperatorHandle op;
   std::optional<recorded_op> operation = {};
   first_choice choice = {};
@@ -118,12 +118,12 @@ inline void run_lost(const c10::OperatorHandle& op, torch::jit::Stack& stack, at
   cast_to_fp32(stack, traits(op), device);
   op.callBoxed(stack);
 }
-using checkpointed_calls = std::vector<checkpointed_call>;
+using first_calls = std::vector<first_call>;
 
 /// Runs a checkpoint of a first forward again, in the backward.
 class first_again final : public session {
  public:
-  first_again(std::shared_ptr<const checkpointed_calls> calls, std::size_t next, at::DeviceType device)
+  first_again(std::shared_ptr<const first_calls> calls, std::size_t next, at::DeviceType device)
       : session{device}, calls_{std::move(calls)}, next_{next}, run_{device} {}
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
@@ -132,7 +132,7 @@ class first_again final : public session {
         "a checkpoint that is run again calls {}, which it did not call then (it depends on what has changed "
         "since): make it give the same for the same inputs",
         traits(op).kind);
-    const checkpointed_call& then = (*calls_)[next_++];
+    const first_call& then = (*calls_)[next_++];
     if (then.operation) return run_(*then.operation, then.choice, stack);
     if (then.lost) return run_lost(op, stack, device());
     cast_read(stack, traits(op), at::kFloat, device(), true);
@@ -141,14 +141,14 @@ class first_again final : public session {
   resumption from_here() const override { return of(calls_, next_, device()); }
   void end(bool /*abandoned*/) noexcept override {}
 
-  static resumption of(std::shared_ptr<const checkpointed_calls> calls, std::size_t next, at::DeviceType device) {
+  static resumption of(std::shared_ptr<const first_calls> calls, std::size_t next, at::DeviceType device) {
     return [calls = std::move(calls), next, device]() -> std::unique_ptr<session> {
       return std::make_unique<first_again>(calls, next, device);
     };
   }
 
  private:
-  std::shared_ptr<const checkpointed_calls> calls_;
+  std::shared_ptr<const first_calls> calls_;
   std::size_t next_;
   first_run run_;
 };
@@ -169,7 +169,7 @@ class first_forward final : public recording_session {
     recording_session::end(abandoned);
   }
   resumption from_here() const override {
-    return autocast_ ? resumption{} : first_again::of(checkpointed_, checkpointed_->size(), device());
+    return autocast_ ? resumption{} : first_again::of(calls_, calls_->size(), device());
   }
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
@@ -188,7 +188,7 @@ class first_forward final : public recording_session {
       return run_fp32(op, stack);
     }
     now.lowers = now.lowers || autocast_ || (now.op.role == op_role::choosable && is_low(choice.chosen));
-    if (in_checkpoint) checkpointed_->push_back({op, now.op, choice});
+    calls_->push_back({op, now.op, choice});
     if (autocast_) {
       op.callBoxed(stack);
     } else {
@@ -199,7 +199,7 @@ class first_forward final : public recording_session {
 
  private:
   void open(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
-    if (in_checkpoint) checkpointed_->push_back({op});
+    calls_->push_back({op});
     if (!autocast_) cast_to_record(stack, traits(op).arguments.size());
     ++depth_;
     const auto close = c10::make_scope_exit([&] { --depth_; });
@@ -218,14 +218,14 @@ class first_forward final : public recording_session {
   }
 
   void run_fp32(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
-    if (in_checkpoint) checkpointed_->push_back({.op = op, .lost = true});
+    calls_->push_back({.op = op, .lost = true});
     if (autocast_) return op.callBoxed(stack);
     run_lost(op, stack, device());
   }
 
   std::shared_ptr<const first_plan> plan_;
   first_run run_;
-  std::shared_ptr<checkpointed_calls> checkpointed_ = std::make_shared<checkpointed_calls>();
+  std::shared_ptr<first_calls> calls_ = std::make_shared<first_calls>();  // for the checkpoints among them
   std::optional<autocast_guard> autocast_;
   std::size_t depth_ = 0;  // composites that are open
   bool lost_ = false;

@@ -51,6 +51,7 @@ struct instruction {
   bool follows_written = false;   // inputs are cast to the format of the tensor that it writes
   bool wants_view = false;        // strides may not fit a view any more
   bool wants_contiguous = false;  // the user's own operator, which may not know channels-last
+  bool gives_contiguous = false;  // for a Function, which may not either
 };
 
 struct code {
@@ -154,8 +155,9 @@ class compiler {
     now.tf32 = chosen == precision::tf32;
     now.hands_on_fp32 = any_low_ && op.hands_on_fp32;
     now.follows_written = any_low_ && op.role == op_role::writes && !known.pointwise && !op.inputs.empty();
-    now.wants_view = channels_last && any_low_ && known.takes_view;
+    now.wants_view = channels_last && any_low_ && known.takes_view && !op.shares;  // else LibTorch refuses it
     now.wants_contiguous = channels_last && any_low_ && !known.aten;
+    now.gives_contiguous = channels_last && now.hands_on_fp32;
     now.unusual = now.tf32 || now.hands_on_fp32 || now.follows_written || now.wants_view || now.wants_contiguous;
     compiled.instructions.push_back(now);
   }

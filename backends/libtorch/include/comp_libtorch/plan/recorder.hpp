@@ -51,6 +51,7 @@ struct recorded_op {
   op_role role = op_role::as_is;
   bool without_grad = false;
   bool hands_on_fp32 = false;  // its result goes into a torch::autograd::Function
+  bool shares = false;         // a view whose storage is written under one name and read under another
   std::size_t segment = 0;
   std::vector<recorded_input> inputs = {};
   std::vector<std::uint32_t> uncast = {};   // values that it reads or writes as they are
@@ -84,7 +85,7 @@ class recorder {
   call before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t segment) {
     const op_traits& known = traits(op);
     const bool without_grad = !at::GradMode::is_enabled() && !in_checkpoint;
-    call current{{op, op_role::as_is, without_grad, false, segment}, {}, names_.next(known, stack)};
+    call current{{.op = op, .without_grad = without_grad, .segment = segment}, {}, names_.next(known, stack)};
     current.info.name = current.named.name;
     current.info.kind = known.kind;
     current.info.scopes = scopes_of(names_.path(current.named.scope));
@@ -113,6 +114,7 @@ class recorder {
       current.info.outputs.push_back(described(tensor, find(tensor)));
     });
     if (known.writes) add_written(current, known, index);
+    if (known.takes_view && first.has_storage()) views_[first.storage().unsafeGetStorageImpl()].push_back(ops_.size());
     if (!floating && current.op.role == op_role::choosable) current.op.role = op_role::as_is;
     current.info.choosable = current.op.role == op_role::choosable;
     measure(current.info, known, current.arguments, first);
@@ -176,7 +178,10 @@ class recorder {
     look_for_function(tensor, from);
     const std::int32_t last = std::max(from.producer, last_writer(tensor));
     if (from.producer >= 0) current.info.producers.push_back(static_cast<std::size_t>(from.producer));
-    if (last > from.producer) current.info.producers.push_back(static_cast<std::size_t>(last));
+    if (last > from.producer) {
+      current.info.producers.push_back(static_cast<std::size_t>(last));
+      for (const std::size_t view : views_[tensor.storage().unsafeGetStorageImpl()]) ops_[view].shares = true;
+    }
     current.lowers = current.lowers || from.lowered;
     current.info.inputs.push_back(described(tensor, from));
     current.info.inputs.back().parameter = from.parameter >= 0;
@@ -213,6 +218,8 @@ class recorder {
 
   void add_result(call& current, const op_traits& known, const at::Tensor& tensor, std::int32_t index) {
     names_.add_result(current.named, tensor);
+    if (const auto* node = torch::autograd::impl::grad_fn_unsafe(tensor))
+      makers_.insert_or_assign(node, static_cast<std::size_t>(index));
     const auto passed =
         std::ranges::find(current.read, tensor.unsafeGetTensorImpl(), [](const auto& r) { return r.first; });
     const bool same = passed != current.read.end() && !known.writes;
@@ -241,10 +248,16 @@ class recorder {
     }
   }
 
-  /// A tensor made without gradients that has a node now came out of a torch::autograd::Function.
+  /// A tensor made without gradients, or by nothing that was seen, that has a node now came out of a
+  /// torch::autograd::Function. What went into that is read by code that is not seen, too. One without elements is how
+  /// torch.utils.checkpoint keeps its inputs.
   void look_for_function(const at::Tensor& tensor, const origin& from) {
-    if (!from.without_grad || from.producer < 0) return;
-    if (torch::autograd::impl::grad_fn_unsafe(tensor) == nullptr) return;
+    const torch::autograd::Node* node = torch::autograd::impl::grad_fn_unsafe(tensor);
+    if (node == nullptr || tensor.numel() == 0 || (!from.without_grad && from.producer >= 0)) return;
+    for (const torch::autograd::Edge& edge : node->next_edges()) {
+      if (const auto maker = makers_.find(edge.function.get()); maker != makers_.end()) hand_on_fp32(maker->second);
+    }
+    if (from.producer < 0) return;
     const auto made_by = static_cast<std::size_t>(from.producer);
     for (std::size_t i = made_by; keep_fp32(i, ops_[made_by].segment) && i > 0; --i) continue;
     for (std::size_t i = made_by + 1; i < ops_.size() && keep_fp32(i, ops_[made_by].segment); ++i) continue;
@@ -255,11 +268,11 @@ class recorder {
     if (!op.without_grad || op.segment != segment) return false;
     if (op.role == op_role::choosable) op.role = op_role::fp32;
     infos_[i].choosable = false;
-    for (const std::size_t producer : infos_[i].producers) {
-      if (ops_[producer].without_grad) continue;
-      ops_[producer].hands_on_fp32 = infos_[producer].hands_on_fp32 = true;
-    }
+    for (const std::size_t producer : infos_[i].producers) hand_on_fp32(producer);
     return true;
+  }
+  void hand_on_fp32(std::size_t i) {
+    if (!ops_[i].without_grad) ops_[i].hands_on_fp32 = infos_[i].hands_on_fp32 = true;
   }
 
   const parameter_names* parameters_;
@@ -269,6 +282,9 @@ class recorder {
   op_names names_;
   std::unordered_map<const c10::TensorImpl*, origin> origins_;
   std::unordered_map<const c10::StorageImpl*, writer> writers_;
+  // By address, and never dereferenced: what is there after the first has gone hands on FP32 for nothing, no more.
+  std::unordered_map<const torch::autograd::Node*, std::size_t> makers_;
+  std::unordered_map<const c10::StorageImpl*, std::vector<std::size_t>> views_;
   std::vector<recorded_op> ops_;
   std::vector<op_info> infos_;
   std::uint32_t values_seen_ = 0;

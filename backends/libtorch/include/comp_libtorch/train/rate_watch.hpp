@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,12 +17,14 @@ namespace comp::libtorch::detail {
 
 class rate_watch {
  public:
+  /// `advice`: what to do about it.
+  explicit rate_watch(std::string advice) : advice_{std::move(advice)} {}
+
   /// Step `number` begins.
-  void begin(const std::vector<torch::optim::Optimizer*>& optimizers) { before_ = rates(optimizers); }
+  void begin(std::vector<double> rates) { before_ = std::move(rates); }
 
   /// It has ended. Throws: `settings_error` when it changed rates as it did not when it was run before.
-  void end(const std::vector<torch::optim::Optimizer*>& optimizers, std::uint64_t number) {
-    const std::vector<double> after = rates(optimizers);
+  void end(const std::vector<double>& after, std::uint64_t number) {
     if (number < first_ || number > next_) {
       changes_.clear();
       first_ = next_ = number;
@@ -40,14 +43,21 @@ class rate_watch {
     while (i + 1 < after.size() && i + 1 < expected.size() && after[i] == expected[i]) ++i;
     throw settings_error{fmt::format(
         "learning rate {} after step {} was {:g} when that step ran before, now {:g} (a scheduler in the step counts "
-        "steps by itself, and a restored state does not bring its count back): give setup::extra its save and "
-        "restore, or set rates by step::number()",
-        i, number, expected[i], after[i])};
+        "steps by itself, and a restored state does not bring its count back): {}",
+        i, number, expected[i], after[i], advice_)};
   }
 
  private:
-  /// Of each group of each optimizer; of a user's own options, which need not have one, nothing.
-  std::vector<double> rates(const std::vector<torch::optim::Optimizer*>& optimizers) {
+  std::string advice_;
+  std::vector<double> before_;
+  std::map<std::uint64_t, std::pair<std::vector<double>, std::vector<double>>> changes_;  // by step: before and after
+  std::uint64_t first_ = 0, next_ = 0;                                                    // steps that were run
+};
+
+/// Of each group of each optimizer; of a user's own options, which need not have one, nothing.
+class learning_rates {
+ public:
+  std::vector<double> operator()(const std::vector<torch::optim::Optimizer*>& optimizers) {
     std::vector<double> all;
     try {
       for (auto* optimizer : optimizers) {
@@ -62,10 +72,8 @@ class rate_watch {
     return all;
   }
 
+ private:
   bool known_ = true;
-  std::vector<double> before_;
-  std::map<std::uint64_t, std::pair<std::vector<double>, std::vector<double>>> changes_;  // by step: before and after
-  std::uint64_t first_ = 0, next_ = 0;                                                    // steps that were run
 };
 
 }  // namespace comp::libtorch::detail

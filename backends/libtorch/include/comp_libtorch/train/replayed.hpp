@@ -11,6 +11,7 @@
 #include <torch/data/example.h>
 
 #include <comp/core/error.hpp>
+#include <comp_libtorch/support/tensors.hpp>
 #include <comp_libtorch/train/data_order.hpp>
 #include <concepts>
 #include <cstdint>
@@ -42,6 +43,27 @@ std::int64_t bytes_of(const std::vector<T>& all) {
   return sum;
 }
 
+/// How often a batch's tensors were written in place. Of a user's own batch nothing is known unless there is such a
+/// function for it.
+inline std::uint64_t writes_of(const at::Tensor& t) {
+  return t.defined() ? detail::version(*t.unsafeGetTensorImpl()) : 0;
+}
+template <class D, class T>
+std::uint64_t writes_of(const torch::data::Example<D, T>& e) {
+  if constexpr (std::is_same_v<T, torch::data::example::NoTarget>) {
+    return writes_of(e.data);
+  } else {
+    return writes_of(e.data) + writes_of(e.target);
+  }
+}
+template <class T>
+requires requires(const T& one) { writes_of(one); }
+std::uint64_t writes_of(const std::vector<T>& all) {
+  std::uint64_t sum = 0;
+  for (const T& one : all) sum += writes_of(one);
+  return sum;
+}
+
 struct replay_options {
   std::int64_t limit_bytes = std::int64_t{4} << 30;  // of kept batches
   std::string about = "loader";                      // for signatures: data, batch size, seed
@@ -61,12 +83,18 @@ class replayed_batches {
   /// `pull` gives the next batch, or nothing at the end of each epoch; called again it begins the next.
   replayed_batches(puller pull, replay_options options) : pull_{std::move(pull)}, options_{std::move(options)} {}
 
+  /// Throws: `settings_error` for a batch that was written since it was given first.
   std::optional<Batch> next() {
     drop_unneeded();
     if (next_ < first_ + kept_.size()) {
-      const auto& again = kept_[next_++ - first_];
-      count(again.has_value());
-      return again;
+      const kept& again = kept_[next_++ - first_];
+      require<settings_error>(
+          writes_to(again.batch) == again.writes,
+          "batch {} was written in place by the step that trained it (plans are compared on the same batches, and this "
+          "one now holds other values): write to a copy of it",
+          in_epoch_);
+      count(again.batch.has_value());
+      return again.batch;
     }
     std::optional<Batch> batch = pull_();
     if (needed_from() <= next_) {
@@ -122,8 +150,20 @@ class replayed_batches {
     in_epoch_ = batch ? in_epoch_ + 1 : 0;
   }
 
+  struct kept {
+    std::optional<Batch> batch;
+    std::uint64_t writes;
+  };
+  static std::uint64_t writes_to(const std::optional<Batch>& batch) {
+    if constexpr (requires { writes_of(*batch); }) {
+      return batch ? writes_of(*batch) : 0;
+    } else {
+      return 0;
+    }
+  }
+
   void keep(const std::optional<Batch>& batch) {
-    kept_.push_back(batch);
+    kept_.push_back({batch, writes_to(batch)});
     if (batch) bytes_ += bytes_of(*batch);
     if (bytes_ <= options_.limit_bytes) return;
     first_ = next_ + 1;  // what was saved before cannot be gone back to; training itself goes on
@@ -144,7 +184,7 @@ class replayed_batches {
     std::erase_if(marks_, [](const auto& mark) { return mark.expired(); });
     const std::uint64_t needed = std::min(needed_from(), next_);
     while (first_ < needed && !kept_.empty()) {
-      if (kept_.front()) bytes_ -= bytes_of(*kept_.front());
+      if (kept_.front().batch) bytes_ -= bytes_of(*kept_.front().batch);
       kept_.pop_front();
       ++first_;
     }
@@ -152,8 +192,8 @@ class replayed_batches {
 
   puller pull_;
   replay_options options_;
-  std::deque<std::optional<Batch>> kept_;  // from number first_ on; nothing: an epoch's end
-  std::uint64_t first_ = 0, next_ = 0;     // numbers in the stream of batches and ends
+  std::deque<kept> kept_;               // from number first_ on; nothing: an epoch's end
+  std::uint64_t first_ = 0, next_ = 0;  // numbers in the stream of batches and ends
   std::int64_t bytes_ = 0;
   std::int64_t in_epoch_ = 0, of_epoch_ = 0;  // batches of this epoch so far, of the last one that ended (0: none has)
   bool too_large_ = false;                    // to be read ahead

@@ -52,6 +52,7 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
   struct state {
     training_state training = {};
     scaling::state scaler = {};
+    double pending_factor = 1;  // of the losses whose gradients wait for an update
     std::uint64_t steps = 0;
     std::remove_cvref_t<decltype(std::declval<Source&>().position())> position = {};
     std::int64_t bytes() const { return training.bytes(); }
@@ -145,7 +146,7 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
   state save() {
     return translated([&]() -> state {
       served_.zero();
-      return {save_training(setup_, device_), scaler_.state(), steps_, source_.position()};
+      return {save_training(setup_, device_), scaler_.state(), pending_factor_, steps_, source_.position()};
     });
   }
   void restore(const state& from) {
@@ -153,6 +154,7 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
       served_.zero();
       restore_training(from.training, setup_, device_);
       scaler_.load(from.scaler);
+      pending_factor_ = from.pending_factor;
       steps_ = from.steps;
       source_.seek(from.position);
     });
@@ -219,15 +221,27 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
 
   step_result train(batch_type& batch) {
     scaler_.give_up();
-    detail::trained_step s{program_, scales(setup_, program_.current_plan()) ? &scaler_ : nullptr, served_, steps_,
-                           setup_.update};
-    if (!setup_.extra.save) rates_.begin(setup_.optimizers);
+    const bool scaled = scales(setup_, program_.current_plan());
+    bring_pending_to(scaled ? scaler_.state().scale : 1);
+    detail::trained_step s{program_, scaled ? &scaler_ : nullptr, served_, steps_, setup_.update};
+    if (!setup_.extra.save) watched_.begin(rates_(setup_.optimizers));
     step_(s, batch);
     s.finish();
-    if (!setup_.extra.save) rates_.end(setup_.optimizers, steps_);
+    if (!setup_.extra.save) watched_.end(rates_(setup_.optimizers), steps_);
     step_result result = s.result();
     ++steps_;
     return result;
+  }
+  /// Gradients that are accumulated over batches, whose plans may differ in whether losses are scaled, are of one
+  /// factor.
+  void bring_pending_to(double factor) {
+    if (factor == pending_factor_) return;
+    served_.zero();
+    const torch::NoGradGuard no_grad;
+    for (const at::Tensor& parameter : tensors_of(setup_.modules, false)) {
+      if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor / pending_factor_);
+    }
+    pending_factor_ = factor;
   }
   step_result train_next() {
     batch_type batch = detail::next_batch(source_);
@@ -282,7 +296,9 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
   program program_;
   grad_scaler scaler_;
   served_gradients served_;
-  detail::rate_watch rates_;
+  detail::learning_rates rates_;
+  detail::rate_watch watched_{"give setup::extra its save and restore, or set rates by step::number()"};
+  double pending_factor_ = 1;
   std::uint64_t steps_ = 0;
   std::string signature_;
   plan_tuner tuning_{program_, setup_.choices};
