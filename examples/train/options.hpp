@@ -81,7 +81,7 @@ inline void require_model_of(const options& chosen, const std::vector<std::strin
                              models | ranges::views::join(std::string_view{", "}) | ranges::to<std::string>());
 }
 
-/// Throws: `error` for an option that another backend would leave unheard.
+/// Throws: `error` for an option that another backend or model has.
 inline void require_heard(const options& chosen) {
   comp::require<comp::error>(chosen.backend != "libtorch" || (chosen.scaling == "pytorch" && chosen.accumulate == 1),
                              "--scaling {} --accumulate {} with backend {} (only host and cuda have them): leave them "
@@ -98,6 +98,21 @@ inline void require_heard(const options& chosen) {
   comp::require<comp::error>(chosen.backend == "cuda" || chosen.captured == "measured",
                              "--captured {} with backend {} (only cuda has it): leave it out", chosen.captured,
                              chosen.backend);
+  const bool transformer = chosen.model == "transformer", bert = chosen.model == "bert", gan = chosen.model == "gan";
+  comp::require<comp::error>(transformer || bert || chosen.attention == "parts",
+                             "--attention {} with model {} (only transformer and bert have it): leave it out",
+                             chosen.attention, chosen.model);
+  const options usual;
+  comp::require<comp::error>(transformer || (chosen.layers == usual.layers && chosen.width == usual.width &&
+                                             chosen.heads == usual.heads && chosen.context == usual.context),
+                             "--layers {} --width {} --heads {} --context {} with model {} (only the transformer has "
+                             "them): leave them out",
+                             chosen.layers, chosen.width, chosen.heads, chosen.context, chosen.model);
+  const bool of_gan = chosen.size == "connected" || chosen.size == "convolutional";
+  comp::require<comp::error>(
+      chosen.size.empty() || (of_gan ? gan : bert),
+      "--size {} with model {} (bert has base, small and tiny, gan connected and convolutional): leave it out",
+      chosen.size, chosen.model);
 }
 
 /// Of --threads as many as this process may run at once: more only wait for each other. 0: all.

@@ -158,9 +158,6 @@ inline void require_same(const options& chosen, const comp::training_progress& f
         "--plan \"{}\" is not what \"{}\" trains with (it is {}): leave out --plan to go on, or --resume to begin anew",
         chosen.plan.string(), file, from.ladder.front().str());
   }
-  if (chosen.compare_epochs || !chosen.t4.empty()) {
-    fmt::print(stderr, "Note: --compare-epochs and --t4 are about the search, which has ended: they are not heard\n");
-  }
 }
 
 /// A training's plan, from the search, a file or a checkpoint, and the training with it.
@@ -175,6 +172,12 @@ comp::training_result train_on(const options& chosen, Trainer& trainer, const st
   });
   std::optional<comp::training_progress> begun;
   if (chosen.resume) begun = naming("--resume", [&] { return kept.load(); });
+  const bool about_a_search = chosen.compare_epochs || !chosen.t4.empty() || !chosen.warm_start.empty();
+  if (about_a_search && (begun || !chosen.plan.empty())) {  // a report's command has them beside its --plan
+    fmt::print(
+        stderr,
+        "Note: --compare-epochs, --t4 and --warm-start are about a search, and none is made: they are not heard\n");
+  }
   if (begun) {
     require_same(chosen, *begun, trainer.graph(), kept.last().string());
     fmt::print("The training goes on after {} epochs, with plan {}.\n", begun->so_far.epochs.size(),
@@ -188,7 +191,8 @@ comp::training_result train_on(const options& chosen, Trainer& trainer, const st
   return training.run(trainer, found, kept, signals);
 }
 
-/// Each epoch's mean loss, seconds and score (null where the search trained it), and what became of the plan.
+/// Each epoch's mean loss, seconds, score (null where the search trained it) and what its trainer said of it, and what
+/// became of the plan.
 inline void write_training(const comp::training_result& result, const std::filesystem::path& path) {
   comp::json to{{"comp_training", 1}, {"plan", result.plan.str()}, {"warnings", result.warnings}};
   to["epochs"] = to["fallbacks"] = comp::json::array();
@@ -196,7 +200,8 @@ inline void write_training(const comp::training_result& result, const std::files
     to["epochs"].push_back({{"loss", comp::json_of(e.loss)},
                             {"seconds", e.seconds},
                             {"batches", e.batches},
-                            {"score", e.score ? comp::json_of(*e.score) : comp::json()}});
+                            {"score", e.score ? comp::json_of(*e.score) : comp::json()},
+                            {"message", e.message}});
   }
   for (const auto& step : result.fallbacks) {
     to["fallbacks"].push_back({{"epoch", step.epoch + 1}, {"why", name(step.why)}, {"to", step.to.str()}});
@@ -208,8 +213,9 @@ template <class Trainer>
 void tell_of(const comp::training_result& result, const Trainer& trainer) {
   for (std::size_t e = 0; e < result.epochs.size(); ++e) {
     const comp::sample& epoch = result.epochs[e];
-    fmt::print("epoch {:>3}: loss {:.4f}, {}{}\n", e + 1, epoch.loss, comp::detail::time_text(epoch.seconds),
-               epoch.score ? fmt::format(", score {:.4f}", *epoch.score) : "");
+    fmt::print("epoch {:>3}: loss {:.4f}, {}{}{}{}\n", e + 1, epoch.loss, comp::detail::time_text(epoch.seconds),
+               epoch.score ? fmt::format(", score {:.4f}", *epoch.score) : "", epoch.message.empty() ? "" : ", ",
+               epoch.message);
   }
   if constexpr (requires { text(trainer.captured_steps()); }) {
     const std::string said = text(trainer.captured_steps());
@@ -220,6 +226,20 @@ void tell_of(const comp::training_result& result, const Trainer& trainer) {
     fmt::print("epoch {:>3} ended as {} and was trained again with a more conservative plan\n", step.epoch + 1,
                name(step.why));
   }
+}
+
+/// The last line: what is there of this search and training; of a plan from a file there was no search.
+inline void tell_written(const options& chosen, const std::filesystem::path& checkpoint) {
+  std::string all;
+  const auto add = [&](const std::filesystem::path& file, const char* hint = "") {
+    if (std::filesystem::exists(file)) all += fmt::format("{}{}{}", all.empty() ? "" : ", ", file.string(), hint);
+  };
+  if (chosen.plan.empty()) {
+    for (const char* name : {"plan.json", "search.jsonl", "summary.json"}) add(chosen.out / name);
+    add(chosen.out / "report.html", " (open it)");
+  }
+  for (const auto& file : {chosen.out / "training.json", checkpoint, chosen.weights_out}) add(file);
+  fmt::print("written: {}\n", all);
 }
 
 /// The whole job. `write_weights(path)` writes those that the trainer has. Returns: the program's exit status; 128 and
@@ -246,10 +266,7 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
                stderr);
     return 128 + signals.signal();
   }
-  fmt::print(
-      "written: {0}/plan.json, {0}/search.jsonl, {0}/summary.json, {0}/training.json, {0}/report.html (open it){1}{2}\n",
-      chosen.out.string(), kept.epochs() ? fmt::format(", {}", kept.last().string()) : "",
-      chosen.weights_out.empty() ? "" : fmt::format(", {}", chosen.weights_out.string()));
+  tell_written(chosen, kept.epochs() ? kept.last() : "");
   require_printed();
   return 0;
 }

@@ -378,6 +378,14 @@ class Train(unittest.TestCase):
         self.refused(self.train('--captured', 'on'), '--captured on with backend host (only cuda has it): leave it out')
         self.refused(self.train('--side', '64'), '--side 64 with backend host (only libtorch has it): leave it out')
         self.refused(self.train('--gpu', '1'), '--gpu 1 with backend host (only cuda has it): leave it out')
+        for model, option, value, why in (
+                ('mlp', '--attention', 'one', 'only transformer and bert have it'),
+                ('bert', '--layers', '4', 'only the transformer has them'), ('mlp', '--width', '64', 'only the transformer'),
+                ('mlp', '--heads', '2', 'only the transformer'), ('bert', '--context', '64', 'only the transformer'),
+                ('mlp', '--size', 'tiny', 'bert has base, small and tiny'), ('gan', '--size', 'tiny', 'gan connected'),
+                ('bert', '--size', 'connected', 'gan connected')):
+            with self.subTest(f'{model} {option}'):
+                self.refused(self.train(option, value, model=model), f'{option} {value} ', f'with model {model} (', why)
         got = self.train('--scaling', 'apex')
         self.assertIn('loss scaling "apex" (it is pytorch, ', got.stderr)
 
@@ -507,6 +515,35 @@ class Train(unittest.TestCase):
         file = self.folder / 'plan.json'
         file.write_text(json.dumps({'comp_plan': 1, 'plan': plan}))
         return file
+
+    def test_steps_that_are_skipped_are_told(self):
+        got = self.train('--plan', str(self.fp16_plan()), '--scaling', '1e12', '--epochs', '3')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        epochs = json.loads((self.out / 'training.json').read_text())['epochs']
+        self.assertEqual(len(epochs), 3)
+        for number, epoch in enumerate(epochs, 1):
+            self.assertIn('4 steps skipped: FP16 gradients overflowed', epoch['message'])
+            self.assertRegex(got.stdout, f"epoch {number:>3}: .*, {re.escape(epoch['message'])}\n")
+
+    def written(self, got):
+        line = got.stdout.splitlines()[-1]
+        self.assertTrue(line.startswith('written: '), got.stdout)
+        return [pathlib.Path(file.removesuffix(' (open it)')) for file in line.removeprefix('written: ').split(', ')]
+
+    def test_the_last_line_names_what_was_written(self):
+        weights, plan = self.folder / 'weights', self.folder / 'plan.json'
+        got = self.train('--policy', 'fp32')
+        self.assertEqual(got.returncode, 0, got.stderr)
+        search = [self.out / name for name in ('plan.json', 'search.jsonl', 'summary.json', 'report.html')]
+        training = [self.out / 'training.json', self.checkpoint()]
+        self.assertEqual(self.written(got), [*search, *training])
+        self.assertEqual(self.written(self.train('--policy', 'fp32', '--resume')), [*search, *training])
+        shutil.copy(self.out / 'plan.json', plan)
+        got = self.train('--plan', str(plan), '--weights-out', str(weights))
+        self.assertEqual(self.written(got), [*training, weights])
+        self.assertNotIn('Note: ', got.stderr)
+        got = self.train('--plan', str(plan), '--compare-epochs')
+        self.assertIn('--compare-epochs, --t4 and --warm-start are about a search, and none is made', got.stderr)
 
     def test_weights_are_written_as_any_reader_of_safetensors_wants_them(self):
         file = self.folder / 'weights.safetensors'

@@ -344,6 +344,16 @@ TEST_CASE("parameters start as in PyTorch, and VGG16's as torchvision's, the sam
   CHECK(of(vgg, "stage2.conv2.weight") == of(vgg, "stage2.conv2.weight"));
   CHECK(of(vgg, "stage2.conv2.weight") != of(vgg, "stage2.conv2.weight", 2));
   CHECK(of(vgg, "stage3.conv2.weight") != of(vgg, "stage3.conv3.weight"));
+  model_builder net{"xavier", input_kind::values, {1, 6, 8, 8}};
+  net.xavier_weights();
+  net.input()
+      .conv2d("conv", 12, {.kernel = 3, .groups = 2})
+      .flatten("flat")
+      .linear("head", 4)
+      .cross_entropy_loss("loss");
+  const model xavier = net.finish();
+  CHECK(xavier.parameters[0].initial.scale == doctest::Approx(std::sqrt(6.0 / (3 * 9 + 12 * 9))));
+  CHECK(xavier.parameters[2].initial.scale == doctest::Approx(std::sqrt(6.0 / (12 * 36 + 4))));
 }
 
 TEST_CASE("random numbers are the standard's words, mapped by us") {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -10,6 +11,7 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <variant>
 
 #include "reference_device.hpp"
 #include "support.hpp"
@@ -539,6 +541,114 @@ TEST_CASE("the signature tells trainings apart that cannot be compared") {
   CHECK(base != signature(small_images(), 1, {.seed = 4}));
   CHECK(base != signature(small_images(), 1, {.scaling = comp::scaling::paddle_guide()}));
   CHECK(base != signature(small_images(), 1, {.scaling = {.micro_batches = 2}}));
+  const scoring by_one{.reads = {"head"}}, by_two{.reads = {"head", "relu"}};
+  CHECK(base != signature(small_images(), 1, {.score = by_one}));
+  CHECK(signature(small_images(), 1, {.score = by_one}) != signature(small_images(), 1, {.score = by_two}));
+}
+
+TEST_CASE("the signature tells models apart whose graphs look the same") {
+  reference::device device;
+  const auto signature = [&](const model& m) {
+    const auto images = bars({1, 8, 8}, 4, 40, 1);
+    return reference_trainer{device, m, images, images}.signature();
+  };
+  const auto images = [](const auto& change) {
+    model_builder net{"images", input_kind::values, {8, 1, 8, 8}};
+    change(net, net.input()).linear("head", 4).cross_entropy_loss("loss");
+    return net.finish();
+  };
+  std::vector<model> models;
+  for (const convolution o : {convolution{.padding = 1}, convolution{.padding = 2, .dilation = 2}}) {
+    models.push_back(images([&](auto&, value x) { return x.conv2d("it", 2, o).flatten("flat"); }));
+  }
+  for (const op::batch_norm o : {op::batch_norm{}, op::batch_norm{.eps = 1e-3}, op::batch_norm{.momentum = 0.2}}) {
+    models.push_back(images([&](auto&, value x) { return x.batch_norm("it", o).flatten("flat"); }));
+  }
+  for (const double eps : {1e-5, 1e-3}) {
+    models.push_back(images([&](auto&, value x) { return x.flatten("flat").layer_norm("it", {eps}); }));
+  }
+  for (const activation of : {activation::gelu, activation::gelu_tanh}) {
+    models.push_back(images([&](auto&, value x) { return x.activate("it", of).flatten("flat"); }));
+  }
+  for (const double p : {0.1, 0.2}) {
+    models.push_back(images([&](auto&, value x) { return x.dropout("it", p).flatten("flat"); }));
+  }
+  for (const pool2d_options o : {pool2d_options{}, pool2d_options{.kernel = {1, 1}}}) {
+    models.push_back(images([&](auto&, value x) { return x.max_pool2d("it", o).flatten("flat"); }));
+    models.push_back(images([&](auto&, value x) { return x.avg_pool2d("it", o).flatten("flat"); }));
+  }
+  for (const op::softmax_mask mask : {op::softmax_mask::none, op::softmax_mask::causal}) {
+    models.push_back(images([&](auto&, value x) { return x.softmax("it", mask).flatten("flat"); }));
+  }
+  for (const double alpha : {1.0, 2.0}) {
+    models.push_back(images([&](auto&, value x) { return x.bmm("it", x, {.alpha = alpha}).flatten("flat"); }));
+  }
+  for (const double deviation : {0.02, 0.03}) {
+    models.push_back(images([&](auto& net, value x) { return net.normal_weights(deviation), x.flatten("flat"); }));
+  }
+  for (const bool decays : {true, false}) {
+    models.push_back(images([&](auto& net, value x) { return net.decay(decays), x.flatten("flat"); }));
+  }
+  std::vector<std::string> seen;
+  for (const model& m : models) seen.push_back(signature(m));
+  CHECK(signature(models.front()) == seen.front());
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    CAPTURE(models[i].nodes.front().name);
+    CAPTURE(i);
+    CHECK(std::ranges::count(seen, seen[i]) == 1);
+  }
+  model gan = small_gan(8), soft = gan, other_phases = gan, held = gan;
+  for (node& n : soft.nodes) {
+    if (auto* loss = std::get_if<op::binary_cross_entropy_loss>(&n.what)) loss->target *= 0.5;
+  }
+  other_phases.phases[0].trains[0] = !gan.phases[0].trains[0];
+  held.parameters[0].trainable = false;
+  for (const model& m : {soft, other_phases, held}) {
+    CHECK(graph_of(m).fingerprint() == graph_of(gan).fingerprint());
+    CHECK(hash_of_options(m) != hash_of_options(gan));
+  }
+  const auto attending = [](const attention_options& o) {
+    model_builder net{"attending", input_kind::tokens, {2, 4}};
+    const value x = net.input().embedding("x", 7, 4);
+    x.attention("it", x, x, o).linear("head", 7).cross_entropy_loss("loss");
+    return hash_of_options(net.finish());
+  };
+  CHECK(attending({}) != attending({.heads = 2}));
+  CHECK(attending({}) != attending({.mask = op::softmax_mask::causal}));
+  CHECK(attending({}) != attending({.dropout = 0.1}));
+  const auto on_graph = [](std::int32_t from, double slope) {
+    model_builder net{"graph", input_kind::values, {1, 2}};
+    const sparse matrix = model_builder::matrix({2, 2, {0, 1, 2}, {0, from}});
+    const value x = net.input().sparse_linear("x", matrix, 4);
+    x.edge_scores("scores", matrix, 2, slope).cross_entropy_loss("loss");
+    return hash_of_options(net.finish());
+  };
+  CHECK(on_graph(1, 0.2) == on_graph(1, 0.2));
+  CHECK(on_graph(1, 0.2) != on_graph(0, 0.2));
+  CHECK(on_graph(1, 0.2) != on_graph(1, 0.1));
+}
+
+namespace {
+/// The first four examples have one label each that counts, the others eight.
+struct unevenly_masked : native_models::token_data {
+  void write(std::size_t i, const example_spans& to) const {
+    token_data::write(i, to);
+    if (i < 4) std::fill(to.labels.begin() + 1, to.labels.end(), -1);
+  }
+};
+}  // namespace
+
+TEST_CASE("each label that counts has the same weight in a score, however the batches divide them") {
+  reference::device device;
+  const auto tokens = counting_tokens(7, 65, 8);
+  const unevenly_masked held_out{tokens};
+  REQUIRE(held_out.size() == 8);
+  const auto score = [&](std::int64_t batch) {
+    const model m = native_models::gpt(
+        {.batch = batch, .vocabulary = 7, .context = 8, .layers = 1, .width = 16, .heads = 2, .dropout = 0});
+    return reference_trainer{device, m, tokens, held_out}.validate();
+  };
+  CHECK(score(4) == doctest::Approx(score(8)).epsilon(1e-9));
 }
 
 TEST_CASE("model and data that do not fit are refused with both") {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <comp/core/fnv1a.hpp>
 #include <comp/core/op_graph.hpp>
 #include <comp_native/operation.hpp>
 #include <comp_native/random.hpp>
@@ -123,6 +124,37 @@ inline op_graph graph_of(const model& m) {
     operators.push_back(std::move(info));
   }
   return op_graph{std::move(operators)};
+}
+
+/// A hash (FNV-1a) of what a training follows and the graph's fingerprint leaves out: settings of operators, numbers of
+/// their matrices, how parameters start, and which of them each phase moves.
+inline std::uint64_t hash_of_options(const model& m) {
+  comp::detail::fnv1a all;
+  const auto mix = [&](const auto& chosen) { all.add_bytes(&chosen, sizeof chosen); };
+  const auto mix_each = [&](const auto& of) {
+    for (const auto each : of) mix(each);
+  };
+  for (const node& n : m.nodes) {
+    for_each_setting(n.what, mix);
+    mix_each(n.inputs);
+    mix_each(n.parameters);
+    if (const auto matrix = matrix_of(n.what)) {
+      mix_each(matrix->begin);
+      mix_each(matrix->column);
+      mix_each(matrix->value);
+    }
+  }
+  for (const parameter_info& p : m.parameters) {
+    mix(p.initial.how);
+    mix(p.initial.scale);
+    mix(p.trainable);
+    mix(p.decays);
+  }
+  for (const phase& p : m.phases) {
+    mix(p.last);
+    for (const bool moved : p.trains) mix(moved);
+  }
+  return all.hash;
 }
 
 /// The first values of parameter `number`, row-major: the same for a seed on every machine.

@@ -228,13 +228,13 @@ class model_builder {
     made_.nodes.push_back(std::move(next));
     return {this, static_cast<int>(made_.nodes.size()) - 1};
   }
-  /// Weight and bias of an operator with `fan_in` inputs to each output.
-  std::vector<parameter_info> weights(shape extents, std::int64_t fan_in, bool bias) const {
+  /// Weight and bias of an operator with `fan_in` inputs to each output, and `fan_out` outputs of each input.
+  std::vector<parameter_info> weights(shape extents, std::int64_t fan_in, std::int64_t fan_out, bool bias) const {
     const initial fan{initial::kind::uniform, 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(fan_in, 1)))};
     const std::int64_t outputs = extents.front();
     std::vector<parameter_info> made{{.name = "weight", .shape = std::move(extents), .initial = fan}};
     if (deviation_) made[0].initial = {initial::kind::normal, *deviation_};
-    if (xavier_) made[0].initial = xavier(fan_in, elements(made[0].shape) / std::max<std::int64_t>(fan_in, 1));
+    if (xavier_) made[0].initial = xavier(fan_in, fan_out);
     if (bias) made.push_back({.name = "bias", .shape = {outputs}, .initial = deviation_ || xavier_ ? initial{} : fan});
     return made;
   }
@@ -270,7 +270,8 @@ inline value value::then(std::string name, operation what, std::initializer_list
 
 inline value value::linear(std::string name, std::int64_t units, linear_options options) const {
   const std::int64_t inner = shape().back();
-  return then(std::move(name), op::linear{units, options.bias}, {}, net_->weights({units, inner}, inner, options.bias));
+  return then(std::move(name), op::linear{units, options.bias}, {},
+              net_->weights({units, inner}, inner, units, options.bias));
 }
 
 inline value value::conv2d(std::string name, std::int64_t channels, convolution o) const {
@@ -279,8 +280,9 @@ inline value value::conv2d(std::string name, std::int64_t channels, convolution 
                         {{o.stride, o.stride}, {o.padding, o.padding}, {o.dilation, o.dilation}, o.groups},
                         o.bias};
   const std::int64_t inner = (shape().size() > 1 ? shape()[1] : 0) / std::max<std::int64_t>(o.groups, 1);
+  const std::int64_t window = o.kernel * o.kernel;
   return then(std::move(name), what, {},
-              net_->weights({channels, inner, o.kernel, o.kernel}, inner * o.kernel * o.kernel, o.bias));
+              net_->weights({channels, inner, o.kernel, o.kernel}, inner * window, channels * window, o.bias));
 }
 
 inline value value::batch_norm(std::string name, op::batch_norm options) const {
@@ -306,7 +308,7 @@ inline value value::embedding(std::string name, std::int64_t rows, std::int64_t 
 
 inline value value::sparse_linear(std::string name, sparse matrix, std::int64_t units) const {
   const std::int64_t inner = matrix->columns;
-  std::vector<parameter_info> weight = net_->weights({inner, units}, inner, false);
+  std::vector<parameter_info> weight = net_->weights({inner, units}, inner, units, false);
   return then(std::move(name), op::sparse_linear{{std::move(matrix)}, units}, {}, std::move(weight));
 }
 

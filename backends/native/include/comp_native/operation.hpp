@@ -14,6 +14,7 @@
 #include <comp_native/op/pool.hpp>
 #include <comp_native/op/softmax.hpp>
 #include <memory>
+#include <tuple>
 #include <variant>
 
 namespace comp::native {
@@ -83,6 +84,18 @@ inline std::shared_ptr<const host_csr> matrix_of(const operation& what) {
       []<class O>(const O& o) -> std::shared_ptr<const host_csr> {
         if constexpr (requires { o.matrix; }) return o.matrix;
         return nullptr;
+      },
+      what);
+}
+
+/// Calls `f` with each choice that neither its kind nor its shapes tell.
+template <class F>
+void for_each_setting(const operation& what, F f) {
+  std::visit(
+      [&]<class O>(const O& o) {
+        if constexpr (requires { o.settings(); }) {
+          std::apply([&](const auto&... each) { (f(each), ...); }, o.settings());
+        }
       },
       what);
 }

@@ -176,24 +176,22 @@ class trainer {
   /// are classified right or, for token models and those that predict values, minus the mean loss.
   double validate() {
     double loss = 0;
-    std::int64_t correct = 0, labels = 0, examples = 0;
+    std::int64_t correct = 0, judged = 0;
     std::vector<std::vector<float>> outputs(scored_.size());
     validation_.seek({});
     for (std::uint64_t i = 0; i < validation_.batches_per_epoch(); ++i) {
       const device_batch<D> batch = validation_.next();
       const auto seen = or_forgotten([&] { return network_.evaluate(batch, i, scored_); });
-      loss += seen.loss * static_cast<double>(batch.size);
+      const std::int64_t here = network_.model().reads_labels() ? batch.judged : batch.size;
+      loss += seen.loss * static_cast<double>(here);
       correct += seen.correct;
-      labels += batch.judged;
-      examples += batch.size;
+      judged += here;
       for (std::size_t k = 0; k < outputs.size(); ++k) {
         outputs[k].insert(outputs[k].end(), seen.outputs[k].begin(), seen.outputs[k].end());
       }
     }
     if (settings_.score.score) return settings_.score.score(outputs);
-    const bool classifies = network_.model().classifies() && labels > 0;
-    return classifies ? static_cast<double>(correct) / static_cast<double>(labels)
-                      : -loss / static_cast<double>(examples);
+    return (network_.model().classifies() ? static_cast<double>(correct) : -loss) / static_cast<double>(judged);
   }
 
   std::vector<precision> supported_precisions() const { return precisions_of(device_); }
@@ -201,9 +199,9 @@ class trainer {
   bool supports(const op_info& op, precision p) const { return runs_in(device_, op, p); }
   comp::hardware hardware() const { return hardware_of(device_); }
   std::string signature() const {
-    return fmt::format("{} {:016x} | {} | {} | batch {} | {}", network_.model().name, graph().fingerprint(),
-                       train_.source().signature(), validation_.source().signature(), network_.model().batch(),
-                       text(settings_));
+    return fmt::format("{} {:016x} | model's options {:016x} | {} | {} | batch {} | {}", network_.model().name,
+                       graph().fingerprint(), hash_of_options(network_.model()), train_.source().signature(),
+                       validation_.source().signature(), network_.model().batch(), text(settings_));
   }
 
   /// Seconds of each operator in one step under the current plan, casts left out: medians of a few steps, the first not

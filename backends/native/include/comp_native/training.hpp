@@ -92,6 +92,7 @@ inline std::string text(const comp::scaling::settings& s) {
 inline std::string text(const training& t) {
   std::string own;
   for (const auto& [phase, optimizer] : t.optimizer_of) own += fmt::format(", {} {}", phase, text(optimizer));
+  for (const std::string& name : t.score.reads) own += fmt::format(" | score of {}", name);
   return fmt::format("{}{} | warm-up {} of {} to {} | clip {} | scale {} | seed {}{}{}{}", text(t.optimizer), own,
                      t.schedule.warmup, t.schedule.total, t.schedule.floor, t.clip_norm, text(t.scaling), t.seed,
                      t.shuffle ? "" : " in order", t.keep_last ? " with last" : "",

@@ -53,6 +53,7 @@ struct attention {  // queries (B,Tq,C), keys (B,Tk,C), values (B,Tk,C) -> (B,Tq
   constexpr bool draws() const { return options.dropout > 0; }
   constexpr bool reads_lengths() const { return options.mask == softmax_mask::padding; }
   constexpr std::string_view kind() const { return "scaled_dot_product_attention"; }
+  constexpr auto settings() const { return std::tuple{options.heads, options.mask, options.dropout}; }
   shape output(std::span<const shape> x) const { return require_attention(x[0], x[1], x[2], options), x[0]; }
   /// The sizes are those of the first product; all of it counts, causal or not.
   void cost(const cost_call& c) const {

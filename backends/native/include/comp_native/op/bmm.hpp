@@ -31,6 +31,7 @@ struct bmm {  // alpha a b over the last two axes; heads split a (B,T,C) into (B
   double alpha = 1;
 
   constexpr std::string_view kind() const { return "bmm"; }
+  constexpr auto settings() const { return std::tuple{heads_a, heads_b, transpose_b, merge, alpha}; }
   shape output(std::span<const shape> x) const {
     const shape a = heads_a ? split(x[0], heads_a) : x[0], b = heads_b ? split(x[1], heads_b) : x[1];
     const bool fits = a.size() == b.size() && a.size() >= 3 && std::equal(a.begin(), a.end() - 2, b.begin()) &&

@@ -7,6 +7,8 @@
 //                                                 definition (each input read once, each output written once)
 //   auto forward(const forward_call<D>& c) const  Returns: a tensor; c.nothing() for a loss
 //   auto backward(const backward_call<D>& c) const  Returns: c.gradients(of the first input, of the second, ...)
+//   auto settings() const                         a tuple of what was chosen that neither kind nor shapes tell, for
+//                                                 signatures; only where there is any
 // Not here: precisions and casts, the order of operators, what is released when (network.hpp).
 #pragma once
 
@@ -17,6 +19,7 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 

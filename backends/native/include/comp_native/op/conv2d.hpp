@@ -42,6 +42,9 @@ struct conv2d {  // x (B,C,H,W), weight (O,C/groups,R,S)[, bias (O)]
   bool bias = true;
 
   constexpr std::string_view kind() const { return "conv2d"; }
+  constexpr auto settings() const {
+    return std::tuple{options.stride, options.padding, options.dilation, options.groups};
+  }
   shape output(std::span<const shape> x) const {
     require<error>(x[0].size() == 4, "conv2d of x {} (it takes (B,C,H,W)): reshape it", text(x[0]));
     require<error>(channels > 0 && options.groups > 0,

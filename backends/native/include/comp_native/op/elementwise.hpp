@@ -10,6 +10,7 @@ struct activate {
   activation function = activation::relu;
 
   constexpr std::string_view kind() const { return traits(function).name; }
+  constexpr auto settings() const { return std::tuple{function}; }
   shape output(std::span<const shape> x) const { return x[0]; }
   void cost(const cost_call& c) const { c.per_element(traits(function).flops); }
   auto forward(const auto& c) const {
@@ -26,6 +27,7 @@ struct dropout {
   double p = 0.5;
 
   constexpr std::string_view kind() const { return "dropout"; }
+  constexpr auto settings() const { return std::tuple{p}; }
   constexpr bool draws() const { return p > 0; }
   shape output(std::span<const shape> x) const {
     require<error>(p >= 0 && p < 1, "dropout with p = {} (it must be in [0, 1)): change it", p);

@@ -18,6 +18,7 @@ struct embedding {  // weight (V,C); reads the batch's tokens (B,T), their posit
   looked_up of = looked_up::tokens;
 
   constexpr std::string_view kind() const { return "embedding"; }
+  constexpr auto settings() const { return std::tuple{of}; }
   shape output(std::span<const shape> x) const {
     const bool segments = x[0].size() == 3 && x[0][1] == 2;
     require<error>(x[0].size() == 2 || segments,

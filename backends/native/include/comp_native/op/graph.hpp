@@ -91,6 +91,7 @@ struct edge_scores : of_graph {  // x (N,H*D), source (1,H,D), target (1,H,D) ->
   double slope = 0.2;
 
   std::string_view kind() const { return "edge_scores"; }
+  constexpr auto settings() const { return std::tuple{slope}; }
   shape output(std::span<const shape> x) const {
     require<error>(matrix->rows == matrix->columns,
                    "edge_scores on a graph of {} and {} nodes (both ends are x's): use a square matrix", matrix->rows,

@@ -56,6 +56,7 @@ struct binary_cross_entropy_loss {
   double target = 1;
 
   constexpr std::string_view kind() const { return "binary_cross_entropy_with_logits"; }
+  constexpr auto settings() const { return std::tuple{target}; }
   shape output(std::span<const shape>) const {
     require<error>(target >= 0 && target <= 1, "binary cross entropy with target {} (it is a probability): use 0 to 1",
                    target);

@@ -20,6 +20,7 @@ struct batch_norm {  // x (B,C,H,W) or (B,C), weight (C), bias (C), running mean
   double momentum = 0.1;
 
   constexpr std::string_view kind() const { return "batch_norm"; }
+  constexpr auto settings() const { return std::tuple{eps, momentum}; }
   shape output(std::span<const shape> x) const { return native::channels("batch_norm", x[0]), x[0]; }
   void cost(const cost_call& c) const { c.per_element(8); }
   auto forward(const auto& c) const {
@@ -37,6 +38,7 @@ struct layer_norm {  // x (...,C), weight (C), bias (C)
   double eps = 1e-5;
 
   constexpr std::string_view kind() const { return "layer_norm"; }
+  constexpr auto settings() const { return std::tuple{eps}; }
   shape output(std::span<const shape> x) const { return x[0]; }
   void cost(const cost_call& c) const { c.per_element(8); }
   auto forward(const auto& c) const {

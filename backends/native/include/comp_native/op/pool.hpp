@@ -46,6 +46,7 @@ struct max_pool2d {
   pool2d_options options = {};
 
   constexpr std::string_view kind() const { return "max_pool2d"; }
+  constexpr auto settings() const { return std::tuple{options.kernel, options.stride, options.padding}; }
   shape output(std::span<const shape> x) const { return pooled("max_pool2d", x[0], options); }
   void cost(const cost_call& c) const { c.per_element(options.kernel[0] * options.kernel[1]); }
   auto forward(const auto& c) const { return c.keep_with_input(c.device.max_pool2d(c.x[0], options)); }
@@ -59,6 +60,7 @@ struct avg_pool2d {
   pool2d_options options = {};
 
   constexpr std::string_view kind() const { return "avg_pool2d"; }
+  constexpr auto settings() const { return std::tuple{options.kernel, options.stride, options.padding}; }
   shape output(std::span<const shape> x) const { return pooled("avg_pool2d", x[0], options); }
   void cost(const cost_call& c) const { c.per_element(options.kernel[0] * options.kernel[1]); }
   /// A Device whose tensors lie in many ways can say how this one did, T places_of(x), which holds no memory: its

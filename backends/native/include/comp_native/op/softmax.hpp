@@ -33,6 +33,7 @@ struct softmax {
 
   constexpr bool reads_lengths() const { return mask == softmax_mask::padding; }
   constexpr std::string_view kind() const { return "softmax"; }
+  constexpr auto settings() const { return std::tuple{mask}; }
   shape output(std::span<const shape> x) const {
     if (mask == softmax_mask::causal) require_causal(x[0]);
     return x[0];
