@@ -151,7 +151,7 @@ TEST_CASE("a batch that the step wrote is not given again as if it were the same
                   s.update(job.optimizer);
                   batch.data.div_(2);
                 }};
-  CHECK_THROWS_WITH_AS((void)t.run_batch(), doctest::Contains("batch 0 was written in place by the step"),
+  CHECK_THROWS_WITH_AS((void)t.run_batch(), doctest::Contains("batch 0 was written in place since it was given"),
                        comp::settings_error);
 }
 

@@ -65,7 +65,7 @@ class Searches(unittest.TestCase):
             batch[0].div_(2)
             return job.step(plan, batch)
 
-        with self.assertRaisesRegex(comp.SettingsError, "batch 0 was written in place .*: write to a copy of it"):
+        with self.assertRaisesRegex(comp.SettingsError, "batch 0 was written in place since it was given .*: let the step write to a copy"):
             job.search(step)
 
     def test_an_exception_comes_out_unchanged_and_all_is_as_before(self):

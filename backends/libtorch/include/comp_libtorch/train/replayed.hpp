@@ -90,8 +90,8 @@ class replayed_batches {
       const kept& again = kept_[next_++ - first_];
       require<settings_error>(
           writes_to(again.batch) == again.writes,
-          "batch {} was written in place by the step that trained it (plans are compared on the same batches, and this "
-          "one now holds other values): write to a copy of it",
+          "batch {} was written in place since it was given (plans are compared on the same batches, and it now holds "
+          "other values): let the step write to a copy, and the loader give each batch memory of its own",
           in_epoch_);
       count(again.batch.has_value());
       return again.batch;
