@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The native trainer on this CPU beside LibTorch: the same models, batches, optimizers and threads, steps in turns in
-// one process. FP32 both; BF16: LibTorch's autocast against the native trainer with all operators in BF16.
-//   host [rounds] [threads] [file.json] [models, a part of their names]
+// one process. FP32 both; BF16: LibTorch's autocast against the native trainer with all operators in BF16. And
+// attention alone beside scaled_dot_product_attention, forward and backward.
+//   host [rounds] [threads] [file.json] [models or attention, a part of their names]
 #include <ATen/Parallel.h>
 #include <torch/optim.h>
 
 #include <array>
+#include <bench/native/attention.hpp>
 #include <bench/native/jobs.hpp>
 #include <chrono>
 #include <comp/core/statistics.hpp>
@@ -119,6 +121,21 @@ std::function<void()> libtorch_step(std::string_view name, precision p) {
   return job_step(p, std::string{name});
 }
 
+/// LibTorch's attention of the same sizes; heads lie side by side in a row, as a linear layer leaves them.
+std::function<void()> torch_attention(const bench::attention_sizes& s, precision p) {
+  const auto kind = p == precision::bf16 ? torch::kBFloat16 : torch::kFloat;
+  std::vector<torch::Tensor> x;
+  for (int i = 0; i < 4; ++i) x.push_back(torch::randn({s.batch, s.length, s.heads * s.width}, kind));
+  for (int i = 0; i < 3; ++i) x[static_cast<std::size_t>(i)].requires_grad_(true);
+  return [s, x] {
+    const auto heads = [&](const torch::Tensor& t) {
+      return t.view({s.batch, s.length, s.heads, s.width}).transpose(1, 2);
+    };
+    const auto y = at::scaled_dot_product_attention(heads(x[0]), heads(x[1]), heads(x[2]), {}, 0.0, s.causal);
+    (void)torch::autograd::grad({y.transpose(1, 2).reshape_as(x[3])}, {x[0], x[1], x[2]}, {x[3]});
+  };
+}
+
 /// One model in one precision: a step of ours and a step of LibTorch's, each with its loss read.
 struct duel {
   std::string name;
@@ -155,17 +172,32 @@ int main(int argc, char** argv) {
   const std::string_view part = argc > 4 ? argv[4] : "";
   nlohmann::json all{{"bench", "libtorch host"}, {"hardware", device.hardware().name}, {"threads", threads}};
   fmt::print("| job | LibTorch | native | native's speed, of LibTorch's (95%) |\n|---|---|---|---|\n");
-  for (const std::string_view model : bench::native_jobs) {
-    if (model.find(part) == std::string_view::npos) continue;
-    const bench::native_job job = bench::native_job_of(model);
-    std::vector<duel> duels;
-    for (const precision p : {precision::fp32, precision::bf16}) {
-      duels.push_back({fmt::format("{}, {}", job.name, name(p)), native_step(device, job, p), libtorch_step(model, p)});
-    }
+  constexpr std::array both = {precision::fp32, precision::bf16};
+  const auto hold = [&](std::vector<duel> duels) {
     for (int round = -1; round < rounds; ++round) {  // the first is not counted
       for (duel& d : duels) d.fight(round % 2 == 0, round >= 0);
     }
     for (const duel& d : duels) all["jobs"].push_back(d.report());
+  };
+  for (const std::string_view model : bench::native_jobs) {
+    if (model.find(part) == std::string_view::npos) continue;
+    const bench::native_job job = bench::native_job_of(model);
+    std::vector<duel> duels;
+    for (const precision p : both) {
+      duels.push_back({fmt::format("{}, {}", job.name, name(p)), native_step(device, job, p), libtorch_step(model, p)});
+    }
+    hold(std::move(duels));
+  }
+  if (std::string_view{"attention"}.find(part) != std::string_view::npos) {
+    bench::for_attention_sizes([&](const bench::attention_sizes& s) {
+      std::vector<duel> duels;
+      for (const precision p : both) {
+        const auto ours = std::make_shared<bench::native_attention>(s, p, comp::host::settings{.threads = threads});
+        duels.push_back(
+            {fmt::format("attention, {}, {}", s.text(), name(p)), [ours] { (*ours)(); }, torch_attention(s, p)});
+      }
+      hold(std::move(duels));
+    });
   }
   if (argc > 3 && *argv[3] != 0) std::ofstream{argv[3]} << all.dump(2) << '\n';
 }

@@ -108,6 +108,10 @@ inline void require_heard(const options& chosen) {
                              "--layers {} --width {} --heads {} --context {} with model {} (only the transformer has "
                              "them): leave them out",
                              chosen.layers, chosen.width, chosen.heads, chosen.context, chosen.model);
+  const bool graph = chosen.model == "gcn" || chosen.model == "gat";
+  comp::require<comp::error>(!graph || (chosen.batch == 0 && chosen.limit == 0),
+                             "--batch {} --limit {} with model {} (a step is the whole graph): leave them out",
+                             chosen.batch, chosen.limit, chosen.model);
   const bool of_gan = chosen.size == "connected" || chosen.size == "convolutional";
   comp::require<comp::error>(
       chosen.size.empty() || (of_gan ? gan : bert),

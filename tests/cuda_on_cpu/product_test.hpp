@@ -6,27 +6,22 @@
 #include <cstdint>
 #include <cstdlib>
 
+#include "fresh.hpp"
 #include "kernel_test.hpp"
 
 namespace comp::cuda::test {
 
 #ifdef COMP_SIMT
-/// A fresh device for each test; what the test leaves behind is a failure.
-struct fresh {
-  fresh() { simt::device = {}; }
-  ~fresh() {
-    CHECK(simt::blas::live() == 0);
-    CHECK_NOTHROW(simt::device.reset());
-  }
+/// What a test leaves of cuBLASLt's is a failure, too.
+struct fresh_for_products : fresh {
+  ~fresh_for_products() { CHECK(simt::blas::live() == 0); }
 };
 /// By how much one term of a sum may be off: sums are FP32, fast ones of FP8 keep 13 bits.
 constexpr double one_term(precision, bool fast = false) { return fast ? 0x1p-14 : 0x1p-24; }
 /// By how much an operand may be off that the product rounds: the stand-in rounds as the reference does.
 constexpr double one_operand(precision) { return 0; }
 #else
-struct fresh {
-  ~fresh() {}
-};
+using fresh_for_products = fresh;
 /// Tensor cores cut the terms of a few products, with fewer bits for FP8, before they are added in FP32.
 constexpr double one_term(precision p, bool = false) {
   return is_fp8(p) ? 0x1p-13 : p == precision::fp32 ? 0x1p-24 : 0x1p-22;
@@ -35,7 +30,7 @@ constexpr double one_term(precision p, bool = false) {
 constexpr double one_operand(precision p) { return p == precision::tf32 ? 0x1p-10 : 0; }
 #endif
 struct rig {
-  fresh clean;
+  fresh_for_products clean;
   context c{probe(), std::int64_t{1} << 20};
   /// A GPU may be older; the stand-in has every precision.
   bool has(precision p) const { return c.card().has(p); }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "fresh.hpp"
 #include "kernel_test.hpp"
 #include "native/attention.hpp"
 #include "native/reference_device.hpp"
@@ -18,13 +19,6 @@
 
 #ifdef COMP_SIMT
 #include "attention_on_cpu.hpp"
-#include "fresh_for_training.hpp"
-#else
-namespace comp::cuda::test {
-struct fresh_for_training {
-  ~fresh_for_training() {}
-};
-}  // namespace comp::cuda::test
 #endif
 
 namespace comp::cuda::test {

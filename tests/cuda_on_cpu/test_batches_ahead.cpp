@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "../native/support.hpp"
-#include "fresh_for_training.hpp"
+#include "fresh.hpp"
 
 namespace comp::cuda::test {
 namespace {
@@ -23,18 +23,18 @@ using namespace comp::native::testing;
 using comp::precision;
 using comp::sample;
 
-struct same_device : cuda::device {
-  explicit same_device(std::int64_t pinned_limit = 1 << 20)
+struct copying_device : cuda::device {
+  explicit copying_device(std::int64_t pinned_limit = 1 << 20)
       : cuda::device{{.measure_algorithms = false, .pinned_limit = pinned_limit}} {}
 };
 /// Copies nothing ahead: each step uploads its own batch.
-struct device_that_waits : same_device {
+struct device_that_waits : copying_device {
   void await_copies() = delete;
 };
-static_assert(CopiesAhead<same_device> && !CopiesAhead<device_that_waits> && ReadsBytes<device_that_waits>);
+static_assert(CopiesAhead<copying_device> && !CopiesAhead<device_that_waits> && ReadsBytes<device_that_waits>);
 
 /// Notes when copies begin, and gives the loader time to make the next batch before a step's work is all given.
-struct watched_device : same_device {
+struct watched_device : copying_device {
   std::shared_ptr<std::atomic<int>> written = std::make_shared<std::atomic<int>>(0);
   int batches_used = 0, beside_work = 0, alone = 0;
 
@@ -42,18 +42,18 @@ struct watched_device : same_device {
     const cudaStream_t compute = shared().stream().get();
     (compute->done < compute->given ? beside_work : alone) += 1;
     CHECK(simt::use_of_pinned(from.data(), from.size()));
-    return same_device::copy_ahead(from);
+    return copying_device::copy_ahead(from);
   }
   template <class T>
   arriving copy_ahead(std::span<const T> from) {
-    return same_device::copy_ahead(from);
+    return copying_device::copy_ahead(from);
   }
   tensor cross_entropy_backward(const saved& s, const indices& target, double scale) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds{20};
     ++batches_used;
     while (*written < 4 * (batches_used + 1) && std::chrono::steady_clock::now() < end) std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::milliseconds{2});  // from written to prepared
-    return same_device::cross_entropy_backward(s, target, scale);
+    return copying_device::cross_entropy_backward(s, target, scale);
   }
 };
 /// Counts examples; some have a label that the model does not know.
@@ -71,7 +71,7 @@ struct counted_images {
   std::string signature() const { return "counted"; }
 };
 
-model convolutional() {
+model one_convolution() {
   model_builder net{"small", input_kind::values, {4, 1, 8, 8}};
   net.input()
       .conv2d("conv", 3, {.padding = 1})
@@ -105,7 +105,7 @@ TEST_CASE("the next batch's copy begins while the compute stream is busy") {
   for (const capture_mode captured : {capture_mode::off, capture_mode::on}) {
     watched_device device;
     trainer<watched_device> t{device,
-                              convolutional(),
+                              one_convolution(),
                               counted_images{.written = device.written},
                               bars({1, 8, 8}, 4, 4, 2),
                               {.loading_threads = 2, .captured = captured}};
@@ -127,18 +127,18 @@ TEST_CASE("batches that are copied ahead are those that each step would upload, 
       CAPTURE(threads);
       training with = settings;
       with.loading_threads = threads;
-      same_device device;
+      copying_device device;
       CHECK(curves(device, m, data, with) == want);
-      same_device nothing_pinned{0};
+      copying_device nothing_pinned{0};
       CHECK(curves(nothing_pinned, m, data, with) == want);
     }
   };
   const image_data images = bars({1, 8, 8}, 4, 22, 1);
   SUBCASE("images as bytes, the last batch being short") {
-    check(convolutional(), images.augmented({.shift = 2, .flip = true}), {.keep_last = true});
+    check(one_convolution(), images.augmented({.shift = 2, .flip = true}), {.keep_last = true});
   }
   SUBCASE("captured, of several micro-batches") {
-    check(convolutional(), images, {.scaling = {.micro_batches = 2}, .captured = capture_mode::on});
+    check(one_convolution(), images, {.scaling = {.micro_batches = 2}, .captured = capture_mode::on});
   }
   SUBCASE("values and targets") {
     model_builder net{"values", input_kind::values, {8, 6}};
@@ -156,12 +156,12 @@ TEST_CASE("batches that are copied ahead are those that each step would upload, 
 
 TEST_CASE("what is wrong with a batch is said by the step that trains it, as often as it is asked for") {
   const fresh_for_training gpu;
-  same_device device;
-  trainer<same_device> t{device,
-                         convolutional(),
-                         counted_images{.unknown = 6},
-                         bars({1, 8, 8}, 4, 4, 2),
-                         {.shuffle = false, .loading_threads = 1}};
+  copying_device device;
+  trainer<copying_device> t{device,
+                            one_convolution(),
+                            counted_images{.unknown = 6},
+                            bars({1, 8, 8}, 4, 4, 2),
+                            {.shuffle = false, .loading_threads = 1}};
   CHECK(t.run_batch().ok());
   for (int i = 0; i < 2; ++i) {
     CHECK_THROWS_WITH_AS((void)t.run_batch(),
@@ -173,8 +173,8 @@ TEST_CASE("what is wrong with a batch is said by the step that trains it, as oft
 
 TEST_CASE("a batch that finds no memory ahead is copied when its step begins") {
   const fresh_for_training gpu;
-  same_device device;
-  trainer<same_device> t{device, convolutional(), bars({1, 8, 8}, 4, 22, 1), bars({1, 8, 8}, 4, 4, 2)};
+  copying_device device;
+  trainer<copying_device> t{device, one_convolution(), bars({1, 8, 8}, 4, 22, 1), bars({1, 8, 8}, 4, 4, 2)};
   const auto saved = t.save();
   const auto want = t.run_batch().curve, then = t.run_batch().curve;
   t.restore(saved);

@@ -13,7 +13,7 @@
 
 #include "../native/graphs.hpp"
 #include "../native/support.hpp"
-#include "fresh_for_training.hpp"
+#include "fresh.hpp"
 
 namespace comp::cuda::test {
 namespace {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "fresh.hpp"
 #include "kernel_test.hpp"
 
 namespace comp::cuda::test {
@@ -13,11 +14,6 @@ namespace {
 using native::activation;
 using parameters = device::parameters;
 
-/// A fresh machine for each test; what the test leaves behind is a failure.
-struct fresh {
-  fresh() { simt::device = {}; }
-  ~fresh() { CHECK_NOTHROW(simt::device.reset()); }
-};
 /// How many pieces of work have run, on all streams.
 std::uint64_t work_run() {
   std::uint64_t done = 0;

@@ -474,7 +474,7 @@ TEST_CASE("an overflow before FP8 is seen after it") {
 
 #ifdef COMP_SIMT
 TEST_CASE("devices before 8.9 have no FP8 products") {
-  fresh clean;
+  fresh_for_products clean;
   simt::device.properties.minor = 6;
   simt::device.properties.major = 8;
   context c{probe(), std::int64_t{1} << 20};
@@ -537,7 +537,7 @@ TEST_CASE("a network learns with its linear layers in FP8 as it does in FP32") {
 }
 
 TEST_CASE("plans give FP8 to linear layers, and a network trains by them; other operators refuse it") {
-  fresh clean;
+  fresh_for_products clean;
   cuda::device device{{.measure_algorithms = false}};
   if (!device.shared().card().has(precision::fp8_e4m3)) return;
   CHECK(device.supports({.kind = "linear"}, precision::fp8_e5m2));

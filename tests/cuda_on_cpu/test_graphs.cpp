@@ -3,17 +3,13 @@
 #include <comp_cuda/errors.hpp>
 #include <comp_cuda/streams.hpp>
 
+#include "fresh.hpp"
 #include "kernel_test.hpp"
 #include "kernels/elementwise.cuh"
 
 namespace comp::cuda::test {
 namespace {
 
-/// A fresh device for each test; what the test leaves behind is a failure.
-struct fresh {
-  fresh() { simt::device = {}; }
-  ~fresh() { CHECK_NOTHROW(simt::device.reset()); }
-};
 struct test_pool {
   test_pool() {
     const cudaMemPoolProps how{cudaMemAllocationTypePinned, {cudaMemLocationTypeDevice, 0}};

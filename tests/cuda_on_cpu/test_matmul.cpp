@@ -371,7 +371,7 @@ TEST_CASE("an algorithm is measured once for a shape, elsewhere than in the resu
 }
 
 TEST_CASE("a product that the device cannot do is unsupported, in a sentence") {
-  fresh clean;
+  fresh_for_products clean;
   simt::device.properties.major = 7;
   context c{probe(), 0};
   const tensor a = c.make({4, 4}, precision::bf16);

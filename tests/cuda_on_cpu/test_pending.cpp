@@ -14,6 +14,7 @@
 #include <random>
 
 #include "../native/support.hpp"
+#include "fresh.hpp"
 #include "kernel_test.hpp"
 
 namespace comp::cuda::test {
@@ -28,12 +29,6 @@ constexpr precision format<bf16> = precision::bf16;
 template <>
 constexpr precision format<fp16> = precision::fp16;
 
-struct fresh {
-#ifdef COMP_SIMT
-  fresh() { simt::device = {}; }
-  ~fresh() { CHECK_NOTHROW(simt::device.reset()); }
-#endif
-};
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }

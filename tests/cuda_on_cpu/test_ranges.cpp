@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "../native/support.hpp"
-#include "fresh_for_training.hpp"
+#include "fresh.hpp"
 
 namespace comp::cuda::test {
 namespace {

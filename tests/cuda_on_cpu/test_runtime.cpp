@@ -6,17 +6,13 @@
 #include <comp_cuda/prefetch.hpp>
 #include <comp_cuda/streams.hpp>
 
+#include "fresh.hpp"
 #include "kernel_test.hpp"
 #include "kernels/elementwise.cuh"
 
 namespace comp::cuda::test {
 namespace {
 
-/// A fresh device for each test; what the test leaves behind is a failure.
-struct fresh {
-  fresh() { simt::device = {}; }
-  ~fresh() { CHECK_NOTHROW(simt::device.reset()); }
-};
 void doubled(const device_block& x, index n, cudaStream_t on) {
   const chain_step<float> step{.kind = step_kind::scale, .number = 2};
   run_chain<float>(on, static_cast<float*>(x.data()), static_cast<float*>(x.data()), n, {&step, 1});

@@ -8,7 +8,7 @@ using namespace data_sets;
 using namespace test_data;
 using ids = std::vector<std::int32_t>;
 
-const std::string vocabulary =
+const std::string vocab_txt =
     "[PAD]\n[UNK]\n[CLS]\n[SEP]\nun\n##aff\n##able\n,\n.\ncafe\nthe\n中\n国\nwho\n?\nin\n##s\nparis\nx\n`\n";
 
 ids numbers(const std::vector<piece>& of) {
@@ -18,7 +18,7 @@ ids numbers(const std::vector<piece>& of) {
 }
 
 TEST_CASE("words are cut into the longest pieces, with their places in the text") {
-  const wordpiece pieces{vocabulary};
+  const wordpiece pieces{vocab_txt};
   CHECK(pieces.size() == 20);
   CHECK(pieces.encode("unaffable") == std::vector<piece>{{4, 0, 2}, {5, 2, 5}, {6, 5, 9}});
   CHECK(numbers(pieces.encode("Caf\u00e9,the.")) == ids{9, 7, 10, 8});
@@ -31,7 +31,7 @@ TEST_CASE("words are cut into the longest pieces, with their places in the text"
 }
 
 TEST_CASE("a word with a part that the vocabulary lacks is one unknown piece") {
-  const wordpiece pieces{vocabulary};
+  const wordpiece pieces{vocab_txt};
   CHECK(pieces.encode("the unaffablez x") == std::vector<piece>{{10, 0, 3}, {1, 4, 14}, {18, 15, 16}});
   CHECK(numbers(pieces.encode(repeated("x", 101))) == ids{1});
 }
@@ -39,9 +39,9 @@ TEST_CASE("a word with a part that the vocabulary lacks is one unknown piece") {
 TEST_CASE("vocabularies and texts that are wrong are refused") {
   const auto refused = [](const std::string& text) { return message_of([&] { wordpiece{text, "v"}; }); };
   CHECK(refused("[PAD]\n[UNK]\n[CLS]\n") == "v has no [SEP] (a BERT vocabulary has): use its vocab.txt");
-  CHECK(refused(vocabulary + "the\n") == "v line 21 repeats a piece (each has one number): fetch the file again");
+  CHECK(refused(vocab_txt + "the\n") == "v line 21 repeats a piece (each has one number): fetch the file again");
   CHECK(refused("[PAD]\n\n").starts_with("v line 2 has 0 bytes"));
-  CHECK(message_of<comp::error>([&] { (void)wordpiece{vocabulary}.encode("the \xff"); }) ==
+  CHECK(message_of<comp::error>([&] { (void)wordpiece{vocab_txt}.encode("the \xff"); }) ==
         "byte 0xff at 4 is no UTF-8 (text is read as UTF-8): convert the text");
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("an answer that is not where the file says is refused with its field")
 
 TEST_CASE("a window is the question, a part of the context, and the answer's tokens") {
   const squad read = parse_squad(document("16"), "f");
-  const auto made = windows(read, wordpiece{vocabulary}, {.length = 20, .stride = 8, .question = 8});
+  const auto made = windows(read, wordpiece{vocab_txt}, {.length = 20, .stride = 8, .question = 8});
   REQUIRE(made.size() == 2);
   CHECK(made[0].tokens == ids{2, 15, 14, 3, 9, 10, 10, 15, 17, 8, 3});
   CHECK(made[0].segments == ids{0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1});
@@ -89,7 +89,7 @@ TEST_CASE("a window is the question, a part of the context, and the answer's tok
 
 TEST_CASE("windows of a long context overlap, and only those that hold the answer point at it") {
   const squad read = parse_squad(document("16"), "f");
-  const auto made = windows(read, wordpiece{vocabulary}, {.length = 8, .stride = 2, .question = 2});
+  const auto made = windows(read, wordpiece{vocab_txt}, {.length = 8, .stride = 2, .question = 2});
   std::vector<std::int64_t> first;
   for (const squad_window& w : made) {
     CHECK(w.tokens.size() <= 8);
@@ -97,7 +97,7 @@ TEST_CASE("windows of a long context overlap, and only those that hold the answe
   }
   CHECK(first == std::vector<std::int64_t>{0, 6, 4});  // tokens 0 to 2, 2 to 4, 4 and 5; the answer is 4
   for (const window_options& o : {window_options{8, 0, 2}, window_options{8, 4, 2}, window_options{8, 1, 5}}) {
-    CHECK(message_of<comp::error>([&] { windows(read, wordpiece{vocabulary}, o); }).starts_with("windows of 8 tokens"));
+    CHECK(message_of<comp::error>([&] { windows(read, wordpiece{vocab_txt}, o); }).starts_with("windows of 8 tokens"));
   }
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("a folder needs questions and a vocabulary; of one file the last conte
         std::string::npos);
   in.write("dev-v2.0.json.gz", gzip(document("16")));
   CHECK(message_of([&] { read_squad_folder(in.path()); }).find("no *vocab.txt") != std::string::npos);
-  in.write("bert-base-uncased-vocab.txt", vocabulary);
+  in.write("bert-base-uncased-vocab.txt", vocab_txt);
   CHECK(message_of<comp::error>([&] { read_squad_folder(in.path()); }).starts_with("1 contexts with a share of 0.1"));
   in.write("train-v2.0.json", document("16"));
   const squad_folder read = read_squad_folder(in.path());

@@ -24,7 +24,7 @@ std::pair<std::string, maker> with(std::string name, Options options) {
           }};
 }
 
-const std::vector<std::pair<std::string, maker>>& optimizers() {
+const std::vector<std::pair<std::string, maker>>& fused_ones() {
   using optim::AdamOptions, optim::AdamWOptions, optim::SGDOptions;
   static const std::vector<std::pair<std::string, maker>> all{
       with<optim::Adam>("Adam", AdamOptions(1e-2)),
@@ -67,7 +67,7 @@ constexpr double few_roundings = 64 * 0x1p-24;  // of FP32, over ten steps
 }  // namespace
 
 TEST_CASE("a fused step is LibTorch's own within rounding, for each optimizer that is fused, and in turns with it") {
-  for (const auto& [name, make] : optimizers()) {
+  for (const auto& [name, make] : fused_ones()) {
     CAPTURE(name);
     const auto own = some_weights(), fused = some_weights();
     const auto usual = make(own), quick = make(fused);
@@ -92,7 +92,7 @@ TEST_CASE("a fused step is LibTorch's own within rounding, for each optimizer th
 }
 
 TEST_CASE("a weight that is listed twice is stepped twice, and a gradient stays readable for another backward") {
-  for (const auto& [name, make] : optimizers()) {
+  for (const auto& [name, make] : fused_ones()) {
     CAPTURE(name);
     const auto own = some_weights(), fused = some_weights();
     const auto usual = make({own[0], own[0]}), quick = make({fused[0], fused[0]});
@@ -107,7 +107,7 @@ TEST_CASE("a weight that is listed twice is stepped twice, and a gradient stays 
 }
 
 TEST_CASE("a state that was saved in fused steps trains on as without them") {
-  for (const auto& [name, make] : optimizers()) {
+  for (const auto& [name, make] : fused_ones()) {
     CAPTURE(name);
     const auto weights = some_weights();
     const auto optimizer = make(weights);

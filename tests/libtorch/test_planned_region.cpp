@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plan files in loops of the user's own: the first step runs under the plan, and each operator is held against it.
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <comp/comp.hpp>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -23,13 +20,6 @@ using namespace libtorch_tests;
 using comp::precision;
 
 namespace {
-
-struct scratch_file {
-  std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("comp_libtorch_planned_" + std::to_string(::getpid()) + ".json");
-  ~scratch_file() { std::filesystem::remove(path); }
-  std::string str() const { return path.string(); }
-};
 
 comp::hardware here() { return lt::probe(at::kCPU); }
 

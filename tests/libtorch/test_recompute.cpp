@@ -2,13 +2,11 @@
 // What a user's step may hold beside plain modules: recomputation, TorchScript, a scheduler.
 #include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/script.h>
-#include <unistd.h>
 
 #include <any>
 #include <comp/comp.hpp>
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -192,10 +190,9 @@ TEST_CASE("a checkpoint's first step under a plan file is like the later ones, a
   program p;
   record(p, it);
   const comp::plan low = everywhere(p.graph(), precision::bf16);
-  const auto file = std::filesystem::temp_directory_path() / ("comp_recompute_" + std::to_string(::getpid()) + ".json");
-  comp::save(low, p.graph(), lt::probe(at::kCPU), file.string());
-  lt::planned_region planned{{{"", *it.model}}, file.string()};
-  std::filesystem::remove(file);
+  const scratch_file file;
+  comp::save(low, p.graph(), lt::probe(at::kCPU), file.str());
+  lt::planned_region planned{{{"", *it.model}}, file.str()};
   std::vector<double> losses;
   for (int i = 0; i < 3; ++i) {
     torch::manual_seed(2);

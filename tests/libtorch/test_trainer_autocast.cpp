@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LibTorch's own autocast is a contestant of each search, and a plan that it runs is run by it and by nothing else.
-#include <unistd.h>
-
 #include <comp/comp.hpp>
 #include <comp/search/signature.hpp>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -15,13 +12,6 @@ using namespace libtorch_tests;
 using comp::precision;
 
 namespace {
-
-struct scratch_file {
-  std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("comp_libtorch_autocast_" + std::to_string(::getpid()) + ".json");
-  ~scratch_file() { std::filesystem::remove(path); }
-  std::string str() const { return path.string(); }
-};
 
 bool autocast_is_on() { return at::autocast::is_autocast_enabled(at::kCPU); }
 

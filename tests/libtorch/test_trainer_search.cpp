@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <unistd.h>
 
 #include <algorithm>
 #include <comp/comp.hpp>
 #include <comp/search/candidate_cut.hpp>
-#include <filesystem>
 #include <limits>
 #include <random>
 #include <stdexcept>
@@ -19,17 +17,6 @@ using namespace libtorch_tests;
 using comp::precision;
 
 namespace {
-
-/// A file name of this process, removed at the end.
-struct scratch_file {
-  std::filesystem::path path;
-  explicit scratch_file(const std::string& name)
-      : path{std::filesystem::temp_directory_path() / ("comp_libtorch_" + std::to_string(::getpid()) + name)} {
-    std::filesystem::remove(path);
-  }
-  ~scratch_file() { std::filesystem::remove(path); }
-  std::string str() const { return path.string(); }
-};
 
 comp::two_stage<comp::policy::pytorch, comp::strategy::random, comp::strategy::random> short_search() {
   comp::two_stage search{comp::policy::pytorch{}, comp::strategy::random{.trials = 3},
@@ -70,7 +57,7 @@ struct convolutions {
 }  // namespace
 
 TEST_CASE("a search that stopped goes on from its ledger, and another training's ledger is refused") {
-  const scratch_file file{".jsonl"};
+  const scratch_file file;
   trial_counter first, second;
   comp::outcome whole;
   {
@@ -228,7 +215,7 @@ TEST_CASE("choices come back from a plan file as they were, and not where they d
 }
 
 TEST_CASE("a search's plan file has the winner's choices, and a trainer takes them from it without measuring") {
-  const scratch_file file{"_choices.json"};
+  const scratch_file file;
   classification user;
   user.setup.choices = lt::executor_choices::measured;
   classification_trainer trainer{user.setup, user.batches, user.make_step()};

@@ -98,7 +98,7 @@ maker of(Options options) {
   return [=](std::vector<at::Tensor> p) { return std::make_unique<Optimizer>(std::move(p), options); };
 }
 
-const std::map<std::string, maker> optimizers{
+const std::map<std::string, maker> some_optimizers{
     {"SGD", of<optim::SGD>(optim::SGDOptions{0.1})},
     {"SGD with momentum", of<optim::SGD>(optim::SGDOptions{0.1}.momentum(0.9).nesterov(true))},
     {"Adam", of<optim::Adam>(optim::AdamOptions{0.01})},
@@ -158,7 +158,7 @@ std::vector<float> epoch_of(Source& source) {
 }  // namespace
 
 TEST_CASE("a restored state trains on to the same losses bit for bit, with every optimizer") {
-  for (const auto& [name, make] : optimizers) {
+  for (const auto& [name, make] : some_optimizers) {
     CAPTURE(name);
     torch::manual_seed(3);
     training t{make};
@@ -180,7 +180,7 @@ TEST_CASE("a restored state trains on to the same losses bit for bit, with every
 }
 
 TEST_CASE("tensors and options keep their identity") {
-  training t{optimizers.at("Adam")};
+  training t{some_optimizers.at("Adam")};
   t.step();
   const auto& options = t.optimizer->param_groups()[0].options();
   const auto weight = t.net->first->weight;
@@ -199,7 +199,7 @@ TEST_CASE("tensors and options keep their identity") {
 }
 
 TEST_CASE("what is frozen, pending gradients and running statistics come back") {
-  training t{optimizers.at("SGD")};
+  training t{some_optimizers.at("SGD")};
   t.net->first->weight.set_requires_grad(false);
   t.net->second->weight.mutable_grad() = torch::full({2, 8}, 2.F);
   const auto mean = t.net->norm->running_mean.clone();
@@ -215,7 +215,7 @@ TEST_CASE("what is frozen, pending gradients and running statistics come back") 
 }
 
 TEST_CASE("what the user adds to the state comes back, and own generators too") {
-  training t{optimizers.at("SGD")};
+  training t{some_optimizers.at("SGD")};
   int counter = 1;
   auto generator = at::detail::createCPUGenerator(5);
   t.setup.generators = {generator};
@@ -229,7 +229,7 @@ TEST_CASE("what the user adds to the state comes back, and own generators too") 
 }
 
 TEST_CASE("the state of another model, or of an optimizer that cannot be copied, is refused") {
-  training t{optimizers.at("Adam")};
+  training t{some_optimizers.at("Adam")};
   const auto saved = lt::save_training(t.setup, at::kCPU);
   torch::nn::Linear other{4, 8};
   optim::Adam others{other->parameters(), 0.1};
@@ -248,7 +248,7 @@ TEST_CASE("the state of another model, or of an optimizer that cannot be copied,
 }
 
 TEST_CASE("an optimizer says its class and options") {
-  training t{optimizers.at("SGD with momentum")};
+  training t{some_optimizers.at("SGD with momentum")};
   const std::string words = lt::text(*t.optimizer);
   CHECK(words.find("SGD [6 ") != std::string::npos);
   CHECK(words.find("lr=0.1") != std::string::npos);
@@ -257,7 +257,7 @@ TEST_CASE("an optimizer says its class and options") {
 }
 
 TEST_CASE("settings of a training that cannot work are refused") {
-  training t{optimizers.at("SGD")};
+  training t{some_optimizers.at("SGD")};
   lt::setup s = t.setup;
   SUBCASE("no optimizer") { s.optimizers = {}; }
   SUBCASE("a null optimizer") { s.optimizers = {nullptr}; }

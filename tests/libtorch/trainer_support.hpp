@@ -2,9 +2,13 @@
 // Tiny trainings for the tests of the trainer.
 #pragma once
 
+#include <unistd.h>
+
 #include <comp_libtorch/comp_libtorch.hpp>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +18,16 @@ namespace libtorch_tests {
 
 namespace lt = comp::libtorch;
 namespace functional = torch::nn::functional;
+
+/// A file name that nobody else has; the file is removed at the end.
+struct scratch_file {
+  inline static int count = 0;
+  std::filesystem::path path = std::filesystem::temp_directory_path() /
+                               ("comp_libtorch_" + std::to_string(::getpid()) + "_" + std::to_string(++count));
+  scratch_file() { std::filesystem::remove(path); }
+  ~scratch_file() { std::filesystem::remove(path); }
+  std::string str() const { return path.string(); }
+};
 
 struct images {
   at::Tensor x, y;  // (64,3,8,8), (64)

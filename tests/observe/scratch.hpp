@@ -47,4 +47,10 @@ std::string message_of(F&& call) {
   }
   return {};
 }
+/// How often `part` is in `text`.
+inline std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t n = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
+  return n;
+}
 inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }

@@ -8,7 +8,7 @@
 #include "scratch.hpp"
 
 namespace {
-std::string refusal(const std::string& path) {
+std::string unread(const std::string& path) {
   return message_of<comp::file_error>([&] { (void)comp::compare_text({path, path}); });
 }
 }  // namespace
@@ -65,8 +65,8 @@ TEST_CASE("a search without a contest has a column, too") {
 TEST_CASE("what is no summary is refused, and no control character reaches the terminal") {
   const scratch folder;
   const std::string path = folder / "x.json";
-  CHECK(has(refusal(path), "cannot be opened (No such file or directory)"));
-  CHECK(has(refusal(folder / ""), "summary.json\" cannot be opened"));
+  CHECK(has(unread(path), "cannot be opened (No such file or directory)"));
+  CHECK(has(unread(folder / ""), "summary.json\" cannot be opened"));
   const std::pair<const char*, const char*> bad[] = {
       {"[1, 2]", "array of 2 (an object is needed)"},
       {R"({"comp_summary": 2})", "field comp_summary is 2"},
@@ -80,7 +80,7 @@ TEST_CASE("what is no summary is refused, and no control character reaches the t
   for (const auto& [text, said] : bad) {
     CAPTURE(text);
     write_text(path, text);
-    CHECK(has(refusal(path), said));
+    CHECK(has(unread(path), said));
   }
   write_text(path, R"({"comp_summary": 1, "hardware": {"name": "\u001b[2Jcpu"}, "ratios": 5})");
   const std::string text = comp::compare_text({path, path});

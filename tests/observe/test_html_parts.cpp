@@ -11,11 +11,6 @@
 #include "scratch.hpp"
 
 namespace {
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t n = 0;
-  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
-  return n;
-}
 std::string section_of(const std::string& html, const std::string& title) {
   const auto from = html.find("<h2>" + title);
   return from == std::string::npos ? "" : html.substr(from, html.find("</section>", from) - from);

@@ -8,12 +8,6 @@
 #include "scratch.hpp"
 
 namespace {
-std::size_t count(const std::string& text, const std::string& part) {
-  std::size_t n = 0;
-  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++n;
-  return n;
-}
-
 // The first tag that is not closed by its own end tag; empty when all are. Attributes are always quoted here.
 std::string unbalanced(const std::string& html) {
   const std::set<std::string> alone{"meta", "input", "br", "path", "rect", "circle", "line", "!DOCTYPE"};

@@ -14,7 +14,7 @@
 using comp::ledger;
 
 namespace {
-const comp::outcome found = made_up::outcome(6);
+const comp::outcome of_six = made_up::outcome(6);
 const comp::op_graph no_graph;
 const comp::hardware no_machine;
 
@@ -22,22 +22,22 @@ comp::search_info about(std::string signature = "model=1; backend=toy") {
   return {no_graph, no_machine, std::move(signature), 0.01, 0};
 }
 
-// A search that takes its trials from `found`: recalls what it can. Returns how many runs it had to make.
-std::size_t search(ledger& l, std::size_t trials = found.trials.size(), bool to_the_end = false) {
+// A search that takes its trials from `of_six`: recalls what it can. Returns how many runs it had to make.
+std::size_t search(ledger& l, std::size_t trials = of_six.trials.size(), bool to_the_end = false) {
   l.search_started(about());
   std::map<std::pair<comp::stage, comp::plan>, std::size_t> repeats;
   std::size_t made = 0;
   for (std::size_t i = 0; i < trials; ++i) {
-    comp::trial t = found.trials[i];
+    comp::trial t = of_six.trials[i];
     t.repeat = repeats[{t.stage, t.plan}]++;
     const auto known = l.recall(t);
     made += known ? 0 : 1;
     l.trial_done(known ? *known : t);
   }
-  if (to_the_end) l.search_done(found);
+  if (to_the_end) l.search_done(of_six);
   return made;
 }
-std::size_t search(const std::string& path, std::size_t trials = found.trials.size(), bool to_the_end = false) {
+std::size_t search(const std::string& path, std::size_t trials = of_six.trials.size(), bool to_the_end = false) {
   ledger l{path};
   return search(l, trials, to_the_end);
 }
@@ -60,11 +60,11 @@ TEST_CASE("a search goes on from its ledger, and what is recalled is not written
   const std::string path = folder / "l.jsonl";
   CHECK(search(path, 5) == 5);
   CHECK(lines(path) == 6);
-  CHECK(search(path) == found.trials.size() - 5);
-  CHECK(lines(path) == 1 + found.trials.size());
+  CHECK(search(path) == of_six.trials.size() - 5);
+  CHECK(lines(path) == 1 + of_six.trials.size());
   const std::string whole = text_of(path);
-  CHECK(search(path, found.trials.size(), true) == 0);
-  CHECK(lines(path) == 2 + found.trials.size());
+  CHECK(search(path, of_six.trials.size(), true) == 0);
+  CHECK(lines(path) == 2 + of_six.trials.size());
   CHECK(text_of(path).substr(0, whole.size()) == whole);
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("each line is in the file before trial_done returns") {
   l.search_started(about());
   for (std::size_t i = 0; i < 4; ++i) {
     CHECK(lines(l.path()) == 1 + i);
-    l.trial_done(found.trials[i]);
+    l.trial_done(of_six.trials[i]);
   }
   CHECK(comp::read_ledger(l.path()).size() == 4);
 }
@@ -82,32 +82,32 @@ TEST_CASE("each line is in the file before trial_done returns") {
 TEST_CASE("a complete search is marked, recalls all the same, and is marked once") {
   const scratch folder;
   const std::string path = folder / "l.jsonl";
-  search(path, found.trials.size(), true);
+  search(path, of_six.trials.size(), true);
   ledger l{path};
   l.search_started(about());
   CHECK(l.complete());
-  CHECK(l.size() == found.trials.size());
-  CHECK(l.recall(found.trials[0])->sample.curve == found.trials[0].sample.curve);
-  l.search_done(found);
-  CHECK(lines(path) == 2 + found.trials.size());
+  CHECK(l.size() == of_six.trials.size());
+  CHECK(l.recall(of_six.trials[0])->sample.curve == of_six.trials[0].sample.curve);
+  l.search_done(of_six);
+  CHECK(lines(path) == 2 + of_six.trials.size());
 }
 
 TEST_CASE("epochs of a training after the search are added, and never recalled in place of the search's own") {
   const scratch folder;
   const std::string path = folder / "l.jsonl";
-  comp::trial own = found.trials[2];
+  comp::trial own = of_six.trials[2];
   own.stage = comp::stage::training;
   {
     ledger l{path};
     l.search_started(about());
     l.trial_done(own);
-    l.search_done(found);
+    l.search_done(of_six);
     l.search_started(about());  // the training, with the same observers
     comp::trial later = own;
     later.sample.loss = 1.5;
     l.trial_done(later);
     CHECK_FALSE(l.complete());
-    l.search_done(found);
+    l.search_done(of_six);
   }
   ledger l{path};
   l.search_started(about());
@@ -195,7 +195,7 @@ TEST_CASE(
   const auto written = [&](double again) {
     ledger l{path, restart};
     l.search_started(about("model=1; losses=2.5,2.25"));
-    comp::trial first = found.trials[0];
+    comp::trial first = of_six.trials[0];
     first.sample.curve = {2.5, again, 2.1};
     l.trial_done(first);
   };
@@ -308,7 +308,7 @@ TEST_CASE("a search killed at any moment repeats at most the run it was in") {
       ledger l{path};
       l.search_started(about());
       for (std::size_t i = 0;; ++i) {
-        comp::trial t = found.trials[0];
+        comp::trial t = of_six.trials[0];
         t.repeat = i;
         l.trial_done(t);
         (void)!::write(told[1], "x", 1);  // this run is done
@@ -347,14 +347,14 @@ TEST_CASE("a disk that fills in the middle of a line leaves only whole lines, an
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit small{size + 100, old.rlim_max};
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
-  const std::string said = message_of<comp::file_error>([&] { l.trial_done(found.trials[2]); });
+  const std::string said = message_of<comp::file_error>([&] { l.trial_done(of_six.trials[2]); });
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &old) == 0);
   std::signal(SIGXFSZ, handler);
   CHECK(has(said,
             "cannot be written (File too large): free some space and start the search again with the same file, it "
             "goes on after 2 runs"));
   CHECK(text_of(path).size() == size);
-  l.trial_done(found.trials[2]);  // the space is there again
+  l.trial_done(of_six.trials[2]);  // the space is there again
   CHECK(comp::read_ledger(path).size() == 3);
 }
 
@@ -363,19 +363,19 @@ TEST_CASE("a path that cannot be used is named with the reason") {
   CHECK(has(refusal(folder / "no/l.jsonl"), "no/l.jsonl\" cannot be opened (No such file or directory)"));
   CHECK(has(refusal(folder / ""), "cannot be opened (Is a directory)"));
   CHECK_THROWS_AS((void)comp::read_ledger(folder / "none"), comp::file_error);
-  CHECK(has(message_of<comp::file_error>([&] { ledger{folder / "l"}.trial_done(found.trials[0]); }), "is not open"));
+  CHECK(has(message_of<comp::file_error>([&] { ledger{folder / "l"}.trial_done(of_six.trials[0]); }), "is not open"));
 }
 
 TEST_CASE("a device without a disk can take a ledger") { CHECK(search("/dev/null", 3) == 3); }
 
 TEST_CASE("a ledger is a table of results: every run in order") {
   const scratch folder;
-  search(folder / "l.jsonl", found.trials.size(), true);
+  search(folder / "l.jsonl", of_six.trials.size(), true);
   const auto table = comp::read_ledger(folder / "l.jsonl");
-  REQUIRE(table.size() == found.trials.size());
+  REQUIRE(table.size() == of_six.trials.size());
   for (std::size_t i = 0; i < table.size(); ++i) {
-    CHECK(table[i].plan == found.trials[i].plan);
-    CHECK(table[i].sample.status == found.trials[i].sample.status);
-    CHECK(table[i].sample.batch_seconds == found.trials[i].sample.batch_seconds);
+    CHECK(table[i].plan == of_six.trials[i].plan);
+    CHECK(table[i].sample.status == of_six.trials[i].sample.status);
+    CHECK(table[i].sample.batch_seconds == of_six.trials[i].sample.batch_seconds);
   }
 }

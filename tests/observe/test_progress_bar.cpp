@@ -13,8 +13,9 @@
 #include "made_up.hpp"
 #include "scratch.hpp"
 
+using made_up::found;
+
 namespace {
-const comp::outcome found = made_up::outcome(12);
 
 // Plays a search to whoever observes. `at_most`: plans that will be judged; 0: not known, as in a guided search.
 void play(comp::progress_bar& bar, std::size_t trials = found.trials.size(), bool to_the_end = true,

@@ -11,9 +11,9 @@
 
 using comp::json;
 
-namespace {
+using made_up::found;
 
-const comp::outcome found = made_up::outcome(12);
+namespace {
 
 std::string written_ledger(const scratch& folder, const std::string& signature) {
   comp::ledger ledger{folder / "search.jsonl"};

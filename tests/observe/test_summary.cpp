@@ -7,10 +7,7 @@
 #include "scratch.hpp"
 
 using comp::json;
-
-namespace {
-const comp::outcome found = made_up::outcome(12);
-}
+using made_up::found;
 
 TEST_CASE("the summary has every figure of each contestant") {
   const json s = comp::summary(found);

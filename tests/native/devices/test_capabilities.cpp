@@ -23,7 +23,7 @@ namespace {
 namespace tested = comp::tested;
 
 /// Every kind of operator that trains, two readers of one value, running statistics, dropout.
-model some_net() {
+model branched_net() {
   model_builder net{"some", input_kind::values, {4, 2, 8, 8}};
   const value x = net.input().conv2d("conv", 6, {.padding = 1}).batch_norm("norm").relu("relu");
   x.conv2d("branch", 6, {.padding = 1, .bias = false})
@@ -93,7 +93,7 @@ TEST_CASE(
     }
   };
   SUBCASE("of images") {
-    device_trainer t{device, some_net(), bars({2, 8, 8}, 4, 16, 1), bars({2, 8, 8}, 4, 8, 2)};
+    device_trainer t{device, branched_net(), bars({2, 8, 8}, 4, 16, 1), bars({2, 8, 8}, 4, 8, 2)};
     check(t);
   }
   SUBCASE("of tokens") {
@@ -105,7 +105,8 @@ TEST_CASE(
 
 TEST_CASE("a sensitivity leaves the training as it was") {
   auto device = tested::of_networks();
-  device_trainer t{device, some_net(), bars({2, 8, 8}, 4, 16, 1), bars({2, 8, 8}, 4, 8, 2), {.optimizer = adam(0.01)}};
+  device_trainer t{
+      device, branched_net(), bars({2, 8, 8}, 4, 16, 1), bars({2, 8, 8}, 4, 8, 2), {.optimizer = adam(0.01)}};
   plan low{t.graph().size()};
   low[index_of(t, "head")] = precision::fp16;
   t.set_precision(low);
@@ -140,7 +141,7 @@ TEST_CASE("the error of the loss operator is what lowering it does to the loss")
 
 TEST_CASE("what leaves the range of a precision has an infinite error") {
   auto device = tested::of_networks();
-  device_trainer t{device, some_net(), bars({2, 8, 8}, 4, 16, 1), bars({2, 8, 8}, 4, 8, 2)};
+  device_trainer t{device, branched_net(), bars({2, 8, 8}, 4, 16, 1), bars({2, 8, 8}, 4, 8, 2)};
   const std::size_t loss = index_of(t, "loss"), head = index_of(t, "head"), conv = index_of(t, "conv");
   auto& weight = t.network().parameters()[t.model().nodes[head].parameters[0]];
   auto values = device.values(weight);
@@ -156,7 +157,7 @@ TEST_CASE("what leaves the range of a precision has an infinite error") {
 TEST_CASE("gradients that a high loss scale drives out of FP16's range are judged at a lower one") {
   auto device = tested::of_networks();
   const auto errors_at = [&](comp::scaling::settings scaling) {
-    device_trainer t{device, some_net(), bars({2, 8, 8}, 4, 16, 1), bars({2, 8, 8}, 4, 8, 2), {.scaling = scaling}};
+    device_trainer t{device, branched_net(), bars({2, 8, 8}, 4, 16, 1), bars({2, 8, 8}, 4, 8, 2), {.scaling = scaling}};
     return t.sensitivity(precision::fp16)[index_of(t, "head")];
   };
   CHECK(errors_at({.initial = 0x1p22}).gradient < tolerance::network(precision::fp16));
@@ -166,7 +167,8 @@ TEST_CASE("gradients that a high loss scale drives out of FP16's range are judge
 
 TEST_CASE("a perturbed training differs as much as FP32's roundings, and not where it is restored") {
   auto device = tested::of_networks();
-  device_trainer t{device, some_net(), bars({2, 8, 8}, 4, 16, 1), bars({2, 8, 8}, 4, 8, 2), {.optimizer = sgd(0.1)}};
+  device_trainer t{
+      device, branched_net(), bars({2, 8, 8}, 4, 16, 1), bars({2, 8, 8}, 4, 8, 2), {.optimizer = sgd(0.1)}};
   t.run_batch();
   const auto start = t.save();
   const auto expected = t.run_epoch().curve;
