@@ -4,6 +4,7 @@
 // attention alone beside scaled_dot_product_attention, forward and backward.
 //   host [rounds] [threads] [file.json] [models or attention, a part of their names]
 #include <ATen/Parallel.h>
+#include <torch/autograd.h>
 #include <torch/optim.h>
 
 #include <array>
