@@ -223,6 +223,12 @@ TEST_CASE("names that are no UTF-8 do not keep a plan from its model") {
   CHECK(comp::load_plan(folder / "plan.json", odd).plan == chosen);
 }
 
+TEST_CASE("a field of an operator that nobody knows is refused: it may be a precision that was misspelt") {
+  json file = saved();
+  file["operators"][1]["hand_on_fp32"] = true;
+  CHECK(has(refusal<comp::file_error>(file), "hand_on_fp32"));
+}
+
 TEST_CASE("a message shows no control characters of a file") {
   json file = saved();
   file["\x1b[2J"] = 1;

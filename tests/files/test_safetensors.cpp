@@ -73,6 +73,7 @@ TEST_CASE("a safetensors file that is not whole and right is refused with what i
     CAPTURE(offsets);
     CHECK(has(refused(tensor(R"("dtype":"F32","shape":[1],"data_offsets":)" + std::string{offsets}), 4), "is needed"));
   }
+  CHECK(has(refused(tensor(R"("dtype":"F32","shape":[1],"data_offsets":[0,8])"), 8), "8 bytes of data, 4 bytes apart"));
   const auto two = [](int a, int b) {
     return R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[)" + std::to_string(a) + "," + std::to_string(a + 4) +
            R"(]},"b":{"dtype":"F32","shape":[1],"data_offsets":[)" + std::to_string(b) + "," + std::to_string(b + 4) +

@@ -39,6 +39,18 @@ TEST_CASE("a request that the system refuses is out of memory, not a crash") {
   CHECK(p.live() == 0);
 }
 
+TEST_CASE("as much as the limit is live at once, and no byte more") {
+  pool p{1000};
+  CHECK_THROWS_AS(p.take(1001), out_of_memory);
+  void* first = p.take(600);
+  CHECK_THROWS_AS(p.take(401), out_of_memory);
+  void* second = p.take(400);
+  CHECK_THROWS_AS(p.take(1), out_of_memory);
+  CHECK(p.live() == 1000);
+  p.give(second, 400);
+  p.give(first, 600);
+}
+
 TEST_CASE("blocks may be given back by other threads") {
   const auto shared = std::make_shared<pool>();
   const auto work = [&] {

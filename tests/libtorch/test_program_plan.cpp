@@ -320,6 +320,23 @@ TEST_CASE("a cast that an operator gave back and that was written is not used ag
   CHECK(second[0][0].item<float>() == 4);
 }
 
+TEST_CASE("the low copy of a weight is made again where it or the weight was written within a region") {
+  const torch::NoGradGuard no_gradients;
+  for (const bool keep : {false, true}) {
+    comp::libtorch::detail::low_weights copies;
+    const auto w = torch::ones({2, 2});
+    const auto number = copies.entry_of(0, torch::kBFloat16, at::MemoryFormat::Preserve);
+    copies.begin_region();
+    auto low = copies.get(number, w, keep);
+    CHECK(copies.get(number, w, keep).is_same(low));
+    w.add_(1);
+    low = copies.get(number, w, keep);
+    CHECK(same(low, bf16(w)));
+    low.mul_(7);
+    CHECK(same(copies.get(number, w, keep), bf16(w)));
+  }
+}
+
 TEST_CASE("a view of a weight is taken of its low copy, and not where others read it in FP32") {
   const auto w = torch::randn({4, 4}).requires_grad_();
   const auto x = torch::randn({4, 4});

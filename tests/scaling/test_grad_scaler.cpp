@@ -200,6 +200,17 @@ TEST_CASE("a norm below the limit changes nothing, one that is not positive is r
                        settings_error);
 }
 
+TEST_CASE("nothing is clipped in a step that will be skipped") {
+  grad_scaler scaler{{.initial = 64}};
+  std::vector<tensor> all{{"w", {infinite}}, {"b", {64}}};
+  scaler.count_micro_batch();
+  auto unscaled = scaler.unscale(gradients{&all});
+  CHECK(unscaled.clip_norm(0.5) == double{infinite});
+  CHECK(all[0].values[0] == infinite);
+  CHECK(all[1].values[0] == 1);
+  CHECK(std::move(unscaled).apply([] { FAIL("the step was made"); }).skipped);
+}
+
 TEST_CASE("gradients that are unscaled are not unscaled again before their step") {
   grad_scaler scaler{{.initial = 64}};
   std::vector<tensor> all{{"w", {1}}};

@@ -2,7 +2,9 @@
 // The one search that the tests of the whole run: greedy in both stages, operators free.
 #pragma once
 
+#include <algorithm>
 #include <comp/search/two_stage.hpp>
+#include <string>
 
 #include "fake_trainer.hpp"
 
@@ -22,6 +24,10 @@ comp::outcome search_with(trainer& on, comp::search_settings settings, watcher& 
 inline comp::outcome search_with(trainer& on, comp::search_settings settings = {}) {
   watcher silent;
   return search_with(on, std::move(settings), silent);
+}
+
+inline bool warns(const comp::outcome& found, const std::string& of) {
+  return std::ranges::any_of(found.warnings, [&](const auto& w) { return w.find(of) != std::string::npos; });
 }
 
 /// A softmax that spoils the loss, a ReLU that no list names, and a linear whose sizes do not suit the tensor cores.

@@ -21,6 +21,8 @@ using comp::plan;
 using comp::precision;
 using comp::stage;
 
+using fake::warns;
+
 namespace {
 
 // Of 8 operators four are slower low; each that is low spares 10 of 1000 bytes.
@@ -51,10 +53,6 @@ outcome search_on(fake::full_trainer& on, const comp::search_settings& settings 
 }
 outcome search_on(scored_trainer& on, const comp::search_settings& settings = {.criterion = comp::criterion::scores}) {
   return comp::two_stage<fake::lists>{.settings = settings}.run(on);
-}
-
-bool warns(const outcome& found, const char* of) {
-  return std::ranges::any_of(found.warnings, [of](const auto& w) { return w.find(of) != std::string::npos; });
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 using comp::plan;
 using comp::precision;
 
+using fake::warns;
+
 namespace {
 
 // Asks for what a test wants.
@@ -38,10 +40,6 @@ std::string refusal(const scripted& stage1, const scripted& stage2 = nothing) {
     return e.what();
   }
   return {};
-}
-bool warns(const comp::outcome& got, const std::string& part) {
-  return std::any_of(got.warnings.begin(), got.warnings.end(),
-                     [&](const std::string& w) { return w.find(part) != std::string::npos; });
 }
 scripted always(std::function<plan(const comp::search_space&)> one) {
   return {[one](const comp::search_space& space, std::size_t) { return std::vector{one(space)}; }};

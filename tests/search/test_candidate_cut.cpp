@@ -57,6 +57,10 @@ TEST_CASE("a loss far above FP32's over the same batches has diverged") {
     CHECK(ended({{}, negative, inf}, 1.9, 1).second == status::ok);
     CHECK(ended({{}, negative, inf}, 2.1, 1).second == status::diverged);
   }
+  SUBCASE("one far below it where losses are maximised, and none above") {
+    CHECK(ended({{}, fp32, inf, -1}, 6.1, 1).second == status::ok);
+    CHECK(ended({{}, fp32, inf, -1}, -2.1, 1).second == status::diverged);
+  }
   SUBCASE("but not one that goes above and below zero as FP32's does, whose mean is near zero") {
     sample fp32_swings = epoch_of(100, 0, 1), swings = epoch_of(50, 0.1, 1);
     for (std::size_t i = 0; i < 100; ++i) fp32_swings.curve[i] = i % 2 ? 1 : -1;

@@ -218,6 +218,7 @@ TEST_CASE("a recalled run is not made: the observer's sample counts") {
   CHECK(b.watcher.calls == std::vector<std::string>{"recall", "trial_done"});
   CHECK(b.log.cost(stage::epochs).seconds >= 7);
   CHECK(b.log.cost(stage::epochs).batches == 10);
+  CHECK(b.run.seconds() >= 7);  // budgets count it
   SUBCASE("the same plan again is another run") {
     const trial second = b.run.epoch(stage::epochs, parse_plan("b1"), "", never);
     CHECK(second.repeat == 1);

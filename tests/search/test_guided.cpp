@@ -21,6 +21,8 @@ using comp::precision;
 using comp::stage;
 using comp::trial;
 
+using fake::warns;
+
 namespace {
 
 using guided_search = comp::two_stage<fake::lists>;
@@ -86,10 +88,6 @@ double best_seconds(const fake::world& world, const std::vector<std::size_t>& ha
 std::size_t judged_plans(const outcome& found) {
   return static_cast<std::size_t>(std::ranges::count_if(
       found.trials, [](const trial& t) { return t.stage == stage::epochs && t.repeat < comp::perturbed_repeats; }));
-}
-
-bool warns(const outcome& found, const char* of) {
-  return std::ranges::any_of(found.warnings, [of](const auto& w) { return w.find(of) != std::string::npos; });
 }
 
 // What has all but the number of batches of an epoch.

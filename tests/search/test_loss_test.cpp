@@ -169,6 +169,14 @@ TEST_CASE("the last batch decides by the estimate") {
   CHECK(judge({}, {fp32, scaled(fp32, 1.02)}, true).answer == loss_answer::rejected);
 }
 
+TEST_CASE("what is at the line is over it, but for a plan that is no worse than FP32") {
+  using comp::detail::stays_under;
+  CHECK(stays_under(0.5, 1));
+  CHECK_FALSE(stays_under(1, 1));
+  CHECK(stays_under(0, 0));
+  CHECK(stays_under(-1, -2));
+}
+
 TEST_CASE("the scale is right for losses of any sign") {
   std::mt19937_64 draw{5};
   std::normal_distribution<double> normal;

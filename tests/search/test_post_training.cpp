@@ -218,6 +218,26 @@ TEST_CASE("FP32 is never given up for its loss: a warning tells of it") {
         "rise, lower the learning rate");
 }
 
+TEST_CASE("audits are due at powers of two since a plan began, and ever rarer while they acquit it") {
+  const std::vector<double> flat(64, 1.0);
+  const auto due = [&](const comp::detail::audit_times& times, std::size_t from) {
+    std::vector<std::size_t> epochs;
+    for (std::size_t epoch = from + 1; epoch <= from + 32; ++epoch) {
+      if (times.due(epoch, {flat.begin(), flat.begin() + static_cast<std::ptrdiff_t>(epoch)})) epochs.push_back(epoch);
+    }
+    return epochs;
+  };
+  using epochs = std::vector<std::size_t>;
+  comp::detail::audit_times times;
+  CHECK(due(times, 0) == epochs{4, 8, 16, 32});
+  times.acquitted(4);
+  CHECK(due(times, 0) == epochs{8, 16, 32});
+  times.acquitted(8);
+  CHECK(due(times, 0) == epochs{32});
+  times.plan_given_up(10);
+  CHECK(due(times, 10) == epochs{11, 12, 14, 18, 26, 42});
+}
+
 TEST_CASE("a loss that FP32 raises as well acquits the plan") {
   fake::trainer trainer = three_operators();
   trainer.change().harm = [&](const comp::plan&) { return trainer.weights().steps == 22 ? 5.0 : 0; };

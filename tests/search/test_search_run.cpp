@@ -191,6 +191,19 @@ TEST_CASE("batches of accepted plans are kept where the winner was not the last 
   CHECK(found.trained_batches >= 16);
 }
 
+TEST_CASE("plans are timed on weights that no rejected plan has touched") {
+  fake::world world = fake::typical();
+  world.harm = [](const plan& p) { return p.count_low() > 0 ? 0.03 : 0; };  // too little to be cut short
+  fake::trainer trainer{world};
+  const comp::outcome found = exhaustive_search{.settings = free_operators()}.run(trainer);
+  CHECK(found.plan.count_low() == 0);
+  const auto timed = std::ranges::find_if(found.trials, [](const trial& t) {
+    return (t.stage == stage::batches || t.stage == stage::contest) && t.plan.count_low() == 0;
+  });
+  REQUIRE(timed != found.trials.end());
+  CHECK(timed->sample.loss <= 1);
+}
+
 TEST_CASE("what an observer throws comes out of the search, with the trainer at its start") {
   for (const std::string call : {"trial_started", "batch_done", "trial_done"}) {
     CAPTURE(call);

@@ -14,9 +14,9 @@ struct signed_trainer : fake::trainer {
   std::string signature() const { return "batch=64, seed=1"; }
 };
 
-std::string signature_of(auto trainer, const fake::world& world, const comp::search_settings& settings = {}) {
-  comp::outcome log;
-  log.graph = world.graph;
+std::string signature_of(auto trainer, const fake::world& world, const comp::search_settings& settings = {},
+                         const comp::hardware& machine = {}) {
+  comp::outcome log{.graph = world.graph, .hardware = machine};
   return comp::search_signature(comp::trainer_of{trainer}, log, settings);
 }
 
@@ -49,6 +49,9 @@ TEST_CASE(
   settings.tolerance = 0.5;
   settings.epochs_tie = comp::tie::none;
   CHECK(plain == signature_of(fake::trainer{world}, world, settings));
+  for (const comp::hardware& machine :
+       {comp::hardware{.name = "another CPU"}, comp::hardware{.compute_capability = 90}, comp::hardware{.threads = 7}})
+    CHECK(plain != signature_of(fake::trainer{world}, world, {}, machine));
   SUBCASE("criterion") { settings.criterion = comp::criterion::scores; }
   SUBCASE("at_once") { settings.cut.at_once = 3; }
   SUBCASE("slower_than_fp32") { settings.cut.slower_than_fp32 = 3; }

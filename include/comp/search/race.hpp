@@ -107,15 +107,15 @@ class race {
 
   bool drops(const std::vector<racer>& racers, const racer& r, bool leave) const {
     const racer& other = leave ? fastest(racers) : racers.front();
-    if (&other == &r || r.seconds.size() < 2) return false;
-    if (r.seconds.size() < settings_.min_rounds) return always_hopeless(r, other);
+    if (&other == &r) return false;
+    const std::size_t rounds = std::min(r.seconds.size(), other.seconds.size());
+    if (rounds < settings_.min_rounds) return always_hopeless(r, other, rounds);
     const auto against = compare_paired(r.seconds, other.seconds);
     return against.ratio > settings_.hopeless || (leave && against.clearly_faster());
   }
 
   // A single slow batch is noise: with few rounds each of them must say so.
-  bool always_hopeless(const racer& r, const racer& other) const {
-    const std::size_t rounds = std::min(r.seconds.size(), other.seconds.size());
+  bool always_hopeless(const racer& r, const racer& other, std::size_t rounds) const {
     for (std::size_t i = 0; i < rounds; ++i) {
       if (r.seconds[i] <= settings_.hopeless * other.seconds[i]) return false;
     }

@@ -163,6 +163,26 @@ TEST_CASE("layer norm and its gradients agree with FP64") {
   }
 }
 
+TEST_CASE("norms of one size with other epsilons are other norms") {
+  agree([&](auto& d, results& r) {
+    auto gamma = parameter_of(d, {64}, 1, precision::fp32), beta = parameter_of(d, {64}, 2, precision::fp32),
+         mean = parameter_of(d, {64}, 3, precision::fp32),
+         variance = parameter_of(d, {64}, 4, precision::fp32, 0.5F, 1.5F);
+    auto x = tensor_of(d, {16, 64}, 5, precision::fp32), dy = tensor_of(d, {16, 64}, 6, precision::fp32);
+    for (const double eps : {1e-5, 0.5}) {
+      const std::string with = " with " + std::to_string(eps);
+      const batch_norm_options o{.eps = eps};
+      auto of_rows = d.layer_norm(x, gamma, beta, eps);
+      auto of_columns = d.batch_norm(x, gamma, beta, mean, variance, o);
+      r.keep(d, "layer norm" + with, of_rows.output, 64);
+      r.keep(d, "batch norm" + with, of_columns.output, 16);
+      fresh(d, gamma, beta);
+      r.keep(d, "layer norm dx" + with, d.layer_norm_backward(dy, x, of_rows.saved, gamma, beta, eps), 256);
+      r.keep(d, "batch norm dx" + with, d.batch_norm_backward(dy, x, of_columns.saved, gamma, beta, o), 64);
+    }
+  });
+}
+
 TEST_CASE("a norm refuses parameters of another size") {
   device d;
   auto three = parameter_of(d, {3}, 1, precision::fp32), four = parameter_of(d, {4}, 1, precision::fp32);
@@ -271,6 +291,21 @@ TEST_CASE("the losses and their gradients agree with FP64") {
         r.keep_number("right", static_cast<double>(d.count_correct(logits, target)));
       });
     }
+  }
+}
+
+TEST_CASE("of equal largest scores the first is the answer") {
+  for (const precision p : tested::precisions) {
+    device d;
+    std::vector<float> scores(5 * 100, -1.0F);
+    scores[0 * 100 + 33] = scores[0 * 100 + 2] = 1;   // columns that different threads of a warp look at
+    scores[1 * 100 + 5] = scores[1 * 100 + 69] = 1;   // that the same one does
+    scores[2 * 100 + 98] = scores[2 * 100 + 99] = 1;  // rows 3 and 4: all alike
+    const auto right = [&](std::vector<std::int32_t> t) {
+      return d.count_correct(d.upload(scores, {5, 100}, p), d.upload(t, {5}));
+    };
+    CHECK(right({2, 5, 98, 0, 0}) == 5);
+    CHECK(right({33, 69, 99, 1, 99}) == 0);
   }
 }
 
