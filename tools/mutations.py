@@ -182,7 +182,7 @@ MUTATIONS = [Mutation(*m) for m in [
     ('a loss that is at the line is accepted', SEARCH + 'acceptance.hpp', 'loss < acceptance_line(base, tolerance)',
      'loss <= acceptance_line(base, tolerance)', 'test_search', 'test_acceptance.cpp'),
     ('a race that judges one round too late', SEARCH + 'race.hpp',
-     'if (r.seconds.size() < settings_.min_rounds) return', 'if (r.seconds.size() <= settings_.min_rounds) return',
+     'if (rounds < settings_.min_rounds) return always', 'if (rounds <= settings_.min_rounds) return always',
      'test_search', 'test_race.cpp'),
     ('a racer out after one slow batch', SEARCH + 'race.hpp', 'return rounds >= 2;', 'return rounds >= 1;',
      'test_search',
