@@ -9,7 +9,7 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
+#include <bench/seconds.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp_libtorch/hook/autocast_guard.hpp>
 #include <comp_libtorch/support/memory.hpp>
@@ -27,11 +27,6 @@ enum way { fp32, autocast, by_hand, comp_plan };
 inline constexpr std::array all_ways{fp32, autocast, by_hand, comp_plan};
 inline constexpr std::array<const char*, 4> way_names{"fp32", "autocast", "by hand", "comp"};
 
-inline double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 inline double page_faults() {
   rusage used{};
   getrusage(RUSAGE_SELF, &used);

@@ -10,7 +10,7 @@
 #include <array>
 #include <bench/native/attention.hpp>
 #include <bench/native/jobs.hpp>
-#include <chrono>
+#include <bench/seconds.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp_host/device.hpp>
 #include <comp_libtorch/hook/autocast_guard.hpp>
@@ -32,12 +32,6 @@
 namespace {
 
 using comp::precision;
-
-double seconds_of(const std::function<void()>& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 /// A step of ours.
 std::function<void()> native_step(comp::host::device& device, const bench::native_job& job, precision p) {
@@ -145,7 +139,7 @@ struct duel {
 
   void fight(bool we_begin, bool counts) {
     double ours_took = 0, theirs_took = 0;
-    for (const bool us : {we_begin, !we_begin}) (us ? ours_took : theirs_took) = seconds_of(us ? ours : theirs);
+    for (const bool us : {we_begin, !we_begin}) (us ? ours_took : theirs_took) = bench::seconds_of(us ? ours : theirs);
     if (!counts) return;
     our_seconds.push_back(ours_took);
     their_seconds.push_back(theirs_took);

@@ -4,7 +4,7 @@
 //   attention [rounds] [threads]
 #include <algorithm>
 #include <bench/native/attention.hpp>
-#include <chrono>
+#include <bench/seconds.hpp>
 #include <comp/core/statistics.hpp>
 #include <cstdlib>
 #include <vector>
@@ -13,19 +13,13 @@ namespace {
 
 using bench::native_attention, comp::precision;
 
-double seconds_of(native_attention& work) {
-  const auto start = std::chrono::steady_clock::now();
-  work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 void measure(const bench::attention_sizes& s, precision p, int rounds, int threads) {
   native_attention blocks{s, p, {.threads = threads, .attention_from = 0}};
   native_attention parts{s, p, {.threads = threads, .attention_from = s.length + 1}};
   std::vector<double> by_blocks, in_parts;
   for (int round = -3; round < rounds; ++round) {  // the first three are not counted
     double took[2];
-    for (const bool one : {round % 2 == 0, round % 2 != 0}) took[one] = seconds_of(one ? blocks : parts);
+    for (const bool one : {round % 2 == 0, round % 2 != 0}) took[one] = bench::seconds_of(one ? blocks : parts);
     if (round < 0) continue;
     by_blocks.push_back(took[1]);
     in_parts.push_back(took[0]);

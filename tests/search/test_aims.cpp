@@ -20,7 +20,6 @@ using comp::parse_plan;
 using comp::plan;
 using comp::precision;
 using comp::stage;
-
 using fake::warns;
 
 namespace {

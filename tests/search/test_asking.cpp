@@ -9,7 +9,6 @@
 
 using comp::plan;
 using comp::precision;
-
 using fake::warns;
 
 namespace {

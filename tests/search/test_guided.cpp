@@ -20,7 +20,6 @@ using comp::plan;
 using comp::precision;
 using comp::stage;
 using comp::trial;
-
 using fake::warns;
 
 namespace {
