@@ -14,6 +14,7 @@
 
 #include "truth_guard.hpp"
 #include "truth_losses.hpp"
+#include "truth_odd.hpp"
 #include "truth_row.hpp"
 #include "truth_times.hpp"
 
@@ -36,7 +37,20 @@ const std::vector<bench::named_row>& all_rows() {
                                                   {"scores", bench::scores},
                                                   {"signs", bench::loss_signs},
                                                   {"bad", bench::bad_inputs},
-                                                  {"huge", bench::huge_graph}};
+                                                  {"huge", bench::huge_graph},
+                                                  {"apart", bench::parts_that_harm},
+                                                  {"room", bench::without_room},
+                                                  {"bare", bench::without_restore},
+                                                  {"slow", bench::slow_harm},
+                                                  {"turns", bench::one_late},
+                                                  {"evidence", bench::healthy_evidence},
+                                                  {"nan", bench::not_finite},
+                                                  {"tolerance", bench::tolerance_line},
+                                                  {"surprise", bench::surprises},
+                                                  {"repeat", bench::repeated},
+                                                  {"worth", bench::score_worth},
+                                                  {"explicit", bench::explicit_strategies},
+                                                  {"short", bench::short_trainings}};
   return rows;
 }
 

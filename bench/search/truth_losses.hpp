@@ -134,8 +134,8 @@ inline std::vector<row> scores(const scale& runs) {
            fmt::format("{:.2f} / mean {:.1f}, most {:.0f} (harm in {} of {}, {:.1f} epochs{})", got.part.mean(),
                        got.tested.mean(), got.tested.most(), got.harms, got.part.size(), got.epochs.mean(),
                        got.threw_text()),
-           "0.95 / 20, harm in at most 5%",
-           got.part.mean() >= 0.95 && got.tested.most() <= 20 && got.harms <= runs.at_most(3, 60), got.figures_of()}};
+           "0.95, as many as pay, harm in at most 5%",
+           got.part.mean() >= 0.95 && got.harms <= runs.at_most(3, 60), got.figures_of()}};
 }
 
 inline std::vector<row> loss_signs(const scale& runs) {

@@ -34,6 +34,8 @@ class figures {
   std::size_t above(double limit) const {
     return count([limit](double v) { return v > limit; });
   }
+  double last() const { return values_.back(); }
+  const std::vector<double>& all() const { return values_; }
   std::size_t size() const { return values_.size(); }
 
  private:

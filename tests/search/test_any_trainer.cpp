@@ -42,8 +42,8 @@ TEST_CASE("a strategy chosen at run time asks for what the one that it holds ask
   CHECK(held.ask(10).empty());
   CHECK(strategy.start(space).ask(1).size() == 1);  // each start is a run of its own
 
-  strategy = comp::strategy::guided{.proposals = 7};
+  strategy = comp::strategy::guided{.questions = 7};
   const comp::any_strategy copy = strategy;
   REQUIRE(copy.guide() != nullptr);
-  CHECK(copy.guide()->proposals == 7);
+  CHECK(copy.guide()->questions == 7);
 }

@@ -180,10 +180,34 @@ TEST_CASE(
   CHECK(b.trainer.weights() == fake::state{});
 }
 
-TEST_CASE("one of several losses that is not finite is enough") {
+TEST_CASE("a batch of which one of several losses is not finite is lost, and leaves the means of its run alone") {
+  comp::sample run{.loss = 2, .losses = {1, 3}, .batches = 1, .curve = {2}};
   comp::sample got{.loss = 1, .losses = {1, fake::nan}};
   comp::detail::complete(got, 1);
-  CHECK(got.status == status::not_finite);
+  CHECK(got.ok());
+  CHECK(got.not_finite == 1);
+  comp::detail::append(run, got);
+  CHECK(run.batches == 2);
+  CHECK(run.not_finite == 1);
+  CHECK(run.loss == 2);
+  CHECK(run.losses == std::vector<double>{1, 3});
+  CHECK(std::isnan(run.curve.back()));
+  comp::detail::append(run, {.loss = 4, .losses = {2, 6}, .batches = 1});
+  CHECK(run.loss == 3);
+}
+
+TEST_CASE("a run ends when its losses are lost again and again, not for one") {
+  const auto ends = [](const std::vector<double>& curve) { return comp::keeps_losing({.loss = 1, .curve = curve}); };
+  CHECK_FALSE(ends({1, fake::nan}));
+  CHECK_FALSE(ends({fake::nan, fake::nan, fake::nan}));
+  CHECK(ends({1, fake::nan, fake::nan, fake::nan, fake::nan}));
+  CHECK_FALSE(ends({fake::nan, fake::nan, fake::nan, fake::nan, 1}));
+  std::vector<double> fourth(50, 1);
+  for (std::size_t i = 1; i < 50; i += 4) fourth[i] = fake::nan;
+  CHECK(ends(fourth));  // 13 of 50, the last one too
+  fourth[1] = fourth[5] = 1;
+  CHECK_FALSE(ends(fourth));  // 11 may be a tenth by chance
+  CHECK(comp::keeps_losing({.loss = fake::nan}));
 }
 
 TEST_CASE("the cut's status ends the epoch at that batch") {

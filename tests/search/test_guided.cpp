@@ -429,7 +429,7 @@ TEST_CASE("the cheapest plan has two low precisions where one alone does not pay
   const plan allowed = parse_plan("be");
   REQUIRE(costs(allowed) < costs(plan{2}));
   REQUIRE(costs(parse_plan("b1")) > costs(plan{2}));
-  CHECK(costs.cheapest({allowed}, &allowed) == allowed);
+  CHECK(costs.cheapest(levels, {allowed}) == allowed);
 }
 
 TEST_CASE("operators without FP32 and operators that the policy fixes stay where they are in every plan") {

@@ -134,14 +134,14 @@ TEST_CASE("FP32 that does not train is an error that says how it ended") {
   SUBCASE("not finite from the first batch") {
     world.loss_offset = fake::nan;
     fake::trainer trainer{world};
-    CHECK_THROWS_WITH_AS((void)search_with(trainer), doctest::Contains("the loss of batch 0 in FP32 is nan ("),
+    CHECK_THROWS_WITH_AS((void)search_with(trainer), doctest::Contains("the loss in FP32 is nan, batch after batch ("),
                          comp::error);
   }
   SUBCASE("not finite later") {
-    world.swing = [](std::uint64_t batch) { return batch == 5 ? fake::nan : 0.0; };
+    world.swing = [](std::uint64_t batch) { return batch >= 5 ? fake::nan : 0.0; };
     fake::trainer trainer{world};
     CHECK_THROWS_WITH_AS((void)search_with(trainer),
-                         "FP32 training ended as not_finite after 6 batches (plans are judged against FP32, which must "
+                         "FP32 training ended as not_finite after 9 batches (plans are judged against FP32, which must "
                          "train): check the data, the learning rate and the backend",
                          comp::error);
   }
@@ -218,7 +218,7 @@ TEST_CASE("the ablations run one stage alone") {
     world.harm = [](const plan& p) { return comp::is_low(p[0]) ? fake::nan : 0; };
     fake::trainer trainer{world};
     const comp::outcome found = search_with(trainer, settings_with(stages::batches_only));
-    CHECK(found.plan.str() == "bbbb");
+    CHECK(found.plan.str() == "1bbb");  // a race drops what spoils the weights
     CHECK(found.trained_batches == 0);
     CHECK(trainer.weights() == fake::state{});
   }
@@ -252,7 +252,7 @@ TEST_CASE("whole epochs are judged by the paper's rule where that is asked for")
   CHECK(trainer.count().epochs >= 3);
 }
 
-TEST_CASE("a backend of the four required members is searched by whole epochs, with a warning") {
+TEST_CASE("a backend of the four required members is searched in turns, with a warning") {
   fake::world world = fake::typical();
   world.harm = [](const plan&) { return 0.0; };
   fake::minimal_trainer trainer{world};

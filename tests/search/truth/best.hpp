@@ -35,6 +35,9 @@ inline std::vector<bool> harmful_operators(const world& w) {
     harmful[i] = (i < w.losses.immediate.size() && w.losses.immediate[i] > 0) ||
                  (i < w.losses.cumulative.size() && w.losses.cumulative[i] > 0);
   }
+  for (const auto* harms : {&w.losses.slow, &w.losses.lost_low}) {
+    for (std::size_t i = 0; i < harms->size(); ++i) harmful[i] = harmful[i] || (*harms)[i] > 0;
+  }
   for (const std::size_t i : w.losses.diverging) harmful[i] = true;
   for (const std::size_t i : w.losses.sticking) harmful[i] = true;
   return harmful;
@@ -159,6 +162,9 @@ inline plan without_harm(const world& w, plan p) {
   }
   for (const pair_harm& pair : w.losses.pairs) {
     if (comp::is_low(p[pair.first]) && comp::is_low(p[pair.second])) p[pair.first] = precision::fp32;
+  }
+  for (const pair_harm& pair : w.losses.apart) {
+    if (comp::is_low(p[pair.first]) && !comp::is_low(p[pair.second])) p[pair.first] = precision::fp32;
   }
   return p;
 }

@@ -20,10 +20,18 @@ enum class cast_rule : std::uint8_t {
   per_tensor  // once per tensor and precision, however many read it
 };
 
-/// Neighbours that take `saved` seconds less while they have the same precision.
+enum class fuses : std::uint8_t { alike, in_fp32, in_low };
+
+/// Neighbours that take `saved` seconds less while they have the same precision, or while that is FP32, or low.
 struct fusion {
   std::size_t producer = 0, reader = 0;
   double saved = 0;
+  fuses when = fuses::alike;
+
+  bool holds(const comp::plan& p) const {
+    if (p[producer] != p[reader]) return false;
+    return when == fuses::alike || comp::is_low(p[reader]) == (when == fuses::in_low);
+  }
 };
 
 struct costs {
@@ -31,7 +39,9 @@ struct costs {
   std::vector<double> cast = {};                                         // seconds of casting an operator's output
   truth::cast_rule rule = cast_rule::per_edge;
   std::vector<fusion> fused = {};
-  double fixed = 0;  // seconds that no plan changes: data loading
+  double fixed = 0;         // seconds that no plan changes: data loading
+  double between_lows = 1;  // times a cast's seconds, where both precisions are low
+  double together = 0;      // seconds saved while all operators have the same low precision
 
   double operator()(const comp::op_graph& graph, const comp::plan& p) const {
     double seconds = fixed;
@@ -42,10 +52,11 @@ struct costs {
         const unsigned bit = 1U << static_cast<unsigned>(p[reader]);
         if (p[reader] == p[i] || (rule == cast_rule::per_tensor && (cast_to & bit) != 0)) continue;
         cast_to |= bit;
-        seconds += cast[i];
+        seconds += cast[i] * (comp::is_low(p[i]) && comp::is_low(p[reader]) ? between_lows : 1);
       }
     }
-    for (const fusion& f : fused) seconds -= p[f.producer] == p[f.reader] ? f.saved : 0;
+    for (const fusion& f : fused) seconds -= f.holds(p) ? f.saved : 0;
+    if (comp::is_low(p[0]) && p == comp::plan{p.size(), p[0]}) seconds -= together;
     return seconds;
   }
 };
@@ -62,9 +73,11 @@ struct cost_settings {
   double slower = 0;  // part of the operators that low precision makes 1 to 1.6 times as slow
   double cast = 0.1;  // of a cheap operator
   truth::cast_rule rule = cast_rule::per_edge;
-  double fused = 0;     // part of the edges
-  double apart = 1.15;  // two low precisions differ by up to this factor
-  double fixed = 0;     // of FP32's seconds
+  double fused = 0;  // part of the edges
+  fuses when = fuses::alike;
+  range saved = {0.1, 0.4};  // by a fusion, of a cheap operator
+  double apart = 1.15;       // two low precisions differ by up to this factor
+  double fixed = 0;          // of FP32's seconds
 };
 
 inline costs drawn_costs(draw& random, const comp::op_graph& graph, const cost_settings& chosen) {
@@ -84,7 +97,8 @@ inline costs drawn_costs(draw& random, const comp::op_graph& graph, const cost_s
   }
   for (std::size_t i = 0; i < graph.size(); ++i) {
     for (const std::size_t producer : graph[i].producers) {
-      if (random.chance(chosen.fused)) made.fused.push_back({producer, i, 1e-4 * random.between(0.1, 0.4)});
+      if (random.chance(chosen.fused))
+        made.fused.push_back({producer, i, 1e-4 * random.between(chosen.saved.low, chosen.saved.high), chosen.when});
     }
   }
   made.fixed = chosen.fixed * all;

@@ -3,6 +3,7 @@
 // bill, never by what the outcome says of itself.
 #pragma once
 
+#include <algorithm>
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/search/post_training.hpp>
 #include <comp/search/two_stage.hpp>
@@ -20,14 +21,15 @@
 namespace truth {
 
 struct found {
-  bool ended = false;      // the search gave an outcome
-  std::string why = {};    // else: what it threw
-  comp::plan plan = {};    // all FP32 where it threw
-  bool harms = false;      // the plan holds an operator or a pair that harms
-  double seconds = 0;      // of a batch of the plan
-  double rule_based = 0;   // of a batch of the plan that the lists alone give
-  double epochs = 0;       // batches that the search ran, kept or not, of an epoch's
-  double cost = 0;         // seconds beyond those that the kept batches take under the plan, as a part of 100 epochs
+  bool ended = false;     // the search gave an outcome
+  std::string why = {};   // else: what it threw
+  comp::plan plan = {};   // all FP32 where it threw
+  bool harms = false;     // the plan holds an operator or a pair that harms
+  bool judged = false;    // its own losses were looked at and accepted; FP32's need not be
+  double seconds = 0;     // of a batch of the plan
+  double rule_based = 0;  // of a batch of the plan that the lists alone give
+  double epochs = 0;      // batches that the search ran, kept or not, of an epoch's
+  double cost = 0;  // seconds beyond those that the kept batches take under the plan, as a part of the planned epochs
   std::size_t tested = 0;  // plans other than FP32 whose loss was looked at
 };
 
@@ -40,17 +42,25 @@ inline std::size_t tested_plans(const comp::outcome& out) {
   return judged.size();
 }
 
+/// Whether the losses of the plan that was found were accepted, or it is what others are judged against.
+inline bool judged(const comp::outcome& out) {
+  return out.plan == out.contest.front().plan || std::any_of(out.trials.begin(), out.trials.end(), [&](const comp::trial& t) {
+           return t.stage == comp::stage::epochs && t.accepted && t.plan == out.plan;
+         });
+}
+
 /// Searches on `trainer`, which is new. `kept`: where the outcome goes to, to be trained on.
-inline found search_on(full_trainer& trainer, std::optional<comp::outcome>* kept = nullptr) {
+template <class Trainer, class Search = comp::two_stage<lists>>
+found search_on(Trainer& trainer, std::optional<comp::outcome>* kept = nullptr, const Search& search = {}) {
   const world& w = trainer.truth();
   found got;
   got.plan = comp::plan{w.graph.size()};
   try {
-    comp::two_stage search{lists{}};
     comp::outcome out = search.run(trainer);
     got.ended = true;
     got.plan = out.plan;
     got.tested = tested_plans(out);
+    got.judged = judged(out);
     if (kept != nullptr) *kept = std::move(out);
   } catch (const std::exception& e) {
     got.why = e.what();
@@ -61,12 +71,20 @@ inline found search_on(full_trainer& trainer, std::optional<comp::outcome>* kept
   const auto epoch = static_cast<double>(w.batches);
   got.epochs = static_cast<double>(trainer.billed().batches) / epoch;
   const double beyond = trainer.billed().seconds - got.seconds * static_cast<double>(trainer.weights().step);
-  got.cost = beyond / (beyond + 100 * epoch * got.seconds);
+  const auto planned = static_cast<double>(search.settings.planned_epochs);
+  got.cost = beyond / (beyond + planned * epoch * got.seconds);
   return got;
 }
 
-inline found search_in(const world& w) {
+template <class Search = comp::two_stage<lists>>
+found search_in(const world& w, const Search& search = {}) {
   full_trainer trainer{w};
+  return search_on(trainer, nullptr, search);
+}
+
+/// The same with the four members that a trainer must have, and no others.
+inline found search_bare(const world& w) {
+  bare_trainer trainer{w};
   return search_on(trainer);
 }
 
@@ -77,6 +95,8 @@ struct followed {
   std::size_t fallbacks = 0;
   comp::plan plan = {};  // that the last epoch was trained with
   double last_loss = 0;  // mean of the last epoch
+  double damage = 0;     // of the loss: harm in the weights at the end
+  double cost = 0;       // seconds beyond those of the batches that are kept, under the plan, as a part of these
   double diverged = 0;   // longest run of batches while a divergence had at least doubled the loss, in epochs
   found search = {};
 };
@@ -90,6 +110,7 @@ inline followed train_in(const world& w, std::size_t epochs) {
     got.why = got.search.why;
     return got;
   }
+  const double seconds = trainer.billed().seconds, steps = static_cast<double>(trainer.weights().step);
   try {
     const auto result = comp::post_training{.epochs = epochs}.run(trainer, *out);
     got.finished = result.epochs.size() >= epochs;
@@ -99,6 +120,9 @@ inline followed train_in(const world& w, std::size_t epochs) {
   } catch (const std::exception& e) {
     got.why = e.what();
   }
+  const double kept = (static_cast<double>(trainer.weights().step) - steps) * got.search.seconds;
+  got.cost = (trainer.billed().seconds - seconds) / kept - 1;
+  got.damage = trainer.weights().damage + trainer.weights().slow;
   got.diverged = static_cast<double>(trainer.billed().diverged) / static_cast<double>(w.batches);
   return got;
 }

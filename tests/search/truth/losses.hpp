@@ -23,6 +23,7 @@ struct state {
   std::uint64_t step = 0;     // batches trained: the place in the data
   double progress = 0;        // batches that the training truly got on by
   double damage = 0;          // of the scale of the loss: what cumulative harm has done so far
+  double slow = 0;            // of the scale of the loss: the same of harm that takes hundreds of batches
   double wander = 0;          // of the scale of the loss: how far this run is from the curve
   double late = 0;            // of the scale of the loss: a divergence under way
   std::uint64_t exposed = 0;  // batches with an operator low that makes training diverge late
@@ -30,7 +31,7 @@ struct state {
   friend bool operator==(const state&, const state&) = default;
 };
 
-/// Two operators that harm only together, and by how much of the scale of the loss.
+/// Two operators that harm only together, or only apart, and by how much of the scale of the loss.
 struct pair_harm {
   std::size_t first = 0, second = 0;
   double harm = 0;
@@ -49,9 +50,15 @@ struct loss_model {
   std::vector<double> immediate = {};   // harm per operator: the loss is this part higher while it is low
   std::vector<double> cumulative = {};  // harm per operator: the same, but reached within `settle` batches and kept
   std::vector<pair_harm> pairs = {};    // cumulative
-  double settle = 8;                    // batches
-  double wander = 0;                    // standard deviation of an epoch's mean that two runs from one state have each
-  bool chaos = false;                   // true: from the bits of the weights; false: from the machine
+  std::vector<pair_harm> apart = {};    // cumulative: while the first is low and the second is not
+  std::vector<double> slow = {};        // harm per operator: as cumulative, but reached within `slow_settle` batches
+  double slow_settle = 300;             // batches
+  double lost = 0;                      // part of the batches whose loss is NaN under any plan: by the data
+  std::vector<std::uint64_t> lost_at = {};  // of these batches, too
+  std::vector<double> lost_low = {};        // per operator: part of the batches whose loss is NaN while it is low
+  double settle = 8;                        // batches
+  double wander = 0;   // standard deviation of an epoch's mean that two runs from one state have each
+  bool chaos = false;  // true: from the bits of the weights; false: from the machine
   std::vector<std::size_t> diverging = {};  // operators that make a training diverge late
   std::uint64_t onset = 0;                  // batches with one of them low before that begins
   double growth = 0.05;                     // of it, per batch
@@ -62,10 +69,10 @@ struct loss_model {
 
 /// What a plan does to a training.
 struct effect {
-  double immediate = 0, cumulative = 0;
+  double immediate = 0, cumulative = 0, slow = 0, lost = 0;
   bool diverges = false, sticks = false;
   std::uint64_t hash = 0;
-  bool harmful() const { return immediate > 0 || cumulative > 0 || diverges || sticks; }
+  bool harmful() const { return immediate > 0 || cumulative > 0 || slow > 0 || lost > 0 || diverges || sticks; }
 };
 
 inline effect effect_of(const loss_model& model, const comp::plan& p) {
@@ -74,6 +81,9 @@ inline effect effect_of(const loss_model& model, const comp::plan& p) {
   for (std::size_t i = 0; i < model.immediate.size(); ++i) made.immediate += low(i) ? model.immediate[i] : 0;
   for (std::size_t i = 0; i < model.cumulative.size(); ++i) made.cumulative += low(i) ? model.cumulative[i] : 0;
   for (const pair_harm& pair : model.pairs) made.cumulative += low(pair.first) && low(pair.second) ? pair.harm : 0;
+  for (const pair_harm& pair : model.apart) made.cumulative += low(pair.first) && !low(pair.second) ? pair.harm : 0;
+  for (std::size_t i = 0; i < model.slow.size(); ++i) made.slow += low(i) ? model.slow[i] : 0;
+  for (std::size_t i = 0; i < model.lost_low.size(); ++i) made.lost += low(i) ? model.lost_low[i] : 0;
   made.diverges = std::any_of(model.diverging.begin(), model.diverging.end(), low);
   made.sticks = std::any_of(model.sticking.begin(), model.sticking.end(), low);
   made.hash = std::hash<comp::plan>{}(p);
@@ -102,7 +112,8 @@ inline double trained(const loss_model& model, const wander_law& law, const effe
                       std::uint64_t seed, double pushed, state& weights) {
   const double at = weights.progress / epoch, curve = model.curve(at);
   const double scale = model.scale ? model.scale(at) : std::abs(curve);
-  const double level = curve + scale * (under.immediate + weights.damage + std::expm1(weights.wander) + weights.late);
+  const double level =
+      curve + scale * (under.immediate + weights.damage + weights.slow + std::expm1(weights.wander) + weights.late);
   const std::uint64_t batch = mixed(seed, weights.step);
   const double loss = model.kind == batch_noise::relative ? level * factor_of(batch, model.noise)
                                                           : level + scale * model.noise * normal_of(batch);
@@ -110,13 +121,17 @@ inline double trained(const loss_model& model, const wander_law& law, const effe
   if (model.chaos) pushed = normal_of(weights.key);
   weights.wander = law.keep * weights.wander + law.push * pushed;
   weights.damage += (under.cumulative - weights.damage) / model.settle;
+  weights.slow += (under.slow - weights.slow) / model.slow_settle;
   if (under.diverges && ++weights.exposed > model.onset) {
     weights.late = std::max(weights.late, 0.02) * (1 + model.growth);
   } else {
     weights.late *= 0.9;
   }
   if (weights.late > 1e9) weights.late = std::numeric_limits<double>::infinity();
+  const bool lost = uniform_of(mixed(batch, 1)) < model.lost || uniform_of(mixed(batch, 2)) < under.lost ||
+                    std::find(model.lost_at.begin(), model.lost_at.end(), weights.step) != model.lost_at.end();
   ++weights.step;
+  if (lost) return std::numeric_limits<double>::quiet_NaN();  // the trainer skips the step
   if (!under.sticks || curve > model.stuck * model.floor) ++weights.progress;
   return loss;
 }

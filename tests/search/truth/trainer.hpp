@@ -32,7 +32,14 @@ using comp::plan;
 using comp::precision;
 using comp::sample;
 
-enum class fault : std::uint8_t { none, nan, zero, missing };
+enum class fault : std::uint8_t {
+  none,
+  nan,
+  zero,
+  missing,
+  inverse,  // what is fast is said to be slow
+  off       // up to ten times off, either way
+};
 
 struct world {
   comp::op_graph graph = {};
@@ -51,8 +58,23 @@ struct world {
   double profile_noise = 0.05;
   fault profile_fault = fault::none;
   std::int64_t weight_bytes = 1 << 20;
+  std::int64_t device_bytes = 0;  // a plan that needs more is out of memory; 0: none
   std::uint64_t seed = 1;
+  std::uint64_t machine = 0;  // the machine's noise, of the same world
 };
+
+/// The peak of memory that a plan needs.
+inline std::int64_t bytes_of(const world& w, const plan& p) {
+  std::int64_t all = w.weight_bytes;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    for (const comp::tensor_info& out : w.graph[i].outputs) {
+      std::int64_t elements = 1;
+      for (const auto extent : out.shape) elements *= extent;
+      all += elements * comp::traits(p[i]).bytes;
+    }
+  }
+  return all;
+}
 
 /// What a trainer did, in true seconds: no noise, no drift, and batches of equal length.
 struct bill {
@@ -66,7 +88,7 @@ class bare_trainer {
  public:
   explicit bare_trainer(world given)
       : world_{std::move(given)},
-        machine_{mixed(world_.seed, 1)},
+        machine_{mixed(world_.seed, 1 + world_.machine)},
         law_{world_.losses.wander, world_.batches},
         phase_{machine_.between(0, 2 * std::numbers::pi)} {
     weights_.key = world_.seed;
@@ -79,7 +101,7 @@ class bare_trainer {
     now_ = p;
     seconds_ = world_.costs(world_.graph, p);
     effect_ = effect_of(world_.losses, p);
-    bytes_ = bytes_of(p);
+    bytes_ = bytes_of(world_, p);
   }
   sample run_epoch() { return train(world_.batches, {}); }
   sample run_batch() { return train(1, {}); }
@@ -111,6 +133,7 @@ class bare_trainer {
 
  private:
   void step(sample& got) {
+    if (world_.device_bytes > 0 && bytes_ > world_.device_bytes) throw comp::out_of_memory{"the device is full"};
     const std::uint64_t at = weights_.step;
     const double first = seen_.insert(now_).second ? 1 + world_.first_batch : 1;
     const double turn = static_cast<double>(bill_.batches) / world_.drift_period;
@@ -134,18 +157,6 @@ class bare_trainer {
       const double other = (i % 2 == 0 ? 1 : -1) * (1 + 0.02 * before);
       got.losses[i] += (loss / static_cast<double>(got.losses.size()) + other - got.losses[i]) * weight;
     }
-  }
-
-  std::int64_t bytes_of(const plan& p) const {
-    std::int64_t all = world_.weight_bytes;
-    for (std::size_t i = 0; i < p.size(); ++i) {
-      for (const comp::tensor_info& out : world_.graph[i].outputs) {
-        std::int64_t elements = 1;
-        for (const auto extent : out.shape) elements *= extent;
-        all += elements * comp::traits(p[i]).bytes;
-      }
-    }
-    return all;
   }
 
   wander_law law_;
@@ -199,6 +210,14 @@ struct profiling : Trainer {
     for (std::size_t i = 0; i < w.graph.size(); ++i) {
       double seconds = w.costs.op[i][static_cast<std::size_t>(this->now_[i])];
       seconds *= this->machine_.factor(w.profile_noise);
+      if (w.profile_fault == fault::inverse) {
+        const auto& all = w.costs.op[i];
+        seconds = all[0] * all[0] / all[static_cast<std::size_t>(this->now_[i])];
+      }
+      if (w.profile_fault == fault::off) {
+        const std::uint64_t key = mixed(mixed(w.seed + 5, i), static_cast<std::uint64_t>(this->now_[i]));
+        seconds *= std::pow(10.0, 2 * uniform_of(key) - 1);
+      }
       if (w.profile_fault == fault::nan && i % 3 == 0) seconds = std::numeric_limits<double>::quiet_NaN();
       if (w.profile_fault == fault::zero) seconds = 0;
       times.push_back({seconds / 3, 2 * seconds / 3});
