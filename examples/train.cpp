@@ -25,6 +25,7 @@ int run(const train::options& chosen) {
   train::require_model_of(chosen, train::native_models);
   train::require_data(chosen);
   train::job job = train::load_job(chosen);
+  train::tell_of_busy_cores();
   comp::host::device device{{.threads = train::threads_of(chosen)}};
   comp::native::trainer<comp::host::device> trainer{device, std::move(job.model), std::move(job.train), job.validation,
                                                     job.settings};

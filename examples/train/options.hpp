@@ -3,14 +3,18 @@
 #pragma once
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <comp/core/error.hpp>
+#include <comp/files/plan_file.hpp>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <range/v3/range/conversion.hpp>
 #include <range/v3/view/join.hpp>
@@ -130,6 +134,21 @@ inline int threads_of(const options& chosen) {
   return cores;
 }
 
+/// Says where others want the cores too: OpenMP's threads spin while they wait for each other, and for such a core longest.
+inline void tell_of_busy_cores() {
+  std::ifstream counts{"/proc/stat"};
+  std::string word;
+  long running = 0;
+  while (counts >> word && word != "procs_running") {
+  }
+  const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
+  if (!(counts >> running) || running <= cores || std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT")) return;
+  fmt::print(stderr,
+             "Note: {} threads of other programs want the {} cores (threads that wait for each other spin, and slow each other "
+             "down then): OMP_WAIT_POLICY=passive trains faster on a busy machine\n",
+             running - 1, cores);
+}
+
 /// Throws: `settings_error` for strategies that do not go together.
 inline void require_strategies(const options& chosen) {
   comp::require<comp::settings_error>(
@@ -171,6 +190,7 @@ inline void describe(CLI::App& app, options& chosen) {
       "  train --model lenet5 --data mnist --stage1 exhaustive --tie none --tolerance 0.02\n"
       "  train --model vgg16 --data cifar-100-binary --plan out/vgg/plan.json --epochs 100   (trains without a search)\n"
       "Ctrl-C, a hang-up or a kill end it in good order; the same command with --resume goes on.");
+  app.set_version_flag("--version", fmt::format("comp {}", comp::detail::comp_version));
   const auto group = [&](const char* name) { return app.add_option_group(name); };
 
   auto* job = group("The job");

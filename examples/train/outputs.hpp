@@ -13,7 +13,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "options.hpp"
 
@@ -54,9 +57,58 @@ inline void require_writable(const char* option, const std::filesystem::path& pa
                                   option, path.string(), comp::detail::errno_text(fault));
 }
 
+/// A file, or a folder of files, and the option that names it.
+struct named_path {
+  const char* option;
+  std::filesystem::path path;
+};
+
+/// What `train` reads.
+inline std::vector<named_path> inputs_of(const options& chosen) {
+  return {{"--data", chosen.data}, {"--plan", chosen.plan}, {"--warm-start", chosen.warm_start}};
+}
+
+/// What it writes.
+inline std::vector<named_path> outputs_of(const options& chosen) {
+  std::vector<named_path> all{{"--t4", chosen.t4}, {"--weights-out", chosen.weights_out}};
+  for (const char* name : {"training.json", "checkpoint.safetensors", "checkpoint.previous.safetensors"})
+    all.push_back({"--out", chosen.out / name});
+  if (!chosen.plan.empty()) return all;
+  for (const char* name : {"plan.json", "search.jsonl", "summary.json", "report.html"})
+    all.push_back({"--out", chosen.out / name});
+  return all;
+}
+
+/// Whether both are one file, by links too; what is there to be written to, as /dev/null, is nobody's.
+inline bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code none;
+  if (std::filesystem::equivalent(a, b, none)) return !std::filesystem::is_character_file(a, none);
+  return std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none);
+}
+
+/// Throws: `file_error` where what is written would overwrite what is read, or something else that is written.
+inline void require_apart(const options& chosen) {
+  const std::vector<named_path> inputs = inputs_of(chosen), outputs = outputs_of(chosen);
+  const auto require = [](const named_path& output, const named_path& other, const char* does) {
+    if (output.path.empty() || other.path.empty()) return;
+    comp::require<comp::file_error>(!same_file(output.path, other.path),
+                                    "{} would overwrite \"{}\" ({} {} it): give another path", output.option,
+                                    output.path.string(), other.option, does);
+  };
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    for (const named_path& input : inputs) require(outputs[i], input, "reads");
+    for (std::size_t k = i + 1; k < outputs.size(); ++k) require(outputs[i], outputs[k], "writes");
+    if (outputs[i].option == std::string_view{"--out"}) continue;  // no data set has files of these names
+    std::error_code none;
+    for (const auto& file : std::filesystem::directory_iterator{chosen.data, none})
+      require(outputs[i], {"--data", file.path()}, "reads");
+  }
+}
+
 /// Makes --out, which is this process's own while what is returned lives, and tries whatever else is to be written.
 /// Throws: `file_error`, naming the option.
 [[nodiscard]] inline comp::detail::file_handle require_outputs(const options& chosen) {
+  require_apart(chosen);
   naming("--out", [&] { std::filesystem::create_directories(chosen.out); });
   comp::detail::file_handle folder{::open(chosen.out.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   comp::require<comp::file_error>(

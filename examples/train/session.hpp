@@ -115,6 +115,7 @@ comp::outcome search(const options& chosen, Trainer& trainer, comp::search_setti
                       chosen.resume ? comp::ledger::mode::resume_or_start : comp::ledger::mode::keep_old};
   comp::html_report report{(chosen.out / "report.html").string(), info};
   comp::outcome found = search.run(trainer, comp::progress_bar{}, ledger, signals, report);
+  if (!ledger.remark().empty()) fmt::print(stderr, "Note: {}\n", ledger.remark());
   if (chosen.compare_epochs) {
     fill_in_epochs(trainer, start, found);
     report.search_done(found);
@@ -223,8 +224,8 @@ void tell_of(const comp::training_result& result, const Trainer& trainer) {
   }
   for (const std::string& warning : result.warnings) fmt::print("Note: {}\n", warning);
   for (const auto& step : result.fallbacks) {
-    fmt::print("epoch {:>3} ended as {} and was trained again with a more conservative plan\n", step.epoch + 1,
-               name(step.why));
+    fmt::print("epoch {:>3} ended as {} and was trained again with a more conservative plan{}{}\n", step.epoch + 1,
+               name(step.why), step.message.empty() ? "" : ": ", step.message);
   }
 }
 

@@ -25,6 +25,12 @@ TRAIN = sys.argv.pop(1)
 SECONDS = 300  # that any one run may take on a slow machine
 
 
+def listen():
+    """In a child: signals are as a terminal leaves them, whoever started these tests (nohup ignores SIGHUP)."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def safetensors(file):
     """Metadata and {name: (shape, bytes)} of a file, by the description of its format."""
     data = file.read_bytes()
@@ -137,6 +143,9 @@ class Train(unittest.TestCase):
                        'memory-limit', 'slowdown', 'warm-start', 'weights-out'):
             self.assertIn(f'--{option} ', got.stdout.replace('\n', ' '))
         self.assertIn('Examples:', got.stdout)
+        got = subprocess.run([TRAIN, '--version'], text=True, capture_output=True)
+        self.assertEqual(got.returncode, 0)
+        self.assertRegex(got.stdout, r'^comp \d+\.\d+\.\d+\n$')
 
     def test_a_search_writes_what_it_promises_and_its_plan_can_be_trained_with(self):
         got = self.train('--t4', str(self.folder / 't4.json'))
@@ -282,8 +291,8 @@ class Train(unittest.TestCase):
         got = self.train('--warm-start', str(plan))
         self.assertEqual(got.returncode, 0, got.stderr)
         self.assertIn('operators by name and kind: the search starts from FP32 for the others', got.stderr)
-        got = self.train('--warm-start', str(self.out / 'report.html'))
-        self.refused(got, 'report.html', 'no JSON')
+        page = shutil.copy(self.out / 'report.html', self.folder)
+        self.refused(self.train('--warm-start', str(page)), 'report.html', 'no JSON')
 
     def test_a_limit_of_memory_is_a_size(self):
         self.assertEqual(self.train('--memory-limit', '4GiB').returncode, 0)
@@ -356,7 +365,9 @@ class Train(unittest.TestCase):
         self.assertIn('"fp33" is no precision', got.stdout + got.stderr)
 
     def test_the_plans_of_other_systems_are_held_against_the_found_one(self):
-        got = self.train('--rules', 'all', '--precisions', 'bf16', '--accumulate', '2', '--scaling', 'paddle-guide')
+        # Long enough to search in: in a shorter training only the first system's plan is looked at.
+        job = ('--precisions', 'bf16', '--accumulate', '2', '--scaling', 'paddle-guide')
+        got = self.train('--rules', 'all', *job, limit='512')
         self.assertEqual(got.returncode, 0, got.stderr)
         contest = json.loads((self.out / 'summary.json').read_text())['contest']
         labels = [row['label'] for row in contest]
@@ -407,7 +418,7 @@ class Train(unittest.TestCase):
         """Ends a search once a run is recorded; the same command with --resume must go on from there."""
         job = ('--tie', 'none', '--stage1', 'random')
         process = subprocess.Popen(self.command(*job, limit='1536'), text=True, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE)
+                                   stderr=subprocess.PIPE, preexec_fn=listen)
         deadline = time.monotonic() + SECONDS
         while len(self.runs()) < 2 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
@@ -478,6 +489,33 @@ class Train(unittest.TestCase):
                 self.assertFalse((self.out / 'search.jsonl').exists())
         self.assertEqual(file.read_text(), 'mine')
         self.assertEqual(sorted(self.folder.rglob('*')), [file, self.out])
+
+    def test_no_output_overwrites_an_input_or_another_output(self):
+        data, plan, link = self.folder / 'data.csv.gz', self.folder / 'plan.json', self.folder / 'link'
+        shutil.copy(DIGITS, data)
+        plan.write_text('{}')
+        link.symlink_to(data)
+        hard = self.folder / 'hard'
+        hard.hardlink_to(data)
+        self.out.mkdir()
+        before = {file: file.read_bytes() for file in (data, plan)}
+        for output, written, other, read in (
+                ('--weights-out', data, '--data', 'reads'), ('--weights-out', link, '--data', 'reads'),
+                ('--weights-out', hard, '--data', 'reads'), ('--t4', data, '--data', 'reads'),
+                ('--weights-out', plan, '--plan', 'reads'), ('--weights-out', self.out / 'plan.json', '--out', 'writes'),
+                ('--weights-out', self.out / 'checkpoint.safetensors', '--out', 'writes'),
+                ('--t4', self.out / '..' / 'out' / 'search.jsonl', '--out', 'writes')):
+            with self.subTest(f'{output} {written}'):
+                more = ['--plan', str(plan)] if other == '--plan' else []
+                self.refused(self.train(output, str(written), *more, data=data), f'{output} would overwrite',
+                             f'({other} {read} it)')
+                self.assertEqual({file: file.read_bytes() for file in before}, before)
+                self.assertEqual(list(self.out.iterdir()), [])
+        both = str(self.folder / 'both')
+        self.refused(self.train('--t4', both, '--weights-out', both), '--t4 would overwrite', '(--weights-out writes it)')
+        mnist = self.mnist()
+        images = mnist / 'train-images-idx3-ubyte'
+        self.refused(self.train('--weights-out', str(images), data=mnist, limit='64', batch='16'), '--data reads it')
 
     def test_a_full_or_closed_stdout_is_noticed_before_the_search(self):
         for redirect, reason in (('> /dev/full', 'No space left'), ('>&-', 'Bad file descriptor')):
@@ -597,7 +635,8 @@ class Train(unittest.TestCase):
             return 0
 
     def end_training(self, ending, job):
-        process = subprocess.Popen(self.command(*job), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(self.command(*job), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   preexec_fn=listen)
         deadline = time.monotonic() + SECONDS
         while not self.epochs_of('.previous') and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)

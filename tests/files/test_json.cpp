@@ -134,6 +134,8 @@ TEST_CASE("a text that is no JSON is refused") {
   CHECK(has(refused(std::string(100'000, '[') + std::string(100'000, ']')), "nested more than 16 deep"));
   CHECK(refused("\"" + std::string(1'000'000, 'x')).size() < 400);
   CHECK(refused("[[[[1]]]]").empty());
+  CHECK(has(refused("{\"a\": {\"b\": 1, \"c\": [{\"b\": 2}], \"b\": 3}}"), "field \"b\" is there twice"));
+  CHECK(refused("{\"a\": [{\"a\": 1}, {\"a\": {\"a\": 2}}], \"b\": {\"a\": 3}}").empty());
 }
 
 TEST_CASE("bytes that are no UTF-8 are replaced, never thrown at a search") {

@@ -9,6 +9,7 @@
 
 #include "observe/made_up.hpp"
 #include "observe/scratch.hpp"
+#include "search/fake_trainer.hpp"
 
 using comp::json;
 
@@ -40,6 +41,23 @@ TEST_CASE("a saved plan is loaded as it was, without a warning on the same machi
   CHECK(loaded.plan == chosen);
   CHECK(loaded.warnings.empty());
   CHECK(folder.files() == 1);  // nothing temporary is left
+}
+
+TEST_CASE("a plan that is loaded for a trainer is held against its model and its machine") {
+  struct elsewhere : fake::trainer {
+    using fake::trainer::trainer;
+    comp::hardware hardware() const { return {.name = "another machine", .kind = comp::device_kind::cpu}; }
+  };
+  const scratch folder;
+  comp::save(chosen, model, made_up::machine(), folder / "plan.json");
+  elsewhere trainer{{.graph = model}};
+  const comp::loaded_plan loaded = comp::load_plan(folder / "plan.json", trainer);
+  CHECK(loaded.plan == chosen);
+  REQUIRE_FALSE(loaded.warnings.empty());
+  CHECK(has(loaded.warnings[0], "here it is \"another machine\""));
+  fake::trainer silent{{.graph = model}}, other{{.graph = fake::chain({"a"})}};
+  CHECK(comp::load_plan(folder / "plan.json", silent).warnings.empty());
+  CHECK_THROWS_AS((void)comp::load_plan(folder / "plan.json", other), comp::plan_error);
 }
 
 TEST_CASE("a plan file can be read and edited by a person: one operator per line") {

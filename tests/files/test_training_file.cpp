@@ -22,7 +22,7 @@ comp::stored_training some_training() {
   p.rung = 1;
   p.begun = comp::sample{.loss = 1, .seconds = 1, .batches = 2, .curve = {1, 1}};
   p.normal = {.epochs = {{0.5, 1}, {0.25, 0.75}}, .window = 3, .leeway = 2};
-  p.audits = {.began = 1, .next = 8, .acquittals = 2};
+  p.audits = {.began = 1, .next = 8, .acquittals = 2, .settled = true, .known = -1.5};
   p.batches_per_epoch = 3;
   p.baseline_loss = std::numeric_limits<double>::quiet_NaN();
   p.higher_is_better = true;
@@ -56,9 +56,19 @@ TEST_CASE("a training comes back from its file as it was, but for the batches of
   CHECK(p.normal.window == 3);
   CHECK(p.normal.leeway == 2);
   CHECK(p.audits.next == 8);
+  CHECK(p.audits.settled);
+  CHECK(p.audits.known == -1.5);
   CHECK(p.batches_per_epoch == 3);
   CHECK(std::isnan(p.baseline_loss));
   CHECK(p.higher_is_better);
+}
+
+TEST_CASE("a training of a file that knows nothing of evidence begins it anew") {
+  const comp::json old{{"began", 1}, {"next", 8}, {"acquittals", 2}};
+  const comp::audit_state audits = comp::detail::audits_from(comp::json_reader{old, {"old", 0, ""}}, 3);
+  CHECK(audits.next == 8);
+  CHECK_FALSE(audits.settled);
+  CHECK(audits.known == 0);
 }
 
 TEST_CASE("any changed byte of a training's file is noticed") {

@@ -81,6 +81,22 @@ TEST_CASE("a report that cannot be written is refused before the search, and doe
   CHECK_THROWS_AS(report.search_done(o), comp::file_error);
 }
 
+TEST_CASE("a report stays where it was to be when the working directory changes, and is no ledger") {
+  const scratch folder;
+  const auto before = std::filesystem::current_path();
+  std::filesystem::create_directory(folder / "elsewhere");
+  std::filesystem::current_path(folder / "");
+  comp::html_report report{"report.html"}, on_ledger{"search.jsonl"};
+  write_text("search.jsonl", "{\"comp_ledger\":2}\n");
+  std::filesystem::current_path(folder / "elsewhere");
+  comp::outcome o = made_up::outcome(12);
+  report.search_started(about(o));
+  CHECK_THROWS_AS(on_ledger.search_started(about(o)), comp::file_error);
+  std::filesystem::current_path(before);
+  CHECK(has(text_of(folder / "report.html"), "Searching"));
+  CHECK(has(text_of(folder / "search.jsonl"), "comp_ledger"));
+}
+
 TEST_CASE("who observes a search that tells nothing so far still gets a report at the end") {
   const scratch folder;
   comp::outcome o = made_up::outcome(12);

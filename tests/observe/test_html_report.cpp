@@ -202,6 +202,9 @@ TEST_CASE("each fate has its shape in the chart, and the line of acceptance is d
   CHECK(count(chart, "class=\"mk bad\"") == 1);
   CHECK(count(chart, "class=\"ring\"") == 1);
   CHECK(has(chart, "accepted below FP32 + 1%"));
+  comp::outcome o = made_up::outcome(12);
+  o.tolerance = 0.05;  // what was not accepted is 4.36% above
+  CHECK(has(comp::html_text(o), "loss +4.36% of 16 batches, undecided."));
   CHECK(has(html, "1 run without a time, or without a loss on batches that FP32 trained, is not drawn."));
 }
 

@@ -130,6 +130,21 @@ TEST_CASE("a last line cut off at any byte is left out and cut from the file") {
   }
 }
 
+TEST_CASE("a ledger says that its file ended within a line") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  search(path, 3);
+  const std::string whole = text_of(path);
+  ledger sound{path};
+  sound.search_started(about());
+  CHECK(sound.remark().empty());
+  write_text(path, whole.substr(0, whole.size() - 5));
+  ledger torn{folder / "l.jsonl"};
+  sound = ledger{folder / "other.jsonl"};  // gives the lock back
+  torn.search_started(about());
+  CHECK(has(torn.remark(), "ended within a line (its last "));
+}
+
 TEST_CASE("a header cut off at any byte starts the ledger anew") {
   const scratch folder;
   const std::string path = folder / "l.jsonl";

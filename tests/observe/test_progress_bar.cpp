@@ -106,7 +106,7 @@ TEST_CASE("in a file there are plain lines: one per plan that is judged or timed
         "FP32 baseline: 40 batches\n"
         "Judged by losses: b111b1b111b1 took 37.4 ms per batch, loss +0.15% of 40 batches, accepted\n"
         "Judged by losses: b1b1b1b1b1b1 took 32.2 ms per batch, loss +0.49% of 40 batches, accepted\n"
-        "Judged by losses: bbbbbbbbbbbb took 30.2 ms per batch, loss +4.36% of 16 batches, rejected\n"
+        "Judged by losses: bbbbbbbbbbbb took 30.2 ms per batch, loss +4.36% of 16 batches, not accepted\n"
         "Judged by losses: 000000000000 gave a loss that is not finite\n"
         "Judged by losses: 111b11111b11 was cut: too slow\n"
         "Judged by losses: EEEEEEEEEEEE failed: kernel <b>exploded</b>\n"
@@ -147,7 +147,7 @@ TEST_CASE(
         "FP32 baseline: fp32 took 52 ms per batch, loss 2.407 of 24 batches\n"
         "FP32 baseline: fp32, roundings perturbed took 52 ms per batch, loss 2.5118 of 16 batches\n"
         "Judged by losses: b111b1b111b1 took 37.4 ms per batch, 1.39x FP32, loss +0.15% of 40 batches, accepted\n"
-        "Judged by losses: bbbbbbbbbbbb took 30.2 ms per batch, 1.72x FP32, loss +4.36% of 16 batches, rejected\n");
+        "Judged by losses: bbbbbbbbbbbb took 30.2 ms per batch, 1.72x FP32, loss +4.36% of 16 batches, not accepted\n");
 }
 
 TEST_CASE("a cold start is not taken for a speedup: FP32 counts where it ran in the same stage") {

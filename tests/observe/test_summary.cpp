@@ -80,7 +80,9 @@ TEST_CASE("a loss that the search took from whole epochs, or judged through anot
   CHECK(has(comp::table(o), "covered"));
   CHECK(comp::summary(o)["contest"][1]["loss_against_fp32"].is_null());
   o.contest[2].loss->answer = comp::loss_answer::rejected;
-  CHECK(has(comp::table(o), "+0.49% +- 0.16% of 40 batches, rejected"));
+  CHECK(has(comp::table(o), "+0.49% +- 0.16% of 40 batches, undecided"));
+  o.contest[2].loss->difference = 0.0149;
+  CHECK(has(comp::table(o), "+1.49% +- 0.16% of 40 batches, rejected"));
 }
 
 TEST_CASE("a contestant of few batches in the contest is timed by all that was run of it, and no tie is claimed") {
@@ -216,7 +218,8 @@ TEST_CASE("times, bytes and losses are said as people read them") {
   CHECK(time_text(523.4) == "523 s");
   CHECK(time_text(std::nan("")) == "-");
   CHECK(bytes_text(0) == "-");
-  CHECK(bytes_text(1) == "1 KiB");
+  CHECK(bytes_text(1) == "1 B");
+  CHECK(bytes_text(1025) == "2 KiB");
   CHECK(bytes_text(5'400'000) == "5.1 MiB");
   CHECK(bytes_text(std::int64_t{140} << 30) == "140.00 GiB");
   CHECK(loss_text(2.3) == "2.3000");

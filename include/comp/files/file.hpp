@@ -107,9 +107,19 @@ inline std::string read_file(const std::string& path, std::size_t limit) {
   return read_all(file.get(), path, limit);
 }
 
+/// How a ledger begins (observe/ledger.hpp).
+inline constexpr std::string_view ledger_start = "{\"comp_ledger\":";
+
+/// Whether the file at `path` begins like that; false where it cannot be read.
+inline bool begins_with(const std::string& path, std::string_view text) {
+  const file_handle file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  std::string begin(text.size(), '\0');
+  return file.is_open() && ::read(file.get(), begin.data(), begin.size()) == std::ssize(text) && begin == text;
+}
+
 /// Writes `text` beside `path`, flushes it to the disk and renames it, so that `path` is the old or the new file and
 /// never half of one. A path that is no regular file (a pipe, /dev/stdout) is written to directly.
-/// Throws: `file_error`, naming path and reason; nothing is left behind.
+/// Throws: `file_error`, naming path and reason; nothing is left behind. A ledger is not overwritten by something else.
 inline void write_file(const std::string& path, std::string_view text) {
   struct stat about = {};
   const bool exists = ::stat(path.c_str(), &about) == 0;
@@ -121,6 +131,8 @@ inline void write_file(const std::string& path, std::string_view text) {
         fmt::format("\"{}\" cannot be written ({}): free some space or give another path", path, errno_text(code))};
   };
   if (exists && S_ISDIR(about.st_mode)) fail(EISDIR);
+  require<file_error>(direct || text.starts_with(ledger_start) || !begins_with(path, ledger_start),
+                      "\"{}\" is a ledger (the runs in it would be lost): give another path", path);
   {
     const file_handle file{::open(target.c_str(), O_WRONLY | O_CLOEXEC | (direct ? 0 : O_CREAT | O_TRUNC), 0666)};
     if (!file.is_open()) fail(errno);

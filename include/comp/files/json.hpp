@@ -38,6 +38,7 @@ inline json json_of(const sample& s) {
   to["seconds"] = json_of(s.seconds);
   to["batches"] = s.batches;
   to["peak_bytes"] = s.peak_bytes;
+  if (s.not_finite > 0) to["not_finite"] = s.not_finite;
   to["status"] = name(s.status);
   if (!s.losses.empty()) to["losses"] = json_of(s.losses);
   if (!s.batch_seconds.empty()) to["batch_seconds"] = json_of(s.batch_seconds);
@@ -118,13 +119,14 @@ inline plan plan_from(const json_reader& from) {
 }
 
 inline sample sample_from(const json_reader& from) {
-  from.only({"loss", "seconds", "batches", "peak_bytes", "status", "losses", "batch_seconds", "curve", "curves",
+  from.only({"loss", "seconds", "batches", "not_finite", "peak_bytes", "status", "losses", "batch_seconds", "curve", "curves",
              "score", "message"});
   constexpr auto most = std::numeric_limits<std::int64_t>::max();
   sample s;
   s.loss = from["loss"].number();
   s.seconds = from["seconds"].seconds();
   s.batches = from["batches"].integer(0, most);
+  if (const auto lost = from.find("not_finite")) s.not_finite = lost->integer(0, s.batches);
   s.peak_bytes = from["peak_bytes"].integer(0, most);
   s.status = from["status"].template one_of<status>(status::failed);
   if (const auto list = from.find("losses")) s.losses = list->numbers();

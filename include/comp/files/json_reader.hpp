@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <comp/core/error.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -171,15 +173,23 @@ class json_reader {
 };
 
 /// The document of a JSON text from outside.
-/// Throws: `file_error` where it is no JSON or nested more than 16 deep.
+/// Throws: `file_error` where it is no JSON, nested more than 16 deep, or gives a field twice.
 inline json parse_json(std::string_view text, const json_place& place) {
-  const auto shallow = [&](int depth, typename json::parse_event_t, json&) {
-    require<file_error>(depth <= 16, "{}: lists nested more than 16 deep (comp never writes that): {}", place.str(),
-                        place.remedy);
+  constexpr int deepest = 16;
+  std::array<std::set<std::string>, deepest + 2> fields;  // of the objects that are open, by their depth
+  const auto sound = [&](int depth, typename json::parse_event_t event, json& value) {
+    require<file_error>(depth <= deepest, "{}: lists nested more than {} deep (comp never writes that): {}", place.str(),
+                        deepest, place.remedy);
+    auto& known = fields[static_cast<std::size_t>(depth) + (event == json::parse_event_t::object_start ? 1 : 0)];
+    if (event == json::parse_event_t::object_start) known.clear();
+    if (event != json::parse_event_t::key) return true;
+    const auto& field = value.template get_ref<const std::string&>();
+    require<file_error>(known.insert(field).second, "{}: field {} is there twice (one must count): {}", place.str(),
+                        in_quotes(field), place.remedy);
     return true;
   };
   try {
-    return json::parse(text.begin(), text.end(), shallow);
+    return json::parse(text.begin(), text.end(), sound);
   } catch (const typename json::exception& e) {
     throw file_error{
         fmt::format("{}: no JSON ({}): {}", place.str(), std::string_view{e.what()}.substr(0, 160), place.remedy)};

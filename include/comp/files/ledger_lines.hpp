@@ -17,7 +17,6 @@ namespace comp::detail {
 
 inline constexpr std::size_t ledger_limit = std::size_t{4} << 30;       // bytes of a file
 inline constexpr std::size_t ledger_line_limit = std::size_t{1} << 28;  // bytes of a line
-inline constexpr std::string_view ledger_start = "{\"comp_ledger\":";
 
 struct ledger_content {
   std::string signature = {};
@@ -62,5 +61,6 @@ COMP_INLINE std::string signature_difference(const std::string& path,
 }  // namespace comp::detail
 
 #if COMP_HEADER_ONLY
+#include <comp/files/file.hpp>
 #include <comp/files/ledger_text.hpp>
 #endif

@@ -15,6 +15,7 @@
 // Not here: the plan of an outcome, with its speed-up (observe/save_outcome.hpp).
 #pragma once
 
+#include <comp/core/concepts.hpp>
 #include <comp/core/execution.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/linkage.hpp>
@@ -62,6 +63,17 @@ COMP_INLINE loaded_plan read_plan(std::string_view text, const op_graph& graph, 
 /// Throws: `file_error` when the file cannot be read or understood; `plan_error`, saying what differs, when the plan is
 /// for another model or contradicts itself.
 COMP_INLINE loaded_plan load_plan(const std::string& path, const op_graph& graph, const hardware* here = nullptr);
+
+/// Reads a plan for the model and the machine of `trainer`. Throws: as above.
+template <Backend B>
+loaded_plan load_plan(const std::string& path, B& trainer) {
+  if constexpr (detail::knows_hardware<B>) {
+    const hardware here = trainer.hardware();
+    return load_plan(path, trainer.graph(), &here);
+  } else {
+    return load_plan(path, trainer.graph());
+  }
+}
 
 }  // namespace comp
 

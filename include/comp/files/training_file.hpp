@@ -85,12 +85,19 @@ inline normal_levels levels_from(const json_reader& from) {
 }
 
 inline json json_of(const audit_state& a) {
-  return {{"began", a.began}, {"next", a.next}, {"acquittals", a.acquittals}};
+  return {{"began", a.began},
+          {"next", a.next},
+          {"acquittals", a.acquittals},
+          {"settled", a.settled},
+          {"known", comp::json_of(a.known)}};
 }
 inline audit_state audits_from(const json_reader& from, std::size_t epochs) {
-  from.only({"began", "next", "acquittals"});
-  return {static_cast<std::size_t>(from["began"].integer(0, static_cast<std::int64_t>(epochs))),
-          count_from(from["next"]), count_from(from["acquittals"])};
+  from.only({"began", "next", "acquittals", "settled", "known"});
+  audit_state a{static_cast<std::size_t>(from["began"].integer(0, static_cast<std::int64_t>(epochs))),
+                count_from(from["next"]), count_from(from["acquittals"])};
+  if (const auto settled = from.find("settled")) a.settled = settled->boolean();  // absent in files of 0.2
+  if (const auto known = from.find("known")) a.known = known->number();
+  return a;
 }
 
 inline json json_of(const training_progress& p) {

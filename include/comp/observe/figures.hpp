@@ -147,12 +147,13 @@ constexpr std::string_view in_words(stage s) {
   return words[static_cast<std::size_t>(s)];
 }
 
-/// "accepted", "rejected", "a first look" for a run that judges nothing, "ok" for a batch and for a repeat with
+/// "accepted", "rejected", "undecided", "a first look" for a run that judges nothing, "ok" for a batch and for a repeat with
 /// perturbed roundings; else the status.
-inline std::string_view fate_text(const trial& t) {
+inline std::string_view fate_text(const trial& t, const outcome& result) {
   if (!t.sample.ok()) return name(t.sample.status);
   if (t.repeat >= first_look_repeats) return "a first look";
   if (t.stage == stage::baseline || t.repeat >= perturbed_repeats) return "ok";
+  if (is_undecided(t, result)) return "undecided";
   return t.stage == stage::epochs || t.stage == stage::training ? (t.accepted ? "accepted" : "rejected") : "ok";
 }
 

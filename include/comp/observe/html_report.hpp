@@ -11,6 +11,7 @@
 #include <comp/files/file.hpp>
 #include <comp/observe/report_info.hpp>
 #include <comp/search/observers.hpp>
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -29,7 +30,9 @@ COMP_INLINE void write_html(const outcome& result, const std::string& path, cons
 /// Throws: `file_error` where the file cannot be written when the search starts or is done.
 class html_report {
  public:
-  explicit html_report(std::string path, report_info info = {}) : path_{std::move(path)}, info_{std::move(info)} {
+  /// `path`: as it is now; a search may change the working directory.
+  explicit html_report(const std::string& path, report_info info = {})
+      : path_{path.empty() ? path : std::filesystem::absolute(path).string()}, info_{std::move(info)} {
     if (info_.date.empty()) info_.date = local_time();
   }
 

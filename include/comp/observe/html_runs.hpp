@@ -118,7 +118,7 @@ inline std::string trial_table(const outcome& result) {
         number_cell(timed_only ? std::nan("") : t.sample.loss, timed_only ? "" : loss_text(t.sample.loss), "n wide");
     text += number_cell(change.value_or(loss_change{std::nan("")}).difference,
                         change ? percent_text(change->difference) : "");
-    text += fmt::format("<td class=\"e\">{}{}</td></tr>\n", fate_text(t),
+    text += fmt::format("<td class=\"e\">{}{}</td></tr>\n", fate_text(t, result),
                         t.sample.ok() || t.sample.message.empty() ? "" : ": " + html(t.sample.message));
   }
   return text.append(table_end);

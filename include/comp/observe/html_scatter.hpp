@@ -18,20 +18,22 @@
 
 namespace comp::detail {
 
-enum class mark { base, accepted, rejected, cut, failed };
+enum class mark { base, accepted, rejected, cut, failed, undecided };
 
-inline mark mark_of(const trial& t) {
+inline mark mark_of(const trial& t, const outcome& result) {
   if (t.stage == stage::baseline) return t.sample.ok() ? mark::base : mark::failed;
+  if (is_undecided(t, result)) return mark::undecided;
   if (t.sample.ok()) return t.accepted ? mark::accepted : mark::rejected;
   return t.sample.status == status::stopped_early ? mark::cut : mark::failed;
 }
 
-/// A shape per fate: square, circle, triangle, diamond, cross; colour only repeats it.
+/// A shape per fate: square, circle, triangle, diamond, cross, empty triangle; colour only repeats it.
 inline std::string mark_shape(mark m, double x, double y) {
   constexpr std::string_view shapes[] = {
       "<rect class=\"mk base\" x=\"-5\" y=\"-5\" width=\"10\" height=\"10\"/>", "<circle class=\"mk ok\" r=\"5.5\"/>",
       "<path class=\"mk rej\" d=\"M0 -6.5l6.5 11.5h-13z\"/>", "<path class=\"mk cut\" d=\"M0 -6l6 6-6 6-6-6z\"/>",
-      "<path class=\"mk bad\" d=\"M-5 -5l10 10m0-10l-10 10\"/>"};
+      "<path class=\"mk bad\" d=\"M-5 -5l10 10m0-10l-10 10\"/>",
+      "<path class=\"mk cut\" d=\"M0 -6.5l6.5 11.5h-13z\"/>"};
   return fmt::format("<g transform=\"translate({:.1f} {:.1f})\">{}</g>", x, y, shapes[static_cast<std::size_t>(m)]);
 }
 
@@ -112,6 +114,7 @@ inline std::string scatter_legend() {
       "<div class=\"legend\">" + entry(mark_shape(mark::base, 8, 8), "FP32, as it is and with its roundings perturbed");
   const std::pair<mark, const char*> fates[] = {{mark::accepted, "accepted"},
                                                 {mark::rejected, "rejected: loss too high"},
+                                                {mark::undecided, "undecided: its loss may be too high"},
                                                 {mark::cut, "cut: too slow"},
                                                 {mark::failed, "diverged or failed"}};
   for (const auto& [fate, words] : fates) text += entry(mark_shape(fate, 8, 8), words);
@@ -132,7 +135,7 @@ inline std::string scatter(const outcome& result) {
       marks +=
           fmt::format("<g tabindex=\"0\" data-tip role=\"img\" aria-label=\"{}: {} per batch, loss {}, {}. {}\">{}",
                       p.of->label.empty() ? "candidate" : html(p.of->label), time_text(p.seconds), p.loss,
-                      fate_text(*p.of), counts_text(p.of->plan), mark_shape(mark_of(*p.of), x, y));
+                      fate_text(*p.of, result), counts_text(p.of->plan), mark_shape(mark_of(*p.of, result), x, y));
       if (p.of->plan == result.plan)
         marks += fmt::format("<circle class=\"ring\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"9.5\"/>", x, y);
       marks += "</g>\n";

@@ -84,6 +84,7 @@ class ledger {
   std::size_t size() const { return recorded_.size(); }  // runs that can be recalled
   bool complete() const { return complete_; }            // the last line is an end marker
   const std::string& path() const { return path_; }
+  const std::string& remark() const { return remark_; }  // what was wrong with the file and is mended; empty: nothing
 
  private:
   static std::string key_of(const trial& t) { return fmt::format("{} {} {}", name(t.stage), t.repeat, t.plan.str()); }
@@ -134,7 +135,11 @@ class ledger {
     }
     size_ = content.usable_bytes;
     complete_ = content.complete;
-    if (size_ < bytes_in_file) cut_to_size("a line that a kill cut off");
+    if (size_ < bytes_in_file) {
+      cut_to_size("a line that a kill cut off");
+      remark_ = fmt::format("ledger \"{}\" ended within a line (its last {} bytes, as after a kill): that run is made again",
+                            path_, bytes_in_file - size_);
+    }
     for (trial& t : content.trials) {
       const auto key = key_of(t);
       recorded_.try_emplace(key, std::move(t));
@@ -165,7 +170,7 @@ class ledger {
 
   std::string path_;
   mode mode_;
-  std::string signature_ = {};
+  std::string signature_ = {}, remark_ = {};
   detail::file_handle file_{};
   std::size_t size_ = 0;  // bytes of whole lines
   bool complete_ = false;

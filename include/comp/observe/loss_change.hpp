@@ -94,12 +94,20 @@ inline std::string_view loss_title(const outcome& result) {
   return result.criterion == criterion::scores ? "below FP32's score" : "loss against FP32's";
 }
 
-/// What a table says of a contestant's loss: "+0.22% +- 0.19% of 48 batches", with ", rejected" where it was; "covered"
-/// where a plan that lowers more was accepted; "-" for FP32 and for what is not known.
+/// Whether a run that was not accepted may do no harm: what its loss was above FP32's is within the tolerance.
+inline bool is_undecided(const trial& t, const outcome& result) {
+  if (!t.sample.ok() || t.accepted || !is_judged(t)) return false;
+  const auto change = change_of(t.sample, result.baseline);
+  return change && (result.higher_is_better ? -change->difference : change->difference) <= result.tolerance;
+}
+
+/// What a table says of a contestant's loss: "+0.22% +- 0.19% of 48 batches", with ", rejected" where it was shown to be
+/// above the tolerance, and ", undecided" where it was neither shown to be above nor accepted; "covered" where a plan that lowers more was accepted; "-" for FP32 and for what is not known.
 inline std::string loss_cell(const contestant& c, const outcome& result) {
   if (const auto change = change_of(c, result)) {
-    const bool refused = c.loss && c.loss->answer == loss_answer::rejected;
-    return change_text(*change) + (refused ? ", rejected" : "");
+    if (!c.loss || c.loss->answer != loss_answer::rejected) return change_text(*change);
+    const double sure = std::isfinite(c.loss->radius) ? c.loss->radius : 0;
+    return change_text(*change) + (c.loss->difference - sure <= result.tolerance ? ", undecided" : ", rejected");
   }
   const bool fp32 = !result.contest.empty() && c.plan == result.contest.front().plan;
   return !fp32 && covering_run(c.plan, result) != nullptr ? "covered" : "-";

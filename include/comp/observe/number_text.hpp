@@ -35,6 +35,7 @@ inline std::string bytes_text(std::int64_t bytes) {
   const auto value = static_cast<double>(bytes);
   if (value >= 0x1p30) return fmt::format("{:.2f} GiB", value / 0x1p30);
   if (value >= 0x1p20) return fmt::format("{:.{}f} MiB", value / 0x1p20, value >= 100 * 0x1p20 ? 0 : 1);
+  if (value < 0x1p10) return fmt::format("{} B", bytes);
   return fmt::format("{:.0f} KiB", std::ceil(value / 0x1p10));
 }
 

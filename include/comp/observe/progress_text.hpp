@@ -68,6 +68,7 @@ class progress {
     learn_fp32(t);
     if (t.stage == stage::contest && t.sample.ok()) turns_[t.plan.str()].push_back(t.sample.seconds);
     if (t.stage != stage_) return measured;  // FP32's, within a candidate's
+    if (t.stage == stage::training && !t.label.empty()) return measured;  // beside the training: no epoch of it
     ++runs_;
     all_batches_ += t.sample.batches;
     plans_.insert(t.plan.str());
@@ -121,7 +122,7 @@ class progress {
       if (!fp32_now_.empty()) line += fmt::format(", {:.2f}x FP32", median(fp32_now_) / own_seconds(t));
       const auto change = change_of(t.sample, fp32_);
       line += change ? ", loss " + change_text(*change) : fmt::format(", loss {:.5g}", t.sample.loss);
-      return line + (t.accepted ? ", accepted" : ", rejected");
+      return line + (t.accepted ? ", accepted" : ", not accepted");
     }
     if (t.stage == stage::baseline || t.stage == stage::training) {
       line += fmt::format(", loss {:.5g} of {} batch{}", t.sample.loss, t.sample.batches,
