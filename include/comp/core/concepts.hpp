@@ -121,7 +121,8 @@ constexpr bool expect_backend() {
 /// trial (out_of_memory: one of that status), restores the state and goes on.
 /// Capabilities, used when there:
 ///   save(), restore(state)      the whole training state (weights, optimiser, random generators, data order): every
-///                               candidate then starts from the same one. Without them later losses start from trained weights.
+///                               candidate then trains the same batches from the same one. Without them FP32 and a candidate
+///                               take turns on what follows.
 ///   run_epoch(stop_predicate)   asked after each batch, so that hopeless candidates are cut
 ///   profile()                   seconds per operator under the current plan, casts left out; the state must be as before
 ///   sensitivity(precision)      what lowering each operator alone does to its output and gradient, for all operators in a

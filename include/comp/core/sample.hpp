@@ -15,7 +15,7 @@ namespace comp {
 enum class status : std::uint8_t {
   ok,
   diverged,       // the loss left every reasonable range
-  not_finite,     // the loss became NaN or infinite
+  not_finite,     // the loss became NaN or infinite, and stayed so (core/lost_batches.hpp)
   out_of_memory,  // the plan does not fit
   stopped_early,  // cut because it was hopelessly slow
   failed          // the backend threw; `message` says what
@@ -27,10 +27,11 @@ constexpr std::string_view name(status s) {
 }
 
 struct sample {
-  double loss = std::numeric_limits<double>::quiet_NaN();  // mean over the batches of the run
+  double loss = std::numeric_limits<double>::quiet_NaN();  // mean over the batches of the run, lost ones left out
   std::vector<double> losses = {};               // each loss of a trainer that has several (a GAN's two); else empty
   double seconds = 0;                            // wall time of the run, data loading included
   std::int64_t batches = 0;                      // trained in this run
+  std::int64_t not_finite = 0;                   // of these batches, those that were lost: their loss was not finite
   std::int64_t peak_bytes = 0;                   // most memory in use at once during the run; 0: not measured
   std::vector<double> batch_seconds = {};        // of each batch, in order; empty: not measured
   std::vector<double> curve = {};                // loss of each batch, in order; empty: not recorded

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training after a search has behind it: its result so far, and all that its guard knows. With the trainer's
-// state of the same moment it goes on in another process as if it had never ended (post_training::go_on).
+// state of the same moment it goes on in another process as if it had never ended (post_training::go_on), but for
+// evidence against the plan that was being gathered: its states are not kept, so it begins anew.
 // Not here: the file (files/training_file.hpp).
 #pragma once
 
@@ -39,16 +40,18 @@ struct normal_levels {
   double leeway = 1;
 };
 
-/// When the guard audits next.
+/// When the guard audits next, and what is known of the plan's first batches.
 struct audit_state {
   std::size_t began = 0, next = 4, acquittals = 0;  // epochs, epochs since `began`, times
+  bool settled = false;  // FP32 beside the plan has shown that it does no slow harm, or took as long as it may
+  double known = 0;      // what the search's batches say of that (search/shadow_test.hpp)
 };
 
 struct training_progress {
   training_result so_far = {};
   std::vector<comp::plan> ladder = {};  // ever more conservative
   std::size_t rung = 0;                 // of the ladder, now
-  std::optional<sample> begun = {};     // the part of the next epoch that the search trained
+  std::optional<sample> begun = {};     // the part of the next epoch that is trained already
   normal_levels normal = {};
   audit_state audits = {};
   std::size_t batches_per_epoch = 0;

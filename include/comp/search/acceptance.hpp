@@ -4,6 +4,7 @@
 // Source: CoMP paper, section 3.2 and algorithm 1.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <comp/core/sample.hpp>
 #include <cstddef>
@@ -31,15 +32,21 @@ inline double acceptance_line(double fp32_loss, double tolerance) {
   return fp32_loss + tolerance * std::abs(fp32_loss);
 }
 
-/// Returns: true when `got` ended well and each of its losses is under the line of FP32's, or no worse than FP32's.
-/// `higher`: losses are maximised.
+/// Returns: true when `got` ended well, each of its losses is under the line of FP32's, or no worse than FP32's, and it
+/// lost no more batches than FP32 and a part of `tolerance` of them. `higher`: losses are maximised.
 inline bool accepted(const sample& fp32, const sample& got, double tolerance = 0.01, bool higher = false) {
   if (!got.ok() || got.losses.size() != fp32.losses.size()) return false;
+  const auto lost = [](const sample& s) {
+    return static_cast<double>(s.not_finite) / static_cast<double>(std::max<std::int64_t>(s.batches, 1));
+  };
+  if (lost(got) > lost(fp32) + tolerance) return false;
   const auto passes = [=](double base, double loss) {
     if (higher) base = -base, loss = -loss;
     return loss <= base || loss < acceptance_line(base, tolerance);  // false for NaN on either side
   };
+  const auto unknown = [](const sample& s, std::size_t i) { return s.not_finite > 0 && !std::isfinite(s.losses[i]); };
   for (std::size_t i = 0; i < got.losses.size(); ++i) {
+    if (unknown(fp32, i) || unknown(got, i)) continue;  // of means a lost batch leaves nothing
     if (!passes(fp32.losses[i], got.losses[i])) return false;
   }
   return passes(fp32.loss, got.loss);

@@ -36,6 +36,7 @@ class accepted_operators {
         from_{from},
         fp32_{trials.reference().plan()},
         allowed_{fp32_} {
+    for (std::size_t i = 0; i < fp32_.size(); ++i) levels_.push_back({fp32_[i]});
     log_.fates.assign(fp32_.size(), {});
   }
 
@@ -43,47 +44,98 @@ class accepted_operators {
   const plan& operator()(const plan& wanted) {
     trials_.affords = [this, wanted](double seconds) { return left(gain(wanted)) > seconds; };
     if (!run_.restores()) start_from_rules(wanted);  // what harms cannot be undone: the mildest plan comes first
-    if (wanted != allowed_ && !accepts(wanted) && run_.restores()) {
-      start_from_rules(wanted);
+    if (wanted != allowed_ && !accepts(wanted)) {
+      if (run_.restores()) start_from_rules(wanted);
       mend(wanted);
       settle();
     }
     for (std::size_t i = 0; i < wanted.size(); ++i) note(i, wanted[i]);
+    add(allowed_);
     run_.restore(last_ ? *last_ : trials_.reference().start());
     return allowed_;
   }
 
+  /// The same for a plan whose losses were refused although it is a part of one that was accepted: what was accepted
+  /// before says nothing of its parts.
+  const plan& anew(const plan& wanted) {
+    allowed_ = fp32_;
+    for (std::size_t i = 0; i < fp32_.size(); ++i) levels_[i] = {fp32_[i]};
+    before_.clear();
+    last_.reset();
+    kept_ = 0;
+    return (*this)(wanted);
+  }
+
+  /// Judges a plan whose operators have other precisions than those that were accepted, which they then may have too.
+  /// The trainer stays where it is.
+  void widen(const plan& p) {
+    const evaluator::place here = run_.save();
+    limit_test();
+    const auto& got = trials_(p);
+    if (got.trial.sample.ok() && std::isfinite(got.trial.seconds)) costs_.learn(got.trial);
+    if (got.trial.accepted) add(p);
+    run_.restore(here);
+    run_.keep();
+  }
+
   const plan& allowed() const { return allowed_; }
+  /// Of each operator, the precisions that it has in plans that are accepted, FP32's first.
+  const precision_levels& levels() const { return levels_; }
   /// True for a plan that lowers nothing that is not accepted.
   bool covers(const plan& p) const {
     for (std::size_t i = 0; i < p.size(); ++i) {
-      if (p[i] != fp32_[i] && p[i] != allowed_[i]) return false;
+      if (!contains(levels_[i], p[i])) return false;
     }
     return true;
   }
   /// `p` with only what is accepted lowered.
   plan within(plan p) const {
     for (std::size_t i = 0; i < p.size(); ++i) {
-      if (p[i] != allowed_[i]) p[i] = fp32_[i];
+      if (!contains(levels_[i], p[i])) p[i] = fp32_[i];
     }
     return p;
   }
 
-  /// A plan with accepted operators alone took so long.
-  void took(double seconds) { best_seconds_ = std::min(best_seconds_, seconds); }
+  /// A plan with accepted operators alone took so long in a race, whose batches are kept. Recalled ones count: a search
+  /// that is resumed decides as it did.
+  void took(double seconds) {
+    best_seconds_ = std::min(best_seconds_, seconds);
+    for (; counted_ < log_.trials.size(); ++counted_) {
+      const trial& t = log_.trials[counted_];
+      if (t.stage == stage::batches) kept_ += t.sample.batches;
+    }
+  }
+  /// Batches of the training that are still to come; many where it is not known how long an epoch is.
+  double to_come() const {
+    if (from_.batches_per_epoch == 0) return 1000;
+    const double planned = static_cast<double>(settings_.planned_epochs * from_.batches_per_epoch);
+    return std::max(planned - static_cast<double>(behind()), 0.0);
+  }
 
   /// Seconds that the search may still cost beyond the batches that it keeps. `gain`: what further questions could save
   /// of a batch, in seconds: beside the budget a quarter of that may be spent, in all at most eight times the budget.
   double left(double gain) const {
     if (from_.batches_per_epoch == 0) return std::numeric_limits<double>::infinity();
     const double batch = std::min(best_seconds_, trials_.fp32_seconds());
-    const auto kept = static_cast<double>(kept_);
     const double planned = static_cast<double>(settings_.planned_epochs * from_.batches_per_epoch) * batch;
     const double share = std::min(8 * settings_.budget, settings_.budget + gain / batch / 4);
-    return share * planned - (run_.seconds() - kept * batch);
+    return share * planned - (run_.seconds() - static_cast<double>(behind()) * batch);
   }
 
  private:
+  // Batches of the training that are done.
+  std::int64_t behind() const {
+    if (run_.restores()) return kept_;
+    std::int64_t all = 0;
+    for (const trial& t : log_.trials) all += t.repeat < profile_repeats ? t.sample.batches : 0;
+    return all;
+  }
+
+  void add(const plan& p) {
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      if (!contains(levels_[i], p[i])) levels_[i].push_back(p[i]);
+    }
+  }
   double gain(const plan& p) const { return std::max(costs_(allowed_) - costs_(p), 0.0); }
 
   // A whole test may take what is left of the budget, each of its batches also one of FP32's, and a few in any case.
@@ -101,14 +153,15 @@ class accepted_operators {
     const bool fresh = before == nullptr || (!asking && !before->settled);
     const auto& got = trials_(p, {}, asking);
     if (fresh && got.trial.sample.ok() && std::isfinite(got.trial.seconds)) {
-      costs_.learn(p, got.trial.seconds);
-      if (got.trial.accepted) took(got.trial.seconds);
+      costs_.learn(got.trial);
+      if (got.trial.accepted) best_seconds_ = std::min(best_seconds_, got.trial.seconds);
     }
     if (!got.trial.accepted) return false;
     if (allowed_ != fp32_) before_.push_back(allowed_);
     allowed_ = p;
     if (got.end) last_ = got.end;
     kept_ = got.trial.sample.batches;  // known of a recalled trial too
+    counted_ = log_.trials.size();
     return true;
   }
 
@@ -246,9 +299,11 @@ class accepted_operators {
   learned_costs& costs_;
   const guided_start& from_;
   plan fp32_, allowed_;
+  precision_levels levels_ = {};
   std::vector<plan> before_ = {};  // accepted before `allowed_`, ever more of it
   std::optional<place> last_ = {};
   std::int64_t kept_ = 0;  // batches of the training that are behind `last_`
+  std::size_t counted_ = 0;  // trials that are in it
   double best_seconds_ = std::numeric_limits<double>::infinity();
 };
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <comp/core/lost_batches.hpp>
 #include <comp/core/sample.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/search/settings.hpp>
@@ -28,9 +29,7 @@ class candidate_cut {
 
   /// Returns: the status to end with; status::ok to go on.
   status operator()(const sample& so_far) const {
-    const auto finite = [](double loss) { return std::isfinite(loss); };
-    if (!finite(so_far.loss) || !std::all_of(so_far.losses.begin(), so_far.losses.end(), finite))
-      return status::not_finite;
+    if (keeps_losing(so_far)) return status::not_finite;
     if (!looks_at(so_far.batch_seconds.size(), so_far.curve.size())) return status::ok;
     if (diverged(so_far)) return status::diverged;
     if (hopeless(so_far)) return status::stopped_early;
@@ -50,6 +49,7 @@ class candidate_cut {
     if (n < settings_.loss_batches || n > fp32_.curve.size()) return false;
     double got = 0, base = 0, size = 0;
     for (std::size_t i = 0; i < n; ++i) {
+      if (!std::isfinite(so_far.curve[i]) || !std::isfinite(fp32_.curve[i])) continue;
       got += so_far.curve[i];
       base += fp32_.curve[i];
       size += std::abs(fp32_.curve[i]);

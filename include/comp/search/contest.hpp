@@ -57,6 +57,7 @@ inline std::vector<contestant> hold_contest(evaluator& run, const race_settings&
     c.seconds = std::move(r.seconds);
     c.peak_bytes = r.peak_bytes;
     c.status = r.status;
+    c.lost = r.lost;
     c.rule_based = r.rule_based;
   }
   if (!contest.empty()) contest.front().over_fp32 = {1, {1, 1}};
@@ -103,7 +104,7 @@ inline void describe_contest(outcome& log, const loss_trials& trials) {
 using predicted_seconds = std::function<double(const plan&)>;
 
 /// How much longer than the fastest's each contestant's batch takes by all that is known, as a logarithm: what was
-/// raced, and what costs predict where they were learned.
+/// raced where that is clear; else what costs say where they were learned, of this contest too.
 /// `memory_limit`: who needs more is left out where somebody who could win does not; 0: none.
 inline std::vector<double> judged_times(const std::vector<contestant>& contest, const predicted_seconds& predicted,
                                         std::int64_t memory_limit = 0) {
@@ -115,8 +116,11 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
   const auto fits = [&](const contestant& c) { return ran(c) && (memory_limit == 0 || c.peak_bytes <= memory_limit); };
   const bool some_fit = std::any_of(contest.begin(), contest.end(), fits);
   const auto usable = [&](const contestant& c) { return some_fit ? fits(c) : ran(c); };
+  // All are compared with one that had as many rounds as any: of these, with the one that is thought fastest, for what
+  // is clear against a slow one says little of two fast ones.
   const auto base = std::max_element(contest.begin(), contest.end(), [&](const contestant& a, const contestant& b) {
-    return (usable(a) ? a.seconds.size() : 0) < (usable(b) ? b.seconds.size() : 0);
+    const std::size_t of_a = usable(a) ? a.seconds.size() : 0, of_b = usable(b) ? b.seconds.size() : 0;
+    return of_a != of_b ? of_a < of_b : predicted(a.plan) > predicted(b.plan);
   });
   for (std::size_t i = 0; i < contest.size(); ++i) {
     const contestant& c = contest[i];
@@ -129,17 +133,8 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
       continue;
     }
     const paired_speedup slower = compare_paired(c.seconds, base->seconds);
-    const double raced = std::log(slower.ratio);
-    const double spread = std::log(slower.bounds.high / slower.bounds.low) / 4;
-    constexpr double trusted = 0.02;  // standard deviation of what costs predict, relative
-    if (!std::isfinite(expected) || slower.clearly_faster() || slower.clearly_slower()) {
-      times[i] = raced;
-    } else if (!std::isfinite(spread)) {
-      times[i] = expected;
-    } else {
-      const double weight = spread * spread / (spread * spread + trusted * trusted);
-      times[i] = (1 - weight) * raced + weight * expected;
-    }
+    const bool clear = slower.clearly_faster() || slower.clearly_slower();
+    times[i] = clear || !std::isfinite(expected) ? std::log(slower.ratio) : expected;
   }
   return times;
 }

@@ -9,6 +9,7 @@
 #include <comp/core/statistics.hpp>
 #include <comp/search/acceptance.hpp>
 #include <comp/search/any_trainer.hpp>
+#include <comp/search/batch_clock.hpp>
 #include <comp/search/observers.hpp>
 #include <comp/search/run_samples.hpp>
 #include <cstddef>
@@ -29,7 +30,7 @@ class evaluator {
   using place = checkpoint;
 
   evaluator(any_trainer& trainer, any_observer& observers, outcome& log)
-      : trainer_{trainer}, observers_{observers}, log_{log} {
+      : trainer_{trainer}, observers_{observers}, log_{log}, fp32_{log.graph.size()} {
     for (const trial& t : log.trials) ++repeats_[{t.stage, t.plan}];
     remember_start();
   }
@@ -66,6 +67,11 @@ class evaluator {
   /// Seconds of everything that was run, undone or not, and of what was recalled.
   double seconds() const { return seconds_; }
   any_trainer& trainer() { return trainer_; }
+  /// What comp's clock saw of the batches.
+  const batch_clock& clock() const { return clock_; }
+  /// The plan that "FP32" stands for.
+  const plan& fp32() const { return fp32_; }
+  void stand_for_fp32(const plan& p) { fp32_ = p; }
 
   /// Makes a trial of what `work(trial)` runs, or of what a ledger has for this stage, plan and repeat.
   /// `accepted` and the times are set from the sample alone: who knows more sets them again. `before`: of its seconds,
@@ -134,7 +140,9 @@ class evaluator {
       const auto begin = std::chrono::steady_clock::now();
       saved_.reset();
       sample next = trainer_.run_batch();
-      detail::complete(next, detail::seconds_since(begin));
+      const double seen = detail::seconds_since(begin);
+      clock_.add(p, next.seconds, seen);
+      detail::complete(next, seen);
       count(next);
       detail::append(got, next);
       tell(as, got);
@@ -168,7 +176,7 @@ class evaluator {
       sample first, got;
       if (!warm_.contains(p)) {
         train(begun, p, 1, first, detail::any_status);
-        if (!first.ok() && first.status != status::not_finite) return first;
+        if (!first.ok()) return first;
       }
       train(begun, p, 1, got, detail::any_status);
       return got;
@@ -242,7 +250,7 @@ class evaluator {
 
   // After which the trainer's score is asked for.
   bool is_epoch(const trial& t) const {
-    if (t.stage == stage::training) return true;
+    if (t.stage == stage::training) return t.label.empty();  // else beside the training, for evidence
     if (!restores()) return t.sample.batches > 1;
     return scores_ && t.sample.batches >= static_cast<std::int64_t>(log_.batches_per_epoch);
   }
@@ -300,12 +308,14 @@ class evaluator {
   any_trainer& trainer_;
   any_observer& observers_;
   outcome& log_;
+  plan fp32_;
   place kept_;
   std::weak_ptr<const void> saved_;  // the trainer's state, as long as it is the one that was saved
   sample trained_ = {};
   double seconds_ = 0, recalled_seconds_ = 0;
   std::map<std::pair<stage, plan>, std::size_t> repeats_;
   std::set<plan> warm_, ran_;
+  batch_clock clock_;
   std::exception_ptr fatal_;
   bool may_recall_ = true, recalled_ = false, stop_asked_ = false, scores_ = false;
 };

@@ -5,7 +5,7 @@
 
 #include <array>
 #include <comp/search/outcome.hpp>
-#include <comp/strategy/cost_model.hpp>
+#include <comp/strategy/plan_costs.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -45,8 +45,9 @@ class cast_changes {
       auto wanted = counts_[u.tensor];
       wanted[index_of((*plan_)[op])] -= u.reads;
       wanted[index_of(as)] += u.reads;
-      wanted[index_of(t.producer == op ? as : (*plan_)[t.producer])] = 0;
-      for (const auto count : wanted) sum += count > 0 ? t.cast_seconds : 0;
+      const precision from = t.producer == op ? as : (*plan_)[t.producer];
+      wanted[index_of(from)] = 0;
+      for (const precision to : all_precisions) sum += wanted[index_of(to)] > 0 ? costs_.cast(t, from, to) : 0;
     }
     return sum;
   }

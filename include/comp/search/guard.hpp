@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the training after a search is watched: by its own recent level and spread, never by a best epoch, so a loss that
 // fluctuates around nearly nothing, grows, crosses zero or restarts is healthy. What looks suspicious is no verdict: it
-// is compared with FP32 on the same batches from the same state (post_training.hpp).
+// is compared with FP32 on the same batches from the same state (post_training.hpp). A lost batch, whose loss is not
+// finite (core/lost_batches.hpp), belongs to no level.
 #pragma once
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <comp/core/lost_batches.hpp>
 #include <comp/core/sample.hpp>
+#include <comp/core/statistics.hpp>
 #include <comp/core/training_progress.hpp>
-#include <comp/search/loss_test.hpp>
 #include <cstddef>
+#include <iterator>
 #include <limits>
 #include <span>
 #include <utility>
@@ -24,9 +27,17 @@ struct guard_settings {
   double above = 1;          // so many times its recent spread above its recent highest level a loss is suspicious
   std::size_t batches = 20;  // that a level is the mean of; a quarter of an epoch where that is less
   double worse = 0.05;       // a plan that makes no progress is given up when FP32 is better by more, of the loss
+  double evidence = 0.02;    // of the training's time: at most so much of FP32 beside a plan that is not suspicious
 };
 
 namespace detail {
+
+inline std::vector<double> finite_of(std::span<const double> losses) {
+  std::vector<double> sound;
+  std::copy_if(losses.begin(), losses.end(), std::back_inserter(sound),
+               [](double loss) { return std::isfinite(loss); });
+  return sound;
+}
 
 /// The levels of the last two epochs, a level being the mean loss of some successive batches.
 class recent_levels {
@@ -37,7 +48,8 @@ class recent_levels {
   const normal_levels& state() const { return state_; }
 
   /// An epoch, or a part of one, that was trained and counts as normal.
-  void learn(std::span<const double> losses) {
+  void learn(std::span<const double> all) {
+    const std::vector<double> losses = finite_of(all);
     if (losses.empty()) return;
     state_.window = std::clamp<std::size_t>(losses.size() / 4, 1, std::max<std::size_t>(settings_.batches, 1));
     double sum = 0, low = std::numeric_limits<double>::infinity(), high = -low;
@@ -69,6 +81,7 @@ class recent_levels {
 
   /// Whether the last batches of `losses` are suspicious: two levels in a row above the line, or one that is far above
   /// it. `ended`: no more will come in this epoch; one level above the line is enough, of a short epoch too.
+  /// Requires: finite losses.
   bool suspects(std::span<const double> losses, bool ended) const {
     if (state_.epochs.empty() || losses.empty() || (!ended && losses.size() < state_.window)) return false;
     const auto last = losses.last(std::min(state_.window, losses.size()));
@@ -76,6 +89,12 @@ class recent_levels {
     if (!(level > line())) return false;
     if (ended || level > highest() + 3 * (line() - highest())) return true;
     return losses.size() >= 2 * state_.window && mean_of(losses.last(2 * state_.window).first(state_.window)) > line();
+  }
+
+  /// Whether an epoch lost so many batches that FP32 has to show whether it would.
+  bool loses_many(const std::vector<double>& losses) const {
+    const auto lost = static_cast<double>(count_lost(losses));
+    return lost >= 3 * state_.leeway && 100 * lost > static_cast<double>(losses.size());
   }
 
  private:
@@ -97,8 +116,8 @@ class epoch_watch {
 
   status operator()(const sample& so_far) {
     take(so_far);
-    if (!std::isfinite(so_far.loss)) return status::not_finite;
-    if (!ends_suspicious_ || !normal_.suspects(losses_, false)) return status::ok;
+    if (keeps_losing(so_far)) return status::not_finite;
+    if (!ends_suspicious_ || !normal_.suspects(sound_, false)) return status::ok;
     return status::diverged;
   }
   /// Loss of each batch of the run that was watched; its mean alone for a backend that tells no more.
@@ -112,71 +131,52 @@ class epoch_watch {
   void take(const sample& so_far) {
     const auto n = static_cast<std::size_t>(std::max<std::int64_t>(so_far.batches, 0));
     if (so_far.curve.size() > losses_.size()) {
-      for (std::size_t i = losses_.size(); i < so_far.curve.size(); ++i) losses_.push_back(worse_ * so_far.curve[i]);
+      for (std::size_t i = losses_.size(); i < so_far.curve.size(); ++i) add(worse_ * so_far.curve[i]);
     } else if (so_far.curve.empty() && n > losses_.size()) {
       const double sum = worse_ * so_far.loss * static_cast<double>(n);
-      losses_.resize(n, (sum - sum_) / static_cast<double>(n - losses_.size()));
+      for (const double each = (sum - sum_) / static_cast<double>(n - losses_.size()); losses_.size() < n;) add(each);
       sum_ = sum;
     }
+  }
+  void add(double loss) {
+    losses_.push_back(loss);
+    if (std::isfinite(loss)) sound_.push_back(loss);
   }
 
   const recent_levels& normal_;
   bool ends_suspicious_;
   double worse_, sum_ = 0;
-  std::vector<double> losses_;
+  std::vector<double> losses_, sound_;  // of all batches, and without those that were lost
 };
 
 /// Whether FP32, on the same batches from the same state, did not do what made a plan suspicious: it stays within the
 /// normal levels, and below the plan in nine batches of ten.
 inline bool clearly_better(std::span<const double> fp32, std::span<const double> suspect, const recent_levels& normal) {
-  const std::size_t n = std::min(fp32.size(), suspect.size());
-  const std::size_t looked_at = std::min(n, normal.window());
+  std::vector<double> base, got;
+  for (std::size_t i = 0; i < std::min(fp32.size(), suspect.size()); ++i) {
+    if (!std::isfinite(fp32[i]) || !std::isfinite(suspect[i])) continue;
+    base.push_back(fp32[i]);
+    got.push_back(suspect[i]);
+  }
+  const std::size_t n = base.size(), looked_at = std::min(n, normal.window());
   if (n == 0) return false;
-  const auto base = fp32.first(n).last(looked_at), got = suspect.first(n).last(looked_at);
   std::size_t below = 0;
-  for (std::size_t i = 0; i < looked_at; ++i) below += base[i] < got[i] ? 1 : 0;
-  return mean_of(base) <= normal.highest() && 10 * below >= 9 * looked_at;
+  for (std::size_t i = n - looked_at; i < n; ++i) below += base[i] < got[i] ? 1U : 0U;
+  return mean_of(std::span{base}.last(looked_at)) <= normal.highest() && 10 * below >= 9 * looked_at;
 }
 
-/// Compares a plan's finished epoch with FP32's on the same batches while that runs.
-class audit_watch {
- public:
-  audit_watch(const guard_settings& settings, const std::vector<double>& plan, double worse)
-      : plan_{made_lower_better(plan, worse)}, worse_{worse} {
-    test_.tolerance = settings.worse;
-    test_.level = 0.01;
-  }
-  /// Returns: stopped_early as soon as the plan is known to be good.
-  status operator()(const sample& so_far) {
-    const std::size_t n = so_far.curve.size();
-    if (!std::isfinite(so_far.loss)) return status::not_finite;
-    if (n % std::max<std::size_t>(std::bit_floor(n) / 8, 1) != 0) return status::ok;
-    return acquits(so_far) ? status::stopped_early : status::ok;
-  }
-  bool convicts(const sample& fp32) const { return compared(fp32, 0).answer == loss_answer::rejected; }
+/// Batches that `losses` lost and `other`, of the same batches, did not.
+inline std::size_t lost_alone(std::span<const double> losses, std::span<const double> other) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < std::min(losses.size(), other.size()); ++i)
+    count += !std::isfinite(losses[i]) && std::isfinite(other[i]) ? 1U : 0U;
+  return count;
+}
 
- private:
-  // What FP32 gains, it gains little by little: the later half of the batches has to say so too.
-  bool acquits(const sample& fp32) const {
-    const std::size_t n = fp32.curve.size();
-    if (n < 2 * test_.least) return false;
-    const loss_verdict all = compared(fp32, 0), later = compared(fp32, n / 2);
-    if (all.difference <= 0 && later.difference <= 0) return true;
-    return all.answer == loss_answer::accepted && later.answer == loss_answer::accepted;
-  }
-  loss_verdict compared(const sample& fp32, std::size_t from) const {
-    const std::size_t n = std::min(fp32.curve.size(), plan_.size());
-    const auto part = [=](const std::vector<double>& losses) {
-      return std::span{losses}.subspan(std::min(from, n), n - std::min(from, n));
-    };
-    const std::vector<double> base = made_lower_better(fp32.curve, worse_);
-    return judge(test_, {.fp32 = part(base), .candidate = part(plan_)});
-  }
-
-  std::vector<double> plan_;
-  double worse_;
-  loss_test_settings test_;
-};
+/// Whether FP32 keeps clearly more of the same batches: what the data lose, both lose.
+inline bool loses_less(std::span<const double> fp32, std::span<const double> suspect) {
+  return lost_alone(suspect, fp32) >= 3 + 2 * lost_alone(fp32, suspect);
+}
 
 /// Which epochs under a plan are audited: the fourth, eighth, ... since it began, when the loss is no better than half
 /// as many epochs ago, and after two acquittals not before four times as many; where another plan was given up before,
@@ -193,6 +193,8 @@ class audit_times {
     const double now = means.back(), then = means[means.size() - 1 - since / 2];
     return then - now < 0.1 * std::max(std::abs(now), std::abs(then));
   }
+  /// The plan's first batches need no further evidence.
+  void settle() { state_.settled = true; }
   void acquitted(std::size_t epoch) {
     const std::size_t since = epoch - state_.began;
     state_.next = ++state_.acquittals < 2 || since < 4 ? since + 1 : 4 * since;

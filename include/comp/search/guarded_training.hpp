@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // One training after a search, as post_training.hpp describes it.
-// Not here: what is suspicious (guard.hpp).
+// Not here: what is suspicious (guard.hpp), when FP32 trains beside the plan (shadow_watch.hpp), which operators are to
+// blame (plan_mending.hpp), where a training begins (training_epochs.hpp).
 #pragma once
 
 #include <algorithm>
 #include <comp/core/training_progress.hpp>
 #include <comp/search/evaluator.hpp>
+#include <comp/search/fallbacks.hpp>
+#include <comp/search/fp32_shadow.hpp>
 #include <comp/search/guard.hpp>
 #include <comp/search/outcome.hpp>
+#include <comp/search/plan_mending.hpp>
 #include <comp/search/post_training.hpp>
+#include <comp/search/shadow_watch.hpp>
 #include <comp/search/training_epochs.hpp>
+#include <comp/search/training_record.hpp>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -20,187 +26,192 @@ namespace comp {
 
 namespace detail {
 
-/// Where a training stands when its search has ended: epochs that the search trained are behind it.
-inline training_progress progress_after(const outcome& search, const guard_settings& guard) {
-  const double worse = search.higher_is_better ? -1 : 1;
-  training_progress now{.ladder = search.fallbacks.empty() ? std::vector{search.plan} : search.fallbacks,
-                        .batches_per_epoch = search.batches_per_epoch,
-                        .baseline_loss = search.baseline.loss,
-                        .tolerance = search.tolerance,
-                        .higher_is_better = search.higher_is_better};
-  recent_levels normal{guard};
-  normal.learn(made_lower_better(search.baseline.curve, worse));
-  const std::size_t epoch = search.batches_per_epoch, behind = epoch > 0 ? search.trained_batches : 0;
-  for (std::size_t at = 0; at + epoch <= behind && epoch > 0; at += epoch) {
-    now.so_far.epochs.push_back(part_of(search.trained, at, at + epoch));
-    normal.learn(made_lower_better(now.so_far.epochs.back().curve, worse));
-  }
-  if (epoch > 0 && behind % epoch > 0) now.begun = part_of(search.trained, behind - behind % epoch, behind);
-  now.normal = normal.state();
-  return now;
-}
-
 /// One training after a search.
 class guarded_training {
  public:
   guarded_training(const post_training& settings, any_trainer& trainer, any_observer& observers, const outcome& log,
-                   training_progress from)
+                   const training_progress& from)
       : settings_{settings},
         log_{log},
         run_{trainer, observers, log_},
         observers_{observers},
-        normal_{settings.guard, std::move(from.normal)},
-        audits_{from.audits},
         worse_{log.higher_is_better ? -1.0 : 1.0},
-        ladder_{std::move(from.ladder)},
-        rung_{from.rung},
-        begun_{std::move(from.begun)},
-        got_{std::move(from.so_far)} {
-    for (const sample& epoch : got_.epochs) means_.push_back(worse_ * epoch.loss);
-  }
+        plans_{from.ladder, from.rung},
+        record_{settings.guard, worse_, from},
+        beside_{settings.guard, settings.epochs, run_, log_, record_, from.audits} {}
 
   post_training::result operator()() {
     tell();
-    while (got_.epochs.size() < settings_.epochs) {
-      const bool audited = settings_.guard.on && can_compare() && !begun_ && audits_.due(got_.epochs.size(), means_);
-      epoch_watch watch{normal_, settings_.guard.on && !safest(), worse_};
-      watched epoch = train(ladder_[rung_], watch);
-      if (epoch.run.ok() && settings_.guard.on && normal_.suspects(epoch.losses, true)) {
-        if (safest()) {
-          tell_of(epoch.losses);
-        } else {
-          epoch.run.status = status::diverged;
-          run_.to_kept();
-        }
-      }
+    while (got().epochs.size() < settings_.epochs) {
+      if (settings_.guard.on && can_compare()) beside_.begin(plans_.fp32());
+      epoch_watch watch{normal(), settings_.guard.on && !plans_.safest(), worse_};
+      watched epoch = train(plans_.now(), watch);
+      if (epoch.run.ok() && settings_.guard.on) look_at(epoch);
       if (!epoch.run.ok()) {
-        mend(epoch);
-      } else if (audited) {
-        audit(std::move(epoch));
+        beside_.drop();
+        give_way(epoch);
       } else {
         finish(std::move(epoch));
+        look_beside();
       }
     }
-    got_.plan = ladder_[rung_];
-    run_.trainer().set_precision(got_.plan);
-    if (sample* last = got_.epochs.empty() ? nullptr : &got_.epochs.back(); last && !last->score) {
-      if (run_.trainer().has.validate) last->score = run_.trainer().validate();  // all were the search's
+    post_training::result all = record_.take();
+    all.plan = plans_.now();
+    run_.trainer().set_precision(all.plan);
+    if (sample* last = all.epochs.empty() ? nullptr : &all.epochs.back(); last && !last->score) {
+      if (run_.trainer().has.validate) last->score = run_.trainer().validate();  // it was trained for something else
     }
-    return std::move(got_);
+    return all;
   }
 
  private:
-  bool safest() const { return rung_ + 1 >= ladder_.size(); }
-  bool can_compare() const { return run_.restores() && !safest(); }
-
   struct watched {
     sample run = {};
     std::vector<double> losses = {};  // of each batch
+    shown_harm::sign by = shown_harm::sign::ended;
+
+    std::string message() const {
+      if (!run.message.empty()) return run.message;
+      if (by == shown_harm::sign::high_losses) return "its loss rose above its recent level, and FP32's did not";
+      if (by == shown_harm::sign::ended) return "its loss was not finite in batch after batch, and FP32's was";
+      return fmt::format("it lost {} of {} batches, whose loss was not finite, and FP32 clearly fewer",
+                         count_lost(losses), losses.size());
+    }
   };
+
+  const training_result& got() const { return record_.got(); }
+  recent_levels& normal() { return record_.normal(); }
+  bool can_compare() const { return run_.restores() && !plans_.safest(); }
 
   // The next epoch, or the rest of the one that was begun.
   watched train(const plan& p, epoch_watch& watch) {
-    const sample run = train_until(p, [&watch](const sample& so_far) { return watch(so_far); });
-    return {run, watch.losses_of(run)};
+    const auto cut = [&watch](const sample& so_far) { return watch(so_far); };
+    sample run;
+    if (!record_.begun()) {
+      run = run_.next_epoch(stage::training, p, cut).sample;
+      if (log_.batches_per_epoch == 0 && run.ok()) log_.batches_per_epoch = run.curve.size();
+      if (run.ok()) record_.warn_of_length(run, log_.batches_per_epoch);
+    } else {
+      const std::size_t left = log_.batches_per_epoch - static_cast<std::size_t>(record_.begun()->batches);
+      const trial t = run_.run(stage::training, p, "", [&](const trial& as) {
+        sample rest;
+        run_.train(as, p, left, rest, cut);
+        return rest;
+      });
+      run_.record(t);
+      run = t.sample;
+    }
+    const auto by = run.status == status::diverged ? shown_harm::sign::high_losses : shown_harm::sign::ended;
+    return {run, watch.losses_of(run), by};
   }
-  template <class Cut>
-  sample train_until(const plan& p, Cut cut) {
-    if (!begun_) return run_.next_epoch(stage::training, p, cut).sample;
-    const std::size_t left = log_.batches_per_epoch - static_cast<std::size_t>(begun_->batches);
-    const trial t = run_.run(stage::training, p, "", [&](const trial& as) {
-      sample got;
-      run_.train(as, p, left, got, cut);
-      return got;
-    });
-    run_.record(t);
-    return t.sample;
+
+  // At the end of an epoch its level, and the batches that it lost, are looked at once more.
+  void look_at(watched& epoch) {
+    const bool high = normal().suspects(finite_of(epoch.losses), true);
+    if (!high && (plans_.safest() || !normal().loses_many(epoch.losses))) return;
+    if (plans_.safest()) return record_.warn_of_level(epoch.losses);
+    epoch.run.status = high ? status::diverged : status::not_finite;
+    epoch.by = high ? shown_harm::sign::high_losses : shown_harm::sign::lost_batches;
+    run_.to_kept();
   }
 
   void finish(watched epoch) {
-    if (begun_) {
-      append(*begun_, epoch.run);
-      begun_->score = epoch.run.score;
-      epoch.run = *std::exchange(begun_, std::nullopt);
-    }
-    normal_.learn(epoch.losses);
-    means_.push_back(worse_ * epoch.run.loss);
-    got_.epochs.push_back(std::move(epoch.run));
+    record_.add(std::move(epoch.run), epoch.losses);
     run_.remember_start();
     tell();
   }
   void tell() {
-    observers_.training_progressed({.so_far = got_,
-                                    .ladder = ladder_,
-                                    .rung = rung_,
-                                    .begun = begun_,
-                                    .normal = normal_.state(),
-                                    .audits = audits_.state(),
-                                    .batches_per_epoch = log_.batches_per_epoch,
-                                    .baseline_loss = log_.baseline.loss,
-                                    .tolerance = log_.tolerance,
-                                    .higher_is_better = log_.higher_is_better});
-  }
-
-  void give_up(status why, std::string message) {
-    got_.fallbacks.push_back({got_.epochs.size(), ladder_[rung_], ladder_[rung_ + 1], why, std::move(message)});
-    ++rung_;
-    audits_.plan_given_up(got_.epochs.size());
+    training_progress now = record_.progress();
+    now.ladder = plans_.all();
+    now.rung = plans_.rung();
+    now.audits = beside_.state();
+    now.batches_per_epoch = log_.batches_per_epoch;
+    now.baseline_loss = log_.baseline.loss;
+    now.tolerance = log_.tolerance;
+    now.higher_is_better = log_.higher_is_better;
+    observers_.training_progressed(now);
   }
 
   // An epoch ended badly, and the state is that of its start. FP32 trains it where the loss is what was bad.
-  void mend(const watched& bad) {
-    refuse(bad.run, safest());
-    const bool not_finite = bad.run.status == status::not_finite;
-    if (!can_compare() || (!not_finite && bad.run.status != status::diverged)) {
-      return give_up(bad.run.status, bad.run.message);
+  void give_way(const watched& bad) {
+    refuse(bad.run, plans_.safest());
+    if (!can_compare() || (bad.run.status != status::not_finite && bad.run.status != status::diverged)) {
+      return give_up(got().epochs.size(), bad.run.status, bad.run.message);
     }
-    ++got_.compared;
-    epoch_watch watch{normal_, false, worse_};
-    watched fp32 = train(ladder_.back(), watch);
+    record_.count_comparison();
+    const evaluator::place start = run_.save();
+    epoch_watch watch{normal(), false, worse_};
+    watched fp32 = train(plans_.fp32(), watch);
     refuse(fp32.run, fp32.run.status == status::not_finite);
-    if (!fp32.run.ok()) return give_up(bad.run.status, bad.run.message);
-    if (not_finite || clearly_better(fp32.losses, bad.losses, normal_)) {
-      give_up(bad.run.status, bad.run.message);
+    if (!fp32.run.ok()) return give_up(got().epochs.size(), bad.run.status, bad.run.message);
+    using sign = shown_harm::sign;
+    const bool worse = bad.by == sign::ended          ? true
+                       : bad.by == sign::lost_batches ? loses_less(fp32.losses, bad.losses)
+                                                      : clearly_better(fp32.losses, bad.losses, normal());
+    if (worse) {
+      const evaluator::place after = run_.save();
+      plan_mending mending{
+          run_, {bad.by, start, bad.losses, fp32.losses, normal().window()}, plans_.now(), plans_.fp32(), worse_};
+      const auto mended = mending(plans_.next(), may_cost(bad.run, fp32.run));
+      run_.restore(after);
+      give_up(got().epochs.size(), bad.run.status, bad.message(), mended);
     } else {
-      normal_.relax();
+      normal().relax();
     }
     finish(std::move(fp32));
   }
 
-  // A whole epoch ended well but brings no progress: would FP32 have?
-  void audit(watched epoch) {
-    if (epoch.run.curve.empty()) return finish(std::move(epoch));
-    ++got_.compared;
-    const auto after = run_.save();
-    run_.to_kept();
-    audit_watch watch{settings_.guard, epoch.run.curve, worse_};
-    const sample fp32 = train_until(ladder_.back(), [&watch](const sample& so_far) { return watch(so_far); });
-    if (fp32.ok() && watch.convicts(fp32)) {
-      give_up(status::diverged,
-              fmt::format("no progress: the epoch's loss was {:.4g}, FP32's from the same state {:.4g}", epoch.run.loss,
-                          fp32.loss));
-      epoch = {fp32, made_lower_better(fp32.curve, worse_)};
-    } else {
-      audits_.acquitted(got_.epochs.size());
-      run_.restore(after);
+  void look_beside() {
+    for (auto harm = beside_.look(); !harm.empty(); harm = beside_.look()) {
+      if (give_way_to_fp32(std::move(harm))) return;
+      beside_.doubt();
     }
-    finish(std::move(epoch));
   }
 
-  void tell_of(const std::vector<double>& losses) {
-    const auto last = std::span{losses}.last(std::min(normal_.window(), losses.size()));
-    got_.warnings.push_back(
-        fmt::format("FP32's loss is {:.4g} at the end of epoch {} (it was {:.4g} at most in the epochs before): "
-                    "where it should not rise, lower the learning rate",
-                    worse_ * mean_of(last), got_.epochs.size(), worse_ * normal_.highest()));
-    normal_.relax();
+  // FP32 beside the plan is better. Its training is kept instead of the plan's, from where they parted. `losses`: the
+  // plan's. Returns: false where it is not better when both are repeated.
+  bool give_way_to_fp32(std::vector<double> losses) {
+    const fp32_shadow shadow = *beside_.shadow();
+    std::vector<double> fp32 = made_lower_better(shadow.seen().curve, worse_);
+    std::string message =
+        fmt::format("{}: in {} batches from epoch {} on its loss came to be {:.2g}% above FP32's on the same batches",
+                    shadow.opening() ? "slow harm" : "no progress", fp32.size(), shadow.epoch(),
+                    100 * end_of_path(paired_differences(losses, fp32)).mean);
+    const std::size_t last = losses.size() / 3;
+    shown_harm harm{shown_harm::sign::high_losses, shadow.start(), std::move(losses), std::move(fp32), last};
+    plan_mending mending{run_, std::move(harm), plans_.now(), plans_.fp32(), worse_};
+    if (!mending.repeats()) {
+      run_.to_kept();
+      return false;
+    }
+    const auto mended = mending(plans_.next(), may_cost(got().epochs.back(), shadow.seen()));
+    run_.restore(shadow.end());
+    record_.replace(shadow.epoch(), shadow.begun(), shadow.seen(), log_.batches_per_epoch);
+    run_.remember_start();
+    give_up(shadow.epoch(), status::diverged, std::move(message), mended);
+    tell();
+    return true;
+  }
+
+  // Seconds that may be spent on finding the operators to blame: half of what a plan without them may still save.
+  double may_cost(const sample& plan, const sample& fp32) const {
+    const auto left = static_cast<double>((settings_.epochs - got().epochs.size()) * log_.batches_per_epoch);
+    return (seconds_per_batch(fp32) - seconds_per_batch(plan)) * left / 2;
+  }
+
+  void give_up(std::size_t epoch, status why, std::string message, const std::optional<mended_plan>& mended = {}) {
+    if (mended) message += "; " + mended->str(log_.graph);
+    const comp::plan from = plans_.now();
+    plans_.give_up(mended ? &mended->plan : nullptr);
+    record_.add_fallback({epoch, from, plans_.now(), why, std::move(message)});
+    beside_.plan_given_up(epoch);
   }
 
   void refuse(const sample& ended, bool refused) const {
     require<error>(!refused,
                    "training in FP32 ended as {} in epoch {}{}{} (there is no more conservative plan): "
                    "check the learning rate and the data{}",
-                   name(ended.status), got_.epochs.size(), ended.message.empty() ? "" : ": ", ended.message,
+                   name(ended.status), got().epochs.size(), ended.message.empty() ? "" : ": ", ended.message,
                    run_.restores() ? "; the trainer is in its last good state" : "");
   }
 
@@ -208,32 +219,20 @@ class guarded_training {
   outcome log_;  // numbers go on from the search's
   evaluator run_;
   any_observer& observers_;
-  recent_levels normal_;
-  audit_times audits_;
   double worse_;  // -1 for losses that are maximised
-  std::vector<comp::plan> ladder_;
-  std::size_t rung_ = 0;
-  std::optional<sample> begun_;
-  std::vector<double> means_;
-  post_training::result got_;
+  plan_ladder plans_;
+  training_record record_;
+  shadow_watch beside_;
 };
-
-/// What a training that goes on knows of its search.
-inline outcome search_behind(const op_graph& graph, const training_progress& from) {
-  require<plan_error>(from.rung < from.ladder.size(),
-                      "a training on plan {} of a ladder of {} (there is none such): go on from what "
-                      "training_progressed() told",
-                      from.rung, from.ladder.size());
-  for (const plan& p : from.ladder) require_fits(p, graph);
-  outcome log{.plan = from.ladder.front(), .graph = graph, .batches_per_epoch = from.batches_per_epoch};
-  log.baseline.loss = from.baseline_loss;
-  log.tolerance = from.tolerance;
-  log.higher_is_better = from.higher_is_better;
-  return log;
-}
 
 COMP_INLINE training_result train_after(const post_training& settings, any_trainer& trainer, any_observer& observers,
                                         const outcome& search) {
+  const op_graph graph = trainer.graph();
+  require<plan_error>(search.graph.size() == 0 || search.graph.fingerprint() == graph.fingerprint(),
+                      "the outcome is of another model (of {} operators, the trainer's has {}; names, kinds, shapes and "
+                      "edges must agree): train on with the outcome of this trainer's search",
+                      search.graph.size(), graph.size());
+  require_fits(search.plan, graph);
   const post_training_notice until_the_end{trainer};
   training_progress from = progress_after(search, settings.guard);
   if (const std::size_t trained = from.so_far.epochs.size(); trained > settings.epochs) {

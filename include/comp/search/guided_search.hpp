@@ -7,6 +7,7 @@
 #include <comp/search/accepted_operators.hpp>
 #include <comp/search/fates.hpp>
 #include <comp/search/learned_costs.hpp>
+#include <comp/search/next_question.hpp>
 #include <comp/search/race.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/trials.hpp>
@@ -14,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -48,6 +50,12 @@ class guided_search {
     return fastest_plan;
   }
 
+  /// Returns: what is accepted of `p`, whose losses were refused in the end.
+  plan mended(const plan& p) {
+    plan part = fp32_;
+    run_.timed(stage::epochs, [&] { part = accepted_.anew(p); });
+    return part;
+  }
   /// The least memory within settings.slowdown of what was found; empty: not asked for, or not found.
   const plan& least_memory() const { return least_; }
   /// True for a plan that lowers nothing that is not known to train.
@@ -56,6 +64,20 @@ class guided_search {
   const plan& allowed() const { return accepted_.allowed(); }
   /// Whether the budget is not spent yet.
   bool may_go_on() const { return accepted_.left(0) > 0; }
+  /// What a contest says of the times of plans with accepted operators.
+  void learn(const std::vector<contestant>& contest) {
+    std::vector<racer> racers;
+    for (const contestant& c : contest) {
+      if (covers(c.plan) && c.plan == c.plan.as_autocast(false))
+        racers.push_back({.plan = c.plan, .seconds = c.seconds, .status = c.status});
+    }
+    if (racers.empty()) return;
+    const auto longest = std::max_element(racers.begin(), racers.end(), [](const racer& a, const racer& b) {
+      return a.seconds.size() < b.seconds.size();
+    });
+    std::iter_swap(racers.begin(), longest);
+    learn(racers);
+  }
   /// Seconds of a batch, as far as the costs are known by now.
   double predicted(const plan& p) const { return costs_(p); }
 
@@ -64,17 +86,16 @@ class guided_search {
   plan joined() {
     std::vector<plan> starts = from_.rules, rules = from_.rules;
     for (const precision low : from_.lows) starts.push_back(lowered_to(low, fp32_, from_.levels));
-    plan wanted = costs_.cheapest(starts, nullptr, byte_price());
+    plan wanted = costs_.cheapest(from_.levels, starts, byte_price());
     std::sort(rules.begin(), rules.end(), [&](const plan& a, const plan& b) { return costs_(a) < costs_(b); });
     for (const plan& rule : rules) {
       for (std::size_t i = 0; i < wanted.size(); ++i) {
-        const auto& levels = from_.levels[i];
-        const bool may = std::find(levels.begin(), levels.end(), rule[i]) != levels.end() && !costs_.dropped(rule[i]);
+        const bool may = contains(from_.levels[i], rule[i]) && !costs_.dropped(rule[i]);
         if (wanted[i] == fp32_[i] && may) wanted[i] = rule[i];
       }
     }
     if (settings_.memory_limit == 0 && settings_.slowdown == 0) return wanted;
-    const plan small = costs_.cheapest(starts, nullptr, dear_bytes());  // what saves memory may be wanted later
+    const plan small = costs_.cheapest(from_.levels, starts, dear_bytes());  // what saves memory may be wanted later
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == fp32_[i]) wanted[i] = small[i];
     }
@@ -91,10 +112,10 @@ class guided_search {
     return bytes > 0 ? chosen_.memory_worth * trials_.fp32_seconds() / bytes : 0;
   }
   plan proposed(const std::vector<plan>& starts, double per_byte) const {
-    return costs_.cheapest(starts, &accepted_.allowed(), per_byte);
+    return costs_.cheapest(accepted_.levels(), starts, per_byte);
   }
 
-  // Races among plans of what is accepted, each followed by the cheapest plan under the costs that it corrected.
+  // Races among plans of what is accepted, and then as many questions as their answers pay for.
   plan refined() {
     const plan& allowed = accepted_.allowed();
     if (allowed == fp32_) return fp32_;
@@ -106,45 +127,68 @@ class guided_search {
     enter(allowed);
     enter(proposed({allowed}, byte_price()));
     for (const plan& rule : from_.rules) enter(accepted_.within(rule));
-    const auto* tested = trials_.known(allowed);
-    const bool timed = tested != nullptr && std::isfinite(tested->trial.seconds);
-    measured_[allowed] = timed ? tested->trial.seconds : costs_(allowed);
-    plan best = first.size() > 1 ? fastest(first) : allowed;
-    for (std::size_t i = 0; i < chosen_.proposals; ++i) {
-      const plan next = proposed({best, allowed}, byte_price());
-      if (measured_.contains(next) || next == fp32_ || costs_(next) > costs_(best) * (1 - chosen_.worth)) break;
-      std::vector<racer> two{{.plan = best}, {.plan = next}};
-      best = fastest(two);
+    timed_.insert(allowed);
+    if (first.size() > 1) compare(first, settings_.race.min_rounds);
+    next_question ask{costs_, accepted_, from_, byte_price()};
+    for (std::size_t i = 0; i < chosen_.questions; ++i) {
+      const plan best = fastest();
+      const auto next = ask(best, noise_.of_a_batch(), run_, trials_.least());
+      if (!next) break;
+      if (!accepted_.covers(next->plan)) {
+        widen(next->plan);
+        continue;
+      }
+      std::vector<racer> two{{.plan = best}, {.plan = next->plan}};
+      compare(two, next_question::rounds);
     }
-    return best;
+    return fastest();
   }
 
-  // Times are taken relative to the first racer's, which is known.
-  plan fastest(std::vector<racer>& racers) {
-    race{run_,
-         stage::batches,
-         settings_.race,
-         settings_.race.max_rounds,
-         {.trains = true, .same_batches = trials_.lengths_differ()}}(racers, true);
-    const racer& base = racers.front();
-    const double seconds = measured_.at(base.plan);
+  // All that is accepted in the new precision that `wanted` has most of: any mixture is then covered. Else `wanted`.
+  void widen(const plan& wanted) {
+    std::map<precision, std::size_t> uses;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (!contains(accepted_.levels()[i], wanted[i])) ++uses[wanted[i]];
+    }
+    const precision low = std::max_element(uses.begin(), uses.end(), [](const auto& a, const auto& b) {
+                            return a.second < b.second;
+                          })->first;
+    precision_levels open = from_.levels;
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      if (accepted_.levels()[i].size() == 1) open[i] = accepted_.levels()[i];
+    }
+    const plan all = lowered_to(low, accepted_.allowed(), open);
+    const plan& asked = trials_.known(all) == nullptr ? all : wanted;
+    accepted_.widen(asked);
+    if (trials_.known(asked)->trial.accepted) timed_.insert(asked);
+  }
+
+  // Of the plans that were timed: by all that is known of them, not by one race.
+  plan fastest() const {
+    return *std::min_element(timed_.begin(), timed_.end(),
+                             [&](const plan& a, const plan& b) { return costs_(a) < costs_(b); });
+  }
+
+  // Times are learned relative to the first racer's.
+  void compare(std::vector<racer>& racers, std::size_t rounds) {
+    race{run_, stage::batches, settings_.race, rounds, {.trains = true, .same_batches = trials_.lengths_differ()}}(
+        racers, true);
     for (const racer& r : racers) {
       if (r.peak_bytes > 0) peaks_[r.plan] = r.peak_bytes;
-      if (r.status != status::ok || base.status != status::ok) continue;
-      const double took = &r == &base ? seconds : seconds / compare_paired(base.seconds, r.seconds).ratio;
-      if (!std::isfinite(took)) continue;
-      measured_[r.plan] = took;
-      if (&r != &base) costs_.learn(r.plan, took);
+      if (r.status == status::ok) timed_.insert(r.plan);
     }
-    plan best = base.plan;
-    for (const racer& r : racers) {
-      if (r.status == status::ok && measured_.contains(r.plan) && judged(r.plan) < judged(best)) best = r.plan;
-    }
-    accepted_.took(measured_.at(best));
-    return best;
+    learn(racers);
+    accepted_.took(costs_(fastest()));
   }
-  // What was measured and what the costs say, which have seen more batches than one race.
-  double judged(const plan& p) const { return std::sqrt(measured_.at(p) * std::max(costs_(p), 1e-12)); }
+  void learn(const std::vector<racer>& racers) {
+    const racer& base = racers.front();
+    for (const racer& r : racers) noise_.add(base.seconds, r.seconds);
+    for (const racer& r : racers) {
+      const std::size_t both = std::min(base.seconds.size(), r.seconds.size());
+      if (&r == &base || r.status != status::ok || base.status != status::ok || both == 0) continue;
+      costs_.learn(r.plan, base.plan, 1 / compare_paired(base.seconds, r.seconds).ratio, noise_(both));
+    }
+  }
 
   // The fastest plan whose measured peak is within the limit. Returns: the least where nothing accepted is small
   // enough.
@@ -165,7 +209,7 @@ class guided_search {
     const double slowest = 1 + settings_.slowdown;
     for_smaller(best, [&](const plan& next) {
       if (costs_(next) > costs_(best) * slowest) return false;
-      if (spares(next, least, best) && measured_.at(next) <= measured_.at(best) * slowest) least = next;
+      if (spares(next, least, best) && costs_(next) <= costs_(best) * slowest) least = next;
       return true;
     });
     return least;
@@ -186,7 +230,7 @@ class guided_search {
   // Whether `next` ran, and with a lower peak than `least`.
   bool spares(const plan& next, const plan& least, const plan& best) {
     const std::int64_t peak = peak_of(next, best);
-    return peak > 0 && measured_.contains(next) && peak < peak_of(least, best);
+    return peak > 0 && timed_.contains(next) && peak < peak_of(least, best);
   }
 
   // Measured beside `best`; 0: the backend does not say.
@@ -194,7 +238,7 @@ class guided_search {
     if (!peaks_.contains(p)) {
       std::vector<racer> two{{.plan = best}, {.plan = p}};
       if (p == best) two.pop_back();
-      (void)fastest(two);
+      compare(two, settings_.race.max_rounds);
     }
     return peaks_.contains(p) ? peaks_.at(p) : 0;
   }
@@ -208,7 +252,8 @@ class guided_search {
   plan fp32_, least_ = {};
   learned_costs costs_;
   accepted_operators accepted_;
-  std::map<plan, double> measured_ = {};
+  std::set<plan> timed_ = {};
+  ratio_noise noise_ = {};
   std::map<plan, std::int64_t> peaks_ = {};
 };
 

@@ -16,14 +16,29 @@
 
 namespace comp {
 
+/// Per operator, the precisions that it may have.
+using precision_levels = std::vector<std::vector<precision>>;
+inline bool contains(const std::vector<precision>& levels, precision p) {
+  return std::find(levels.begin(), levels.end(), p) != levels.end();
+}
+
 /// What a guided search starts from.
 struct guided_start {
-  std::vector<std::vector<precision>> levels = {};  // that each operator may have, the most conservative plan's first
-  std::vector<decision> decisions = {};             // the policy's, per operator
-  std::vector<precision> lows = {};                 // in order of preference
-  std::vector<plan> rules = {};                     // rule-based plans, rivals, an earlier search's plan
-  std::size_t batches_per_epoch = 0;                // 0: not known
+  precision_levels levels = {};          // that each operator may have, the most conservative plan's first
+  std::vector<decision> decisions = {};  // the policy's, per operator
+  std::vector<precision> lows = {};      // in order of preference
+  std::vector<plan> rules = {};          // rule-based plans, rivals, an earlier search's plan
+  std::size_t batches_per_epoch = 0;     // 0: not known
 };
+
+/// The plan with each operator in `low` that may have it, and else as in `base`.
+inline plan lowered_to(precision low, const plan& base, const precision_levels& levels) {
+  plan all = base;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (contains(levels[i], low)) all[i] = low;
+  }
+  return all;
+}
 
 namespace detail {
 

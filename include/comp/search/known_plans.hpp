@@ -80,6 +80,7 @@ class known_plans {
       }
     }
     for (const precision low : lows_) from.rules.push_back(rule(low));
+    for (const precision low : lows_) from.rules.push_back(lowered_to(low, fp32_, from.levels));
     for (const rival& r : rivals_) from.rules.push_back(r.plan.as_autocast(false));
     if (settings_.warm_start.size() == fp32_.size()) {
       from.rules.push_back(with_fixed(settings_.warm_start.as_autocast(false)));

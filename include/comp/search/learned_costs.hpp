@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/core/concepts.hpp>
+#include <comp/search/harm_order.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/trials.hpp>
 #include <comp/strategy/cost_model.hpp>
@@ -14,25 +15,17 @@
 #include <cstddef>
 #include <exception>
 #include <limits>
+#include <random>
 #include <set>
 #include <utility>
 #include <vector>
 
 namespace comp {
 
-/// The plan with each operator in `low` that may have it, and else as in `base`.
-inline plan lowered_to(precision low, const plan& base, const std::vector<std::vector<precision>>& levels) {
-  plan all = base;
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (std::find(levels[i].begin(), levels[i].end(), low) != levels[i].end()) all[i] = low;
-  }
-  return all;
-}
-
 class learned_costs {
  public:
   /// `levels`: per operator, what it has in the most conservative plan first.
-  learned_costs(evaluator& run, outcome& log, loss_trials& trials, const std::vector<std::vector<precision>>& levels)
+  learned_costs(evaluator& run, outcome& log, loss_trials& trials, const precision_levels& levels)
       : run_{run}, log_{log}, trials_{trials}, fp32_{trials.reference().plan()}, model_{log.graph, levels} {}
 
   /// Profiles FP32 and each of `lows`, but those in which a batch takes hopelessly long.
@@ -51,27 +44,53 @@ class learned_costs {
   }
   bool dropped(precision p) const { return dropped_.contains(p); }
 
-  /// A batch under `p` took so many seconds.
-  void learn(const plan& p, double seconds) { model_.learn_batch(p, seconds); }
+  /// What the batches that judged `t`'s losses say of its time: of another moment than FP32's.
+  void learn(const trial& t) {
+    const double known = std::log(t.bounds.high / t.bounds.low) / 4;
+    model_.learn_batch(t.plan, t.seconds, std::isfinite(known) && known > 0 ? std::max(known, 0.01) : 0.03);
+  }
+  /// A batch under `p` took `ratio` times one under `beside` in the same rounds. `spread`: its standard deviation.
+  void learn(const plan& p, const plan& beside, double ratio, double spread) {
+    model_.learn_pair(p, beside, ratio, spread);
+  }
 
   double operator()(const plan& p) const { return model_(p); }
-  plan_costs costs() const { return model_.costs(); }
+  const plan_costs& costs() const { return model_.costs(); }
+  /// The standard deviation of what the difference of the two is thought to be.
+  double spread(const plan& p, const plan& q) const { return model_.spread(p, q); }
 
-  /// The cheapest plan of which each operator is as in `low` or as in FP32; a second of `per_byte` is paid for each
+  /// The cheapest plan whose operators have what they may have by `levels`; a second of `per_byte` is paid for each
   /// byte that is stored. Costs of precisions that were dropped count as infinite. With several low precisions the best
   /// of those that expansion moves reach from `starts`.
-  plan cheapest(const std::vector<plan>& starts, const plan* low = nullptr, double per_byte = 0) const {
-    plan_costs costs = model_.costs();
+  plan cheapest(const precision_levels& levels, const std::vector<plan>& starts, double per_byte = 0) const {
+    return cheapest(model_.costs(), levels, starts, per_byte);
+  }
+  /// The cheapest under costs that may be true as well.
+  plan perhaps_cheapest(const precision_levels& levels, const std::vector<plan>& starts, double per_byte,
+                        std::mt19937_64& random) const {
+    return cheapest(model_.drawn(random), levels, starts, per_byte);
+  }
+  /// Whether a single operator shows in a batch.
+  bool resolves() const { return model_.resolves(); }
+  /// Bytes that operators hand on under `p`.
+  double bytes(const plan& p) const {
+    double sum = 0;
+    for (std::size_t i = 0; i < p.size(); ++i) sum += model_.bytes(i, p[i]);
+    return sum;
+  }
+
+ private:
+  plan cheapest(plan_costs costs, const precision_levels& levels, const std::vector<plan>& starts,
+                double per_byte) const {
     std::set<precision> lows;
     for (std::size_t i = 0; i < costs.size(); ++i) {
       for (const precision p : all_precisions) {
         double& seconds = costs.seconds[i][index_of(p)];
-        const bool may = p == fp32_[i] || (low != nullptr ? p == (*low)[i] : !dropped(p));
+        const bool may = p == fp32_[i] || (!dropped(p) && contains(levels[i], p));
         if (!may) seconds = std::numeric_limits<double>::infinity();
-        if (!std::isfinite(seconds) || p == fp32_[i]) continue;
-        lows.insert(p);
+        if (std::isfinite(seconds) && p != fp32_[i]) lows.insert(p);
+        seconds += per_byte * model_.bytes(i, p);
       }
-      for (const precision p : all_precisions) costs.seconds[i][index_of(p)] += per_byte * model_.bytes(i, p);
     }
     plan best = strategy::min_cut_plan(costs, fp32_);
     if (lows.size() < 2) return best;
@@ -82,14 +101,7 @@ class learned_costs {
     }
     return best;
   }
-  /// Bytes that operators hand on under `p`.
-  double bytes(const plan& p) const {
-    double sum = 0;
-    for (std::size_t i = 0; i < p.size(); ++i) sum += model_.bytes(i, p[i]);
-    return sum;
-  }
 
- private:
   static constexpr double too_slow = 3;  // times FP32
 
   // A batch with everything in `low` tells: FP16 on a CPU can be 50 times slower. BF16 and TF32 never are.

@@ -18,10 +18,12 @@ namespace comp {
 /// losses that are maximised.
 inline std::vector<double> loss_path(std::span<const double> fp32, std::span<const double> own, double worse) {
   const std::size_t n = std::min(fp32.size(), own.size());
-  if (n == 0) return {};
-  std::vector<double> path = detail::differences(own.first(n), fp32.first(n), detail::loss_scale(fp32.first(n)));
-  for (double& d : path) d *= worse;
-  return path;
+  std::vector<double> a{own.begin(), own.begin() + static_cast<std::ptrdiff_t>(n)},
+      b{fp32.begin(), fp32.begin() + static_cast<std::ptrdiff_t>(n)};
+  for (auto* losses : {&a, &b}) {
+    for (double& loss : *losses) loss *= worse;
+  }
+  return detail::differences(a, b, detail::loss_scale(b));
 }
 
 /// Whether FP32 with perturbed roundings strays from FP32 by anything near the tolerance: in means of four batches,

@@ -3,8 +3,10 @@
 // on the same batches from the same state. An answer may be asked for after each batch, at the cost
 // of a few passes over them.
 // What FP32 does to itself (perturbed roundings, `spread`) is no harm: with k such runs the candidate is compared with
-// the mean of all k + 1, and the line is raised by what one run in ten strays from it (Student's t of k degrees of
-// freedom: one run says little and raises the line much, four make it sharp).
+// the mean of all k + 1, from which one run in ten strays further than s (Student's t of k degrees of freedom: one run
+// says little and makes s large, four make it small). The line is the tolerance less s, so that what rises by the
+// tolerance is hardly accepted; where s is above half the tolerance it is s, and up to the tolerance more, so that what
+// does not rise is hardly rejected.
 // Harm that grows shows in the later half of the batches, which is judged too; a candidate whose later half is clearly
 // above the earlier one is accepted only when as much growth once more would leave it under the line.
 // Not here: harm that begins later (post_training guards), drifts over tens of batches that nobody gave a `spread` for.
@@ -18,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -46,7 +49,7 @@ struct loss_verdict {
   loss_answer answer = loss_answer::go_on;
   double difference = 0;  // mean of candidate - FP32, of the scale that the tolerance is a part of
   double radius = 0;      // of the confidence sequence around it; infinity where too few batches are there
-  double line = 0;        // what the difference must stay under: the tolerance, or more where FP32 itself spreads more
+  double line = 0;        // what the difference must stay under: see judge()
 };
 
 namespace detail {
@@ -100,11 +103,13 @@ inline double sequence_radius(const series_mean& at, std::size_t batches, double
 /// What a tolerance is a part of: |mean|, or the standard deviation where that is larger; 1 for losses that are all 0.
 /// A batch counts no more than 30 times the usual distance from the usual loss: one explosion is no scale.
 inline double loss_scale(std::span<const double> fp32) {
-  const double usual = median({fp32.begin(), fp32.end()});
-  std::vector<double> losses{fp32.begin(), fp32.end()};
-  for (double& loss : losses) loss = std::abs(loss - usual);
-  const double most = 30 * median(losses);
-  std::copy(fp32.begin(), fp32.end(), losses.begin());
+  std::vector<double> losses;
+  std::copy_if(fp32.begin(), fp32.end(), std::back_inserter(losses), [](double loss) { return std::isfinite(loss); });
+  if (losses.empty()) return 1;
+  const double usual = median(losses);
+  std::vector<double> off = losses;
+  for (double& loss : off) loss = std::abs(loss - usual);
+  const double most = 30 * median(std::move(off));
   if (most > 0) {
     for (double& loss : losses) loss = std::clamp(loss, usual - most, usual + most);
   }
@@ -115,18 +120,13 @@ inline double loss_scale(std::span<const double> fp32) {
   return scale > 0 ? scale : 1;
 }
 
-/// Losses up to the first that is not finite, at most `n`.
-inline std::span<const double> finite_part(std::span<const double> losses, std::size_t n) {
-  const auto part = losses.first(std::min(n, losses.size()));
-  const auto bad = std::find_if(part.begin(), part.end(), [](double loss) { return !std::isfinite(loss); });
-  return part.first(static_cast<std::size_t>(bad - part.begin()));
-}
-
 /// losses - fp32 of each batch, of the scale, or of a tenth of its own loss where that is more. A batch counts 10
-/// scales at most: an explosion is harm and no noise.
+/// scales at most: an explosion is harm and no noise. A batch that only one of the two lost counts one scale, so a
+/// tolerance of 1% is also one lost batch in a hundred; one that both lost counts nothing.
 inline std::vector<double> differences(std::span<const double> losses, std::span<const double> fp32, double scale) {
   std::vector<double> result(losses.size());
   std::transform(losses.begin(), losses.end(), fp32.begin(), result.begin(), [scale](double a, double b) {
+    if (!std::isfinite(a) || !std::isfinite(b)) return (std::isfinite(b) ? 1.0 : 0.0) - (std::isfinite(a) ? 1.0 : 0.0);
     return std::clamp((a - b) / std::max(scale, std::abs(b) / 10), -10.0, 10.0);
   });
   return result;
@@ -174,8 +174,9 @@ inline double settle(const loss_test_settings& settings, std::span<const double>
   const series_mean all = mean_of_series(x);
   got.radius = sequence_radius(all, n, settings.level);
   double decides = got.difference, expected = got.difference;
+  const double harmful = std::max(settings.tolerance, got.line);
   bool harm =
-      got.difference - sequence_radius(mean_of_series(x, least_correlation(n)), n, settings.level / 2) > got.line;
+      got.difference - sequence_radius(mean_of_series(x, least_correlation(n)), n, settings.level / 2) > harmful;
   if (n >= 8) {
     const series_mean later = mean_of_series(x.last(n / 2), least_correlation(n / 2));
     const double growth = 2 * (later.mean - got.difference);
@@ -183,8 +184,8 @@ inline double settle(const loss_test_settings& settings, std::span<const double>
       decides = later.mean;
       expected = later.mean + growth;
     }
-    harm = harm || later.mean - sequence_radius(later, n / 2, settings.level / 4) > got.line;
-    const auto explodes = [&](double off) { return off > 1 + got.line; };  // an onset would pass for wide noise
+    harm = harm || later.mean - sequence_radius(later, n / 2, settings.level / 4) > harmful;
+    const auto explodes = [&](double off) { return off > 1 + harmful; };  // an onset would pass for wide noise
     harm = harm || std::all_of(x.end() - static_cast<std::ptrdiff_t>(n / 2), x.end(), explodes);
   }
   if (harm) got.answer = loss_answer::rejected;
@@ -195,16 +196,12 @@ inline double settle(const loss_test_settings& settings, std::span<const double>
 }  // namespace detail
 
 /// Returns: accepted or rejected when the evidence says so at the level, else go_on. `last`: no further batch will
-/// come, so one of the two: accepted where the estimate is under the line. Rejected at once: a candidate's loss that is
-/// not finite; at `last`: no batch to compare. Batches from the first FP32 loss on that is not finite are not compared.
+/// come, so one of the two: accepted where the estimate is under the line, rejected where there is no batch to compare.
 inline loss_verdict judge(const loss_test_settings& settings, const loss_evidence& seen, bool last = false) {
   using namespace detail;
   constexpr double infinity = std::numeric_limits<double>::infinity();
   loss_verdict got{.radius = infinity, .line = settings.tolerance};
-  if (finite_part(seen.candidate, seen.candidate.size()).size() < seen.candidate.size()) {
-    return {.answer = loss_answer::rejected, .difference = infinity, .line = settings.tolerance};
-  }
-  const auto fp32 = finite_part(seen.fp32, seen.candidate.size());
+  const auto fp32 = seen.fp32.first(std::min(seen.fp32.size(), seen.candidate.size()));
   const std::size_t n = fp32.size();
   if (n == 0) return {last ? loss_answer::rejected : loss_answer::go_on, 0, infinity, settings.tolerance};
   const double scale = loss_scale(fp32);
@@ -212,13 +209,15 @@ inline loss_verdict judge(const loss_test_settings& settings, const loss_evidenc
   std::vector<std::vector<double>> runs;
   double known = 1;  // FP32 runs over all n batches
   for (const auto& run : seen.spread) {
-    runs.push_back(differences(finite_part(run, n), fp32, scale));
+    runs.push_back(differences(run.first(std::min(n, run.size())), fp32, scale));
     if (runs.back().size() < n) continue;
     ++known;
     std::transform(others.begin(), others.end(), runs.back().begin(), others.begin(), std::plus<>{});
   }
   std::transform(x.begin(), x.end(), others.begin(), x.begin(), [=](double a, double b) { return a - b / known; });
-  got.line += own_spread(runs, known);
+  const double strays = own_spread(runs, known);
+  got.line = std::max(settings.tolerance - strays,
+                      strays + std::clamp(2 * (strays - settings.tolerance), 0.0, settings.tolerance));
   got.difference = std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(n);
   const double decides = settle(settings, x, got);
   if (last && got.answer == loss_answer::go_on)

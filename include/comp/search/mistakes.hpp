@@ -115,7 +115,8 @@ inline problem problem_of_sample(const sample& got) {
 /// one. What a batch moves the loss by is what tells a state that was not put back from roundings.
 inline problem problem_of_restore(std::span<const double> first, std::span<const double> again) {
   const std::span<const double> longer = first.size() < 2 ? again : first;
-  if (first.empty() || again.empty() || longer.size() < 2 || !std::isfinite(again[0])) return {};
+  if (first.empty() || again.empty() || longer.size() < 2) return {};
+  if (!std::isfinite(first[0]) || !std::isfinite(again[0]) || !std::isfinite(longer[1])) return {};
   const double off = std::abs(again[0] - first[0]), moved = std::abs(longer[1] - longer[0]);
   const double scale = std::max({std::abs(first[0]), std::abs(longer[1]), std::abs(again[0])});
   if (off <= std::max(1e-5 * scale, moved / 10)) return {};

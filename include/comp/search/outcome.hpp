@@ -33,6 +33,7 @@ struct contestant {
   std::optional<sample> epoch = {};        // a whole epoch from the common start, where one was run
   std::optional<loss_verdict> loss = {};   // against FP32 on the same batches, where it was judged
   std::size_t loss_batches = 0;            // so many of them
+  std::size_t lost = 0;                    // batches of the contest that it lost and FP32 does not
   std::string tie = {};                    // label of one that is as fast within noise, where that decided nothing
   comp::status status = comp::status::ok;  // not ok: it left the contest
   bool rule_based = false;                 // what rules give without a search

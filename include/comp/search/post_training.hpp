@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training on with the found plan, guarded: a loss that is not finite, or is suspicious (guard.hpp), puts the last good
-// state back, and FP32 (the last, most conservative plan of the ladder) trains the epoch instead. Where it does the
-// same, the plan is acquitted and trains on; where it is clearly better, the next more conservative plan takes over.
-// FP32's epoch is kept either way: nothing that was trained well is lost. A plan that makes no progress is audited
-// after 4, 8, 16, ... epochs: FP32 runs some batches of the same epoch from the same state. FP32 itself is never given
-// up for its loss: the result's warnings tell of it. Where the backend cannot restore there is no comparing: what is
-// suspicious is given up. Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan, even FP32").
+// Training on with the found plan, guarded: a loss that is suspicious (guard.hpp), or not finite in batch after batch,
+// puts the last good state back, and FP32 trains the epoch instead. Where it does the same, the plan is acquitted and
+// trains on. Harm that is too slow for that, and for the few batches of a search, is looked for from where the plan
+// begins: FP32 trains beside it as far as it takes to tell, and in epochs without progress again (shadow_watch.hpp).
+// Where FP32 is clearly better, its training is kept and bisection finds the operators to blame (plan_mending.hpp), or,
+// where that costs more than it saves, the next plan of `outcome::fallbacks` takes over. FP32 itself is never given up
+// for its loss: the result's warnings tell of it. A batch whose loss alone is not finite is left out and told of.
+// Where the backend cannot restore there is no comparing: what is suspicious is given up for the next plan.
+// States that are kept: the last good one, and two of what FP32 trains beside the plan.
+// Not here: harm that begins late and slowly while the loss still falls.
+// Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan, even FP32").
 #pragma once
 
 #include <comp/core/concepts.hpp>

@@ -3,12 +3,13 @@
 // round runs backwards. Plans that are clearly slower leave, and the race ends when it is decided. What is compared are
 // ratios of batches of the same round (core/statistics.hpp), never times of different moments. Where batches differ in
 // length all plans of a round run the same one.
-// Batches of plans that are known to train count as training; else all of them are undone when the race ends. A loss
-// that is not finite is blamed on a plan only when it comes from the common start: else another plan may have spoilt
-// the weights.
+// Batches of plans that are known to train count as training; else all of them are undone when the race ends. A batch
+// that was lost (its loss is not finite) is a plan's own where FP32, on the same batches from the race's start, does
+// not lose it. Two lost in a row say that the weights are spoilt: the race begins anew without the plan that did it.
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <comp/core/statistics.hpp>
 #include <comp/search/evaluator.hpp>
 #include <comp/search/settings.hpp>
@@ -28,6 +29,7 @@ struct racer {
   std::vector<double> seconds = {};  // one per round that it ran
   std::size_t rounds_at_most = std::numeric_limits<std::size_t>::max();
   std::int64_t peak_bytes = 0;
+  std::size_t lost = 0;  // batches that FP32 does not lose
   comp::status status = comp::status::ok;
   bool out = false;         // left the race: failed or clearly slower
   bool rule_based = false;  // what rules give without a search
@@ -50,7 +52,7 @@ class race {
   /// so, and only those that are hopeless against the reference leave.
   void operator()(std::vector<racer>& racers, bool leave) {
     start_ = run_.save();
-    fresh_ = true;
+    lost_.clear(), in_a_row_ = 0, before_ = nullptr;
     for (std::size_t round = 0; round < max_rounds_ && !decided(racers, round, leave); ++round) {
       const auto before = grounds_.same_batches ? std::optional{run_.save()} : std::nullopt;
       bool first = true;
@@ -68,31 +70,89 @@ class race {
         if (!racers[i].out && drops(racers, racers[i], leave)) racers[i].out = true;
       }
     }
+    blame();
     if (!grounds_.trains) run_.restore(start_);
   }
 
  private:
+  struct lost_batch {
+    racer* by = nullptr;
+    std::int64_t batch = 0;  // counted from the race's start
+  };
+
   void run_batch(racer& r) {
-    trial t = run_.batch(stage_, r.plan, r.label);
-    if (t.sample.status == status::not_finite && run_.restores() && !fresh_) {
-      to_start();
-      t = run_.batch(stage_, r.plan, r.label);
-    }
-    fresh_ = false;
+    const trial t = run_.batch(stage_, r.plan, r.label);
     r.peak_bytes = std::max(r.peak_bytes, t.sample.peak_bytes);
-    if (t.sample.ok() || t.sample.status == status::not_finite) {
-      r.seconds.push_back(t.sample.seconds);
-    }
     if (!t.sample.ok()) {
-      r.status = t.sample.status;
-      r.out = true;
-      to_start();
+      drop(r, t.sample.status);
+    } else {
+      r.seconds.push_back(t.sample.seconds);
+      in_a_row_ = t.sample.not_finite > 0 ? in_a_row_ + 1 : 0;
+      if (in_a_row_ > 0) lost_.push_back({&r, run_.trained().batches - start_.trained.batches});
+      if (in_a_row_ > 1) {
+        racer& first = *(lost_.end() - 2)->by;
+        if (lost_by_data()) {
+          in_a_row_ = 0;
+          return;
+        }
+        drop(spoils(first.plan) || before_ == nullptr ? first : *before_, status::not_finite);
+        std::erase_if(lost_, [](const lost_batch& l) { return l.by->out; });
+      }
     }
+    if (in_a_row_ == 0) before_ = t.sample.ok() ? &r : nullptr;
   }
 
-  void to_start() {
+  void drop(racer& r, status why) {
+    r.status = why;
+    r.out = true;
+    in_a_row_ = 0;
     run_.restore(start_);
-    fresh_ = true;
+  }
+
+  // FP32's losses of so many of the race's batches. The state stays.
+  std::vector<double> fp32_again(std::int64_t batches) {
+    const evaluator::place here = run_.save();
+    const trial t = run_.run(stage_, run_.fp32(), "lost batches again", [&](const trial& begun) {
+      run_.restore(start_);
+      sample fp32;
+      run_.train(begun, run_.fp32(), static_cast<std::size_t>(batches), fp32, detail::any_status);
+      return fp32;
+    });
+    run_.record(t);
+    run_.restore(here);
+    return t.sample.curve;
+  }
+  // Its loss of that batch; nothing where it was not run.
+  static std::optional<double> loss_of(const std::vector<double>& fp32, const lost_batch& l) {
+    const auto at = static_cast<std::size_t>(std::max<std::int64_t>(l.batch, 1) - 1);
+    return at < fp32.size() ? std::optional{fp32[at]} : std::nullopt;
+  }
+  // Whether FP32 loses the last two, too: the data's fault.
+  bool lost_by_data() {
+    if (!run_.restores()) return false;
+    const lost_batch &one = *(lost_.end() - 2), &two = lost_.back();
+    const std::vector<double> fp32 = fp32_again(two.batch);
+    const auto loses = [&](const lost_batch& l) { return loss_of(fp32, l) && !std::isfinite(*loss_of(fp32, l)); };
+    return loses(one) && loses(two);
+  }
+
+  // Whether two batches of it from the race's start end in a lost one.
+  bool spoils(const plan& p) {
+    run_.restore(start_);
+    (void)run_.batch(stage_, p, "");
+    return run_.batch(stage_, p, "").sample.not_finite > 0;
+  }
+
+  // Sets `lost` of the racers: FP32 trains the race's batches from its start up to the last one that was lost.
+  void blame() {
+    if (lost_.empty() || !run_.restores()) return;
+    std::int64_t last = 0;
+    for (const lost_batch& l : lost_) last = std::max(last, l.batch);
+    const std::vector<double> fp32 = fp32_again(last);
+    for (const lost_batch& l : lost_) {
+      const auto loss = loss_of(fp32, l);
+      l.by->lost += loss && std::isfinite(*loss) ? 1U : 0U;
+    }
   }
 
   bool running(const racer& r) const { return !r.out && r.rounds_at_most >= max_rounds_; }
@@ -141,7 +201,9 @@ class race {
   std::size_t max_rounds_;
   race_grounds grounds_;
   evaluator::place start_ = {};
-  bool fresh_ = true;  // no batch was trained since the common start
+  std::vector<lost_batch> lost_ = {};
+  std::size_t in_a_row_ = 0;
+  racer* before_ = nullptr;  // who ran the last batch that was not lost
 };
 
 }  // namespace comp

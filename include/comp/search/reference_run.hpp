@@ -42,13 +42,24 @@ inline void count_epoch(outcome& log, bool by_scores, bool counts) {
 class reference_run {
  public:
   reference_run(evaluator& run, outcome& log, plan fp32, std::vector<comp::plan> smaller)
-      : run_{run}, log_{log}, fp32_{std::move(fp32)}, smaller_{std::move(smaller)}, start_{run.save()} {}
+      : run_{run}, log_{log}, fp32_{std::move(fp32)}, smaller_{std::move(smaller)}, start_{run.save()} {
+    run.stand_for_fp32(fp32_);
+  }
 
   const comp::plan& plan() const { return fp32_; }
   const evaluator::place& start() const { return start_; }
   const sample& seen() const { return log_.baseline; }
   /// Where its batches end; empty where that state is not known, as after a recalled trial.
   const std::optional<evaluator::place>& end() const { return end_; }
+
+  /// `p` takes FP32's place, from the start on.
+  void replace(const comp::plan& p) {
+    fp32_ = p;
+    run_.stand_for_fp32(p);
+    log_.baseline = {};
+    end_.reset();
+    run_.restore(start_);
+  }
 
   /// What `train(plan)` gives for the first plan that memory is enough for.
   template <class F>
@@ -57,6 +68,7 @@ class reference_run {
     for (; t.sample.status == status::out_of_memory && !smaller_.empty(); t = train(fp32_)) {
       run_.record(t);
       fp32_ = std::move(smaller_.front());
+      run_.stand_for_fp32(fp32_);
       smaller_.erase(smaller_.begin());
     }
     return t;

@@ -6,11 +6,13 @@
 #include <chrono>
 #include <cmath>
 #include <comp/core/error.hpp>
+#include <comp/core/lost_batches.hpp>
 #include <comp/core/sample.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/core/trial.hpp>
 #include <cstddef>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <new>
 #include <utility>
@@ -49,34 +51,47 @@ inline void fail_by_exception(sample& got) {
   }
 }
 
-inline bool finite(const sample& got) {
-  return std::isfinite(got.loss) &&
-         std::all_of(got.losses.begin(), got.losses.end(), [](double loss) { return std::isfinite(loss); });
-}
-
 /// How a run ends by its losses so far.
-inline status finite_status(const sample& got) { return finite(got) ? status::ok : status::not_finite; }
+inline status finite_status(const sample& got) { return keeps_losing(got) ? status::not_finite : status::ok; }
 inline status any_status(const sample&) { return status::ok; }
 
-/// Fills in what a backend left out or got wrong, and refuses an "ok" without a usable loss.
+/// Fills in what a backend left out or got wrong: a single batch without a usable loss is a lost one, a longer run of
+/// which no loss is usable did not end well.
 inline void complete(sample& got, double wall_seconds) {
   const auto usable = [](double seconds) { return seconds > 0 && std::isfinite(seconds); };
   if (!usable(got.seconds)) got.seconds = wall_seconds;
   if (!std::all_of(got.batch_seconds.begin(), got.batch_seconds.end(), usable)) got.batch_seconds.clear();
   if (got.ok() && got.batches <= 0) got.batches = 1;
-  if (got.ok() && !finite(got)) got.status = status::not_finite;
+  if (got.batches <= 1 && (got.status == status::not_finite || (got.ok() && !is_finite(got)))) {
+    got.status = status::ok;
+    got.loss = std::numeric_limits<double>::quiet_NaN();
+    got.curve.clear();
+    got.not_finite = got.batches = 1;
+  } else if (got.ok()) {
+    if (static_cast<std::int64_t>(got.curve.size()) == got.batches) leave_out_lost(got);
+    // Of several losses only means may be known, which a lost batch spoils.
+    const bool usable = got.not_finite > 0 ? std::isfinite(got.loss) && !keeps_losing(got) : is_finite(got);
+    if (!usable) got.status = status::not_finite;
+  }
 }
 
 /// Adds a batch, or several, to a run: means of losses, sums of seconds, each batch's loss and time.
 inline void append(sample& run, const sample& next) {
-  const auto before = static_cast<double>(run.batches), more = static_cast<double>(next.batches);
+  const auto before = static_cast<double>(run.batches - run.not_finite),
+             more = static_cast<double>(next.batches - next.not_finite);
   const auto mean = [&](double old, double now) {
-    return before == 0 ? now : (old * before + now * more) / (before + more);
+    return more == 0 && run.batches > 0 ? old : before == 0 ? now : (old * before + now * more) / (before + more);
   };
   run.loss = mean(run.loss, next.loss);
-  run.losses.resize(next.losses.size());
-  for (std::size_t i = 0; i < next.losses.size(); ++i) run.losses[i] = mean(run.losses[i], next.losses[i]);
+  // A lost batch may tell none of several losses.
+  const std::size_t losses = more == 0 ? std::max(run.losses.size(), next.losses.size()) : next.losses.size();
+  const auto loss_of = [&](std::size_t i) {
+    return i < next.losses.size() ? next.losses[i] : std::numeric_limits<double>::quiet_NaN();
+  };
+  run.losses.resize(losses);
+  for (std::size_t i = 0; i < losses; ++i) run.losses[i] = mean(run.losses[i], loss_of(i));
   run.batches += next.batches;
+  run.not_finite += next.not_finite;
   run.seconds += next.seconds;
   run.peak_bytes = std::max(run.peak_bytes, next.peak_bytes);
   const bool one = next.batches == 1;
@@ -89,9 +104,9 @@ inline void append(sample& run, const sample& next) {
   };
   add(run.curve, next.curve, next.loss);
   add(run.batch_seconds, next.batch_seconds, next.seconds);
-  run.curves.resize(next.losses.size());
-  for (std::size_t i = 0; i < next.losses.size(); ++i) {
-    add(run.curves[i], i < next.curves.size() ? next.curves[i] : std::vector<double>{}, next.losses[i]);
+  run.curves.resize(losses);
+  for (std::size_t i = 0; i < losses; ++i) {
+    add(run.curves[i], i < next.curves.size() ? next.curves[i] : std::vector<double>{}, loss_of(i));
   }
   run.status = next.status;
   if (!next.message.empty()) run.message = next.message;
@@ -116,6 +131,7 @@ inline sample part_of(const sample& run, std::size_t from, std::size_t to) {
     part.curves.push_back(cut(run.curves[i]));
     if (!part.curves[i].empty() && i < part.losses.size()) part.losses[i] = mean_of(part.curves[i]);
   }
+  leave_out_lost(part);
   return part;
 }
 

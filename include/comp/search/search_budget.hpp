@@ -24,6 +24,11 @@ class search_budget {
   }
   /// Too little may be spent for what only makes sure.
   bool is_tight() const { return batches() < 60; }
+  /// Batches of the training; 0 where it is not known how long it is.
+  std::size_t planned() const { return settings_.planned_epochs * per_epoch_; }
+  /// A search would cost more than it saves: one plan is looked at, or none.
+  bool is_too_short() const { return guided_ && planned() > 0 && planned() <= 300; }
+  bool is_too_short_for_one() const { return is_too_short() && planned() < 60; }
 
   /// No more of the training than a twentieth; FP32 need not run again in a short one where pairs with it are known.
   /// `known`: batches that were timed beside FP32's.
@@ -58,8 +63,6 @@ class search_budget {
   }
 
  private:
-  std::size_t planned() const { return settings_.planned_epochs * per_epoch_; }
-
   const search_settings& settings_;
   std::size_t per_epoch_;
   bool guided_;

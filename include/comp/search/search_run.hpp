@@ -6,14 +6,17 @@
 #pragma once
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <comp/core/linkage.hpp>
 #include <comp/search/contest.hpp>
 #include <comp/search/evaluator.hpp>
 #include <comp/search/fallbacks.hpp>
+#include <comp/search/findings.hpp>
 #include <comp/search/guided_search.hpp>
 #include <comp/search/known_plans.hpp>
 #include <comp/search/reasons.hpp>
+#include <comp/search/room_for_fp32.hpp>
 #include <comp/search/search_budget.hpp>
 #include <comp/search/segments.hpp>
 #include <comp/search/settings.hpp>
@@ -95,7 +98,8 @@ class search_run {
     } else if (guide_ == nullptr) {
       candidates = stage1_.start(plans_.candidates().space).at_most();
     }
-    if (settings_.self_check) checked_ = detail::check_at_start(trainer_, log_.graph, policy, plans_.fp32());
+    if (settings_.self_check && !budget().is_too_short())
+      checked_ = detail::check_at_start(trainer_, log_.graph, policy, plans_.fp32());
     require<error>(checked_.why_pointless().empty(), "{}", checked_.why_pointless());
     log_.cost(stage::baseline).seconds += detail::seconds_since(started_);
     const search_info info{log_.graph,
@@ -113,36 +117,72 @@ class search_run {
     log_.warnings.push_back(sentence);
     observers_.warned(sentence);
   }
+  void warn(const detail::problem& found) {
+    if (found) warn(*found);
+  }
 
   void search() {
     constexpr std::size_t unknown_epoch = 256;
     const std::size_t epoch = log_.batches_per_epoch;
-    const std::size_t least = std::clamp<std::size_t>(budget().batches() / 2, 8, 16);
-    run_->timed(stage::baseline, [&] {
-      trials_->begin(least, epoch > 0 ? std::max<std::size_t>(epoch, 2 * least) : unknown_epoch, candidates_cut());
-    });
+    const std::size_t least =
+        budget().is_too_short_for_one() ? 1 : std::clamp<std::size_t>(budget().batches() / 2, 8, 16);
+    const std::size_t most = epoch > 0 ? std::max<std::size_t>(epoch, 2 * least) : unknown_epoch;
+    run_->timed(stage::baseline, [&] { trials_->begin(least, most, candidates_cut()); });
     if (trials_->reference().plan() != plans_.fp32()) {
+      run_->timed(stage::baseline, [&] {
+        if (!run_->restores()) return;
+        const checkpoint start = trials_->reference().start();
+        trials_->reference().replace(most_conservative_plan(*run_, log_, settings_, plans_.where_to_start(), start,
+                                                            trials_->reference().plan()));
+        trials_->begin(least, most, candidates_cut());
+      });
       plans_.replace_fp32(trials_->reference().plan());
-      log_.warnings.push_back(
-          fmt::format("FP32 needs more memory than there is: plan {} takes its place, and is what \"fp32\" stands for",
-                      shortened(plans_.fp32())));
+      warn(fmt::format(
+          "FP32 needs more memory than there is: plan {} takes its place, is what \"fp32\" stands for, and what losses are "
+          "judged against ({} of {} operators are low in it, whose harm {}): make the batch smaller to search against FP32",
+          shortened(plans_.fp32()), plans_.fp32().count_low(), plans_.fp32().size(),
+          run_->restores() ? "was looked for as far as memory allows" : "nobody looked for"));
     }
     if (!run_->recalled()) {
-      if (const auto wrong = detail::problem_of_restore(checked_.first_losses, log_.baseline.curve)) warn(*wrong);
+      warn(detail::problem_of_restore(checked_.first_losses, log_.baseline.curve));
     }
     if (!run_->restores()) {
       log_.warnings.push_back(
-          "the backend cannot save and restore its state: each candidate starts from the weights that the last one left");
+          "the backend cannot save and restore its state (no batch can be repeated): FP32 and each plan took turns, which "
+          "tells less and takes longer; give the trainer save() and restore()");
     }
-    if (guide_ != nullptr) {
+    if (budget().is_too_short()) {
+      look_at_rules();
+    } else if (guide_ != nullptr) {
       guided();
     } else {
       staged();
     }
+    check_fp32_again();
     if (settings_.self_check) {
-      for (const std::string& finding : detail::findings_afterwards(trainer_, log_, checked_)) warn(finding);
+      for (const std::string& finding : detail::ignored_precisions(log_)) warn(finding);
+      warn(detail::problem_of_ledger(trainer_, log_, !checked_.first_losses.empty()));
+      warn(run_->clock().contradiction(plans_.fp32()));
+      warn(detail::problem_of_learning(log_));
     }
+    for (const std::string& finding : detail::failed_runs(log_)) warn(finding);
+    warn(detail::problem_of_lost_batches(log_, plans_.fp32()));
+    warn(detail::problem_of_memory(log_));
     log_.run_seconds = run_->seconds();
+  }
+
+  // After a run that failed FP32 has to train still, or the trainer is what fails. Throws: `error` with its words.
+  void check_fp32_again() {
+    const auto failed = [](const trial& t) { return t.sample.status == status::failed && t.repeat < profile_repeats; };
+    const auto trains = [&](const trial& t) { return t.sample.ok() && t.plan == plans_.fp32(); };
+    const auto last = std::find_if(log_.trials.rbegin(), log_.trials.rend(), failed);
+    if (last == log_.trials.rend() || std::any_of(log_.trials.rbegin(), last, trains)) return;
+    run_->timed(stage::baseline, [&] {
+      const checkpoint here = run_->save();
+      require_trained(run_->batch(stage::baseline, plans_.fp32(), "fp32 after a run that failed").sample, 0);
+      run_->restore(here);
+      trainer_.set_precision(log_.plan);
+    });
   }
 
   // A question of a guided search is about losses: a plan of few low operators may be slow by its casts.
@@ -174,18 +214,71 @@ class search_run {
       for (const racer& r : refused)
         log_.contest.push_back({.label = r.label, .plan = r.plan, .rule_based = r.rule_based});
     });
+    search.learn(log_.contest);
     describe_contest(log_, *trials_);
-    const auto order = ranking(
-        log_.contest, [&](const plan& p) { return search.predicted(p); }, settings_.memory_limit, settings_.slowdown);
+    for (const contestant& c : log_.contest) {
+      if (c.lost > 0) trials_->expect_lost(c.lost, c.seconds.size());
+    }
     const auto wins = [&](std::size_t at) {
       contestant& c = log_.contest[at];
       const bool pays = settings_.slowdown > 0 || fits_instead(c) || (c.over_fp32.ratio > 1 && !undecided(c));
-      return at == 0 || (pays && (budget().is_tight() || keeps_the_loss(c)));
+      return at == 0 || (pays && keeps_the_loss(c));
     };
-    const auto first = std::find_if(order.begin(), order.end(), wins);
-    const std::size_t winner = first == order.end() ? 0 : *first;
+    std::size_t winner = 0;
+    for (int mended = 0;; ++mended) {
+      const auto order = ranking(
+          log_.contest, [&](const plan& p) { return search.predicted(p); }, settings_.memory_limit, settings_.slowdown);
+      const auto first = std::find_if(order.begin(), order.end(), wins);
+      winner = first == order.end() ? 0 : *first;
+      const contestant& fastest = log_.contest[order.front()];
+      if (mended == 2 || !refused(fastest) || !enter_mended(search.mended(fastest.plan))) break;
+    }
     if (winner == 0 && run_->trained().batches == 0 && trials_->fp32_end()) run_->restore(*trials_->fp32_end());
+    const auto* judged = trials_->known(log_.contest[winner].plan);
+    if (judged != nullptr && judged->end && judged->end->trained.batches > run_->trained().batches)
+      run_->restore(*judged->end);
     crown(log_.contest[winner]);
+  }
+
+  // What a training gets that is too short to search in: the rules' plan, where one look at its losses and times finds
+  // nothing against it.
+  void look_at_rules() {
+    const plan& fp32 = plans_.fp32();
+    log_.contest.push_back({.label = "fp32", .plan = fp32, .over_fp32 = {1, {1, 1}}});
+    log_.contest.front().seconds = log_.baseline.batch_seconds;
+    log_.contest.front().peak_bytes = log_.baseline.peak_bytes;
+    const std::vector<racer> racers = plans_.racers(fp32);
+    std::size_t winner = 0;
+    if (racers.size() > 1 && !budget().is_too_short_for_one()) {
+      const racer& rules = racers[1];
+      run_->timed(stage::epochs, [&] { (void)(*trials_)(rules.plan, rules.label, true); });
+      const trial& judged = trials_->known(rules.plan)->trial;
+      log_.contest.push_back({.label = rules.label, .plan = rules.plan, .rule_based = rules.rule_based});
+      describe_contest(log_, *trials_);
+      const bool pays = fits_instead(log_.contest.back()) || judged.bounds.high < trials_->fp32_seconds();
+      winner = judged.accepted && pays ? 1 : 0;
+    }
+    log_.warnings.push_back(
+        fmt::format("the training is too short to search in ({} batches; a search takes about {}): {}. More epochs, "
+                    "an earlier search's plan in settings.warm_start or its ledger make a search pay",
+                    budget().planned(), batches_of_a_search,
+                    winner > 0                        ? "the rules' plan was looked at, and taken"
+                    : budget().is_too_short_for_one() ? "FP32 stays"
+                                                      : "the rules' plan was looked at, and FP32 stays"));
+    if (winner == 0 && trials_->fp32_end()) run_->restore(*trials_->fp32_end());
+    crown(log_.contest[winner]);
+  }
+
+  static bool refused(const contestant& c) { return c.loss && c.loss->answer == loss_answer::rejected; }
+
+  // What is left of a contestant that was refused takes part, too, by the times of the batches that judged it.
+  bool enter_mended(const plan& part) {
+    const auto same = [&](const contestant& c) { return c.plan == part; };
+    if (std::any_of(log_.contest.begin(), log_.contest.end(), same)) return false;
+    log_.contest.push_back({.label = "comp, mended", .plan = part});
+    describe_contest(log_, *trials_);
+    stage_two_plan_ = part;
+    return true;
   }
 
   // Where FP32 needs more memory than is allowed, who does not is wanted even if it is slower.
@@ -222,7 +315,7 @@ class search_run {
 
   // A part of an accepted plan is expected to train; the one that is crowned is looked at. The state stays.
   bool keeps_the_loss(contestant& c) {
-    if (trials_->known(c.plan) != nullptr) return trials_->known(c.plan)->trial.accepted;
+    const bool known = trials_->known(c.plan) != nullptr;
     run_->timed(stage::contest, [&] {
       const checkpoint here = run_->save();
       (void)(*trials_)(c.plan, c.label, true);
@@ -232,7 +325,7 @@ class search_run {
     const auto& judged = *trials_->known(c.plan);
     c.loss = judged.verdict;
     c.loss_batches = static_cast<std::size_t>(judged.trial.sample.batches);
-    if (judged.trial.accepted) return true;
+    if (judged.trial.accepted || known) return judged.trial.accepted;
     log_.warnings.push_back(
         fmt::format("plan {} (\"{}\") was fastest, but its losses were not accepted although it lowers less "
                     "than a plan whose were",
@@ -242,7 +335,8 @@ class search_run {
 
   // The paper's two stages with strategies of the user's.
   void staged() {
-    staged_search search{*run_, log_, settings_, *trials_, plans_.candidates(), plans_.lows(), plans_.runs()};
+    const guided_start from = plans_.where_to_start();
+    staged_search search{*run_, log_, settings_, *trials_, plans_.candidates(), from, plans_.runs()};
     stage_two_plan_ = search(stage1_, stage2_);
     segments_ = search.segments();
     std::vector<racer> racers = plans_.racers(stage_two_plan_);
@@ -283,7 +377,14 @@ class search_run {
     }
   }
 
+  // No plan wins whose own losses were not accepted, but where the search was told to look at none.
+  bool may_win(const plan& p) const {
+    const auto* judged = trials_->known(p);
+    return p == plans_.fp32() || settings_.stages == stages::batches_only || (judged && judged->trial.accepted);
+  }
+
   void crown(const contestant& winner) {
+    assert(may_win(winner.plan));
     const auto noise = winner.plan == plans_.fp32() ? too_noisy_to_tell(log_.contest) : std::nullopt;
     if (noise) warn(*noise);
     log_.plan = winner.plan;
@@ -304,6 +405,8 @@ class search_run {
   }
 
   static std::string shortened(const plan& p) { return p.size() <= 64 ? p.str() : p.str().substr(0, 61) + "..."; }
+
+  static constexpr std::size_t batches_of_a_search = 60;  // beyond those that are training
 
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   const any_strategy &stage1_, &stage2_;

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The paper's two stages with strategies of the user's: plans judged by losses, then plans judged by times, on the
-// operators that the first stage decided. Not here: the head-to-head after it (search_run.hpp), the default strategy,
-// which does both stages (guided_search.hpp). Source: CoMP paper, section 3; its ablations, section 4.6.
+// operators that the first stage decided. Where no plan of the first stage is accepted, the fastest one is mended by
+// bisection over its operators, as the default strategy does it.
+// Not here: the head-to-head after it (search_run.hpp), the default strategy, which does both stages
+// (guided_search.hpp). Source: CoMP paper, section 3; "gradually return to a more conservative plan", section 4.4;
+// ablations, section 4.6.
 #pragma once
 
+#include <comp/search/accepted_operators.hpp>
 #include <comp/search/candidate_space.hpp>
+#include <comp/search/harm_order.hpp>
+#include <comp/search/learned_costs.hpp>
 #include <comp/search/op_support.hpp>
 #include <comp/search/outcome.hpp>
 #include <comp/search/segments.hpp>
@@ -22,20 +28,24 @@ namespace comp {
 class staged_search {
  public:
   staged_search(evaluator& run, outcome& log, const search_settings& settings, loss_trials& trials,
-                const candidate_space& candidates, const std::vector<precision>& lows, const op_support& runs)
+                const candidate_space& candidates, const guided_start& from, const op_support& runs)
       : run_{run},
         log_{log},
         settings_{settings},
         trials_{trials},
         candidates_{candidates},
-        lows_{lows},
+        from_{from},
         runs_{runs},
         segments_(log.graph.size(), segment_kind::decided) {}
 
   /// Returns: the plan that was found, of FP32 where there is no other.
   plan operator()(const any_strategy& stage1, const any_strategy& stage2) {
-    if (settings_.stages != stages::batches_only && !lows_.empty()) {
-      run_.timed(stage::epochs, [&] { best_ = stage_one{trials_, log_, settings_, runs_}(stage1, candidates_); });
+    if (settings_.stages != stages::batches_only && !from_.lows.empty()) {
+      run_.timed(stage::epochs, [&] {
+        stage_one first{trials_, log_};
+        best_ = first(stage1, candidates_.space);
+        if (!best_) best_ = mended(first.refused() ? first.refused()->plan : candidates_.space.base());
+      });
     }
     return by_batches(stage2);
   }
@@ -46,13 +56,30 @@ class staged_search {
   const std::vector<segment_kind>& segments() const { return segments_; }
 
  private:
+  // The part of `wanted` that is accepted; nothing where none is. What questions may cost is the strategy's business,
+  // not a budget's.
+  std::optional<trial> mended(const plan& wanted) {
+    const plan& fp32 = trials_.reference().plan();
+    if (wanted == fp32 || !run_.restores()) return {};
+    log_.warnings.push_back(
+        "no candidate of stage 1 was accepted: the fastest one was mended, operator by operator, until its losses were");
+    guided_start from = from_;
+    from.batches_per_epoch = 0;
+    learned_costs costs{run_, log_, trials_, from.levels};
+    const mending_settings mending = {};
+    const plan part = accepted_operators{run_, log_, settings_, mending, trials_, costs, from}(wanted);
+    trials_.affords = {};
+    log_.fates.clear();  // of operators that this search did not ask about one by one
+    return part == fp32 ? std::nullopt : std::optional{trials_.known(part)->trial};
+  }
+
   // Stage 2, on the decided operators of stage 1's plan, or of FP32 when that is far faster.
   plan by_batches(const any_strategy& stage2) {
     const plan& fp32 = trials_.reference().plan();
-    if (settings_.stages == stages::epochs_only || lows_.empty()) return best_ ? best_->plan : fp32;
+    if (settings_.stages == stages::epochs_only || from_.lows.empty()) return best_ ? best_->plan : fp32;
     search_space space;
     if (settings_.stages == stages::batches_only) {
-      space = space_without_losses(candidates_, log_.graph, lows_, settings_.batches_tie, runs_);
+      space = space_without_losses(candidates_, log_.graph, from_.lows, settings_.batches_tie, runs_);
     } else {
       const bool pays = best_ && best_->seconds < settings_.cut.slower_than_fp32 * trials_.fp32_seconds();
       auto undecided =
@@ -86,7 +113,7 @@ class staged_search {
   const search_settings& settings_;
   loss_trials& trials_;
   const candidate_space& candidates_;
-  const std::vector<precision>& lows_;
+  const guided_start& from_;
   const op_support& runs_;
   std::vector<segment_kind> segments_;
   std::optional<trial> best_ = {};

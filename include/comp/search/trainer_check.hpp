@@ -17,7 +17,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <map>
 #include <new>
 #include <string>
 #include <vector>
@@ -41,9 +40,14 @@ class trainer_check {
         const auto started = std::chrono::steady_clock::now();
         sample next = trainer_.run_batch();
         if (!wrong) wrong = problem_of_sample(next);
-        if (next.ok() && !finite(next) && fp32) fatal = lost_loss(all.batches, next.loss);
+        const double loss = next.loss;
         complete(next, seconds_since(started));
         append(all, next);
+        if (next.not_finite > 0 && fp32) ++count;  // another one tells whether all are lost
+        if (keeps_losing(all)) {
+          all.status = status::not_finite;
+          if (fp32) fatal = lost_loss(loss);
+        }
       }
     } catch (const interrupted&) {
       throw;
@@ -69,11 +73,11 @@ class trainer_check {
   }
 
  private:
-  static std::string lost_loss(std::int64_t batch, double loss) {
+  static std::string lost_loss(double loss) {
     return fmt::format(
-        "the loss of batch {} in FP32 is {} (a comp::sample's loss is NaN until it is set, and += leaves it NaN; plans are "
-        "judged against FP32's losses): begin with loss = 0, or look at the data and the learning rate",
-        batch, loss);
+        "the loss in FP32 is {}, batch after batch (a comp::sample's loss is NaN until it is set, and += leaves it NaN; "
+        "plans are judged against FP32's losses): begin with loss = 0, or look at the data and the learning rate",
+        loss);
   }
 
   using verdict = check_report::verdict;
@@ -118,32 +122,6 @@ inline check_report check_at_start(any_trainer& trainer, const op_graph& graph, 
     report.first_losses = trainer_check{trainer, report}.batches(fp32, trainer.has.signature ? 1 : 2).curve;
   });
   return report;
-}
-
-/// What a search saw by its end, a sentence each: precisions in which no plan changed anything, and recorded runs that
-/// nothing tells to be of this training.
-inline std::vector<std::string> findings_afterwards(const any_trainer& trainer, const outcome& seen,
-                                                    const check_report& at_start) {
-  std::map<precision, bool> without_effect;
-  for (const trial& t : seen.trials) {
-    const auto low = std::find_if(t.plan.begin(), t.plan.end(), is_low);
-    if (t.stage != stage::epochs || low == t.plan.end() || !t.sample.ok() || t.sample.curve.size() < 2) continue;
-    const bool only = std::all_of(low, t.plan.end(), [&](precision p) { return !is_low(p) || p == *low; });
-    if (!only || t.repeat >= perturbed_repeats) continue;
-    const auto at = without_effect.try_emplace(*low, true).first;
-    at->second = at->second && changes_nothing(seen.baseline, t.sample);
-  }
-  std::vector<std::string> sentences;
-  for (const auto& [low, none] : without_effect) {
-    if (none) sentences.push_back(ignored_sentence(low));
-  }
-  if (!trainer.has.signature && seen.recalled > 0 && at_start.first_losses.empty())
-    sentences.push_back(fmt::format(
-        "{} of {} runs came from a ledger, and only model, type and machine say that they are of this training (its trainer "
-        "has no signature(), and no first losses to go by): give it std::string signature() const, with data, batch size, "
-        "optimizer and seed",
-        seen.recalled, seen.trials.size()));
-  return sentences;
 }
 
 /// `check` of all that a batch shows.

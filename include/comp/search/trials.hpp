@@ -2,14 +2,15 @@
 // Plans judged by their losses: FP32 and a candidate train the same batches from the same state, in parts that take
 // turns, until the differences decide (loss_test.hpp). Where one training strays from the next too far for that, short
 // ones are repeated in pairs (loss_paths.hpp). The candidate that is accepted is where the training goes on. A backend
-// that cannot restore its state, and a search that is asked to (settings.criterion), judges whole epochs by the
-// paper's rule. Source: CoMP paper, section 3.2 (algorithm 1, whole epochs).
+// that cannot restore its state has FP32 and the candidate take turns on what follows (turns.hpp); a search that is
+// asked to (settings.criterion) judges whole epochs (epoch_verdict.hpp).
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <comp/search/acceptance.hpp>
 #include <comp/search/candidate_cut.hpp>
+#include <comp/search/epoch_verdict.hpp>
 #include <comp/search/evaluator.hpp>
 #include <comp/search/loss_paths.hpp>
 #include <comp/search/loss_test.hpp>
@@ -17,6 +18,7 @@
 #include <comp/search/paired_times.hpp>
 #include <comp/search/reference_run.hpp>
 #include <comp/search/settings.hpp>
+#include <comp/search/turns.hpp>
 #include <cstddef>
 #include <functional>
 #include <limits>
@@ -54,14 +56,15 @@ class loss_trials {
       reference_.upto(least_);
       return;
     }
-    if (by_scores()) run_.score_epochs();
+    const bool by_scores = settings_.criterion == criterion::scores;
+    if (by_scores) run_.score_epochs();
     const trial t = reference_.first_to_fit(
         [&](const plan& p) { return run_.epoch(stage::baseline, p, "fp32", detail::finite_status); });
     run_.record(t);
     require_trained(t.sample, t.sample.batches);
     log_.baseline = t.sample;
-    if (log_.batches_per_epoch == 0) count_epoch(log_, by_scores(), run_.restores());
-    require<error>(!by_scores() || (t.sample.score && std::isfinite(*t.sample.score)),
+    if (log_.batches_per_epoch == 0) count_epoch(log_, by_scores, run_.restores());
+    require<error>(!by_scores || (t.sample.score && std::isfinite(*t.sample.score)),
                    "FP32's score is not a number after an epoch (plans are to be judged by scores): check validate()");
     if (run_.restores() && !run_.recalled()) epoch_end_ = run_.save();
   }
@@ -71,7 +74,19 @@ class loss_trials {
   /// Batches after which the evidence decides, whatever it is.
   void at_most(std::size_t batches) { most_ = std::max(batches, least_); }
   std::size_t least() const { return least_; }
+  /// A plan lost so many of `batches` that FP32 does not lose: from now on plans are judged by as many as show that
+  /// nine times in ten, and those that were accepted by fewer are judged again.
+  void expect_lost(std::size_t lost, std::size_t batches) {
+    constexpr double nine_in_ten = 2.3;
+    const auto planned = static_cast<double>(settings_.planned_epochs * log_.batches_per_epoch);
+    const double most = planned > 0 ? std::clamp(planned / 20, 16.0, 256.0) : 256;
+    const double enough = nine_in_ten * static_cast<double>(batches) / static_cast<double>(lost);
+    least_ = std::max(least_, static_cast<std::size_t>(std::min(enough, most)));
+    most_ = std::max(most_, least_);
+  }
   bool by_epochs() const { return !run_.restores() || settings_.criterion != criterion::batch_losses; }
+  /// Batches cannot be repeated, so FP32 and a plan take turns (turns.hpp).
+  bool by_turns() const { return !run_.restores() && settings_.criterion != criterion::scores; }
 
   /// Where FP32's batches end, if they are to be the training.
   std::optional<place> fp32_end() const { return by_epochs() ? epoch_end_ : reference_.end(); }
@@ -87,11 +102,15 @@ class loss_trials {
   const result& operator()(const plan& p, std::string label = {}, bool asking = false) {
     result unsettled;  // that are not settled: in a search of few batches they count; else new ones, which nobody chose
     if (const auto at = done_.find(p); at != done_.end()) {
-      if (asking || at->second.settled) return at->second;
-      if (least_ < 16) unsettled = std::move(at->second);
+      const bool enough = by_epochs() || !at->second.trial.accepted ||
+                          static_cast<std::size_t>(at->second.trial.sample.batches) >= least_;
+      if (enough && (asking || at->second.settled)) return at->second;
+      if (least_ < 16 || !enough) unsettled = std::move(at->second);
       done_.erase(at);
     }
-    result judgement = by_epochs() ? judged_epoch(p, label) : judged(p, label, asking, unsettled);
+    result judgement = by_turns()    ? judged_in_turns(p, label)
+                       : by_epochs() ? judged_epoch(p, label)
+                                     : judged(p, label, asking, unsettled);
     while (!asking && !judgement.settled) {
       run_.record(judgement.trial, unsettled.trial.sample.batches);
       unsettled = std::move(judgement);
@@ -152,7 +171,16 @@ class loss_trials {
     }
     judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;
     pair_times(judgement.trial);
+    if (const std::size_t lost = own_lost(got); lost > 0) expect_lost(lost, got.curve.size());
     return judgement;
+  }
+
+  // Batches that it lost and FP32 did not.
+  std::size_t own_lost(const sample& got) const {
+    std::size_t lost = 0;
+    for (std::size_t i = 0; i < std::min(got.curve.size(), log_.baseline.curve.size()); ++i)
+      lost += !std::isfinite(got.curve[i]) && std::isfinite(log_.baseline.curve[i]) ? 1U : 0U;
+    return lost;
   }
 
   // The candidate's batches from those on that it has `before`, in parts that take turns with FP32's where those are
@@ -237,9 +265,11 @@ class loss_trials {
     const auto vague = [&](const loss_verdict& v) { return v.line > 2 * settings_.tolerance; };  // FP32 strays so far
     const loss_verdict now = losses_.verdict(got, least_, false), end = losses_.verdict(got, least_, true);
     if (!losses_.harm_beyond_doubt(got)) {
-      if (!strayed && now.answer == loss_answer::accepted && (asking || !vague(now))) return now;
-      if (!strayed && end.answer == loss_answer::accepted && reference_.spread().empty()) return end;
+      if (!strayed && now.answer == loss_answer::accepted && (asking || (clear(now) && !vague(now)))) return now;
+      if (!strayed && clear(end) && end.answer == loss_answer::accepted && reference_.spread().empty()) return end;
       reference_.spread(1, least_);
+      for (std::size_t runs = 2; runs <= 4 && !asking && is_close(losses_.verdict(got, least_, false)); ++runs)
+        reference_.spread(runs, least_);
     }
     if (losses_.harm_beyond_doubt(got)) {
       loss_verdict harm = losses_.verdict(got, least_, true);
@@ -250,6 +280,14 @@ class loss_trials {
     const bool repeat =
         (losses_.fp32_strays() || strayed || vague(known)) && known.answer != loss_answer::rejected && !asking;
     return repeat ? by_repeats(p, got) : losses_.verdict(got, least_, true);
+  }
+
+  // Nearer to the tolerance FP32's own spread has to be known.
+  bool clear(const loss_verdict& v) const { return v.difference < settings_.tolerance / 2; }
+  // Whether FP32's own spread, were it known better, could decide about a difference near the tolerance.
+  bool is_close(const loss_verdict& v) const {
+    const double off = settings_.tolerance - v.line;
+    return v.answer == loss_answer::go_on && std::abs(v.difference - settings_.tolerance) < off;
   }
 
   // One training strays too far to tell: several short ones from the same state, each with its own perturbed roundings,
@@ -280,40 +318,36 @@ class loss_trials {
     run_.restore(reference_.start());
     const candidate_cut cut{cut_, log_.baseline, best_seconds_, losses_.worse()};
     judgement.trial = run_.epoch(stage::epochs, p, std::move(label), cut);
-    const sample& got = judgement.trial.sample;
     recalled_ = run_.recalled();
-    judgement.verdict.line = settings_.tolerance;
-    if (by_scores()) {
-      judgement.trial.accepted = scores_as_well(judgement);
-    } else {
-      const double fp32 = log_.baseline.loss;
-      judgement.trial.accepted = accepted(log_.baseline, got, settings_.tolerance, losses_.worse() < 0);
-      judgement.verdict.difference = losses_.worse() * (got.loss - fp32) / (fp32 == 0 ? 1 : std::abs(fp32));
-    }
-    judgement.verdict.answer = judgement.trial.accepted ? loss_answer::accepted : loss_answer::rejected;
+    judgement.verdict = judge_epoch(run_, reference_, settings_, judgement.trial.sample);
+    judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;
     pair_times(judgement.trial);
     return judgement;
   }
 
-  bool by_scores() const { return settings_.criterion == criterion::scores; }
-
-  // Before a lower score is held against a plan, FP32 shows how far roundings alone move it.
-  bool scores_as_well(result& judgement) {
-    const sample& got = judgement.trial.sample;
-    if (!got.ok()) return false;
-    judgement.verdict.difference = score_lost(log_.baseline, got);
-    if (judgement.verdict.difference <= judgement.verdict.line) return true;
-    const auto epoch = static_cast<std::size_t>(log_.baseline.batches);
-    if (run_.restores()) {
-      const place here = run_.save();
-      for (const sample& s : reference_.spread(2, epoch)) {
-        const double moved = std::abs(score_lost(log_.baseline, s));
-        if (std::isfinite(moved))
-          judgement.verdict.line = std::max(judgement.verdict.line, settings_.tolerance + moved);
-      }
-      run_.restore(here);
-    }
-    return judgement.verdict.difference <= judgement.verdict.line;
+  result judged_in_turns(const plan& p, std::string label) {
+    const auto lengths = turn_lengths::of_training(settings_.planned_epochs * log_.batches_per_epoch);
+    const auto verdict = [&](const sample& own, const sample& fp32, bool last) {
+      return detail::judge_turns(fp32.curve, own.curve, lengths.block, settings_.tolerance, losses_.worse(), last);
+    };
+    result judgement;
+    sample own, fp32;
+    judgement.trial = run_.run(stage::epochs, p, std::move(label), [&](const trial& begun) {
+      train_in_turns(run_, begun, p, lengths, own, fp32, [&](const sample& a, const sample& b) {
+        return verdict(a, b, false).answer != loss_answer::go_on;
+      });
+      return own;
+    });
+    recalled_ = run_.recalled();
+    const trial turns = run_.run(stage::baseline, run_.fp32(), "fp32 in turns", [&](const trial&) { return fp32; });
+    run_.record(turns);
+    require_trained(turns.sample, turns.sample.batches);
+    judgement.verdict.answer = loss_answer::rejected;
+    if (judgement.trial.sample.ok()) judgement.verdict = verdict(judgement.trial.sample, turns.sample, true);
+    judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;
+    lengths_differ_ =
+        detail::pair_times(judgement.trial, turns.sample, fp32_seconds(), std::nullopt) || lengths_differ_;
+    return judgement;
   }
 
   void pair_times(trial& t) {

@@ -20,8 +20,7 @@
 namespace comp::strategy {
 
 struct guided {
-  std::size_t proposals = 4;   // at most, after the first
-  double worth = 0.003;        // of a batch: a proposal that promises less is not tried
+  std::size_t questions = 40;  // about times, at most: fewer are asked where their answers do not pay
   double memory_worth = 0.01;  // of FP32's batch: what time the memory of all operators' outputs is worth
   mending_settings mend = {};
 

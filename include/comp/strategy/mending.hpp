@@ -19,7 +19,7 @@
 namespace comp {
 
 struct mending_settings {
-  std::size_t questions = 17;  // at most: what more of them find is less than they cost
+  std::size_t questions = 200;  // at most; who asks them ends earlier where they no longer pay
   double worth = 0.03;         // of all that could be gained: less than this is not asked for
   std::size_t hopeless = 4;    // items refused one after the other, where the order is known: then the rest is given up
 };
@@ -44,7 +44,8 @@ class mending {
     if (refused_ == 0) {
       double left = 0;
       for (const auto item : rest_) left += gains_[item];
-      if (left < settings_.worth * all_ || (ordered_ && in_vain_ >= settings_.hopeless)) return std::nullopt;
+      if (left < settings_.worth * all_) return std::nullopt;
+      if (ordered_ && in_vain_ >= settings_.hopeless && !look_elsewhere()) return std::nullopt;
       probe_ = std::min(block(), rest_.size());
     }
     std::vector<std::size_t> question = accepted_;
@@ -74,6 +75,16 @@ class mending {
   std::size_t questions() const { return asked_; }
 
  private:
+  // An order whose first items harm is wrong: the last ones come first then, and if they harm, too, it says nothing.
+  // Returns: false where it was right so far, and all that is left is thought to harm.
+  bool look_elsewhere() {
+    if (accepted_.size() > harmful_.size()) return false;
+    if (turned_) ordered_ = false;
+    turned_ = true;
+    std::reverse(rest_.begin(), rest_.end());
+    in_vain_ = 0;
+    return true;
+  }
   void take(std::size_t count) {
     const auto end = rest_.begin() + static_cast<std::ptrdiff_t>(count);
     accepted_.insert(accepted_.end(), rest_.begin(), end);
@@ -107,6 +118,7 @@ class mending {
   double all_ = 0;
   std::size_t refused_ = 0;  // so many of the rest's first are known to be refused together
   std::size_t probe_ = 0, asked_ = 0, in_vain_ = 0, grown_ = 0;
+  bool turned_ = false;
 };
 
 }  // namespace comp

@@ -20,7 +20,7 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/core/error.hpp>
-#include <comp/strategy/cost_model.hpp>
+#include <comp/strategy/plan_costs.hpp>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -91,9 +91,9 @@ class expansion {
   expansion(const plan_costs& costs, const plan& now, precision to)
       : costs_{costs}, now_{now}, to_{to}, network_{costs.size()} {
     for (std::size_t i = 0; i < costs.size(); ++i) {
-      for (const double s : costs.seconds[i]) largest_ += std::isfinite(s) ? s : 0;
+      for (const double s : costs.seconds[i]) largest_ += std::isfinite(s) ? std::abs(s) : 0;
     }
-    for (const shared_tensor& t : costs.tensors) largest_ += t.cast_seconds * precision_count;
+    for (const shared_tensor& t : costs.tensors) largest_ += dearest(t) * precision_count;
     for (std::size_t i = 0; i < costs.size(); ++i) add_operator(i);
     for (const shared_tensor& t : costs.tensors) add_tensor(t);
   }
@@ -118,12 +118,22 @@ class expansion {
       network_.add(0, node(i), 4 * largest_ + 1);
       return;
     }
-    network_.add(0, node(i), bounded(costs_.seconds[i][index_of(to_)]));
-    network_.add(node(i), 1, bounded(costs_.seconds[i][index_of(now_[i])]));
+    const double changed = costs_.seconds[i][index_of(to_)], stays = costs_.seconds[i][index_of(now_[i])];
+    const double less = std::min({changed, stays, 0.0});  // what batches correct may be below zero
+    network_.add(0, node(i), bounded(changed - less));
+    network_.add(node(i), 1, bounded(stays - less));
+  }
+
+  double dearest(const shared_tensor& t) const {
+    double most = 0;
+    for (const precision from : all_precisions) {
+      for (const precision to : all_precisions) most = std::max(most, costs_.cast(t, from, to));
+    }
+    return most;
   }
 
   void add_tensor(const shared_tensor& t) {
-    if (!(t.cast_seconds > 0) || t.readers.empty()) return;
+    if (t.readers.empty()) return;
     cast_to_target(t);
     for (const precision q : all_precisions) {
       if (q != to_) cast_to_other(t, q);
@@ -132,20 +142,24 @@ class expansion {
 
   // A cast to `to_` is paid when the producer stays (in something else) and a reader changes, or has it already.
   void cast_to_target(const shared_tensor& t) {
-    if (now_[t.producer] == to_) return;
+    const double seconds = costs_.cast(t, now_[t.producer], to_);
+    if (now_[t.producer] == to_ || !(seconds > 0)) return;
     bool already = false;
     for (const auto r : t.readers) already = already || now_[r] == to_;
     if (already) {
-      network_.add(node(t.producer), 1, t.cast_seconds);
+      network_.add(node(t.producer), 1, seconds);
       return;
     }
     const std::size_t any = network_.add_node();  // on the sink's side as soon as a reader is
-    network_.add(node(t.producer), any, t.cast_seconds);
+    network_.add(node(t.producer), any, seconds);
     for (const auto r : t.readers) network_.add(any, node(r), 4 * largest_ + 1);
   }
 
   // A cast to `q` is paid when a reader that has it stays, and the producer has something else or changes.
   void cast_to_other(const shared_tensor& t, precision q) {
+    const precision from = now_[t.producer];
+    const double stays = from == q ? 0 : costs_.cast(t, from, q), changes = costs_.cast(t, to_, q);
+    if (!(stays > 0) && !(changes > 0)) return;
     std::size_t any = 0;  // on the source's side as soon as such a reader is
     for (const auto r : t.readers) {
       if (now_[r] != q) continue;
@@ -153,11 +167,11 @@ class expansion {
       network_.add(node(r), any, 4 * largest_ + 1);
     }
     if (any == 0) return;
-    if (now_[t.producer] == q) {
-      network_.add(any, node(t.producer), t.cast_seconds);
-    } else {
-      network_.add(any, 1, t.cast_seconds);
-    }
+    network_.add(any, 1, std::min(stays, changes));
+    if (changes > stays) network_.add(any, node(t.producer), changes - stays);
+    // No cut says "less if both": what the producer's change spares is the producer's, also where no such reader stays.
+    // The plan that is found is then cheaper than it looks.
+    if (stays > changes) network_.add(node(t.producer), 1, stays - changes);
   }
 
   const plan_costs& costs_;
@@ -192,7 +206,7 @@ inline plan min_cut_plan(const plan_costs& costs, plan start) {
       if (!possible) continue;
       plan next = detail::expansion{costs, start, to}();
       const double seconds = costs(next);
-      if (seconds < best * (1 - 1e-9)) best = seconds, start = std::move(next), better = true;
+      if (seconds < best - 1e-9 * std::abs(best)) best = seconds, start = std::move(next), better = true;
     }
   }
   return start;

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a plan costs: a sum over operators and over the casts between them. A view has its producer's precision, so a
+// tensor reaches its readers through views. A tensor is cast once for all its readers in one precision.
+// Not here: where the seconds come from (strategy/cost_model.hpp), the cheapest plan (strategy/min_cut.hpp).
+// Source: design.md, section 5.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/plan.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+inline constexpr std::size_t precision_count = all_precisions.size();
+using per_precision = std::array<double, precision_count>;
+using per_cast = std::array<per_precision, precision_count>;  // [from][to]
+constexpr std::size_t index_of(precision p) { return static_cast<std::size_t>(p); }
+
+inline constexpr per_cast same_for_all_casts(double factor) {
+  per_cast all{};
+  for (per_precision& from : all) from.fill(factor);
+  return all;
+}
+
+/// A tensor that may have to be cast: who makes it, who reads it, what a cast to another precision takes.
+struct shared_tensor {
+  std::uint32_t producer = 0;
+  std::vector<std::uint32_t> readers = {};
+  double cast_seconds = 0;
+  double apart_seconds = 0;  // what it costs beside the cast that producer and reader differ: they no longer run as one
+};
+
+/// Unary and pairwise terms of a plan's cost. Shapes: `seconds` is (N, precisions), infinity where an operator must not
+/// run in a precision; operators without a choice have one finite entry. Unit: [s].
+struct plan_costs {
+  std::vector<per_precision> seconds = {};
+  std::vector<shared_tensor> tensors = {};
+  per_cast cast_factor = same_for_all_casts(1);  // of `cast_seconds`, by the formats
+
+  std::size_t size() const { return seconds.size(); }
+
+  /// Of casting `t`. Never below 0.
+  double cast(const shared_tensor& t, precision from, precision to) const {
+    return std::max(t.cast_seconds * cast_factor[index_of(from)][index_of(to)] + t.apart_seconds, 0.0);
+  }
+
+  /// Calls `cast` with each tensor and each precision that it must be cast to.
+  template <class F>
+  void each_cast(const plan& p, F cast) const {
+    for (const shared_tensor& t : tensors) {
+      std::array<bool, precision_count> wanted{};
+      for (const auto reader : t.readers) wanted[index_of(p[reader])] = true;
+      wanted[index_of(p[t.producer])] = false;
+      for (std::size_t to = 0; to < precision_count; ++to) {
+        if (wanted[to]) cast(t, all_precisions[to]);
+      }
+    }
+  }
+
+  double casts(const plan& p) const {
+    double sum = 0;
+    each_cast(p, [&](const shared_tensor& t, precision to) { sum += cast(t, p[t.producer], to); });
+    return sum;
+  }
+  double operator()(const plan& p) const {
+    double sum = casts(p);
+    for (std::size_t i = 0; i < size(); ++i) sum += seconds[i][index_of(p[i])];
+    return sum;
+  }
+};
+
+namespace detail {
+
+inline double elements_of(const tensor_info& t) {
+  double elements = t.shape.empty() ? 0 : 1;
+  for (const auto extent : t.shape) elements *= static_cast<double>(std::max<std::int64_t>(extent, 0));
+  return t.floating ? elements : 0;
+}
+
+/// The tensors of a graph with their readers, views looked through.
+inline std::vector<shared_tensor> shared_tensors(const op_graph& graph) {
+  std::vector<std::vector<std::uint32_t>> roots(graph.size());  // whose tensors operator i hands on
+  std::vector<shared_tensor> tensors(graph.size());
+  std::vector<std::uint32_t> seen;
+  for (std::uint32_t i = 0; i < graph.size(); ++i) {
+    tensors[i].producer = i;
+    seen.clear();
+    for (const auto producer : graph[i].producers)
+      seen.insert(seen.end(), roots[producer].begin(), roots[producer].end());
+    std::sort(seen.begin(), seen.end());
+    seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
+    if (graph[i].choosable) {
+      for (const auto root : seen) tensors[root].readers.push_back(i);
+      roots[i] = {i};
+    } else if (seen.size() <= 8) {
+      roots[i] = seen;  // of what joins more, no cast is foreseen
+    }
+  }
+  return tensors;
+}
+
+/// Those, and each edge of a tensor with several readers once more, without a cast: what neighbours gain by running as
+/// one is the edge's, not the tensor's.
+inline std::vector<shared_tensor> tensors_and_edges(const op_graph& graph) {
+  std::vector<shared_tensor> all = shared_tensors(graph);
+  for (std::size_t t = 0; t < graph.size(); ++t) {
+    if (all[t].readers.size() < 2) continue;
+    const std::vector<std::uint32_t> readers = all[t].readers;
+    for (const auto reader : readers) all.push_back({.producer = static_cast<std::uint32_t>(t), .readers = {reader}});
+  }
+  return all;
+}
+
+}  // namespace detail
+}  // namespace comp
