@@ -163,10 +163,10 @@ void add_strategies(py::module_ m) {
 
   m.def(
       "guided",
-      [](std::size_t proposals, double worth, double memory_worth) {
-        return any_strategy{strategy::guided{.proposals = proposals, .worth = worth, .memory_worth = memory_worth}};
+      [](std::size_t questions, double memory_worth) {
+        return any_strategy{strategy::guided{.questions = questions, .memory_worth = memory_worth}};
       },
-      py::kw_only(), "proposals"_a = 4, "worth"_a = 0.003, "memory_worth"_a = 0.01);
+      py::kw_only(), "questions"_a = 40, "memory_worth"_a = 0.01);
   m.def(
       "greedy",
       [](bool both_ends, std::size_t passes) {

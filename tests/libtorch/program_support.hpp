@@ -7,6 +7,7 @@
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/policy/pytorch.hpp>
 #include <comp_libtorch/plan/program.hpp>
+#include <comp_libtorch/support/hardware.hpp>
 #include <functional>
 #include <memory>
 #include <string>
@@ -94,15 +95,19 @@ job recurrent_of() {
           }};
 }
 
+/// oneDNN's LSTM in BF16, which LibTorch calls, needs AVX-512.
+[[maybe_unused]] bool runs_low_lstm() {
+  return comp::libtorch::probe(c10::kCPU).has("avx512_core");
+}
+
 [[maybe_unused]] std::vector<std::pair<std::string, job (*)()>> all_jobs() {
   using namespace torch::nn;
-  return {{"mlp", [] { return mlp(); }},
-          {"conv_net", conv_net},
-          {"transformer", transformer},
-          {"lstm", recurrent_of<LSTM, LSTMOptions>},
-          {"gru", recurrent_of<GRU, GRUOptions>},
-          {"rnn", recurrent_of<RNN, RNNOptions>},
-          {"products", products}};
+  std::vector<std::pair<std::string, job (*)()>> jobs{
+      {"mlp", [] { return mlp(); }},          {"conv_net", conv_net},
+      {"transformer", transformer},           {"gru", recurrent_of<GRU, GRUOptions>},
+      {"rnn", recurrent_of<RNN, RNNOptions>}, {"products", products}};
+  if (runs_low_lstm()) jobs.emplace_back("lstm", recurrent_of<LSTM, LSTMOptions>);
+  return jobs;
 }
 
 /// Records the forward of `it`, whose state (running statistics, random numbers) is as before.

@@ -48,8 +48,9 @@ job behind_a_linear() {
   const auto net = std::make_shared<nets>();
   const auto x = torch::randn({6, 3, 8});
   return {net, [=] {
-            const auto h = std::get<0>(net->second->forward(net->first->forward(x)));
-            return std::get<0>(net->third->forward(h)).pow(2).mean();
+            auto h = std::get<0>(net->second->forward(net->first->forward(x)));
+            if (runs_low_lstm()) h = std::get<0>(net->third->forward(h));
+            return h.pow(2).mean();
           }};
 }
 
@@ -176,6 +177,7 @@ TEST_CASE("a recurrent network may be given sequences of other lengths than the 
 }
 
 TEST_CASE("evaluation goes into composites by the names of their operators") {
+  if (!runs_low_lstm()) return;
   torch::manual_seed(3);
   torch::nn::LSTM net{8, 12};
   const auto x = torch::randn({6, 3, 8});

@@ -231,7 +231,7 @@ TEST_CASE("the first step needs no more memory than the later ones") {
     const double fp32 = peak_of([&] { return p.enter(); });
     MESSAGE("first ", first / 1e6, " MB, later ", later / 1e6, ", FP32 ", fp32 / 1e6);
     CHECK(first <= 1.03 * later);
-    CHECK(later < 0.8 * fp32);
+    if (runs_low_lstm()) CHECK(later < 0.8 * fp32);  // without AVX-512 oneDNN computes in FP32 copies
   }
 }
 

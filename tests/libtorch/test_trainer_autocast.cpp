@@ -93,6 +93,7 @@ TEST_CASE("a search has LibTorch's autocast in its final contest, timed") {
   comp::two_stage search{comp::policy::pytorch{}, comp::strategy::random{.trials = 1},
                          comp::strategy::random{.trials = 1}};
   search.settings.race = {.min_rounds = 6, .max_rounds = 6, .contest_rounds = 6};
+  search.settings.precisions = {precision::bf16};  // whether this CPU is fast in it or not
   const comp::outcome found = search.run(trainer);
   const auto at = std::ranges::find(found.contest, "rule-based autocast bf16", &comp::contestant::label);
   REQUIRE(at != found.contest.end());
@@ -114,6 +115,7 @@ TEST_CASE("where LibTorch's autocast does not run a model, a search says so and 
   comp::two_stage search{comp::policy::pytorch{}, comp::strategy::random{.trials = 1},
                          comp::strategy::random{.trials = 1}};
   search.settings.race = {.min_rounds = 6, .max_rounds = 6, .contest_rounds = 6};
+  search.settings.precisions = {precision::bf16};  // whether this CPU is fast in it or not
   const comp::outcome found = search.run(trainer);
   REQUIRE_FALSE(found.warnings.empty());
   CHECK(found.warnings.front() == "the backend's own autocast to bf16 was no rival: not with autocast");

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/core/concepts.hpp>
+#include <comp/core/lost_batches.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/scaling/grad_scaler.hpp>
 #include <comp_native/batch_feed.hpp>
@@ -21,6 +22,7 @@
 #include <comp_native/training.hpp>
 #include <comp_native/training_step.hpp>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <range/v3/range/conversion.hpp>
 #include <range/v3/view/transform.hpp>
@@ -281,22 +283,29 @@ class trainer {
     const auto& phases = network_.model().phases;
     return phases.size() == 1 ? "" : phases[phase].name;
   }
-  /// Of several phases: the losses of each of them.
-  static void add_phases(sample& to, const std::vector<double>& losses) {
-    if (losses.size() == 1 && to.curves.empty()) return;
-    to.curves.resize(std::max(to.curves.size(), losses.size()));
-    to.losses.resize(to.curves.size());
-    for (std::size_t k = 0; k < losses.size(); ++k) {
-      to.curves[k].push_back(losses[k]);
-      to.losses[k] += (losses[k] - to.losses[k]) / static_cast<double>(to.curves[k].size());
+  /// The losses of a batch: their sum, and of several phases each. A batch whose step could not be made is lost.
+  void add_losses(sample& to, const step_result& result) const {
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+    const bool lost = !result.update.not_finite.empty();
+    const std::size_t phases = network_.model().phases.size();
+    to.curve.push_back(lost ? nan : result.loss());
+    ++to.batches;
+    if (phases > 1) to.curves.resize(phases), to.losses.resize(phases);
+    for (std::size_t k = 0; k < to.curves.size(); ++k) to.curves[k].push_back(lost ? nan : result.losses[k]);
+    if (lost) {
+      if (to.not_finite++ == 0) to.message = result.update.not_finite;
+      return;
     }
+    const auto sound = static_cast<double>(to.batches - to.not_finite);
+    if (sound == 1) to.loss = 0;
+    to.loss += (to.curve.back() - to.loss) / sound;
+    for (std::size_t k = 0; k < to.curves.size(); ++k) to.losses[k] += (to.curves[k].back() - to.losses[k]) / sound;
   }
   std::uint64_t micro_batches() const { return static_cast<std::uint64_t>(settings_.scaling.micro_batches); }
 
   sample run(std::uint64_t batches, const stop_predicate& stop) {
     sample so_far;
     std::int64_t skipped = 0;
-    double sum = 0;
     train_.rest();  // after a restore() batches are loaded: that is no time of the plan
     device_.reset_peak();
     const double start = now();
@@ -306,15 +315,13 @@ class trainer {
       device_.synchronize();
       so_far.batch_seconds.push_back(now() - batch_start);
       if (batches > 1) step_.took(so_far.batch_seconds.back());
-      so_far.curve.push_back(result.loss());
-      so_far.loss = (sum += result.loss()) / static_cast<double>(++so_far.batches);
-      add_phases(so_far, result.losses);
+      add_losses(so_far, result);
       so_far.seconds = now() - start;
       so_far.peak_bytes = device_.peak_bytes() - *held_by_states_;
       skipped += result.update.skipped;
-      if (!result.update.not_finite.empty()) {
+      if (batches == 1 && so_far.not_finite > 0) so_far.loss = result.loss();
+      if (so_far.not_finite == static_cast<std::int64_t>(batches) || keeps_losing(so_far)) {
         so_far.status = status::not_finite;
-        so_far.message = result.update.not_finite;
         return so_far;
       }
       if (stop(so_far)) {
@@ -322,7 +329,7 @@ class trainer {
         break;
       }
     }
-    if (skipped > 0) {
+    if (skipped > 0 && so_far.message.empty()) {
       std::string scales;
       for (const auto& update : step_.updates()) {
         scales += fmt::format("{}{}", scales.empty() ? "" : " and ", update.state().scale.scale);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <comp/core/error.hpp>
+#include <comp/core/lost_batches.hpp>
 #include <comp/core/sample.hpp>
 #include <comp_libtorch/hook/session.hpp>
 #include <comp_libtorch/support/hardware.hpp>
@@ -12,6 +13,7 @@
 #include <comp_libtorch/train/step.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -24,9 +26,10 @@ class measured_run {
 
   /// Before each batch of several. Returns: false where the last one failed, or `stop` says so of those so far.
   bool goes_on(const stop_predicate& stop) {
-    if (sample_.batches > 0 && sample_.ok() && stop(sample_)) sample_.status = status::stopped_early;
+    const bool lost = sample_.batches > 0 && keeps_losing(sample_);
+    if (sample_.batches > 0 && !lost && stop(sample_)) sample_.status = status::stopped_early;
     batch_start_ = clock::now();
-    return sample_.ok();
+    return sample_.ok() && !lost;
   }
 
   /// The batch was trained; waits for the device. Throws: `error` for other losses than in the steps before.
@@ -35,16 +38,15 @@ class measured_run {
     sample_.batch_seconds.push_back(since(batch_start_));
     sample_.seconds = since(start_);
     sample_.peak_bytes = meter_.peak();
-    add_losses(result.losses);
+    add_losses(result.losses, !result.not_finite.empty());
     skipped_ += result.skipped;
-    if (result.not_finite.empty()) return;
-    sample_.status = status::not_finite;
-    sample_.message = result.not_finite;
+    if (sample_.message.empty()) sample_.message = result.not_finite;
   }
 
   /// Of the batches so far. `loss_scale`: as it is now.
   sample result(const program_problems& problems, double loss_scale) const {
     sample all = sample_;
+    if (all.not_finite == all.batches || keeps_losing(all)) all.status = status::not_finite;
     if (!all.message.empty()) return all;
     if (skipped_ > 0) {
       all.message = fmt::format("{} steps skipped: FP16 gradients overflowed, loss scale now {}", skipped_, loss_scale);
@@ -60,7 +62,8 @@ class measured_run {
   using clock = std::chrono::steady_clock;
   static double since(clock::time_point start) { return std::chrono::duration<double>(clock::now() - start).count(); }
 
-  void add_losses(const std::vector<loss_value>& losses) {
+  // A batch that is lost is none of the means.
+  void add_losses(const std::vector<loss_value>& losses, bool lost) {
     if (sums_.empty()) {
       sums_ = losses;
       for (loss_value& sum : sums_) sum.value = 0;
@@ -69,16 +72,23 @@ class measured_run {
                    "a step with the losses{} after one with{} (each is judged over the epoch): call backward() for the "
                    "same losses in each step",
                    names(losses), names(sums_));
-    const auto batches = static_cast<double>(++sample_.batches);
-    double batch = 0, run = 0;
-    sample_.losses.clear();
-    for (std::size_t i = 0; i < sums_.size(); ++i) {
-      batch += losses[i].value;
-      run += (sums_[i].value += losses[i].value);
-      if (sums_.size() > 1) sample_.losses.push_back(sums_[i].value / batches);
+    ++sample_.batches;
+    double batch = 0;
+    for (const loss_value& loss : losses) batch += loss.value;
+    if (lost) {
+      if (sample_.batches == ++sample_.not_finite) sample_.loss = batch;
+      sample_.curve.push_back(std::numeric_limits<double>::quiet_NaN());
+      return;
     }
     sample_.curve.push_back(batch);
-    sample_.loss = run / batches;
+    const auto sound = static_cast<double>(sample_.batches - sample_.not_finite);
+    double run = 0;
+    sample_.losses.clear();
+    for (std::size_t i = 0; i < sums_.size(); ++i) {
+      run += (sums_[i].value += losses[i].value);
+      if (sums_.size() > 1) sample_.losses.push_back(sums_[i].value / sound);
+    }
+    sample_.loss = run / sound;
   }
   static std::string names(const std::vector<loss_value>& losses) {
     std::string text;
