@@ -70,20 +70,22 @@ TEST_CASE("half of 64 harmful, in the right order, are found in at most 20 quest
     const answers seen = ask_all(asking, 64, [&](const items& set) {
       return std::all_of(set.begin(), set.end(), [&](std::size_t i) { return i < safe; });
     });
-    CHECK(seen.questions <= (safe > 4 ? 20 : 68));  // the first four harm: the order may be wrong
+    CHECK(seen.questions <= (safe > 6 ? 20 : 68));  // of the first nine a third harm: the order may be wrong
     CHECK(asking.accepted().size() == safe);
   }
 }
 
-TEST_CASE("an order that is the wrong way round costs a few questions and no item") {
+TEST_CASE("an order that is the wrong way round is dropped after a few questions and costs no item") {
   for (std::size_t harmful = 1; harmful < 56; ++harmful) {
     CAPTURE(harmful);
-    mending asking{std::vector(64, 1.0), 0, true, {.questions = 96}};
+    std::vector<std::size_t> right(64);
+    for (std::size_t i = 0; i < 64; ++i) right[i] = 63 - i;
+    mending asking{std::vector(64, 1.0), 0, true, {.questions = 96}, right};
     const answers seen = ask_all(asking, 64, [&](const items& set) {
       return std::all_of(set.begin(), set.end(), [&](std::size_t i) { return i >= harmful; });
     });
     CHECK(asking.accepted().size() >= 62 - harmful);
-    CHECK(seen.questions <= 40);
+    CHECK(seen.questions <= 70);
   }
 }
 
@@ -108,7 +110,7 @@ TEST_CASE("scores that are wrong by a factor of three cost 5% of what could be g
     questions += static_cast<double>(seen.questions) / 200;
   }
   CHECK(part > 0.95);
-  CHECK(questions < 30);
+  CHECK(questions < 33);
 }
 
 TEST_CASE("of a pair that harms together one is left out, and everything else is accepted") {

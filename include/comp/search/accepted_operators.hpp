@@ -214,6 +214,23 @@ class accepted_operators {
     std::size_t op;
     double gain, order;
   };
+  static void sort_by_harm(std::vector<item>& items) {
+    std::sort(items.begin(), items.end(), [](const item& a, const item& b) {
+      return a.order != b.order ? a.order < b.order : a.gain != b.gain ? a.gain > b.gain : a.op < b.op;
+    });
+  }
+
+  // Of each item, its place in the policy's order: for scores that turn out to be wrong.
+  std::vector<std::size_t> places_by_policy(std::vector<item> items) const {
+    const std::vector<double> order = detail::policy_order(from_.decisions);
+    std::vector<std::size_t> at(fp32_.size()), places;
+    for (std::size_t i = 0; i < items.size(); ++i) at[items[i].op] = i;
+    for (item& i : items) i.order = order[i.op];
+    sort_by_harm(items);
+    places.resize(items.size());
+    for (std::size_t place = 0; place < items.size(); ++place) places[at[items[place].op]] = place;
+    return places;
+  }
 
   // Returns: the operators that were refused by themselves.
   std::vector<std::size_t> mend_once(const plan& wanted) {
@@ -225,7 +242,7 @@ class accepted_operators {
     double all = 0;
     std::size_t safe = 0;
     for (const item& i : items) gains.push_back(i.gain), all += i.gain, safe += !scored && i.order == 0;
-    mending asking{gains, safe, scored, mend_};
+    mending asking{gains, safe, scored, mend_, places_by_policy(items)};
     const auto plan_of = [&](const std::vector<std::size_t>& question) {
       plan p = base;
       for (const auto i : question) p[items[i].op] = wanted[items[i].op];
@@ -256,9 +273,7 @@ class accepted_operators {
       const double now = costs.seconds[i][index_of(allowed_[i])], gained = now - costs.seconds[i][index_of(wanted[i])];
       items.push_back({i, std::max(gained, 1e-4 * now), order[i]});
     }
-    std::sort(items.begin(), items.end(), [](const item& a, const item& b) {
-      return a.order != b.order ? a.order < b.order : a.gain != b.gain ? a.gain > b.gain : a.op < b.op;
-    });
+    sort_by_harm(items);
     return items;
   }
 
@@ -302,7 +317,7 @@ class accepted_operators {
   precision_levels levels_ = {};
   std::vector<plan> before_ = {};  // accepted before `allowed_`, ever more of it
   std::optional<place> last_ = {};
-  std::int64_t kept_ = 0;  // batches of the training that are behind `last_`
+  std::int64_t kept_ = 0;    // batches of the training that are behind `last_`
   std::size_t counted_ = 0;  // trials that are in it
   double best_seconds_ = std::numeric_limits<double>::infinity();
 };

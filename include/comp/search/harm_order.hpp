@@ -71,8 +71,17 @@ inline std::vector<double> errors_of(evaluator& run, const guided_start& from, c
   return all;
 }
 
-/// Of each operator a number, the least harmful's first: its sensitivity (then `scored` is set), or where a backend
-/// cannot tell, 0, 1, 2 for what the policy allows, leaves open, denies. `start`: where FP32 began.
+/// Of each operator 0, 1 or 2, where the policy allows it, leaves it open, denies it.
+inline std::vector<double> policy_order(const std::vector<decision>& decisions) {
+  std::vector<double> order(decisions.size());
+  std::transform(decisions.begin(), decisions.end(), order.begin(), [](const decision& said) {
+    return said.category == category::allow ? 0 : said.category == category::deny ? 2 : 1;
+  });
+  return order;
+}
+
+/// Of each operator a number, the least harmful's first: its sensitivity (then `scored` is set), or the policy's where
+/// a backend cannot tell. `start`: where FP32 began.
 inline std::vector<double> harm_order(evaluator& run, outcome& log, const guided_start& from, const checkpoint& start,
                                       const plan& fp32, const plan& wanted, bool& scored) {
   if (run.trainer().has.sensitivity) {
@@ -90,11 +99,7 @@ inline std::vector<double> harm_order(evaluator& run, outcome& log, const guided
       run.to_kept();
     }
   }
-  std::vector<double> order(wanted.size());
-  std::transform(from.decisions.begin(), from.decisions.end(), order.begin(), [](const decision& said) {
-    return said.category == category::allow ? 0 : said.category == category::deny ? 2 : 1;
-  });
-  return order;
+  return policy_order(from.decisions);
 }
 
 }  // namespace detail

@@ -20,17 +20,23 @@ namespace comp {
 
 struct mending_settings {
   std::size_t questions = 200;  // at most; who asks them ends earlier where they no longer pay
-  double worth = 0.03;         // of all that could be gained: less than this is not asked for
-  std::size_t hopeless = 4;    // items refused one after the other, where the order is known: then the rest is given up
+  double worth = 0.03;          // of all that could be gained: less than this is not asked for
+  std::size_t hopeless = 3;     // items refused one after the other, where an order is given: then the rest is given up
 };
 
 class mending {
  public:
   /// `gains`: what each item is worth, in the order of the items; the whole set is known to be rejected. `first`: how
   /// many items the first question is about, where something is known beforehand; 0: half of them. `ordered`: the order
-  /// says something.
-  mending(std::vector<double> gains, std::size_t first, bool ordered, const mending_settings& settings = {})
-      : gains_{std::move(gains)}, settings_{settings}, ordered_{ordered}, rest_(gains_.size()) {
+  /// says something. `other_places`: of each item, its place in the order that is taken where that one proves wrong;
+  /// empty: the items stay as they are.
+  mending(std::vector<double> gains, std::size_t first, bool ordered, const mending_settings& settings = {},
+          std::vector<std::size_t> other_places = {})
+      : gains_{std::move(gains)},
+        settings_{settings},
+        ordered_{ordered},
+        other_places_{std::move(other_places)},
+        rest_(gains_.size()) {
     std::iota(rest_.begin(), rest_.end(), std::size_t{0});
     all_ = std::accumulate(gains_.begin(), gains_.end(), 0.0);
     refused_ = rest_.size();
@@ -45,7 +51,7 @@ class mending {
       double left = 0;
       for (const auto item : rest_) left += gains_[item];
       if (left < settings_.worth * all_) return std::nullopt;
-      if (ordered_ && in_vain_ >= settings_.hopeless && !look_elsewhere()) return std::nullopt;
+      if (ordered_ && in_vain_ >= settings_.hopeless && !disproved()) return std::nullopt;
       probe_ = std::min(block(), rest_.size());
     }
     std::vector<std::size_t> question = accepted_;
@@ -75,14 +81,16 @@ class mending {
   std::size_t questions() const { return asked_; }
 
  private:
-  // An order whose first items harm is wrong: the last ones come first then, and if they harm, too, it says nothing.
-  // Returns: false where it was right so far, and all that is left is thought to harm.
-  bool look_elsewhere() {
-    if (accepted_.size() > harmful_.size()) return false;
-    if (turned_) ordered_ = false;
-    turned_ = true;
-    std::reverse(rest_.begin(), rest_.end());
-    in_vain_ = 0;
+  // A right order has the harmless items first. Where a third of the items harm already, several refused
+  // ones in a row say nothing of the rest: the order is dropped, and the questions go on. Returns: false for an order
+  // that was right so far, in which the rest is thought to harm.
+  bool disproved() {
+    if (accepted_.size() > 2 * harmful_.size()) return false;
+    ordered_ = false;
+    if (!other_places_.empty()) {
+      std::sort(rest_.begin(), rest_.end(),
+                [&](std::size_t a, std::size_t b) { return other_places_[a] < other_places_[b]; });
+    }
     return true;
   }
   void take(std::size_t count) {
@@ -113,12 +121,12 @@ class mending {
   std::vector<double> gains_;
   mending_settings settings_;
   bool ordered_;
+  std::vector<std::size_t> other_places_;
   std::vector<std::size_t> rest_, accepted_ = {}, harmful_ = {};
   std::vector<bool> seen_ = {};  // of what is decided: whether it was harmful
   double all_ = 0;
   std::size_t refused_ = 0;  // so many of the rest's first are known to be refused together
   std::size_t probe_ = 0, asked_ = 0, in_vain_ = 0, grown_ = 0;
-  bool turned_ = false;
 };
 
 }  // namespace comp
