@@ -265,7 +265,8 @@ class Planned(Region):
 
     @property
     def left(self) -> tuple[int, str]:
-        """Forwards that left the recorded sequence, and the first such in words; see `otherwise`."""
+        """Operators that the first forward did not have, or forwards that left it, and the first such in words; see
+        `otherwise`."""
         count, first = self._inner.left
         return int(count), str(first)
 
@@ -275,9 +276,9 @@ def plan(
     model: nn.Module | Mapping[str, nn.Module],
     *,
     segments: Sequence[str] = ("forward",),
-    match: Literal["exact", "by_name"] = "exact",
+    match: Literal["by_name", "exact"] = "by_name",
     forced: bool = False,
-    otherwise: Literal["error", "fp32"] = "error",
+    otherwise: Literal["follow", "error", "fp32"] = "follow",
 ) -> Planned:
     """A plan that was found before, from Python or C++, for `with`:
 
@@ -287,14 +288,18 @@ def plan(
                 loss = cross_entropy(net(x), y)
             loss.backward(); optimizer.step(); optimizer.zero_grad()
 
-    The first forward of each segment runs under the plan, too, and each operator is held against the file as it comes
-    by. Parameters and optimizer stay FP32. `model`: the module, or modules by the names that they had in the search ({"net": net}).
-    `match="by_name"`: other batch sizes; what the file does not know runs in FP32, with a warning. `forced`: use a plan
-    that this machine computes slowly. `otherwise="fp32"`: a forward that leaves the recorded sequence goes on in FP32
-    and is counted in `left`, where it would be an error.
+    The first forward of each segment runs under the plan, too. Parameters and optimizer stay FP32. `model`: the module,
+    or modules by the names that they had in the search ({"net": net}).
 
-    Raises: FileError when the file cannot be read; in the first forward, RuntimeError with what differs (from within
-    PyTorch's operator) when the plan is for another model.
+    Operators have the precisions of their names in the file, whatever the batch size; one that the file does not have
+    runs as most of its kind, with a warning. `match="exact"` refuses a model whose operators, shapes or edges differ.
+    Later forwards may skip operators, repeat them and add some: `otherwise="follow"` recognises each by the parameter
+    that it reads or by its neighbours, and counts in `left` those that the first forward did not have, which run as
+    others of their kind. `otherwise="error"` raises at the first operator that differs, `"fp32"` goes on in FP32 from
+    there. `forced`: use a plan that this machine computes slowly.
+
+    Raises: FileError when the file cannot be read; PlanError in the second `with` when the file lacks more than half of
+    the model's operators; with `match="exact"` RuntimeError in the first forward, with what differs.
     """
     _comp.read_plan_file(os.fspath(path))  # a path that was mistyped is an error now
     models = modules_of(model)

@@ -64,9 +64,10 @@ void add_regions(py::module_& m) {
                                  std::vector<matches>{{"exact", libtorch::plan_match::exact},
                                                       {"by_name", libtorch::plan_match::by_name}}),
                  .forced = forced};
-             s.program.otherwise = worded(
-                 "otherwise", otherwise,
-                 std::vector<ways>{{"error", libtorch::on_mismatch::error}, {"fp32", libtorch::on_mismatch::fp32}});
+             s.program.otherwise = worded("otherwise", otherwise,
+                                          std::vector<ways>{{"follow", libtorch::on_mismatch::follow},
+                                                            {"error", libtorch::on_mismatch::error},
+                                                            {"fp32", libtorch::on_mismatch::fp32}});
              return std::make_unique<planned>(std::move(models), path, std::move(s));
            }),
            "models"_a, "path"_a, py::kw_only(), "segments"_a, "match"_a, "forced"_a, "otherwise"_a)
@@ -78,7 +79,7 @@ void add_regions(py::module_& m) {
       .def_property_readonly("warnings", [](planned& p) { return p.plan().warnings(); })
       .def_property_readonly("left", [](planned& p) {
         const auto seen = p.plan().executor().problems();
-        return std::pair{seen.mismatches + seen.ended_early, seen.first};
+        return std::pair{seen.unknown + seen.mismatches + seen.ended_early, seen.first};
       });
 }
 

@@ -26,6 +26,7 @@ struct layers {
       (void)b(a(x));
     }
     p.record(false);
+    p.set_settings({.otherwise = comp::libtorch::on_mismatch::error});
     p.set_plan(comp::plan{{precision::bf16, precision::bf16}});
   }
   torch::Tensor a(const torch::Tensor& from) { return torch::linear(from, first->weight, first->bias); }

@@ -118,14 +118,14 @@ TEST_CASE("a plan from a file runs in a loop of the user's own as it does in the
 
   SUBCASE("another batch size is refused, or taken by name") {
     const auto other = torch::data::Example<>{user.data.x.narrow(0, 0, 5), user.data.y.narrow(0, 0, 5)};
-    lt::planned_region exact{{{"net", user.net}}, file.str()};
+    lt::planned_region exact{{{"net", user.net}}, file.str(), {.match = lt::plan_match::exact}};
     {
       const auto on = exact.enter();
       user.loss(other);
     }
     CHECK_THROWS_WITH_AS((void)exact.enter(), doctest::Contains("the operators agree, so shapes"), comp::plan_error);
     CHECK_THROWS_AS((void)exact.enter(), comp::plan_error);
-    lt::planned_region named{{{"net", user.net}}, file.str(), {.match = lt::plan_match::by_name}};
+    lt::planned_region named{{{"net", user.net}}, file.str()};
     for (int i = 0; i < 2; ++i) {
       const auto on = named.enter();
       user.loss(other);
@@ -137,7 +137,7 @@ TEST_CASE("a plan from a file runs in a loop of the user's own as it does in the
   SUBCASE("inference without gradients, in evaluation mode, by name") {
     user.net->eval();
     const torch::NoGradGuard no_grad;
-    lt::planned_region serving{{{"net", user.net}}, file.str(), {.match = lt::plan_match::by_name}};
+    lt::planned_region serving{{{"net", user.net}}, file.str()};
     const at::Tensor fp32 = user.net->forward(user.data.x);
     at::Tensor low[2];
     for (at::Tensor& each : low) {
@@ -243,7 +243,7 @@ TEST_CASE("the first operator that differs is named while the first forward runs
     comp::save(lowered(trainer.graph(), precision::bf16), trainer.graph(), trainer.hardware(), file.str());
   }
   const auto batch = *user.batches.next();
-  lt::planned_region planned{{{"net", user.net}}, file.str()};
+  lt::planned_region planned{{{"net", user.net}}, file.str(), {.match = lt::plan_match::exact}};
   const auto other = [&] {
     const auto on = planned.enter();
     (void)torch::sigmoid(user.net->forward(batch.data));
@@ -265,7 +265,7 @@ TEST_CASE("the first operator that differs is named while the first forward runs
   }
   CHECK(planned.planned());
 
-  lt::planned_region shorter{{{"net", user.net}}, file.str()};
+  lt::planned_region shorter{{{"net", user.net}}, file.str(), {.match = lt::plan_match::exact}};
   {
     const auto on = shorter.enter();
     user.net->forward(batch.data);
@@ -397,7 +397,7 @@ TEST_CASE("a planned region runs as the file says the plan was best run, on such
   };
   const lt::executor_choice both{lt::weight_casts::keep, lt::memory_format::channels_last};
   CHECK(settings_of({}, 0) == both);
-  CHECK(settings_of({.match = lt::plan_match::by_name}, 0) == both);
+  CHECK(settings_of({.match = lt::plan_match::exact}, 0) == both);
   CHECK(settings_of({.choices = lt::planned_choices::as_set}, 0) == lt::executor_choice{});
   edit(file.str(), [](auto& document) { document["execution"]["weights"]["value"] = "folded"; });
   CHECK(settings_of({}, 1) == lt::executor_choice{lt::weight_casts::cast, lt::memory_format::channels_last});
@@ -429,11 +429,24 @@ TEST_CASE("a planned region measures how its plan is best run in the loop's own 
   CHECK(planned.execution()[1].gain.ratio > 0);
 }
 
-TEST_CASE("a plan file without operators cannot be taken by name") {
+TEST_CASE("what a file does not have runs as most of its kind, and a warning names the first and what is near it") {
   const scratch_file file;
-  comp::save(comp::plan{precision::bf16}, file.str());
-  torch::nn::Linear a{2, 2};
-  CHECK_THROWS_AS((lt::planned_region{{{"a", a}}, file.str(), {.match = lt::plan_match::by_name}}), comp::file_error);
+  torch::nn::Sequential recorded, grown;
+  for (int i = 0; i < 4; ++i) {
+    if (i < 3) recorded->push_back("block" + std::to_string(i), torch::nn::Linear{8, 8});
+    grown->push_back("block" + std::to_string(i), torch::nn::Linear{8, 8});
+  }
+  const auto x = torch::randn({2, 8});
+  save_low({recorded.ptr(), [&] { return recorded->forward(x).sum(); }}, file.str());
+  lt::planned_region planned{{{"", grown}}, file.str()};
+  for (int i = 0; i < 2; ++i) {
+    const auto on = planned.enter();
+    CHECK(bool{grown->forward(torch::randn({2 + i, 8})).scalar_type() == at::kBFloat16});
+  }
+  REQUIRE(planned.warnings().size() == 1);
+  CHECK(planned.warnings()[0].find(
+            "does not have 1 of the model's 4 operators, first \"block3.addmm\" (aten::addmm; did you "
+            "mean \"block") != std::string::npos);
 }
 
 TEST_CASE("several threads may enter a planned region once its first step is known, not before") {

@@ -313,6 +313,7 @@ TEST_CASE("a forward that differs is an error that names the first operator, or 
   run_low(p, {"mm", "tanh", "mm_2"}, forward);
   CHECK(second.dtype() == torch::kBFloat16);
   branch = true;
+  p.set_settings({.otherwise = on_mismatch::error});
   SUBCASE("error") {
     const auto differing = [&] {
       const auto r = p.enter();

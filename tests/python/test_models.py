@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans over models as they are: what is run in low precision is what the plan says, or a sentence says why not."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import tempfile
 import threading
 import unittest
 import warnings
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -129,7 +131,7 @@ class Plans(unittest.TestCase):
     def test_a_plan_of_another_model_or_size_is_refused(self):
         net = mlp()
         path = plan_file(net, forward(net))
-        other = comp.plan(path, small_net())
+        other = comp.plan(path, small_net(), match='exact')
         with self.assertRaisesRegex(RuntimeError, 'is for another model: its operator 0 is "0.linear"'):
             forward(small_net(), X)(other)
         with self.assertRaisesRegex(comp.FileError, 'no/such'):
@@ -152,6 +154,47 @@ class Plans(unittest.TestCase):
                     net(FLAT).sigmoid()
                 self.assertEqual(plan.left[0], 1)
                 self.assertIn('sigmoid', plan.left[1])
+
+    def test_forwards_that_skip_repeat_and_grow_keep_each_layers_precision(self):
+        class Layers(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.all = nn.ModuleList(nn.Linear(192, 192) for _ in range(4))
+                self.seen = []
+
+            def forward(self, h, order=range(4)):
+                self.seen = []
+                for i in order:
+                    h = self.all[i](h if h.dtype == torch.float32 else h.to(torch.float32))
+                    self.seen.append(h.dtype)
+                    h = torch.tanh(h)
+                return h.float().sum()
+
+        net = Layers()
+
+        def run(plan):
+            with plan:
+                return net(FLAT)
+
+        path = plan_file(net, run, kinds=('linear',))
+        document = json.loads(Path(path).read_text())
+        for op in document['operators']:
+            if op['name'] in ('all.0.linear', 'all.2.linear'):
+                op['precision'] = 'fp32'
+        Path(path).write_text(json.dumps(document))
+        low, high = torch.bfloat16, torch.float32
+        for first in (range(4), (1, 3)):
+            plan = comp.plan(path, net)
+            for order in (first, (0, 1, 2, 3), (3, 1), (2,), (1, 1, 0), (3, 2, 1, 0)):
+                with plan:
+                    loss = net(FLAT, order)
+                loss.backward()
+                if set(order) <= set(first):
+                    self.assertEqual(net.seen, [low if i % 2 else high for i in order])
+            with torch.no_grad(), plan:
+                for _ in range(4):
+                    net(FLAT)
+                    self.assertEqual(net.seen, [high, low, high, low])
 
     def test_a_plan_with_fp16_says_that_it_wants_a_scaler(self):
         net = mlp()

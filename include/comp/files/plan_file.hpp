@@ -51,6 +51,11 @@ COMP_INLINE void save(const plan& p, const std::string& path);
 /// Throws: `plan_error` when `p` does not fit `graph`; `file_error` when the file cannot be written.
 COMP_INLINE void save(const plan& p, const op_graph& graph, const hardware& machine, const std::string& path);
 
+namespace detail {
+/// Adds a warning to `to` for each thing in which the machine differs from the one that the plan was found on.
+COMP_INLINE void warn_of_hardware(const hardware& made_for, const hardware& here, loaded_plan& to);
+}  // namespace detail
+
 /// The listing as a plan for `graph`. Hardware other than `here` is a warning, no error.
 /// Throws: `plan_error`, saying what differs, when it is for another model.
 COMP_INLINE loaded_plan fitted(const plan_listing& from, const op_graph& graph, const hardware* here = nullptr);

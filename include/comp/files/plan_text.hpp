@@ -80,7 +80,7 @@ inline void require_count(const plan_listing& from, const op_graph& graph) {
                   from.file, from.size(), graph.size(), first)};
 }
 
-inline void warn_of_hardware(const hardware& made_for, const hardware& here, loaded_plan& to) {
+COMP_INLINE void warn_of_hardware(const hardware& made_for, const hardware& here, loaded_plan& to) {
   const auto warn = [&](std::string_view what, const auto& there, const auto& now) {
     if (there == now) return;
     to.warnings.push_back(

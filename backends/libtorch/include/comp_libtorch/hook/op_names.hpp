@@ -55,6 +55,13 @@ inline std::vector<std::string> scopes_of(std::string_view path) {
   return scopes;
 }
 
+/// "head.linear" of "head.linear_3": what the same call of the same module is named the first time.
+inline std::string first_of_its_name(const std::string& name) {
+  const auto digits = name.find_last_not_of("0123456789") + 1;
+  const bool numbered = digits > 1 && digits < name.size() && name[digits - 1] == '_';
+  return numbered ? name.substr(0, digits - 1) : name;
+}
+
 /// The parameters of the user's modules.
 class parameter_names {
  public:

@@ -16,6 +16,7 @@ namespace comp::libtorch {
 
 /// Where forwards left the recorded sequence.
 struct program_problems {
+  std::size_t unknown = 0;      // operators that no recorded forward had, and that ran as others of their kind
   std::size_t mismatches = 0;   // regions that went on in FP32
   std::size_t ended_early = 0;  // regions with fewer operators than recorded
   std::string first = {};       // the first of them, in words
@@ -69,11 +70,12 @@ class autocast_session final : public session {
 /// Collects problems from the regions of several threads.
 class problem_list {
  public:
-  /// One of `kind`, in words.
-  void add(std::size_t program_problems::*kind, std::string what) {
+  /// One of `kind`. `describe()`: in words, asked for the first problem only.
+  template <class Describe>
+  void add(std::size_t program_problems::*kind, Describe describe) {
     const std::lock_guard only_one{mutex_};
     ++(all_.*kind);
-    if (all_.first.empty()) all_.first = std::move(what);
+    if (all_.first.empty()) all_.first = describe();
   }
   program_problems get() const {
     const std::lock_guard only_one{mutex_};

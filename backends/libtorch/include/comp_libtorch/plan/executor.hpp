@@ -65,9 +65,10 @@ class executor final : public session {
   }
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
-    if (!is_next(op) && !find_in_composite(op)) return leave(op, stack);
+    const std::optional<std::size_t> here = place_of(op, stack);
+    if (!here) return leave(op, stack);
     if (context_.autocast_plan == nullptr) require_no_autocast();
-    const instruction& now = code_->instructions[next_++];
+    const instruction& now = code_->instructions[*here];
     if (now.opens) return open(now, keys, stack);
     if (context_.autocast_plan != nullptr) return run_autocast(now, stack);
     if (life_ != nullptr) return run_watched(now, stack);
@@ -80,7 +81,10 @@ class executor final : public session {
   }
 
   bool called_directly(const c10::OperatorHandle& op, const at::Tensor* const* tensors, at::Tensor* casts) override {
-    if (!is_next(op) || life_ != nullptr || context_.errors != nullptr || context_.autocast_plan != nullptr)
+    const auto argument = [tensors](std::size_t i) {
+      return tensors[i] == nullptr ? nullptr : tensors[i]->unsafeGetTensorImpl();
+    };
+    if (!is_next(op, argument) || life_ != nullptr || context_.errors != nullptr || context_.autocast_plan != nullptr)
       return false;
     const instruction& now = code_->instructions[next_];
     if (now.unusual || now.lists || now.opens) return false;
@@ -106,17 +110,58 @@ class executor final : public session {
     context_.weights->end_region();
     if (abandoned || lost_ || is_again_ || next_ == code_->instructions.size()) return;
     try {
-      context_.problems->add(&program_problems::ended_early,
-                             fmt::format("region \"{}\" ended after {} of {} operators, before {}", context_.segment,
-                                         next_, code_->instructions.size(), expected()));
+      if (follows()) return require_known_model();
+      context_.problems->add(&program_problems::ended_early, [&] {
+        return fmt::format("region \"{}\" ended after {} of {} operators, before {}", context_.segment, next_,
+                           code_->instructions.size(), expected());
+      });
     } catch (...) {  // out of memory for the text: the region ends all the same
     }
   }
 
  private:
-  bool is_next(const c10::OperatorHandle& op) const {
+  /// None of the recorded forward's modules ran.
+  void require_known_model() const {
+    if (!has_unknown_ || !code_->map.is_before_parameters(next_)) return;
+    context_.problems->add(&program_problems::mismatches, [&] {
+      return fmt::format("region \"{}\" called none of the modules that it had when it was recorded", context_.segment);
+    });
+  }
+
+  bool follows() const { return context_.settings->otherwise == on_mismatch::follow; }
+
+  /// Argument `i` of the next instruction, which the operator on the stack is; null where it is no tensor.
+  const c10::TensorImpl* tensor_at(const torch::jit::Stack& stack, std::size_t i) const {
+    const at::IValue& value = stack[stack.size() - code_->instructions[next_].arguments + i];
+    return value.isTensor() && value.toTensor().defined() ? value.unsafeToTensorImpl() : nullptr;
+  }
+
+  /// `argument(i)`: the tensor of argument i. An operator that reads the parameter of another module is not the next
+  /// one where forwards are followed.
+  template <class Argument>
+  bool is_next(const c10::OperatorHandle& op, Argument argument) const {
     const std::size_t end = composite_.empty() ? code_->instructions.size() : composite_.end;
-    return next_ < end && code_->instructions[next_].op == op;
+    if (next_ >= end || code_->instructions[next_].op != op) return false;
+    const instruction& now = code_->instructions[next_];
+    if (now.parameter == nullptr || !composite_.empty() || !follows()) return true;
+    const c10::TensorImpl* reads = argument(now.parameter_argument);
+    return reads == now.parameter || !code_->map.is_parameter(reads);
+  }
+
+  /// Which instruction the operator on the stack is; none where the recorded forward does not have it. The next one is
+  /// then the one after it.
+  std::optional<std::size_t> place_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+    if (is_next(op, [&](std::size_t i) { return tensor_at(stack, i); }) || find_in_composite(op)) return next_++;
+    if (!follows() || !composite_.empty()) return {};
+    const c10::TensorImpl* parameter = nullptr;
+    for_each_tensor(stack, traits(op).arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
+      if (parameter == nullptr && code_->map.is_parameter(tensor.unsafeGetTensorImpl()))
+        parameter = tensor.unsafeGetTensorImpl();
+    });
+    const auto found = code_->map.find(op, parameter, next_);
+    if (!found) return {};
+    if (found->follows || code_->instructions[found->at].opens) next_ = found->at + 1;
+    return found->at;
   }
 
   /// Runs a composite by the instructions of the operators that it is made of.
@@ -254,13 +299,32 @@ class executor final : public session {
     if (!is_again_) require_no_backward();
     if (context_.autocast_plan == nullptr) require_no_autocast();
     const op_traits& known = traits(op);
+    if (follows()) return run_unknown(op, known, stack);
     if (!lost_ && composite_.empty()) {
       lost_ = true;
-      std::string what = difference(known);
-      if (context_.settings->otherwise == on_mismatch::error) throw error{what};
-      context_.problems->add(&program_problems::mismatches, std::move(what));
+      if (context_.settings->otherwise == on_mismatch::error) throw error{difference(known)};
+      context_.problems->add(&program_problems::mismatches, [&] { return difference(known); });
     }
     if (context_.autocast_plan == nullptr) cast_to_fp32(stack, known, device());
+    op.callBoxed(stack);
+  }
+
+  /// An operator that the recorded forward does not have: as most of its kind in the plan.
+  void run_unknown(const c10::OperatorHandle& op, const op_traits& known, torch::jit::Stack& stack) {
+    has_unknown_ = true;
+    const at::ScalarType format = code_->map.usual_format(op);
+    context_.problems->add(&program_problems::unknown, [&] {
+      return fmt::format("{} of region \"{}\" was not in the recorded forward: it runs in {}, as others of its kind",
+                         known.kind, context_.segment, c10::toString(format));
+    });
+    const bool computes = !known.writes && !known.views && !known.makes && !known.only_fp32;
+    if (context_.autocast_plan == nullptr && code_->any_low) {
+      if (computes && format != at::kFloat) {
+        cast_read(stack, known, format, device(), !keeps_affine(known, device()));
+      } else {
+        cast_to_fp32(stack, known, device());
+      }
+    }
     op.callBoxed(stack);
   }
 
@@ -296,6 +360,7 @@ class executor final : public session {
   std::size_t next_ = 0;
   range composite_ = {};
   bool lost_ = false;
+  bool has_unknown_ = false;
   bool is_again_ = false;  // a part of a forward, in its backward
 };
 

@@ -8,6 +8,7 @@
 
 #include <comp/core/plan.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
+#include <comp_libtorch/plan/forward_map.hpp>
 #include <comp_libtorch/plan/low_weights.hpp>
 #include <comp_libtorch/plan/recorder.hpp>
 #include <comp_libtorch/plan/settings.hpp>
@@ -40,7 +41,9 @@ struct instruction {
   std::uint32_t first_slot = 0;
   std::uint16_t slots = 0;
   std::uint16_t arguments = 0;
-  bool lists = false;    // a slot is in a list of tensors
+  std::uint16_t parameter_argument = 0;
+  const c10::TensorImpl* parameter = nullptr;  // that it reads; null: none
+  bool lists = false;                          // a slot is in a list of tensors
   bool opens = false;    // a composite, which no plan has: the instructions up to `end` are of what it is made of
   bool uniform = false;  // it takes tensors of one format only
   std::uint32_t end = 0;
@@ -58,6 +61,8 @@ struct code {
   std::vector<instruction> instructions = {};
   std::vector<cast_slot> slots = {};
   std::size_t shared = 0;
+  bool any_low = false;
+  forward_map map = {};
 };
 
 /// True where ATen takes a norm's FP32 weight and bias beside a low input.
@@ -114,15 +119,18 @@ class compiler {
 
   /// `calls`: those of one segment.
   code compile(std::span<const recorded_call> calls) {
-    code compiled;
+    code compiled{.any_low = any_low_};
     uses_.clear();
     compiled.instructions.reserve(calls.size());
     std::vector<std::size_t> open;
     for (const recorded_call& call : calls) {
       if (call.composite) {
+        if (open.empty()) compiled.map.add(*call.composite, compiled.instructions.size(), nullptr);
         open.push_back(compiled.instructions.size());
         compiled.instructions.push_back({.op = *call.composite, .index = 0, .opens = true, .uniform = call.uniform});
       } else if (call.index) {
+        if (open.empty())
+          compiled.map.add(ops_[*call.index].op, compiled.instructions.size(), ops_[*call.index].parameter);
         add(compiled, ops_[*call.index], *call.index);
       } else {
         compiled.instructions[open.back()].end = static_cast<std::uint32_t>(compiled.instructions.size());
@@ -143,6 +151,9 @@ class compiler {
     now.arguments = static_cast<std::uint16_t>(known.arguments.size());
     now.target = scalar_type(chosen);
     now.first_slot = static_cast<std::uint32_t>(compiled.slots.size());
+    now.parameter = op.parameter;
+    now.parameter_argument = op.parameter_argument;
+    if (op.role == op_role::choosable) compiled.map.count(op.op, now.target);
     const bool channels_last = settings_->images == memory_format::channels_last;
     if (op.role == op_role::choosable || op.role == op_role::fp32) {
       if (channels_last && known.convolves && now.target != at::kFloat) {

@@ -24,6 +24,7 @@
 #include <comp_libtorch/plan/scripted.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <comp_libtorch/support/memory.hpp>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -73,7 +74,7 @@ class program {
   region enter(std::string_view segment = "forward") { return scripts_.open(session_of(segment)); }
 
   /// As `enter`, for a forward with another sequence of operators (evaluation mode): each runs in the precision of the
-  /// recorded operator of its name, or of record_under()'s, and in FP32 where there is none.
+  /// recorded operator of its name, or of record_under()'s, and where there is none as most of its kind.
   region evaluate() {
     if (first_ != nullptr && first_->autocast) return scripts_.open(by_autocast(*first_->autocast));
     if (plan_.runs_autocast()) return scripts_.open(by_autocast(detail::scalar_type(autocast_precision(plan_))));
@@ -169,9 +170,12 @@ class program {
     return std::make_unique<detail::autocast_session>(settings_.device.type(), low);
   }
   precision precision_of(const std::string& name, const std::string& kind) const {
-    const auto at = index_.find(name);
-    const bool known = at != index_.end() && graph_[at->second].kind == kind && graph_[at->second].choosable;
-    return known ? plan_[at->second] : precision::fp32;
+    for (const std::string& asked : {name, detail::first_of_its_name(name)}) {
+      const auto at = index_.find(asked);
+      if (at != index_.end() && graph_[at->second].kind == kind) return plan_[at->second];
+    }
+    const auto usual = usual_.find(kind);
+    return usual == usual_.end() ? precision::fp32 : usual->second;
   }
 
   std::unique_ptr<detail::session> session_of(std::string_view segment) {
@@ -256,12 +260,25 @@ class program {
                         i, graph_[i].name, comp::name(p));
   }
 
+  void find_usual_precisions() {
+    std::map<std::pair<std::string_view, precision>, std::size_t> uses;
+    usual_.clear();
+    for (std::size_t i = 0; i < graph_.size(); ++i) {
+      if (!graph_[i].choosable) continue;
+      const std::string_view kind = graph_[i].kind;
+      const std::size_t now = ++uses[{kind, plan_[i]}];
+      const auto [usual, first] = usual_.emplace(kind, plan_[i]);
+      if (!first && now > uses[{kind, usual->second}]) usual->second = plan_[i];
+    }
+  }
+
   void compile() {
     require_no_open_region();
     thread_ = std::thread::id{};
     several_threads_ = false;
     weights_.drop_entries();
     detail::compiler compiler{ops_, plan_, settings_, weights_};
+    find_usual_precisions();
     for (detail::segment& each : segments_) {
       each.code = std::make_shared<const detail::code>(compiler.compile(each.calls));
     }
@@ -281,6 +298,7 @@ class program {
   std::vector<detail::recorded_op> ops_;
   std::vector<detail::segment> segments_;
   std::unordered_map<std::string_view, std::size_t> index_;  // of graph_, by name
+  std::unordered_map<std::string_view, precision> usual_;    // of each kind: what most of its operators have
   detail::opened_composites opened_;
   detail::low_weights weights_;
   detail::problem_list problems_;

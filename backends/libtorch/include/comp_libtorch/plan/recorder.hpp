@@ -54,6 +54,8 @@ struct recorded_op {
   bool shares = false;         // a view whose storage is written under one name and read under another
   std::size_t segment = 0;
   std::vector<recorded_input> inputs = {};
+  const c10::TensorImpl* parameter = nullptr;  // the first parameter that it reads, which tells where it is called
+  std::uint16_t parameter_argument = 0;
   std::vector<std::uint32_t> uncast = {};   // values that it reads or writes as they are
   std::vector<std::uint32_t> outputs = {};  // values
 };
@@ -167,10 +169,13 @@ class recorder {
     const auto [at, added] = origins_.try_emplace(tensor.unsafeGetTensorImpl(), origin{address_of(tensor)});
     if (added) {
       at->second.value = values_seen_++;
-      const bool leaf = tensor.requires_grad() && tensor.is_leaf();
-      if (leaf || parameters_->find(tensor) != nullptr) at->second.parameter = parameters_seen_++;
+      if (is_parameter(tensor)) at->second.parameter = parameters_seen_++;
     }
     return at->second;
+  }
+
+  bool is_parameter(const at::Tensor& tensor) const {
+    return (tensor.requires_grad() && tensor.is_leaf()) || parameters_->find(tensor) != nullptr;
   }
 
   void read(call& current, const op_traits& known, const at::Tensor& tensor, std::size_t argument, int element) {
@@ -187,6 +192,10 @@ class recorder {
     current.info.inputs.back().parameter = from.parameter >= 0;
     current.info.inputs.back().source = last;
     current.read.emplace_back(tensor.unsafeGetTensorImpl(), from.value);
+    if (element < 0 && current.op.parameter == nullptr && is_parameter(tensor)) {
+      current.op.parameter = tensor.unsafeGetTensorImpl();
+      current.op.parameter_argument = static_cast<std::uint16_t>(argument);
+    }
     const argument_use use = known.arguments[argument];
     const bool may_be_cast = (use == argument_use::read || use == argument_use::affine) &&
                              !is_number_beside_values(tensor, known, current.arguments, device_);

@@ -10,8 +10,10 @@ namespace comp::libtorch {
 
 /// What a forward does whose operator sequence leaves the recorded one.
 enum class on_mismatch : std::uint8_t {
-  error,  // throws, naming the first operator that differs
-  fp32    // goes on in FP32 to the end of the region; program::problems() counts it
+  follow,  // goes on where the plan has the operator: by the parameter that it reads, else by what stands beside it. An
+           // operator that was never recorded runs as most of its kind do; program::problems() counts it
+  error,   // throws, naming the first operator that differs
+  fp32     // goes on in FP32 to the end of the region; program::problems() counts it
 };
 
 /// Where the low-precision copies of parameters come from.
@@ -40,7 +42,7 @@ enum class memory_format : std::uint8_t { as_is, channels_last };
 
 struct program_settings {
   at::Device device = at::kCPU;
-  on_mismatch otherwise = on_mismatch::error;
+  on_mismatch otherwise = on_mismatch::follow;
   weight_casts weights = weight_casts::cast;
   memory_format images = memory_format::as_is;  // of what convolutions in low precision read
   freed_memory freed = freed_memory::kept;

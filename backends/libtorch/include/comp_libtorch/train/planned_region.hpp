@@ -16,6 +16,7 @@
 #include <comp/core/error.hpp>
 #include <comp/core/plan.hpp>
 #include <comp/files/plan_file.hpp>
+#include <comp/policy/nearest.hpp>
 #include <comp/policy/tensor_core.hpp>
 #include <comp_libtorch/plan/executor_tuning.hpp>
 #include <comp_libtorch/plan/program.hpp>
@@ -35,9 +36,9 @@ namespace comp::libtorch {
 
 /// What must agree between a plan file and the forward that it is used for.
 enum class plan_match {
-  exact,   // operators, shapes and edges: the fingerprint
-  by_name  // names and kinds: other batch sizes, or the forward of evaluation mode; the rest runs in FP32, with a
-           // warning
+  by_name,  // names and kinds: other batch sizes, forwards that skip or add operators; an operator that the file does
+            // not have runs as most of its kind, with a warning
+  exact     // operators, shapes and edges: the fingerprint
 };
 
 /// Where the executor's choices (program_settings: weights, images) come from.
@@ -49,7 +50,7 @@ enum class planned_choices {
 
 struct planned_settings {
   std::vector<std::string> segments = {"forward"};  // that a step enters; all are known when each was seen once
-  plan_match match = plan_match::exact;
+  plan_match match = plan_match::by_name;
   bool forced = false;  // take a file's plan although this machine computes it slowly, or it knows no operator
   planned_choices choices = planned_choices::of_file;
   tuning_settings tuning = {};
@@ -57,40 +58,80 @@ struct planned_settings {
 };
 
 namespace detail {
-/// A file's operators by name and kind.
-using entries = std::map<std::pair<std::string, std::string>, const plan_listing::entry*>;
-/// Requires: the file has a list of operators.
-inline entries entries_by_name(const plan_listing& from) {
-  entries known;
-  for (const plan_listing::entry& op : *from.operators) known[{op.name, op.kind}] = &op;
-  return known;
-}
-}  // namespace detail
 
-/// The precisions of a file's operators, by name and kind, for a graph that need not be the file's.
-/// Throws: unless `forced`, `plan_error` where the file knows no choosable operator of the graph.
-/// Requires: the file has a list of operators.
-inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& graph, bool forced = false) {
-  const auto known = detail::entries_by_name(from);
-  loaded_plan loaded{.plan = plan{graph.size()}, .execution = from.execution};
-  if (from.made_for) loaded.made_for = *from.made_for;
-  std::string first_unknown;
-  bool any_known = false;
-  for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (!graph[i].choosable) continue;
-    if (const auto at = known.find({graph[i].name, graph[i].kind}); at != known.end()) {
-      loaded.plan[i] = at->second->chosen;
-      any_known = true;
-    } else {
-      if (first_unknown.empty()) first_unknown = fmt::format("\"{}\" ({})", graph[i].name, graph[i].kind);
-      loaded.warnings.push_back(
-          fmt::format("\"{}\" has no operator \"{}\" ({}): it runs in FP32", from.file, graph[i].name, graph[i].kind));
+/// A file's precisions by name and kind of the operators.
+class named_operators {
+ public:
+  using entry = plan_listing::entry;
+  /// Requires: the file has a list of operators, and outlives this.
+  explicit named_operators(const plan_listing& from) {
+    for (const entry& op : *from.operators) {
+      entries_[{op.name, op.kind}] = &op;
+      std::size_t& uses = uses_[op.kind][op.chosen];
+      const entry*& usual = usual_[op.kind];
+      if (++uses; usual == nullptr || uses > uses_[op.kind][usual->chosen]) usual = &op;
     }
   }
-  require<plan_error>(forced || any_known || first_unknown.empty(),
-                      "\"{}\" knows none of the model's operators, not {}: give models the names that they had in the "
-                      "search, or search again",
-                      from.file, first_unknown);
+  /// Null for an operator that the file does not have.
+  const entry* find(const std::string& name, const std::string& kind) const {
+    const auto at = entries_.find({name, kind});
+    return at == entries_.end() ? nullptr : at->second;
+  }
+  /// Of the operator of that name, of its first call where it is called more often, or what most of its kind have in
+  /// the file; FP32 where it has none.
+  precision chosen(const std::string& name, const std::string& kind) const {
+    if (const entry* op = find(name, kind)) return op->chosen;
+    if (const entry* op = find(first_of_its_name(name), kind)) return op->chosen;
+    const auto at = usual_.find(kind);
+    return at == usual_.end() ? precision::fp32 : at->second->chosen;
+  }
+  /// "; the nearest is ...", or nothing.
+  std::string nearest(const std::string& name, const std::string& kind) const {
+    policy::nearest_word best{name};
+    for (const auto& [known, op] : entries_) {
+      if (known.second == kind) best.offer(known.first);
+    }
+    const std::string words = best.remedy("");
+    return words.empty() ? words : "; " + words;
+  }
+
+ private:
+  std::map<std::pair<std::string, std::string>, const entry*> entries_;
+  std::map<std::string, std::map<precision, std::size_t>> uses_;
+  std::map<std::string, const entry*> usual_;
+};
+
+}  // namespace detail
+
+/// The precisions of a file's operators, by name and kind, for a graph that need not be the file's. An operator that
+/// the file does not have gets what most of its kind have there, and a warning tells of the first. Throws: unless
+/// `forced`, `plan_error` where the file has fewer than half of the graph's choosable operators: it is of another
+/// model. Requires: the file has a list of operators.
+inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& graph, bool forced = false) {
+  const detail::named_operators known{from};
+  loaded_plan loaded{.plan = plan{graph.size()}, .execution = from.execution};
+  if (from.made_for) loaded.made_for = *from.made_for;
+  std::size_t choosable = 0;
+  std::vector<std::size_t> unknown;
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (!graph[i].choosable) continue;
+    ++choosable;
+    loaded.plan[i] = known.chosen(graph[i].name, graph[i].kind);
+    if (known.find(graph[i].name, graph[i].kind) == nullptr) unknown.push_back(i);
+  }
+  if (!unknown.empty()) {
+    const op_info& first = graph[unknown.front()];
+    const std::string nearest = known.nearest(first.name, first.kind);
+    require<plan_error>(
+        forced || 2 * unknown.size() <= choosable,
+        "\"{}\" does not have {} of the model's {} operators, first \"{}\" ({}{}): give models the names "
+        "that they had in the search, or search again",
+        from.file, unknown.size(), choosable, first.name, first.kind, nearest);
+    loaded.warnings.push_back(fmt::format(
+        "\"{}\" does not have {} of the model's {} operators, first \"{}\" ({}{}): they run as most of their "
+        "kind do in it",
+        from.file, unknown.size(), choosable, first.name, first.kind, nearest));
+  }
   loaded.plan = loaded.plan.as_autocast(from.runs_autocast() && loaded.plan.count_low() > 0);
   return loaded;
 }
@@ -108,10 +149,6 @@ class planned_region {
                           : plan_listing{.file = "the plan", .letters = std::get<plan>(from)}},
         program_{on_device_of(models, settings_.program)},
         here_{probe(program_.settings().device)} {
-    require<file_error>(listing_.operators || !by_name(),
-                        "\"{}\" has no list of operators (they are to be found by name): save the plan with its graph, "
-                        "comp::save(plan, graph, hardware, path)",
-                        listing_.file);
     if (!settings_.forced) require_useful();
     if (settings_.choices == planned_choices::measured) require_one_rank("planned_choices::measured");
     for (const named_module& m : models) program_.name_parameters(*m.module, m.name);
@@ -154,7 +191,8 @@ class planned_region {
  private:
   using clock = std::chrono::steady_clock;
 
-  bool by_name() const { return settings_.match == plan_match::by_name; }
+  // A plan without names goes by its order.
+  bool by_name() const { return settings_.match == plan_match::by_name && listing_.operators; }
 
   /// What an operator gets that comes by for the first time. Requires: the file lists them.
   detail::first_plan first() const {
@@ -162,16 +200,12 @@ class planned_region {
     for (std::size_t i = 0; listing_.runs_autocast() && i < listing_.size(); ++i) {
       if (is_low(listing_.chosen(i))) plan.autocast = detail::scalar_type(listing_.chosen(i));
     }
-    const auto known = std::make_shared<const detail::entries>(detail::entries_by_name(listing_));
-    plan.by_name = [known](const std::string& name, const std::string& kind) {
-      const auto at = known->find({name, kind});
-      return at == known->end() ? precision::fp32 : at->second->chosen;
-    };
+    const auto known = std::make_shared<const detail::named_operators>(listing_);
+    plan.by_name = [known](const std::string& name, const std::string& kind) { return known->chosen(name, kind); };
     if (by_name()) {
       plan.choose = [known](std::size_t /*number*/, const op_info& op) {
-        const auto at = known->find({op.name, op.kind});
-        return at == known->end() ? detail::first_choice{}
-                                  : detail::first_choice{at->second->chosen, at->second->hands_on_fp32};
+        const auto* named = known->find(op.name, op.kind);
+        return detail::first_choice{known->chosen(op.name, op.kind), named != nullptr && named->hands_on_fp32};
       };
     } else {
       plan.choose = [this](std::size_t i, const op_info& op) {
@@ -208,8 +242,10 @@ class planned_region {
 
   loaded_plan load() const {
     if (!of_file_) return {.plan = *listing_.letters};
-    return by_name() ? fitted_by_name(listing_, program_.graph(), settings_.forced)
-                     : fitted(listing_, program_.graph(), &here_);
+    if (!by_name()) return fitted(listing_, program_.graph(), &here_);
+    loaded_plan loaded = fitted_by_name(listing_, program_.graph(), settings_.forced);
+    if (listing_.made_for) comp::detail::warn_of_hardware(loaded.made_for, here_, loaded);
+    return loaded;
   }
 
   /// A plan that was found on a machine with units for its precisions can take many times FP32's time on one without.

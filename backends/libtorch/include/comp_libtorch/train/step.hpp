@@ -199,11 +199,10 @@ class step {
   /// Such a forward did not throw itself.
   void require_whole() {
     const program_problems problems = program_.problems();
-    if (program_.settings().otherwise == on_mismatch::fp32 || problems.ended_early == 0) return;
+    if (program_.settings().otherwise == on_mismatch::fp32 || problems.ended_early + problems.mismatches == 0) return;
     program_.clear_problems();
     throw error{fmt::format(
-        "step {}: {} (a plan goes by the recorded sequence): keep the forward the same from step to step, or set "
-        "on_mismatch::fp32",
+        "step {}: {} (a plan goes by the recorded forward): train the model that was recorded, or set on_mismatch::fp32",
         number_, problems.first)};
   }
 

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the recorded forward has which operator, for a forward that skips operators (LayerDrop, early exit, experts
+// without tokens), repeats some (generation, a recurrence of another length) or has more of them. An operator is
+// recognised by the parameter that it reads, which says in which module it is called. One that reads none is looked for
+// among its neighbours, between the operators with parameters before and after it, and else taken where it is the only
+// one of its kind.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/ScalarType.h>
+#include <c10/core/TensorImpl.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+class forward_map {
+ public:
+  /// Instruction `at` is `op`. `parameter`: that it reads, null where it reads none.
+  void add(const c10::OperatorHandle& op, std::size_t at, const c10::TensorImpl* parameter) {
+    places_[op].push_back({at, parameter});
+    size_ = at + 1;
+    if (parameter == nullptr) return;
+    parameters_.insert(parameter);
+    with_parameters_.push_back(at);
+  }
+  /// A plan has an operator of that kind in `format`.
+  void count(const c10::OperatorHandle& op, at::ScalarType format) { ++formats_[op][format]; }
+
+  bool is_parameter(const c10::TensorImpl* tensor) const { return parameters_.contains(tensor); }
+
+  /// Whether no operator with a parameter comes before instruction `at`, and some do after it.
+  bool is_before_parameters(std::size_t at) const {
+    return !with_parameters_.empty() && at <= with_parameters_.front();
+  }
+
+  struct place {
+    std::size_t at;
+    bool follows;  // the forward goes on from there
+  };
+  /// Returns: the instruction that is `op`; nothing where the recorded forward has none there. `parameter`: that it
+  /// reads, null where it reads none. `next`: the instruction that would be next.
+  std::optional<place> find(const c10::OperatorHandle& op, const c10::TensorImpl* parameter, std::size_t next) const {
+    const auto known = places_.find(op);
+    if (known == places_.end()) return {};
+    const auto [first, last] = parameter != nullptr ? range{0, size_} : neighbourhood(next);
+    std::optional<place> earlier;
+    for (const auto& [at, reads] : known->second) {
+      if (at < first || at > last || reads != parameter) continue;
+      if (at >= next) return place{at, true};
+      if (!earlier || parameter == nullptr) earlier = place{at, true};
+    }
+    const bool only_one = known->second.size() == 1 && known->second.front().parameter == parameter;
+    return earlier || !only_one ? earlier : place{known->second.front().at, false};
+  }
+
+  /// The format that most operators of that kind have in the plan; FP32 where the plan has none.
+  at::ScalarType usual_format(const c10::OperatorHandle& op) const {
+    const auto known = formats_.find(op);
+    if (known == formats_.end()) return at::kFloat;
+    return std::ranges::max_element(known->second, {}, &std::pair<const at::ScalarType, std::size_t>::second)->first;
+  }
+
+ private:
+  struct recorded {
+    std::size_t at;
+    const c10::TensorImpl* parameter;
+  };
+  struct range {
+    std::size_t first, last;
+  };
+  /// From the operator with a parameter before `next` to the one after it. Behind the last operator the forward begins
+  /// anew.
+  range neighbourhood(std::size_t next) const {
+    if (next >= size_) next = 0;
+    const auto after = std::ranges::lower_bound(with_parameters_, next);
+    return {after == with_parameters_.begin() ? 0 : *(after - 1), after == with_parameters_.end() ? size_ : *after};
+  }
+
+  std::unordered_map<c10::OperatorHandle, std::vector<recorded>> places_;  // in the order of the forward
+  std::unordered_set<const c10::TensorImpl*> parameters_;
+  std::vector<std::size_t> with_parameters_;  // instructions, in the order of the forward
+  std::unordered_map<c10::OperatorHandle, std::map<at::ScalarType, std::size_t>> formats_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace comp::libtorch::detail
