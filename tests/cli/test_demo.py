@@ -47,11 +47,12 @@ class Verdicts(unittest.TestCase):
 
     def test_what_no_interval_shows_is_not_said(self):
         self.says("The search finds the plan of the rules, 1.10x (0.90 to 1.30) of FP32's speed.", comp='rules', rules=(1.1, .9, 1.3))
-        self.says('Rules and found plan are as fast within noise, 1.01x (0.98 to 1.04) of their speed.', beside=(1.01, .98, 1.04), found=(1.1, .9, 1.3))
-        self.says('Rules and found plan are as fast within noise, 1.20x (too noisy for an interval) of their speed.', beside=(1.2, None, None),
-                  rules=(1.1, None, None))
-        self.says('Rules and found plan are as fast within noise, 1.01x (0.98 to 1.04) of their speed, but their loss was not accepted.',
-                  beside=(1.01, .98, 1.04), accepted=False)
+        none = 'No difference between the speeds of the found plan and of the rules is shown, '
+        self.says(none + '1.01x (0.98 to 1.04).', beside=(1.01, .98, 1.04), rules=(1.1, .9, 1.3))
+        self.says(none + '1.06x (0.98 to 1.14).', beside=(1.06, .98, 1.14))
+        self.says(none + '1.20x (too noisy for an interval).', beside=(1.2, None, None))
+        self.says(none + '1.01x (0.98 to 1.04), but their loss was not accepted.', beside=(1.01, .98, 1.04), accepted=False)
+        self.says(none + '1.01x (0.98 to 1.04). The rules lose to FP32.', beside=(1.01, .98, 1.04), rules=(.9, .8, .99))
 
     def test_the_rules_are_faster(self):
         self.says('The rules are faster than the found plan, which runs at 0.90x (0.80 to 0.95) of their speed, but their loss was not accepted.',
@@ -78,7 +79,7 @@ class Rows(unittest.TestCase):
     def test_what_was_not_measured_is_said(self):
         odd = summary(rules=None, comp='fp32', overhead={'seconds': 3, 'share_of_100_epochs': 'nan'})
         odd['contest'][0]['seconds_per_batch'] = {'median': None}
-        self.assertEqual(demo.row('mlp', odd), ['mlp', 'not measured', 'not measured', '1.80x (1.70 to 1.90)', '3 in bf16, 1 in fp32', '-', '3 s'])
+        self.assertEqual(demo.row('mlp', odd), ['mlp', 'not measured', 'not measured', '1.00x', '3 in bf16, 1 in fp32', '-', '3 s'])
 
 
 # Leaves the summary that FAKE has, as it is; "fail" or "Ctrl-C" in its place: ends so.
