@@ -221,17 +221,26 @@ def chart(pair, what):
             f'<text x="430" y="222" text-anchor="end">{most}</text><text x="243" y="222" text-anchor="middle">{what}</text>{"".join(drawn)}</svg>')
 
 
+def table(header, rows):
+    """With the first column and plans as text, the others as figures."""
+    text = escape_html.escape
+    head = ''.join(f'<th scope="col">{text(h)}</th>' for h in header)
+
+    def cell(i, words):
+        return f'<td class="{"t" if i == 0 or header[i] == "plan" else "e"}">{f"<code>{text(words)}</code>" if header[i] == "plan" else text(words)}</td>'
+    body = '\n'.join('<tr>' + ''.join(cell(i, words) for i, words in enumerate(row)) + '</tr>' for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def page(root, title, body):
+    """A whole page in the style of comp's reports."""
+    style = re.search(r'R"css\((.*?)\)css"', (root / 'include/comp/observe/html_template.hpp').read_text(), re.S)[1]
+    return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
+            f'<title>{escape_html.escape(title)}</title><style>{style}</style></head><body><main>{body}</main></body></html>\n')
+
+
 def html(facts, pairs, about, root):
     text = escape_html.escape
-    style = re.search(r'R"css\((.*?)\)css"', (root / 'include/comp/observe/html_template.hpp').read_text(), re.S)[1]
-
-    def table(header, rows):
-        head = ''.join(f'<th scope="col">{text(h)}</th>' for h in header)
-
-        def cell(i, words):
-            return f'<td class="{"t" if i == 0 or header[i] == "plan" else "e"}">{f"<code>{text(words)}</code>" if header[i] == "plan" else text(words)}</td>'
-        body = '\n'.join('<tr>' + ''.join(cell(i, words) for i, words in enumerate(row)) + '</tr>' for row in rows)
-        return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
     sections = [(title, f'<p class="soft">{text(words)}</p>{table(header, rows)}') for title, words, header, rows in tables(facts, pairs)]
     curves = ''.join(f'<h3>{text(str(pair))}</h3><div class="charts">{losses}{chart(pair, "score")}</div>' for pair in pairs if (losses := chart(pair, 'loss')))
     keys = ''.join(f'<span><svg width="26" height="12"><path class="line" style="stroke:{colour}" d="M0 6h26"/></svg>{way}</span>' for way, colour in COLOURS.items())
@@ -240,11 +249,10 @@ def html(facts, pairs, about, root):
                  ('Not measured', f'<ul>{"".join(f"<li>{text(line)}</li>" for line in missing(pairs))}</ul><p class="soft">{notes}</p>'),
                  ('All tables and figures of the paper', f'<dl>{"".join(f"<dt>{text(k)}</dt><dd>{text(v)}</dd>" for k, v in facts["exhibits"].items())}</dl>')]
     quick = f'<p class="warn"><b>A quick run</b>: {text(facts["quick"])}</p>' if about['quick'] else ''
-    return ('<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
-            f'<title>The CoMP paper, reproduced</title><style>{style}</style></head><body><main><p class="eyebrow">comp {text(about["version"])}</p>'
-            f'<h1>The CoMP paper\'s tables, and this machine\'s</h1><p class="about soft"><span>{text(about["machine"])}</span><span>{about["date"]}</span>'
-            f'<span><code>{text(about["command"])}</code></span></p>{quick}<p>{text(facts["source"])}. {text(facts["about"])}</p>'
-            + ''.join(f'<section><h2>{text(title)}</h2>{body}</section>' for title, body in sections) + '</main></body></html>\n')
+    return page(root, 'The CoMP paper, reproduced', f'<p class="eyebrow">comp {text(about["version"])}</p>'
+                f'<h1>The CoMP paper\'s tables, and this machine\'s</h1><p class="about soft"><span>{text(about["machine"])}</span><span>{about["date"]}</span>'
+                f'<span><code>{text(about["command"])}</code></span></p>{quick}<p>{text(facts["source"])}. {text(facts["about"])}</p>'
+                + ''.join(f'<section><h2>{text(title)}</h2>{body}</section>' for title, body in sections))
 
 
 def write_section(page, facts, pairs, about):
