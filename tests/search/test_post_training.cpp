@@ -194,6 +194,42 @@ TEST_CASE("a loss that is not finite in epoch 3 puts the last good state back an
   CHECK(watcher.done[3].sample.batches == 9);  // ended by the fourth lost batch in a row, the first being number 35
 }
 
+TEST_CASE("a plan that spoils the weights near the end of an epoch is given up in it, and no batch that the data lose is") {
+  for (const std::size_t batches : {2, 3, 8}) {
+    CAPTURE(batches);
+    fake::world w{.graph = fake::chain({"a", "b", "c"})};
+    w.batches = batches;
+    std::uint64_t harmed_at = 2 * batches - 2;  // the last batch of epoch 1 is lost, and all that follow
+    fake::trainer trainer{w};
+    trainer.change().harm = [&](const comp::plan& p) {
+      return p.count_low() > 0 && trainer.weights().steps == harmed_at ? fake::nan : 0.0;
+    };
+    const auto got = post_training{.epochs = 4}.run(trainer, found("bb1", {"bb1", "111"}));
+    REQUIRE(got.fallbacks.size() == 1);
+    CHECK(got.fallbacks[0].epoch == 1);
+    CHECK(got.fallbacks[0].why == status::not_finite);
+    CHECK(got.epochs.size() == 4);
+    CHECK(std::isfinite(trainer.weights().error));
+  }
+  fake::world w{.graph = fake::chain({"a", "b", "c"})};
+  w.swing = [](std::uint64_t k) { return k == 29 ? fake::nan : 0.0; };
+  fake::trainer trainer{w};
+  CHECK(post_training{.epochs = 4}.run(trainer, found("bb1", {"bb1", "111"})).fallbacks.empty());
+  CHECK(trainer.count().batches == 41);  // and one of FP32, which showed that the weights are sound
+}
+
+TEST_CASE("epochs of one batch whose losses are not finite end a training, with a trainer that cannot go back, too") {
+  fake::world w{.graph = fake::chain({"a", "b", "c"})};
+  w.batches = 1;
+  w.swing = [](std::uint64_t k) { return k >= 3 ? fake::nan : 0.0; };
+  fake::trainer trainer{w};
+  CHECK_THROWS_WITH_AS(post_training{.epochs = 20}.run(trainer, found("111", {"111"})),
+                       doctest::Contains("training in FP32 ended as not_finite in epoch 3"), comp::error);
+  fake::minimal_trainer bare{w};
+  CHECK_THROWS_WITH_AS(post_training{.epochs = 20}.run(bare, found("111", {"111"})),
+                       doctest::Contains("training in FP32 ended as not_finite in epoch 6"), comp::error);
+}
+
 TEST_CASE("a loss that leaves its recent levels is given up too, and FP32's epoch in its place is kept") {
   fake::trainer trainer = three_operators();
   trainer.change().harm = [&](const comp::plan& p) {

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <comp/strategy/beam.hpp>
 #include <comp/strategy/delta_debugging.hpp>
 #include <comp/strategy/genetic.hpp>
@@ -190,6 +191,27 @@ TEST_CASE("a training that is too short to search in costs one look, and the rea
     CHECK(trainer.billed().batches <= 30);
     CHECK(std::any_of(out->warnings.begin(), out->warnings.end(),
                       [](const std::string& w) { return w.starts_with("the training is too short to search in ("); }));
+  }
+}
+
+TEST_CASE("a trainer that cannot restore gets a plan where its epochs are short, and is told how much faster it is") {
+  for (const std::size_t batches : {2, 5}) {  // 200 batches are one look at the rules' plan, 500 a search
+    int lowered = 0, told = 0;
+    for (std::uint64_t seed = 0; seed < 8; ++seed) {
+      truth::draw random{seed};
+      truth::world w = truth::harmless(random, {.operators = 10, .allow = 0.5},
+                                       {.deny = {0.4, 0.6}, .other = {0.4, 0.6}, .cast = 0.02});
+      w.batches = batches;
+      w.losses.noise = 0.01;
+      w.losses.curve = [](double) { return 1.0; };
+      truth::counting<truth::bare_trainer> trainer{w};
+      const comp::outcome out = comp::two_stage<truth::lists>{}.run(trainer);
+      lowered += out.plan.count_low() > 0 ? 1 : 0;
+      told += std::isfinite(out.speedup) ? 1 : 0;
+    }
+    CAPTURE(batches);
+    CHECK(lowered >= 6);
+    CHECK(told == 8);
   }
 }
 

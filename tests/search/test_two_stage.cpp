@@ -347,3 +347,18 @@ TEST_CASE("a policy that fixes an operator at what the backend lacks is refused 
   CHECK_THROWS_AS((void)search_with(trainer), comp::settings_error);
   CHECK(trainer.count().batches == 0);
 }
+
+TEST_CASE("where FP32 does not fit, a refused candidate that lowers less than what takes its place ends no search") {
+  fake::world w{.graph = fake::sized_chain({"allow.conv", "relu", "deny.softmax", "relu"})};
+  fake::timed_by(w, {{1, 1, 1, 1}, {0.5, 0.5, 0.5, 0.5}, 0});
+  w.before_batch = [](const plan& p, std::uint64_t) {
+    if (!comp::is_low(p[0]) || !comp::is_low(p[2])) throw comp::out_of_memory{"the device is full"};
+    if (p.str() == "bb1b" || p.str() == "bbb1") throw comp::out_of_memory{"the device is full"};
+  };
+  w.harm = [](const plan& p) { return comp::is_low(p[1]) ? 0.0 : 0.1; };
+  fake::trainer trainer{w};
+  const comp::outcome found = search_with(trainer);
+  CHECK(found.plan.str() == "bbbb");
+  CHECK(std::ranges::any_of(
+      found.trials, [](const trial& t) { return t.plan.str() == "b1b1" && t.stage == stage::epochs && !t.accepted; }));
+}

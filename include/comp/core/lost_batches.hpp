@@ -23,11 +23,13 @@ inline std::int64_t count_lost(const std::vector<double>& losses) {
   return std::count_if(losses.begin(), losses.end(), [](double loss) { return !std::isfinite(loss); });
 }
 
+/// So many one after the other, and the weights themselves are thought not finite.
+inline constexpr std::int64_t lost_in_a_row_that_spoil = 4;
+
 /// Returns: true when the last batch of `run` is one lost batch too many: the fourth in a row, or one of clearly more
 /// than a tenth of 40 or more: by three standard deviations, since it is asked at every lost batch. The mean decides
 /// where no curve was recorded.
 inline bool keeps_losing(const sample& run) {
-  constexpr std::ptrdiff_t most_in_a_row = 4;
   constexpr double part = 0.1;
   const std::vector<double>& losses = run.curve;
   if (losses.empty()) return !is_finite(run);
@@ -36,7 +38,7 @@ inline bool keeps_losing(const sample& run) {
       std::find_if(losses.rbegin(), losses.rend(), [](double loss) { return std::isfinite(loss); }) - losses.rbegin();
   const auto batches = static_cast<double>(losses.size());
   const double most = part * batches + 3 * std::sqrt(part * (1 - part) * batches);
-  return last_sound >= most_in_a_row || (batches >= 40 && static_cast<double>(count_lost(losses)) > most);
+  return last_sound >= lost_in_a_row_that_spoil || (batches >= 40 && static_cast<double>(count_lost(losses)) > most);
 }
 
 /// Sets the means and the count of lost batches from the curves, where they were recorded.

@@ -76,9 +76,15 @@ inline void describe(contestant& c, const outcome& log, const loss_trials& trial
   if (c.peak_bytes == 0) c.peak_bytes = judged->trial.sample.peak_bytes;
   const std::vector<double>&a = log.baseline.batch_seconds, &b = judged->trial.sample.batch_seconds;
   const std::size_t pairs = std::min(a.size(), b.size());
-  if (std::min(log.contest.front().seconds.size(), c.seconds.size()) < 6 &&
-      pairs > 6)  // not in turns, but the same batches
-    c.over_fp32 = compare_paired(std::span{a}.subspan(1, pairs - 1), std::span{b}.subspan(1, pairs - 1));
+  if (std::min(log.contest.front().seconds.size(), c.seconds.size()) < 6) {
+    const trial& t = judged->trial;
+    if (pairs > 6) {  // not in turns, but the same batches
+      c.over_fp32 = compare_paired(std::span{a}.subspan(1, pairs - 1), std::span{b}.subspan(1, pairs - 1));
+    } else if (!std::isfinite(c.over_fp32.ratio) && t.sample.ok() && t.bounds.low > 0) {  // in turns
+      const double fp32 = trials.fp32_seconds();
+      c.over_fp32 = {fp32 / t.seconds, {fp32 / t.bounds.high, fp32 / t.bounds.low}};
+    }
+  }
   if (c.seconds.size() < 6) c.seconds = b;
 }
 

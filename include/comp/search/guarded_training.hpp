@@ -5,6 +5,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <comp/core/lost_batches.hpp>
 #include <comp/core/training_progress.hpp>
 #include <comp/search/evaluator.hpp>
 #include <comp/search/fallbacks.hpp>
@@ -101,8 +103,31 @@ class guarded_training {
       run_.record(t);
       run = t.sample;
     }
+    if (run.ok() && ends_spoilt(watch.losses_of(run))) {
+      run.status = status::not_finite;
+      run_.to_kept();
+    }
     const auto by = run.status == status::diverged ? shown_harm::sign::high_losses : shown_harm::sign::ended;
     return {run, watch.losses_of(run), by};
+  }
+
+  // Whether the weights are spoilt: the last batch was lost, and so are those that FP32 trains after it, which are
+  // undone. Else the next epoch would begin from a state that nobody can train on. A trainer that cannot go back shows
+  // it by the epochs before.
+  bool ends_spoilt(const std::vector<double>& losses) {
+    if (losses.empty() || std::isfinite(losses.back())) return false;
+    if (!run_.restores()) return record_.lost_in_a_row(losses) >= lost_in_a_row_that_spoil;
+    const evaluator::place here = run_.save();
+    const trial t = run_.run(stage::training, plans_.fp32(), "fp32 after a lost batch", [&](const trial& as) {
+      sample next;
+      run_.train(as, plans_.fp32(), static_cast<std::size_t>(lost_in_a_row_that_spoil), next, [](const sample& so_far) {
+        return std::isfinite(so_far.curve.back()) ? status::stopped_early : finite_status(so_far);
+      });
+      return next;
+    });
+    run_.record(t);
+    run_.restore(here);
+    return t.sample.status == status::not_finite;
   }
 
   // At the end of an epoch its level, and the batches that it lost, are looked at once more.

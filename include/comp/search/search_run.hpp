@@ -204,7 +204,8 @@ class search_run {
       const std::vector<racer> refused = take_refused(racers, search);
       if (racers.size() > 1) {
         const auto* pairs = trials_->known(stage_two_plan_);
-        const std::size_t known = pairs != nullptr ? pairs->trial.sample.batch_seconds.size() : 0;
+        const std::size_t judged = pairs != nullptr ? pairs->trial.sample.batch_seconds.size() : 0,
+                          known = std::min(judged, log_.baseline.batch_seconds.size());
         log_.contest = hold_contest(*run_, budget().contest(known), std::move(racers),
                                     {.trains = true, .same_batches = trials_->lengths_differ()});
       } else {

@@ -19,6 +19,7 @@
 #include <comp/search/stage_two.hpp>
 #include <comp/search/trials.hpp>
 #include <comp/strategy/greedy.hpp>
+#include <cstddef>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -58,8 +59,11 @@ class staged_search {
  private:
   // The part of `wanted` that is accepted; nothing where none is. What questions may cost is the strategy's business,
   // not a budget's.
-  std::optional<trial> mended(const plan& wanted) {
+  std::optional<trial> mended(plan wanted) {
     const plan& fp32 = trials_.reference().plan();
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (!contains(from_.levels[i], wanted[i])) wanted[i] = fp32[i];  // of what is low for want of memory
+    }
     if (wanted == fp32 || !run_.restores()) return {};
     log_.warnings.push_back(
         "no candidate of stage 1 was accepted: the fastest one was mended, operator by operator, until its losses were");

@@ -97,6 +97,16 @@ class training_record {
     return losses;
   }
 
+  /// How many batches were lost one after the other up to now. `losses`: of the epoch that is not added yet.
+  std::int64_t lost_in_a_row(const std::vector<double>& losses) const {
+    const auto sound = [](double loss) { return std::isfinite(loss); };
+    std::int64_t count = std::find_if(losses.rbegin(), losses.rend(), sound) - losses.rbegin();
+    if (count < std::ssize(losses)) return count;
+    for (auto e = got_.epochs.rbegin(); e != got_.epochs.rend() && e->not_finite == e->batches; ++e)
+      count += e->batches;
+    return count;
+  }
+
   /// Told once, where an epoch was not as long as the trainer says.
   void warn_of_length(const sample& run, std::size_t said) {
     if (said == 0 || static_cast<std::size_t>(run.batches) == said || std::exchange(told_length_, true)) return;
