@@ -19,6 +19,7 @@
 #include <range/v3/range/conversion.hpp>
 #include <range/v3/view/join.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checks.hpp"

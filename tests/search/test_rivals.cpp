@@ -75,15 +75,17 @@ TEST_CASE("a rival is timed in the contest, and equal plans share a row and are 
 
 TEST_CASE("plans that the search made have different labels where their names are equal, and a plan is entered once") {
   std::vector<comp::racer> racers;
+  comp::enter(racers, parse_plan("111"), "fp32");
   comp::enter(racers, parse_plan("1bb"), "rule-based bf16", true);
-  for (const char* letters : {"b1b", "bb1", "1bb", "b1b", "bb1", "1bb"}) {
+  for (const char* letters : {"111", "b1b", "bb1", "1bb", "b1b", "bb1", "1bb"}) {
     const plan p = parse_plan(letters);
     comp::enter_found(racers, p, {});
   }
-  REQUIRE(racers.size() == 3);
-  CHECK(racers[0].label == "rule-based bf16 = comp: all but 1 in bf16");
-  CHECK(racers[1].label == "comp: all but 1 in bf16");
-  CHECK(racers[2].label == "comp: all but 1 in bf16 (2)");
+  REQUIRE(racers.size() == 4);
+  CHECK(racers[0].label == "fp32");
+  CHECK(racers[1].label == "rule-based bf16 = comp: all but 1 in bf16 (3)");
+  CHECK(racers[2].label == "comp: all but 1 in bf16");
+  CHECK(racers[3].label == "comp: all but 1 in bf16 (2)");
 }
 
 TEST_CASE("a rival that is faster than what was found wins, if its own losses are accepted") {
