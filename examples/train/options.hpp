@@ -19,6 +19,7 @@
 #include <range/v3/range/conversion.hpp>
 #include <range/v3/view/join.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checks.hpp"
@@ -59,6 +60,7 @@ struct options {
   int threads = 0;                                        // 0: all cores
   int gpu = 0;                                            // of the cuda backend
   std::string command = {};                               // the line that chose all this
+  std::string training_command = {};                      // the same without what only a search hears
   std::string captured = "measured";                      // in the cuda backend: steps as CUDA graphs
   int layers = 2, width = 256, heads = 4, context = 128;  // of the transformer
   std::string attention = "parts";                        // of the transformer and bert
@@ -175,6 +177,20 @@ inline std::string in_shell(const std::string& word) {
   std::string quoted = "'";
   for (const char c : word) quoted += c == '\'' ? std::string{"'\\''"} : std::string{c};
   return quoted + "'";
+}
+
+/// A command line, less the options `without`, which take a value unless they are flags.
+inline std::string in_shell(const std::vector<std::string_view>& words, const std::vector<std::string_view>& without) {
+  std::string line;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const std::string_view option = words[i].substr(0, words[i].find('='));
+    if (std::ranges::find(without, option) == without.end()) {
+      line += (i > 0 ? " " : "") + in_shell(std::string{words[i]});
+    } else if (option == words[i] && option != "--compare-epochs" && option != "--resume") {
+      ++i;  // its value
+    }
+  }
+  return line;
 }
 
 inline void describe(CLI::App& app, options& chosen) {

@@ -94,13 +94,13 @@ inline comp::report_info info_of(const options& chosen, const std::string& descr
           .data = chosen.data.string(),
           .command = chosen.command,
           .date = comp::local_time(),
-          .use_command = chosen.command.empty() ? "" : chosen.command + " --plan " + in_shell(plan),
+          .use_command = chosen.command.empty() ? "" : chosen.training_command + " --plan " + in_shell(plan),
           .plan_file = plan};
 }
 
 template <class Trainer>
 comp::outcome search(const options& chosen, Trainer& trainer, comp::search_settings settings,
-                     const comp::report_info& info, const comp::stop_on_signal& signals) {
+                     const comp::report_info& info, comp::html_report& report, const comp::stop_on_signal& signals) {
   const comp::precision low = settings.precisions[1];
   if (!chosen.warm_start.empty()) {
     comp::loaded_plan first =
@@ -113,7 +113,6 @@ comp::outcome search(const options& chosen, Trainer& trainer, comp::search_setti
   const auto start = trainer.save();
   comp::ledger ledger{(chosen.out / "search.jsonl").string(),
                       chosen.resume ? comp::ledger::mode::resume_or_start : comp::ledger::mode::keep_old};
-  comp::html_report report{(chosen.out / "report.html").string(), info};
   comp::outcome found = search.run(trainer, comp::progress_bar{}, ledger, signals, report);
   if (!ledger.remark().empty()) fmt::print(stderr, "Note: {}\n", ledger.remark());
   if (chosen.compare_epochs) {
@@ -171,25 +170,27 @@ comp::training_result train_on(const options& chosen, Trainer& trainer, const st
     kept.clear_up();
     if (!chosen.resume) kept.set_aside();
   });
+  comp::html_report report{(chosen.out / "report.html").string(), info};
   std::optional<comp::training_progress> begun;
   if (chosen.resume) begun = naming("--resume", [&] { return kept.load(); });
   const bool about_a_search = chosen.compare_epochs || !chosen.t4.empty() || !chosen.warm_start.empty();
-  if (about_a_search && (begun || !chosen.plan.empty())) {  // a report's command has them beside its --plan
+  if (about_a_search && (begun || !chosen.plan.empty())) {
     fmt::print(
         stderr,
         "Note: --compare-epochs, --t4 and --warm-start are about a search, and none is made: they are not heard\n");
   }
   if (begun) {
     require_same(chosen, *begun, trainer.graph(), kept.last().string());
-    fmt::print("The training goes on after {} epochs, with plan {}.\n", begun->so_far.epochs.size(),
-               begun->ladder[begun->rung].str());
+    fmt::print("The training goes on after {} epochs, {}.\n", begun->so_far.epochs.size(),
+               name(begun->ladder[begun->rung], trainer.graph()));
     std::fflush(stdout);
-    return training.go_on(trainer, *std::move(begun), kept, signals);
+    return training.go_on(trainer, *std::move(begun), kept, signals, report);
   }
   const comp::outcome found =
-      chosen.plan.empty() ? search(chosen, trainer, settings_for(chosen, precisions, trainer.hardware()), info, signals)
-                          : load(chosen, trainer, precisions[1]);
-  return training.run(trainer, found, kept, signals);
+      chosen.plan.empty()
+          ? search(chosen, trainer, settings_for(chosen, precisions, trainer.hardware()), info, report, signals)
+          : load(chosen, trainer, precisions[1]);
+  return training.run(trainer, found, kept, signals, report);
 }
 
 /// Each epoch's mean loss, seconds, score (null where the search trained it) and what its trainer said of it, and what
@@ -295,7 +296,9 @@ int run_main(int argc, char** argv, Run run) {
   options chosen;
   describe(app, chosen);
   CLI11_PARSE(app, argc, argv);
-  for (int i = 0; i < argc; ++i) chosen.command += (i > 0 ? " " : "") + in_shell(argv[i]);
+  const std::vector<std::string_view> words{argv, argv + argc};
+  chosen.command = in_shell(words, {});
+  chosen.training_command = in_shell(words, {"--compare-epochs", "--t4", "--warm-start", "--resume"});
   try {
     require_heard(chosen);
     require_strategies(chosen);

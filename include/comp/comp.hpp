@@ -30,6 +30,7 @@
 #include <comp/observe/stop_on_signal.hpp>
 #include <comp/policy/all_fp32.hpp>
 #include <comp/policy/custom.hpp>
+#include <comp/policy/plan_name.hpp>
 #include <comp/policy/pytorch.hpp>
 #include <comp/policy/tensor_core.hpp>
 #include <comp/search/check.hpp>

@@ -167,6 +167,8 @@ class Train(unittest.TestCase):
             used = subprocess.run(shlex.split(html.unescape(use[1])), text=True, capture_output=True, timeout=SECONDS)
             self.assertEqual(used.returncode, 0, used.stderr)
             self.assertIn('epoch   1: ', used.stdout)
+            self.assertNotIn('not heard', used.stderr)
+            self.assertIn('Training after the search', report)
         compared = subprocess.run([pathlib.Path(TRAIN).parent / 'comp', 'compare', self.out, self.out], text=True,
                                   capture_output=True, timeout=SECONDS)
         self.assertEqual(compared.returncode, 0, compared.stderr)

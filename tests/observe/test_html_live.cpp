@@ -28,11 +28,11 @@ TEST_CASE("the page of a running search reloads itself and shows what is known; 
   CHECK(has(page, reloads));
   CHECK(has(page, "<h1>Searching: 73 runs so far</h1>"));
   CHECK(has(page, "<span>mlp &lt;8&gt;</span>"));
-  CHECK(has(page, "candidate: 32.2 ms per batch, loss +0.49% of 40 batches, accepted."));
+  CHECK(has(page, "2 add in bf16: 32.2 ms per batch, loss +0.49% +- 0.16% of 40 batches, accepted\""));
   CHECK_FALSE(has(page, "Head to head"));
   report.search_done(whole);
   CHECK_FALSE(has(text_of(folder / "report.html"), reloads));
-  CHECK(has(text_of(folder / "report.html"), "<h1>1.61 times as fast as FP32"));
+  CHECK(has(text_of(folder / "report.html"), "<h1>1.15 times as fast as the best rule-based plan"));
 }
 
 TEST_CASE("a search that has just begun has a page, too") {

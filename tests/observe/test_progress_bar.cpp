@@ -101,25 +101,27 @@ TEST_CASE("in a file there are plain lines: one per plan that is judged or timed
     comp::progress_bar bar{to};
     play(bar);
   });
-  CHECK(log ==
-        "FP32 baseline: fp32 took 52 ms per batch, loss 2.407 of 40 batches\n"
-        "FP32 baseline: 40 batches\n"
-        "Judged by losses: b111b1b111b1 took 37.4 ms per batch, loss +0.15% of 40 batches, accepted\n"
-        "Judged by losses: b1b1b1b1b1b1 took 32.2 ms per batch, loss +0.49% of 40 batches, accepted\n"
-        "Judged by losses: bbbbbbbbbbbb took 30.2 ms per batch, loss +4.36% of 16 batches, not accepted\n"
-        "Judged by losses: 000000000000 gave a loss that is not finite\n"
-        "Judged by losses: 111b11111b11 was cut: too slow\n"
-        "Judged by losses: EEEEEEEEEEEE failed: kernel <b>exploded</b>\n"
-        "Judged by losses: 6 plans, 2 accepted\n"
-        "Timed in turns: b1b1b1b1b1b1 took 30 ms per batch\n"  // no FP32 was timed beside it
-        "Timed in turns: b111b1b111b1 took 31 ms per batch\n"
-        "Timed in turns: 6 batches of 2 plans\n"
-        "Final contest: fp32 took 52.2 ms per batch\n"
-        "Final contest: rule-based bf16 took 36.2 ms per batch\n"
-        "Final contest: comp took 32.8 ms per batch\n"
-        "Final contest: 60 batches of 3 plans, best 1.61x FP32\n"
-        "Found b1b1b1b1b1b1: 1.61 times as fast as FP32 (95%: 1.59 to 1.64)\n"
-        "Warning: no profile (the device has no timer): costs were estimated from operations and bytes\n");
+  CHECK(
+      log ==
+      "FP32 baseline: fp32 took 52 ms per batch, loss 2.407 of 40 batches\n"
+      "FP32 baseline: 40 batches\n"
+      "Judged by losses: fp32 but 2 linear and 2 matmul in bf16 took 37.4 ms per batch, loss +0.15% of 40 batches, accepted\n"
+      "Judged by losses: all but 2 layer_norm, 2 softmax and 2 add in bf16 took 32.2 ms per batch, loss +0.49% of 40 batches, accepted\n"
+      "Judged by losses: all in bf16 took 30.2 ms per batch, loss +4.36% of 16 batches, not accepted\n"
+      "Judged by losses: all in fp16 gave a loss that is not finite\n"
+      "Judged by losses: fp32 but block0.softmax3 and block0.softmax9 in bf16 was cut: too slow\n"
+      "Judged by losses: all in fp8_e5m2 failed: kernel <b>exploded</b>\n"
+      "Judged by losses: 6 plans, 2 accepted\n"
+      "Timed in turns: all but 2 layer_norm, 2 softmax and 2 add in bf16 took 30 ms per batch\n"  // no FP32 was timed
+                                                                                                  // beside it
+      "Timed in turns: fp32 but 2 linear and 2 matmul in bf16 took 31 ms per batch\n"
+      "Timed in turns: 6 batches of 2 plans\n"
+      "Final contest: fp32 took 52.2 ms per batch\n"
+      "Final contest: rule-based bf16 took 36.2 ms per batch\n"
+      "Final contest: comp took 32.8 ms per batch\n"
+      "Final contest: 60 batches of 3 plans, best 1.61x FP32\n"
+      "Found all but 2 layer_norm, 2 softmax and 2 add in bf16: 1.61 times as fast as FP32 (95%: 1.59 to 1.64)\n"
+      "Warning: no profile (the device has no timer): costs were estimated from operations and bytes\n");
 }
 
 TEST_CASE(
@@ -140,14 +142,15 @@ TEST_CASE(
     bar.trial_done(all.trials[4]);
     alone(6);
   });
-  CHECK(log ==
-        "FP32 baseline: fp32 took 52 ms per batch, loss 2.407 of 16 batches\n"
-        "FP32 baseline: 16 batches\n"
-        "Judged by losses: all bf16 took 29 ms per batch, a first look\n"
-        "FP32 baseline: fp32 took 52 ms per batch, loss 2.407 of 24 batches\n"
-        "FP32 baseline: fp32, roundings perturbed took 52 ms per batch, loss 2.5118 of 16 batches\n"
-        "Judged by losses: b111b1b111b1 took 37.4 ms per batch, 1.39x FP32, loss +0.15% of 40 batches, accepted\n"
-        "Judged by losses: bbbbbbbbbbbb took 30.2 ms per batch, 1.72x FP32, loss +4.36% of 16 batches, not accepted\n");
+  CHECK(
+      log ==
+      "FP32 baseline: fp32 took 52 ms per batch, loss 2.407 of 16 batches\n"
+      "FP32 baseline: 16 batches\n"
+      "Judged by losses: all bf16 took 29 ms per batch, a first look\n"
+      "FP32 baseline: fp32 took 52 ms per batch, loss 2.407 of 24 batches\n"
+      "FP32 baseline: fp32, roundings perturbed took 52 ms per batch, loss 2.5118 of 16 batches\n"
+      "Judged by losses: fp32 but 2 linear and 2 matmul in bf16 took 37.4 ms per batch, 1.39x FP32, loss +0.15% of 40 batches, accepted\n"
+      "Judged by losses: all in bf16 took 30.2 ms per batch, 1.72x FP32, loss +4.36% of 16 batches, not accepted\n");
 }
 
 TEST_CASE("a cold start is not taken for a speedup: FP32 counts where it ran in the same stage") {
@@ -180,7 +183,7 @@ TEST_CASE("what is wrong is said as soon as it is known, and once; an outcome's 
   });
   CHECK(log ==
         "Warning: restore() does? nothing\n"
-        "Found b1b1b1b1b1b1: 1.61 times as fast as FP32 (95%: 1.59 to 1.64)\n"
+        "Found all but 2 layer_norm, 2 softmax and 2 add in bf16: 1.61 times as fast as FP32 (95%: 1.59 to 1.64)\n"
         "Warning: memory limit\n"
         "Warning: memory limit\n");
 }
@@ -192,16 +195,17 @@ TEST_CASE("the last line says a tie, FP32, and how many runs came from the ledge
   comp::outcome o = found;
   o.warnings.clear();
   o.speedup = 1.01, o.speedup_bounds = {0.98, 1.03}, o.recalled = 5;
-  CHECK(last(o) ==
-        "Found b1b1b1b1b1b1: as fast as FP32 within noise (95%: 0.98 to 1.03); 5 of 73 runs came from the ledger\n");
+  CHECK(
+      last(o) ==
+      "Found all but 2 layer_norm, 2 softmax and 2 add in bf16: as fast as FP32 within noise (95%: 0.98 to 1.03); 5 of 73 runs came from the ledger\n");
   o = made_up::fp32_wins(3);
   o.warnings.clear();
-  CHECK(last(o) == "Found 111: FP32, no accepted plan is faster\n");
+  CHECK(last(o) == "Found all in fp32: FP32, no accepted plan is faster\n");
   o = made_up::outcome(3);
   o.warnings.clear();
   o.plan = o.contest[0].plan;
   o.contest[2].over_fp32 = {1.3, {0.99, 1.81}};
-  CHECK(last(o) == "Found 111: FP32, too noisy to tell\n");
+  CHECK(last(o) == "Found all in fp32: FP32, too noisy to tell\n");
 }
 
 TEST_CASE("a line from outside cannot move the cursor") {

@@ -217,7 +217,7 @@ TEST_CASE("where FP32 has no room, the most conservative plan that has takes its
   fake::full_trainer trainer{world};
   const outcome found = search_on(trainer, settings);
   CHECK(found.plan.count_low() >= 3);
-  CHECK(warns(found, "FP32 needs more memory than there is: plan "));
+  CHECK(warns(found, "FP32 needs more memory than there is: the plan \"fp32 but "));
   CHECK(warns(found, "(3 of 8 operators are low in it, whose harm was looked for as far as memory allows)"));
   CHECK(found.contest.front().plan.count_low() == 3);
   CHECK_FALSE(warns(found, "ended with an exception"));

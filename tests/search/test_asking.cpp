@@ -121,7 +121,7 @@ TEST_CASE("where times are too noisy to tell FP32 is kept, with what to do, afte
   const comp::outcome got = searched(once, nothing, noisy);
   CHECK(got.plan.count_low() == 0);
   CHECK(got.speedup == 1);
-  CHECK(warns(got, "too noisy to tell: FP32 kept (\"comp = comp stage 1\" is 0.50 to 1.50 times as fast, 95%): "));
+  CHECK(warns(got, "too noisy to tell: FP32 kept (\"comp: fp32 but 2 in bf16\" is 0.50 to 1.50 times as fast, 95%): "));
   CHECK(warns(got, "search again when nothing else runs on the machine"));
   const comp::outcome quiet = searched(once);
   CHECK(quiet.plan.count_low() > 0);

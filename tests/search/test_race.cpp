@@ -5,6 +5,7 @@
 #include <comp/search/stage_two.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <comp/strategy/greedy.hpp>
+#include <limits>
 #include <numeric>
 
 #include "fake_trainer.hpp"
@@ -354,4 +355,19 @@ TEST_CASE("stage 2 of a space without groups runs nothing") {
   track t{{}};
   CHECK(comp::stage_two{t.run, t.log, {}}(comp::strategy::greedy{}, {parse_plan("b1b"), {}}).str() == "b1b");
   CHECK(t.trainer.count().batches == 0);
+}
+
+TEST_CASE("of a fastest plan that is not taken it is told whether its losses show harm or leave that open") {
+  contestant fastest{.label = "comp: all in bf16"};
+  fastest.loss = comp::loss_verdict{comp::loss_answer::rejected, 0.0058, 0.0054, 0.01};
+  CHECK(
+      comp::why_not_taken(fastest, 0.01) ==
+      "\"comp: all in bf16\" was fastest and is not taken (its loss is +0.58% +- 0.54% above FP32's, which leaves open "
+      "whether it is within the tolerance, although a plan that lowers more was accepted): raise settings.tolerance to "
+      "take it, or settings.budget to judge it by more batches");
+  fastest.loss->difference = 0.02;
+  CHECK(comp::why_not_taken(fastest, 0.01).find("+2.00% +- 0.54% above FP32's, which is more than the tolerance, ") !=
+        std::string::npos);
+  fastest.loss->radius = std::numeric_limits<double>::infinity();
+  CHECK(comp::why_not_taken(fastest, 0.01).find("not taken (its loss was not accepted, although") != std::string::npos);
 }

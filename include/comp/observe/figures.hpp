@@ -118,20 +118,6 @@ inline std::string faster_text(const paired_speedup& s, std::string_view than) {
   return fmt::format("{:.2f} times as fast as {}{}", s.ratio, than, bounds);
 }
 
-inline bool rejected(const contestant& c) { return c.loss && c.loss->answer == loss_answer::rejected; }
-
-/// What an operator counts of: "14 of 20 operators in bf16, 2 in fp16".
-inline std::string counts_text(const plan& p) {
-  std::string text;
-  for (const precision each : all_precisions) {
-    const auto count = std::count(p.begin(), p.end(), each);
-    if (count == 0 || each == precision::fp32) continue;
-    text += text.empty() ? fmt::format("{} of {} operators in {}", count, p.size(), name(each))
-                         : fmt::format(", {} in {}", count, name(each));
-  }
-  return text.empty() ? fmt::format("all {} operators in fp32", p.size()) : text;
-}
-
 /// Seconds of an epoch: its own where one was run, else what its batches say where it is known how many an epoch has;
 /// NaN where neither is.
 inline double epoch_seconds(const contestant& c, const outcome& result) {
@@ -147,8 +133,8 @@ constexpr std::string_view in_words(stage s) {
   return words[static_cast<std::size_t>(s)];
 }
 
-/// "accepted", "rejected", "undecided", "a first look" for a run that judges nothing, "ok" for a batch and for a repeat with
-/// perturbed roundings; else the status.
+/// "accepted", "rejected", "undecided", "a first look" for a run that judges nothing, "ok" for a batch and for a repeat
+/// with perturbed roundings; else the status.
 inline std::string_view fate_text(const trial& t, const outcome& result) {
   if (!t.sample.ok()) return name(t.sample.status);
   if (t.repeat >= first_look_repeats) return "a first look";

@@ -65,9 +65,8 @@ inline std::string held_back(const outcome& result) {
                                  harmful.size() > most ? fmt::format("; the {} that would save most", most) : "");
   for (std::size_t n = 0; n < std::min(most, harmful.size()); ++n) {
     const std::size_t i = harmful[n];
-    const std::string worth = worth_of(result.fates[i]);
-    text += fmt::format("<li><b>{}</b> ({}): {}{}</li>", html(result.graph[i].name), html(result.graph[i].kind),
-                        html(left_high(result.fates[i], result.plan[i])), worth.empty() ? "" : "; lowered it " + worth);
+    text += fmt::format("<li><b>{}</b> ({}): {}</li>", html(result.graph[i].name), html(result.graph[i].kind),
+                        html(guided_reason(result.fates[i], result.plan[i], result.plan[i], "")));
   }
   return text + "</ul>\n";
 }
@@ -87,10 +86,10 @@ inline std::vector<std::string> search_again(const outcome& result) {
         noisy->label, bounds_text(noisy->over_fp32.bounds)));
   }
   if (const auto open = left_by(op_fate::kind::undecided, result).size(); open > 0) {
-    advice.push_back(fmt::format(
-        "with a larger budget (settings.budget, train --budget): {} operator{} low in rejected plans and {} "
-        "not asked about alone",
-        open, open == 1 ? " was" : "s were", open == 1 ? "was" : "were"));
+    advice.push_back(
+        fmt::format("with a larger budget (settings.budget, train --budget): {} operator{} low in plans that were not "
+                    "accepted and not tried alone",
+                    open, open == 1 ? " was" : "s were"));
   }
   if (!result.contest.empty() && result.batches_per_epoch == 0) {
     advice.push_back("with batches_per_epoch() in the trainer: what the search trains then counts as training");

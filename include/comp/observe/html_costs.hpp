@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/autocast/casts.hpp>
 #include <comp/core/concepts.hpp>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/html_plan.hpp>
@@ -14,6 +15,7 @@
 #include <numeric>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace comp::detail {
@@ -128,6 +130,37 @@ inline std::string op_times(const outcome& result) {
     text += fmt::format("<p class=\"soft\">The {} operators that take longest; the table of operators has all.</p>\n",
                         most_rows);
   }
+  return text;
+}
+
+/// Where a batch under the found plan needs casts, the largest first; empty where it needs none, and of a plan that the
+/// backend's own autocast runs.
+inline std::string cast_table(const outcome& result) {
+  constexpr std::size_t most_rows = 10;
+  if (result.plan.count_low() == 0 || result.plan.runs_autocast()) return "";
+  const autocast::cast_list all = autocast::casts(result.graph, result.plan);
+  std::vector<autocast::cast> casts = all.forward;
+  if (casts.empty()) return "";
+  std::sort(casts.begin(), casts.end(), [](const autocast::cast& a, const autocast::cast& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : std::pair{a.op, a.input} < std::pair{b.op, b.input};
+  });
+  std::string text =
+      fmt::format("<p>{} in the forward pass and {} in the backward pass; together they read and write {}.</p>\n",
+                  all.forward.size(), all.backward.size(),
+                  all.bytes() > 0 ? bytes_text(all.bytes()) : "an unknown size") +
+      table_begin("Casts", "", {{"Where"}, {"From"}, {"To"}, {"Moves", "n"}, {"Readers", "n wide"}});
+  for (std::size_t i = 0; i < std::min(most_rows, casts.size()); ++i) {
+    const autocast::cast& c = casts[i];
+    text += fmt::format(
+        "<tr><td class=\"t\">{} {}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n wide\">{}</td></tr>\n",
+        !c.input           ? "after"
+        : c.differentiable ? "a parameter, before"
+                           : "data, before",
+        html(result.graph[c.op].name), precision_badge(c.from), precision_badge(c.to), bytes_text(c.bytes),
+        c.readers.size());
+  }
+  text += table_end;
+  if (casts.size() > most_rows) text += fmt::format("<p class=\"soft\">The {} largest.</p>\n", most_rows);
   return text;
 }
 

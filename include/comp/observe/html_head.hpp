@@ -21,13 +21,25 @@ inline bool fp32_won(const outcome& result) {
 /// The found plan against FP32.
 inline paired_speedup speedup_of(const outcome& result) { return {result.speedup, result.speedup_bounds}; }
 
+/// The gain over what there would be without a search, the best rule-based plan, and then over FP32.
 inline std::string headline(const outcome& result) {
-  if (fp32_won(result)) return "FP32 is the fastest plan here that keeps the loss";
-  if (within_noise(speedup_of(result))) return "As fast as FP32 within noise";
-  return fmt::format("{:.2f} times as fast as FP32{}", result.speedup,
-                     result.cost(stage::epochs).runs > 0
-                         ? fmt::format(", its loss within {:g}%", 100 * result.tolerance)
-                         : ", its loss not looked at");
+  const contestant *winner = winner_of(result), *rules = rule_based_of(result);
+  const bool fp32 = fp32_won(result), beside_rules = winner != nullptr && rules != nullptr && winner != rules;
+  const paired_speedup gain = beside_rules ? over(*winner, *rules, result) : paired_speedup{};
+  const auto times = [](double ratio) { return fmt::format("{:.2f} times as fast as ", ratio); };
+  if (fp32) {
+    const bool slower = beside_rules && gain.ratio > 1 && !within_noise(gain);
+    return "FP32 is the fastest plan here that keeps the loss" +
+           (slower ? ", " + times(gain.ratio) + "the best rule-based plan" : "");
+  }
+  const std::string over_fp32 =
+      within_noise(speedup_of(result)) ? "as fast as FP32 within noise" : times(result.speedup) + "FP32";
+  if (beside_rules)
+    return (within_noise(gain) ? "As fast as the best rule-based plan within noise, "
+                               : times(gain.ratio) + "the best rule-based plan, ") +
+           over_fp32;
+  if (rules != nullptr && winner == rules) return "The rule-based plan is the fastest here: " + over_fp32;
+  return within_noise(speedup_of(result)) ? "As fast as FP32 within noise" : over_fp32;
 }
 
 /// "1.07 times as fast as the best rule-based plan (95%: 1.02 to 1.10)"; empty without one.
@@ -35,15 +47,17 @@ inline std::string against_rules(const outcome& result) {
   const contestant *winner = winner_of(result), *rules = rule_based_of(result);
   if (winner == nullptr || rules == nullptr) return {};
   if (winner == rules) return "the same as the rule-based plan";
-  return faster_text(over(*winner, *rules, result), "the best rule-based plan");
+  return faster_text(over(*winner, *rules, result), "the best rule-based plan") +
+         (rejected(*rules) ? ", whose loss was not accepted," : "");
 }
 
 inline std::string lead(const outcome& result) {
-  std::string text = fmt::format("<p class=\"lead\">The found plan runs {}.", counts_text(result.plan));
+  std::string text = fmt::format("<p class=\"lead\">The found plan: {}.", html(name(result.plan, result.graph)));
   if (!fp32_won(result)) {
-    text += fmt::format(" It is {}", faster_text(speedup_of(result), "FP32"));
-    if (const std::string rules = against_rules(result); !rules.empty()) text += " and " + rules;
-    text += ".";
+    const std::string rules = against_rules(result), fp32 = faster_text(speedup_of(result), "FP32");
+    text += fmt::format(" It is {}{}, ", rules.empty() ? "" : rules + " and ", fp32);
+    text += result.cost(stage::epochs).runs > 0 ? fmt::format("its loss within {:g}%.", 100 * result.tolerance)
+                                                : "its loss not looked at.";
   } else if (const contestant* rules = rule_based_of(result)) {
     text += fmt::format(" The best rule-based plan, {}, ran at {} FP32's speed{}.", html(rules->label),
                         ratio_text(rules->over_fp32.ratio),
@@ -79,14 +93,14 @@ inline std::string loss_tile(const outcome& result) {
 
 inline std::string tiles(const outcome& result) {
   const contestant *winner = winner_of(result), *rules = rule_based_of(result);
-  std::string text = "<div class=\"tiles\">" +
-                     tile(ratio_text(result.speedup), "against FP32, 95%: " + bounds_text(result.speedup_bounds));
+  std::string text = "<div class=\"tiles\">";
   if (winner != nullptr && rules != nullptr) {
     const auto ratio = over(*winner, *rules, result);
     text +=
         tile(ratio_text(ratio.ratio), fmt::format("against the rule-based plan, 95%: {}{}", bounds_text(ratio.bounds),
                                                   winner != rules && within_noise(ratio) ? ": a tie" : ""));
   }
+  text += tile(ratio_text(result.speedup), "against FP32, 95%: " + bounds_text(result.speedup_bounds));
   text += loss_tile(result);
   if (const auto peak = winner != nullptr ? peak_of(*winner, result) : 0; peak > 0) {
     const auto base = static_cast<double>(peak_of(*fp32_of(result), result));

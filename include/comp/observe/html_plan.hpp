@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <comp/observe/figures.hpp>
+#include <comp/policy/plan_name.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstddef>
 #include <iterator>
@@ -56,18 +57,17 @@ inline precision_counts counts_of(const plan& p, std::size_t first, std::size_t 
   return counts;
 }
 
-/// A whole plan in little: up to 120 operators a column each, above that columns of neighbours that show the share of
-/// each precision.
-inline std::string small_plan(const plan& p) {
-  if (p.size() <= 16) return fmt::format("<code>{}</code>", p.str());
+/// A whole plan in little, and its name where that is not told already: up to 120 operators a column each, above that
+/// columns of neighbours that show the share of each precision.
+inline std::string small_plan(const plan& p, const op_graph& graph, std::string_view told = {}) {
+  const std::string named = html(name(p, graph));
   constexpr std::array colours{"#c4ccd5", "#009e73", "#0072b2", "#e69f00", "#cc79a7", "#d55e00"};
   const std::size_t columns = p.size() <= 120 ? p.size() : 60;
   const auto at = [&](std::size_t column) {
     return counts_of(p, column * p.size() / columns, (column + 1) * p.size() / columns);
   };
-  std::string text =
-      fmt::format("<svg viewBox=\"0 0 {} 10\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\">", columns,
-                  counts_text(p));
+  std::string text = fmt::format(
+      "<svg viewBox=\"0 0 {} 10\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\">", columns, named);
   for (std::size_t first = 0, next; first < columns; first = next) {
     const precision_counts counts = at(first);
     const auto same = [&](const precision_counts& other) {  // columns can differ by one operator
@@ -88,7 +88,7 @@ inline std::string small_plan(const plan& p) {
       top += high;
     }
   }
-  return text + fmt::format("</svg><small>{} of {} lowered</small>", p.count_low(), p.size());
+  return text + "</svg>" + (html(told).find(named) == std::string::npos ? "<small>" + named + "</small>" : "");
 }
 
 /// Where an operator belongs: its outermost scope, or its name up to the first dot.

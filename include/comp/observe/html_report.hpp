@@ -26,7 +26,12 @@ COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_inf
 /// Throws: `file_error` when the file cannot be written; the old one is then still there.
 COMP_INLINE void write_html(const outcome& result, const std::string& path, const report_info& info = {});
 
+/// Puts what a training after the search has behind it into the report at `path`; nothing where there is no report of
+/// its plan. Throws: `file_error` when the file cannot be read or written.
+COMP_INLINE void add_training(const std::string& path, const training_progress& now);
+
 /// An observer: writes the report when the search is done, and before that what is known by then, for who watches.
+/// Told of a training with the found plan, in another process too, it adds the epochs to that report.
 /// Throws: `file_error` where the file cannot be written when the search starts or is done.
 class html_report {
  public:
@@ -50,6 +55,12 @@ class html_report {
   void search_done(const outcome& result) {
     so_far_ = nullptr;
     write_html(result, path_, info_);
+  }
+  void training_progressed(const training_progress& now) {
+    try {
+      add_training(path_, now);
+    } catch (const file_error&) {  // no report, or no room: nothing that ends a training
+    }
   }
 
  private:

@@ -35,20 +35,20 @@ inline std::string contest_row(const contestant& c, const outcome& result, doubl
     return fmt::format("<td class=\"n\" data-l=\"{}\">{}</td>", label, text);
   };
   std::string row = fmt::format(
-      "<tr{}><td class=\"t\">{}{}</td><td class=\"plan\">{}</td><td class=\"n\" data-l=\"Per batch\">{}</td><td>{}</td><td class=\"n\" data-l=\"Against FP32\"><b>{}</b><br>"
+      "<tr{}><td class=\"t plan\">{}{}{}</td><td class=\"n\" data-l=\"Per batch\">{}{}</td><td class=\"n\" data-l=\"Against FP32\"><b>{}</b><br>"
       "<span class=\"soft\">{}</span></td>",
       &c == winner_of(result) ? " class=\"win\"" : "", html(c.label),
       tie_of(c, result).empty()
           ? ""
           : fmt::format("<br><span class=\"soft\">as fast as {} within noise</span>", html(c.tie)),
-      small_plan(c.plan),
+      small_plan(c.plan, result.graph, c.label),
       c.status != status::ok ? std::string{name(c.status)}
       : times.empty()        ? "not run"
                              : time_text(middle),
       range_bar(middle, median_interval(times), most), ratio_text(c.over_fp32.ratio),
       times.empty() ? "" : bounds_text(c.over_fp32.bounds));
   const std::string loss = loss_cell(c, result);
-  const auto of = std::min(loss.find(" of "), loss.size());
+  const auto of = loss.find("% of ") < loss.size() ? loss.find(" of ") : loss.size();
   row += cell("Peak memory", bytes_text(peak_of(c, result)) +
                                  (above_limit(c, result) ? "<br><span class=\"soft\">too much</span>" : "")) +
          cell("Loss", fmt::format("{}<br><span class=\"soft\">{}</span>", loss.substr(0, of), loss.substr(of)));
@@ -61,19 +61,16 @@ inline std::string contest_row(const contestant& c, const outcome& result, doubl
 
 inline std::string contest_table(const outcome& result) {
   double most = 0;
-  bool epochs = false, covered = false;
+  bool epochs = false;
   for (const contestant& c : result.contest) {
     const std::vector<double> times = batch_times(c, result);
     const double high = median_interval(times).high, middle = median(times);
     for (const double value : {high, middle}) most = std::isfinite(value) ? std::max(most, value) : most;
     epochs = epochs || c.epoch;
-    covered = covered || loss_cell(c, result) == "covered";
   }
   std::vector<table_column> columns{
-      {"Contestant"},
-      {"Plan"},
-      {"Per batch", "n"},
-      {"from 0, with 95% interval"},
+      {"Contestant and its plan"},
+      {"Per batch, from 0, with 95% interval", "n"},
       {"Against FP32", "n"},
       {"Peak memory", "n"},
       {result.criterion == criterion::scores ? "Below FP32's score" : "Loss against FP32's", "n"}};
@@ -83,9 +80,6 @@ inline std::string contest_table(const outcome& result) {
   text += table_end;
   if (const std::string front = front_text(result); !front.empty())
     text += fmt::format("<p class=\"soft\">{}</p>\n", html(front));
-  if (covered)
-    text +=
-        "<p class=\"soft\">covered: it lowers nothing that an accepted plan does not lower, so its own loss was not judged.</p>\n";
   return text;
 }
 
@@ -111,7 +105,7 @@ inline std::string trial_table(const outcome& result) {
     text += fmt::format("<tr><td class=\"n\">{}</td><td class=\"wide\">{}{}</td><td class=\"plan\">{}</td>", t.number,
                         in_words(t.stage),
                         t.label.empty() ? "" : fmt::format("<br><span class=\"soft\">{}</span>", html(t.label)),
-                        small_plan(t.plan));
+                        small_plan(t.plan, result.graph, t.label));
     text += fmt::format("<td class=\"n wide\">{}</td><td class=\"n wide\">{}</td>", g.runs.size(), batches);
     text += number_cell(g.seconds(), time_text(g.seconds()));
     text +=

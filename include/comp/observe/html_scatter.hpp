@@ -27,13 +27,14 @@ inline mark mark_of(const trial& t, const outcome& result) {
   return t.sample.status == status::stopped_early ? mark::cut : mark::failed;
 }
 
-/// A shape per fate: square, circle, triangle, diamond, cross, empty triangle; colour only repeats it.
+/// A shape per fate: square, circle, triangle, diamond, cross, empty triangle that points down; colour only repeats it.
 inline std::string mark_shape(mark m, double x, double y) {
-  constexpr std::string_view shapes[] = {
-      "<rect class=\"mk base\" x=\"-5\" y=\"-5\" width=\"10\" height=\"10\"/>", "<circle class=\"mk ok\" r=\"5.5\"/>",
-      "<path class=\"mk rej\" d=\"M0 -6.5l6.5 11.5h-13z\"/>", "<path class=\"mk cut\" d=\"M0 -6l6 6-6 6-6-6z\"/>",
-      "<path class=\"mk bad\" d=\"M-5 -5l10 10m0-10l-10 10\"/>",
-      "<path class=\"mk cut\" d=\"M0 -6.5l6.5 11.5h-13z\"/>"};
+  constexpr std::string_view shapes[] = {"<rect class=\"mk base\" x=\"-5\" y=\"-5\" width=\"10\" height=\"10\"/>",
+                                         "<circle class=\"mk ok\" r=\"5.5\"/>",
+                                         "<path class=\"mk rej\" d=\"M0 -6.5l6.5 11.5h-13z\"/>",
+                                         "<path class=\"mk cut\" d=\"M0 -6l6 6-6 6-6-6z\"/>",
+                                         "<path class=\"mk bad\" d=\"M-5 -5l10 10m0-10l-10 10\"/>",
+                                         "<path class=\"mk open\" d=\"M0 6.5l6.5 -11.5h-13z\"/>"};
   return fmt::format("<g transform=\"translate({:.1f} {:.1f})\">{}</g>", x, y, shapes[static_cast<std::size_t>(m)]);
 }
 
@@ -49,7 +50,8 @@ inline double batch_time(const trial& t) {
 struct scatter_point {
   const trial* of = nullptr;
   double seconds = 0;
-  double worse = 0;  // infinity: the loss is not finite
+  double worse = 0;   // infinity: the loss is not finite
+  double radius = 0;  // how far that may be off; 0: not known
   std::string loss = {};
 };
 
@@ -65,12 +67,13 @@ inline std::pair<std::vector<scatter_point>, std::size_t> scatter_points(const o
     if (t.stage != stage::baseline && !is_judged(t)) continue;
     if (fp32 && std::exchange(has_fp32, true)) continue;  // a further part of the same training
     const double seconds = batch_time(fp32 ? trial{.sample = result.baseline} : t);
-    const auto change = fp32 ? std::optional{loss_change{}} : change_of(t.sample, result.baseline);
+    const auto change = fp32 ? std::optional{loss_change{}} : change_of(t, result);
     if (!change || !std::isfinite(seconds)) {
       ++without;
       continue;
     }
     points.push_back({&t, seconds, result.higher_is_better ? -change->difference : change->difference,
+                      std::isfinite(change->radius) ? change->radius : 0,
                       fp32 ? loss_text(result.baseline.loss) : change_text(*change)});
   }
   return {std::move(points), without};
@@ -85,8 +88,8 @@ inline chart_frame frame_of(const std::vector<scatter_point>& shown, double fp32
     f.x_low = std::min(f.x_low, p.seconds);
     f.x_high = std::max(f.x_high, slow > 0 ? std::min(p.seconds, slow) : p.seconds);
     if (std::abs(p.worse) >= reach) continue;
-    f.y_low = std::min(f.y_low, p.worse);
-    f.y_high = std::max(f.y_high, p.worse);
+    f.y_low = std::min(f.y_low, p.worse - std::min(p.radius, 3 * tolerance));
+    f.y_high = std::max(f.y_high, p.worse + std::min(p.radius, 3 * tolerance));
   }
   f.x_low = std::min(f.x_low, f.x_high);
   const double wide = std::max({0.04 * (f.x_high - f.x_low), 0.02 * f.x_high, 1e-12});
@@ -113,12 +116,13 @@ inline std::string scatter_legend() {
   std::string text =
       "<div class=\"legend\">" + entry(mark_shape(mark::base, 8, 8), "FP32, as it is and with its roundings perturbed");
   const std::pair<mark, const char*> fates[] = {{mark::accepted, "accepted"},
-                                                {mark::rejected, "rejected: loss too high"},
-                                                {mark::undecided, "undecided: its loss may be too high"},
+                                                {mark::rejected, "rejected: shown to be worse than the tolerance"},
+                                                {mark::undecided, "undecided: may be within the tolerance or not"},
                                                 {mark::cut, "cut: too slow"},
                                                 {mark::failed, "diverged or failed"}};
   for (const auto& [fate, words] : fates) text += entry(mark_shape(fate, 8, 8), words);
   return text +
+         "<span><svg width=\"16\" height=\"20\" aria-hidden=\"true\"><path class=\"bar\" d=\"M8 1v18\"/></svg>what the loss may be</span>"
          "<span><svg width=\"24\" height=\"24\" aria-hidden=\"true\"><circle class=\"ring\" cx=\"12\" cy=\"12\" r=\"10\"/></svg>the found plan</span></div>\n";
 }
 
@@ -132,10 +136,13 @@ inline std::string scatter(const outcome& result) {
     std::string marks = scatter_axes(frame, result);
     for (const scatter_point& p : shown) {
       const double x = frame.x(p.seconds), y = frame.y(p.worse);
-      marks +=
-          fmt::format("<g tabindex=\"0\" data-tip role=\"img\" aria-label=\"{}: {} per batch, loss {}, {}. {}\">{}",
-                      p.of->label.empty() ? "candidate" : html(p.of->label), time_text(p.seconds), p.loss,
-                      fate_text(*p.of, result), counts_text(p.of->plan), mark_shape(mark_of(*p.of, result), x, y));
+      marks += fmt::format("<g tabindex=\"0\" data-tip role=\"img\" aria-label=\"{}: {} per batch, loss {}, {}\">",
+                           html(p.of->label.empty() ? name(p.of->plan, result.graph) : p.of->label),
+                           time_text(p.seconds), p.loss, fate_text(*p.of, result));
+      if (p.radius > 0 && std::isfinite(p.worse))
+        marks += fmt::format("<path class=\"bar\" d=\"M{:.1f} {:.1f}V{:.1f}\"/>", x, frame.y(p.worse - p.radius),
+                             frame.y(p.worse + p.radius));
+      marks += mark_shape(mark_of(*p.of, result), x, y);
       if (p.of->plan == result.plan)
         marks += fmt::format("<circle class=\"ring\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"9.5\"/>", x, y);
       marks += "</g>\n";

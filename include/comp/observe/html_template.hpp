@@ -60,7 +60,7 @@ th[aria-sort=ascending] button::after{content:" \2191"}th[aria-sort=descending] 
 .range b{position:absolute;left:0;top:0;height:14px;background:var(--accent);opacity:.45;border-right:2px solid var(--ink)}
 .range i{position:absolute;z-index:1;top:5px;height:4px;background:var(--ink);min-width:2px}
 .plan svg{display:block;width:130px;height:12px;border-radius:3px}.plan code{font-size:.78rem}
-.plan small{color:var(--soft)}
+.plan small{color:var(--soft);display:block;white-space:normal}.cards th{white-space:normal}.cards .range{margin-top:4px}.cards .plan svg{margin:5px 0 2px}
 .chart{width:100%;max-width:760px;height:auto;display:block}.chart text{fill:var(--soft);font-size:10px}.chart .axis{stroke:var(--line)}
 .charts{display:grid;grid-template-columns:1fr 1fr;gap:14px}.charts .chart text{font-size:13px}
 .line{fill:none;stroke-width:1.8}.line.fp32{stroke:var(--ink);stroke-dasharray:5 3}.line.low{stroke:var(--accent)}.band{fill:var(--p0);fill-opacity:.22;stroke:none}
@@ -68,7 +68,7 @@ th[aria-sort=ascending] button::after{content:" \2191"}th[aria-sort=descending] 
 .times th[scope=row]{font-weight:400;color:inherit;font-size:inherit;white-space:normal;overflow-wrap:anywhere;padding:7px 10px;vertical-align:middle}
 .times .stack{height:13px;min-width:130px;margin:0;border-radius:3px}
 .chart .limit{stroke:var(--bad);stroke-dasharray:5 4;stroke-width:1.2}.chart text.limit-text{fill:var(--bad);stroke:none}
-.mk{stroke-width:1.5}.mk.ok{fill:var(--good);stroke:var(--card)}.mk.rej{fill:#e69f00;stroke:var(--ink);stroke-width:.8}.mk.cut{fill:none;stroke:var(--soft)}
+.mk{stroke-width:1.5}.mk.ok{fill:var(--good);stroke:var(--card)}.mk.rej{fill:#e69f00;stroke:var(--ink);stroke-width:.8}.mk.cut{fill:none;stroke:var(--soft)}.mk.open{fill:var(--card);stroke:var(--bad)}.bar{stroke:var(--soft);stroke-width:1.3;fill:none}
 .mk.bad{stroke:var(--bad);fill:none;stroke-width:2}.mk.base{fill:var(--ink);stroke:var(--card)}.ring{fill:none;stroke:var(--ink);stroke-width:1.4}
 .chart g[tabindex]:focus,.chart g:hover{outline:none}.chart g:focus .mk,.chart g:hover .mk{stroke:var(--ink)}
 .stack{display:flex;height:26px;border-radius:6px;overflow:hidden;background:var(--line);margin:10px 0}
@@ -81,9 +81,10 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 18px;margin:0}dt{c
 @media (max-width:600px){main{padding:16px 12px 40px}section{padding:16px 14px}dl{grid-template-columns:1fr}dt{margin-top:6px}
 .c{width:24px;height:30px}.chart text,.charts .chart text{font-size:17px}.charts{grid-template-columns:1fr}.wide{display:none}
 .tile:last-child:nth-child(odd){grid-column:1/-1}.tiles{grid-template-columns:1fr 1fr}.tile b{font-size:1.35rem}th,td{padding-left:5px;padding-right:5px}
-td.t,td.m{min-width:6.5rem}.plan svg{width:70px}.times .stack{min-width:70px}th,th.n,td{white-space:normal}td.n{white-space:nowrap}td.e{min-width:0}
+td.t,td.m{min-width:6.5rem}.plan svg{width:70px}.times .stack{min-width:70px}th,th.n,td{white-space:normal}td.n{white-space:nowrap}td.e{min-width:0}}
+@media (max-width:900px){
 .cards thead{position:absolute;clip-path:inset(50%);width:1px;height:1px;overflow:hidden}.cards tr{display:grid;grid-template-columns:1fr 1fr;padding:8px 0;border-bottom:1px solid var(--line)}
-.cards tr.win{background:color-mix(in srgb,var(--accent) 9%,transparent)}.cards td,.cards tr.win td{background:none;border:0;padding:3px 8px;text-align:left}.cards td.t{font-weight:600}.cards td[data-l]::before{content:attr(data-l);display:block;color:var(--soft);font-size:.78rem;font-weight:400}}
+.cards tr.win{background:color-mix(in srgb,var(--accent) 9%,transparent)}.cards td,.cards tr.win td{background:none;border:0;padding:3px 8px;text-align:left}.cards td.t{font-weight:600}.cards td .soft,.cards small{font-weight:400}.cards td[data-l]::before{content:attr(data-l);display:block;color:var(--soft);font-size:.78rem;font-weight:400}}
 @media print{:root{--bg:#fff}body{font-size:11px}section,.tile{break-inside:avoid;border-color:#bbb}.tall{max-height:none;overflow:visible}
 .tall section{break-inside:auto}input,#tip{display:none}*{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 )css";

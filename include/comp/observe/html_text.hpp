@@ -3,6 +3,7 @@
 #pragma once
 
 #include <comp/core/linkage.hpp>
+#include <comp/core/training_progress.hpp>
 #include <comp/files/file.hpp>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/html_about.hpp>
@@ -16,6 +17,7 @@
 #include <comp/observe/html_scatter.hpp>
 #include <comp/observe/html_template.hpp>
 #include <comp/observe/report_info.hpp>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -25,7 +27,7 @@ namespace detail {
 
 inline std::string warnings(const outcome& result) {
   if (result.warnings.empty()) return {};
-  std::string text = "<section class=\"warn\"><h2>To be known</h2><ul>";
+  std::string text = "<section class=\"warn\"><h2>Warnings</h2><ul>";
   for (const auto& warning : result.warnings) text += "<li>" + html(warning) + "</li>";
   return text + "</ul></section>\n";
 }
@@ -44,6 +46,35 @@ inline std::string trials_section(const outcome& result) {
       trial_table(result));
 }
 
+/// What stands for the training after the search, until there is one: a comment that names the plan.
+inline std::string training_mark(const plan& p) {
+  return fmt::format("<!--training with plan {:016x}-->\n", std::hash<plan>{}(p));
+}
+
+inline std::string training_section(const training_result& so_far) {
+  std::string rows = table_begin(
+      "Epochs", "",
+      {{"Epoch", "n"}, {"Batches", "n wide"}, {"Mean loss", "n"}, {"Time", "n"}, {"Score", "n"}, {"Note"}}, true);
+  for (std::size_t e = 0; e < so_far.epochs.size(); ++e) {
+    const sample& s = so_far.epochs[e];
+    rows += fmt::format(
+        "<tr><td class=\"n\">{}</td><td class=\"n wide\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"e\">{}</td></tr>\n",
+        e + 1, s.batches, loss_text(s.loss), time_text(s.seconds), s.score ? fmt::format("{:.4g}", *s.score) : "-",
+        html(s.message));
+  }
+  rows += table_end;
+  std::string told;
+  for (const training_fallback& f : so_far.fallbacks) {
+    told += fmt::format(
+        "<li>Epoch {} ended as {}{}{}: it was trained again with {} operators lowered instead of {}.</li>", f.epoch + 1,
+        name(f.why), f.message.empty() ? "" : ", ", html(f.message), f.to.count_low(), f.from.count_low());
+  }
+  for (const std::string& warning : so_far.warnings) told += "<li>" + html(warning) + "</li>";
+  if (!told.empty()) rows += "<ul>" + told + "</ul>\n";
+  return section("Training after the search",
+                 "Each epoch, those that the search trained among them, and where the plan was given up.", rows);
+}
+
 inline std::string operators_about(const outcome& result) {
   std::string text = "Matrix products show m x n x k. A click on a head sorts.";
   if (!measured(result).fp32.empty())
@@ -59,6 +90,7 @@ COMP_INLINE std::string html_text(const outcome& result, const report_info& info
   using namespace detail;
   std::string text = about_line(result, info) + lead(result) + "</header>\n" + tiles(result) + warnings(result);
   text += section("What next", "What to do with the plan, and what could make it better.", what_next(result, info));
+  text += training_mark(result.plan);
   text += section(
       "The plan",
       result.graph.size() > most_cells
@@ -77,6 +109,9 @@ COMP_INLINE std::string html_text(const outcome& result, const report_info& info
   text += section("Time per operator",
                   "From profiles of whole plans, each operator timed alone; a batch's time is from the contest.",
                   op_times(result));
+  text += section("Casts of the plan",
+                  "Where a tensor is read in another precision than it was written in: the least that the plan needs.",
+                  cast_table(result));
   text += section("Why each operator has its precision", operators_about(result), operator_table(result));
   text += section(
       "Where the search's time went",
@@ -100,6 +135,18 @@ COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_inf
       warnings(so_far) + scatter_section(so_far) + trials_section(so_far) +
       section("What it holds for", "Model, machine and settings of the search.", settings(so_far, info));
   return page(title, text, reload);
+}
+
+COMP_INLINE void add_training(const std::string& path, const training_progress& now) {
+  constexpr std::string_view end = "<!--end of training-->\n";
+  if (now.ladder.empty() || now.so_far.epochs.empty()) return;
+  std::string page = detail::read_file(path, std::size_t{1} << 30);
+  const std::string mark = detail::training_mark(now.ladder.front());
+  const auto at = page.find(mark), last = page.find(end);
+  if (at == std::string::npos) return;
+  const auto from = at + mark.size(), to = last == std::string::npos ? from : last + end.size();
+  page.replace(from, to - from, detail::training_section(now.so_far).append(end));
+  detail::write_file(path, page);
 }
 
 COMP_INLINE void write_html(const outcome& result, const std::string& path, const report_info& info) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/search/loss_paths.hpp>
 #include <comp/search/loss_test.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstddef>
@@ -14,6 +15,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace comp::detail {
 
@@ -22,6 +24,9 @@ struct loss_change {
   double radius = std::numeric_limits<double>::infinity();  // infinity: not known
   std::size_t batches = 0;                                  // that both trained
 };
+
+/// Whether its losses were not accepted, be it shown or undecided.
+inline bool rejected(const contestant& c) { return c.loss && c.loss->answer == loss_answer::rejected; }
 
 /// Runs that were judged by their losses; not first looks and FP32's own spread.
 inline bool is_judged(const trial& t) { return t.stage == stage::epochs && t.repeat < perturbed_repeats; }
@@ -94,23 +99,73 @@ inline std::string_view loss_title(const outcome& result) {
   return result.criterion == criterion::scores ? "below FP32's score" : "loss against FP32's";
 }
 
-/// Whether a run that was not accepted may do no harm: what its loss was above FP32's is within the tolerance.
-inline bool is_undecided(const trial& t, const outcome& result) {
-  if (!t.sample.ok() || t.accepted || !is_judged(t)) return false;
-  const auto change = change_of(t.sample, result.baseline);
-  return change && (result.higher_is_better ? -change->difference : change->difference) <= result.tolerance;
+/// FP32 again with its roundings perturbed: how far one training strays from the next.
+inline std::vector<const trial*> perturbed_runs(const outcome& result) {
+  std::vector<const trial*> runs;
+  for (const trial& t : result.trials) {
+    const bool perturbed = t.repeat >= perturbed_repeats && t.repeat < first_look_repeats;
+    if (t.stage == stage::baseline && perturbed && t.sample.ok()) runs.push_back(&t);
+  }
+  return runs;
 }
 
-/// What a table says of a contestant's loss: "+0.22% +- 0.19% of 48 batches", with ", rejected" where it was shown to be
-/// above the tolerance, and ", undecided" where it was neither shown to be above nor accepted; "covered" where a plan that lowers more was accepted; "-" for FP32 and for what is not known.
-inline std::string loss_cell(const contestant& c, const outcome& result) {
-  if (const auto change = change_of(c, result)) {
-    if (!c.loss || c.loss->answer != loss_answer::rejected) return change_text(*change);
-    const double sure = std::isfinite(c.loss->radius) ? c.loss->radius : 0;
-    return change_text(*change) + (c.loss->difference - sure <= result.tolerance ? ", undecided" : ", rejected");
+/// What the losses of a run say, and no more: its answer is go_on where they leave open whether the plan does harm.
+inline loss_verdict evidence_of(const trial& t, const outcome& result) {
+  const double worse = result.higher_is_better ? -1 : 1;
+  const auto turned = [&](std::vector<double> losses) {
+    for (double& loss : losses) loss *= worse;
+    return losses;
+  };
+  const std::vector<double> fp32 = turned(result.baseline.curve), own = turned(t.sample.curve);
+  std::vector<std::vector<double>> spread, paths;
+  for (const trial* run : perturbed_runs(result)) {
+    spread.push_back(turned(run->sample.curve));
+    paths.push_back(loss_path(result.baseline.curve, run->sample.curve, worse));
   }
+  loss_verdict got = judge({.tolerance = result.tolerance},
+                           {.fp32 = fp32, .candidate = own, .spread = {spread.begin(), spread.end()}});
+  if (beyond_doubt(loss_path(result.baseline.curve, t.sample.curve, worse), paths, result.tolerance))
+    got.answer = loss_answer::rejected;
+  return got;
+}
+
+/// The same with how far the change may be off: as the search said of the contestant, else as the losses say.
+inline std::optional<loss_change> change_of(const trial& t, const outcome& result) {
+  auto change = change_of(t.sample, result.baseline);
+  const bool curves = !result.baseline.curve.empty() && !t.sample.curve.empty();
+  if (!change || !is_judged(t) || !t.sample.ok() || !curves) return change;
+  const auto same = [&](const contestant& c) { return c.plan == t.plan && c.loss && c.loss_batches > 0; };
+  const auto at = std::find_if(result.contest.begin(), result.contest.end(), same);
+  change->radius = at != result.contest.end() ? at->loss->radius : evidence_of(t, result).radius;
+  return change;
+}
+
+/// Whether a run that was not accepted was not shown to be worse than the tolerance either: its losses leave that open,
+/// or their mean is within it. Scores show what they say.
+inline bool is_undecided(const trial& t, const outcome& result) {
+  if (!t.sample.ok() || t.accepted || !is_judged(t) || result.criterion == criterion::scores) return false;
+  const auto change = change_of(t.sample, result.baseline);
+  if (!change) return false;
+  if ((result.higher_is_better ? -change->difference : change->difference) <= result.tolerance) return true;
+  const bool curves = !t.sample.curve.empty() && !result.baseline.curve.empty();
+  return curves && evidence_of(t, result).answer != loss_answer::rejected;
+}
+
+/// The same of a contestant, as the search said of it, else as its run does.
+inline bool is_undecided(const contestant& c, const outcome& result) {
+  if (!rejected(c) || result.criterion == criterion::scores || is_shown_worse(*c.loss, result.tolerance)) return false;
+  const trial* t = judged_run(c.plan, result);
+  return c.loss->difference <= result.tolerance || t == nullptr || t->accepted || is_undecided(*t, result);
+}
+
+/// What a table says of a contestant's loss: "+0.22% +- 0.19% of 48 batches", with ", rejected" where it was shown to
+/// be above the tolerance, and ", undecided" where it was neither shown to be above nor accepted; "-" for FP32 and for
+/// what is not known.
+inline std::string loss_cell(const contestant& c, const outcome& result) {
+  if (const auto change = change_of(c, result))
+    return change_text(*change) + (!rejected(c) ? "" : is_undecided(c, result) ? ", undecided" : ", rejected");
   const bool fp32 = !result.contest.empty() && c.plan == result.contest.front().plan;
-  return !fp32 && covering_run(c.plan, result) != nullptr ? "covered" : "-";
+  return !fp32 && covering_run(c.plan, result) != nullptr ? "part of an accepted plan" : "-";
 }
 
 }  // namespace comp::detail

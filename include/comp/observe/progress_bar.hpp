@@ -32,7 +32,7 @@ class progress_bar {
   ~progress_bar() { end_line(); }
 
   void search_started(const search_info& info) {
-    progress_.search_started(info.epochs_at_most);
+    progress_.search_started(info.epochs_at_most, info.graph);
     begun_ = false;
     warned_.clear();
   }
@@ -69,7 +69,7 @@ class progress_bar {
     const bool fp32 = !result.contest.empty() && result.plan == result.contest.front().plan;
     const char* kept =
         too_noisy_to_tell(result.contest) ? "FP32, too noisy to tell" : "FP32, no accepted plan is faster";
-    std::string text = fmt::format("Found {}: {}", detail::printable(result.plan.str(), 40),
+    std::string text = fmt::format("Found {}: {}", detail::printable(name(result.plan, result.graph), 80),
                                    fp32 ? kept : detail::faster_text(over_fp32, "FP32"));
     if (result.recalled > 0) {
       text += fmt::format("; {} of {} runs came from the ledger", result.recalled, result.trials.size());

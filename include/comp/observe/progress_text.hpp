@@ -7,6 +7,7 @@
 #include <cmath>
 #include <comp/core/trial.hpp>
 #include <comp/observe/figures.hpp>
+#include <comp/policy/plan_name.hpp>
 #include <comp/search/observers.hpp>
 #include <cstddef>
 #include <limits>
@@ -14,6 +15,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace comp::detail {
@@ -45,9 +47,10 @@ inline std::string duration(double seconds) {
 class progress {
  public:
   /// `plans_at_most`: so many will be judged by losses, FP32 and the winner counted in; 0: not known.
-  void search_started(std::size_t plans_at_most) {
+  void search_started(std::size_t plans_at_most, op_graph graph = {}) {
     *this = {};
     plans_at_most_ = plans_at_most;
+    graph_ = std::move(graph);
   }
 
   /// Runs may be nested: FP32 goes on within a candidate's.
@@ -67,7 +70,7 @@ class progress {
     under_way_.erase(at, under_way_.end());
     learn_fp32(t);
     if (t.stage == stage::contest && t.sample.ok()) turns_[t.plan.str()].push_back(t.sample.seconds);
-    if (t.stage != stage_) return measured;  // FP32's, within a candidate's
+    if (t.stage != stage_) return measured;                               // FP32's, within a candidate's
     if (t.stage == stage::training && !t.label.empty()) return measured;  // beside the training: no epoch of it
     ++runs_;
     all_batches_ += t.sample.batches;
@@ -105,11 +108,11 @@ class progress {
     return text + of(all_batches_, "batch") + (s == stage::baseline ? "" : " of " + of(plans_.size(), "plan") + best());
   }
 
-  /// "Judged by losses: 0011 took 52.1 ms per batch, 1.31x FP32, loss +0.22% of 16 batches, accepted". Times are set
-  /// against FP32's of the same stage, where it ran in it: a training's first batches load data and make kernels.
+  /// "Judged by losses: all in bf16 took 52.1 ms per batch, 1.31x FP32, loss +0.22% of 16 batches, accepted". Times are
+  /// set against FP32's of the same stage, where it ran in it: a training's first batches load data and make kernels.
   std::string trial_line(const trial& t) const {
-    const std::string plan = t.label.empty() ? t.plan.str() : t.label;
-    std::string line = fmt::format("{}: {}", in_words(t.stage), printable(plan, 40));
+    const std::string plan = t.label.empty() ? name(t.plan, graph_) : t.label;
+    std::string line = fmt::format("{}: {}", in_words(t.stage), printable(plan, 80));
     if (!t.sample.ok()) {
       line += fmt::format(" {}", in_words(t.sample.status));
       if (!t.sample.message.empty()) line += fmt::format(": {}", printable(t.sample.message, 200));
@@ -202,6 +205,7 @@ class progress {
     return fmt::format("about {} left", duration(all));
   }
 
+  op_graph graph_ = {};  // of the search; its own copy, which a training after it has too
   std::size_t plans_at_most_ = 0, judged_ = 0, timed_ = 0;   // of the search
   std::size_t runs_ = 0, accepted_ = 0, judged_before_ = 0;  // of the stage
   std::int64_t all_batches_ = 0;                             // of the stage

@@ -153,17 +153,13 @@ inline std::string aligned(const std::vector<std::vector<std::string>>& rows) {
 /// What a reader of the contest has to know beside its figures.
 inline std::string contest_notes(const outcome& result) {
   std::string text;
-  bool covered = false;
   for (const contestant& c : result.contest) {
     if (!tie_of(c, result).empty()) text += fmt::format("{} is as fast as {} within noise.\n", c.label, c.tie);
-    covered = covered || loss_cell(c, result) == "covered";
   }
   text += front_text(result);
   if (result.criterion != criterion::batch_losses)
     text += fmt::format("Plans were judged by {}.\n", name(result.criterion));
   if (result.memory_limit > 0) text += fmt::format("The limit of memory is {}.\n", bytes_text(result.memory_limit));
-  if (covered)
-    text += "covered: it lowers nothing that an accepted plan does not lower, so its own loss was not judged.\n";
   return text;
 }
 

@@ -14,6 +14,7 @@
 #include <functional>
 #include <limits>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -104,6 +105,20 @@ inline void describe_contest(outcome& log, const loss_trials& trials) {
     c.over_fp32.bounds = {known->over_fp32.bounds.low * to.bounds.low, known->over_fp32.bounds.high * to.bounds.high};
   }
   if (fp32.seconds.empty()) fp32.seconds = log.baseline.batch_seconds;
+}
+
+/// What to tell of the fastest plan where its own losses were not accepted and those of a plan that lowers more were.
+inline std::string why_not_taken(const contestant& fastest, double tolerance) {
+  const loss_verdict& loss = *fastest.loss;
+  const bool known = loss.line > 0 && std::isfinite(loss.difference) && std::isfinite(loss.radius);
+  return fmt::format(
+      "\"{}\" was fastest and is not taken ({}, although a plan that lowers more was accepted): raise settings.tolerance to "
+      "take it, or settings.budget to judge it by more batches",
+      fastest.label,
+      !known ? "its loss was not accepted"
+             : fmt::format("its loss is {:+.2f}% +- {:.2f}% above FP32's, {}", 100 * loss.difference, 100 * loss.radius,
+                           is_shown_worse(loss, tolerance) ? "which is more than the tolerance"
+                                                           : "which leaves open whether it is within the tolerance"));
 }
 
 /// Seconds of a batch under a plan by what operators and casts cost; NaN where that is not known.

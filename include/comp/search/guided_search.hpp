@@ -46,9 +46,11 @@ class guided_search {
       if (settings_.memory_limit > 0) fastest_plan = within_memory(std::move(fastest_plan));
       if (settings_.slowdown > 0) least_ = least_memory(fastest_plan);
     });
-    weigh(log_.fates, costs_.costs(), fastest_plan, fp32_);
     return fastest_plan;
   }
+
+  /// Tells the fates what each operator's precision is worth beside those that the others have in `p`.
+  void weigh_beside(const plan& p) { weigh(log_.fates, costs_.costs(), p, fp32_); }
 
   /// Returns: what is accepted of `p`, whose losses were refused in the end.
   plan mended(const plan& p) {

@@ -97,7 +97,7 @@ class known_plans {
     enter(all, fp32_, "fp32");
     for (const precision low : lows_) enter(all, rule(low), fmt::format("rule-based {}", name(low)), true);
     for (const rival& r : rivals_) enter(all, r.plan, r.label, r.rule_based);
-    enter(all, proposal, "comp");
+    enter_found(all, proposal, log_.graph);
     return all;
   }
 

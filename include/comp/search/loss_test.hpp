@@ -52,6 +52,12 @@ struct loss_verdict {
   double line = 0;        // what the difference must stay under: see judge()
 };
 
+/// Whether a loss is above the tolerance by more than the estimate may be wrong; else a plan that was not accepted is
+/// undecided.
+inline bool is_shown_worse(const loss_verdict& loss, double tolerance) {
+  return loss.difference - (std::isfinite(loss.radius) ? loss.radius : 0) > tolerance;
+}
+
 namespace detail {
 
 /// Student's t that is as improbable as `normal` is for a normal variable. Source: Wallace 1959.

@@ -25,7 +25,7 @@ namespace comp {
 
 /// A plan of the final head-to-head, timed in turns with the others.
 struct contestant {
-  std::string label = {};  // "fp32", "pytorch cpu bf16", "comp"
+  std::string label = {};  // "fp32", "rule-based bf16", "comp: all but head in bf16"
   comp::plan plan = {};
   std::vector<double> seconds = {};        // of each batch, in the order of the rounds
   paired_speedup over_fp32 = {};           // how many times as fast as FP32

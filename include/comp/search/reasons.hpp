@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why each operator has its precision, one sentence per operator, for reports. Says what was seen: plans with the
-// operator low that were accepted or rejected, what it saves, what its casts cost.
+// Why each operator has its precision, one sentence per operator, for reports: what its precision gains or would gain
+// in a batch, as far as costs are known, and what decided. "Not accepted" is said of plans that were shown to be worse
+// than the tolerance and of those that were left undecided.
 // Not here: who fills in outcome::fates (guided_search.hpp).
 #pragma once
 
@@ -49,7 +50,7 @@ inline std::string not_lowered(const tried_low& seen) {
   if (!seen.any_plan) return "batches with it low were not faster";
   if (!seen.tried) return "no plan with it low was tried";
   return seen.accepted ? "plans with it low kept the loss, but the fastest has it not"
-                       : "every plan with it low was rejected, cut or failed";
+                       : "no plan with it low was accepted";
 }
 
 inline std::string reason_of(const op_info& op, const decision& said, op_role role, segment_kind segment,
@@ -86,18 +87,24 @@ inline std::string reason_of(const op_info& op, const decision& said, op_role ro
                     : fmt::format("{}, and no plans were timed in turns: {}", where, name(chosen));
 }
 
-/// "saves 12 us of a batch, and spares 3 us of casts"; empty where costs are not known.
-inline std::string worth_of(const op_fate& f) {
+/// Of a lowered operator "bf16 saves 12 us of a batch and adds 3 us of casts, fp32 would take 9 us longer", of another
+/// one "bf16 would save 12 us of a batch and add 3 us of casts". Empty where costs are not known.
+inline std::string worth_of(const op_fate& f, precision chosen, precision base) {
   if (!std::isfinite(f.saves) || !std::isfinite(f.casts)) return {};
-  std::string text = f.saves > 0   ? fmt::format("saves {} of a batch", short_time(f.saves))
-                     : f.saves < 0 ? fmt::format("takes {} longer itself", short_time(-f.saves))
-                                   : "saves nothing itself";
-  if (f.casts > 0) text += fmt::format(", and adds {} of casts", short_time(f.casts));
-  if (f.casts < 0) text += fmt::format(", and spares {} of casts", short_time(-f.casts));
+  const bool is = chosen == f.low;
+  std::string text = fmt::format("{} {}", name(f.low), is ? "" : "would ");
+  text += f.saves > 0   ? fmt::format("save{} {} of a batch", is ? "s" : "", short_time(f.saves))
+          : f.saves < 0 ? fmt::format("take{} {} longer itself", is ? "s" : "", short_time(-f.saves))
+                        : fmt::format("save{} nothing itself", is ? "s" : "");
+  if (f.casts > 0) text += fmt::format(" and add{} {} of casts", is ? "s" : "", short_time(f.casts));
+  if (f.casts < 0) text += fmt::format(" and spare{} {} of casts", is ? "s" : "", short_time(-f.casts));
+  const double gain = f.saves - f.casts;
+  if (is && gain != 0)
+    text += fmt::format(", {} would take {} {}", name(base), short_time(std::abs(gain)), gain > 0 ? "longer" : "less");
   return text;
 }
 
-/// Why a guided search left an operator in `base`.
+/// What a guided search learned of an operator that its plan does not lower.
 inline std::string left_high(const op_fate& f, precision base) {
   using enum op_fate::kind;
   switch (f.what) {
@@ -106,54 +113,38 @@ inline std::string left_high(const op_fate& f, precision base) {
     case fixed:
       return fmt::format("the policy fixes it at {}", name(base));
     case unsupported:
-      return fmt::format("the backend runs it in no precision that was searched: {}", name(base));
+      return "the backend runs it in no precision that was searched";
     case dropped:
-      return fmt::format("{} was not searched, a batch with all operators in it was too slow: {}", name(f.low),
-                         name(base));
-    case harmful: {
-      const std::string others = f.others_low == 0   ? "alone"
-                                 : f.others_low == 1 ? "beside one accepted operator"
-                                                     : fmt::format("beside {} accepted operators", f.others_low);
-      const std::string by =
-          std::isfinite(f.difference) ? fmt::format(", the loss {:.3g}% worse", 100 * f.difference) : "";
-      return fmt::format("in {} {} it was rejected{}: {}", name(f.low), others, by, name(base));
-    }
+      return fmt::format("{} was not searched: a batch with all operators in it was too slow", name(f.low));
+    case harmful:
+      return fmt::format(
+          "{} {} was not accepted{}", name(f.low),
+          f.others_low == 0   ? "alone"
+          : f.others_low == 1 ? "beside one accepted operator"
+                              : fmt::format("beside {} accepted operators", f.others_low),
+          std::isfinite(f.difference) ? fmt::format(", the loss {:.3g}% worse", 100 * f.difference) : "");
     case undecided:
       return fmt::format(
-          "rejected plans had it in {}, and it was not asked about alone (too little to gain, or the budget spent): {}",
-          name(f.low), name(base));
+          "plans with it in {} were not accepted, and it was not tried alone (too little to gain, or the budget spent)",
+          name(f.low));
     case unasked:
+      return fmt::format("no plan with it in {} was worth a try", name(f.low));
     case accepted:
       break;
   }
-  const std::string worth = worth_of(f);
-  if (f.what == unasked) {
-    return fmt::format("no plan with it in {} was worth a try{}: {}", name(f.low),
-                       worth.empty() ? "" : fmt::format(", by its costs it {}", worth), name(base));
-  }
-  if (worth.empty()) return fmt::format("{} kept the loss, but was not faster: {}", name(f.low), name(base));
-  if (f.saves <= f.casts) return fmt::format("{} kept the loss, but {}: {}", name(f.low), worth, name(base));
-  return fmt::format("{} kept the loss and by its costs {}, but plans with it were not faster: {}", name(f.low), worth,
-                     name(base));
+  return fmt::format("{} kept the loss, but plans with it were not faster", name(f.low));
 }
 
-inline std::string guided_reason(const op_fate& f, precision chosen, precision base, const std::string& winner,
-                                 bool searched) {
+/// What an operator's precision gains or would gain, and what decided. `winner`: label of a plan that the search did
+/// not make itself; else empty.
+inline std::string guided_reason(const op_fate& f, precision chosen, precision base, const std::string& winner) {
   using enum op_fate::kind;
-  if (f.what == none || f.what == fixed) return left_high(f, base);
-  if (chosen == base) {
-    if (f.what == accepted && !searched) {
-      if (winner != "fp32") return fmt::format("the whole plan \"{}\" won the head-to-head: {}", winner, name(base));
-      return fmt::format("{} kept the loss, but no plan with it was faster: {}", name(f.low), name(base));
-    }
-    return left_high(f, base);
-  }
-  if (!searched || f.what != accepted || chosen != f.low) {
-    return fmt::format("the whole plan \"{}\" won the head-to-head: {}", winner, name(chosen));
-  }
-  const std::string worth = worth_of(f);
-  return worth.empty() ? fmt::format("{} kept the loss", name(chosen))
-                       : fmt::format("{} kept the loss, {}", name(chosen), worth);
+  std::string decided = left_high(f, base);
+  if (chosen != base && winner.empty()) decided = "plans with it kept the loss";
+  if (!winner.empty() && (chosen != base || f.what == accepted) && f.what != none && f.what != fixed)
+    decided = fmt::format("\"{}\" has it in {}, and was fastest", winner, name(chosen));
+  const std::string worth = chosen == f.low || chosen == base ? worth_of(f, chosen, base) : "";
+  return worth.empty() ? decided : worth + "; " + decided;
 }
 
 }  // namespace detail
@@ -176,7 +167,8 @@ inline std::vector<op_reason> explain(const outcome& result, const candidate_spa
     reason.decided_by_epochs = decided_by_epochs(candidates.roles[i]);
     const bool view = candidates.roles[i] == op_role::view;
     if (guided) {
-      reason.text = detail::guided_reason(result.fates[i], result.plan[i], base[i], winner, searched);
+      const bool own = searched || result.plan == base || winner.find("comp: ") != std::string::npos;
+      reason.text = detail::guided_reason(result.fates[i], result.plan[i], base[i], own ? "" : winner);
     } else if (!stage_two.empty() && stage_two[i] != result.plan[i]) {
       reason.text =
           fmt::format("batches were not clearly faster with it in {}: {}", name(stage_two[i]), name(result.plan[i]));
@@ -186,7 +178,7 @@ inline std::vector<op_reason> explain(const outcome& result, const candidate_spa
     } else {
       reason.text = seen[i].tried && !seen[i].accepted && result.plan[i] == base[i]
                         ? fmt::format("{}: {}", detail::not_lowered(seen[i]), name(base[i]))
-                        : fmt::format("the whole plan \"{}\" won the head-to-head: {}", winner, name(result.plan[i]));
+                        : fmt::format("\"{}\" has it in {}, and was fastest", winner, name(result.plan[i]));
     }
   }
   return reasons;

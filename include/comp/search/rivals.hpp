@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <comp/core/error.hpp>
 #include <comp/core/rival.hpp>
+#include <comp/policy/plan_name.hpp>
 #include <comp/search/candidate_space.hpp>
 #include <comp/search/race.hpp>
 #include <span>
@@ -22,7 +23,7 @@ inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& 
   if (!source) return {};
   std::vector<rival> all = source(graph, lows);
   for (const rival& r : all) {
-    require<settings_error>(!r.label.empty() && r.label != "fp32" && r.label != "comp" && r.label != "comp stage 1",
+    require<settings_error>(!r.label.empty() && r.label != "fp32" && r.label != "comp" && !r.label.starts_with("comp:"),
                             "rival labelled \"{}\" (a label tells it apart from fp32 and comp): give it another",
                             r.label);
     try {
@@ -44,6 +45,16 @@ inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& 
   return all;
 }
 
+/// "comp: all but head.softmax in bf16": the label of a plan of the search's own. `others`: who has labels already.
+template <class Labelled>
+std::string label_of_found(const plan& p, const op_graph& graph, const std::vector<Labelled>& others) {
+  const std::string words = "comp: " + name(p, graph);
+  std::string label = words;
+  const auto taken = [&](const Labelled& other) { return other.label == label; };
+  for (int n = 2; std::any_of(others.begin(), others.end(), taken); ++n) label = fmt::format("{} ({})", words, n);
+  return label;
+}
+
 /// Enters a plan; equal ones share a row and are timed once. Labels of one family name it once: "rule-based bf16 = tvm
 /// bf16".
 inline void enter(std::vector<racer>& racers, const plan& p, std::string_view label, bool rule_based = false) {
@@ -58,6 +69,14 @@ inline void enter(std::vector<racer>& racers, const plan& p, std::string_view la
   if (label.starts_with(family) && known->label.find(family) != std::string::npos) label.remove_prefix(family.size());
   known->label += " = ";
   known->label += label;
+}
+
+/// Enters a plan of the search's own by its name, once; not where it is FP32, which is there first.
+inline void enter_found(std::vector<racer>& racers, const plan& p, const op_graph& graph) {
+  const auto there = [&](const racer& r) {
+    return r.plan == p && (&r == &racers.front() || r.label.find("comp: ") != std::string::npos);
+  };
+  if (std::none_of(racers.begin(), racers.end(), there)) enter(racers, p, label_of_found(p, graph, racers));
 }
 
 }  // namespace comp

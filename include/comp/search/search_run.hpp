@@ -138,9 +138,9 @@ class search_run {
       });
       plans_.replace_fp32(trials_->reference().plan());
       warn(fmt::format(
-          "FP32 needs more memory than there is: plan {} takes its place, is what \"fp32\" stands for, and what losses are "
+          "FP32 needs more memory than there is: the plan \"{}\" takes its place, is what \"fp32\" stands for, and what losses are "
           "judged against ({} of {} operators are low in it, whose harm {}): make the batch smaller to search against FP32",
-          shortened(plans_.fp32()), plans_.fp32().count_low(), plans_.fp32().size(),
+          name(plans_.fp32(), log_.graph), plans_.fp32().count_low(), plans_.fp32().size(),
           run_->restores() ? "was looked for as far as memory allows" : "nobody looked for"));
     }
     if (!run_->recalled()) {
@@ -198,8 +198,8 @@ class search_run {
     guided_search search{*run_, log_, settings_, *guide_, *trials_, plans_.where_to_start()};
     stage_two_plan_ = search();
     std::vector<racer> racers = plans_.racers(stage_two_plan_);
-    if (search.allowed() != stage_two_plan_) enter(racers, search.allowed(), "comp, all that is accepted");
-    if (!search.least_memory().empty()) enter(racers, search.least_memory(), "comp, least memory");
+    enter_found(racers, search.allowed(), log_.graph);
+    if (!search.least_memory().empty()) enter_found(racers, search.least_memory(), log_.graph);
     run_->timed(stage::contest, [&] {
       const std::vector<racer> refused = take_refused(racers, search);
       if (racers.size() > 1) {
@@ -238,6 +238,7 @@ class search_run {
     const auto* judged = trials_->known(log_.contest[winner].plan);
     if (judged != nullptr && judged->end && judged->end->trained.batches > run_->trained().batches)
       run_->restore(*judged->end);
+    search.weigh_beside(log_.contest[winner].plan);
     crown(log_.contest[winner]);
   }
 
@@ -276,7 +277,7 @@ class search_run {
   bool enter_mended(const plan& part) {
     const auto same = [&](const contestant& c) { return c.plan == part; };
     if (std::any_of(log_.contest.begin(), log_.contest.end(), same)) return false;
-    log_.contest.push_back({.label = "comp, mended", .plan = part});
+    log_.contest.push_back({.label = label_of_found(part, log_.graph, log_.contest), .plan = part});
     describe_contest(log_, *trials_);
     stage_two_plan_ = part;
     return true;
@@ -327,10 +328,7 @@ class search_run {
     c.loss = judged.verdict;
     c.loss_batches = static_cast<std::size_t>(judged.trial.sample.batches);
     if (judged.trial.accepted || known) return judged.trial.accepted;
-    log_.warnings.push_back(
-        fmt::format("plan {} (\"{}\") was fastest, but its losses were not accepted although it lowers less "
-                    "than a plan whose were",
-                    shortened(c.plan), c.label));
+    log_.warnings.push_back(why_not_taken(c, settings_.tolerance));
     return false;
   }
 
@@ -341,7 +339,10 @@ class search_run {
     stage_two_plan_ = search(stage1_, stage2_);
     segments_ = search.segments();
     std::vector<racer> racers = plans_.racers(stage_two_plan_);
-    if (search.stage_one_trial()) enter(racers, stage_one_plan_ = search.stage_one_trial()->plan, "comp stage 1");
+    if (search.stage_one_trial()) {
+      stage_one_plan_ = search.stage_one_trial()->plan;
+      enter_found(racers, stage_one_plan_, log_.graph);
+    }
     run_->timed(stage::contest, [&] {
       log_.contest = hold_contest(*run_, settings_.race, std::move(racers),
                                   {.trains = false, .same_batches = trials_->lengths_differ()});
@@ -372,9 +373,8 @@ class search_run {
         run_->restore(judged.end ? *judged.end : trials_->reference().start());
         return crown(c);
       }
-      log_.warnings.push_back(
-          fmt::format("plan {} (\"{}\") was fastest but its losses were not accepted ({}, loss {:.6g})",
-                      shortened(c.plan), c.label, name(judged.trial.sample.status), judged.trial.sample.loss));
+      log_.warnings.push_back(fmt::format("\"{}\" was fastest but its losses were not accepted ({}, loss {:.6g})",
+                                          c.label, name(judged.trial.sample.status), judged.trial.sample.loss));
     }
   }
 
@@ -404,8 +404,6 @@ class search_run {
     log_.reasons = explain(log_, plans_.candidates(), segments_, winner.label, searched,
                            searched && winner.plan != stage_two_plan_ ? stage_two_plan_ : plan{});
   }
-
-  static std::string shortened(const plan& p) { return p.size() <= 64 ? p.str() : p.str().substr(0, 61) + "..."; }
 
   static constexpr std::size_t batches_of_a_search = 60;  // beyond those that are training
 

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plan in a few words, by what differs from the precision that most of its operators have: for progress, tables,
+// warnings and reports. Plan strings, a letter per operator, are for files (core/plan.hpp).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/policy/kind_name.hpp>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+namespace detail {
+
+/// How much a plan's name says of the operators that differ: the names of few and the kinds of others, the kinds of
+/// all, or how many there are.
+enum class name_detail { names, kinds, counts };
+
+/// "a, b and c".
+inline std::string listed(const std::vector<std::string>& all) {
+  std::string text;
+  for (std::size_t i = 0; i < all.size(); ++i) text += (i == 0 ? "" : i + 1 < all.size() ? ", " : " and ") + all[i];
+  return text;
+}
+
+/// "head.softmax", "3 conv2d and softmax", "12".
+inline std::string operators_in_words(const std::vector<std::size_t>& ops, const op_graph& graph, name_detail detail) {
+  if (detail == name_detail::counts || graph.empty()) return fmt::format("{}", ops.size());
+  const auto named = [&](std::size_t i) { return graph[i].name.empty() ? fmt::format("#{}", i) : graph[i].name; };
+  std::vector<std::string> words;
+  if (detail == name_detail::names && ops.size() <= 2) {
+    for (const std::size_t i : ops) words.push_back(named(i));
+    return listed(words);
+  }
+  std::vector<std::pair<std::string_view, std::vector<std::size_t>>> kinds;
+  for (const std::size_t i : ops) {
+    const std::string_view kind = policy::without_overload(graph[i].kind);
+    auto at = std::find_if(kinds.begin(), kinds.end(), [&](const auto& each) { return each.first == kind; });
+    if (at == kinds.end()) at = kinds.insert(at, {kind, {}});
+    at->second.push_back(i);
+  }
+  for (const auto& [kind, of] : kinds) {
+    const bool by_name = of.size() == 1 && detail == name_detail::names;
+    words.push_back(by_name ? named(of.front()) : fmt::format("{} {}", of.size(), kind.empty() ? "other" : kind));
+  }
+  return listed(words);
+}
+
+}  // namespace detail
+
+/// "all in bf16", "all but head.softmax in bf16", "fp32 but 5 linear in bf16", "bf16, 3 in fp16, 2 in fp32". Operators
+/// that have no choice are not counted. Two plans may share a name where it only counts. `graph`: the plan's, or an
+/// empty one, for which a name only counts.
+inline std::string name(const plan& p, const op_graph& graph) {
+  constexpr std::size_t longest = 60;
+  std::array<std::pair<precision, std::vector<std::size_t>>, all_precisions.size()> shares;
+  for (std::size_t k = 0; k < shares.size(); ++k) shares[k].first = all_precisions[k];
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    if (graph.empty() || graph[i].choosable) shares[static_cast<std::size_t>(p[i])].second.push_back(i);
+  }
+  std::sort(shares.begin(), shares.end(), [](const auto& a, const auto& b) {
+    if (a.second.size() != b.second.size()) return a.second.size() > b.second.size();
+    return is_low(a.first) != is_low(b.first) ? is_low(a.first) : a.first < b.first;
+  });
+  const precision most = shares.front().second.empty() ? precision::fp32 : shares.front().first;
+  const auto told = [&](detail::name_detail detail) {
+    std::string text{name(most)};
+    for (auto at = shares.begin() + 1; at != shares.end() && !at->second.empty(); ++at) {
+      const std::string those = detail::operators_in_words(at->second, graph, detail);
+      const bool alone = shares[2].second.empty();
+      text = alone && at->first == precision::fp32 ? fmt::format("all but {} in {}", those, text)
+             : alone && most == precision::fp32    ? fmt::format("{} but {} in {}", text, those, name(at->first))
+                                                   : fmt::format("{}, {} in {}", text, those, name(at->first));
+    }
+    return shares[1].second.empty() ? "all in " + text : text;
+  };
+  std::string text = told(detail::name_detail::names);
+  if (text.size() > longest) text = told(detail::name_detail::kinds);
+  if (text.size() > longest) text = told(detail::name_detail::counts);
+  return p.runs_autocast() ? text + ", by autocast" : text;
+}
+
+}  // namespace comp
