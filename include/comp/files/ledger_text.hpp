@@ -6,6 +6,7 @@
 #include <boost/crc.hpp>
 #include <cmath>
 #include <comp/core/linkage.hpp>
+#include <comp/files/file.hpp>
 #include <comp/files/json.hpp>
 #include <comp/files/ledger_lines.hpp>
 #include <cstddef>
