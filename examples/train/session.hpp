@@ -115,7 +115,6 @@ comp::outcome search(const options& chosen, Trainer& trainer, comp::search_setti
                       chosen.resume ? comp::ledger::mode::resume_or_start : comp::ledger::mode::keep_old};
   comp::html_report report{(chosen.out / "report.html").string(), info};
   comp::outcome found = search.run(trainer, comp::progress_bar{}, ledger, signals, report);
-  if (!ledger.remark().empty()) fmt::print(stderr, "Note: {}\n", ledger.remark());
   if (chosen.compare_epochs) {
     fill_in_epochs(trainer, start, found);
     report.search_done(found);
