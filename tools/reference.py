@@ -9,12 +9,13 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / 'docs/reference.md'
-HEADERS = {  # in this order on the page
-    'search/settings.hpp': ('search_settings', 'early_cut', 'race_settings'),
+HEADERS = {  # in this order on the page; of `enum NAME` its values
+    'search/settings.hpp': ('search_settings', 'enum tie', 'enum stages', 'enum loss_direction', 'early_cut', 'race_settings'),
+    'search/acceptance.hpp': ('enum criterion',),
     'search/outcome.hpp': ('outcome', 'contestant', 'op_fate', 'op_reason', 'stage_cost'),
     'search/loss_test.hpp': ('loss_verdict',),
-    'core/trial.hpp': ('trial',),
-    'core/sample.hpp': ('sample',),
+    'core/trial.hpp': ('trial', 'enum stage'),
+    'core/sample.hpp': ('sample', 'enum status'),
     'core/op_info.hpp': ('op_info', 'tensor_info'),
     'search/post_training.hpp': ('post_training',),
     'search/guard.hpp': ('guard_settings',),
@@ -39,6 +40,8 @@ def declared(text, name):
         if line.startswith('  ///'):
             said.append(line[6:])
             continue
+        while number + 1 < len(lines) and re.match(r'\s+// ', lines[number + 1]) and ' // ' in line:  # a remark of two lines
+            line = f'{line} {lines.pop(number + 1).strip()[3:]}'
         field = FIELD.match(line)
         if not field and line.endswith(' =') and number + 1 < len(lines):  # its value stands in the next line
             field = FIELD.match(f'{line} {lines[number + 1].strip()}')
@@ -51,13 +54,22 @@ def declared(text, name):
     return above, members
 
 
+def values(text, name):
+    """Of `enum class name`: the comment above it, and (value, comment) of each."""
+    at = re.search(rf'((?:^///[^\n]*\n)*)^enum class {name} : [\w:]+ \{{\n(.*?)^\}};', text, re.M | re.S)
+    if at is None:
+        sys.exit(f'reference.py: no enum {name}: say in HEADERS where it is now')
+    return ' '.join(line[4:] for line in at[1].splitlines()), re.findall(r'^  (\w+),?\s+// (.*)$', at[2], re.M)
+
+
 def page():
     text = ('# Reference\n\nFields of what a user sets and reads, from the comments of the headers (`tools/reference.py` writes this page).\n')
     for header, names in HEADERS.items():
         source = (ROOT / 'include/comp' / header).read_text(encoding='utf-8')
         for name in names:
-            above, members = declared(source, name)
-            text += f'\n## {name}\n\n`comp/{header}`. {above}'.rstrip() + '\n\n| member | |\n|---|---|\n'
+            kind, _, name = name.rpartition(' ')
+            above, members = (values if kind else declared)(source, name)
+            text += f'\n## {name}\n\n`comp/{header}`. {above}'.rstrip() + f'\n\n| {"value" if kind else "member"} | |\n|---|---|\n'
             for declaration, said in members:
                 text += '| `{}` | {} |\n'.format(*(cell.replace('|', '\\|') for cell in (declaration, said)))
     return text

@@ -73,6 +73,8 @@ inline std::vector<named_path> outputs_of(const options& chosen) {
   std::vector<named_path> all{{"--t4", chosen.t4}, {"--weights-out", chosen.weights_out}};
   for (const char* name : {"training.json", "checkpoint.safetensors", "checkpoint.previous.safetensors"})
     all.push_back({"--out", chosen.out / name});
+  for (const char* name : {"checkpoint.safetensors.old", "checkpoint.previous.safetensors.old", "search.jsonl.old"})
+    all.push_back({"--out", chosen.out / name});  // what was there is kept so
   if (!chosen.plan.empty()) return all;
   for (const char* name : {"plan.json", "search.jsonl", "summary.json", "report.html"})
     all.push_back({"--out", chosen.out / name});

@@ -114,7 +114,6 @@ comp::outcome search(const options& chosen, Trainer& trainer, comp::search_setti
   comp::ledger ledger{(chosen.out / "search.jsonl").string(),
                       chosen.resume ? comp::ledger::mode::resume_or_start : comp::ledger::mode::keep_old};
   comp::outcome found = search.run(trainer, comp::progress_bar{}, ledger, signals, report);
-  if (!ledger.remark().empty()) fmt::print(stderr, "Note: {}\n", ledger.remark());
   if (chosen.compare_epochs) {
     fill_in_epochs(trainer, start, found);
     report.search_done(found);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# comp::comp, and of the components that are asked for comp::host (the native trainer on this CPU) and comp::libtorch,
-# for which COMP_LIBTORCH_PATH names LibTorch's folder, with include/ and lib/:
+# comp::comp, and of the components that are asked for comp::compiled (comp with its search, files and reports in a
+# library, which compiles faster), comp::host (the native trainer on this CPU) and comp::libtorch, for which
+# COMP_LIBTORCH_PATH names LibTorch's folder, with include/ and lib/. Every file of a program links comp::compiled or none:
 #   find_package(comp 0.2 REQUIRED COMPONENTS host)
 # The same file serves an installed comp and, through CMakeLists.txt, its sources.
 include(CMakeFindDependencyMacro)
@@ -35,15 +36,33 @@ if(NOT TARGET comp::comp)
 endif()
 
 foreach(_comp_component IN LISTS comp_FIND_COMPONENTS)
-  set(_comp_has_headers FALSE)
+  set(_comp_is_there FALSE)
   foreach(_comp_part IN LISTS _comp_includes)
     if(_comp_component MATCHES "^(host|libtorch)$" AND EXISTS "${_comp_part}/comp_${_comp_component}")
-      set(_comp_has_headers TRUE)
+      set(_comp_is_there TRUE)
     endif()
   endforeach()
-  _comp_need(_comp_has_headers
-             "this comp has no component ${_comp_component}: it has host and libtorch, as far as it was built with them")
+  if(_comp_component STREQUAL "compiled" AND NOT EXISTS "${_comp_root}/src/comp.cpp")
+    find_library(COMP_COMPILED_LIBRARY comp PATHS "${_comp_root}/.." PATH_SUFFIXES lib lib64
+                 lib/${CMAKE_LIBRARY_ARCHITECTURE} NO_DEFAULT_PATH)
+  endif()
+  if(_comp_component STREQUAL "compiled" AND (COMP_COMPILED_LIBRARY OR EXISTS "${_comp_root}/src/comp.cpp"))
+    set(_comp_is_there TRUE)
+  endif()
+  _comp_need(_comp_is_there "this comp has no component ${_comp_component}: it has compiled, host and libtorch, as far as \
+it was built with them")
   if(TARGET comp::${_comp_component})
+  elseif(_comp_component STREQUAL "compiled")
+    if(COMP_COMPILED_LIBRARY)
+      add_library(comp::compiled INTERFACE IMPORTED GLOBAL)
+      target_link_libraries(comp::compiled INTERFACE ${COMP_COMPILED_LIBRARY} comp::comp)
+      target_compile_definitions(comp::compiled INTERFACE COMP_HEADER_ONLY=0)
+    else()
+      add_library(comp_compiled STATIC "${_comp_root}/src/comp.cpp")
+      add_library(comp::compiled ALIAS comp_compiled)
+      target_link_libraries(comp_compiled PUBLIC comp::comp)
+      target_compile_definitions(comp_compiled PUBLIC COMP_HEADER_ONLY=0)
+    endif()
   elseif(_comp_component STREQUAL "host")
     find_dependency(OpenMP COMPONENTS CXX)
     find_dependency(Threads)

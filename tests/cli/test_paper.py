@@ -20,6 +20,13 @@ sys.path.insert(0, str(ROOT / 'tools'))
 import paper  # noqa: E402
 import paper_page  # noqa: E402
 
+
+def listen():
+    """In a child: signals are as a terminal leaves them, whoever started these tests (a shell's & ignores SIGINT)."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 # Writes down what it is asked. FAKE says which call (a word of its command line) fails, hangs, or writes nonsense.
 FAKE = '''#!/usr/bin/env python3
 import json, os, pathlib, sys, time
@@ -166,7 +173,7 @@ class Driver(unittest.TestCase):
         self.assertEqual((got.returncode, len(self.calls())), (0, self.JOBS + 1), got.stdout)
 
     def test_ctrl_c_keeps_what_there_is(self):
-        process = subprocess.Popen(list(map(str, self.command())), text=True, stdout=subprocess.PIPE,
+        process = subprocess.Popen(list(map(str, self.command())), text=True, stdout=subprocess.PIPE, preexec_fn=listen,
                                    env={**os.environ, 'ASKED': str(self.asked), 'FAKE': 'hang:--stage1 none'})
         while not any('--stage1 none' in call for call in self.calls()):
             time.sleep(0.05)
@@ -179,7 +186,7 @@ class Driver(unittest.TestCase):
         self.assertEqual(len(self.calls()), before + 2)  # that one, and the one behind it
 
     def test_two_runs_in_one_folder_are_refused(self):
-        first = subprocess.Popen(list(map(str, self.command())), stdout=subprocess.DEVNULL,
+        first = subprocess.Popen(list(map(str, self.command())), stdout=subprocess.DEVNULL, preexec_fn=listen,
                                  env={**os.environ, 'ASKED': str(self.asked), 'FAKE': 'hang:--policy fp32'})
         while not self.calls():
             time.sleep(0.05)

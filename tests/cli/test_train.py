@@ -506,6 +506,8 @@ class Train(unittest.TestCase):
                 ('--weights-out', hard, '--data', 'reads'), ('--t4', data, '--data', 'reads'),
                 ('--weights-out', plan, '--plan', 'reads'), ('--weights-out', self.out / 'plan.json', '--out', 'writes'),
                 ('--weights-out', self.out / 'checkpoint.safetensors', '--out', 'writes'),
+                ('--weights-out', self.out / 'checkpoint.safetensors.old', '--out', 'writes'),
+                ('--t4', self.out / 'search.jsonl.old', '--out', 'writes'),
                 ('--t4', self.out / '..' / 'out' / 'search.jsonl', '--out', 'writes')):
             with self.subTest(f'{output} {written}'):
                 more = ['--plan', str(plan)] if other == '--plan' else []

@@ -125,6 +125,20 @@ TEST_CASE("equal models have equal fingerprints and any difference shows") {
   }
 }
 
+TEST_CASE("where operators have no shapes their sizes tell models apart") {
+  const auto wide = [](std::int64_t op_info::*size, std::int64_t value, bool shaped) {
+    op_info op{.name = "head", .kind = "linear"};
+    op.*size = value;
+    if (shaped) op.outputs = {{.shape = {8, 8}}};
+    return op_graph{{op}}.fingerprint();
+  };
+  for (const auto size : {&op_info::m, &op_info::n, &op_info::k, &op_info::channels_in, &op_info::channels_out}) {
+    CHECK(wide(size, 64, false) != wide(size, 128, false));
+    CHECK(wide(size, 64, true) == wide(size, 128, true));  // shapes say it, and files of earlier versions stay valid
+    CHECK(wide(size, 0, false) == op_graph{{op_info{.name = "head", .kind = "linear"}}}.fingerprint());
+  }
+}
+
 TEST_CASE("a fingerprint does not depend on the machine or the version of this file") {
   CHECK(op_graph{}.fingerprint() == 0xcbf29ce484222325ULL);         // FNV-1a of nothing
   CHECK(op_graph{diamond()}.fingerprint() == 0x16b87f2819083aULL);  // computed apart from this code

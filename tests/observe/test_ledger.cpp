@@ -142,7 +142,31 @@ TEST_CASE("a ledger says that its file ended within a line") {
   ledger torn{folder / "l.jsonl"};
   sound = ledger{folder / "other.jsonl"};  // gives the lock back
   torn.search_started(about());
-  CHECK(has(torn.remark(), "ended within a line (its last "));
+  CHECK(has(torn.remark(), "is damaged: it ended within a line (its last "));
+}
+
+TEST_CASE(
+    "what is wrong with a ledger's file becomes a warning of the search, and nothing is where it is to be begun anew") {
+  const scratch folder;
+  const std::string path = folder / "l.jsonl";
+  const auto warned = [&](ledger::mode how) {
+    std::vector<std::string> sentences;
+    comp::search_info info = about();
+    info.warn = [&](const std::string& sentence) { sentences.push_back(sentence); };
+    ledger{path, how}.search_started(info);
+    return comp::joined(sentences, "\n");
+  };
+  CHECK(warned(ledger::mode::resume_or_start).empty());  // no file yet
+  write_text(path, "");
+  CHECK(warned(ledger::mode::resume_or_start) ==
+        fmt::format("ledger \"{}\" is damaged: it is empty (its runs are lost, if it had any): all runs are made anew",
+                    path));
+  CHECK(warned(ledger::mode::resume_or_start).empty());
+  const std::string whole = text_of(path);
+  write_text(path, whole + "{\"num");
+  CHECK(has(warned(ledger::mode::resume_or_start), "(its last 5 bytes, as after a kill): that run is made again"));
+  write_text(path, whole + "{\"num");
+  CHECK(warned(ledger::mode::restart).empty());
 }
 
 TEST_CASE("a header cut off at any byte starts the ledger anew") {

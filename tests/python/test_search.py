@@ -120,7 +120,12 @@ class Searches(unittest.TestCase):
         with self.assertRaisesRegex(LookupError, 'theirs'):
             Classification().search(policy=fails)
 
+    def listen(self):
+        """Ctrl-C is as a terminal leaves it, whoever started these tests (a shell's & ignores SIGINT)."""
+        self.addCleanup(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.default_int_handler))
+
     def test_ctrl_c_ends_a_search_and_puts_the_state_back(self):
+        self.listen()
         job = Classification()
         before = job.everything()
 
@@ -134,6 +139,7 @@ class Searches(unittest.TestCase):
         self.assertTrue(same(before, job.everything()))
 
     def test_ctrl_c_while_a_state_is_put_back_waits_until_it_is(self):
+        self.listen()
         class Interrupts(dict):
             times = 0
 

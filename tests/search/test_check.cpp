@@ -94,9 +94,24 @@ TEST_CASE("a sound trainer has no finding, and is left where it was") {
   CHECK(all_of(report.findings()) == "");
   CHECK(report.ok());
   CHECK(trainer.weights() == before);
-  CHECK(trainer.count().batches == 1 + 5);
+  CHECK(trainer.count().batches == 1 + 5 + 10);
   CHECK(report.first_losses.size() == 2);
   CHECK(has(report.str(), "set_precision bf16     ok"));
+}
+
+TEST_CASE("an epoch that is not as long as the trainer says is told, and none is run that may be long") {
+  struct miscounts : fake::trainer {
+    std::uint64_t said;
+    miscounts(const fake::world& w, std::uint64_t n) : fake::trainer{w}, said{n} {}
+    std::uint64_t batches_per_epoch() const { return said; }
+  };
+  CHECK(has(found_by(miscounts{sound(), 7}), "an epoch had more than 7 batches (batches_per_epoch() says 7, by which"));
+  CHECK(has(found_by(miscounts{sound(), 20}), "an epoch had 10 batches (batches_per_epoch() says 20, by which"));
+  miscounts large{sound(), 1000};
+  const comp::check_report report = comp::check(large);
+  CHECK(report.ok());
+  CHECK(large.count().epochs == 0);
+  CHECK(has(report.str(), "batches_per_epoch      not checked  1000 batches are said to be an epoch"));
 }
 
 TEST_CASE("a trainer that cannot restore its state is not trained, and the table says what was not checked") {

@@ -3,6 +3,8 @@
 // Immutable once made, so consumers are counted once; 10^5 operators are fine.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <comp/core/error.hpp>
 #include <comp/core/fnv1a.hpp>
 #include <comp/core/op_info.hpp>
@@ -62,6 +64,11 @@ class op_graph {
           for (const auto extent : tensor.shape) mix(static_cast<std::uint64_t>(extent));
         }
       }
+      if (const std::array sizes{op.m, op.n, op.k, op.channels_in, op.channels_out};
+          !has_shapes(op) && sizes != std::array<std::int64_t, 5>{}) {
+        for (const auto size : sizes)
+          mix(static_cast<std::uint64_t>(size));  // or a model of another width would be the same
+      }
       mix(op.producers.size());
       for (const auto producer : op.producers) mix(producer);
     }
@@ -69,6 +76,12 @@ class op_graph {
   }
 
  private:
+  static bool has_shapes(const op_info& op) {
+    const auto shaped = [](const tensor_info& tensor) { return !tensor.shape.empty(); };
+    return std::any_of(op.inputs.begin(), op.inputs.end(), shaped) ||
+           std::any_of(op.outputs.begin(), op.outputs.end(), shaped);
+  }
+
   void index_consumers() {
     first_consumer_.assign(operators_.size() + 1, 0);
     for (std::size_t i = 0; i < operators_.size(); ++i) {

@@ -24,12 +24,13 @@ struct tensor_info {
                                          // number for the same tensor (tied weights); -1: not known
 };
 
+/// An operator of a forward pass.
 struct op_info {
-  std::string name = {};                 // unique in its graph: "features.0", "block1.attention.query"
-  std::string kind = {};                 // ATen's name, with or without "aten::": "conv2d", "aten::addmm"
-  std::vector<std::string> scopes = {};  // tags to tie or select by: "block1", "attention"; outermost first
-  std::vector<tensor_info> inputs = {};  // activations and parameters
-  std::vector<tensor_info> outputs = {};
+  std::string name = {};                    // unique in its graph: "features.0", "block1.attention.query"
+  std::string kind = {};                    // ATen's name, with or without "aten::": "conv2d", "aten::addmm"
+  std::vector<std::string> scopes = {};     // tags to tie or select by: "block1", "attention"; outermost first
+  std::vector<tensor_info> inputs = {};     // activations and parameters
+  std::vector<tensor_info> outputs = {};    // what it makes
   std::vector<std::size_t> producers = {};  // indices of the operators whose outputs this one reads, each below its own
 
   // The contraction sizes that decide tensor-core use; 0 where the operator has none or they are unknown.

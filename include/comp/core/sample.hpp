@@ -12,13 +12,14 @@
 
 namespace comp {
 
+/// How a run ended.
 enum class status : std::uint8_t {
-  ok,
+  ok,             // as it should
   diverged,       // the loss left every reasonable range
   not_finite,     // the loss became NaN or infinite, and stayed so (core/lost_batches.hpp)
-  out_of_memory,  // the plan does not fit
-  stopped_early,  // cut because it was hopelessly slow
-  failed          // the backend threw; `message` says what
+  out_of_memory,  // the plan needs more memory than there is
+  stopped_early,  // the search ended it, because the plan was hopelessly slow
+  failed          // the trainer threw an exception; `message` has its words
 };
 
 constexpr std::string_view name(status s) {
@@ -26,19 +27,21 @@ constexpr std::string_view name(status s) {
   return names[static_cast<std::size_t>(s)];
 }
 
+/// What one run of a plan gave: one batch, or several batches in a row. A trainer fills it in, and comp completes it.
 struct sample {
-  double loss = std::numeric_limits<double>::quiet_NaN();  // mean over the batches of the run, lost ones left out
-  std::vector<double> losses = {};               // each loss of a trainer that has several (a GAN's two); else empty
-  double seconds = 0;                            // wall time of the run, data loading included
-  std::int64_t batches = 0;                      // trained in this run
-  std::int64_t not_finite = 0;                   // of these batches, those that were lost: their loss was not finite
-  std::int64_t peak_bytes = 0;                   // most memory in use at once during the run; 0: not measured
-  std::vector<double> batch_seconds = {};        // of each batch, in order; empty: not measured
-  std::vector<double> curve = {};                // loss of each batch, in order; empty: not recorded
-  std::vector<std::vector<double>> curves = {};  // the same for each of several losses
-  std::optional<double> score = {};              // validation score after the run, higher is better
-  comp::status status = comp::status::ok;
-  std::string message = {};  // why it failed
+  double loss =
+      std::numeric_limits<double>::quiet_NaN();  // mean over the batches; those without a finite loss left out
+  std::vector<double> losses = {};         // the mean of each loss, for a trainer that has several (a GAN has two)
+  double seconds = 0;                      // wall time of the run, data loading included; 0: comp takes the time itself
+  std::int64_t batches = 0;                // how many batches were trained in this run
+  std::int64_t not_finite = 0;             // how many of these batches had a loss that was NaN or infinite
+  std::int64_t peak_bytes = 0;             // most memory in use at once during the run; 0: not measured
+  std::vector<double> batch_seconds = {};  // wall time of each batch, in order; empty: not measured
+  std::vector<double> curve = {};          // loss of each batch, in order; empty: not recorded
+  std::vector<std::vector<double>> curves = {};  // loss of each batch for each of several losses: curves[loss][batch]
+  std::optional<double> score = {};              // what validate() gave after the run; higher is better
+  comp::status status = comp::status::ok;        // how the run ended
+  std::string message = {};                      // what failed, where the run failed
 
   bool ok() const { return status == comp::status::ok; }
 };

@@ -19,6 +19,14 @@ template <class S>
 concept starts = requires(const S& s, const search_space& over) {
   s.start(over);
 };
+template <class S>
+concept asks = !starts<S> || requires(run_of<S> & run) {
+  { run.ask(std::size_t{1}) } -> std::same_as<std::vector<plan>>;
+};
+template <class S>
+concept is_told = !starts<S> || requires(run_of<S> & run, const trial& seen) {
+  run.tell(seen);
+};
 }  // namespace detail
 
 // A sentence stays on one line:
@@ -26,15 +34,12 @@ concept starts = requires(const S& s, const search_space& over) {
 /// True for a SearchStrategy. For another class it does not compile, and the errors say, a sentence each, what is missing.
 template <class S, bool Aloud = true>
 constexpr bool expect_strategy() {
-  COMP_NEEDS("a SearchStrategy needs: settings that are copyable",
-             std::copyable<S>);
-  COMP_NEEDS("a SearchStrategy needs: run start(comp::search_space) const",
-             detail::starts<S>);
-  COMP_NEEDS("a SearchStrategy's run needs: std::vector<comp::plan> ask(std::size_t at_most)",
-             !detail::starts<S> || requires(detail::run_of<S>& run) { { run.ask(std::size_t{1}) } -> std::same_as<std::vector<plan>>; });
-  COMP_NEEDS("a SearchStrategy's run needs: void tell(const comp::trial&)",
-             !detail::starts<S> || requires(detail::run_of<S>& run, const trial& seen) { run.tell(seen); });
-  return true;
+  using namespace detail;
+  static_assert(!Aloud || std::copyable<S>, "a SearchStrategy needs: settings that are copyable");
+  static_assert(!Aloud || starts<S>, "a SearchStrategy needs: run start(comp::search_space) const");
+  static_assert(!Aloud || asks<S>, "a SearchStrategy's run needs: std::vector<comp::plan> ask(std::size_t at_most)");
+  static_assert(!Aloud || is_told<S>, "a SearchStrategy's run needs: void tell(const comp::trial&)");
+  return std::copyable<S> && starts<S> && asks<S> && is_told<S>;
 }
 
 /// Settings that a user writes down; `start` makes the state of one search, so two searches share nothing and the same

@@ -18,19 +18,19 @@ namespace comp {
 
 /// A plan that had to be given up in a training.
 struct training_fallback {
-  std::size_t epoch = 0;  // from 0
-  comp::plan from = {}, to = {};
-  comp::status why = comp::status::ok;
-  std::string message = {};
+  std::size_t epoch = 0;                // in which epoch, counted from 0
+  comp::plan from = {}, to = {};        // which plan was given up, and which one took its place
+  comp::status why = comp::status::ok;  // what its training came to
+  std::string message = {};             // what was seen, in words
 };
 
 /// What a training gave.
 struct training_result {
-  std::vector<sample> epochs = {};  // each finished epoch, those of the search first
-  std::vector<training_fallback> fallbacks = {};
-  std::vector<std::string> warnings = {};
-  std::size_t compared = 0;  // times that FP32 was run to judge the plan
-  comp::plan plan = {};      // to train on with; the trainer has it
+  std::vector<sample> epochs = {};                // each finished epoch; those of the search come first
+  std::vector<training_fallback> fallbacks = {};  // each plan that was given up, in order
+  std::vector<std::string> warnings = {};         // what should be known of the training, a sentence each
+  std::size_t compared = 0;                       // how often FP32 was run to judge the plan
+  comp::plan plan = {};                           // the plan to train on with; the trainer has it
 };
 
 /// What the guard takes for normal (search/guard.hpp): lowest and highest level of the last epochs.

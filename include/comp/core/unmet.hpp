@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Refusals in sentences. A concept's conditions are a function's, one COMP_NEEDS each: aloud they are assertions, whose
-// first line is the sentence under g++, clang and nvcc; else the function answers whether all hold, for the concept.
+// Refusals in sentences. A concept's conditions are those of a function, expect_backend() for Backend: aloud each is a
+// static_assert, whose first line is the sentence under g++, clang and nvcc; else the function answers whether all
+// hold, for the concept. An assertion is written out, because a macro around it doubles the lines of each error.
 #pragma once
 
 #include <comp/core/cxx20.hpp>
@@ -24,11 +25,6 @@ consteval bool unmet() {
 
 }  // namespace comp
 
-/// In a function template with a parameter `bool Aloud`: the condition holds, or the sentence is told.
-#define COMP_NEEDS(SENTENCE, ...)                   \
-  static_assert(!Aloud || (__VA_ARGS__), SENTENCE); \
-  if constexpr (!(__VA_ARGS__)) return false
-
 /// At namespace scope outside comp: defines `comp::detail::names_MEMBER<T>`: T has a member of this name, whatever its
 /// signature. So an optional member with a wrong signature is refused instead of ignored. Blind to overloads in final
 /// classes.
@@ -51,10 +47,13 @@ consteval bool unmet() {
   concept names_##MEMBER = is_named_##MEMBER<std::remove_cvref_t<T>>;        \
   }
 
-/// At namespace scope outside comp: `names_MEMBER` as above, and `comp::detail::CONCEPT<B>`: B has it in this form.
-#define COMP_DETAIL_CAPABILITY(MEMBER, CONCEPT, ...) \
-  COMP_DETAIL_NAMES(MEMBER)                          \
-  namespace comp::detail {                           \
-  template <class B>                                 \
-  concept CONCEPT = __VA_ARGS__;                     \
+/// At namespace scope outside comp: `names_MEMBER` as above; `comp::detail::CONCEPT<B>`: B has it in this form;
+/// `comp::detail::fits_MEMBER<B>`: B has it in this form or not at all.
+#define COMP_DETAIL_CAPABILITY(MEMBER, CONCEPT, ...)                      \
+  COMP_DETAIL_NAMES(MEMBER)                                               \
+  namespace comp::detail {                                                \
+  template <class B>                                                      \
+  concept CONCEPT = __VA_ARGS__;                                          \
+  template <class B>                                                      \
+  inline constexpr bool fits_##MEMBER = !names_##MEMBER<B> || CONCEPT<B>; \
   }

@@ -29,12 +29,12 @@
 
 namespace comp {
 
-/// A plan from a file, and what a person should know before using it: it is for other hardware, it was saved alone.
+/// What load_plan() read.
 struct loaded_plan {
-  comp::plan plan = {};
-  comp::hardware made_for = {};    // of unknown kind where the file does not say
-  comp::execution execution = {};  // how it was run there
-  std::vector<std::string> warnings = {};
+  comp::plan plan = {};          // to give to set_precision()
+  comp::hardware made_for = {};  // the machine that the plan was found on; of unknown kind where the file does not say
+  comp::execution execution = {};          // how the backend ran the plan there, beyond its precisions
+  std::vector<std::string> warnings = {};  // to show to a person: the file is of another machine, or names no model
 };
 
 namespace detail {

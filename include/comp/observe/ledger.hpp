@@ -48,14 +48,21 @@ class ledger {
     if (file_.is_open() && signature_ == signature) return;  // a training after its search
     signature_ = signature;
     recorded_.clear();
+    remark_.clear();
+    struct stat about = {};
+    const bool was_there = mode_ == mode::resume_or_start && ::stat(path_.c_str(), &about) == 0;
     open();
     lock();
     const bool regular = detail::is_regular(file_.get());
     const std::string text = regular ? detail::read_all(file_.get(), path_, detail::ledger_limit) : "";
     detail::require_ledger(text, path_);
     take(mode_ == mode::restart ? detail::ledger_content{} : detail::parse_ledger(text, path_), text.size());
+    if (was_there && regular && text.empty())
+      remark_ = fmt::format(
+          "ledger \"{}\" is damaged: it is empty (its runs are lost, if it had any): all runs are made anew", path_);
     if (size_ == 0) append(detail::ledger_header(signature_));
     detail::flush_folder(path_);
+    if (!remark_.empty() && info.warn) info.warn(remark_);
   }
 
   /// What is recorded of this stage, plan and repeat.
@@ -137,8 +144,11 @@ class ledger {
     complete_ = content.complete;
     if (size_ < bytes_in_file) {
       cut_to_size("a line that a kill cut off");
-      remark_ = fmt::format("ledger \"{}\" ended within a line (its last {} bytes, as after a kill): that run is made again",
-                            path_, bytes_in_file - size_);
+      if (mode_ != mode::restart)
+        remark_ = fmt::format(
+            "ledger \"{}\" is damaged: it ended within a line (its last {} bytes, as after a kill): that run "
+            "is made again",
+            path_, bytes_in_file - size_);
     }
     for (trial& t : content.trials) {
       const auto key = key_of(t);

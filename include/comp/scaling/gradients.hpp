@@ -9,22 +9,37 @@
 
 namespace comp::scaling {
 
+namespace detail {
+template <class G>
+concept unscales = requires(G& g, double f) {
+  { g.unscale(f) } -> std::same_as<bool>;
+};
+template <class G>
+concept has_norm = requires(G& g) {
+  { g.norm() } -> std::convertible_to<double>;
+};
+template <class G>
+concept multiplies = requires(G& g, double f) {
+  g.multiply(f);
+};
+template <class G>
+concept tells_not_finite = requires(G& g) {
+  { g.not_finite() } -> std::same_as<std::vector<std::string>>;
+};
+}  // namespace detail
+
 // A sentence stays on one line:
 // clang-format off
 /// True for a Gradients. For another class it does not compile, and the errors say, a sentence each, what is missing.
 template <class G, bool Aloud = true>
 constexpr bool expect_gradients() {
-  COMP_NEEDS("Gradients need: to be copyable (a handle, not the tensors)",
-             std::copyable<G>);
-  COMP_NEEDS("Gradients need: bool unscale(double factor)",
-             requires(G& g, double f) { { g.unscale(f) } -> std::same_as<bool>; });
-  COMP_NEEDS("Gradients need: double norm()",
-             requires(G& g) { { g.norm() } -> std::convertible_to<double>; });
-  COMP_NEEDS("Gradients need: void multiply(double factor)",
-             requires(G& g, double f) { g.multiply(f); });
-  COMP_NEEDS("Gradients need: std::vector<std::string> not_finite()",
-             requires(G& g) { { g.not_finite() } -> std::same_as<std::vector<std::string>>; });
-  return true;
+  using namespace detail;
+  static_assert(!Aloud || std::copyable<G>, "Gradients need: to be copyable (a handle, not the tensors)");
+  static_assert(!Aloud || unscales<G>, "Gradients need: bool unscale(double factor)");
+  static_assert(!Aloud || has_norm<G>, "Gradients need: double norm()");
+  static_assert(!Aloud || multiplies<G>, "Gradients need: void multiply(double factor)");
+  static_assert(!Aloud || tells_not_finite<G>, "Gradients need: std::vector<std::string> not_finite()");
+  return std::copyable<G> && unscales<G> && has_norm<G> && multiplies<G> && tells_not_finite<G>;
 }
 
 /// The gradients of one step, as a backend holds them. A cheap handle: it is copied.

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -83,12 +84,12 @@ COMP_INLINE check_report check_trainer(any_trainer& trainer, const any_policy& p
 /// restore its state is not trained. `policy`: the one to search with. Throws: what save() and restore() throw. What a
 /// batch throws is a finding.
 template <class B, class P = policy::pytorch>
-check_report check(B& trainer, const P& policy = {}) {
-  constexpr bool sound = expect_backend<B>() && expect_policy<P>();
+check_report check(B&& trainer, const P& policy = {}) {
+  constexpr bool sound = expect_trainer<B>() && expect_policy<P>();
   if constexpr (!sound) {
     return {};
   } else {
-    trainer_of<B> erased{trainer};
+    trainer_of<std::remove_reference_t<B>> erased{trainer};
     return detail::check_trainer(erased, policy);
   }
 }

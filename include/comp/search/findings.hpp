@@ -115,8 +115,10 @@ inline problem problem_of_learning(const outcome& seen) {
         "settings.direction, or look at the learning rate",
         first, last, losses.size(), seen.higher_is_better ? "higher" : "lower");
   }
-  // Where losses differ much from batch to batch no more can be said of so few.
-  if (better < 1 && error < 0.003 * std::max(std::abs(first), std::abs(last))) {
+  // Where losses differ much from batch to batch no more can be said of few: a training that takes thousands of batches
+  // to get better by a part e is not suspected.
+  const double sure = 3e-5 * static_cast<double>(losses.size());
+  if (better < 1 && error < sure * std::max(std::abs(first), std::abs(last))) {
     return fmt::format(
         "the loss did not get better in {} batches: from {:.4g} to {:.4g} (where nothing is learned no plan can be seen to "
         "keep it): look whether the weights are trained, or search where they are",

@@ -45,11 +45,12 @@ struct loss_evidence {
   std::vector<std::span<const double>> spread = {};
 };
 
+/// What is known of a plan's losses, on the same batches as FP32's.
 struct loss_verdict {
-  loss_answer answer = loss_answer::go_on;
-  double difference = 0;  // mean of candidate - FP32, of the scale that the tolerance is a part of
-  double radius = 0;      // of the confidence sequence around it; infinity where too few batches are there
-  double line = 0;        // what the difference must stay under: see judge()
+  loss_answer answer = loss_answer::go_on;  // accepted, rejected, or not decided
+  double difference = 0;  // how far the mean loss is above FP32's; a part of FP32's, as the tolerance is
+  double radius = 0;      // half the confidence interval around `difference`; infinity where too few batches are there
+  double line = 0;        // what `difference` has to be under for the plan to be accepted
 };
 
 /// Whether a loss is above the tolerance by more than the estimate may be wrong; else a plan that was not accepted is

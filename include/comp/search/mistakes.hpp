@@ -111,6 +111,14 @@ inline problem problem_of_sample(const sample& got) {
   return {};
 }
 
+/// `had`: batches of an epoch, "12" or "more than 7".
+inline std::string wrong_length(std::string_view had, std::size_t said) {
+  return fmt::format(
+      "an epoch had {} batches (batches_per_epoch() says {}, by which the search's batches count as epochs): give the number "
+      "that run_epoch() trains",
+      had, said);
+}
+
 /// Losses of the same batches from a state and, `again`, from the same state put back; at least one of each, and two of
 /// one. What a batch moves the loss by is what tells a state that was not put back from roundings.
 inline problem problem_of_restore(std::span<const double> first, std::span<const double> again) {

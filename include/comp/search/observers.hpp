@@ -10,33 +10,13 @@
 #include <comp/search/outcome.hpp>
 #include <concepts>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
 
-COMP_DETAIL_NAMES(search_started)
-COMP_DETAIL_NAMES(trial_started)
-COMP_DETAIL_NAMES(batch_done)
-COMP_DETAIL_NAMES(trial_done)
-COMP_DETAIL_NAMES(recall)
-COMP_DETAIL_NAMES(stop_requested)
-COMP_DETAIL_NAMES(search_done)
-COMP_DETAIL_NAMES(warned)
-COMP_DETAIL_NAMES(training_progressed)
-
 namespace comp {
-
-namespace detail {
-template <class R>
-inline constexpr bool is_void_or_bool = std::is_void_v<R> || std::is_same_v<R, bool>;
-template <class R>
-concept void_or_bool = is_void_or_bool<R>;  // one condition: two alternatives would be explained on ten lines
-template <class O>
-inline constexpr bool is_told_anything = names_search_started<O> || names_recall<O> || names_trial_started<O> ||
-                                         names_batch_done<O> || names_trial_done<O> || names_stop_requested<O> ||
-                                         names_warned<O> || names_search_done<O> || names_training_progressed<O>;
-}  // namespace detail
 
 /// What is known when a search (or a training after it) starts.
 struct search_info {
@@ -46,34 +26,99 @@ struct search_info {
   double tolerance;                 // of the loss, relative
   std::size_t epochs_at_most = 0;   // epochs that will be run, where the strategies' spaces tell; 0: not known
   const outcome* so_far = nullptr;  // what the search knows by now, as long as it runs; none where there is no search
+  std::function<void(std::string)> warn =
+      {};  // for what an observer finds wrong: a warning of the search's; may be empty
 };
 
-// A sentence stays on one line:
+namespace detail {
+template <class R>
+inline constexpr bool is_void_or_bool = std::is_void_v<R> || std::is_same_v<R, bool>;
+template <class R>
+concept void_or_bool = is_void_or_bool<R>;  // one condition: two alternatives would be explained on ten lines
+}  // namespace detail
+
+}  // namespace comp
+
 // clang-format off
+COMP_DETAIL_CAPABILITY(search_started, is_told_of_start, requires(B& o, const search_info& info) { { o.search_started(info) } -> std::same_as<void>; })
+COMP_DETAIL_CAPABILITY(recall, recalls, requires(B& o, const trial& t) { { o.recall(t) } -> std::same_as<std::optional<trial>>; })
+COMP_DETAIL_CAPABILITY(trial_started, is_told_of_trial, requires(B& o, const trial& t) { { o.trial_started(t) } -> std::same_as<void>; })
+COMP_DETAIL_CAPABILITY(batch_done, is_told_of_batch, requires(B& o, const trial& t, const sample& s) { { o.batch_done(t, s) } -> std::same_as<void>; })
+COMP_DETAIL_CAPABILITY(trial_done, is_told_of_result, requires(B& o, const trial& t) { { o.trial_done(t) } -> void_or_bool; })
+COMP_DETAIL_CAPABILITY(stop_requested, may_stop, requires(B& o) { { o.stop_requested() } -> std::same_as<bool>; })
+COMP_DETAIL_CAPABILITY(warned, is_warned, requires(B& o, const std::string& sentence) { { o.warned(sentence) } -> std::same_as<void>; })
+COMP_DETAIL_CAPABILITY(search_done, is_told_of_end, requires(B& o, const outcome& result) { { o.search_done(result) } -> std::same_as<void>; })
+COMP_DETAIL_CAPABILITY(training_progressed, is_told_of_training, requires(B& o, const training_progress& p) { { o.training_progressed(p) } -> std::same_as<void>; })
+
+namespace comp::detail {
+template <class O>
+inline constexpr bool is_told_anything = names_search_started<O> || names_recall<O> || names_trial_started<O> ||
+                                         names_batch_done<O> || names_trial_done<O> || names_stop_requested<O> ||
+                                         names_warned<O> || names_search_done<O> || names_training_progressed<O>;
+
+// Members in the form of one of these under a name near to its own, which nobody would ever call.
+template <class O>
+inline constexpr bool misnames_search_started = !names_search_started<O> && (
+  requires(O& o, const search_info& i) { o.search_begun(i); } || requires(O& o, const search_info& i) { o.search_start(i); } ||
+  requires(O& o, const search_info& i) { o.on_search_started(i); });
+template <class O>
+inline constexpr bool misnames_trial_started = !names_trial_started<O> && (
+  requires(O& o, const trial& t) { o.trial_begun(t); } || requires(O& o, const trial& t) { o.trial_start(t); } ||
+  requires(O& o, const trial& t) { o.on_trial_started(t); });
+template <class O>
+inline constexpr bool misnames_batch_done = !names_batch_done<O> && (
+  requires(O& o, const trial& t, const sample& s) { o.batch_finished(t, s); } ||
+  requires(O& o, const trial& t, const sample& s) { o.batch_ended(t, s); } ||
+  requires(O& o, const trial& t, const sample& s) { o.on_batch_done(t, s); });
+template <class O>
+inline constexpr bool misnames_trial_done = !names_trial_done<O> && (
+  requires(O& o, const trial& t) { o.trial_finished(t); } || requires(O& o, const trial& t) { o.trial_ended(t); } ||
+  requires(O& o, const trial& t) { o.on_trial_done(t); });
+template <class O>
+inline constexpr bool misnames_stop_requested = !names_stop_requested<O> && !names_trial_done<O> &&  // which may call it
+  requires(O& o) { { o.should_stop() } -> std::same_as<bool>; };
+template <class O>
+inline constexpr bool misnames_warned = !names_warned<O> && (
+  requires(O& o, const std::string& s) { o.on_warned(s); } || requires(O& o, const std::string& s) { o.on_warning(s); });
+template <class O>
+inline constexpr bool misnames_search_done = !names_search_done<O> && (
+  requires(O& o, const outcome& r) { o.search_finished(r); } || requires(O& o, const outcome& r) { o.search_ended(r); } ||
+  requires(O& o, const outcome& r) { o.on_search_done(r); });
+template <class O>
+inline constexpr bool misnames_training_progressed = !names_training_progressed<O> && (
+  requires(O& o, const training_progress& p) { o.training_progress(p); } ||
+  requires(O& o, const training_progress& p) { o.epoch_done(p); });
+}  // namespace comp::detail
+
+namespace comp {
+
+// A sentence stays on one line:
 /// True for an Observer. For another class it does not compile, and the errors say, a sentence each, what is missing.
 template <class O, bool Aloud = true>
 constexpr bool expect_observer() {
-  COMP_NEEDS("an observer needs a member: search_started, trial_started, batch_done, trial_done, warned, search_done, ...",
-             detail::is_told_anything<O>);
-  COMP_NEEDS("an observer's search_started needs the form: void search_started(const comp::search_info&)",
-             !detail::names_search_started<O> || requires(O& o, const search_info& info) { { o.search_started(info) } -> std::same_as<void>; });
-  COMP_NEEDS("an observer's recall needs the form: std::optional<comp::trial> recall(const comp::trial&)",
-             !detail::names_recall<O> || requires(O& o, const trial& t) { { o.recall(t) } -> std::same_as<std::optional<trial>>; });
-  COMP_NEEDS("an observer's trial_started needs the form: void trial_started(const comp::trial&)",
-             !detail::names_trial_started<O> || requires(O& o, const trial& t) { { o.trial_started(t) } -> std::same_as<void>; });
-  COMP_NEEDS("an observer's batch_done needs the form: void batch_done(const comp::trial&, const comp::sample&)",
-             !detail::names_batch_done<O> || requires(O& o, const trial& t, const sample& s) { { o.batch_done(t, s) } -> std::same_as<void>; });
-  COMP_NEEDS("an observer's trial_done needs the form: void or bool trial_done(const comp::trial&)",
-             !detail::names_trial_done<O> || requires(O& o, const trial& t) { { o.trial_done(t) } -> detail::void_or_bool; });
-  COMP_NEEDS("an observer's stop_requested needs the form: bool stop_requested()",
-             !detail::names_stop_requested<O> || requires(O& o) { { o.stop_requested() } -> std::same_as<bool>; });
-  COMP_NEEDS("an observer's warned needs the form: void warned(const std::string&)",
-             !detail::names_warned<O> || requires(O& o, const std::string& sentence) { { o.warned(sentence) } -> std::same_as<void>; });
-  COMP_NEEDS("an observer's search_done needs the form: void search_done(const comp::outcome&)",
-             !detail::names_search_done<O> || requires(O& o, const outcome& result) { { o.search_done(result) } -> std::same_as<void>; });
-  COMP_NEEDS("an observer's training_progressed needs the form: void training_progressed(const comp::training_progress&)",
-             !detail::names_training_progressed<O> || requires(O& o, const training_progress& p) { { o.training_progressed(p) } -> std::same_as<void>; });
-  return true;
+  using namespace detail;
+  static_assert(!Aloud || !misnames_search_started<O>, "an observer's search_begun, search_start or on_search_started is never called: name it search_started");
+  static_assert(!Aloud || !misnames_trial_started<O>, "an observer's trial_begun, trial_start or on_trial_started is never called: name it trial_started");
+  static_assert(!Aloud || !misnames_batch_done<O>, "an observer's batch_finished, batch_ended or on_batch_done is never called: name it batch_done");
+  static_assert(!Aloud || !misnames_trial_done<O>, "an observer's trial_finished, trial_ended or on_trial_done is never called: name it trial_done");
+  static_assert(!Aloud || !misnames_stop_requested<O>, "an observer's should_stop is never called: name it stop_requested");
+  static_assert(!Aloud || !misnames_warned<O>, "an observer's on_warned or on_warning is never called: name it warned");
+  static_assert(!Aloud || !misnames_search_done<O>, "an observer's search_finished, search_ended or on_search_done is never called: name it search_done");
+  static_assert(!Aloud || !misnames_training_progressed<O>, "an observer's training_progress or epoch_done is never called: name it training_progressed");
+  constexpr bool misnames = misnames_search_started<O> || misnames_trial_started<O> || misnames_batch_done<O> || misnames_trial_done<O> ||
+                            misnames_stop_requested<O> || misnames_warned<O> || misnames_search_done<O> || misnames_training_progressed<O>;
+  static_assert(!Aloud || misnames || is_told_anything<O>, "an observer needs a member: search_started, trial_started, batch_done, trial_done, warned, search_done, ...");
+  static_assert(!Aloud || fits_search_started<O>, "an observer's search_started needs the form: void search_started(const comp::search_info&)");
+  static_assert(!Aloud || fits_recall<O>, "an observer's recall needs the form: std::optional<comp::trial> recall(const comp::trial&)");
+  static_assert(!Aloud || fits_trial_started<O>, "an observer's trial_started needs the form: void trial_started(const comp::trial&)");
+  static_assert(!Aloud || fits_batch_done<O>, "an observer's batch_done needs the form: void batch_done(const comp::trial&, const comp::sample&)");
+  static_assert(!Aloud || fits_trial_done<O>, "an observer's trial_done needs the form: void or bool trial_done(const comp::trial&)");
+  static_assert(!Aloud || fits_stop_requested<O>, "an observer's stop_requested needs the form: bool stop_requested()");
+  static_assert(!Aloud || fits_warned<O>, "an observer's warned needs the form: void warned(const std::string&)");
+  static_assert(!Aloud || fits_search_done<O>, "an observer's search_done needs the form: void search_done(const comp::outcome&)");
+  static_assert(!Aloud || fits_training_progressed<O>, "an observer's training_progressed needs the form: void training_progressed(const comp::training_progress&)");
+  return !misnames && is_told_anything<O> && fits_search_started<O> && fits_recall<O> && fits_trial_started<O> && fits_batch_done<O> &&
+         fits_trial_done<O> && fits_stop_requested<O> && fits_warned<O> && fits_search_done<O> && fits_training_progressed<O>;
 }
 
 /// Called in this order: search_started; for each run recall, trial_started, batch_done after each of its batches,

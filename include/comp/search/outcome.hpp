@@ -23,20 +23,20 @@
 
 namespace comp {
 
-/// A plan of the final head-to-head, timed in turns with the others.
+/// A plan of the final comparison, in which the found plan, FP32 and the rules' plans train batches in turns.
 struct contestant {
-  std::string label = {};  // "fp32", "rule-based bf16", "comp: all but head in bf16"
-  comp::plan plan = {};
-  std::vector<double> seconds = {};        // of each batch, in the order of the rounds
-  paired_speedup over_fp32 = {};           // how many times as fast as FP32
-  std::int64_t peak_bytes = 0;             // most memory in use during a batch; 0: not measured
-  std::optional<sample> epoch = {};        // a whole epoch from the common start, where one was run
-  std::optional<loss_verdict> loss = {};   // against FP32 on the same batches, where it was judged
-  std::size_t loss_batches = 0;            // so many of them
-  std::size_t lost = 0;                    // batches of the contest that it lost and FP32 does not
-  std::string tie = {};                    // label of one that is as fast within noise, where that decided nothing
-  comp::status status = comp::status::ok;  // not ok: it left the contest
-  bool rule_based = false;                 // what rules give without a search
+  std::string label = {};            // what the plan is called: "fp32", "rule-based bf16", "comp: all but head in bf16"
+  comp::plan plan = {};              // which plan it is
+  std::vector<double> seconds = {};  // time of each of its batches, in the order of the rounds
+  paired_speedup over_fp32 = {};     // how many times as fast as FP32 it is, by batches of the same round
+  std::int64_t peak_bytes = 0;       // most memory in use during a batch; 0: not measured
+  std::optional<sample> epoch = {};  // a whole epoch from the state in which the search began; empty: none was run
+  std::optional<loss_verdict> loss = {};   // how its losses were judged; empty: they were not
+  std::size_t loss_batches = 0;            // by how many batches its losses were judged
+  std::size_t lost = 0;                    // its batches whose loss was not finite, where FP32's was
+  std::string tie = {};                    // the label of a plan that is as fast within noise; empty: the times decided
+  comp::status status = comp::status::ok;  // not ok: a run failed, and it left the comparison
+  bool rule_based = false;                 // true: fixed rules give this plan without a search
 };
 
 /// What a guided search learned of an operator.
@@ -62,68 +62,71 @@ struct op_fate {
 
 /// Why an operator has its precision.
 struct op_reason {
-  comp::category category = comp::category::follow;  // what the policy said
-  bool decided_by_epochs = false;                    // in the paper's Stage1_OP_list
-  std::string text = {};                             // one sentence
+  comp::category category = comp::category::follow;  // what the policy says of the operator
+  bool decided_by_epochs = false;  // true: losses decided (the paper's Stage1_OP_list); false: times or rules
+  std::string text = {};           // the reason, as one sentence
 };
 
-/// What one stage cost.
+/// What one stage of the search cost.
 struct stage_cost {
-  std::size_t runs = 0;     // epochs or batches
-  std::size_t batches = 0;  // trained
-  double seconds = 0;       // wall time, restoring and warming up included
+  std::size_t runs = 0;     // how many runs it made
+  std::size_t batches = 0;  // how many batches these trained
+  double seconds = 0;       // its wall time; putting states back and warming up are counted
 };
 
 /// Repeats from these on are runs apart: FP32 again with its roundings perturbed, a first look at a precision, and
 /// numbers of operators (profiles, sensitivities), which judge nothing.
 inline constexpr std::size_t perturbed_repeats = 1'000'000, first_look_repeats = 2'000'000, profile_repeats = 3'000'000;
 
+/// What a search found.
 struct outcome {
-  comp::plan plan = {};
-  double speedup = 1;                // over FP32, median of the paired batches of the contest
-  interval speedup_bounds = {1, 1};  // 95%
-  comp::execution execution = {};    // how the backend runs the plan, where it says
-  op_graph graph = {};
-  comp::hardware hardware = {};
-  std::vector<precision> precisions = {};  // that were searched, FP32 first
-  sample baseline = {};                    // FP32's batches from the start
-  std::size_t trained_batches = 0;         // that the trainer's state has behind it when the search ends
-  std::size_t batches_per_epoch = 0;       // 0: not known
-  sample trained = {};                     // those batches as one run: curve, times, mean loss
-  std::vector<contestant> contest = {};    // FP32 first
-  std::vector<trial> trials = {};          // every run, in order
-  std::size_t recalled = 0;                // of them, how many came from a ledger
-  std::vector<op_fate> fates = {};         // one per operator, of a guided search; else empty
-  std::vector<op_reason> reasons = {};     // one per operator
-  std::vector<comp::plan> fallbacks = {};  // ever more conservative, from the plan itself to all FP32
-  std::array<stage_cost, 5> costs = {};    // by `stage`
-  double run_seconds = 0;                  // of all that was run, kept or undone
-  double batch_seconds = 0;                // of a batch under the found plan, median
-  std::vector<std::string> warnings = {};
-  comp::criterion criterion = {};  // by which plans were judged
-  double tolerance = 0.01;         // of the loss, relative
-  bool higher_is_better = false;   // of the loss: settings.direction
-  std::int64_t memory_limit = 0;   // bytes that the plan was to stay within; 0: none
+  comp::plan plan = {};              // the winner; the trainer has it when the search ends
+  double speedup = 1;                // how many times as fast as FP32 the winner is: the median over pairs of batches
+  interval speedup_bounds = {1, 1};  // 95% confidence interval of `speedup`
+  comp::execution execution = {};    // how the backend runs the plan, beyond its precisions; empty: it does not say
+  op_graph graph = {};               // the operators that the plan is for
+  comp::hardware hardware = {};      // the machine that was searched on
+  std::vector<precision> precisions = {};  // which precisions were searched; FP32 comes first
+  sample baseline = {};                    // FP32's batches, from the state in which the search began
+  std::size_t trained_batches =
+      0;  // how many batches of the training the search did: the trainer's state has them behind it
+  std::size_t batches_per_epoch = 0;       // how many batches an epoch has; 0: not known
+  sample trained = {};                     // the `trained_batches` as one run, with their losses and times
+  std::vector<contestant> contest = {};    // the plans of the final comparison; FP32 comes first
+  std::vector<trial> trials = {};          // every run of the search, in order
+  std::size_t recalled = 0;                // how many of `trials` were read from a ledger instead of being run
+  std::vector<op_fate> fates = {};         // what a guided search learned of each operator; empty for other strategies
+  std::vector<op_reason> reasons = {};     // why each operator has its precision
+  std::vector<comp::plan> fallbacks = {};  // what a training may go back to: the winner first, all FP32 last
+  std::array<stage_cost, 5> costs = {};    // what each stage cost; index: `stage`
+  double run_seconds = 0;                  // time of all runs, those that were undone too
+  double batch_seconds = 0;                // median time of a batch under the winner
+  std::vector<std::string> warnings = {};  // what makes the result doubtful and what to do, a sentence each
+  comp::criterion criterion = {};          // by what it was judged whether a plan trains
+  double tolerance = 0.01;                 // settings.tolerance
+  bool higher_is_better = false;           // true: settings.direction says that losses are maximised
+  std::int64_t memory_limit = 0;           // settings.memory_limit, in bytes; 0: none
 
   const stage_cost& cost(stage s) const { return costs[static_cast<std::size_t>(s)]; }
   stage_cost& cost(stage s) { return costs[static_cast<std::size_t>(s)]; }
 
-  /// Contestants that no other beats: each is faster, needs less memory or has the lower loss than any other one, by
-  /// more than is noise. By index, fastest first; without those that failed or whose losses were rejected.
+  /// Indices of the contestants that no other one beats: whatever other one is taken, it is slower, needs more memory
+  /// or has a higher loss, by more than noise. The fastest comes first. Those that failed or whose losses were rejected
+  /// are left out.
   std::vector<std::size_t> front() const;
 
   /// Whole epochs that the trainer's state has behind it when the search ends.
   std::size_t trained_epochs() const { return batches_per_epoch > 0 ? trained_batches / batches_per_epoch : 0; }
 
-  /// Seconds that the search took beyond what the batches that it trained take under the found plan.
+  /// What the search cost: its wall time in seconds, less the time that its `trained_batches` take under the winner.
   double overhead_seconds() const {
     double all = 0;
     for (const stage_cost& each : costs) all += each.seconds;
     return std::max(0.0, all - static_cast<double>(trained_batches) * batch_seconds);
   }
 
-  /// The overhead as a part of the whole of `epochs` epochs with the found plan: the paper's figure, for 100 epochs.
-  /// NaN where it is not known how long an epoch is.
+  /// The part that overhead_seconds() is of a training of `epochs` epochs, search included: the paper's figure, for 100
+  /// epochs. NaN where it is not known how long an epoch is.
   double overhead_share(std::size_t epochs = 100) const {
     const double training = batch_seconds * static_cast<double>(batches_per_epoch * epochs);
     if (!(training > 0)) return std::numeric_limits<double>::quiet_NaN();

@@ -26,9 +26,10 @@
 
 namespace comp {
 
+/// The training after a search: post_training{.epochs = 20}.run(trainer, found).
 struct post_training {
-  std::size_t epochs = 1;  // in all, those that the search trained counted in
-  guard_settings guard = {};
+  std::size_t epochs = 1;     // how many epochs in all; those that the search trained are counted
+  guard_settings guard = {};  // when the plan is compared with FP32
 
   using fallback = training_fallback;
   using result = training_result;
@@ -36,12 +37,12 @@ struct post_training {
   /// Trains `trainer` on from the state that the search left it in; an epoch that the search began is finished first.
   /// Throws: `comp::error` when even all FP32 does not train; `interrupted` as a search does.
   template <class B, class... Observers>
-  result run(B& trainer, const outcome& search, Observers&&... observers) const;
+  result run(B&& trainer, const outcome& search, Observers&&... observers) const;
 
   /// Goes on with a training from where an observer's training_progressed() was told of it, perhaps in another process;
   /// `trainer` is in its state of then. Throws: as run(); `plan_error` for another model's plans.
   template <class B, class... Observers>
-  result go_on(B& trainer, training_progress from, Observers&&... observers) const;
+  result go_on(B&& trainer, training_progress from, Observers&&... observers) const;
 };
 
 namespace detail {
@@ -52,25 +53,25 @@ COMP_INLINE training_result train_on(const post_training& settings, any_trainer&
 }  // namespace detail
 
 template <class B, class... Observers>
-post_training::result post_training::run(B& trainer, const outcome& search, Observers&&... observers) const {
-  constexpr bool sound = expect_backend<B>() && (expect_observer<std::remove_reference_t<Observers>>() && ...);
+post_training::result post_training::run(B&& trainer, const outcome& search, Observers&&... observers) const {
+  constexpr bool sound = expect_trainer<B>() && (expect_observer<std::remove_reference_t<Observers>>() && ...);
   if constexpr (!sound) {
     return {};
   } else {
     detail::training_observers<std::remove_reference_t<Observers>...> list{observers...};
-    trainer_of<B> erased{trainer};
+    trainer_of<std::remove_reference_t<B>> erased{trainer};
     return detail::train_after(*this, erased, list, search);
   }
 }
 
 template <class B, class... Observers>
-post_training::result post_training::go_on(B& trainer, training_progress from, Observers&&... observers) const {
-  constexpr bool sound = expect_backend<B>() && (expect_observer<std::remove_reference_t<Observers>>() && ...);
+post_training::result post_training::go_on(B&& trainer, training_progress from, Observers&&... observers) const {
+  constexpr bool sound = expect_trainer<B>() && (expect_observer<std::remove_reference_t<Observers>>() && ...);
   if constexpr (!sound) {
     return {};
   } else {
     detail::training_observers<std::remove_reference_t<Observers>...> list{observers...};
-    trainer_of<B> erased{trainer};
+    trainer_of<std::remove_reference_t<B>> erased{trainer};
     return detail::train_on(*this, erased, list, std::move(from));
   }
 }

@@ -16,9 +16,10 @@ namespace comp {
 /// Throws: `error` for FP32's run `got`, the last of so many `batches`, that did not end well.
 inline void require_trained(const sample& got, std::int64_t batches) {
   require<error>(got.ok(),
-                 "FP32 training ended as {} after {} batches{}{} (plans are judged against FP32, which must train): "
+                 "FP32 training ended as {}{}{}{} (plans are judged against FP32, which must train): "
                  "check the data, the learning rate and the backend",
-                 name(got.status), batches, got.message.empty() ? "" : ": ", got.message);
+                 name(got.status), batches > 0 ? fmt::format(" after {} batches", batches) : "",
+                 got.message.empty() ? "" : ": ", got.message);
 }
 
 /// Takes the batches of an epoch from FP32's, where the trainer has no batches_per_epoch(). `counts`: whether batches

@@ -102,14 +102,16 @@ class search_run {
       checked_ = detail::check_at_start(trainer_, log_.graph, policy, plans_.fp32());
     require<error>(checked_.why_pointless().empty(), "{}", checked_.why_pointless());
     log_.cost(stage::baseline).seconds += detail::seconds_since(started_);
+    std::vector<std::string> findings = checked_.findings();
     const search_info info{log_.graph,
                            log_.hardware,
                            search_signature(trainer_, log_, settings_, checked_.first_losses),
                            settings_.tolerance,
                            candidates > 0 ? candidates + 2 : 0,  // and FP32's, and the winner's
-                           &log_};
+                           &log_,
+                           [&](std::string sentence) { findings.push_back(std::move(sentence)); }};
     observers_.search_started(info);
-    for (const std::string& finding : checked_.findings()) warn(finding);
+    for (const std::string& finding : findings) warn(finding);
   }
 
   // For what should be known before the search ends.

@@ -22,50 +22,57 @@ enum class tie : std::uint8_t {
 
 /// Which stages run: the paper's ablation (section 4.6).
 enum class stages : std::uint8_t {
-  both,
+  both,         // plans are judged by losses first, then by times
   epochs_only,  // undecided operators stay in FP32
   batches_only  // no loss is looked at: fast, and may not converge
 };
 
-/// When a candidate's epoch is ended before its time.
+/// When the run of a candidate is ended before its time, because the candidate is hopeless.
 struct early_cut {
-  double slower_than_fp32 = 1.5;  // times FP32's median batch
-  double slower_than_best = 1.2;  // times the best accepted candidate's median batch
-  std::size_t batches = 6;        // that must have been trained before time is judged, the first not counted
-  double at_once = 4;             // times either limit: ended after two batches, the first not counted
-  double diverged = 2.0;          // times FP32's mean |loss| over the same batches above its mean loss
-  std::size_t loss_batches = 8;   // that must have been trained before divergence is judged
+  double slower_than_fp32 = 1.5;  // cut when its median batch takes so many times FP32's
+  double slower_than_best = 1.2;  // cut when its median batch takes so many times that of the best accepted candidate
+  std::size_t batches = 6;        // so many batches are trained before times are judged; the first one is not counted
+  double at_once = 4;             // cut after two batches where it takes so many times what the two limits above allow
+  double diverged =
+      2.0;  // cut when its mean loss is above FP32's on the same batches by so many times FP32's mean |loss|
+  std::size_t loss_batches = 8;  // so many batches are trained before divergence is judged
 };
 
-/// How long plans are timed in turns.
+/// How long plans are timed, a batch of each in turns: a round.
 struct race_settings {
-  std::size_t min_rounds = 6;       // 6 give the first 95% interval
-  std::size_t max_rounds = 10;      // per candidate of stage 2
-  std::size_t fp32_rounds = 10;     // of the head-to-head that FP32 takes part in: each costs what it is slower
-  std::size_t contest_rounds = 40;  // at most, of the final head-to-head; it ends when the fastest is clear
-  double hopeless = 1.3;            // out after two rounds when so many times slower than the best in each of them
+  std::size_t min_rounds = 6;       // rounds at least; fewer than 6 give no 95% interval
+  std::size_t max_rounds = 10;      // rounds at most of a candidate of stage 2
+  std::size_t fp32_rounds = 10;     // rounds at most in which FP32 takes part, as its batches cost most
+  std::size_t contest_rounds = 40;  // rounds at most of the final comparison, which ends when the fastest plan is clear
+  double hopeless = 1.3;  // a plan leaves when it takes so many times the best plan's time in both of two rounds
 };
 
-enum class loss_direction : std::uint8_t { lower_is_better, higher_is_better };
+/// Whether training makes the loss lower or higher.
+enum class loss_direction : std::uint8_t {
+  lower_is_better,  // as a loss does
+  higher_is_better  // as a likelihood or a reward does
+};
 
+/// What may be chosen of a search, beside policy and strategies. Each default is sound.
 struct search_settings {
-  double tolerance = 0.01;  // of the loss, or the score: 101% of FP32's in the paper
-  double level = 0.05;      // chance that a plan is wrongly accepted, or wrongly rejected
-  comp::criterion criterion = comp::criterion::batch_losses;
-  loss_direction direction = loss_direction::lower_is_better;
-  std::size_t planned_epochs = 100;  // of the training that the search is for
-  double budget = 0.01;              // part of that training that the search may cost; see docs/guide.md
-  std::int64_t memory_limit = 0;  // bytes: the fastest plan within it is wanted; 0: memory decides between ties alone
-  double slowdown = 0;            // the plan with the least memory of those so much slower than the fastest is wanted
-  plan warm_start = {};           // an earlier search's plan, of another machine or batch size; empty: none
-  std::vector<precision> precisions = {};  // to search, in order of preference; empty: what runs fast
-  comp::tie epochs_tie = comp::tie::kind;
-  comp::tie batches_tie = comp::tie::kind;
-  comp::stages stages = comp::stages::both;
-  early_cut cut = {};
-  race_settings race = {};
-  rival_source rivals = {};  // plans that the found one has to beat, beside FP32 and the policy's own
-  bool self_check = true;    // looks for mistakes of the trainer at the start, in a batch or two that are undone
+  double tolerance = 0.01;  // how far above FP32's a plan's loss may be, as a part of it; the paper's 101% is 0.01
+  double level = 0.05;      // the chance that a plan is wrongly accepted, or wrongly rejected
+  comp::criterion criterion = comp::criterion::batch_losses;   // by what it is judged whether a plan trains
+  loss_direction direction = loss_direction::lower_is_better;  // whether training makes the loss lower or higher
+  std::size_t planned_epochs = 100;  // how many epochs the training has that the search is for
+  double budget = 0.01;              // the part of that training that the search may cost; docs/guide.md says more
+  std::int64_t memory_limit = 0;     // bytes that the plan may need; 0: no limit
+  double slowdown = 0;   // above 0: the plan with the least memory wins of those slower by this part at most
+  plan warm_start = {};  // an earlier search's plan to begin with; empty: none
+  std::vector<precision> precisions =
+      {};  // the low precisions to search, the preferred one first; empty: what runs fast
+  comp::tie epochs_tie = comp::tie::kind;   // which operators change together where losses are judged; guided ties none
+  comp::tie batches_tie = comp::tie::kind;  // which operators change together where times alone are judged
+  comp::stages stages = comp::stages::both;  // which stages run
+  early_cut cut = {};                        // when a hopeless candidate is cut
+  race_settings race = {};                   // how long plans are timed
+  rival_source rivals = {};  // makes plans that the found one has to beat, beside FP32 and those of the policy's rules
+  bool self_check = true;    // true: looks for mistakes of the trainer at the start, in a batch or two that are undone
 
   /// Throws: `settings_error` for a value that cannot be used.
   void check() const {

@@ -111,6 +111,26 @@ inline void check_at_rest(const any_trainer& trainer, const op_graph& graph, con
   }
 }
 
+/// Whether an epoch has as many batches as batches_per_epoch() says, where one of so many is soon run.
+inline void check_epoch(any_trainer& trainer, const plan& fp32, check_report& into) {
+  constexpr std::size_t most = 64;
+  const std::size_t said = trainer.batches_per_epoch();
+  if (said == 0) return;
+  if (said > most || !trainer.has.stop) {
+    into.add("batches_per_epoch", check_report::verdict::not_checked,
+             fmt::format("{} batches are said to be an epoch: none was run", said));
+    return;
+  }
+  const auto count = [](const sample& s) { return std::max(static_cast<std::size_t>(s.batches), s.curve.size()); };
+  trainer.set_precision(fp32);
+  const sample epoch = trainer.run_epoch([&](const sample& so_far) { return count(so_far) > said; });
+  const std::size_t got = count(epoch);
+  problem wrong;
+  if (got > said || (got < said && epoch.ok()))
+    wrong = wrong_length(fmt::format("{}{}", got > said ? "more than " : "", std::min(got, said)), said);
+  into.add("batches_per_epoch", wrong, fmt::format("{} batches", said));
+}
+
 /// What a search looks at before it starts: a batch of `fp32`, undone; two where a ledger has nothing else to know the
 /// training by.
 inline check_report check_at_start(any_trainer& trainer, const op_graph& graph, const any_policy& policy,
@@ -141,6 +161,10 @@ inline void check_batches(any_trainer& trainer, const op_graph& graph, check_rep
     const sample again = run.batches(fp32, 1);
     if (first.curve.size() == 2 && again.curve.size() == 1)
       report.add("restore", problem_of_restore(first.curve, again.curve), "the same batch, the same loss");
+    if (trainer.has.batches_per_epoch && first.ok()) {
+      back();
+      check_epoch(trainer, fp32, report);
+    }
     for (const precision low : lows) {
       plan p = fp32;
       for (std::size_t i = 0; i < p.size(); ++i) {

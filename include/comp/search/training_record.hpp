@@ -10,11 +10,13 @@
 #include <comp/core/lost_batches.hpp>
 #include <comp/core/training_progress.hpp>
 #include <comp/search/guard.hpp>
+#include <comp/search/mistakes.hpp>
 #include <comp/search/run_samples.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -110,10 +112,7 @@ class training_record {
   /// Told once, where an epoch was not as long as the trainer says.
   void warn_of_length(const sample& run, std::size_t said) {
     if (said == 0 || static_cast<std::size_t>(run.batches) == said || std::exchange(told_length_, true)) return;
-    got_.warnings.push_back(
-        fmt::format("an epoch had {} batches (batches_per_epoch() says {}, by which the search's batches count as epochs): "
-                    "give the number that run_epoch() trains",
-                    run.batches, said));
+    got_.warnings.push_back(wrong_length(std::to_string(run.batches), said));
   }
 
   /// FP32's loss rose; there is no plan to give up.
@@ -133,10 +132,10 @@ class training_record {
     if (told_standstill_ || means_.size() < 2) return;
     told_standstill_ = std::abs(means_.back() - *(means_.end() - 2)) <= 1e-7 * std::abs(means_.back());
     if (!told_standstill_) return;
-    got_.warnings.push_back(
-        fmt::format("the loss of epoch {} is that of the epoch before, {:.6g} (so nothing is learned, and no plan can be "
-                    "seen to keep it): look whether the weights are trained",
-                    means_.size() - 1, worse_ * means_.back()));
+    got_.warnings.push_back(fmt::format(
+        "the loss of epoch {} is that of the epoch before, {:.6g} (so nothing is learned, and no plan can be "
+        "seen to keep it): look whether the weights are trained",
+        means_.size() - 1, worse_ * means_.back()));
   }
 
   void warn_of_lost(const sample& run) {

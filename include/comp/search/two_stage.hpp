@@ -17,6 +17,11 @@
 namespace comp {
 
 namespace detail {
+/// In place of a policy that was not given.
+struct no_policy {
+  decision classify(const op_info&) const { return {}; }
+};
+
 /// Defined in search_run.hpp. `policy`: as it is on the trainer's machine.
 COMP_INLINE outcome run_search(const any_policy& policy, const any_strategy& stage1, const any_strategy& stage2,
                                const search_settings& settings, any_trainer& trainer, any_observer& observers);
@@ -25,6 +30,9 @@ COMP_INLINE outcome run_search(const any_policy& policy, const any_strategy& sta
 /// The settings of a search; copy it, keep it, run it on any number of trainers.
 template <class P, class S1 = strategy::guided, class S2 = strategy::greedy>
 struct two_stage {
+  static_assert(!std::is_same_v<P, detail::no_policy>,
+                "two_stage needs a policy: comp::two_stage{comp::policy::pytorch{}}");
+
   P policy = {};
   S1 stage1 = {};  // judged by losses; strategy::guided, the default, does both stages
   S2 stage2 = {};  // judged by times
@@ -35,19 +43,20 @@ struct two_stage {
   /// restored), in FP32. Throws: `settings_error`, `space_error` before anything is run; `comp::error` when FP32 itself
   /// does not train; `interrupted` when an observer asked to stop; what observers throw.
   template <class B, class... Observers>
-  outcome run(B& trainer, Observers&&... observers) const {
+  outcome run(B&& trainer, Observers&&... observers) const {
     constexpr bool sound = expect_policy<P>() && expect_strategy<S1>() && expect_strategy<S2>() &&
-                           expect_backend<B>() && (expect_observer<std::remove_reference_t<Observers>>() && ...);
+                           expect_trainer<B>() && (expect_observer<std::remove_reference_t<Observers>>() && ...);
     if constexpr (!sound) {
       return {};  // or the sentence would be lost among what follows from it
     } else {
       observer_list<std::remove_reference_t<Observers>...> list{observers...};
-      trainer_of<B> erased{trainer};
+      trainer_of<std::remove_reference_t<B>> erased{trainer};
       return detail::run_search(on_machine(policy, erased.hardware()), stage1, stage2, settings, erased, list);
     }
   }
 };
 
+two_stage()->two_stage<detail::no_policy>;
 template <class P>
 two_stage(P) -> two_stage<P>;
 template <class P, class S1>

@@ -5,7 +5,7 @@
 #include "whole.hpp"
 
 struct misspelt {
-  void trial_finished(const comp::trial&) {}
+  void done_with(const comp::trial&) {}
 };
 int main() {
   whole::backend trainer;
