@@ -36,6 +36,7 @@ TEST_CASE("the summary has every figure of each contestant") {
   CHECK(s["batches_per_epoch"] == 80);
   CHECK(s["runs"] == 73);
   CHECK(s["runs_from_ledger"] == 0);
+  CHECK(s["plan_name"] == ::comp::name(found.plan, found.graph));
 }
 
 TEST_CASE("an epoch that was run for the comparison has its loss, time and score") {

@@ -10,6 +10,7 @@
 #include <comp/files/plan_file.hpp>
 #include <comp/observe/figures.hpp>
 #include <comp/observe/report_info.hpp>
+#include <comp/policy/plan_name.hpp>
 #include <comp/search/observers.hpp>
 #include <string>
 #include <utility>
@@ -99,6 +100,7 @@ inline json summary(const outcome& result, const report_info& info = {}) {
   to["comp_version"] = detail::comp_version;
   to["of"] = {{"model", info.model}, {"data", info.data}, {"command", info.command}, {"date", info.date}};
   to["plan"] = result.plan.str();
+  to["plan_name"] = name(result.plan, result.graph);
   to["operators"] = result.graph.size();
   to["fingerprint"] = fmt::format("{:016x}", result.graph.fingerprint());
   to["hardware"] = json_of(result.hardware);
