@@ -5,6 +5,8 @@
 #endif
 
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -459,6 +461,34 @@ TEST_CASE("blocks of kept memory never overlap, lie as LibTorch's do, and join a
   CHECK(lt::detail::page_keeper{1 << 20}.allocate(100) == nullptr);
   CHECK(lt::detail::page_keeper{1 << 20}.allocate(SIZE_MAX) == nullptr);
   CHECK(lt::detail::page_keeper{std::size_t{1} << 62}.allocate(1 << 20) == nullptr);  // no such range of addresses
+}
+
+TEST_CASE("a process that forks while other threads allocate has a child that can allocate") {
+  lt::keep_freed_memory(true);
+  auto* const cpu = c10::GetCPUAllocator();
+  std::atomic<bool> done = false;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      while (!done) (void)cpu->allocate(1 << 20);
+    });
+  }
+  int hung = 0;
+  for (int i = 0; i < 100; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(10);  // ends a child that hangs
+      { (void)cpu->allocate(1 << 20); }
+      ::_exit(0);
+    }
+    int how = 0;
+    REQUIRE(::waitpid(child, &how, 0) == child);
+    hung += WIFEXITED(how) && WEXITSTATUS(how) == 0 ? 0 : 1;
+    if (hung > 0) break;
+  }
+  done = true;
+  for (std::thread& thread : threads) thread.join();
+  CHECK(hung == 0);
 }
 
 TEST_CASE("kept memory may be used from several threads, and given back in another") {

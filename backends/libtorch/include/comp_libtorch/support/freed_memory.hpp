@@ -75,6 +75,10 @@ class page_keeper {
     add_free(at, size);
   }
 
+  /// A fork copies the lock as it is: held by another thread, it would never be free in the child.
+  void before_fork() { mutex_.lock(); }
+  void after_fork() { mutex_.unlock(); }
+
   /// Pages of what is free go back to the system.
   void release() {
     const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));

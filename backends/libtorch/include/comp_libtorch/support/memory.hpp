@@ -10,6 +10,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <limits>
 #include <unordered_set>
 #include <vector>
 
@@ -70,8 +72,8 @@ class counting_allocator final : public c10::Allocator {
  private:
   explicit counting_allocator(c10::Allocator& below) : below_{below}, pages_{half_of_memory()} {}
 
-  /// Of the machine, or of what this process may address where that is limited. None where the system counts reserved
-  /// addresses as memory (overcommitting is off).
+  /// Of the machine, or of what this process may have or address where that is limited. None where the system counts
+  /// reserved addresses as memory (overcommitting is off).
   static std::size_t half_of_memory() {
     int overcommits = 0;
     std::ifstream{"/proc/sys/vm/overcommit_memory"} >> overcommits;
@@ -81,7 +83,18 @@ class counting_allocator final : public c10::Allocator {
     rlimit addresses{};
     if (::getrlimit(RLIMIT_AS, &addresses) == 0 && addresses.rlim_cur != RLIM_INFINITY)
       all = std::min<std::size_t>(all, addresses.rlim_cur);
-    return all / 2;
+    return std::min(all, control_group_limit()) / 2;
+  }
+
+  /// Of a container's memory; "max", or no such file, is none. Nested groups have their own limits: those above this
+  /// process's are not seen from within a container.
+  static std::size_t control_group_limit() {
+    std::size_t least = std::numeric_limits<std::size_t>::max();
+    for (const char* file : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+      std::size_t limit = 0;
+      if (std::ifstream{file} >> limit && limit > 0) least = std::min(least, limit);
+    }
+    return least;
   }
 
   static counting_allocator* install() {
@@ -89,6 +102,8 @@ class counting_allocator final : public c10::Allocator {
       return nullptr;
     auto* one = new counting_allocator{*c10::GetCPUAllocator()};  // NOLINT: lives as long as the process
     c10::SetCPUAllocator(one);
+    static page_keeper* const pages = &one->pages_;
+    ::pthread_atfork([] { pages->before_fork(); }, [] { pages->after_fork(); }, [] { pages->after_fork(); });
     return one;
   }
   static void give_back(void* block) {
