@@ -23,6 +23,7 @@ import zipfile
 DIGITS = pathlib.Path(sys.argv.pop(2))
 TRAIN = sys.argv.pop(1)
 SECONDS = 300  # that any one run may take on a slow machine
+os.environ['OMP_WAIT_POLICY'] = 'passive'  # or train tells of other programs, where there are any
 
 
 def listen():
