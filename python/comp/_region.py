@@ -294,8 +294,7 @@ def plan(
     Operators have the precisions of their names in the file, whatever the batch size; one that the file does not have
     runs as most of its kind, with a warning. `match="exact"` refuses a model whose operators, shapes or edges differ.
     Later forwards may skip operators, repeat them and add some: `otherwise="follow"` recognises each by the parameter
-    that it reads or by its neighbours, and counts in `left` those that the first forward did not have, which run as
-    others of their kind. `otherwise="error"` raises at the first operator that differs, `"fp32"` goes on in FP32 from
+    that it reads or by its neighbours, and counts in `left` those that the first forward did not have. `otherwise="error"` raises at the first operator that differs, `"fp32"` goes on in FP32 from
     there. `forced`: use a plan that this machine computes slowly.
 
     Raises: FileError when the file cannot be read; PlanError in the second `with` when the file lacks more than half of

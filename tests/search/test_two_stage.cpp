@@ -150,7 +150,7 @@ TEST_CASE("FP32 that does not train is an error that says how it ended") {
     fake::trainer trainer{world};
     CHECK_THROWS_WITH_AS(
         (void)search_with(trainer),
-        "FP32 training ended as failed after 0 batches: data set is empty (plans are judged against FP32, "
+        "FP32 training ended as failed: data set is empty (plans are judged against FP32, "
         "which must train): check the data, the learning rate and the backend",
         comp::error);
   }

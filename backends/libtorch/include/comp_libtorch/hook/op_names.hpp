@@ -9,9 +9,11 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <algorithm>
+#include <comp/core/precision.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
 #include <comp_libtorch/support/tensors.hpp>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -55,6 +57,9 @@ inline std::vector<std::string> scopes_of(std::string_view path) {
   return scopes;
 }
 
+/// The precision of the operator of a name and a kind; of most of its kind where there is none of that name.
+using named_choice = std::function<precision(const std::string& name, const std::string& kind)>;
+
 /// "head.linear" of "head.linear_3": what the same call of the same module is named the first time.
 inline std::string first_of_its_name(const std::string& name) {
   const auto digits = name.find_last_not_of("0123456789") + 1;
@@ -84,6 +89,13 @@ class parameter_names {
     }
   }
   bool empty() const { return names_.empty(); }
+  /// The name that an operator has whose first parameter is `tensor`; empty where no module has that.
+  std::string name_of(const op_traits& op, const at::Tensor& tensor) const {
+    const std::string* name = find(tensor);
+    if (name == nullptr) return {};
+    const auto dot = name->rfind('.');
+    return dot == std::string::npos ? op.word : name->substr(0, dot + 1) + op.word;
+  }
   /// Null for a tensor that no module has.
   const std::string* find(const at::Tensor& tensor) const {
     const auto at = names_.find(tensor.unsafeGetTensorImpl());

@@ -16,7 +16,7 @@ namespace comp::libtorch {
 
 /// Where forwards left the recorded sequence.
 struct program_problems {
-  std::size_t unknown = 0;      // operators that no recorded forward had, and that ran as others of their kind
+  std::size_t unknown = 0;      // operators that the recorded forward did not have, as often as they ran
   std::size_t mismatches = 0;   // regions that went on in FP32
   std::size_t ended_early = 0;  // regions with fewer operators than recorded
   std::string first = {};       // the first of them, in words

@@ -18,8 +18,6 @@
 
 namespace comp::libtorch::detail {
 
-/// The precision of the operator of a name and a kind; FP32 where there is none.
-using named_choice = std::function<precision(const std::string& name, const std::string& kind)>;
 /// The composites of a recording that are opened, and whether they take tensors of one format only.
 using opened_composites = std::unordered_map<c10::OperatorHandle, bool>;
 

@@ -35,6 +35,8 @@ struct executor_context {
   plan* autocast_plan = nullptr;    // null, or what LibTorch's autocast, which is on then, gives each operator
   precision low = precision::fp32;  // of that autocast
   bool keeps_weights = false;       // program_settings::weights, unless several threads run the program
+  const parameter_names* names = nullptr;
+  const named_choice* unknown = nullptr;  // what operators get that the recorded forward does not have
 };
 
 class executor final : public session {
@@ -309,23 +311,27 @@ class executor final : public session {
     op.callBoxed(stack);
   }
 
-  /// An operator that the recorded forward does not have: as most of its kind in the plan.
+  /// An operator that the recorded forward does not have: by its name in the plan file, else as most of its kind.
   void run_unknown(const c10::OperatorHandle& op, const op_traits& known, torch::jit::Stack& stack) {
     has_unknown_ = true;
-    const at::ScalarType format = code_->map.usual_format(op);
-    context_.problems->add(&program_problems::unknown, [&] {
-      return fmt::format("{} of region \"{}\" was not in the recorded forward: it runs in {}, as others of its kind",
-                         known.kind, context_.segment, c10::toString(format));
+    std::string called;
+    for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
+      if (called.empty()) called = context_.names->name_of(known, tensor);
     });
-    const bool computes = !known.writes && !known.views && !known.makes && !known.only_fp32;
+    const precision chosen = (*context_.unknown)(called, known.kind);
+    context_.problems->add(&program_problems::unknown, [&] {
+      return fmt::format("{} of region \"{}\" was not in the recorded forward: it runs in {}",
+                         called.empty() ? known.kind : called, context_.segment, name(chosen));
+    });
     if (context_.autocast_plan == nullptr && code_->any_low) {
-      if (computes && format != at::kFloat) {
-        cast_read(stack, known, format, device(), !keeps_affine(known, device()));
+      const bool computes = !known.writes && !known.views && !known.makes && !known.only_fp32;
+      if (computes && is_low(chosen) && chosen != precision::tf32) {
+        cast_read(stack, known, scalar_type(chosen), device(), !keeps_affine(known, device()));
       } else {
         cast_to_fp32(stack, known, device());
       }
     }
-    op.callBoxed(stack);
+    run_in(op, stack, chosen == precision::tf32);
   }
 
   std::string difference(const op_traits& actual) const {

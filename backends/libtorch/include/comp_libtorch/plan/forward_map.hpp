@@ -7,13 +7,11 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/ScalarType.h>
 #include <c10/core/TensorImpl.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -31,9 +29,6 @@ class forward_map {
     parameters_.insert(parameter);
     with_parameters_.push_back(at);
   }
-  /// A plan has an operator of that kind in `format`.
-  void count(const c10::OperatorHandle& op, at::ScalarType format) { ++formats_[op][format]; }
-
   bool is_parameter(const c10::TensorImpl* tensor) const { return parameters_.contains(tensor); }
 
   /// Whether no operator with a parameter comes before instruction `at`, and some do after it.
@@ -61,13 +56,6 @@ class forward_map {
     return earlier || !only_one ? earlier : place{known->second.front().at, false};
   }
 
-  /// The format that most operators of that kind have in the plan; FP32 where the plan has none.
-  at::ScalarType usual_format(const c10::OperatorHandle& op) const {
-    const auto known = formats_.find(op);
-    if (known == formats_.end()) return at::kFloat;
-    return std::ranges::max_element(known->second, {}, &std::pair<const at::ScalarType, std::size_t>::second)->first;
-  }
-
  private:
   struct recorded {
     std::size_t at;
@@ -87,7 +75,6 @@ class forward_map {
   std::unordered_map<c10::OperatorHandle, std::vector<recorded>> places_;  // in the order of the forward
   std::unordered_set<const c10::TensorImpl*> parameters_;
   std::vector<std::size_t> with_parameters_;  // instructions, in the order of the forward
-  std::unordered_map<c10::OperatorHandle, std::map<at::ScalarType, std::size_t>> formats_;
   std::size_t size_ = 0;
 };
 

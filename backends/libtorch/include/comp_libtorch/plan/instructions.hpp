@@ -153,7 +153,6 @@ class compiler {
     now.first_slot = static_cast<std::uint32_t>(compiled.slots.size());
     now.parameter = op.parameter;
     now.parameter_argument = op.parameter_argument;
-    if (op.role == op_role::choosable) compiled.map.count(op.op, now.target);
     const bool channels_last = settings_->images == memory_format::channels_last;
     if (op.role == op_role::choosable || op.role == op_role::fp32) {
       if (channels_last && known.convolves && now.target != at::kFloat) {

@@ -78,10 +78,7 @@ class program {
   region evaluate() {
     if (first_ != nullptr && first_->autocast) return scripts_.open(by_autocast(*first_->autocast));
     if (plan_.runs_autocast()) return scripts_.open(by_autocast(detail::scalar_type(autocast_precision(plan_))));
-    auto choose =
-        first_ != nullptr
-            ? first_->by_name
-            : detail::named_choice{[this](const auto& name, const auto& kind) { return precision_of(name, kind); }};
+    auto choose = first_ != nullptr ? first_->by_name : unknown_;
     return scripts_.open(std::make_unique<detail::evaluator>(std::move(choose), names_, opened_, settings_));
   }
 
@@ -125,6 +122,8 @@ class program {
     compile();
   }
   const plan& current_plan() const { return plan_; }
+  /// What operators get that were not recorded: of a plan file that has more of them.
+  void set_unrecorded(detail::named_choice chosen) { elsewhere_ = std::move(chosen); }
 
   /// A training step is over: times of operators are added up by steps.
   void end_step() { profiler_.end_of_step(); }
@@ -174,6 +173,7 @@ class program {
       const auto at = index_.find(asked);
       if (at != index_.end() && graph_[at->second].kind == kind) return plan_[at->second];
     }
+    if (elsewhere_) return elsewhere_(name, kind);
     const auto usual = usual_.find(kind);
     return usual == usual_.end() ? precision::fp32 : usual->second;
   }
@@ -187,8 +187,8 @@ class program {
     if (plan_.runs_autocast()) return by_autocast(detail::scalar_type(autocast_precision(plan_)));
     note_thread();
     const bool keeps = settings_.weights == weight_casts::keep && !several_threads_;
-    const detail::executor_context context{&graph_, &settings_,     &weights_,     &problems_, at->name,
-                                           errors_, autocast_plan_, autocast_low_, keeps};
+    const detail::executor_context context{&graph_,        &settings_,    &weights_, &problems_, at->name, errors_,
+                                           autocast_plan_, autocast_low_, keeps,     &names_,    &unknown_};
     return std::make_unique<detail::executor>(context, at->code, profiler_.begin(settings_.device));
   }
 
@@ -223,6 +223,7 @@ class program {
     recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan);
     first_.reset();
     index_.clear();
+    elsewhere_ = {};
     graph_ = {};
     plan_ = {};
     segments_.clear();
@@ -287,6 +288,8 @@ class program {
 
   program_settings settings_;
   detail::parameter_names names_;
+  const detail::named_choice unknown_ = [this](const auto& name, const auto& kind) { return precision_of(name, kind); };
+  detail::named_choice elsewhere_ = {};  // of operators that were not recorded
   detail::script_executors scripts_;
   std::shared_ptr<detail::recording> recording_;
   std::shared_ptr<const detail::first_plan> first_;  // null: recordings run in FP32

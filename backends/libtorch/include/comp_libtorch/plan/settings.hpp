@@ -11,7 +11,8 @@ namespace comp::libtorch {
 /// What a forward does whose operator sequence leaves the recorded one.
 enum class on_mismatch : std::uint8_t {
   follow,  // goes on where the plan has the operator: by the parameter that it reads, else by what stands beside it. An
-           // operator that was never recorded runs as most of its kind do; program::problems() counts it
+           // operator that was not recorded has its precision of the plan file, else that of most of its kind;
+           // program::problems() counts it
   error,   // throws, naming the first operator that differs
   fp32     // goes on in FP32 to the end of the region; program::problems() counts it
 };

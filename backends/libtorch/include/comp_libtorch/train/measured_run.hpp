@@ -55,9 +55,8 @@ class measured_run {
       all.message += fmt::format("{}{} forwards left the recorded sequence and went on in FP32, first: {}",
                                  all.message.empty() ? "" : "; ", left, problems.first);
     } else if (problems.unknown > 0) {
-      all.message +=
-          fmt::format("{}{} operators were not in the recorded forward and ran as others of their kind, first: {}",
-                      all.message.empty() ? "" : "; ", problems.unknown, problems.first);
+      all.message += fmt::format("{}{} operators were not in the recorded forward, first: {}",
+                                 all.message.empty() ? "" : "; ", problems.unknown, problems.first);
     }
     return all;
   }

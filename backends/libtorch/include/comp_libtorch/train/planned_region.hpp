@@ -124,8 +124,7 @@ inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& grap
     const std::string nearest = known.nearest(first.name, first.kind);
     require<plan_error>(
         forced || 2 * unknown.size() <= choosable,
-        "\"{}\" does not have {} of the model's {} operators, first \"{}\" ({}{}): give models the names "
-        "that they had in the search, or search again",
+        "\"{}\" is for another model: it does not have {} of this one's {} operators, first \"{}\" ({}{}): give models the names that they had in the search, or search again",
         from.file, unknown.size(), choosable, first.name, first.kind, nearest);
     loaded.warnings.push_back(fmt::format(
         "\"{}\" does not have {} of the model's {} operators, first \"{}\" ({}{}): they run as most of their "
@@ -223,6 +222,7 @@ class planned_region {
     try {
       loaded = load();
       program_.set_plan(loaded.plan);
+      if (by_name()) program_.set_unrecorded(first().by_name);
     } catch (const plan_error&) {
       if (!program_.is_unsure()) throw;
       program_.record(true);  // in FP32 it is what it is
