@@ -104,9 +104,9 @@ class named_operators {
 }  // namespace detail
 
 /// The precisions of a file's operators, by name and kind, for a graph that need not be the file's. An operator that
-/// the file does not have gets what most of its kind have there, and a warning tells of the first. Throws: unless
-/// `forced`, `plan_error` where the file has fewer than half of the graph's choosable operators: it is of another
-/// model. Requires: the file has a list of operators.
+/// the file does not have gets what most of its kind have there, and a warning tells of the first.
+/// Throws: unless `forced`, `plan_error` where the file has fewer than half of the graph's choosable operators.
+/// Requires: the file has a list of operators.
 inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& graph, bool forced = false) {
   const detail::named_operators known{from};
   loaded_plan loaded{.plan = plan{graph.size()}, .execution = from.execution};
