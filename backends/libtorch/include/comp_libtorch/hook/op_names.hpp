@@ -97,8 +97,9 @@ class parameter_names {
     return dot == std::string::npos ? op.word : name->substr(0, dot + 1) + op.word;
   }
   /// Null for a tensor that no module has.
-  const std::string* find(const at::Tensor& tensor) const {
-    const auto at = names_.find(tensor.unsafeGetTensorImpl());
+  const std::string* find(const at::Tensor& tensor) const { return find(tensor.unsafeGetTensorImpl()); }
+  const std::string* find(const c10::TensorImpl* tensor) const {
+    const auto at = names_.find(tensor);
     return at == names_.end() ? nullptr : &at->second.name;
   }
 

@@ -147,7 +147,13 @@ class executor final : public session {
     const instruction& now = code_->instructions[next_];
     if (now.parameter == nullptr || !composite_.empty() || !follows()) return true;
     const c10::TensorImpl* reads = argument(now.parameter_argument);
-    return reads == now.parameter || !code_->map.is_parameter(reads);
+    return reads == now.parameter || !is_of_another_module(reads, now.parameter);
+  }
+  /// False for a parameter that nobody named, and for one that has taken the other's place under its name.
+  bool is_of_another_module(const c10::TensorImpl* parameter, const c10::TensorImpl* recorded) const {
+    if (code_->map.is_parameter(parameter)) return true;
+    const std::string *now = context_.names->find(parameter), *then = context_.names->find(recorded);
+    return now != nullptr && (then == nullptr || *now != *then);
   }
 
   /// Which instruction the operator on the stack is; none where the recorded forward does not have it. The next one is
