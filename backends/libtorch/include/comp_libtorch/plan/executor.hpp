@@ -112,7 +112,7 @@ class executor final : public session {
     context_.weights->end_region();
     if (abandoned || lost_ || is_again_ || next_ == code_->instructions.size()) return;
     try {
-      if (follows()) return require_known_model();
+      if (follows()) return note_other_model();
       context_.problems->add(&program_problems::ended_early, [&] {
         return fmt::format("region \"{}\" ended after {} of {} operators, before {}", context_.segment, next_,
                            code_->instructions.size(), expected());
@@ -122,8 +122,8 @@ class executor final : public session {
   }
 
  private:
-  /// None of the recorded forward's modules ran.
-  void require_known_model() const {
+  /// Counts the region as a problem where none of the recorded forward's modules ran.
+  void note_other_model() const {
     if (!has_unknown_ || !code_->map.is_before_parameters(next_)) return;
     context_.problems->add(&program_problems::mismatches, [&] {
       return fmt::format("region \"{}\" called none of the modules that it had when it was recorded", context_.segment);

@@ -20,16 +20,15 @@
 #include <comp_libtorch/plan/evaluator.hpp>
 #include <comp_libtorch/plan/executor.hpp>
 #include <comp_libtorch/plan/first_forward.hpp>
+#include <comp_libtorch/plan/named_precisions.hpp>
 #include <comp_libtorch/plan/recording.hpp>
 #include <comp_libtorch/plan/scripted.hpp>
 #include <comp_libtorch/plan/settings.hpp>
 #include <comp_libtorch/support/memory.hpp>
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -169,13 +168,8 @@ class program {
     return std::make_unique<detail::autocast_session>(settings_.device.type(), low);
   }
   precision precision_of(const std::string& name, const std::string& kind) const {
-    for (const std::string& asked : {name, detail::first_of_its_name(name)}) {
-      const auto at = index_.find(asked);
-      if (at != index_.end() && graph_[at->second].kind == kind) return plan_[at->second];
-    }
-    if (elsewhere_) return elsewhere_(name, kind);
-    const auto usual = usual_.find(kind);
-    return usual == usual_.end() ? precision::fp32 : usual->second;
+    if (const auto known = precisions_.find(name, kind)) return *known;
+    return elsewhere_ ? elsewhere_(name, kind) : precisions_.usual(kind);
   }
 
   std::unique_ptr<detail::session> session_of(std::string_view segment) {
@@ -222,7 +216,7 @@ class program {
     require_no_open_region();
     recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan);
     first_.reset();
-    index_.clear();
+    precisions_.clear();
     elsewhere_ = {};
     graph_ = {};
     plan_ = {};
@@ -247,7 +241,6 @@ class program {
         if (call.composite) opened_[*call.composite] |= call.uniform;
       }
     }
-    for (std::size_t i = 0; i < graph_.size(); ++i) index_.emplace(graph_[i].name, i);
     plan_ = plan{graph_.size()};
     compile();
   }
@@ -261,25 +254,15 @@ class program {
                         i, graph_[i].name, comp::name(p));
   }
 
-  void find_usual_precisions() {
-    std::map<std::pair<std::string_view, precision>, std::size_t> uses;
-    usual_.clear();
-    for (std::size_t i = 0; i < graph_.size(); ++i) {
-      if (!graph_[i].choosable) continue;
-      const std::string_view kind = graph_[i].kind;
-      const std::size_t now = ++uses[{kind, plan_[i]}];
-      const auto [usual, first] = usual_.emplace(kind, plan_[i]);
-      if (!first && now > uses[{kind, usual->second}]) usual->second = plan_[i];
-    }
-  }
-
   void compile() {
     require_no_open_region();
     thread_ = std::thread::id{};
     several_threads_ = false;
     weights_.drop_entries();
     detail::compiler compiler{ops_, plan_, settings_, weights_};
-    find_usual_precisions();
+    precisions_.clear();
+    for (std::size_t i = 0; i < graph_.size(); ++i)
+      precisions_.add(graph_[i].name, graph_[i].kind, plan_[i], graph_[i].choosable);
     for (detail::segment& each : segments_) {
       each.code = std::make_shared<const detail::code>(compiler.compile(each.calls));
     }
@@ -300,8 +283,7 @@ class program {
   plan plan_;
   std::vector<detail::recorded_op> ops_;
   std::vector<detail::segment> segments_;
-  std::unordered_map<std::string_view, std::size_t> index_;  // of graph_, by name
-  std::unordered_map<std::string_view, precision> usual_;    // of each kind: what most of its operators have
+  detail::named_precisions precisions_;  // of the recorded operators, in the plan
   detail::opened_composites opened_;
   detail::low_weights weights_;
   detail::problem_list problems_;

@@ -19,6 +19,7 @@
 #include <comp/policy/nearest.hpp>
 #include <comp/policy/tensor_core.hpp>
 #include <comp_libtorch/plan/executor_tuning.hpp>
+#include <comp_libtorch/plan/named_precisions.hpp>
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/support/hardware.hpp>
 #include <comp_libtorch/train/setup.hpp>
@@ -67,9 +68,7 @@ class named_operators {
   explicit named_operators(const plan_listing& from) {
     for (const entry& op : *from.operators) {
       entries_[{op.name, op.kind}] = &op;
-      std::size_t& uses = uses_[op.kind][op.chosen];
-      const entry*& usual = usual_[op.kind];
-      if (++uses; usual == nullptr || uses > uses_[op.kind][usual->chosen]) usual = &op;
+      precisions_.add(op.name, op.kind, op.chosen);
     }
   }
   /// Null for an operator that the file does not have.
@@ -80,10 +79,7 @@ class named_operators {
   /// Of the operator of that name, of its first call where it is called more often, or what most of its kind have in
   /// the file; FP32 where it has none.
   precision chosen(const std::string& name, const std::string& kind) const {
-    if (const entry* op = find(name, kind)) return op->chosen;
-    if (const entry* op = find(first_of_its_name(name), kind)) return op->chosen;
-    const auto at = usual_.find(kind);
-    return at == usual_.end() ? precision::fp32 : at->second->chosen;
+    return precisions_.find(name, kind).value_or(precisions_.usual(kind));
   }
   /// "; the nearest is ...", or nothing.
   std::string nearest(const std::string& name, const std::string& kind) const {
@@ -97,8 +93,7 @@ class named_operators {
 
  private:
   std::map<std::pair<std::string, std::string>, const entry*> entries_;
-  std::map<std::string, std::map<precision, std::size_t>> uses_;
-  std::map<std::string, const entry*> usual_;
+  named_precisions precisions_;
 };
 
 }  // namespace detail
@@ -124,7 +119,8 @@ inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& grap
     const std::string nearest = known.nearest(first.name, first.kind);
     require<plan_error>(
         forced || 2 * unknown.size() <= choosable,
-        "\"{}\" is for another model: it does not have {} of this one's {} operators, first \"{}\" ({}{}): give models the names that they had in the search, or search again",
+        "\"{}\" is for another model: it does not have {} of this one's {} operators, first \"{}\" ({}{}): give models "
+        "the names that they had in the search, or search again",
         from.file, unknown.size(), choosable, first.name, first.kind, nearest);
     loaded.warnings.push_back(fmt::format(
         "\"{}\" does not have {} of the model's {} operators, first \"{}\" ({}{}): they run as most of their "
