@@ -222,6 +222,17 @@ static_assert(comp::detail::profiles<full_trainer> && comp::detail::scores_opera
 static_assert(comp::Backend<minimal_trainer> && !comp::detail::saves<minimal_trainer>);
 static_assert(comp::Backend<trainer> && comp::detail::saves<trainer> && comp::detail::stops<trainer>);
 
+/// An observer of a training after a search: keeps what it is told after each epoch, and the weights of that moment.
+struct training_keeper {
+  std::vector<comp::training_progress> progress = {};
+  std::vector<state> states = {};
+  const fake::trainer* trainer = nullptr;
+  void training_progressed(const comp::training_progress& now) {
+    progress.push_back(now);
+    states.push_back(trainer->weights());
+  }
+};
+
 /// An observer that keeps the order of calls as text, and does what a test asks of it. One type, so that each search is
 /// compiled once.
 struct watcher {

@@ -87,15 +87,7 @@ TEST_CASE("where finding the operator costs more than it saves, the next plan of
 TEST_CASE("harm that grows slowly is seen beside FP32, whose training takes the plan's place from where they parted") {
   fake::trainer trainer = eight_operators();
   trainer.change().harm = fake::harmed_by({5}, 5e-4);
-  struct told {
-    std::vector<comp::training_progress> progress = {};
-    std::vector<fake::state> states = {};
-    const fake::trainer* trainer = nullptr;
-    void training_progressed(const comp::training_progress& now) {
-      progress.push_back(now);
-      states.push_back(trainer->weights());
-    }
-  } seen{.trainer = &trainer};
+  fake::training_keeper seen{.trainer = &trainer};
   const post_training settings{.epochs = 30};
   const auto got = settings.run(trainer, eight_low(), seen);
   CHECK(got.plan.str() == "bbbbb1bb");

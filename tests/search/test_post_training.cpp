@@ -351,15 +351,6 @@ TEST_CASE("a stop in training keeps the epochs that were finished") {
 }
 
 TEST_CASE("a training goes on from what it told after any epoch as if it had not ended") {
-  struct told {
-    std::vector<comp::training_progress> progress = {};
-    std::vector<fake::state> states = {};
-    const fake::trainer* trainer = nullptr;
-    void training_progressed(const comp::training_progress& now) {
-      progress.push_back(now);
-      states.push_back(trainer->weights());
-    }
-  };
   const auto trained = [](fake::trainer& trainer) {  // begins an epoch in the search, and gives two plans up
     trainer.change().harm = [&](const comp::plan& p) {
       return p.count_low() > 0 && trainer.weights().steps >= 30 ? 1.0 : 0;
@@ -372,7 +363,7 @@ TEST_CASE("a training goes on from what it told after any epoch as if it had not
   fake::trainer whole = three_operators();
   trained(whole);
   for (std::size_t b = 0; b < 14; ++b) comp::detail::append(o.trained, whole.run_batch());
-  told seen{.trainer = &whole};
+  fake::training_keeper seen{.trainer = &whole};
   const auto expected = settings.run(whole, o, seen);
   REQUIRE(expected.fallbacks.size() == 2);
   REQUIRE(seen.progress.size() == 7);  // the first epoch is the search's
