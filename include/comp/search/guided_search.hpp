@@ -86,9 +86,8 @@ class guided_search {
  private:
   // The cheapest plan, and what the rules lower beside it: what is accepted of that can be raced freely afterwards.
   plan joined() {
-    std::vector<plan> starts = from_.rules, rules = from_.rules;
-    for (const precision low : from_.lows) starts.push_back(lowered_to(low, fp32_, from_.levels));
-    plan wanted = costs_.cheapest(from_.levels, starts, byte_price());
+    std::vector<plan> rules = from_.rules;
+    plan wanted = costs_.cheapest(from_.levels, from_.rules, byte_price());
     std::sort(rules.begin(), rules.end(), [&](const plan& a, const plan& b) { return costs_(a) < costs_(b); });
     for (const plan& rule : rules) {
       for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -97,7 +96,7 @@ class guided_search {
       }
     }
     if (settings_.memory_limit == 0 && settings_.slowdown == 0) return wanted;
-    const plan small = costs_.cheapest(from_.levels, starts, dear_bytes());  // what saves memory may be wanted later
+    const plan small = costs_.cheapest(from_.levels, from_.rules, dear_bytes());  // what saves memory may be wanted later
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == fp32_[i]) wanted[i] = small[i];
     }
