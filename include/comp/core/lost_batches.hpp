@@ -9,7 +9,9 @@
 #include <comp/core/sample.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
+#include <span>
 #include <vector>
 
 namespace comp {
@@ -22,6 +24,26 @@ inline bool is_finite(const sample& got) {
 inline std::int64_t count_lost(const std::vector<double>& losses) {
   return std::count_if(losses.begin(), losses.end(), [](double loss) { return !std::isfinite(loss); });
 }
+
+namespace detail {
+
+/// `losses` without those that are not finite.
+inline std::vector<double> finite_of(std::span<const double> losses) {
+  std::vector<double> sound;
+  std::copy_if(losses.begin(), losses.end(), std::back_inserter(sound),
+               [](double loss) { return std::isfinite(loss); });
+  return sound;
+}
+
+/// Batches that `losses` lost and `other`, of the same batches, did not.
+inline std::size_t lost_alone(std::span<const double> losses, std::span<const double> other) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < std::min(losses.size(), other.size()); ++i)
+    count += !std::isfinite(losses[i]) && std::isfinite(other[i]) ? 1U : 0U;
+  return count;
+}
+
+}  // namespace detail
 
 /// So many one after the other, and the weights themselves are thought not finite.
 inline constexpr std::int64_t lost_in_a_row_that_spoil = 4;

@@ -61,6 +61,5 @@ COMP_INLINE std::string signature_difference(const std::string& path,
 }  // namespace comp::detail
 
 #if COMP_HEADER_ONLY
-#include <comp/files/file.hpp>
 #include <comp/files/ledger_text.hpp>
 #endif

@@ -25,9 +25,6 @@ struct loss_change {
   std::size_t batches = 0;                                  // that both trained
 };
 
-/// Whether its losses were not accepted, be it shown or undecided.
-inline bool rejected(const contestant& c) { return c.loss && c.loss->answer == loss_answer::rejected; }
-
 /// Runs that were judged by their losses; not first looks and FP32's own spread.
 inline bool is_judged(const trial& t) { return t.stage == stage::epochs && t.repeat < perturbed_repeats; }
 

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/core/lost_batches.hpp>
 #include <comp/search/any_trainer.hpp>
 #include <comp/search/mistakes.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <map>
 #include <span>
 #include <string>
@@ -84,10 +84,9 @@ inline std::vector<std::string> failed_runs(const outcome& seen) {
 
 /// Losses that do not show that the model learns, so that no plan can show that it keeps it from learning.
 inline problem problem_of_learning(const outcome& seen) {
-  std::vector<double> losses;
   const std::vector<double>& curve =
       seen.trained.curve.size() > seen.baseline.curve.size() ? seen.trained.curve : seen.baseline.curve;
-  std::copy_if(curve.begin(), curve.end(), std::back_inserter(losses), [](double loss) { return std::isfinite(loss); });
+  const std::vector<double> losses = finite_of(curve);
   if (losses.size() < 4) return {};
   const auto [least, most] = std::minmax_element(losses.begin(), losses.end());
   if (*most - *least <= 1e-12 * std::abs(*most)) {

@@ -13,7 +13,6 @@
 #include <comp/core/statistics.hpp>
 #include <comp/core/training_progress.hpp>
 #include <cstddef>
-#include <iterator>
 #include <limits>
 #include <span>
 #include <utility>
@@ -31,13 +30,6 @@ struct guard_settings {
 };
 
 namespace detail {
-
-inline std::vector<double> finite_of(std::span<const double> losses) {
-  std::vector<double> sound;
-  std::copy_if(losses.begin(), losses.end(), std::back_inserter(sound),
-               [](double loss) { return std::isfinite(loss); });
-  return sound;
-}
 
 /// The levels of the last two epochs, a level being the mean loss of some successive batches.
 class recent_levels {
@@ -163,14 +155,6 @@ inline bool clearly_better(std::span<const double> fp32, std::span<const double>
   std::size_t below = 0;
   for (std::size_t i = n - looked_at; i < n; ++i) below += base[i] < got[i] ? 1U : 0U;
   return mean_of(std::span{base}.last(looked_at)) <= normal.highest() && 10 * below >= 9 * looked_at;
-}
-
-/// Batches that `losses` lost and `other`, of the same batches, did not.
-inline std::size_t lost_alone(std::span<const double> losses, std::span<const double> other) {
-  std::size_t count = 0;
-  for (std::size_t i = 0; i < std::min(losses.size(), other.size()); ++i)
-    count += !std::isfinite(losses[i]) && std::isfinite(other[i]) ? 1U : 0U;
-  return count;
 }
 
 /// Whether FP32 keeps clearly more of the same batches: what the data lose, both lose.

@@ -16,11 +16,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/core/lost_batches.hpp>
 #include <comp/core/statistics.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <iterator>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -110,8 +110,7 @@ inline double sequence_radius(const series_mean& at, std::size_t batches, double
 /// What a tolerance is a part of: |mean|, or the standard deviation where that is larger; 1 for losses that are all 0.
 /// A batch counts no more than 30 times the usual distance from the usual loss: one explosion is no scale.
 inline double loss_scale(std::span<const double> fp32) {
-  std::vector<double> losses;
-  std::copy_if(fp32.begin(), fp32.end(), std::back_inserter(losses), [](double loss) { return std::isfinite(loss); });
+  std::vector<double> losses = finite_of(fp32);
   if (losses.empty()) return 1;
   const double usual = median(losses);
   std::vector<double> off = losses;

@@ -39,6 +39,11 @@ struct contestant {
   bool rule_based = false;                 // true: fixed rules give this plan without a search
 };
 
+namespace detail {
+/// Whether its losses were judged and not accepted, be it shown or undecided.
+inline bool rejected(const contestant& c) { return c.loss && c.loss->answer == loss_answer::rejected; }
+}  // namespace detail
+
 /// What a guided search learned of an operator.
 struct op_fate {
   enum class kind : std::uint8_t {

@@ -234,7 +234,7 @@ class search_run {
       const auto first = std::find_if(order.begin(), order.end(), wins);
       winner = first == order.end() ? 0 : *first;
       const contestant& fastest = log_.contest[order.front()];
-      if (mended == 2 || !refused(fastest) || !enter_mended(search.mended(fastest.plan))) break;
+      if (mended == 2 || !detail::rejected(fastest) || !enter_mended(search.mended(fastest.plan))) break;
     }
     if (winner == 0 && run_->trained().batches == 0 && trials_->fp32_end()) run_->restore(*trials_->fp32_end());
     const auto* judged = trials_->known(log_.contest[winner].plan);
@@ -272,8 +272,6 @@ class search_run {
     if (winner == 0 && trials_->fp32_end()) run_->restore(*trials_->fp32_end());
     crown(log_.contest[winner]);
   }
-
-  static bool refused(const contestant& c) { return c.loss && c.loss->answer == loss_answer::rejected; }
 
   // What is left of a contestant that was refused takes part, too, by the times of the batches that judged it.
   bool enter_mended(const plan& part) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <comp/core/lost_batches.hpp>
 #include <comp/search/acceptance.hpp>
 #include <comp/search/candidate_cut.hpp>
 #include <comp/search/epoch_verdict.hpp>
@@ -171,16 +172,9 @@ class loss_trials {
     }
     judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;
     pair_times(judgement.trial);
-    if (const std::size_t lost = own_lost(got); lost > 0) expect_lost(lost, got.curve.size());
+    if (const std::size_t lost = detail::lost_alone(got.curve, log_.baseline.curve); lost > 0)
+      expect_lost(lost, got.curve.size());
     return judgement;
-  }
-
-  // Batches that it lost and FP32 did not.
-  std::size_t own_lost(const sample& got) const {
-    std::size_t lost = 0;
-    for (std::size_t i = 0; i < std::min(got.curve.size(), log_.baseline.curve.size()); ++i)
-      lost += !std::isfinite(got.curve[i]) && std::isfinite(log_.baseline.curve[i]) ? 1U : 0U;
-    return lost;
   }
 
   // The candidate's batches from those on that it has `before`, in parts that take turns with FP32's where those are

@@ -10,12 +10,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <comp/core/lost_batches.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/search/evaluator.hpp>
 #include <comp/search/loss_test.hpp>
 #include <cstddef>
-#include <iterator>
 #include <limits>
+#include <span>
 #include <vector>
 
 namespace comp {
@@ -50,11 +51,8 @@ inline round_of_turns look_at_round(const std::vector<double>& fp32, const std::
   double difference = 0, scale = 0, squares = 0, freedom = 0, own_lost = 0, fp32_lost = 0;
   for (const bool is_own : order_of_turns) {
     const double sign = is_own ? 1 : -1;
-    const auto from = (is_own ? own : fp32).begin() + static_cast<std::ptrdiff_t>(at[is_own]);
+    const std::vector<double> losses = finite_of(std::span{is_own ? own : fp32}.subspan(at[is_own], block));
     at[is_own] += block;
-    std::vector<double> losses;
-    std::copy_if(from, from + static_cast<std::ptrdiff_t>(block), std::back_inserter(losses),
-                 [](double loss) { return std::isfinite(loss); });
     const double middle = mean_of(losses);
     for (const double loss : losses) squares += (loss - middle) * (loss - middle);
     freedom += losses.empty() ? 0 : static_cast<double>(losses.size() - 1);
