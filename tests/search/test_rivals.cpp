@@ -109,6 +109,31 @@ TEST_CASE("a rival that is faster than what was found wins, if its own losses ar
   }
 }
 
+TEST_CASE("on a machine too noisy to tell the rules' plan is kept where its losses are accepted, else FP32") {
+  fake::world noisy = fake::typical();
+  const auto turns = std::make_shared<std::map<plan, std::size_t>>();
+  noisy.seconds = [turns](const plan& p) {  // two batches in five take twice as long as FP32's
+    if (p.count_low() == 0) return 6.0;
+    return (*turns)[p]++ % 5 > 2 ? 12.0 : 4.0;
+  };
+  SUBCASE("accepted") {
+    fake::trainer trainer{noisy};
+    const auto found = search_with(trainer);
+
+    CHECK(found.plan.str() == "11bb");
+    CHECK(fake::warns(found, "too noisy to tell: \"rule-based bf16"));
+    CHECK(fake::warns(found,
+                      "95%; its losses were accepted): search again when nothing else runs on the machine, or "
+                      "with a higher settings.race.fp32_rounds"));
+    CHECK(trainer.weights().steps == found.trained_batches);
+  }
+  SUBCASE("rejected") {
+    noisy.harm = fake::harmed_by({2, 3});
+    fake::trainer trainer{noisy};
+    CHECK(search_with(trainer).plan.count_low() == 0);
+  }
+}
+
 TEST_CASE("rivals cost a bounded number of batches, and hopeless ones two") {
   fake::world world = fake::typical();
   world.seconds = [inner = world.seconds](const plan& p) { return p.str().starts_with("b1") ? 100.0 : inner(p); };
@@ -204,13 +229,14 @@ namespace {
 
 /// Has a mixed precision of its own, which takes `seconds` a batch.
 struct with_autocast : fake::trainer {
-  with_autocast(fake::world given, plan lowers, double seconds)
+  with_autocast(fake::world given, plan lowers, double seconds, std::uint64_t seed = 1)
       : fake::trainer{[&] {
-          given.seconds = [inner = given.seconds, seconds](const plan& p) {
-            return p.runs_autocast() ? seconds : inner(p);
-          };
-          return std::move(given);
-        }()},
+                        given.seconds = [inner = given.seconds, seconds](const plan& p) {
+                          return p.runs_autocast() ? seconds : inner(p);
+                        };
+                        return std::move(given);
+                      }(),
+                      seed},
         lowers_{std::move(lowers)} {}
   plan own_autocast(precision low) {
     ++asked;
@@ -265,4 +291,24 @@ TEST_CASE("the backend's own autocast is a rival of each search, apart from the 
     CHECK(found.plan.count_low() == 0);
     CHECK(trainer.asked == 0);
   }
+}
+
+TEST_CASE("autocast is kept unless the found plan was shown to be faster in batches beside it") {
+  fake::world world = fake::typical();
+  world.noise = 0.2;
+  world.batches = 100;
+  world.harm = [](const plan&) { return 0.0; };
+  const double found_plan = world.seconds(parse_plan("bbbb"));
+  for (const double autocast : {0.95 * found_plan, 0.98 * found_plan, 0.99 * found_plan}) {
+    for (std::uint64_t seed = 0; seed < 15; ++seed) {
+      CAPTURE(autocast);
+      CAPTURE(seed);
+      with_autocast trainer{world, parse_plan("bbbb"), autocast, seed};
+      const auto found = comp::two_stage<fake::lists>{}.run(trainer);
+      CHECK(found.plan.runs_autocast());
+      CHECK(trainer.weights().steps == found.trained_batches);
+    }
+  }
+  with_autocast slower{world, parse_plan("bbbb"), 1.2 * found_plan};
+  CHECK_FALSE(comp::two_stage<fake::lists>{}.run(slower).plan.runs_autocast());
 }

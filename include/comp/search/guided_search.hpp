@@ -82,6 +82,10 @@ class guided_search {
   }
   /// Seconds of a batch, as far as the costs are known by now.
   double predicted(const plan& p) const { return costs_(p); }
+  /// True where these costs say with 97.5% confidence that `p` is the faster one.
+  bool is_faster(const plan& p, const plan& than) const {
+    return costs_(than) - costs_(p) > 2 * costs_.spread(p, than);
+  }
 
  private:
   // The cheapest plan, and what the rules lower beside it: what is accepted of that can be raced freely afterwards.
@@ -96,7 +100,8 @@ class guided_search {
       }
     }
     if (settings_.memory_limit == 0 && settings_.slowdown == 0) return wanted;
-    const plan small = costs_.cheapest(from_.levels, from_.rules, dear_bytes());  // what saves memory may be wanted later
+    const plan small =
+        costs_.cheapest(from_.levels, from_.rules, dear_bytes());  // what saves memory may be wanted later
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == fp32_[i]) wanted[i] = small[i];
     }

@@ -9,6 +9,7 @@
 #include <cassert>
 #include <chrono>
 #include <comp/core/linkage.hpp>
+#include <comp/search/beside_rules.hpp>
 #include <comp/search/contest.hpp>
 #include <comp/search/evaluator.hpp>
 #include <comp/search/fallbacks.hpp>
@@ -228,6 +229,7 @@ class search_run {
       return at == 0 || (pays && keeps_the_loss(c));
     };
     std::size_t winner = 0;
+    const std::size_t raced = log_.contest.size();
     for (int mended = 0;; ++mended) {
       const auto order = ranking(
           log_.contest, [&](const plan& p) { return search.predicted(p); }, settings_.memory_limit, settings_.slowdown);
@@ -236,6 +238,12 @@ class search_run {
       const contestant& fastest = log_.contest[order.front()];
       if (mended == 2 || !detail::rejected(fastest) || !enter_mended(search.mended(fastest.plan))) break;
     }
+    winner = beside_rules({.winner = winner,
+                           .raced = winner < raced,
+                           .settings = budget().contest(0),
+                           .grounds = {.trains = true, .same_batches = trials_->lengths_differ()},
+                           .known_faster = [&](const plan& p, const plan& than) { return search.is_faster(p, than); },
+                           .accepts = [&](contestant& c) { return keeps_the_loss(c); }});
     if (winner == 0 && run_->trained().batches == 0 && trials_->fp32_end()) run_->restore(*trials_->fp32_end());
     const auto* judged = trials_->known(log_.contest[winner].plan);
     if (judged != nullptr && judged->end && judged->end->trained.batches > run_->trained().batches)
@@ -281,6 +289,43 @@ class search_run {
     describe_contest(log_, *trials_);
     stage_two_plan_ = part;
     return true;
+  }
+
+  struct question_beside_rules {
+    std::size_t winner = 0;  // index of a contestant
+    bool raced = true;       // it was in the contest's race
+    race_settings settings = {};
+    race_grounds grounds = {};
+    std::function<bool(const plan&, const plan& than)> known_faster = {};  // by what operators and casts cost
+    std::function<bool(contestant&)> accepts = {};                         // may train
+  };
+
+  // Returns: the winner of the contest, or the rules' plan. The rules' plan is kept unless the winner was shown to be
+  // faster, and where nothing is shown because the machine is too noisy it is what FP32 gives way to.
+  std::size_t beside_rules(const question_beside_rules& asked) {
+    const contestant& won = log_.contest[asked.winner];
+    if (won.rule_based || settings_.slowdown > 0) return asked.winner;
+    const bool only_fp32_is_left = asked.winner == 0;
+    const auto at = fastest_rules(log_.contest, [&](const contestant& c) {
+      if (budget().too_large(c) && !budget().too_large(won)) return false;
+      return !only_fp32_is_left || undecided(c);
+    });
+    if (!at) return asked.winner;
+    contestant& rules = log_.contest[*at];
+    if (only_fp32_is_left) {
+      if (!asked.accepts(rules)) return asked.winner;
+      warn(why_rules_stand_for_fp32(rules));
+      return *at;
+    }
+    paired_speedup gain{};
+    run_->timed(stage::contest,
+                [&] { gain = gain_over_rules(*run_, asked.settings, won, rules, asked.raced, asked.grounds); });
+    const bool modelled = rules.plan == rules.plan.as_autocast(false);
+    if (gain.clearly_faster()) return asked.winner;
+    if (gain.ratio > 1 && modelled && asked.known_faster(won.plan, rules.plan)) return asked.winner;
+    if (!asked.accepts(rules)) return asked.winner;
+    if (gain.ratio > 1) warn(why_rules_are_kept(won, rules, gain));
+    return *at;
   }
 
   // Where FP32 needs more memory than is allowed, who does not is wanted even if it is slower.
@@ -351,31 +396,31 @@ class search_run {
     const auto order = ranking(
         log_.contest, [](const plan&) { return std::numeric_limits<double>::quiet_NaN(); }, settings_.memory_limit,
         settings_.slowdown);
-    for (const std::size_t at : order) {
-      contestant& c = log_.contest[at];
-      if (settings_.slowdown == 0 && !fits_instead(c) && undecided(c)) continue;
-      if (at == 0) {
-        run_->restore(trials_->fp32_end().value_or(trials_->reference().start()));
-        return crown(c);
-      }
-      if (settings_.stages == stages::batches_only) {
-        run_->restore(trials_->reference().start());
-        return crown(c);
-      }
-      const auto& judged = [&]() -> const auto& {
-        const loss_trials::result* r = nullptr;
-        run_->timed(stage::contest, [&] { r = &(*trials_)(c.plan, c.label); });
-        return *r;
-      }
-      ();
+    const bool any_loss = settings_.stages == stages::batches_only;
+    const auto accepts = [&](contestant& c) {
+      if (any_loss) return true;
+      run_->timed(stage::contest, [&] { (void)(*trials_)(c.plan, c.label); });
+      const trial& judged = trials_->known(c.plan)->trial;
       describe(c, log_, *trials_);
-      if (judged.trial.accepted) {
-        run_->restore(judged.end ? *judged.end : trials_->reference().start());
-        return crown(c);
+      if (!judged.accepted) {
+        log_.warnings.push_back(fmt::format("\"{}\" was fastest but its losses were not accepted ({}, loss {:.6g})",
+                                            c.label, name(judged.sample.status), judged.sample.loss));
       }
-      log_.warnings.push_back(fmt::format("\"{}\" was fastest but its losses were not accepted ({}, loss {:.6g})",
-                                          c.label, name(judged.trial.sample.status), judged.trial.sample.loss));
-    }
+      return judged.accepted;
+    };
+    const auto wins = [&](std::size_t at) {
+      contestant& c = log_.contest[at];
+      return at == 0 || ((settings_.slowdown > 0 || fits_instead(c) || !undecided(c)) && accepts(c));
+    };
+    const std::size_t winner = beside_rules({.winner = *std::find_if(order.begin(), order.end(), wins),
+                                             .settings = settings_.race,
+                                             .grounds = {.trains = false, .same_batches = trials_->lengths_differ()},
+                                             .known_faster = [](const plan&, const plan&) { return false; },
+                                             .accepts = accepts});
+    const auto* judged = any_loss ? nullptr : trials_->known(log_.contest[winner].plan);
+    const auto end = winner == 0 ? trials_->fp32_end() : judged != nullptr ? judged->end : std::nullopt;
+    run_->restore(end ? *end : trials_->reference().start());
+    crown(log_.contest[winner]);
   }
 
   // No plan wins whose own losses were not accepted, but where the search was told to look at none.
@@ -386,8 +431,7 @@ class search_run {
 
   void crown(const contestant& winner) {
     assert(may_win(winner.plan));
-    const auto noise = winner.plan == plans_.fp32() ? too_noisy_to_tell(log_.contest) : std::nullopt;
-    if (noise) warn(*noise);
+    if (winner.plan == plans_.fp32()) warn(too_noisy_to_tell(log_.contest));
     log_.plan = winner.plan;
     log_.speedup = winner.plan == plans_.fp32() ? 1 : winner.over_fp32.ratio;
     log_.speedup_bounds = winner.plan == plans_.fp32() ? interval{1, 1} : winner.over_fp32.bounds;
