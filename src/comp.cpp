@@ -4,8 +4,8 @@
 #include <comp/files/plan_text.hpp>
 #include <comp/observe/html_text.hpp>
 #include <comp/observe/outcome_text.hpp>
-#include <comp/search/guarded_training.hpp>
 #include <comp/search/search_run.hpp>
-#include <comp/search/trainer_check.hpp>
+#include <comp/search/trainer/trainer_check.hpp>
+#include <comp/search/training/guarded_training.hpp>
 
 static_assert(!COMP_HEADER_ONLY, "libcomp is compiled with -DCOMP_HEADER_ONLY=0");

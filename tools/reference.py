@@ -11,14 +11,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGE = ROOT / 'docs/reference.md'
 HEADERS = {  # in this order on the page; of `enum NAME` its values
     'search/settings.hpp': ('search_settings', 'enum tie', 'enum stages', 'enum loss_direction', 'early_cut', 'race_settings'),
-    'search/acceptance.hpp': ('enum criterion',),
-    'search/outcome.hpp': ('outcome', 'contestant', 'op_fate', 'op_reason', 'stage_cost'),
-    'search/loss_test.hpp': ('loss_verdict',),
+    'search/verdict.hpp': ('enum criterion', 'loss_verdict'),
+    'search/outcome.hpp': ('outcome', 'contestant', 'op_evidence', 'op_reason', 'stage_cost'),
     'core/trial.hpp': ('trial', 'enum stage'),
     'core/sample.hpp': ('sample', 'enum status'),
     'core/op_info.hpp': ('op_info', 'tensor_info'),
     'search/post_training.hpp': ('post_training',),
-    'search/guard.hpp': ('guard_settings',),
+    'search/training/guard.hpp': ('guard_settings',),
     'core/training_progress.hpp': ('training_result', 'training_fallback'),
     'files/plan_file.hpp': ('loaded_plan',),
     'core/hardware.hpp': ('hardware',),

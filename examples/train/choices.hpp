@@ -4,7 +4,7 @@
 
 #include <comp/policy/all_fp32.hpp>
 #include <comp/policy/pytorch.hpp>
-#include <comp/search/any_trainer.hpp>
+#include <comp/search/trainer/any_trainer.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <comp/strategy/guided.hpp>

@@ -11,7 +11,7 @@
 #include <comp/observe/number_text.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/observe/t4.hpp>
-#include <comp/search/fallbacks.hpp>
+#include <comp/search/training/fallbacks.hpp>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>

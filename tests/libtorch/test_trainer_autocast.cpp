@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // LibTorch's own autocast is a contestant of each search, and a plan that it runs is run by it and by nothing else.
 #include <comp/comp.hpp>
-#include <comp/search/signature.hpp>
+#include <comp/search/trainer/signature.hpp>
 #include <string>
 #include <vector>
 

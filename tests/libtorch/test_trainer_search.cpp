@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <comp/comp.hpp>
-#include <comp/search/candidate_cut.hpp>
+#include <comp/search/convergence/candidate_cut.hpp>
 #include <limits>
 #include <random>
 #include <stdexcept>

@@ -90,11 +90,12 @@ TEST_CASE("the report says how to use the plan") {
 
 TEST_CASE("the report names the operators that keep the plan from going lower, the dearest first") {
   comp::outcome o = made_up::outcome(12);
-  o.fates.resize(12);
+  o.evidence.resize(12);
   const auto next = [&] { return section_of(comp::html_text(o), "What next"); };
   CHECK(has(next(), "No operator was found to harm the loss"));
   for (const std::size_t i : {1, 3, 5, 7}) {
-    o.fates[i] = {comp::op_fate::kind::harmful, comp::precision::bf16, 2, 0.013, 1e-6 * static_cast<double>(i), 0};
+    o.evidence[i] = {
+        comp::op_evidence::kind::harmful, comp::precision::bf16, 2, 0.013, 1e-6 * static_cast<double>(i), 0};
   }
   CHECK(has(next(), "The loss keeps 4 operators from going lower; the 3 that would save most:"));
   CHECK(has(
@@ -103,7 +104,7 @@ TEST_CASE("the report names the operators that keep the plan from going lower, t
       "was not accepted, the loss 1.3% worse</li>"));
   CHECK(next().find("layer_norm7") < next().find("add5"));
   CHECK_FALSE(has(next(), "layer_norm1<"));
-  o.fates[0] = o.fates[1];  // in the found plan it is low all the same
+  o.evidence[0] = o.evidence[1];  // in the found plan it is low all the same
   CHECK(has(next(), "The loss keeps 4 operators"));
 }
 
@@ -119,8 +120,8 @@ TEST_CASE("the report says what another search could tell") {
   CHECK_FALSE(has(comp::html_text(fp32), "too noisy to tell"));  // its loss was rejected
   fp32.contest[2].loss.reset();
   CHECK(has(comp::html_text(fp32), "was 0.14 to 3.24 times as fast as FP32, which is too noisy to tell"));
-  o.fates.resize(12);
-  o.fates[1] = {.what = comp::op_fate::kind::undecided, .low = comp::precision::bf16};
+  o.evidence.resize(12);
+  o.evidence[1] = {.what = comp::op_evidence::kind::undecided, .low = comp::precision::bf16};
   CHECK(has(
       next(),
       "<li>with a larger budget (settings.budget, train --budget): 1 operator was low in plans that were not accepted and not tried alone"));

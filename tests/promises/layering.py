@@ -6,6 +6,9 @@ import pathlib
 import re
 import sys
 
+BELOW_SEARCH = 'comp/core comp/policy comp/autocast comp/strategy'
+SEARCH = ('comp/search/trainer comp/search/space comp/search/convergence comp/search/timing comp/search/decision '
+          'comp/search/training')
 # What each folder may reach beside itself.
 MAY_REACH = {
     'comp/core': '',
@@ -15,9 +18,16 @@ MAY_REACH = {
     'comp/autocast': 'comp/core comp/policy',
     'comp/systems': 'comp/core comp/policy comp/autocast comp/scaling',
     'comp/strategy': 'comp/core',
-    'comp/search': 'comp/core comp/policy comp/autocast comp/strategy',
-    'comp/observe': 'comp/core comp/policy comp/autocast comp/strategy comp/search comp/files',
-    'comp/doctor': 'comp/core comp/policy comp/autocast comp/strategy comp/search comp/files comp/observe',
+    'comp/search': f'{BELOW_SEARCH} {SEARCH}',
+    'comp/search/trainer': f'{BELOW_SEARCH} comp/search',
+    'comp/search/space': f'{BELOW_SEARCH} comp/search comp/search/trainer',
+    'comp/search/convergence': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space',
+    'comp/search/timing': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space comp/search/convergence',
+    'comp/search/decision': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space comp/search/convergence '
+                            'comp/search/timing',
+    'comp/search/training': f'{BELOW_SEARCH} comp/search comp/search/trainer comp/search/space comp/search/convergence',
+    'comp/observe': f'{BELOW_SEARCH} {SEARCH} comp/search comp/files',
+    'comp/doctor': f'{BELOW_SEARCH} {SEARCH} comp/search comp/files comp/observe',
     'comp_native': 'comp/core comp/scaling',
     'comp_host': 'comp/core comp/scaling comp_native',
     'comp_cuda': 'comp/core comp/scaling comp_native',
@@ -46,7 +56,9 @@ def includes(header, root):
 def folder(header):
     """The folder that `header` ("comp/core/plan.hpp") belongs to, as named in MAY_REACH; None for a stranger's."""
     parts = header.split('/')
-    room = '/'.join(parts[:2])
+    inner, room = '/'.join(parts[:3]), '/'.join(parts[:2])
+    if inner in MAY_REACH:
+        return inner
     return room if parts[0] == 'comp' or room in MAY_REACH else parts[0] if parts[0].startswith('comp_') else None
 
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp/search/acceptance.hpp>
+#include <comp/search/convergence/acceptance.hpp>
 #include <limits>
 
 using comp::accepted;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp/search/candidate_space.hpp>
+#include <comp/search/space/candidate_space.hpp>
 
 #include "fake_trainer.hpp"
 
@@ -166,8 +166,8 @@ TEST_CASE("what stands in for a precision that an operator lacks is the first se
   CHECK(with_bf16.applied_to(fp8).str() == "be");
   CHECK(without.applied_to(fp8).str() == "1e");
   CHECK(all.applied_to(fp8).str() == "ee");
-  CHECK(with_bf16(0, precision::fp32));
-  CHECK_FALSE(with_bf16(0, precision::fp8_e4m3));
+  CHECK(with_bf16.supports(0, precision::fp32));
+  CHECK_FALSE(with_bf16.supports(0, precision::fp8_e4m3));
 }
 
 TEST_CASE("a policy that pins an operator where the backend does not run it is refused") {

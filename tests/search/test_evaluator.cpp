@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp/search/evaluator.hpp>
+#include <comp/search/trainer/evaluator.hpp>
 #include <new>
 
 #include "fake_trainer.hpp"
@@ -25,6 +25,13 @@ struct bench {
   comp::outcome log = {.baseline = {.loss = 1}, .tolerance = 1000};
   comp::trainer_of<Trainer> erased{trainer};
   comp::evaluator run{erased, observers, log};
+
+  template <class Cut>
+  trial epoch(const comp::plan& p, Cut cut) {
+    trial t = run.epoch(stage::epochs, p, "", cut);
+    run.record(t);
+    return t;
+  }
 };
 
 struct scoring_trainer : fake::trainer {
@@ -51,18 +58,18 @@ TEST_CASE("an epoch that does not say how many batches it had has those that wer
   bench<uncounted_trainer> b;
   SUBCASE("by its losses") {
     b.trainer.leave = [](comp::sample& got) { got.batch_seconds.clear(); };
-    CHECK(b.run.next_epoch(stage::epochs, parse_plan("11"), never).sample.batches == 10);
+    CHECK(b.epoch(parse_plan("11"), never).sample.batches == 10);
   }
   SUBCASE("by its times, cut") {
     b.log.batches_per_epoch = 10;
     b.trainer.leave = [](comp::sample& got) { got.curve.clear(); };
     const auto third = [](const comp::sample& so_far) { return so_far.batches == 3 ? status::diverged : status::ok; };
-    CHECK(b.run.next_epoch(stage::epochs, parse_plan("11"), third).sample.batches == 3);
+    CHECK(b.epoch(parse_plan("11"), third).sample.batches == 3);
   }
   SUBCASE("by nothing") {
     b.log.batches_per_epoch = 10;
     b.trainer.leave = [](comp::sample& got) { got.curve.clear(), got.batch_seconds.clear(); };
-    CHECK(b.run.next_epoch(stage::epochs, parse_plan("11"), never).sample.batches == 10);
+    CHECK(b.epoch(parse_plan("11"), never).sample.batches == 10);
     CHECK(b.run.trained().batches == 10);
   }
 }
@@ -70,9 +77,9 @@ TEST_CASE("an epoch that does not say how many batches it had has those that wer
 TEST_CASE("a run goes on from where the trainer is, and a place brings it back with what was trained") {
   bench b;
   const auto start = b.run.save();
-  const trial first = b.run.next_epoch(stage::epochs, parse_plan("11"), never);
+  const trial first = b.epoch(parse_plan("11"), never);
   const auto one_epoch = b.run.save();
-  const trial next = b.run.next_epoch(stage::epochs, parse_plan("bb"), never);
+  const trial next = b.epoch(parse_plan("bb"), never);
   CHECK(next.sample.loss < first.sample.loss);
   CHECK(b.trainer.weights().steps == 20);
   CHECK(b.run.trained().batches == 20);
@@ -84,7 +91,7 @@ TEST_CASE("a run goes on from where the trainer is, and a place brings it back w
   b.run.restore(start);
   CHECK(b.trainer.weights() == fake::state{});
   CHECK(b.run.trained().batches == 0);
-  CHECK(b.run.next_epoch(stage::epochs, parse_plan("bb"), never).sample.loss == first.sample.loss);
+  CHECK(b.epoch(parse_plan("bb"), never).sample.loss == first.sample.loss);
   CHECK(b.run.seconds() == 30);  // undone or not
   SUBCASE("a state can be made the start of a training") {
     b.run.remember_start();
@@ -95,18 +102,18 @@ TEST_CASE("a run goes on from where the trainer is, and a place brings it back w
 
 TEST_CASE("a run that fails puts the trainer back to the state that was last kept") {
   bench b;
-  (void)b.run.next_epoch(stage::epochs, parse_plan("11"), never);
+  (void)b.epoch(parse_plan("11"), never);
   b.trainer.change().before_batch = [](const comp::plan& p, std::uint64_t) {
     if (p.count_low() == 2) throw std::runtime_error{"no kernel"};
   };
   SUBCASE("kept now") {
     b.run.keep();
-    (void)b.run.next_epoch(stage::epochs, parse_plan("bb"), never);
+    (void)b.epoch(parse_plan("bb"), never);
     CHECK(b.trainer.weights().steps == 10);
     CHECK(b.run.trained().batches == 10);
   }
   SUBCASE("not kept: the start") {
-    (void)b.run.next_epoch(stage::epochs, parse_plan("bb"), never);
+    (void)b.epoch(parse_plan("bb"), never);
     CHECK(b.trainer.weights() == fake::state{});
     CHECK(b.run.trained().batches == 0);
   }
@@ -147,14 +154,14 @@ TEST_CASE("a backend that throws in the middle of an epoch gives a failed trial,
   b.trainer.change().before_batch = [](const comp::plan& p, std::uint64_t batch) {
     if (p.count_low() > 0 && batch == 4) throw std::runtime_error{"cuDNN: not supported"};
   };
-  const trial got = b.run.next_epoch(stage::epochs, parse_plan("b1"), never);
+  const trial got = b.epoch(parse_plan("b1"), never);
   CHECK(got.sample.status == status::failed);
   CHECK(got.sample.message == "cuDNN: not supported");
   CHECK_FALSE(got.accepted);
   CHECK(std::isinf(got.seconds));
   CHECK(got.sample.batches == 0);  // how far it came is not known
   CHECK(b.trainer.weights() == fake::state{});
-  CHECK(b.run.next_epoch(stage::epochs, parse_plan("11"), never).sample.ok());
+  CHECK(b.epoch(parse_plan("11"), never).sample.ok());
   CHECK(b.log.trials.size() == 2);
 }
 
@@ -213,7 +220,7 @@ TEST_CASE("a run ends when its losses are lost again and again, not for one") {
 TEST_CASE("the cut's status ends the epoch at that batch") {
   bench b;
   const auto after_3 = [](const comp::sample& s) { return s.batches == 3 ? status::stopped_early : status::ok; };
-  const trial got = b.run.next_epoch(stage::epochs, parse_plan("b1"), after_3);
+  const trial got = b.epoch(parse_plan("b1"), after_3);
   CHECK(got.sample.status == status::stopped_early);
   CHECK(got.sample.batches == 3);
   CHECK(b.trainer.weights() == fake::state{});
@@ -233,7 +240,7 @@ TEST_CASE("a recalled run is not made: the observer's sample counts") {
   b.watcher.recalls_from = {
       {.stage = stage::epochs, .plan = parse_plan("b1"), .sample = {.loss = 5, .seconds = 7, .batches = 10}}};
   b.run.timed(stage::epochs, [&] {
-    const trial got = b.run.next_epoch(stage::epochs, parse_plan("b1"), never);
+    const trial got = b.epoch(parse_plan("b1"), never);
     CHECK(got.sample.loss == 5);
     CHECK(got.seconds == doctest::Approx(0.7));
   });
@@ -258,7 +265,7 @@ TEST_CASE("repeats are counted per stage and plan and go on from those in the lo
   CHECK(b.run.batch(stage::batches, parse_plan("11"), "").repeat == 0);
   CHECK(b.run.batch(stage::batches, parse_plan("b1"), "").repeat == 1);
   comp::evaluator later{b.erased, b.observers, b.log};
-  const trial next = later.next_epoch(stage::training, parse_plan("b1"), never);
+  const trial next = later.training_epoch(parse_plan("b1"), never);
   CHECK(next.number == 4);
   CHECK(later.batch(stage::batches, parse_plan("b1"), "").repeat == 2);
 }
@@ -289,7 +296,7 @@ TEST_CASE("a stop in the middle of an epoch throws, records nothing of it and pu
 TEST_CASE("a stop after a run keeps that run") {
   bench b;
   b.watcher.stops_after = [](const trial&) { return true; };
-  CHECK_THROWS_AS((void)b.run.next_epoch(stage::epochs, parse_plan("b1"), never), comp::interrupted);
+  CHECK_THROWS_AS((void)b.epoch(parse_plan("b1"), never), comp::interrupted);
   CHECK(b.log.trials.size() == 1);
   CHECK(b.trainer.weights() == fake::state{});
 }
@@ -317,8 +324,8 @@ TEST_CASE("what an observer throws in the middle of an epoch is no fault of the 
 
 TEST_CASE("an epoch of training is scored where the backend validates, an experiment and a batch are not") {
   bench<scoring_trainer> b;
-  CHECK(b.run.next_epoch(stage::training, parse_plan("b1"), never).sample.score == 0.75);
-  CHECK_FALSE(b.run.next_epoch(stage::epochs, parse_plan("b1"), never).sample.score.has_value());
+  CHECK(b.run.training_epoch(parse_plan("b1"), never).sample.score == 0.75);
+  CHECK_FALSE(b.epoch(parse_plan("b1"), never).sample.score.has_value());
   CHECK_FALSE(b.run.batch(stage::batches, parse_plan("b1"), "").sample.score.has_value());
 }
 

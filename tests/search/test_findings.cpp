@@ -4,8 +4,8 @@
 
 #include <chrono>
 #include <cmath>
-#include <comp/search/batch_clock.hpp>
-#include <comp/search/findings.hpp>
+#include <comp/search/trainer/batch_clock.hpp>
+#include <comp/search/trainer/findings.hpp>
 #include <cstdint>
 #include <functional>
 #include <random>

@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <comp/search/learned_costs.hpp>
+#include <comp/search/decision/learned_costs.hpp>
 #include <comp/search/post_training.hpp>
 #include <comp/strategy/min_cut.hpp>
 #include <memory>
@@ -427,8 +427,8 @@ TEST_CASE("the cheapest plan has two low precisions where one alone does not pay
   comp::learned_costs costs{run, log, trials, levels};
   costs.profile(std::vector{precision::bf16, precision::fp8_e4m3});
   const plan allowed = parse_plan("be");
-  REQUIRE(costs(allowed) < costs(plan{2}));
-  REQUIRE(costs(parse_plan("b1")) > costs(plan{2}));
+  REQUIRE(costs.batch_seconds(allowed) < costs.batch_seconds(plan{2}));
+  REQUIRE(costs.batch_seconds(parse_plan("b1")) > costs.batch_seconds(plan{2}));
   CHECK(costs.cheapest(levels, {allowed}) == allowed);
 }
 
@@ -594,10 +594,10 @@ TEST_CASE("what was seen of each operator is told") {
   fake::world world = drawn(20, 10, {6}, 0.01);
   fake::full_trainer trainer{world};
   const outcome found = search_on(trainer);
-  REQUIRE(found.fates.size() == 10);
-  CHECK(found.fates[6].what == comp::op_fate::kind::harmful);
+  REQUIRE(found.evidence.size() == 10);
+  CHECK(found.evidence[6].what == comp::op_evidence::kind::harmful);
   for (std::size_t i = 0; i < 10; ++i) {
-    if (comp::is_low(found.plan[i])) CHECK(found.fates[i].what == comp::op_fate::kind::accepted);
+    if (comp::is_low(found.plan[i])) CHECK(found.evidence[i].what == comp::op_evidence::kind::accepted);
     CHECK_FALSE(found.reasons[i].text.empty());
   }
 }
@@ -607,8 +607,8 @@ TEST_CASE("what is told of a harmful operator is of a plan that was rejected for
   fake::world world = drawn(20, 10, {6}, 0.01);
   fake::full_trainer trainer{world};
   const outcome found = search_on(trainer);
-  CHECK(found.fates[6].low == precision::bf16);
-  CHECK(found.fates[6].difference > 0.01);
+  CHECK(found.evidence[6].low == precision::bf16);
+  CHECK(found.evidence[6].difference > 0.01);
 }
 
 TEST_CASE("an earlier search's plan is a start, one of another model a warning") {

@@ -3,8 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <comp/search/fallbacks.hpp>
 #include <comp/search/post_training.hpp>
+#include <comp/search/training/fallbacks.hpp>
 #include <cstddef>
 #include <string>
 #include <string_view>

@@ -2,10 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <comp/search/fallbacks.hpp>
-#include <comp/search/guard.hpp>
 #include <comp/search/post_training.hpp>
-#include <comp/search/run_samples.hpp>
+#include <comp/search/trainer/run_samples.hpp>
+#include <comp/search/training/fallbacks.hpp>
+#include <comp/search/training/guard.hpp>
 #include <cstdint>
 #include <functional>
 #include <random>
@@ -52,7 +52,8 @@ TEST_CASE("the outcome of another model is refused") {
   fake::trainer trainer = three_operators();
   comp::outcome o = found("bb1", {"bb1", "111"});
   o.graph = fake::chain({"a", "b", "other"});
-  CHECK_THROWS_WITH_AS(post_training{}.run(trainer, o), doctest::Contains("the outcome is of another model"), comp::plan_error);
+  CHECK_THROWS_WITH_AS(post_training{}.run(trainer, o), doctest::Contains("the outcome is of another model"),
+                       comp::plan_error);
   CHECK_THROWS_AS(post_training{}.run(trainer, found("bb", {"bb", "11"})), comp::plan_error);
   CHECK(trainer.count().batches == 0);
 }
@@ -68,7 +69,9 @@ TEST_CASE("a number of batches that an epoch does not have is told once") {
 
 TEST_CASE("epochs that give the same loss again and again are told once") {
   fake::trainer trainer = three_operators();
-  trainer.change().swing = [](std::uint64_t k) { return (k % 2 == 0 ? 0.5 : 0.0) - std::pow(0.99, static_cast<double>(k)); };
+  trainer.change().swing = [](std::uint64_t k) {
+    return (k % 2 == 0 ? 0.5 : 0.0) - std::pow(0.99, static_cast<double>(k));
+  };
   const auto got = post_training{.epochs = 4}.run(trainer, found("111", {"111"}));
   REQUIRE(got.warnings.size() == 1);
   CHECK(got.warnings[0].starts_with("the loss of epoch 1 is that of the epoch before, 0.25 ("));
@@ -194,7 +197,8 @@ TEST_CASE("a loss that is not finite in epoch 3 puts the last good state back an
   CHECK(watcher.done[3].sample.batches == 9);  // ended by the fourth lost batch in a row, the first being number 35
 }
 
-TEST_CASE("a plan that spoils the weights near the end of an epoch is given up in it, and no batch that the data lose is") {
+TEST_CASE(
+    "a plan that spoils the weights near the end of an epoch is given up in it, and no batch that the data lose is") {
   for (const std::size_t batches : {2, 3, 8}) {
     CAPTURE(batches);
     fake::world w{.graph = fake::chain({"a", "b", "c"})};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp/search/contest.hpp>
-#include <comp/search/stage_two.hpp>
+#include <comp/search/timing/contest.hpp>
+#include <comp/search/timing/stage_two.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <limits>
@@ -33,7 +33,7 @@ struct track {
   std::vector<racer> race(const std::vector<std::string>& plans, bool leave, std::size_t rounds = 20) {
     std::vector<racer> racers;
     for (const auto& p : plans) racers.push_back({.plan = parse_plan(p), .label = p});
-    comp::race{run, stage::contest, {}, rounds}(racers, leave);
+    comp::race{run, stage::contest, {}, rounds}.run(racers, leave);
     return racers;
   }
 };
@@ -126,7 +126,7 @@ TEST_CASE("nor does it where FP32 has a single round") {
   };
   std::vector<racer> racers{
       {.plan = parse_plan("111"), .rounds_at_most = 1}, {.plan = parse_plan("b11")}, {.plan = parse_plan("bb1")}};
-  comp::race{t.run, stage::contest, {}, 10}(racers, false);
+  comp::race{t.run, stage::contest, {}, 10}.run(racers, false);
   CHECK(racers[0].seconds.size() == 1);
   CHECK_FALSE(racers[1].out);
 }
@@ -280,7 +280,7 @@ TEST_CASE("batches of plans that are known to train are kept, others are undone"
     CAPTURE(trains);
     track t{{{"111", 1.0}, {"b11", 0.9}}};
     std::vector<racer> racers{{.plan = parse_plan("111")}, {.plan = parse_plan("b11")}};
-    comp::race{t.run, stage::contest, {}, 6, {.trains = trains}}(racers, false);
+    comp::race{t.run, stage::contest, {}, 6, {.trains = trains}}.run(racers, false);
     CHECK(t.trainer.weights().steps == (trains ? t.trainer.count().batches : 0));
     CHECK(t.run.trained().batches == static_cast<std::int64_t>(t.trainer.weights().steps));
     CHECK(t.trainer.count().batches == 2 * 6 + 2);  // each plan's first is not timed
@@ -292,7 +292,7 @@ TEST_CASE("where batches differ in length all plans of a round run the same one,
   track t{{{"111", 1.0}, {"b11", 0.97}, {"bb1", 0.95}}};
   t.trainer.change().length = lengths;
   std::vector<racer> racers{{.plan = parse_plan("111")}, {.plan = parse_plan("b11")}, {.plan = parse_plan("bb1")}};
-  comp::race{t.run, stage::contest, {}, 8, {.trains = true, .same_batches = true}}(racers, false);
+  comp::race{t.run, stage::contest, {}, 8, {.trains = true, .same_batches = true}}.run(racers, false);
   for (std::size_t round = 0; round < racers[0].seconds.size(); ++round) {
     CHECK(racers[1].seconds[round] == doctest::Approx(0.97 * racers[0].seconds[round]));
     CHECK(racers[2].seconds[round] == doctest::Approx(0.95 * racers[0].seconds[round]));
@@ -307,7 +307,7 @@ TEST_CASE("stage 2 keeps the conservative plan when another is faster by noise a
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     track t{{{"111", 1.0}, {"b11", 1.0}}, seed};
     t.trainer.change().noise = 0.2;
-    moved += comp::stage_two{t.run, t.log, {}}(comp::strategy::greedy{}, one_choice()).count_low() > 0;
+    moved += comp::stage_two{t.run, t.log, {}}.run(comp::strategy::greedy{}, one_choice()).count_low() > 0;
   }
   CHECK(moved <= 8);  // by the medians alone it would be 20
 }
@@ -318,7 +318,7 @@ TEST_CASE("a strategy is told that a plan is clearly faster only when the interv
     track t{{{"111", 1.0}, {"b11", 1.0}}, seed};
     t.trainer.change().noise = 0.2;
     std::vector<comp::trial> told;
-    (void)comp::stage_two{t.run, t.log, {}}(listening{&told}, one_choice());
+    (void)comp::stage_two{t.run, t.log, {}}.run(listening{&told}, one_choice());
     REQUIRE(told.size() == 2);
     clearly += clearly_faster(told[1], told[0]);
   }
@@ -339,7 +339,7 @@ TEST_CASE("stage 2 compares plans of different races although the machine drifts
     CAPTURE(drift);
     track t{seconds};
     t.trainer.change().drift = drift;
-    CHECK(comp::stage_two{t.run, t.log, {}}(comp::strategy::exhaustive{}, space).str() == "0b0");
+    CHECK(comp::stage_two{t.run, t.log, {}}.run(comp::strategy::exhaustive{}, space).str() == "0b0");
   }
 }
 
@@ -348,12 +348,12 @@ TEST_CASE("stage 2 leaves a conservative plan that fails for one that runs") {
   t.trainer.change().before_batch = [](const comp::plan& p, std::uint64_t) {
     if (p.count_low() == 0) throw comp::out_of_memory{"FP32 does not fit"};
   };
-  CHECK(comp::stage_two{t.run, t.log, {}}(comp::strategy::greedy{}, one_choice()).str() == "b11");
+  CHECK(comp::stage_two{t.run, t.log, {}}.run(comp::strategy::greedy{}, one_choice()).str() == "b11");
 }
 
 TEST_CASE("stage 2 of a space without groups runs nothing") {
   track t{{}};
-  CHECK(comp::stage_two{t.run, t.log, {}}(comp::strategy::greedy{}, {parse_plan("b1b"), {}}).str() == "b1b");
+  CHECK(comp::stage_two{t.run, t.log, {}}.run(comp::strategy::greedy{}, {parse_plan("b1b"), {}}).str() == "b1b");
   CHECK(t.trainer.count().batches == 0);
 }
 

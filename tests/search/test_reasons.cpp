@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 #include <rapidcheck.h>
 
-#include <comp/search/fates.hpp>
-#include <comp/search/reasons.hpp>
+#include <comp/search/decision/operator_worth.hpp>
+#include <comp/search/decision/reasons.hpp>
 
 #include "fake_trainer.hpp"
 
@@ -50,7 +50,7 @@ struct told {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-comp::op_fate fate(comp::op_fate::kind what, double saves = std::nan(""), double casts = std::nan("")) {
+comp::op_evidence evidence(comp::op_evidence::kind what, double saves = std::nan(""), double casts = std::nan("")) {
   return {.what = what, .low = comp::precision::bf16, .saves = saves, .casts = casts};
 }
 
@@ -116,22 +116,22 @@ TEST_CASE("what stage 2 lowered and the winner did not is said to be no faster")
 }
 
 TEST_CASE("of a guided search each operator's reason is what was learned of it") {
-  using enum comp::op_fate::kind;
+  using enum comp::op_evidence::kind;
   told search;
   search.found.plan = comp::parse_plan("bb111111111");
-  search.found.fates = {fate(accepted, 12e-6, 3e-6),
-                        fate(accepted),
-                        fate(accepted, 12e-6, 30e-6),
-                        fate(accepted, 0, -1e-6),
-                        fate(accepted),
-                        fate(harmful, 2e-6, 0),
-                        fate(harmful),
-                        fate(undecided),
-                        fate(dropped),
-                        fate(fixed),
-                        fate(none)};
-  search.found.fates[5].difference = 0.052;
-  search.found.fates[6].others_low = 12;
+  search.found.evidence = {evidence(accepted, 12e-6, 3e-6),
+                           evidence(accepted),
+                           evidence(accepted, 12e-6, 30e-6),
+                           evidence(accepted, 0, -1e-6),
+                           evidence(accepted),
+                           evidence(harmful, 2e-6, 0),
+                           evidence(harmful),
+                           evidence(undecided),
+                           evidence(dropped),
+                           evidence(fixed),
+                           evidence(none)};
+  search.found.evidence[5].difference = 0.052;
+  search.found.evidence[6].others_low = 12;
   const std::string expected[] = {
       "bf16 saves 12 us of a batch and adds 3 us of casts, fp32 would take 9 us longer; plans with it kept the loss",
       "plans with it kept the loss",
@@ -149,27 +149,27 @@ TEST_CASE("of a guided search each operator's reason is what was learned of it")
     CAPTURE(i);
     CHECK(reasons[i] == expected[i]);
   }
-  search.found.fates[7] = fate(unasked, 1e-6, 5e-6);
-  search.found.fates[4] = fate(unasked);
+  search.found.evidence[7] = evidence(unasked, 1e-6, 5e-6);
+  search.found.evidence[4] = evidence(unasked);
   CHECK(search.reasons()[7] ==
         "bf16 would save 1 us of a batch and add 5 us of casts; no plan with it in bf16 was worth a try");
   CHECK(search.reasons()[4] == "no plan with it in bf16 was worth a try");
-  search.found.fates[8] = fate(unsupported);
+  search.found.evidence[8] = evidence(unsupported);
   CHECK(search.reasons()[8] == "the backend runs it in no precision that was searched");
-  search.found.fates[0] = fate(accepted, -4e-6, -1e-6);
+  search.found.evidence[0] = evidence(accepted, -4e-6, -1e-6);
   CHECK(
       search.reasons()[0] ==
       "bf16 takes 4 us longer itself and spares 1 us of casts, fp32 would take 3 us less; plans with it kept the loss");
-  search.found.fates[0].low = comp::precision::fp16;  // of another precision than the plan's: its costs say nothing
+  search.found.evidence[0].low = comp::precision::fp16;  // of another precision than the plan's: its costs say nothing
   CHECK(search.reasons()[0] == "plans with it kept the loss");
 }
 
 TEST_CASE("where a rule-based plan or FP32 wins a guided search, operators still say what they gain and what harmed") {
-  using enum comp::op_fate::kind;
+  using enum comp::op_evidence::kind;
   told search;
   search.found.plan = comp::parse_plan("b1111111111");
-  search.found.fates.assign(11, fate(accepted, 1e-6, 0));
-  search.found.fates[2] = fate(harmful);
+  search.found.evidence.assign(11, evidence(accepted, 1e-6, 0));
+  search.found.evidence[2] = evidence(harmful);
   const auto rules = search.reasons("rule-based bf16", false);
   CHECK(rules[0] ==
         "bf16 saves 1 us of a batch, fp32 would take 1 us longer; \"rule-based bf16\" has it in bf16, and was fastest");
@@ -188,12 +188,12 @@ TEST_CASE("what an operator saves and adds in casts is what the costs of the two
     const auto n = *rc::gen::inRange<std::size_t>(1, 12);
     comp::plan_costs costs{.seconds = std::vector<comp::per_precision>(n)};
     comp::plan found{n}, base{n};
-    std::vector<comp::op_fate> fates(n);
+    std::vector<comp::op_evidence> evidence(n);
     const auto any = [] { return comp::all_precisions[*rc::gen::inRange<std::size_t>(0, 4)]; };
     const auto some = [] { return static_cast<double>(*rc::gen::inRange(1, 100)); };
     for (std::size_t i = 0; i < n; ++i) {
       found[i] = any();
-      fates[i].low = any();
+      evidence[i].low = any();
       for (double& s : costs.seconds[i]) s = some();
       auto& t = costs.tensors.emplace_back();
       t.producer = static_cast<std::uint32_t>(i);
@@ -202,15 +202,16 @@ TEST_CASE("what an operator saves and adds in casts is what the costs of the two
         for (int reads = *rc::gen::inRange(0, 3); reads > 0; --reads) t.readers.push_back(reader);
       }
     }
-    comp::weigh(fates, costs, found, base);
+    comp::weigh(evidence, costs, found, base);
     for (std::size_t i = 0; i < n; ++i) {
-      if (fates[i].low == base[i]) {
-        RC_ASSERT(std::isnan(fates[i].saves));
+      if (evidence[i].low == base[i]) {
+        RC_ASSERT(std::isnan(evidence[i].saves));
         continue;
       }
       comp::plan with = found, without = found;
-      with[i] = fates[i].low, without[i] = base[i];
-      RC_ASSERT(std::abs(costs(without) - costs(with) - (fates[i].saves - fates[i].casts)) < 1e-9);
+      with[i] = evidence[i].low, without[i] = base[i];
+      RC_ASSERT(std::abs(costs.seconds_of(without) - costs.seconds_of(with) - (evidence[i].saves - evidence[i].casts)) <
+                1e-9);
     }
   }));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp/search/replay.hpp>
+#include <comp/search/trainer/replay.hpp>
 #include <comp/search/two_stage.hpp>
 #include <comp/strategy/exhaustive.hpp>
 

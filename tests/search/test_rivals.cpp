@@ -4,7 +4,7 @@
 #include <chrono>
 #include <comp/observe/summary.hpp>
 #include <comp/policy/all_fp32.hpp>
-#include <comp/search/rivals.hpp>
+#include <comp/search/timing/rivals.hpp>
 #include <comp/systems/system_rules.hpp>
 #include <thread>
 

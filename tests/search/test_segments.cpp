@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
-#include <comp/search/segments.hpp>
+#include <comp/search/space/segments.hpp>
 #include <random>
 #include <set>
 

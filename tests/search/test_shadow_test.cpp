@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <comp/search/shadow_test.hpp>
+#include <comp/search/training/shadow_test.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <limits>

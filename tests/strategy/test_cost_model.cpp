@@ -74,7 +74,7 @@ struct truth {
       t.cast_seconds = per_byte * 4 * static_cast<double>(graph[t.producer].outputs[0].shape[0]);
     constant = 2e-4;
   }
-  double operator()(const plan& p) const { return constant + costs(p); }
+  double operator()(const plan& p) const { return constant + costs.seconds_of(p); }
   std::vector<op_time> profile(const plan& p) const {
     std::vector<op_time> times;
     for (std::size_t i = 0; i < p.size(); ++i) {
@@ -129,7 +129,7 @@ TEST_CASE("operators that a profile saw at zero keep zero, and nothing becomes N
     CHECK((each[0] >= 0 && each[0] < never));
     CHECK_FALSE(std::isnan(each[index_of(precision::bf16)]));
   }
-  CHECK(model(plan{12}) == doctest::Approx(4e-3).epsilon(0.01));
+  CHECK(model.batch_seconds(plan{12}) == doctest::Approx(4e-3).epsilon(0.01));
 }
 
 TEST_CASE("where costs are a sum, two profiles and a few batches predict every plan") {
@@ -145,11 +145,11 @@ TEST_CASE("where costs are a sum, two profiles and a few batches predict every p
     REQUIRE(model.learn_profile(fp32, world.profile(fp32)));
     REQUIRE(model.learn_profile(low, world.profile(low)));
     for (const plan& p : {low, drawn_plan(random, graph), drawn_plan(random, graph, 3)}) model.learn_batch(p, world(p));
-    CHECK(model(fp32) == doctest::Approx(world(fp32)).epsilon(0.01));
-    CHECK(model(low) == doctest::Approx(world(low)).epsilon(0.01));
+    CHECK(model.batch_seconds(fp32) == doctest::Approx(world(fp32)).epsilon(0.01));
+    CHECK(model.batch_seconds(low) == doctest::Approx(world(low)).epsilon(0.01));
     for (int round = 0; round < 20; ++round) {
       const plan p = drawn_plan(random, graph, 1 + random() % 4);
-      worst = std::max(worst, std::abs(std::log(model(p) / world(p))));
+      worst = std::max(worst, std::abs(std::log(model.batch_seconds(p) / world(p))));
     }
   }
   CHECK(worst < 0.02);
@@ -173,7 +173,7 @@ TEST_CASE("casts that are ten times dearer or cheaper than bytes say are learned
     }
     const plan unseen = drawn_plan(random, graph);
     CHECK(model.costs().casts(unseen) == doctest::Approx(world.costs.casts(unseen)).epsilon(0.15));
-    CHECK(model(unseen) == doctest::Approx(world(unseen)).epsilon(0.02));
+    CHECK(model.batch_seconds(unseen) == doctest::Approx(world(unseen)).epsilon(0.02));
   }
 }
 
@@ -197,7 +197,7 @@ TEST_CASE("without a profile, operations and bytes say that contractions pay mos
     const comp::op_graph bare{{{.name = "a", .kind = "x"}, {.name = "b", .kind = "y"}}};
     cost_model blind{bare, levels_of(bare)};
     CHECK(blind.costs().seconds[0][0] == blind.costs().seconds[1][0]);
-    CHECK(blind.costs()(all_low(bare)) < blind.costs()(plan{2}));
+    CHECK(blind.costs().seconds_of(all_low(bare)) < blind.costs().seconds_of(plan{2}));
   }
 }
 
@@ -208,7 +208,7 @@ TEST_CASE("an operator has no finite cost in a precision that it must not have")
   CHECK(costs.seconds[0][0] == never);
   CHECK(costs.seconds[0][index_of(precision::bf16)] < never);
   CHECK(costs.seconds[1][index_of(precision::bf16)] == never);
-  CHECK(costs(comp::parse_plan("b0")) < never);
+  CHECK(costs.seconds_of(comp::parse_plan("b0")) < never);
 }
 
 TEST_CASE("a batch time that is none is not learned") {
@@ -220,7 +220,7 @@ TEST_CASE("a batch time that is none is not learned") {
     const comp::plan_costs before = model.costs();
     model.learn_batch(plan{10}, seconds);
     CHECK(same(before, model.costs()));
-    CHECK(std::isfinite(model(plan{10})));
+    CHECK(std::isfinite(model.batch_seconds(plan{10})));
   }
 }
 

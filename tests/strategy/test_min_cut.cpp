@@ -65,7 +65,7 @@ drawn draw(std::mt19937_64& random, std::size_t operators, const std::vector<pre
 }
 
 double cheapest_of_all(const plan_costs& costs, plan p, std::size_t from = 0) {
-  if (from == p.size()) return costs(p);
+  if (from == p.size()) return costs.seconds_of(p);
   double best = never;
   for (const precision each : comp::all_precisions) {
     if (!(costs.seconds[from][index_of(each)] < never)) continue;
@@ -84,7 +84,7 @@ TEST_CASE("the plan of two precisions is the best that brute force finds") {
     CAPTURE(round);
     const drawn given = draw(random, 1 + random() % 11, {precision::bf16});
     const plan found = min_cut_plan(given.costs, given.start);
-    CHECK(given.costs(found) == doctest::Approx(cheapest_of_all(given.costs, given.start)).epsilon(1e-9));
+    CHECK(given.costs.seconds_of(found) == doctest::Approx(cheapest_of_all(given.costs, given.start)).epsilon(1e-9));
     mixed += found.count_low() > 0 && found.count_low() < found.size();
   }
   CHECK(mixed > 100);
@@ -96,10 +96,10 @@ TEST_CASE("the plan of three precisions is within 5% of the best, and no worse t
   for (int round = 0; round < 200; ++round) {
     CAPTURE(round);
     const drawn given = draw(random, 1 + random() % 7, {precision::bf16, precision::fp8_e4m3});
-    const double found = given.costs(min_cut_plan(given.costs, given.start));
+    const double found = given.costs.seconds_of(min_cut_plan(given.costs, given.start));
     const double best = cheapest_of_all(given.costs, given.start);
     CHECK(found >= best * (1 - 1e-9));
-    CHECK(found <= given.costs(given.start) * (1 + 1e-9));
+    CHECK(found <= given.costs.seconds_of(given.start) * (1 + 1e-9));
     if (best > 0) worst = std::max(worst, found / best);
   }
   CHECK(worst < 1.05);
@@ -138,7 +138,7 @@ TEST_CASE("a graph of 100,000 operators is cut in seconds") {
   const double begin = processor_seconds();
   const plan found = min_cut_plan(given.costs, given.start);
   const double took = processor_seconds() - begin;
-  CHECK(given.costs(found) < given.costs(given.start));
+  CHECK(given.costs.seconds_of(found) < given.costs.seconds_of(given.start));
   CHECK(took < 60);  // below one optimised
 }
 

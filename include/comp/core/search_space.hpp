@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plans that a strategy may try: levels per group of operators that change together. Never listed: a space of
-// 2^1000 plans costs as much as its groups. Which operators are grouped is decided in search/candidate_space.hpp.
+// 2^1000 plans costs as much as its groups. Which operators are grouped is decided in search/space/candidate_space.hpp.
 #pragma once
 
 #include <cmath>

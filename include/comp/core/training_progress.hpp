@@ -33,7 +33,7 @@ struct training_result {
   comp::plan plan = {};                           // the plan to train on with; the trainer has it
 };
 
-/// What the guard takes for normal (search/guard.hpp): lowest and highest level of the last epochs.
+/// What the guard takes for normal (search/training/guard.hpp): lowest and highest level of the last epochs.
 struct normal_levels {
   std::deque<std::pair<double, double>> epochs = {};
   std::size_t window = 1;
@@ -44,7 +44,7 @@ struct normal_levels {
 struct audit_state {
   std::size_t began = 0, next = 4, acquittals = 0;  // epochs, epochs since `began`, times
   bool settled = false;  // FP32 beside the plan has shown that it does no slow harm, or took as long as it may
-  double known = 0;      // what the search's batches say of that (search/shadow_test.hpp)
+  double known = 0;      // what the search's batches say of that (search/training/shadow_test.hpp)
 };
 
 struct training_progress {

@@ -11,8 +11,8 @@
 #include <comp/observe/html_head.hpp>
 #include <comp/observe/html_plan.hpp>
 #include <comp/observe/report_info.hpp>
+#include <comp/search/decision/reasons.hpp>
 #include <comp/search/outcome.hpp>
-#include <comp/search/reasons.hpp>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -34,14 +34,14 @@ inline std::string code_line(std::string_view what, std::string_view code) {
   return fmt::format("<p>{}</p><pre tabindex=\"0\"><code>{}</code></pre>\n", what, html(code));
 }
 
-/// Operators left in FP32's plan by one kind of fate, those first whose lowering would save most.
-inline std::vector<std::size_t> left_by(op_fate::kind what, const outcome& result) {
+/// Operators left in FP32's plan by one kind of evidence, those first whose lowering would save most.
+inline std::vector<std::size_t> left_by(op_evidence::kind what, const outcome& result) {
   std::vector<std::size_t> ops;
-  for (std::size_t i = 0; i < std::min(result.fates.size(), result.plan.size()); ++i) {
-    if (result.fates[i].what == what && !is_low(result.plan[i])) ops.push_back(i);
+  for (std::size_t i = 0; i < std::min(result.evidence.size(), result.plan.size()); ++i) {
+    if (result.evidence[i].what == what && !is_low(result.plan[i])) ops.push_back(i);
   }
   const auto saved = [&](std::size_t i) {
-    const op_fate& f = result.fates[i];
+    const op_evidence& f = result.evidence[i];
     return std::isfinite(f.saves) && std::isfinite(f.casts) ? f.saves - f.casts : -1e300;
   };
   std::sort(ops.begin(), ops.end(), [&](std::size_t a, std::size_t b) {  // std's stable_sort is deprecated under clang
@@ -52,11 +52,11 @@ inline std::vector<std::size_t> left_by(op_fate::kind what, const outcome& resul
 
 /// What keeps the plan from going lower: the operators that the losses keep high, else that none does.
 inline std::string held_back(const outcome& result) {
-  if (result.fates.empty() || result.fates.size() != result.graph.size()) return {};
+  if (result.evidence.empty() || result.evidence.size() != result.graph.size()) return {};
   constexpr std::size_t most = 3;
-  const std::vector<std::size_t> harmful = left_by(op_fate::kind::harmful, result);
+  const std::vector<std::size_t> harmful = left_by(op_evidence::kind::harmful, result);
   if (harmful.empty()) {
-    return result.plan.count_low() == result.plan.size() || !left_by(op_fate::kind::undecided, result).empty()
+    return result.plan.count_low() == result.plan.size() || !left_by(op_evidence::kind::undecided, result).empty()
                ? ""
                : "<p>No operator was found to harm the loss: what is not lowered would gain nothing, or may not be.</p>\n";
   }
@@ -66,7 +66,7 @@ inline std::string held_back(const outcome& result) {
   for (std::size_t n = 0; n < std::min(most, harmful.size()); ++n) {
     const std::size_t i = harmful[n];
     text += fmt::format("<li><b>{}</b> ({}): {}</li>", html(result.graph[i].name), html(result.graph[i].kind),
-                        html(guided_reason(result.fates[i], result.plan[i], result.plan[i], "")));
+                        html(guided_reason(result.evidence[i], result.plan[i], result.plan[i], "")));
   }
   return text + "</ul>\n";
 }
@@ -85,7 +85,7 @@ inline std::vector<std::string> search_again(const outcome& result) {
         "as FP32, which is too noisy to tell",
         noisy->label, bounds_text(noisy->over_fp32.bounds)));
   }
-  if (const auto open = left_by(op_fate::kind::undecided, result).size(); open > 0) {
+  if (const auto open = left_by(op_evidence::kind::undecided, result).size(); open > 0) {
     advice.push_back(
         fmt::format("with a larger budget (settings.budget, train --budget): {} operator{} low in plans that were not "
                     "accepted and not tried alone",

@@ -27,7 +27,8 @@ inline mark mark_of(const trial& t, const outcome& result) {
   return t.sample.status == status::stopped_early ? mark::cut : mark::failed;
 }
 
-/// A shape per fate: square, circle, triangle, diamond, cross, empty triangle that points down; colour only repeats it.
+/// A shape per evidence: square, circle, triangle, diamond, cross, empty triangle that points down; colour only repeats
+/// it.
 inline std::string mark_shape(mark m, double x, double y) {
   constexpr std::string_view shapes[] = {"<rect class=\"mk base\" x=\"-5\" y=\"-5\" width=\"10\" height=\"10\"/>",
                                          "<circle class=\"mk ok\" r=\"5.5\"/>",
@@ -115,12 +116,12 @@ inline std::string scatter_legend() {
   };
   std::string text =
       "<div class=\"legend\">" + entry(mark_shape(mark::base, 8, 8), "FP32, as it is and with its roundings perturbed");
-  const std::pair<mark, const char*> fates[] = {{mark::accepted, "accepted"},
-                                                {mark::rejected, "rejected: shown to be worse than the tolerance"},
-                                                {mark::undecided, "undecided: may be within the tolerance or not"},
-                                                {mark::cut, "cut: too slow"},
-                                                {mark::failed, "diverged or failed"}};
-  for (const auto& [fate, words] : fates) text += entry(mark_shape(fate, 8, 8), words);
+  const std::pair<mark, const char*> evidence[] = {{mark::accepted, "accepted"},
+                                                   {mark::rejected, "rejected: shown to be worse than the tolerance"},
+                                                   {mark::undecided, "undecided: may be within the tolerance or not"},
+                                                   {mark::cut, "cut: too slow"},
+                                                   {mark::failed, "diverged or failed"}};
+  for (const auto& [evidence, words] : evidence) text += entry(mark_shape(evidence, 8, 8), words);
   return text +
          "<span><svg width=\"16\" height=\"20\" aria-hidden=\"true\"><path class=\"bar\" d=\"M8 1v18\"/></svg>what the loss may be</span>"
          "<span><svg width=\"24\" height=\"24\" aria-hidden=\"true\"><circle class=\"ring\" cx=\"12\" cy=\"12\" r=\"10\"/></svg>the found plan</span></div>\n";

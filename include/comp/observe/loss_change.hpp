@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A run's loss against FP32's on the same batches from the same state, as a part of FP32's: what reports show of
 // losses. Means of different batches are never compared: a later batch has a lower loss whatever its precision. Not
-// here: whether a loss is accepted (search/loss_test.hpp).
+// here: whether a loss is accepted (search/convergence/loss_test.hpp).
 #pragma once
 
 #include <algorithm>
 #include <cmath>
-#include <comp/search/loss_paths.hpp>
-#include <comp/search/loss_test.hpp>
+#include <comp/search/convergence/loss_paths.hpp>
+#include <comp/search/convergence/loss_test.hpp>
 #include <comp/search/outcome.hpp>
 #include <cstddef>
 #include <limits>

@@ -10,8 +10,8 @@
 
 #include <chrono>
 #include <comp/observe/progress_text.hpp>
-#include <comp/search/noise.hpp>
 #include <comp/search/observers.hpp>
+#include <comp/search/timing/noise.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <set>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ledgers and T4 files as a Backend that replays them (search/replay.hpp).
+// Ledgers and T4 files as a Backend that replays them (search/trainer/replay.hpp).
 // Use: comp::replay trainer = comp::replay_ledger("search.jsonl", graph); without a graph the operators are a chain
 // without kinds, which is enough to compare strategies but not policies. A T4 file says less than a ledger: means of
 // losses instead of curves; a run whose loss was refused comes back as one that ended well, with its loss, to be judged
@@ -11,7 +11,7 @@
 #include <comp/files/file.hpp>
 #include <comp/files/json.hpp>
 #include <comp/files/ledger_lines.hpp>
-#include <comp/search/replay.hpp>
+#include <comp/search/trainer/replay.hpp>
 #include <cstddef>
 #include <numeric>
 #include <optional>

@@ -10,7 +10,7 @@
 #include <comp/core/concepts.hpp>
 #include <comp/core/linkage.hpp>
 #include <comp/policy/pytorch.hpp>
-#include <comp/search/any_trainer.hpp>
+#include <comp/search/trainer/any_trainer.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -97,5 +97,5 @@ check_report check(B&& trainer, const P& policy = {}) {
 }  // namespace comp
 
 #if COMP_HEADER_ONLY
-#include <comp/search/trainer_check.hpp>
+#include <comp/search/trainer/trainer_check.hpp>
 #endif

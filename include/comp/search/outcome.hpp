@@ -12,8 +12,7 @@
 #include <comp/core/plan.hpp>
 #include <comp/core/statistics.hpp>
 #include <comp/core/trial.hpp>
-#include <comp/search/acceptance.hpp>
-#include <comp/search/loss_test.hpp>
+#include <comp/search/verdict.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -45,7 +44,7 @@ inline bool rejected(const contestant& c) { return c.loss && c.loss->answer == l
 }  // namespace detail
 
 /// What a guided search learned of an operator.
-struct op_fate {
+struct op_evidence {
   enum class kind : std::uint8_t {
     none,         // it has no precision of its own
     fixed,        // by the policy
@@ -100,7 +99,7 @@ struct outcome {
   std::vector<contestant> contest = {};    // the plans of the final comparison; FP32 comes first
   std::vector<trial> trials = {};          // every run of the search, in order
   std::size_t recalled = 0;                // how many of `trials` were read from a ledger instead of being run
-  std::vector<op_fate> fates = {};         // what a guided search learned of each operator; empty for other strategies
+  std::vector<op_evidence> evidence = {};  // what a guided search learned of each operator; empty for other strategies
   std::vector<op_reason> reasons = {};     // why each operator has its precision
   std::vector<comp::plan> fallbacks = {};  // what a training may go back to: the winner first, all FP32 last
   std::array<stage_cost, 5> costs = {};    // what each stage cost; index: `stage`

@@ -15,11 +15,11 @@
 #include <comp/core/concepts.hpp>
 #include <comp/core/linkage.hpp>
 #include <comp/core/training_progress.hpp>
-#include <comp/search/any_trainer.hpp>
-#include <comp/search/guard.hpp>
 #include <comp/search/observers.hpp>
 #include <comp/search/outcome.hpp>
-#include <comp/search/training_epochs.hpp>
+#include <comp/search/trainer/any_trainer.hpp>
+#include <comp/search/training/guard.hpp>
+#include <comp/search/training/training_epochs.hpp>
 #include <cstddef>
 #include <type_traits>
 #include <utility>
@@ -79,5 +79,5 @@ post_training::result post_training::go_on(B&& trainer, training_progress from, 
 }  // namespace comp
 
 #if COMP_HEADER_ONLY
-#include <comp/search/guarded_training.hpp>
+#include <comp/search/training/guarded_training.hpp>
 #endif

@@ -9,22 +9,22 @@
 #include <cassert>
 #include <chrono>
 #include <comp/core/linkage.hpp>
-#include <comp/search/beside_rules.hpp>
-#include <comp/search/contest.hpp>
-#include <comp/search/evaluator.hpp>
-#include <comp/search/fallbacks.hpp>
-#include <comp/search/findings.hpp>
-#include <comp/search/guided_search.hpp>
-#include <comp/search/known_plans.hpp>
-#include <comp/search/reasons.hpp>
-#include <comp/search/room_for_fp32.hpp>
-#include <comp/search/search_budget.hpp>
-#include <comp/search/segments.hpp>
+#include <comp/search/convergence/loss_trials.hpp>
+#include <comp/search/decision/guided_search.hpp>
+#include <comp/search/decision/reasons.hpp>
+#include <comp/search/decision/room_for_fp32.hpp>
+#include <comp/search/decision/search_budget.hpp>
+#include <comp/search/decision/staged_search.hpp>
+#include <comp/search/decision/starting_plans.hpp>
 #include <comp/search/settings.hpp>
-#include <comp/search/signature.hpp>
-#include <comp/search/staged_search.hpp>
-#include <comp/search/trainer_check.hpp>
-#include <comp/search/trials.hpp>
+#include <comp/search/space/segments.hpp>
+#include <comp/search/timing/beside_rules.hpp>
+#include <comp/search/timing/contest.hpp>
+#include <comp/search/trainer/evaluator.hpp>
+#include <comp/search/trainer/findings.hpp>
+#include <comp/search/trainer/signature.hpp>
+#include <comp/search/trainer/trainer_check.hpp>
+#include <comp/search/training/fallbacks.hpp>
 #include <comp/search/two_stage.hpp>
 #include <cstddef>
 #include <limits>
@@ -50,7 +50,7 @@ class search_run {
     prepare(policy);
   }
 
-  outcome operator()() {
+  outcome run() {
     evaluator run{trainer_, observers_, log_};
     run_ = &run;
     loss_trials trials{run, log_, settings_, plans_.fp32(), plans_.smaller()};
@@ -199,7 +199,7 @@ class search_run {
 
   void guided() {
     guided_search search{*run_, log_, settings_, *guide_, *trials_, plans_.where_to_start()};
-    stage_two_plan_ = search();
+    stage_two_plan_ = search.find();
     std::vector<racer> racers = plans_.racers(stage_two_plan_);
     enter_found(racers, search.allowed(), log_.graph);
     if (!search.least_memory().empty()) enter_found(racers, search.least_memory(), log_.graph);
@@ -263,7 +263,7 @@ class search_run {
     std::size_t winner = 0;
     if (racers.size() > 1 && !budget().is_too_short_for_one()) {
       const racer& rules = racers[1];
-      run_->timed(stage::epochs, [&] { (void)(*trials_)(rules.plan, rules.label, true); });
+      run_->timed(stage::epochs, [&] { (void)trials_->judge(rules.plan, rules.label, true); });
       const trial& judged = trials_->known(rules.plan)->trial;
       log_.contest.push_back({.label = rules.label, .plan = rules.plan, .rule_based = rules.rule_based});
       describe_contest(log_, *trials_);
@@ -346,7 +346,7 @@ class search_run {
     const checkpoint here = run_->save();
     std::vector<racer> taken;
     for (auto r = racers.begin() + 1; r != racers.end();) {
-      if (search.covers(r->plan) || (search.may_go_on() && (*trials_)(r->plan, r->label).trial.accepted)) {
+      if (search.is_accepted(r->plan) || (search.may_go_on() && trials_->judge(r->plan, r->label).trial.accepted)) {
         ++r;
       } else {
         taken.push_back(std::move(*r));
@@ -365,7 +365,7 @@ class search_run {
     const bool known = trials_->known(c.plan) != nullptr;
     run_->timed(stage::contest, [&] {
       const checkpoint here = run_->save();
-      (void)(*trials_)(c.plan, c.label, true);
+      (void)trials_->judge(c.plan, c.label, true);
       run_->restore(here);
       run_->keep();
     });
@@ -381,7 +381,7 @@ class search_run {
   void staged() {
     const guided_start from = plans_.where_to_start();
     staged_search search{*run_, log_, settings_, *trials_, plans_.candidates(), from, plans_.runs()};
-    stage_two_plan_ = search(stage1_, stage2_);
+    stage_two_plan_ = search.find(stage1_, stage2_);
     segments_ = search.segments();
     std::vector<racer> racers = plans_.racers(stage_two_plan_);
     if (search.stage_one_trial()) {
@@ -399,7 +399,7 @@ class search_run {
     const bool any_loss = settings_.stages == stages::batches_only;
     const auto accepts = [&](contestant& c) {
       if (any_loss) return true;
-      run_->timed(stage::contest, [&] { (void)(*trials_)(c.plan, c.label); });
+      run_->timed(stage::contest, [&] { (void)trials_->judge(c.plan, c.label); });
       const trial& judged = trials_->known(c.plan)->trial;
       describe(c, log_, *trials_);
       if (!judged.accepted) {
@@ -457,7 +457,7 @@ class search_run {
   any_trainer& trainer_;
   any_observer& observers_;
   outcome log_;
-  known_plans plans_;
+  starting_plans plans_;
   evaluator* run_ = nullptr;
   loss_trials* trials_ = nullptr;
   const strategy::guided* guide_ = nullptr;
@@ -468,7 +468,7 @@ class search_run {
 
 COMP_INLINE outcome detail::run_search(const any_policy& policy, const any_strategy& stage1, const any_strategy& stage2,
                                        const search_settings& settings, any_trainer& trainer, any_observer& observers) {
-  return search_run{policy, stage1, stage2, settings, trainer, observers}();
+  return search_run{policy, stage1, stage2, settings, trainer, observers}.run();
 }
 
 }  // namespace comp

@@ -6,7 +6,7 @@
 #include <comp/core/plan.hpp>
 #include <comp/core/precision.hpp>
 #include <comp/core/rival.hpp>
-#include <comp/search/acceptance.hpp>
+#include <comp/search/verdict.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <vector>

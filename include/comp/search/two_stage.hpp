@@ -7,9 +7,9 @@
 
 #include <comp/core/concepts.hpp>
 #include <comp/core/linkage.hpp>
-#include <comp/search/any_trainer.hpp>
 #include <comp/search/observers.hpp>
 #include <comp/search/settings.hpp>
+#include <comp/search/trainer/any_trainer.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <comp/strategy/guided.hpp>
 #include <type_traits>

@@ -28,8 +28,8 @@ namespace comp {
 /// Learns what plans cost.
 class cost_model {
  public:
-  /// `levels`: the precisions that each operator may have, at least one, that of the most conservative plan first; those
-  /// of an operator without a choice are one.
+  /// `levels`: the precisions that each operator may have, at least one, that of the most conservative plan first;
+  /// those of an operator without a choice are one.
   cost_model(const op_graph& graph, std::vector<std::vector<precision>> levels)
       : graph_{graph}, levels_{std::move(levels)}, tensors_{detail::tensors_and_edges(graph)}, anchor_{graph.size()} {
     std::unordered_map<std::string_view, std::size_t> kinds;
@@ -134,7 +134,7 @@ class cost_model {
   double bytes(std::size_t i, precision p) const { return bytes_of(i) / 4 * traits(p).bytes; }
 
   /// Seconds of a batch under `p`: of what was timed also what no sum of operators says.
-  double operator()(const plan& p) const {
+  double batch_seconds(const plan& p) const {
     const double sum = linear(now_, p);
     if (!(batch_ > 0)) return sum;
     double own = 0;
@@ -328,9 +328,7 @@ class cost_model {
     return of.shared + belief_.operators * belief_.operators * of.operators + belief_.edges * belief_.edges * of.edges +
            (same ? misfit(f) * misfit(f) : 0);
   }
-  double covariance(const features& a, const features& b) const {
-    return weighed(products(a, b), a.plan == b.plan, a);
-  }
+  double covariance(const features& a, const features& b) const { return weighed(products(a, b), a.plan == b.plan, a); }
   double covariance(std::size_t i, std::size_t j) const {
     return weighed(products_[std::max(i, j)][std::min(i, j)], i == j, plans_[i]);
   }

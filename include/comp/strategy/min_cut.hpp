@@ -98,7 +98,7 @@ class expansion {
     for (const shared_tensor& t : costs.tensors) add_tensor(t);
   }
 
-  plan operator()() {
+  plan solve() {
     const std::vector<bool> changes = network_.cut();
     plan next = now_;
     for (std::size_t i = 0; i < next.size(); ++i) {
@@ -197,15 +197,15 @@ inline plan min_cut_plan(const plan_costs& costs, plan start) {
                             "another plan",
                             i, name(start[i]), costs.seconds[i][index_of(start[i])]);
   }
-  double best = costs(start);
+  double best = costs.seconds_of(start);
   for (bool better = true; better;) {
     better = false;
     for (const precision to : all_precisions) {
       const bool possible = std::any_of(costs.seconds.begin(), costs.seconds.end(),
                                         [&](const per_precision& s) { return std::isfinite(s[index_of(to)]); });
       if (!possible) continue;
-      plan next = detail::expansion{costs, start, to}();
-      const double seconds = costs(next);
+      plan next = detail::expansion{costs, start, to}.solve();
+      const double seconds = costs.seconds_of(next);
       if (seconds < best - 1e-9 * std::abs(best)) best = seconds, start = std::move(next), better = true;
     }
   }

@@ -67,7 +67,7 @@ struct plan_costs {
     each_cast(p, [&](const shared_tensor& t, precision to) { sum += cast(t, p[t.producer], to); });
     return sum;
   }
-  double operator()(const plan& p) const {
+  double seconds_of(const plan& p) const {
     double sum = casts(p);
     for (std::size_t i = 0; i < size(); ++i) sum += seconds[i][index_of(p[i])];
     return sum;

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a candidate trains as well as FP32, decided from as few batches as that takes: differences of loss per batch,
+// on the same batches from the same state. An answer may be asked for after each batch, at the cost
+// of a few passes over them.
+// What FP32 does to itself (perturbed roundings, `spread`) is no harm: with k such runs the candidate is compared with
+// the mean of all k + 1, from which one run in ten strays further than s (Student's t of k degrees of freedom: one run
+// says little and makes s large, four make it small). The line is the tolerance less s, so that what rises by the
+// tolerance is hardly accepted; where s is above half the tolerance it is s, and up to the tolerance more, so that what
+// does not rise is hardly rejected.
+// Harm that grows shows in the later half of the batches, which is judged too; a candidate whose later half is clearly
+// above the earlier one is accepted only when as much growth once more would leave it under the line.
+// Not here: harm that begins later (post_training guards), drifts over tens of batches that nobody gave a `spread` for.
+// Source: Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas, time-uniform central limit theory (asymptotic confidence
+// sequence); AR(1) long-run variance, its correlation corrected for bias (Marriott and Pope 1954); Wallace 1959.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/lost_batches.hpp>
+#include <comp/core/statistics.hpp>
+#include <comp/search/verdict.hpp>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <vector>
+
+namespace comp {
+
+/// How losses are judged.
+struct loss_test_settings {
+  double tolerance = 0.01;  // of FP32's mean loss, or of its spread where the mean is nearly zero
+  double level = 0.05;      // chance of a wrong answer, whenever one is given
+  std::size_t least = 16;   // batches before anything is accepted
+};
+
+/// Losses per batch of trainings on the same batches from the same state; lower is better. `spread`: FP32 again with
+/// perturbed roundings, each as many batches as it was run for; empty: not run.
+struct loss_evidence {
+  std::span<const double> fp32 = {};
+  std::span<const double> candidate = {};
+  std::vector<std::span<const double>> spread = {};
+};
+
+namespace detail {
+
+/// Student's t that is as improbable as `normal` is for a normal variable. Source: Wallace 1959.
+inline double student_t(double normal, double freedom) {
+  const double wallace = normal * (8 * freedom + 3) / (8 * freedom + 1);
+  return std::sqrt(freedom * std::expm1(wallace * wallace / freedom));
+}
+
+/// The mean of a series that may drift and whose neighbours may be alike.
+struct series_mean {
+  double mean = 0;
+  double error = 0;    // standard error of the mean
+  double freedom = 1;  // degrees of freedom of `error`
+};
+
+/// `least_alike`: correlation of neighbours that is assumed at least, since few values cannot show it. A straight line
+/// is taken out before the variance is: steady growth is no noise. Requires: 3 values or more.
+inline series_mean mean_of_series(std::span<const double> x, double least_alike = 0) {
+  const auto n = static_cast<double>(x.size());
+  const double mean = std::accumulate(x.begin(), x.end(), 0.0) / n, middle = (n - 1) / 2;
+  double slope = 0, squares = 0, neighbours = 0, before = 0, at = -middle;
+  for (const double value : x) slope += (value - mean) * at++;
+  slope /= n * (n * n - 1) / 12;
+  at = -middle;
+  for (const double value : x) {
+    const double off = value - mean - slope * at++;
+    squares += off * off;
+    neighbours += off * before;
+    before = off;
+  }
+  if (squares <= 0) return {mean, 0, n - 2};
+  const double unbiased = std::max((n * neighbours / squares + 2) / std::max(n - 4, 1.0), 0.0);
+  const double alike = std::min(unbiased * (1 + 1 / std::sqrt(n)), 0.95);
+  const auto lengthens = [](double correlation) { return (1 + correlation) / (1 - correlation); };
+  const double variance = squares / std::max(n - 2 * lengthens(alike), n / 4);
+  return {mean, std::sqrt(variance * lengthens(std::max(alike, least_alike)) / n),
+          std::max(n / lengthens(alike) - 2, 1.0)};
+}
+
+/// Half the width of a one-sided confidence sequence: wrong at any n with a chance of `level`. Tightest at 32 batches.
+inline double sequence_radius(const series_mean& at, std::size_t batches, double level) {
+  level = std::clamp(level, 1e-12, 0.5);
+  const double tuned = 2 * std::log(1 / (2 * level)), rate = (tuned + std::log(tuned + 1) + 1) / 32;
+  const double n = static_cast<double>(batches), spent = n * rate + 1;
+  return at.error *
+         student_t(std::sqrt(2 * spent / (n * rate) * std::log(1 + std::sqrt(spent) / (2 * level))), at.freedom);
+}
+
+/// What a tolerance is a part of: |mean|, or the standard deviation where that is larger; 1 for losses that are all 0.
+/// A batch counts no more than 30 times the usual distance from the usual loss: one explosion is no scale.
+inline double loss_scale(std::span<const double> fp32) {
+  std::vector<double> losses = finite_of(fp32);
+  if (losses.empty()) return 1;
+  const double usual = median(losses);
+  std::vector<double> off = losses;
+  for (double& loss : off) loss = std::abs(loss - usual);
+  const double most = 30 * median(std::move(off));
+  if (most > 0) {
+    for (double& loss : losses) loss = std::clamp(loss, usual - most, usual + most);
+  }
+  const double middle = mean_of(losses);
+  double deviation = 0;
+  for (const double loss : losses) deviation = std::hypot(deviation, loss - middle);
+  const double scale = std::max(std::abs(middle), deviation / std::sqrt(static_cast<double>(losses.size())));
+  return scale > 0 ? scale : 1;
+}
+
+/// losses - fp32 of each batch, of the scale, or of a tenth of its own loss where that is more. A batch counts 10
+/// scales at most: an explosion is harm and no noise. A batch that only one of the two lost counts one scale, so a
+/// tolerance of 1% is also one lost batch in a hundred; one that both lost counts nothing.
+inline std::vector<double> differences(std::span<const double> losses, std::span<const double> fp32, double scale) {
+  std::vector<double> result(losses.size());
+  std::transform(losses.begin(), losses.end(), fp32.begin(), result.begin(), [scale](double a, double b) {
+    if (!std::isfinite(a) || !std::isfinite(b)) return (std::isfinite(b) ? 1.0 : 0.0) - (std::isfinite(a) ? 1.0 : 0.0);
+    return std::clamp((a - b) / std::max(scale, std::abs(b) / 10), -10.0, 10.0);
+  });
+  return result;
+}
+
+/// Returns: by how much the mean of one more FP32 run may be above the mean of `known` ones by roundings alone,
+/// exceeded by one run in ten, the noise of batches taken off. `runs`: differences from FP32. The whole later half of
+/// the path is looked at and the widest place counts, so runs that happen to meet at its end are not taken for equal
+/// ones.
+inline double own_spread(const std::vector<std::vector<double>>& runs, double known) {
+  double rough = 0, steps = 0, widest = 0;
+  std::size_t longest = 0;
+  for (const auto& run : runs) {
+    longest = std::max(longest, run.size());
+    for (std::size_t i = 1; i < run.size(); ++i, ++steps) rough += (run[i] - run[i - 1]) * (run[i] - run[i - 1]) / 4;
+  }
+  std::vector<double> sums(runs.size());
+  for (std::size_t i = 0; i < longest; ++i) {
+    double sum = 0, squares = 0, others = 0;
+    for (std::size_t r = 0; r < runs.size(); ++r) {
+      if (i >= runs[r].size()) continue;
+      sums[r] += runs[r][i];
+      const double mean = sums[r] / static_cast<double>(i + 1);
+      sum += mean;
+      squares += mean * mean;
+      ++others;
+    }
+    if (2 * (i + 1) < longest) continue;
+    const double noise = steps > 0 ? rough / steps / static_cast<double>(i + 1) : 0;
+    // FP32 itself is one run more, whose difference is 0.
+    const double variance = (squares - sum * sum / (others + 1)) / others - noise;
+    if (variance > 0) widest = std::max(widest, std::sqrt(variance) * student_t(1.2816, others));
+  }
+  return widest * std::sqrt(1 + 1 / known);
+}
+
+/// What is no worse than FP32 passes for a tolerance of 0 too.
+inline bool stays_under(double difference, double line) { return difference < line || difference <= 0; }
+
+/// Settles answer, radius and, returned, the mean that decides when no batch is left. `x`: differences from FP32.
+inline double settle(const loss_test_settings& settings, std::span<const double> x, loss_verdict& got) {
+  const std::size_t n = x.size();
+  if (n < 4) return got.difference;
+  const auto least_correlation = [](std::size_t values) { return values < 16 ? 0.9 : values < 32 ? 0.5 : 0.0; };
+  const series_mean all = mean_of_series(x);
+  got.radius = sequence_radius(all, n, settings.level);
+  double decides = got.difference, expected = got.difference;
+  const double harmful = std::max(settings.tolerance, got.line);
+  bool harm =
+      got.difference - sequence_radius(mean_of_series(x, least_correlation(n)), n, settings.level / 2) > harmful;
+  if (n >= 8) {
+    const series_mean later = mean_of_series(x.last(n / 2), least_correlation(n / 2));
+    const double growth = 2 * (later.mean - got.difference);
+    if (growth > 5 * all.error) {
+      decides = later.mean;
+      expected = later.mean + growth;
+    }
+    harm = harm || later.mean - sequence_radius(later, n / 2, settings.level / 4) > harmful;
+    const auto explodes = [&](double off) { return off > 1 + harmful; };  // an onset would pass for wide noise
+    harm = harm || std::all_of(x.end() - static_cast<std::ptrdiff_t>(n / 2), x.end(), explodes);
+  }
+  if (harm) got.answer = loss_answer::rejected;
+  if (n >= settings.least && stays_under(expected + got.radius, got.line)) got.answer = loss_answer::accepted;
+  return decides;
+}
+
+}  // namespace detail
+
+/// Returns: accepted or rejected when the evidence says so at the level, else go_on. `last`: no further batch will
+/// come, so one of the two: accepted where the estimate is under the line, rejected where there is no batch to compare.
+inline loss_verdict judge(const loss_test_settings& settings, const loss_evidence& seen, bool last = false) {
+  using namespace detail;
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  loss_verdict got{.radius = infinity, .line = settings.tolerance};
+  const auto fp32 = seen.fp32.first(std::min(seen.fp32.size(), seen.candidate.size()));
+  const std::size_t n = fp32.size();
+  if (n == 0) return {last ? loss_answer::rejected : loss_answer::go_on, 0, infinity, settings.tolerance};
+  const double scale = loss_scale(fp32);
+  std::vector<double> x = differences(seen.candidate.first(n), fp32, scale), others(n);
+  std::vector<std::vector<double>> runs;
+  double known = 1;  // FP32 runs over all n batches
+  for (const auto& run : seen.spread) {
+    runs.push_back(differences(run.first(std::min(n, run.size())), fp32, scale));
+    if (runs.back().size() < n) continue;
+    ++known;
+    std::transform(others.begin(), others.end(), runs.back().begin(), others.begin(), std::plus<>{});
+  }
+  std::transform(x.begin(), x.end(), others.begin(), x.begin(), [=](double a, double b) { return a - b / known; });
+  const double strays = own_spread(runs, known);
+  got.line = std::max(settings.tolerance - strays,
+                      strays + std::clamp(2 * (strays - settings.tolerance), 0.0, settings.tolerance));
+  got.difference = std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(n);
+  const double decides = settle(settings, x, got);
+  if (last && got.answer == loss_answer::go_on)
+    got.answer = stays_under(decides, got.line) ? loss_answer::accepted : loss_answer::rejected;
+  return got;
+}
+
+}  // namespace comp

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plans judged by their losses: FP32 and a candidate train the same batches from the same state, in parts that take
+// turns, until the differences decide (loss_test.hpp). Where one training strays from the next too far for that, short
+// ones are repeated in pairs (loss_paths.hpp). The candidate that is accepted is where the training goes on. A backend
+// that cannot restore its state has FP32 and the candidate take turns on what follows (turns.hpp); a search that is
+// asked to (settings.criterion) judges whole epochs (epoch_verdict.hpp).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/lost_batches.hpp>
+#include <comp/search/convergence/acceptance.hpp>
+#include <comp/search/convergence/candidate_cut.hpp>
+#include <comp/search/convergence/epoch_verdict.hpp>
+#include <comp/search/convergence/loss_paths.hpp>
+#include <comp/search/convergence/loss_test.hpp>
+#include <comp/search/convergence/loss_verdicts.hpp>
+#include <comp/search/convergence/paired_times.hpp>
+#include <comp/search/convergence/reference_run.hpp>
+#include <comp/search/convergence/turns.hpp>
+#include <comp/search/settings.hpp>
+#include <comp/search/trainer/evaluator.hpp>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// Judges plans, each once.
+class loss_trials {
+ public:
+  using place = evaluator::place;
+  struct result {
+    comp::trial trial = {};
+    loss_verdict verdict = {};
+    bool settled = true;
+    std::optional<place> end = {};  // where an accepted candidate's batches ended, as long as it is the last accepted
+  };
+
+  /// `smaller`: what takes the place of `fp32` where that does not fit in memory.
+  loss_trials(evaluator& run, outcome& log, const search_settings& settings, plan fp32, std::vector<plan> smaller = {})
+      : run_{run}, log_{log}, settings_{settings}, reference_{run, log, std::move(fp32), std::move(smaller)} {}
+
+  reference_run& reference() { return reference_; }
+
+  /// Runs FP32 as far as each candidate will at least be. `cut`: when a candidate is given up before it is judged.
+  void begin(std::size_t least, std::size_t most, const early_cut& cut) {
+    least_ = least, most_ = std::max(most, least);
+    cut_ = cut;
+    if (!by_epochs()) {
+      reference_.train_until(least_);
+      return;
+    }
+    const bool by_scores = settings_.criterion == criterion::scores;
+    if (by_scores) run_.score_epochs();
+    const trial t = reference_.first_to_fit(
+        [&](const plan& p) { return run_.epoch(stage::baseline, p, "fp32", detail::finite_status); });
+    run_.record(t);
+    require_trained(t.sample, t.sample.batches);
+    log_.baseline = t.sample;
+    if (log_.batches_per_epoch == 0) count_epoch(log_, by_scores, run_.restores());
+    require<error>(!by_scores || (t.sample.score && std::isfinite(*t.sample.score)),
+                   "FP32's score is not a number after an epoch (plans are to be judged by scores): check validate()");
+    if (run_.restores() && !run_.recalled()) epoch_end_ = run_.save();
+  }
+  /// Whether so many more seconds may be spent on a decision; empty: any number.
+  std::function<bool(double)> affords = {};
+
+  /// Batches after which the evidence decides, whatever it is.
+  void at_most(std::size_t batches) { most_ = std::max(batches, least_); }
+  std::size_t least() const { return least_; }
+  /// A plan lost so many of `batches` that FP32 does not lose: from now on plans are judged by as many as show that
+  /// nine times in ten, and those that were accepted by fewer are judged again.
+  void expect_lost(std::size_t lost, std::size_t batches) {
+    constexpr double nine_in_ten = 2.3;
+    const auto planned = static_cast<double>(settings_.planned_epochs * log_.batches_per_epoch);
+    const double most = planned > 0 ? std::clamp(planned / 20, 16.0, 256.0) : 256;
+    const double enough = nine_in_ten * static_cast<double>(batches) / static_cast<double>(lost);
+    least_ = std::max(least_, static_cast<std::size_t>(std::min(enough, most)));
+    most_ = std::max(most_, least_);
+  }
+  bool by_epochs() const { return !run_.restores() || settings_.criterion != criterion::batch_losses; }
+  /// Batches cannot be repeated, so FP32 and a plan take turns (turns.hpp).
+  bool by_turns() const { return !run_.restores() && settings_.criterion != criterion::scores; }
+
+  /// Where FP32's batches end, if they are to be the training.
+  std::optional<place> fp32_end() const { return by_epochs() ? epoch_end_ : reference_.end(); }
+
+  /// What was answered last for `p`.
+  const result* known(const plan& p) const {
+    const auto at = done_.find(p);
+    return at == done_.end() ? nullptr : &at->second;
+  }
+
+  /// `quick`: a question among many: answered from the least batches, by what they say then, where the level would ask
+  /// for more; such an answer is not `settled`, and is given again when the whole test is asked for.
+  const result& judge(const plan& p, std::string label = {}, bool quick = false) {
+    result unsettled;  // that are not settled: in a search of few batches they count; else new ones, which nobody chose
+    if (const auto at = done_.find(p); at != done_.end()) {
+      const bool enough = by_epochs() || !at->second.trial.accepted ||
+                          static_cast<std::size_t>(at->second.trial.sample.batches) >= least_;
+      if (enough && (quick || at->second.settled)) return at->second;
+      if (least_ < 16 || !enough) unsettled = std::move(at->second);
+      done_.erase(at);
+    }
+    result judgement = by_turns()    ? judged_in_turns(p, label)
+                       : by_epochs() ? judged_epoch(p, label)
+                                     : judged(p, label, quick, unsettled);
+    while (!quick && !judgement.settled) {
+      run_.record(judgement.trial, unsettled.trial.sample.batches);
+      unsettled = std::move(judgement);
+      judgement = judged(p, label, quick, unsettled);
+    }
+    if (judgement.trial.accepted && run_.restores() && !recalled_) {
+      for (auto& [other, r] : done_) {
+        if (r.trial.seconds >= judgement.trial.seconds) r.end.reset();
+      }
+      judgement.end = run_.save();
+      run_.keep();
+    } else if (!judgement.trial.accepted) {
+      run_.to_kept();
+    }
+    if (judgement.trial.accepted) best_seconds_ = std::min(best_seconds_, judgement.trial.seconds);
+    const bool ran = unsettled.trial.sample.batches == 0 || judgement.trial.repeat != unsettled.trial.repeat;
+    if (ran) run_.record(judgement.trial, unsettled.trial.sample.batches);
+    return done_.emplace(p, std::move(judgement)).first->second;
+  }
+
+  /// Seconds of a batch under FP32.
+  double fp32_seconds() const {
+    trial t{.sample = log_.baseline};
+    detail::summarise_times(t);
+    return t.seconds;
+  }
+
+  /// True where batches take different times by themselves, whatever the plan: of different length.
+  bool lengths_differ() const { return lengths_differ_; }
+
+ private:
+  // `before`: what was answered from few batches, which count; it has none where this is the first question.
+  result judged(const plan& p, std::string label, bool quick, const result& before) {
+    result judgement{.trial = before.trial};
+    slower_.reset();
+    sample& got = judgement.trial.sample;
+    bool live = true;
+    if (static_cast<std::size_t>(got.batches) < most_) {
+      const auto more = [&](const trial& begun) { return trained_until_decided(begun, p, quick, before); };
+      judgement.trial = run_.run(stage::epochs, p, std::move(label), more, {}, before.trial.sample.seconds);
+      live = !run_.recalled();
+    } else if ((live = before.end.has_value())) {
+      run_.restore(*before.end);
+    }
+    judgement.verdict.answer = loss_answer::rejected;
+    if (got.ok()) {
+      const place here = run_.save();
+      reference_.train_until(
+          static_cast<std::size_t>(got.batches));  // a recalled candidate knows its batches, not FP32's
+      if (!live && !quick && falls_short(got)) {
+        judgement.settled = judgement.trial.accepted = false;
+        return judgement;
+      }
+      judgement.verdict = decided(p, got, quick);
+      judgement.settled = !quick || judgement.verdict.answer == loss_answer::rejected ||
+                          losses_.verdict(got, least_, false).answer == loss_answer::accepted;
+      if (live) run_.restore(here);
+      recalled_ = !live;
+    }
+    judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;
+    pair_times(judgement.trial);
+    if (const std::size_t lost = detail::lost_alone(got.curve, log_.baseline.curve); lost > 0)
+      expect_lost(lost, got.curve.size());
+    return judgement;
+  }
+
+  // The candidate's batches from those on that it has `before`, in parts that take turns with FP32's where those are
+  // not there yet.
+  sample trained_until_decided(const trial& begun, const plan& p, bool quick, const result& before) {
+    sample got = before.trial.sample;
+    run_.restore(before.end ? *before.end : reference_.start());
+    const auto had = static_cast<std::size_t>(got.batches);
+    if (had > 0 && !before.end) {
+      sample again;
+      run_.train(begun, p, had, again, detail::any_status);
+    }
+    for (std::size_t n = had > 0 ? std::min(next_look(had), most_) : least_; got.ok();
+         n = std::min(next_look(n), most_)) {
+      if (static_cast<std::size_t>(reference_.seen().batches) < n) {
+        const place here = run_.save();
+        reference_.train_until(n);
+        run_.restore(here);
+      }
+      const candidate_cut slow{cut_, log_.baseline, best_seconds_, losses_.worse()};
+      bool hopeless = false;
+      const auto look = [&](const sample& so_far) {
+        hopeless = losses_.harm_beyond_doubt(so_far);
+        status s = slow(so_far);
+        if (s == status::stopped_early && slower_) s = status::ok;
+        return hopeless && s == status::ok ? status::stopped_early : s;
+      };
+      run_.train(begun, p, n, got, look);
+      if (got.status == status::stopped_early && !hopeless && !slower_ && is_the_machine(begun, got)) {
+        got.status = status::ok;
+        run_.train(begun, p, n, got, look);
+      }
+      if (hopeless && got.status == status::stopped_early) {  // a rejection, not a failure
+        got.status = status::ok;
+        break;
+      }
+      if (!got.ok() || n >= most_ || quick || enough(got)) break;
+    }
+    return got;
+  }
+
+  // Whether more batches would change nothing.
+  bool enough(const sample& got) {
+    loss_answer now = losses_.verdict(got, least_, false).answer;
+    if (now == loss_answer::accepted || losses_.wander(got)) return true;
+    if (now == loss_answer::go_on && static_cast<std::size_t>(got.batches) < 2 * least_) return false;
+    const place here = run_.save();  // FP32's own spread may take a rejection back, or be why nothing is decided
+    reference_.spread(1, least_);
+    run_.restore(here);
+    now = losses_.verdict(got, least_, false).answer;
+    return now != loss_answer::go_on || losses_.fp32_strays();
+  }
+
+  // A recalled run of a search that was content with less, by its tolerance or its level. One that took half of what
+  // may be run was ended by its budget.
+  bool falls_short(const sample& got) {
+    return 2 * static_cast<std::size_t>(got.batches) <= most_ && !losses_.harm_beyond_doubt(got) && !enough(got);
+  }
+
+  // A plan seems slow beside FP32's batches of a while ago: is it the machine that became slow? FP32 again tells. Not
+  // asked for what a strategy tries, which may be slow by right.
+  bool is_the_machine(const trial& begun, const sample& got) {
+    if (std::isfinite(cut_.slower_than_best)) return false;
+    const auto quickest = [](const sample& s) {
+      return *std::min_element(s.batch_seconds.begin() + 1, s.batch_seconds.end());
+    };
+    const place here = run_.save();
+    run_.restore(reference_.start());
+    sample again;
+    run_.train(begun, reference_.plan(), 4, again, detail::any_status);
+    run_.restore(here);
+    if (again.batch_seconds.size() < 2) return false;  // the search was asked to stop
+    const double slower = quickest(got) / quickest(again);
+    if (slower < cut_.slower_than_fp32) slower_ = slower;
+    return slower_.has_value();
+  }
+
+  // What the batches say; before a plan is rejected FP32 shows what roundings alone do, unless the harm is beyond
+  // doubt.
+  loss_verdict decided(const plan& p, const sample& got, bool quick) {
+    const bool strayed = !quick && losses_.wander(got);
+    const auto vague = [&](const loss_verdict& v) { return v.line > 2 * settings_.tolerance; };  // FP32 strays so far
+    const loss_verdict now = losses_.verdict(got, least_, false), end = losses_.verdict(got, least_, true);
+    if (!losses_.harm_beyond_doubt(got)) {
+      if (!strayed && now.answer == loss_answer::accepted && (quick || (clear(now) && !vague(now)))) return now;
+      if (!strayed && clear(end) && end.answer == loss_answer::accepted && reference_.spread().empty()) return end;
+      reference_.spread(1, least_);
+      for (std::size_t runs = 2; runs <= 4 && !quick && is_close(losses_.verdict(got, least_, false)); ++runs)
+        reference_.spread(runs, least_);
+    }
+    if (losses_.harm_beyond_doubt(got)) {
+      loss_verdict harm = losses_.verdict(got, least_, true);
+      harm.answer = loss_answer::rejected;
+      return harm;
+    }
+    const loss_verdict known = losses_.verdict(got, least_, false);
+    const bool repeat =
+        (losses_.fp32_strays() || strayed || vague(known)) && known.answer != loss_answer::rejected && !quick;
+    return repeat ? by_repeats(p, got) : losses_.verdict(got, least_, true);
+  }
+
+  // Nearer to the tolerance FP32's own spread has to be known.
+  bool clear(const loss_verdict& v) const { return v.difference < settings_.tolerance / 2; }
+  // Whether FP32's own spread, were it known better, could decide about a difference near the tolerance.
+  bool is_close(const loss_verdict& v) const {
+    const double off = settings_.tolerance - v.line;
+    return v.answer == loss_answer::go_on && std::abs(v.difference - settings_.tolerance) < off;
+  }
+
+  // One training strays too far to tell: several short ones from the same state, each with its own perturbed roundings,
+  // FP32's and the candidate's in pairs. Their differences do not depend on each other.
+  loss_verdict by_repeats(const plan& p, const sample& got) {
+    constexpr std::size_t most = 12, few = 2;
+    std::vector<double> differences{mean_difference(log_.baseline, got)};
+    for (std::size_t k = 2; k <= most; ++k) {
+      if (k > few && affords && !affords(static_cast<double>(least_) * 2 * fp32_seconds())) break;
+      const sample fp32 = reference_.spread(k - 1, least_)[k - 2];
+      const sample own = reference_.perturbed(stage::epochs, p, k - 1, least_);
+      if (!own.ok()) return {.answer = loss_answer::rejected, .difference = std::numeric_limits<double>::infinity()};
+      differences.push_back(mean_difference(fp32, own));
+      const loss_verdict now = judge_repeats(differences, settings_.tolerance, false);
+      if (now.answer != loss_answer::go_on) return now;
+    }
+    return judge_repeats(differences, settings_.tolerance, true);
+  }
+  double mean_difference(const sample& fp32, const sample& own) const {
+    const std::vector<double> path = loss_path(fp32.curve, own.curve, losses_.worse());
+    return mean_of(std::span{path}.first(std::min(least_, path.size())));
+  }
+
+  static std::size_t next_look(std::size_t n) { return n + (n < 16 ? 2 : n < 32 ? 8 : n < 64 ? 16 : n / 2); }
+
+  result judged_epoch(const plan& p, std::string label) {
+    result judgement;
+    run_.restore(reference_.start());
+    const candidate_cut cut{cut_, log_.baseline, best_seconds_, losses_.worse()};
+    judgement.trial = run_.epoch(stage::epochs, p, std::move(label), cut);
+    recalled_ = run_.recalled();
+    judgement.verdict = judge_epoch(run_, reference_, settings_, judgement.trial.sample);
+    judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;
+    pair_times(judgement.trial);
+    return judgement;
+  }
+
+  result judged_in_turns(const plan& p, std::string label) {
+    const auto lengths = turn_lengths::of_training(settings_.planned_epochs * log_.batches_per_epoch);
+    const auto verdict = [&](const sample& own, const sample& fp32, bool last) {
+      return detail::judge_turns(fp32.curve, own.curve, lengths.block, settings_.tolerance, losses_.worse(), last);
+    };
+    result judgement;
+    sample own, fp32;
+    judgement.trial = run_.run(stage::epochs, p, std::move(label), [&](const trial& begun) {
+      train_in_turns(run_, begun, p, lengths, own, fp32, [&](const sample& a, const sample& b) {
+        return verdict(a, b, false).answer != loss_answer::go_on;
+      });
+      return own;
+    });
+    recalled_ = run_.recalled();
+    const trial turns = run_.run(stage::baseline, run_.fp32(), "fp32 in turns", [&](const trial&) { return fp32; });
+    run_.record(turns);
+    require_trained(turns.sample, turns.sample.batches);
+    judgement.verdict.answer = loss_answer::rejected;
+    if (judgement.trial.sample.ok()) judgement.verdict = verdict(judgement.trial.sample, turns.sample, true);
+    judgement.trial.accepted = judgement.verdict.answer == loss_answer::accepted;
+    lengths_differ_ =
+        detail::pair_times(judgement.trial, turns.sample, fp32_seconds(), std::nullopt) || lengths_differ_;
+    return judgement;
+  }
+
+  void pair_times(trial& t) {
+    lengths_differ_ = detail::pair_times(t, log_.baseline, fp32_seconds(), slower_) || lengths_differ_;
+  }
+
+  evaluator& run_;
+  outcome& log_;
+  const search_settings& settings_;
+  reference_run reference_;
+  const loss_verdicts losses_{log_.baseline, reference_, settings_};
+  std::optional<place> epoch_end_;
+  std::map<plan, result> done_;
+  early_cut cut_ = {};
+  std::size_t least_ = 16, most_ = 256;
+  double best_seconds_ = std::numeric_limits<double>::infinity();  // of a batch, of the accepted plans
+  std::optional<double> slower_ = {};  // than FP32, of the plan that is judged, where the machine became slow meanwhile
+  bool lengths_differ_ = false, recalled_ = false;
+};
+
+}  // namespace comp

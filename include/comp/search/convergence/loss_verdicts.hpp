@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the losses of a plan's batches say beside FP32's and beside FP32's own spread. Not here: the tests themselves
+// (loss_test.hpp, loss_paths.hpp), which batches are run for them (loss_trials.hpp).
+#pragma once
+
+#include <algorithm>
+#include <comp/search/convergence/acceptance.hpp>
+#include <comp/search/convergence/loss_paths.hpp>
+#include <comp/search/convergence/loss_test.hpp>
+#include <comp/search/convergence/reference_run.hpp>
+#include <comp/search/settings.hpp>
+#include <cstddef>
+#include <vector>
+
+namespace comp {
+
+class loss_verdicts {
+ public:
+  /// Refers to all of them, as they will be when it is asked.
+  loss_verdicts(const sample& fp32, const reference_run& reference, const search_settings& settings)
+      : fp32_{fp32}, reference_{reference}, settings_{settings} {}
+
+  /// 1 where a larger loss is worse, else -1.
+  double worse() const { return settings_.direction == loss_direction::higher_is_better ? -1 : 1; }
+
+  /// Whether one FP32 training strays too far from the next to judge by a single pair.
+  bool fp32_strays() const {
+    const auto paths = spread_paths();
+    return std::any_of(paths.begin(), paths.end(), [&](const auto& p) { return strays(p, settings_.tolerance); });
+  }
+  bool harm_beyond_doubt(const sample& got) const {
+    return beyond_doubt(path_of(got), spread_paths(), settings_.tolerance);
+  }
+  /// Whether the differences from FP32 go to and fro more than a verdict on their mean allows.
+  bool wander(const sample& got) const { return wanders(path_of(got), settings_.tolerance); }
+
+  /// Of all losses that are reported, by the worst one. `least`: batches of the smallest question; `last`: no more
+  /// follow, so it must decide.
+  loss_verdict verdict(const sample& got, std::size_t least, bool last) const {
+    const auto n = static_cast<std::size_t>(got.batches);
+    loss_verdict worst;
+    if (got.curve.size() != n || fp32_.curve.size() < n) {  // no curve: the paper's rule
+      worst.answer =
+          accepted(fp32_, got, settings_.tolerance, worse() < 0) ? loss_answer::accepted : loss_answer::rejected;
+      return worst;
+    }
+    const std::size_t losses = std::min(got.curves.size(), fp32_.curves.size());
+    loss_test_settings judged_by{.tolerance = settings_.tolerance, .level = settings_.level, .least = least};
+    judged_by.level /= static_cast<double>(losses + 1);
+    const auto rank = [](loss_answer a) { return a == loss_answer::rejected ? 2 : a == loss_answer::go_on ? 1 : 0; };
+    for (std::size_t i = 0; i <= (losses > 1 ? losses : 0); ++i) {
+      const std::vector<double> base = signed_curve(fp32_, i, n), candidate = signed_curve(got, i, n);
+      std::vector<std::vector<double>> spread;
+      for (const sample& s : reference_.spread()) spread.push_back(signed_curve(s, i, n));
+      std::erase_if(spread, [](const auto& curve) { return curve.empty(); });
+      const loss_verdict one =
+          judge(judged_by, {.fp32 = base, .candidate = candidate, .spread = {spread.begin(), spread.end()}}, last);
+      if (i == 0 || rank(one.answer) > rank(worst.answer)) worst = one;
+    }
+    return worst;
+  }
+
+ private:
+  std::vector<double> path_of(const sample& got) const { return loss_path(fp32_.curve, got.curve, worse()); }
+  std::vector<std::vector<double>> spread_paths() const {
+    std::vector<std::vector<double>> paths;
+    for (const sample& s : reference_.spread()) paths.push_back(path_of(s));
+    return paths;
+  }
+  // At most `n` losses of a run, turned so that lower is better: 0 of the whole loss, i of the i-th of several.
+  std::vector<double> signed_curve(const sample& run, std::size_t i, std::size_t n) const {
+    if (i > run.curves.size()) return {};
+    std::vector<double> curve = i == 0 ? run.curve : run.curves[i - 1];
+    curve.resize(std::min(n, curve.size()));
+    for (double& value : curve) value *= worse();
+    return curve;
+  }
+
+  const sample& fp32_;
+  const reference_run& reference_;
+  const search_settings& settings_;
+};
+
+}  // namespace comp

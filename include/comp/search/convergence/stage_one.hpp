@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stage 1: each plan that a strategy asks for is judged by its losses; the fastest that is accepted wins.
+// Not here: what is done when none is accepted (staged_search.hpp). Source: CoMP paper, section 3.2 and algorithm 1.
+#pragma once
+
+#include <comp/search/convergence/loss_trials.hpp>
+#include <comp/search/space/watched_strategy.hpp>
+#include <optional>
+#include <vector>
+
+namespace comp {
+
+class stage_one {
+ public:
+  stage_one(loss_trials& trials, outcome& log) : trials_{trials}, log_{log} {
+    fp32_.plan = trials.reference().plan();
+    fp32_.sample = log.baseline;
+    detail::summarise_times(fp32_);
+    fp32_.accepted = true;
+  }
+
+  /// Returns: the fastest accepted plan other than FP32; nothing when there is none.
+  std::optional<trial> run(const any_strategy& strategy, const search_space& space) {
+    watched_strategy run{strategy.start(space), space, log_.graph};
+    for (auto plans = run.ask(1); !plans.empty(); plans = run.ask(1)) {
+      for (const plan& p : plans) run.tell(lower_is_better(try_one(p)));
+    }
+    if (!run.warning().empty()) log_.warnings.push_back(run.warning());
+    return best_;
+  }
+  /// The fastest plan that ran and whose losses were refused; nothing when there is none.
+  const std::optional<trial>& refused() const { return refused_; }
+
+ private:
+  trial try_one(const plan& p) {
+    if (p == fp32_.plan) return fp32_;
+    const trial& t = trials_.judge(p).trial;
+    std::optional<trial>& fastest = t.accepted ? best_ : refused_;
+    if (t.sample.ok() && (!fastest || t.seconds < fastest->seconds)) fastest = t;
+    return t;
+  }
+
+  // Strategies know no direction: the losses that they are told are turned where higher is better.
+  trial lower_is_better(trial t) const {
+    if (!log_.higher_is_better) return t;
+    t.sample.loss = -t.sample.loss;
+    const auto turn = [](std::vector<double>& losses) {
+      for (double& loss : losses) loss = -loss;
+    };
+    turn(t.sample.losses);
+    turn(t.sample.curve);
+    for (auto& curve : t.sample.curves) turn(curve);
+    return t;
+  }
+
+  loss_trials& trials_;
+  outcome& log_;
+  trial fp32_;
+  std::optional<trial> best_ = {}, refused_ = {};
+};
+
+}  // namespace comp

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// One guided search on one trainer: see strategy/guided.hpp for what it does and why.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/search/convergence/loss_trials.hpp>
+#include <comp/search/decision/accepted_operators.hpp>
+#include <comp/search/decision/learned_costs.hpp>
+#include <comp/search/decision/next_question.hpp>
+#include <comp/search/decision/operator_worth.hpp>
+#include <comp/search/settings.hpp>
+#include <comp/search/timing/race.hpp>
+#include <comp/strategy/guided.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+class guided_search {
+ public:
+  guided_search(evaluator& run, outcome& log, const search_settings& settings, const strategy::guided& chosen,
+                loss_trials& trials, guided_start from)
+      : run_{run},
+        log_{log},
+        settings_{settings},
+        chosen_{chosen},
+        trials_{trials},
+        from_{std::move(from)},
+        fp32_{trials.reference().plan()},
+        costs_{run, log, trials, from_.levels},
+        accepted_{run, log, settings, chosen.mend, trials, costs_, from_} {}
+
+  /// Returns: the fastest plan that was found, FP32 where none is accepted. The trainer is where the accepted plans'
+  /// batches ended.
+  plan find() {
+    run_.timed(stage::baseline, [&] { costs_.profile(from_.lows); });
+    run_.timed(stage::epochs, [&] { (void)accepted_.find(joined()); });
+    plan fastest_plan = fp32_;
+    run_.timed(stage::batches, [&] {
+      fastest_plan = refined();
+      if (settings_.memory_limit > 0) fastest_plan = within_memory(std::move(fastest_plan));
+      if (settings_.slowdown > 0) least_ = least_memory(fastest_plan);
+    });
+    return fastest_plan;
+  }
+
+  /// Tells the evidence what each operator's precision is worth beside those that the others have in `p`.
+  void weigh_beside(const plan& p) { weigh(log_.evidence, costs_.costs(), p, fp32_); }
+
+  /// Returns: what is accepted of `p`, whose losses were refused in the end.
+  plan mended(const plan& p) {
+    plan part = fp32_;
+    run_.timed(stage::epochs, [&] { part = accepted_.find_again(p); });
+    return part;
+  }
+  /// The least memory within settings.slowdown of what was found; empty: not asked for, or not found.
+  const plan& least_memory() const { return least_; }
+  /// True for a plan that lowers nothing that is not known to train.
+  bool is_accepted(const plan& p) const { return accepted_.is_accepted(p); }
+  /// All that may be low; what any plan of this search is a part of.
+  const plan& allowed() const { return accepted_.allowed(); }
+  /// Whether the budget is not spent yet.
+  bool may_go_on() const { return accepted_.left(0) > 0; }
+  /// What a contest says of the times of plans with accepted operators.
+  void learn(const std::vector<contestant>& contest) {
+    std::vector<racer> racers;
+    for (const contestant& c : contest) {
+      if (is_accepted(c.plan) && c.plan == c.plan.as_autocast(false))
+        racers.push_back({.plan = c.plan, .seconds = c.seconds, .status = c.status});
+    }
+    if (racers.empty()) return;
+    const auto longest = std::max_element(racers.begin(), racers.end(), [](const racer& a, const racer& b) {
+      return a.seconds.size() < b.seconds.size();
+    });
+    std::iter_swap(racers.begin(), longest);
+    learn(racers);
+  }
+  /// Seconds of a batch, as far as the costs are known by now.
+  double predicted(const plan& p) const { return costs_.batch_seconds(p); }
+  /// True where these costs say with 97.5% confidence that `p` is the faster one.
+  bool is_faster(const plan& p, const plan& than) const {
+    return costs_.batch_seconds(than) - costs_.batch_seconds(p) > 2 * costs_.spread(p, than);
+  }
+
+ private:
+  // The cheapest plan, and what the rules lower beside it: what is accepted of that can be raced freely afterwards.
+  plan joined() {
+    std::vector<plan> rules = from_.rules;
+    plan wanted = costs_.cheapest(from_.levels, from_.rules, byte_price());
+    std::sort(rules.begin(), rules.end(),
+              [&](const plan& a, const plan& b) { return costs_.batch_seconds(a) < costs_.batch_seconds(b); });
+    for (const plan& rule : rules) {
+      for (std::size_t i = 0; i < wanted.size(); ++i) {
+        const bool may = contains(from_.levels[i], rule[i]) && !costs_.dropped(rule[i]);
+        if (wanted[i] == fp32_[i] && may) wanted[i] = rule[i];
+      }
+    }
+    if (settings_.memory_limit == 0 && settings_.slowdown == 0) return wanted;
+    const plan small =
+        costs_.cheapest(from_.levels, from_.rules, dear_bytes());  // what saves memory may be wanted later
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (wanted[i] == fp32_[i]) wanted[i] = small[i];
+    }
+    return wanted;
+  }
+
+  // A price at which bytes decide.
+  double dear_bytes() const { return 10 * trials_.fp32_seconds() / std::max(costs_.bytes(fp32_), 1.0); }
+
+  // Of plans that are as fast the one that stores less: the memory of all operators together is worth so much of a
+  // batch.
+  double byte_price() const {
+    const double bytes = costs_.bytes(fp32_);
+    return bytes > 0 ? chosen_.memory_worth * trials_.fp32_seconds() / bytes : 0;
+  }
+  plan proposed(const std::vector<plan>& starts, double per_byte) const {
+    return costs_.cheapest(accepted_.levels(), starts, per_byte);
+  }
+
+  // Races among plans of what is accepted, and then as many questions as their answers pay for.
+  plan refined() {
+    const plan& allowed = accepted_.allowed();
+    if (allowed == fp32_) return fp32_;
+    std::vector<racer> first;
+    const auto enter = [&](const plan& p) {
+      const bool there = std::any_of(first.begin(), first.end(), [&](const racer& r) { return r.plan == p; });
+      if (p != fp32_ && !there) first.push_back({.plan = p});
+    };
+    enter(allowed);
+    enter(proposed({allowed}, byte_price()));
+    for (const plan& rule : from_.rules) enter(accepted_.accepted_part(rule));
+    timed_.insert(allowed);
+    if (first.size() > 1) compare(first, settings_.race.min_rounds);
+    next_question ask{costs_, accepted_, from_, byte_price()};
+    for (std::size_t i = 0; i < chosen_.questions; ++i) {
+      const plan best = fastest();
+      const auto next = ask.choose(best, noise_.of_a_batch(), run_, trials_.least());
+      if (!next) break;
+      if (!accepted_.is_accepted(next->plan)) {
+        widen(next->plan);
+        continue;
+      }
+      std::vector<racer> two{{.plan = best}, {.plan = next->plan}};
+      compare(two, next_question::rounds);
+    }
+    return fastest();
+  }
+
+  // All that is accepted in the new precision that `wanted` has most of: any mixture is then covered. Else `wanted`.
+  void widen(const plan& wanted) {
+    std::map<precision, std::size_t> uses;
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (!contains(accepted_.levels()[i], wanted[i])) ++uses[wanted[i]];
+    }
+    const precision low = std::max_element(uses.begin(), uses.end(), [](const auto& a, const auto& b) {
+                            return a.second < b.second;
+                          })->first;
+    precision_levels open = from_.levels;
+    for (std::size_t i = 0; i < open.size(); ++i) {
+      if (accepted_.levels()[i].size() == 1) open[i] = accepted_.levels()[i];
+    }
+    const plan all = lowered_to(low, accepted_.allowed(), open);
+    const plan& asked = trials_.known(all) == nullptr ? all : wanted;
+    accepted_.widen(asked);
+    if (trials_.known(asked)->trial.accepted) timed_.insert(asked);
+  }
+
+  // Of the plans that were timed: by all that is known of them, not by one race.
+  plan fastest() const {
+    return *std::min_element(timed_.begin(), timed_.end(), [&](const plan& a, const plan& b) {
+      return costs_.batch_seconds(a) < costs_.batch_seconds(b);
+    });
+  }
+
+  // Times are learned relative to the first racer's.
+  void compare(std::vector<racer>& racers, std::size_t rounds) {
+    race{run_, stage::batches, settings_.race, rounds, {.trains = true, .same_batches = trials_.lengths_differ()}}.run(
+        racers, true);
+    for (const racer& r : racers) {
+      if (r.peak_bytes > 0) peaks_[r.plan] = r.peak_bytes;
+      if (r.status == status::ok) timed_.insert(r.plan);
+    }
+    learn(racers);
+    accepted_.record_time(costs_.batch_seconds(fastest()));
+  }
+  void learn(const std::vector<racer>& racers) {
+    const racer& base = racers.front();
+    for (const racer& r : racers) noise_.add(base.seconds, r.seconds);
+    for (const racer& r : racers) {
+      const std::size_t both = std::min(base.seconds.size(), r.seconds.size());
+      if (&r == &base || r.status != status::ok || base.status != status::ok || both == 0) continue;
+      costs_.learn(r.plan, base.plan, 1 / compare_paired(base.seconds, r.seconds).ratio, noise_.of_mean(both));
+    }
+  }
+
+  // The fastest plan whose measured peak is within the limit. Returns: the least where nothing accepted is small
+  // enough.
+  plan within_memory(const plan& best) {
+    const std::int64_t limit = settings_.memory_limit;
+    if (best == fp32_ || peak_of(best, best) == 0 || peak_of(best, best) <= limit) return best;
+    plan least = best;
+    for_smaller(best, [&](const plan& next) {
+      if (spares(next, least, best)) least = next;
+      return peak_of(least, best) > limit;
+    });
+    return least;
+  }
+
+  // The least measured peak of plans that are no slower than the setting allows.
+  plan least_memory(const plan& best) {
+    plan least = best;
+    const double slowest = 1 + settings_.slowdown;
+    for_smaller(best, [&](const plan& next) {
+      if (costs_.batch_seconds(next) > costs_.batch_seconds(best) * slowest) return false;
+      if (spares(next, least, best) && costs_.batch_seconds(next) <= costs_.batch_seconds(best) * slowest) least = next;
+      return true;
+    });
+    return least;
+  }
+
+  // Plans of what is accepted that store ever less: bytes get a price, which is doubled. Until `look(plan)` is false.
+  template <class Look>
+  void for_smaller(const plan& best, Look look) {
+    plan last = best;
+    double price = std::max(4 * byte_price(), 1e-4 * dear_bytes());
+    for (int doubled = 0; best != fp32_ && doubled < 14; ++doubled, price *= 2) {
+      const plan next = proposed({best, accepted_.allowed()}, price);
+      if (next != last && next != best && !look(next)) return;
+      last = next;
+    }
+  }
+
+  // Whether `next` ran, and with a lower peak than `least`.
+  bool spares(const plan& next, const plan& least, const plan& best) {
+    const std::int64_t peak = peak_of(next, best);
+    return peak > 0 && timed_.contains(next) && peak < peak_of(least, best);
+  }
+
+  // Measured beside `best`; 0: the backend does not say.
+  std::int64_t peak_of(const plan& p, const plan& best) {
+    if (!peaks_.contains(p)) {
+      std::vector<racer> two{{.plan = best}, {.plan = p}};
+      if (p == best) two.pop_back();
+      compare(two, settings_.race.max_rounds);
+    }
+    return peaks_.contains(p) ? peaks_.at(p) : 0;
+  }
+
+  evaluator& run_;
+  outcome& log_;
+  const search_settings& settings_;
+  const strategy::guided& chosen_;
+  loss_trials& trials_;
+  guided_start from_;
+  plan fp32_, least_ = {};
+  learned_costs costs_;
+  accepted_operators accepted_;
+  std::set<plan> timed_ = {};
+  ratio_noise noise_ = {};
+  std::map<plan, std::int64_t> peaks_ = {};
+};
+
+}  // namespace comp

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Learns on a trainer what operators and casts cost: a profile in FP32 and one in each low precision, where the backend
+// can, then whole batches. Gives the cheapest plan under what is known. Not here: the arithmetic
+// (strategy/cost_model.hpp, strategy/min_cut.hpp).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/concepts.hpp>
+#include <comp/search/convergence/loss_trials.hpp>
+#include <comp/search/decision/harm_scores.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/strategy/cost_model.hpp>
+#include <comp/strategy/min_cut.hpp>
+#include <cstddef>
+#include <exception>
+#include <limits>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+class learned_costs {
+ public:
+  /// `levels`: per operator, what it has in the most conservative plan first.
+  learned_costs(evaluator& run, outcome& log, loss_trials& trials, const precision_levels& levels)
+      : run_{run}, log_{log}, trials_{trials}, fp32_{trials.reference().plan()}, model_{log.graph, levels} {}
+
+  /// Profiles FP32 and each of `lows`, but those in which a batch takes hopelessly long.
+  void profile(const std::vector<precision>& lows) {
+    model_.learn_batch(fp32_, trials_.fp32_seconds());
+    profile(fp32_);
+    for (const precision low : lows) {
+      const plan all = lowered_to(low, fp32_, model_.levels());
+      if (all == fp32_) continue;
+      if (hopeless(all, low)) {
+        dropped_.insert(low);
+      } else {
+        profile(all);
+      }
+    }
+  }
+  bool dropped(precision p) const { return dropped_.contains(p); }
+
+  /// What the batches that judged `t`'s losses say of its time: of another moment than FP32's.
+  void learn(const trial& t) {
+    const double known = std::log(t.bounds.high / t.bounds.low) / 4;
+    model_.learn_batch(t.plan, t.seconds, std::isfinite(known) && known > 0 ? std::max(known, 0.01) : 0.03);
+  }
+  /// A batch under `p` took `ratio` times one under `beside` in the same rounds. `spread`: its standard deviation.
+  void learn(const plan& p, const plan& beside, double ratio, double spread) {
+    model_.learn_pair(p, beside, ratio, spread);
+  }
+
+  double batch_seconds(const plan& p) const { return model_.batch_seconds(p); }
+  const plan_costs& costs() const { return model_.costs(); }
+  /// The standard deviation of what the difference of the two is thought to be.
+  double spread(const plan& p, const plan& q) const { return model_.spread(p, q); }
+
+  /// The cheapest plan whose operators have what they may have by `levels`; a second of `per_byte` is paid for each
+  /// byte that is stored. Costs of precisions that were dropped count as infinite. With several low precisions the best
+  /// of those that expansion moves reach from `starts`.
+  plan cheapest(const precision_levels& levels, const std::vector<plan>& starts, double per_byte = 0) const {
+    return cheapest(model_.costs(), levels, starts, per_byte);
+  }
+  /// The cheapest under costs that may be true as well.
+  plan perhaps_cheapest(const precision_levels& levels, const std::vector<plan>& starts, double per_byte,
+                        std::mt19937_64& random) const {
+    return cheapest(model_.drawn(random), levels, starts, per_byte);
+  }
+  /// Whether a single operator shows in a batch.
+  bool resolves() const { return model_.resolves(); }
+  /// Bytes that operators hand on under `p`.
+  double bytes(const plan& p) const {
+    double sum = 0;
+    for (std::size_t i = 0; i < p.size(); ++i) sum += model_.bytes(i, p[i]);
+    return sum;
+  }
+
+ private:
+  plan cheapest(plan_costs costs, const precision_levels& levels, const std::vector<plan>& starts,
+                double per_byte) const {
+    std::set<precision> lows;
+    for (std::size_t i = 0; i < costs.size(); ++i) {
+      for (const precision p : all_precisions) {
+        double& seconds = costs.seconds[i][index_of(p)];
+        const bool may = p == fp32_[i] || (!dropped(p) && contains(levels[i], p));
+        if (!may) seconds = std::numeric_limits<double>::infinity();
+        if (std::isfinite(seconds) && p != fp32_[i]) lows.insert(p);
+        seconds += per_byte * model_.bytes(i, p);
+      }
+    }
+    plan best = strategy::min_cut_plan(costs, fp32_);
+    if (lows.size() < 2) return best;
+    for (const plan& start : starts) {
+      if (!std::isfinite(costs.seconds_of(start))) continue;
+      plan other = strategy::min_cut_plan(costs, start);
+      if (costs.seconds_of(other) < costs.seconds_of(best)) best = std::move(other);
+    }
+    return best;
+  }
+
+  static constexpr double too_slow = 3;  // times FP32
+
+  // A batch with everything in `low` tells: FP16 on a CPU can be 50 times slower. BF16 and TF32 never are.
+  bool hopeless(const plan& all, precision low) {
+    if (low == precision::bf16 || low == precision::tf32) return false;
+    const double fp32 = trials_.fp32_seconds();
+    const auto work = [&](const trial& begun) {
+      run_.restore(trials_.reference().start());
+      sample got;
+      run_.train(begun, all, 1, got, detail::finite_status);
+      if (got.ok() && got.seconds > 1.5 * fp32) run_.train(begun, all, 2, got, detail::finite_status);
+      return got;
+    };
+    const trial t = run_.run(stage::epochs, all, fmt::format("all {}", name(low)), work, first_look_repeats);
+    run_.record(t);
+    if (!t.sample.ok() || t.sample.batch_seconds.empty()) return false;  // some operators may run in it nevertheless
+    const double slower = t.sample.batch_seconds.back() / fp32;
+    if (slower <= too_slow) return false;
+    log_.warnings.push_back(fmt::format(
+        "{} was not searched: a batch with all operators in it took {:.3g} times FP32's", name(low), slower));
+    return true;
+  }
+
+  void profile(const plan& p) {
+    if (!run_.trainer().has.profile) return;
+    constexpr const char* instead = "costs were estimated from operations and bytes";
+    try {
+      const std::vector<double> flat = run_.numbers(p, "profile", profile_repeats, [](auto& trainer) {
+        std::vector<double> each;
+        for (const op_time& t : trainer.profile()) each.insert(each.end(), {t.forward, t.backward});
+        return each;
+      });
+      std::vector<op_time> times(flat.size() / 2);
+      for (std::size_t i = 0; i < times.size(); ++i) times[i] = {flat[2 * i], flat[2 * i + 1]};
+      if (!model_.learn_profile(p, times)) {
+        log_.warnings.push_back(
+            fmt::format("a profile of {} operators was not used (one time for each of {} is "
+                        "needed, finite, not negative, not all zero): {}",
+                        times.size(), p.size(), instead));
+      }
+    } catch (const interrupted&) {
+      throw;
+    } catch (const std::exception& e) {
+      log_.warnings.push_back(fmt::format("no profile ({}): {}", e.what(), instead));
+      run_.to_kept();
+    }
+  }
+
+  evaluator& run_;
+  outcome& log_;
+  loss_trials& trials_;
+  plan fp32_;
+  cost_model model_;
+  std::set<precision> dropped_ = {};
+};
+
+}  // namespace comp

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why each operator has its precision, one sentence per operator, for reports: what its precision gains or would gain
+// in a batch, as far as costs are known, and what decided. "Not accepted" is said of plans that were shown to be worse
+// than the tolerance and of those that were left undecided.
+// Not here: who fills in outcome::evidence (guided_search.hpp).
+#pragma once
+
+#include <cmath>
+#include <comp/policy/tensor_core.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/space/candidate_space.hpp>
+#include <comp/search/space/segments.hpp>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace comp {
+
+namespace detail {
+
+/// What happened to an operator in the plans that were judged by their losses.
+struct tried_low {
+  bool any_plan = false;  // of the search: some plan was judged
+  bool timed = false;     // of the search: some plans were timed in turns
+  bool tried = false, accepted = false;
+};
+
+inline std::vector<tried_low> what_was_tried(const outcome& result, const plan& base) {
+  std::vector<tried_low> seen(result.graph.size());
+  for (tried_low& each : seen) each.timed = result.cost(stage::batches).runs > 0;
+  for (const trial& t : result.trials) {
+    if (t.stage != stage::epochs || t.repeat >= perturbed_repeats || t.plan.size() != seen.size()) continue;
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      seen[i].any_plan = true;
+      if (t.plan[i] == base[i]) continue;
+      seen[i].tried = true;
+      seen[i].accepted = seen[i].accepted || t.accepted;
+    }
+  }
+  return seen;
+}
+
+/// "12.3 us", "1.20 ms".
+inline std::string short_time(double seconds) {
+  return seconds < 1e-3 ? fmt::format("{:.3g} us", 1e6 * seconds) : fmt::format("{:.3g} ms", 1e3 * seconds);
+}
+
+/// Why an operator that was to be lowered has not been, by what was judged.
+inline std::string not_lowered(const tried_low& seen) {
+  if (!seen.any_plan) return "batches with it low were not faster";
+  if (!seen.tried) return "no plan with it low was tried";
+  return seen.accepted ? "plans with it low kept the loss, but the fastest has it not"
+                       : "no plan with it low was accepted";
+}
+
+inline std::string reason_of(const op_info& op, const decision& said, op_role role, segment_kind segment,
+                             const tried_low& seen, precision chosen, precision low, const hardware& machine) {
+  const bool is_fp32 = chosen == precision::fp32;
+  const auto lowered = [&] {
+    return seen.any_plan ? fmt::format("the fastest plan that kept the loss has it in {}", name(chosen))
+                         : fmt::format("batches were fastest with it in {}; no loss was looked at", name(chosen));
+  };
+  switch (role) {
+    case op_role::view:
+      return "moves no data of its own: has its producer's precision";
+    case op_role::pinned:
+      return said.fixed ? fmt::format("the policy fixes it at {}", name(chosen))
+                        : "no low precision was to be searched";
+    case op_role::lowered:
+      return fmt::format("on the allow list, and its sizes suit the hardware: {}",
+                         is_fp32 ? not_lowered(seen) : std::string{name(chosen)});
+    case op_role::searched:
+      if (said.category == category::deny) {
+        return is_fp32 ? "on the deny list: " + not_lowered(seen) : "on the deny list, but " + lowered();
+      }
+      return is_fp32
+                 ? fmt::format("on the allow list, but {}: {}", policy::why_not(op, low, machine), not_lowered(seen))
+                 : "on the allow list: " + lowered();
+    case op_role::undecided:
+      break;
+  }
+  if (segment == segment_kind::alone) return "no list names it and no decided operator is near: FP32";
+  if (segment == segment_kind::follows)
+    return fmt::format("the decided operators around it agree: follows them in {}", name(chosen));
+  const char* where = segment == segment_kind::decided ? "no list names it" : "the decided operators around it differ";
+  return seen.timed ? fmt::format("{}: batches were fastest with {}", where, name(chosen))
+                    : fmt::format("{}, and no plans were timed in turns: {}", where, name(chosen));
+}
+
+/// Of a lowered operator "bf16 saves 12 us of a batch and adds 3 us of casts, fp32 would take 9 us longer", of another
+/// one "bf16 would save 12 us of a batch and add 3 us of casts". Empty where costs are not known.
+inline std::string worth_of(const op_evidence& f, precision chosen, precision base) {
+  if (!std::isfinite(f.saves) || !std::isfinite(f.casts)) return {};
+  const bool is = chosen == f.low;
+  std::string text = fmt::format("{} {}", name(f.low), is ? "" : "would ");
+  text += f.saves > 0   ? fmt::format("save{} {} of a batch", is ? "s" : "", short_time(f.saves))
+          : f.saves < 0 ? fmt::format("take{} {} longer itself", is ? "s" : "", short_time(-f.saves))
+                        : fmt::format("save{} nothing itself", is ? "s" : "");
+  if (f.casts > 0) text += fmt::format(" and add{} {} of casts", is ? "s" : "", short_time(f.casts));
+  if (f.casts < 0) text += fmt::format(" and spare{} {} of casts", is ? "s" : "", short_time(-f.casts));
+  const double gain = f.saves - f.casts;
+  if (is && gain != 0)
+    text += fmt::format(", {} would take {} {}", name(base), short_time(std::abs(gain)), gain > 0 ? "longer" : "less");
+  return text;
+}
+
+/// What a guided search learned of an operator that its plan does not lower.
+inline std::string left_high(const op_evidence& f, precision base) {
+  using enum op_evidence::kind;
+  switch (f.what) {
+    case none:
+      return "moves no data of its own: has its producer's precision";
+    case fixed:
+      return fmt::format("the policy fixes it at {}", name(base));
+    case unsupported:
+      return "the backend runs it in no precision that was searched";
+    case dropped:
+      return fmt::format("{} was not searched: a batch with all operators in it was too slow", name(f.low));
+    case harmful:
+      return fmt::format(
+          "{} {} was not accepted{}", name(f.low),
+          f.others_low == 0   ? "alone"
+          : f.others_low == 1 ? "beside one accepted operator"
+                              : fmt::format("beside {} accepted operators", f.others_low),
+          std::isfinite(f.difference) ? fmt::format(", the loss {:.3g}% worse", 100 * f.difference) : "");
+    case undecided:
+      return fmt::format(
+          "plans with it in {} were not accepted, and it was not tried alone (too little to gain, or the budget spent)",
+          name(f.low));
+    case unasked:
+      return fmt::format("no plan with it in {} was worth a try", name(f.low));
+    case accepted:
+      break;
+  }
+  return fmt::format("{} kept the loss, but plans with it were not faster", name(f.low));
+}
+
+/// What an operator's precision gains or would gain, and what decided. `winner`: label of a plan that the search did
+/// not make itself; else empty.
+inline std::string guided_reason(const op_evidence& f, precision chosen, precision base, const std::string& winner) {
+  using enum op_evidence::kind;
+  std::string decided = left_high(f, base);
+  if (chosen != base && winner.empty()) decided = "plans with it kept the loss";
+  if (!winner.empty() && (chosen != base || f.what == accepted) && f.what != none && f.what != fixed)
+    decided = fmt::format("\"{}\" has it in {}, and was fastest", winner, name(chosen));
+  const std::string worth = chosen == f.low || chosen == base ? worth_of(f, chosen, base) : "";
+  return worth.empty() ? decided : worth + "; " + decided;
+}
+
+}  // namespace detail
+
+/// Returns: one reason per operator for `result.plan`; of a guided search, by `result.evidence`. `searched` is false
+/// when FP32 or a rule-based plan won the contest; `stage_two` is stage 2's plan where another one of the search won,
+/// else empty.
+inline std::vector<op_reason> explain(const outcome& result, const candidate_space& candidates,
+                                      const std::vector<segment_kind>& segments, const std::string& winner,
+                                      bool searched, const plan& stage_two = {}) {
+  const std::size_t n = result.graph.size();
+  const plan base = result.contest.empty() ? plan{n} : result.contest.front().plan;
+  const bool guided = result.evidence.size() == n;
+  const auto seen = guided ? std::vector<detail::tried_low>(n) : detail::what_was_tried(result, base);
+  const precision low = result.precisions.size() > 1 ? result.precisions[1] : precision::fp32;
+  std::vector<op_reason> reasons(n);
+  for (std::size_t i = 0; i < n; ++i) {
+    op_reason& reason = reasons[i];
+    reason.category = candidates.decisions[i].category;
+    reason.decided_by_epochs = decided_by_epochs(candidates.roles[i]);
+    const bool view = candidates.roles[i] == op_role::view;
+    if (guided) {
+      const bool own = searched || result.plan == base || winner.find("comp: ") != std::string::npos;
+      reason.text = detail::guided_reason(result.evidence[i], result.plan[i], base[i], own ? "" : winner);
+    } else if (!stage_two.empty() && stage_two[i] != result.plan[i]) {
+      reason.text =
+          fmt::format("batches were not clearly faster with it in {}: {}", name(stage_two[i]), name(result.plan[i]));
+    } else if (searched || view) {
+      reason.text = detail::reason_of(result.graph[i], candidates.decisions[i], candidates.roles[i], segments[i],
+                                      seen[i], result.plan[i], low, result.hardware);
+    } else {
+      reason.text = seen[i].tried && !seen[i].accepted && result.plan[i] == base[i]
+                        ? fmt::format("{}: {}", detail::not_lowered(seen[i]), name(base[i]))
+                        : fmt::format("\"{}\" has it in {}, and was fastest", winner, name(result.plan[i]));
+    }
+  }
+  return reasons;
+}
+
+}  // namespace comp

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// What losses are judged against where FP32 needs more memory than there is: the most conservative plan that fits.
+// Operators are lowered least harmful first until the plan has room. What such a plan lowers is judged by nobody yet,
+// so its operators are put back to FP32 a few at a time, as many as fit while all others are low: where the losses are
+// then clearly lower, those operators harm, and are lowered last. Use where the trainer can restore its state. Not
+// here: which operators are thought harmful (harm_scores.hpp).
+#pragma once
+
+#include <algorithm>
+#include <comp/search/convergence/loss_paths.hpp>
+#include <comp/search/decision/harm_scores.hpp>
+#include <comp/search/decision/learned_costs.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/settings.hpp>
+#include <comp/search/trainer/evaluator.hpp>
+#include <comp/strategy/cost_model.hpp>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+class room_for_fp32 {
+ public:
+  /// `order`: the operators that may be lowered, least harmful first; `low` has them all low, and fits.
+  room_for_fp32(evaluator& run, const op_graph& graph, const search_settings& settings, plan fp32, plan low,
+                std::vector<std::size_t> order)
+      : run_{run},
+        settings_{settings},
+        start_{run.save()},
+        fp32_{std::move(fp32)},
+        low_{std::move(low)},
+        order_{std::move(order)} {
+    for (std::size_t i = 0; i < fp32_.size(); ++i) {
+      double elements = 0;
+      for (const tensor_info& t : graph[i].outputs) elements += detail::elements_of(t);
+      spared_.push_back(elements * (traits(fp32_[i]).bytes - traits(low_[i]).bytes));
+    }
+  }
+
+  /// Returns: the plan. `most_questions`: of `batches` batches each, about operators that may harm; all are undone.
+  plan find(std::size_t most_questions, std::size_t batches) {
+    batches_ = batches;
+    left_ = most_questions;
+    plan found = smallest_that_fits();
+    for (auto harmful = harmful_in(found); !harmful.empty(); harmful = harmful_in(found)) {
+      for (const std::size_t op : harmful)
+        std::rotate(std::find(order_.begin(), order_.end(), op), std::find(order_.begin(), order_.end(), op) + 1,
+                    order_.end());
+      plan next = smallest_that_fits();
+      if (next == found) break;
+      found = std::move(next);
+    }
+    run_.restore(start_);
+    return found;
+  }
+
+ private:
+  plan lowered(std::size_t count) const {
+    plan p = fp32_;
+    for (std::size_t k = 0; k < count; ++k) p[order_[k]] = low_[order_[k]];
+    return p;
+  }
+
+  plan smallest_that_fits() {
+    std::size_t too_few = 0, enough = order_.size();
+    while (too_few + 1 < enough) {
+      const std::size_t middle = (too_few + enough) / 2;
+      (trained(lowered(middle), 1).ok() ? enough : too_few) = middle;
+    }
+    return lowered(enough);
+  }
+
+  sample trained(const plan& p, std::size_t batches) {
+    const auto work = [&](const trial& begun) {
+      run_.restore(start_);
+      sample got;
+      run_.train(begun, p, batches, got, detail::finite_status);
+      return got;
+    };
+    const trial t = run_.run(stage::baseline, p, "in place of fp32", work);
+    run_.record(t);
+    return t.sample;
+  }
+
+  // Operators of `found` without which the losses are lower; those thought most harmful are asked about first.
+  std::vector<std::size_t> harmful_in(const plan& found) {
+    double held = 0;
+    std::vector<std::size_t> suspects;
+    for (const std::size_t op : order_) {
+      if (found[op] == fp32_[op]) held += spared_[op];
+      if (found[op] != fp32_[op] && !asked_[op]) suspects.push_back(op);
+    }
+    has_room_ = std::max(has_room_, held);
+    sample own;
+    while (!suspects.empty() && left_ > 0) {
+      const std::vector<std::size_t> raised = next_raised(suspects);
+      if (raised.empty()) continue;
+      plan p = low_;
+      for (const std::size_t op : raised) p[op] = fp32_[op];
+      if (own.batches == 0) own = trained(found, batches_);
+      const sample other = trained(p, batches_);
+      if (other.status == status::out_of_memory) {
+        no_room_ = std::min(no_room_, spared_[raised.front()]);
+        continue;
+      }
+      --left_;
+      for (const std::size_t op : raised) has_room_ = std::max(has_room_, spared_[op]), asked_[op] = true;
+      if (is_better(other, own)) return raised;
+    }
+    return {};
+  }
+
+  // As many of the last suspects as are known to fit, or one of which it is not known.
+  std::vector<std::size_t> next_raised(std::vector<std::size_t>& suspects) const {
+    std::vector<std::size_t> raised;
+    double used = 0;
+    for (; !suspects.empty(); suspects.pop_back()) {
+      used += spared_[suspects.back()];
+      if (used > has_room_ && !raised.empty()) break;
+      if (used < no_room_) raised.push_back(suspects.back());
+      if (used > has_room_) {
+        suspects.pop_back();
+        break;
+      }
+    }
+    return raised;
+  }
+
+  bool is_better(const sample& other, const sample& own) const {
+    if (!other.ok()) return false;
+    const double worse = settings_.direction == loss_direction::higher_is_better ? -1 : 1;
+    const std::vector<double> off = loss_path(other.curve, own.curve, worse);
+    return !off.empty() && mean_of(off) > settings_.tolerance;
+  }
+
+  evaluator& run_;
+  const search_settings& settings_;
+  evaluator::place start_;
+  plan fp32_, low_;
+  std::vector<std::size_t> order_;
+  std::vector<double> spared_ = {};  // bytes of each operator's outputs, by lowering it
+  std::vector<bool> asked_ = std::vector<bool>(fp32_.size());
+  double has_room_ = 0, no_room_ = std::numeric_limits<double>::infinity();  // bytes beside all low, as far as is known
+  std::size_t batches_ = 8, left_ = 0;
+};
+
+/// A twentieth of the training may be spent on finding it. `start`: where FP32 began; the trainer is left there.
+/// `fits`: a plan that has room.
+inline plan most_conservative_plan(evaluator& run, outcome& log, const search_settings& settings,
+                                   const guided_start& from, const evaluator::place& start, const plan& fits) {
+  plan fp32{from.levels.size()};
+  for (std::size_t i = 0; i < fp32.size(); ++i) fp32[i] = from.levels[i].front();
+  const auto covers_it = [&](const plan& all) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (fits[i] != fp32[i] && fits[i] != all[i]) return false;
+    }
+    return true;
+  };
+  plan low = fits;
+  for (auto p = from.lows.rbegin(); p != from.lows.rend(); ++p) {
+    if (plan all = lowered_to(*p, fp32, from.levels); covers_it(all)) low = std::move(all);
+  }
+  bool scored = false;
+  run.restore(start);
+  const std::vector<double> harm = detail::harm_order(run, log, from, start, fp32, low, scored);
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < fp32.size(); ++i) {
+    if (low[i] != fp32[i]) order.push_back(i);
+  }
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return harm[a] != harm[b] ? harm[a] < harm[b] : a < b; });
+  run.restore(start);
+  constexpr std::size_t batches = 8, unknown = 64;
+  const std::size_t planned = settings.planned_epochs * log.batches_per_epoch;
+  return room_for_fp32{run, log.graph, settings, fp32, low, std::move(order)}.find(
+      planned > 0 ? planned / 20 / batches : unknown, batches);
+}
+
+}  // namespace comp

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The paper's two stages with strategies of the user's: plans judged by losses, then plans judged by times, on the
+// operators that the first stage decided. Where no plan of the first stage is accepted, the fastest one is mended by
+// bisection over its operators, as the default strategy does it.
+// Not here: the head-to-head after it (search_run.hpp), the default strategy, which does both stages
+// (guided_search.hpp). Source: CoMP paper, section 3; "gradually return to a more conservative plan", section 4.4;
+// ablations, section 4.6.
+#pragma once
+
+#include <comp/search/convergence/loss_trials.hpp>
+#include <comp/search/convergence/stage_one.hpp>
+#include <comp/search/decision/accepted_operators.hpp>
+#include <comp/search/decision/harm_scores.hpp>
+#include <comp/search/decision/learned_costs.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/settings.hpp>
+#include <comp/search/space/candidate_space.hpp>
+#include <comp/search/space/segments.hpp>
+#include <comp/search/timing/stage_two.hpp>
+#include <comp/search/trainer/op_support.hpp>
+#include <comp/strategy/greedy.hpp>
+#include <cstddef>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+class staged_search {
+ public:
+  staged_search(evaluator& run, outcome& log, const search_settings& settings, loss_trials& trials,
+                const candidate_space& candidates, const guided_start& from, const op_support& runs)
+      : run_{run},
+        log_{log},
+        settings_{settings},
+        trials_{trials},
+        candidates_{candidates},
+        from_{from},
+        runs_{runs},
+        segments_(log.graph.size(), segment_kind::decided) {}
+
+  /// Returns: the plan that was found, of FP32 where there is no other.
+  plan find(const any_strategy& stage1, const any_strategy& stage2) {
+    if (settings_.stages != stages::batches_only && !from_.lows.empty()) {
+      run_.timed(stage::epochs, [&] {
+        stage_one first{trials_, log_};
+        best_ = first.run(stage1, candidates_.space);
+        if (!best_) best_ = mended(first.refused() ? first.refused()->plan : candidates_.space.base());
+      });
+    }
+    return by_batches(stage2);
+  }
+
+  /// What stage 1 found; nothing where it found none, or did not run.
+  const std::optional<trial>& stage_one_trial() const { return best_; }
+  /// Of each operator, how stage 2 took it.
+  const std::vector<segment_kind>& segments() const { return segments_; }
+
+ private:
+  // The part of `wanted` that is accepted; nothing where none is. What questions may cost is the strategy's business,
+  // not a budget's.
+  std::optional<trial> mended(plan wanted) {
+    const plan& fp32 = trials_.reference().plan();
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (!contains(from_.levels[i], wanted[i])) wanted[i] = fp32[i];  // of what is low for want of memory
+    }
+    if (wanted == fp32 || !run_.restores()) return {};
+    log_.warnings.push_back(
+        "no candidate of stage 1 was accepted: the fastest one was mended, operator by operator, until its losses were");
+    guided_start from = from_;
+    from.batches_per_epoch = 0;
+    learned_costs costs{run_, log_, trials_, from.levels};
+    const mending_settings mending = {};
+    const plan part = accepted_operators{run_, log_, settings_, mending, trials_, costs, from}.find(wanted);
+    trials_.affords = {};
+    log_.evidence.clear();  // of operators that this search did not ask about one by one
+    return part == fp32 ? std::nullopt : std::optional{trials_.known(part)->trial};
+  }
+
+  // Stage 2, on the decided operators of stage 1's plan, or of FP32 when that is far faster.
+  plan by_batches(const any_strategy& stage2) {
+    const plan& fp32 = trials_.reference().plan();
+    if (settings_.stages == stages::epochs_only || from_.lows.empty()) return best_ ? best_->plan : fp32;
+    search_space space;
+    if (settings_.stages == stages::batches_only) {
+      space = space_without_losses(candidates_, log_.graph, from_.lows, settings_.batches_tie, runs_);
+    } else {
+      const bool pays = best_ && best_->seconds < settings_.cut.slower_than_fp32 * trials_.fp32_seconds();
+      auto undecided =
+          make_segment_space(log_.graph, candidates_.roles, pays ? best_->plan : fp32, settings_.batches_tie, runs_);
+      segments_ = std::move(undecided.kinds);
+      space = std::move(undecided.space);
+    }
+    plan fastest = fp32;
+    run_.timed(stage::batches, [&] {
+      const auto here = run_.save();
+      fastest = race_for(space, stage2);
+      run_.restore(here);
+    });
+    return fastest;
+  }
+
+  // What stage 2 has to enumerate is known only after stage 1: too much for its strategy must not waste that.
+  plan race_for(const search_space& space, const any_strategy& stage2) {
+    stage_two second{run_, log_, settings_.race};
+    try {
+      (void)stage2.start(space);
+    } catch (const space_error& e) {
+      log_.warnings.push_back(fmt::format("stage 2 was searched by greedy: {}", e.what()));
+      return second.run(strategy::greedy{}, space);
+    }
+    return second.run(stage2, space);
+  }
+
+  evaluator& run_;
+  outcome& log_;
+  const search_settings& settings_;
+  loss_trials& trials_;
+  const candidate_space& candidates_;
+  const guided_start& from_;
+  const op_support& runs_;
+  std::vector<segment_kind> segments_;
+  std::optional<trial> best_ = {};
+};
+
+}  // namespace comp

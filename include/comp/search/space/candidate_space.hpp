@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stage 1's search space: what the policy's lists and the tensor cores decide, and what epochs must decide.
+// Allow-operators whose sizes suit the tensor cores are fixed low; allow-operators that do not suit, and
+// deny-operators, are searched; all others stay in FP32 until stage 2. Source: CoMP paper, section 3.2; with several
+// low precisions that suit, which of them is searched too.
+#pragma once
+
+#include <algorithm>
+#include <comp/core/concepts.hpp>
+#include <comp/core/search_space.hpp>
+#include <comp/policy/tensor_core.hpp>
+#include <comp/search/settings.hpp>
+#include <comp/search/trainer/op_support.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+enum class op_role : std::uint8_t {
+  pinned,     // the policy fixed its precision
+  lowered,    // on the allow list and suits the tensor cores: low
+  searched,   // decided by epochs
+  undecided,  // no list names it: decided by batches
+  view        // not choosable
+};
+
+/// True for the operators of the paper's Stage1_OP_list.
+constexpr bool decided_by_epochs(op_role role) { return role == op_role::lowered || role == op_role::searched; }
+
+struct candidate_space {
+  search_space space = {};
+  std::vector<decision> decisions = {};  // per operator
+  std::vector<op_role> roles = {};       // per operator
+};
+
+/// The name under which an operator is tied to others.
+inline std::string_view tied_as(const op_info& op, tie how) {
+  if (how == tie::kind) return op.kind;
+  if (how == tie::scope && !op.scopes.empty()) return op.scopes.front();
+  return op.name;
+}
+
+/// Collects operators into groups by name and levels; those with most work first, in order of appearance where that is
+/// equal or unknown.
+class group_builder {
+ public:
+  group_builder(const op_graph& graph, tie how) : graph_{graph}, how_{how} {}
+
+  void add(std::size_t op, std::span<const precision> levels) {
+    const std::string_view name = tied_as(graph_[op], how_);
+    std::string key{name};
+    key += '\0';
+    for (const precision level : levels) key += letter(level);
+    const auto [at, fresh] = index_.try_emplace(std::move(key), groups_.size());
+    if (fresh) groups_.push_back({{std::string{name}, {}, {levels.begin(), levels.end()}}, 0});
+    weighed& to = groups_[at->second];
+    to.group.operators.push_back(static_cast<std::uint32_t>(op));
+    to.work += work_of(graph_[op]);
+  }
+
+  std::vector<op_group> take() {
+    std::sort(groups_.begin(), groups_.end(),
+              [](const weighed& a, const weighed& b) {  // std's stable_sort is deprecated under clang
+                return a.work != b.work ? a.work > b.work : a.group.operators.front() < b.group.operators.front();
+              });
+    std::vector<op_group> taken;
+    taken.reserve(groups_.size());
+    for (weighed& w : groups_) taken.push_back(std::move(w.group));
+    return taken;
+  }
+
+ private:
+  struct weighed {
+    op_group group = {};
+    double work = 0;
+  };
+  const op_graph& graph_;
+  tie how_;
+  std::unordered_map<std::string, std::size_t> index_;
+  std::vector<weighed> groups_;
+};
+
+/// The widest precision of operator `op`, FP32 where it has it, and what else it runs in of `lows`.
+inline void add_levels(std::vector<precision>& levels, std::size_t op, std::span<const precision> lows,
+                       const op_support& runs) {
+  const precision widest = runs.widest(op);
+  levels.push_back(widest);
+  std::copy_if(lows.begin(), lows.end(), std::back_inserter(levels),
+               [&](precision low) { return low != widest && runs.supports(op, low); });
+}
+
+/// `lows`: the low precisions to search, in order of preference; each operator has those that it runs in.
+/// Throws: what the policy throws.
+inline candidate_space make_candidate_space(const any_policy& policy, const op_graph& graph, const hardware& machine,
+                                            std::span<const precision> lows, tie how, const op_support& runs = {}) {
+  candidate_space candidates;
+  candidates.decisions.reserve(graph.size());
+  candidates.roles.reserve(graph.size());
+  plan base = runs.widest(graph);
+  group_builder groups{graph, how};
+  std::vector<precision> levels;
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    const op_info& op = graph[i];
+    const decision said = candidates.decisions.emplace_back(policy.classify(op));
+    levels.clear();
+    op_role role = op_role::undecided;
+    if (!op.choosable) {
+      role = op_role::view;
+    } else if (said.fixed) {
+      role = op_role::pinned;
+      base[i] = said.compute;
+    } else if (said.category == category::allow || said.category == category::deny) {
+      role = op_role::searched;
+      if (said.category == category::allow) {
+        for (const precision low : lows) {
+          if (runs.supports(i, low) && policy::suits_tensor_cores(op, low, machine)) levels.push_back(low);
+        }
+      }
+      if (levels.empty()) {
+        add_levels(levels, i, lows, runs);
+      } else if (levels.size() == 1) {
+        role = op_role::lowered;
+        base[i] = levels.front();
+      }
+      if (levels.size() > 1) groups.add(i, levels);
+    }
+    candidates.roles.push_back(role);
+    if (role == op_role::searched && levels.size() == 1)
+      candidates.roles.back() = op_role::pinned;  // nothing low to try
+  }
+  candidates.space = search_space{std::move(base), groups.take()};
+  return candidates;
+}
+
+/// The space of the paper's ablation without epochs: what these would decide, and what no list names, by time alone.
+inline search_space space_without_losses(const candidate_space& candidates, const op_graph& graph,
+                                         std::span<const precision> lows, tie how, const op_support& runs = {}) {
+  group_builder groups{graph, how};
+  std::vector<precision> levels;
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    const op_role role = candidates.roles[i];
+    if (role != op_role::searched && role != op_role::undecided) continue;
+    levels.clear();
+    add_levels(levels, i, lows, runs);
+    if (levels.size() > 1) groups.add(i, levels);
+  }
+  return search_space{candidates.space.base(), groups.take()};
+}
+
+/// Throws: `settings_error`, naming the operator, when the policy pins one to a precision that `supported` lacks, or in
+/// which the backend does not run it.
+inline void require_supported(const candidate_space& candidates, const op_graph& graph,
+                              std::span<const precision> supported, const op_support& runs = {}) {
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (candidates.roles[i] != op_role::pinned) continue;
+    const precision pinned = candidates.space.base()[i];
+    require<settings_error>(std::find(supported.begin(), supported.end(), pinned) != supported.end(),
+                            "policy fixes operator {} (\"{}\") at {} (the backend supports {}): change the rule", i,
+                            graph[i].name, name(pinned), names_of(supported));
+    require<settings_error>(runs.supports(i, pinned),
+                            "policy fixes operator {} (\"{}\") at {} (the backend does not run {} in it): change the "
+                            "rule",
+                            i, graph[i].name, name(pinned), graph[i].kind);
+  }
+}
+
+}  // namespace comp

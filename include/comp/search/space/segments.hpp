@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stage 2's search space: the paper's algorithm 2 on chains and DAGs.
+// The graph is cut at the operators that stage 1 decided. What hangs together between the cuts is a segment; where all
+// the decided operators around it agree, the segment follows them; where they differ, its operators are enumerated over
+// the precisions that meet there. On a chain a segment is a run and its neighbours are the two at its ends. A run at an
+// end of the graph has one neighbour and follows it; a segment without any stays in FP32. Views belong to the segment
+// that they pass through, but their precision is not chosen. Source: CoMP paper, section 3.3 and algorithm 2; DAGs:
+// design.md, section 4.
+#pragma once
+
+#include <algorithm>
+#include <bitset>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/search_space.hpp>
+#include <comp/search/space/candidate_space.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+enum class segment_kind : std::uint8_t {
+  decided,     // not in a segment
+  follows,     // its neighbours agree
+  enumerated,  // its neighbours differ
+  alone        // it has none
+};
+
+struct segment_space {
+  search_space space = {};
+  std::vector<segment_kind> kinds = {};  // per operator
+};
+
+namespace detail {
+
+// Disjoint sets with path halving; the root is the smallest index, so the result does not depend on the order of joins.
+class disjoint_sets {
+ public:
+  explicit disjoint_sets(std::size_t n) : parent_(n) { std::iota(parent_.begin(), parent_.end(), 0U); }
+  std::uint32_t root(std::uint32_t i) {
+    while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
+    return i;
+  }
+  void join(std::uint32_t a, std::uint32_t b) {
+    a = root(a), b = root(b);
+    parent_[std::max(a, b)] = std::min(a, b);
+  }
+
+ private:
+  std::vector<std::uint32_t> parent_;
+};
+
+using precision_set = std::bitset<all_precisions.size()>;
+
+// Per root of a segment: the precisions of the decided operators that it reads or that read it.
+inline std::vector<precision_set> neighbours_of_segments(const op_graph& graph, const std::vector<bool>& decided,
+                                                         const plan& chosen, disjoint_sets& sets) {
+  for (std::uint32_t i = 0; i < graph.size(); ++i) {
+    for (const auto producer : graph[i].producers) {
+      if (!decided[i] && !decided[producer]) sets.join(i, static_cast<std::uint32_t>(producer));
+    }
+  }
+  std::vector<precision_set> around(graph.size());
+  for (std::uint32_t i = 0; i < graph.size(); ++i) {
+    for (const auto at : graph[i].producers) {
+      const auto producer = static_cast<std::uint32_t>(at);
+      if (decided[i] == decided[producer]) continue;
+      const auto [inside, outside] = decided[i] ? std::pair{producer, i} : std::pair{i, producer};
+      around[sets.root(inside)].set(static_cast<std::size_t>(chosen[outside]));
+    }
+  }
+  return around;
+}
+
+inline precision_set as_it_runs(const precision_set& near, std::size_t op, const op_support& runs) {
+  precision_set can;
+  for (const precision p : all_precisions) {
+    if (near.test(static_cast<std::size_t>(p))) can.set(static_cast<std::size_t>(runs.instead_of(op, p)));
+  }
+  return can;
+}
+
+}  // namespace detail
+
+/// `chosen`: stage 1's plan, right for the operators whose role is decided. Groups are tied by `how` across segments
+/// that have the same precisions around them. An operator that does not run in one of these has what stands in for it.
+inline segment_space make_segment_space(const op_graph& graph, std::span<const op_role> roles, const plan& chosen,
+                                        tie how, const op_support& runs = {}) {
+  std::vector<bool> decided(graph.size());
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    decided[i] = roles[i] != op_role::undecided && roles[i] != op_role::view;
+  }
+  detail::disjoint_sets sets{graph.size()};
+  const auto around = detail::neighbours_of_segments(graph, decided, chosen, sets);
+
+  segment_space segments;
+  segments.kinds.assign(graph.size(), segment_kind::decided);
+  plan base = chosen;
+  group_builder groups{graph, how};
+  std::vector<precision> levels;
+  for (std::uint32_t i = 0; i < graph.size(); ++i) {
+    if (decided[i]) continue;
+    const auto near = detail::as_it_runs(around[sets.root(i)], i, runs);
+    segments.kinds[i] = near.none()         ? segment_kind::alone
+                        : near.count() == 1 ? segment_kind::follows
+                                            : segment_kind::enumerated;
+    if (roles[i] == op_role::view) continue;
+    levels.clear();
+    for (const precision p : all_precisions) {  // FP32 first
+      if (near.test(static_cast<std::size_t>(p))) levels.push_back(p);
+    }
+    base[i] = levels.empty() ? runs.widest(i) : levels.front();
+    if (levels.size() > 1) groups.add(i, levels);
+  }
+  segments.space = search_space{std::move(base), groups.take()};
+  return segments;
+}
+
+}  // namespace comp

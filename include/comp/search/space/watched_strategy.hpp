@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a strategy asks for, looked at before anything is run: whole plans of the space that it was given. A plan that
+// it asks for again gets the known answer, and one that asks for nothing else is ended.
+#pragma once
+
+#include <algorithm>
+#include <comp/core/op_graph.hpp>
+#include <comp/core/search_space.hpp>
+#include <comp/search/space/candidate_space.hpp>
+#include <comp/search/trainer/any_trainer.hpp>
+#include <cstddef>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// Throws: `plan_error`, naming the operator, for a plan that is none of `space`.
+inline void require_in_space(const plan& p, const search_space& space, const op_graph& graph) {
+  constexpr const char* remedy =
+      "give plans that are made of the space that start() was given, by its base(), set() or random()";
+  require<plan_error>(p.size() == space.base().size(),
+                      "the strategy asked for a plan of {} operators (the model has {}): {}", p.size(),
+                      space.base().size(), remedy);
+  const plan nearest = space.project(p);
+  const auto off = std::mismatch(p.begin(), p.end(), nearest.begin()).first;
+  if (off != p.end()) {
+    const auto at = static_cast<std::size_t>(off - p.begin());
+    const auto group = std::find_if(space.groups().begin(), space.groups().end(), [&](const op_group& g) {
+      return std::find(g.operators.begin(), g.operators.end(), at) != g.operators.end();
+    });
+    const std::vector<precision> fixed{space.base()[at]};
+    const bool free = group != space.groups().end();
+    throw plan_error{fmt::format("the strategy asked for operator {} (\"{}\") in {} (the space has {} there{}): {}", at,
+                                 graph[at].name, name(*off), names_of(free ? group->levels : fixed),
+                                 free ? ", for all operators of group \"" + group->name + "\" alike" : "", remedy)};
+  }
+  require<plan_error>(space.valid(p),
+                      "the strategy asked for a plan that the space refuses (space.valid() says no): {}", remedy);
+}
+
+/// A strategy's run that is watched.
+class watched_strategy {
+ public:
+  watched_strategy(any_strategy::run run, const search_space& space, const op_graph& graph)
+      : run_{std::move(run)}, space_{space}, graph_{graph} {}
+
+  /// Up to `n` plans; none when it is done, or when it asked a thousand times for nothing new.
+  /// Throws: `plan_error` for a plan that is none of the space.
+  std::vector<plan> ask(std::size_t n) {
+    std::vector<plan> plans = run_.ask(n);
+    bool fresh = false;
+    for (const plan& p : plans) {
+      require_in_space(p, space_, graph_);
+      fresh = asked_.insert(p).second || fresh;
+    }
+    repeats_ = fresh ? 0 : repeats_ + 1;
+    if (repeats_ >= most_repeats) plans.clear();
+    return plans;
+  }
+  void tell(const trial& seen) { run_.tell(seen); }
+
+  /// What to tell of a strategy that was ended; empty: it ended by itself.
+  std::string warning() const {
+    if (repeats_ < most_repeats) return {};
+    return fmt::format(
+        "the strategy was ended: it asked {} times in a row for plans that it had asked for before ({} in all; "
+        "a run is done when ask() gives no plan): look at when its ask() ends",
+        most_repeats, asked_.size());
+  }
+
+ private:
+  static constexpr std::size_t most_repeats = 1000;
+  any_strategy::run run_;
+  const search_space& space_;
+  const op_graph& graph_;
+  std::set<plan> asked_ = {};
+  std::size_t repeats_ = 0;
+};
+
+}  // namespace comp

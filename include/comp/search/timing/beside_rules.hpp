@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the found plan is faster than the rules' plan, which a user has without a search, as by torch.autocast: it
+// wins only where that is shown. Both plans are known to train, so further rounds between the two are training.
+#pragma once
+
+#include <algorithm>
+#include <comp/core/statistics.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/timing/race.hpp>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// Returns: the index of the rule-based plan with the shortest batches among those that ran, were not rejected and meet
+/// `may_win`; nothing where there is none.
+template <class Predicate>
+std::optional<std::size_t> fastest_rules(const std::vector<contestant>& contest, Predicate may_win) {
+  std::optional<std::size_t> best;
+  for (std::size_t i = 1; i < contest.size(); ++i) {
+    const contestant& c = contest[i];
+    if (!c.rule_based || c.status != status::ok || c.seconds.empty() || detail::rejected(c) || !may_win(c)) continue;
+    if (!best || compare_paired(contest[*best].seconds, c.seconds).ratio > 1) best = i;
+  }
+  return best;
+}
+
+/// Returns: how many times as fast as `rules` the plan `found` is. Their pairs of the contest are used where both
+/// `raced` in it. Where these leave it open, the two run further rounds in turns, as many as a contest has at most.
+inline paired_speedup gain_over_rules(evaluator& run, const race_settings& settings, const contestant& found,
+                                      const contestant& rules, bool raced, race_grounds grounds) {
+  std::vector<double> of_found, of_rules;
+  if (raced) {
+    const std::size_t rounds = std::min(found.seconds.size(), rules.seconds.size());
+    of_found.assign(found.seconds.begin(), found.seconds.begin() + static_cast<std::ptrdiff_t>(rounds));
+    of_rules.assign(rules.seconds.begin(), rules.seconds.begin() + static_cast<std::ptrdiff_t>(rounds));
+  }
+  paired_speedup gain = compare_paired(of_rules, of_found);
+  for (std::size_t more = 0; more < settings.contest_rounds; more += settings.min_rounds) {
+    if (gain.clearly_faster() || gain.clearly_slower()) break;
+    std::vector<racer> two{{.plan = rules.plan, .label = rules.label}, {.plan = found.plan, .label = found.label}};
+    race{run, stage::contest, settings, settings.min_rounds, grounds}.run(two, false);
+    if (two[0].status != status::ok) return {.ratio = 1, .bounds = {}};  // it no longer trains: nothing was shown
+    if (two[1].status != status::ok) return {.ratio = 0, .bounds = {0, 0}};
+    of_rules.insert(of_rules.end(), two[0].seconds.begin(), two[0].seconds.end());
+    of_found.insert(of_found.end(), two[1].seconds.begin(), two[1].seconds.end());
+    gain = compare_paired(of_rules, of_found);
+  }
+  return gain;
+}
+
+/// What to tell where times do not say whether the rules' plan is faster than FP32, which it stands for.
+inline std::string why_rules_stand_for_fp32(const contestant& rules) {
+  return fmt::format(
+      "too noisy to tell: \"{}\" kept ({:.2f} to {:.2f} times as fast as FP32, 95%; its losses were accepted): search again "
+      "when nothing else runs on the machine, or with a higher settings.race.fp32_rounds",
+      rules.label, rules.over_fp32.bounds.low, rules.over_fp32.bounds.high);
+}
+
+/// What to tell where the rules' plan is kept although the found one looks faster.
+inline std::string why_rules_are_kept(const contestant& found, const contestant& rules, const paired_speedup& gain) {
+  return fmt::format(
+      "\"{}\" was not shown to be faster than \"{}\", which is kept ({:.3f} to {:.3f} times as fast, 95%): search again when "
+      "nothing else runs on the machine, or with a higher settings.race.contest_rounds",
+      found.label, rules.label, gain.bounds.low, gain.bounds.high);
+}
+
+}  // namespace comp

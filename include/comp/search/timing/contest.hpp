@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// The final head-to-head: the search's plans against FP32 and against every rule-based plan, batch by batch in turns.
+// The winner is so never slower than any of them beyond noise; the paper's is up to 10% slower than AMP in places.
+// Which plan already has an accepted run is no argument.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/search/convergence/loss_trials.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/timing/noise.hpp>
+#include <comp/search/timing/race.hpp>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// Where it is too noisy to tell whether the fastest plan beats FP32, the two run further rounds, three times as many
+/// as before at most. What these give goes into `over_fp32` alone: no other plan ran in them.
+inline void add_rounds(evaluator& run, const race_settings& settings, std::vector<contestant>& contest,
+                       race_grounds grounds) {
+  const auto fastest = std::max_element(contest.begin(), contest.end(), [](const contestant& a, const contestant& b) {
+    return (a.status == status::ok ? a.over_fp32.ratio : 0) < (b.status == status::ok ? b.over_fp32.ratio : 0);
+  });
+  if (fastest == contest.end() || !too_noisy(*fastest)) return;
+  std::vector<double> fp32 = contest.front().seconds, own = fastest->seconds;
+  own.resize(std::min(own.size(), fp32.size()));
+  fp32.resize(own.size());
+  const std::size_t rounds = std::max(settings.fp32_rounds, settings.min_rounds);
+  for (int more = 0; more < 3 && too_noisy(*fastest); ++more) {
+    std::vector<racer> two{{.plan = contest.front().plan, .label = contest.front().label},
+                           {.plan = fastest->plan, .label = fastest->label}};
+    race{run, stage::contest, settings, rounds, grounds}.run(two, false);
+    if (two[0].status != status::ok || two[1].status != status::ok) return;
+    fp32.insert(fp32.end(), two[0].seconds.begin(), two[0].seconds.end());
+    own.insert(own.end(), two[1].seconds.begin(), two[1].seconds.end());
+    fastest->over_fp32 = compare_paired(fp32, own);
+  }
+}
+
+/// Times the racers, FP32 first. Those that are hopelessly slower than FP32 stop early but keep what was
+/// measured.
+inline std::vector<contestant> hold_contest(evaluator& run, const race_settings& settings, std::vector<racer> racers,
+                                            race_grounds grounds = {}) {
+  if (racers.size() > 1) racers.front().rounds_at_most = settings.fp32_rounds;
+  race{run, stage::contest, settings, settings.contest_rounds, grounds}.run(racers, false);
+  std::vector<contestant> contest;
+  for (racer& r : racers) {
+    contestant& c = contest.emplace_back();
+    c.label = std::move(r.label);
+    c.plan = std::move(r.plan);
+    c.over_fp32 = compare_paired(contest.size() == 1 ? r.seconds : contest.front().seconds, r.seconds);
+    c.seconds = std::move(r.seconds);
+    c.peak_bytes = r.peak_bytes;
+    c.status = r.status;
+    c.lost = r.lost;
+    c.rule_based = r.rule_based;
+  }
+  if (!contest.empty()) contest.front().over_fp32 = {1, {1, 1}};
+  add_rounds(run, settings, contest, grounds);
+  return contest;
+}
+
+/// What the losses said of a contestant; and where FP32 was hardly in the contest with it, what the pairs of batches
+/// that were judged say of its time.
+inline void describe(contestant& c, const outcome& log, const loss_trials& trials) {
+  const auto* judged = trials.known(c.plan);
+  if (judged == nullptr) return;
+  c.loss = judged->verdict;
+  c.loss_batches = static_cast<std::size_t>(judged->trial.sample.batches);
+  if (c.seconds.empty()) c.status = judged->trial.sample.status;
+  if (c.peak_bytes == 0) c.peak_bytes = judged->trial.sample.peak_bytes;
+  const std::vector<double>&a = log.baseline.batch_seconds, &b = judged->trial.sample.batch_seconds;
+  const std::size_t pairs = std::min(a.size(), b.size());
+  if (std::min(log.contest.front().seconds.size(), c.seconds.size()) < 6) {
+    const trial& t = judged->trial;
+    if (pairs > 6) {  // not in turns, but the same batches
+      c.over_fp32 = compare_paired(std::span{a}.subspan(1, pairs - 1), std::span{b}.subspan(1, pairs - 1));
+    } else if (!std::isfinite(c.over_fp32.ratio) && t.sample.ok() && t.bounds.low > 0) {  // in turns
+      const double fp32 = trials.fp32_seconds();
+      c.over_fp32 = {fp32 / t.seconds, {fp32 / t.bounds.high, fp32 / t.bounds.low}};
+    }
+  }
+  if (c.seconds.size() < 6) c.seconds = b;
+}
+
+/// All contestants; one that has neither batches beside FP32's nor pairs gets the ratio to one that has, times that
+/// one's.
+inline void describe_contest(outcome& log, const loss_trials& trials) {
+  for (contestant& c : log.contest) describe(c, log, trials);
+  contestant& fp32 = log.contest.front();
+  const contestant* known = nullptr;
+  for (const contestant& c : log.contest) {
+    if (&c != &fp32 && std::isfinite(c.over_fp32.ratio) && !c.seconds.empty()) known = &c;
+  }
+  for (contestant& c : log.contest) {
+    if (known == nullptr || &c == &fp32 || std::isfinite(c.over_fp32.ratio)) continue;
+    const paired_speedup to = compare_paired(known->seconds, c.seconds);
+    c.over_fp32.ratio = known->over_fp32.ratio * to.ratio;
+    c.over_fp32.bounds = {known->over_fp32.bounds.low * to.bounds.low, known->over_fp32.bounds.high * to.bounds.high};
+  }
+  if (fp32.seconds.empty()) fp32.seconds = log.baseline.batch_seconds;
+}
+
+/// What to tell of the fastest plan where its own losses were not accepted and those of a plan that lowers more were.
+inline std::string why_not_taken(const contestant& fastest, double tolerance) {
+  const loss_verdict& loss = *fastest.loss;
+  const bool known = loss.line > 0 && std::isfinite(loss.difference) && std::isfinite(loss.radius);
+  return fmt::format(
+      "\"{}\" was fastest and is not taken ({}, although a plan that lowers more was accepted): raise settings.tolerance to "
+      "take it, or settings.budget to judge it by more batches",
+      fastest.label,
+      !known ? "its loss was not accepted"
+             : fmt::format("its loss is {:+.2f}% +- {:.2f}% above FP32's, {}", 100 * loss.difference, 100 * loss.radius,
+                           is_shown_worse(loss, tolerance) ? "which is more than the tolerance"
+                                                           : "which leaves open whether it is within the tolerance"));
+}
+
+/// Seconds of a batch under a plan by what operators and casts cost; NaN where that is not known.
+using predicted_seconds = std::function<double(const plan&)>;
+
+/// How much longer than the fastest's each contestant's batch takes by all that is known, as a logarithm: what was
+/// raced where that is clear; else what costs say where they were learned, of this contest too.
+/// `memory_limit`: who needs more is left out where somebody who could win does not; 0: none.
+inline std::vector<double> judged_times(const std::vector<contestant>& contest, const predicted_seconds& predicted,
+                                        std::int64_t memory_limit = 0) {
+  std::vector<double> times(contest.size(), std::numeric_limits<double>::infinity());
+  const auto ran = [](const contestant& c) {
+    const bool trains = !c.loss || c.loss->answer != loss_answer::rejected;
+    return c.status == status::ok && !c.seconds.empty() && trains;
+  };
+  const auto fits = [&](const contestant& c) { return ran(c) && (memory_limit == 0 || c.peak_bytes <= memory_limit); };
+  const bool some_fit = std::any_of(contest.begin(), contest.end(), fits);
+  const auto usable = [&](const contestant& c) { return some_fit ? fits(c) : ran(c); };
+  // All are compared with one that had as many rounds as any: of these, with the one that is thought fastest, for what
+  // is clear against a slow one says little of two fast ones.
+  const auto base = std::max_element(contest.begin(), contest.end(), [&](const contestant& a, const contestant& b) {
+    const std::size_t of_a = usable(a) ? a.seconds.size() : 0, of_b = usable(b) ? b.seconds.size() : 0;
+    return of_a != of_b ? of_a < of_b : predicted(a.plan) > predicted(b.plan);
+  });
+  for (std::size_t i = 0; i < contest.size(); ++i) {
+    const contestant& c = contest[i];
+    const double expected = std::log(predicted(c.plan) / predicted(base->plan));
+    if (i == 0 && c.seconds.empty() && std::isfinite(expected))
+      times[i] = expected;  // FP32 takes part where that is cheap
+    if (!usable(c)) continue;
+    if (&c == &*base) {
+      times[i] = 0;
+      continue;
+    }
+    const paired_speedup slower = compare_paired(c.seconds, base->seconds);
+    const bool clear = slower.clearly_faster() || slower.clearly_slower();
+    times[i] = clear || !std::isfinite(expected) ? std::log(slower.ratio) : expected;
+  }
+  return times;
+}
+
+/// The order in which contestants are offered as the winner: fastest first; where two are as fast, the one with the
+/// lower loss, then the one with less memory; FP32 before what is not faster. `slowdown`: above 0, those that are by
+/// such a part slower than the fastest come by their memory.
+inline std::vector<std::size_t> ranking(std::vector<contestant>& contest, const predicted_seconds& predicted,
+                                        std::int64_t memory_limit = 0, double slowdown = 0) {
+  constexpr double same = 0.003;  // what counts as a difference
+  const double worth = std::max(same, std::log1p(slowdown));
+  const std::vector<double> times = judged_times(contest, predicted, memory_limit);
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < contest.size(); ++i) {
+    if (std::isfinite(times[i]) || i == 0) order.push_back(i);
+  }
+  const auto loss_of = [&](std::size_t i) { return contest[i].loss ? contest[i].loss->difference : 0.0; };
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return times[a] != times[b] ? times[a] < times[b] : a < b; });
+  // Among those as fast as the first: FP32, else lower loss, else less memory.
+  const auto tied =
+      std::find_if(order.begin(), order.end(), [&](std::size_t i) { return times[i] > times[order.front()] + worth; });
+  if (slowdown > 0) {
+    const auto memory = [&](std::size_t i) {  // not known: last
+      return contest[i].peak_bytes > 0 ? contest[i].peak_bytes : std::numeric_limits<std::int64_t>::max();
+    };
+    std::sort(order.begin(), tied, [&](std::size_t a, std::size_t b) {
+      return memory(a) != memory(b) ? memory(a) < memory(b) : times[a] < times[b];
+    });
+  } else if (const auto fp32 = std::find(order.begin(), tied, 0); fp32 != tied) {
+    std::rotate(order.begin(), fp32, fp32 + 1);
+  }
+  if (slowdown == 0 && order.front() != 0) {
+    std::sort(order.begin(), tied, [&](std::size_t a, std::size_t b) {
+      if (loss_of(a) != loss_of(b)) return loss_of(a) < loss_of(b);
+      return contest[a].peak_bytes != contest[b].peak_bytes ? contest[a].peak_bytes < contest[b].peak_bytes
+                                                            : times[a] < times[b];
+    });
+  }
+  order.erase(std::find(order.begin(), order.end(), 0) + 1, order.end());
+  const contestant& first = contest[order.front()];
+  for (std::size_t i = 1; i < contest.size(); ++i) {
+    contestant& c = contest[i];
+    const auto against = compare_paired(first.seconds, c.seconds);
+    const bool known = std::isfinite(against.bounds.low) && std::isfinite(against.bounds.high);
+    if (&c != &first && known && !against.clearly_faster() && !against.clearly_slower()) c.tie = first.label;
+  }
+  return order;
+}
+
+}  // namespace comp

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times plans in turns, a batch each per round, so that a drift of the machine hits all of them alike; every second
+// round runs backwards. Plans that are clearly slower leave, and the race ends when it is decided. What is compared are
+// ratios of batches of the same round (core/statistics.hpp), never times of different moments. Where batches differ in
+// length all plans of a round run the same one.
+// Batches of plans that are known to train count as training; else all of them are undone when the race ends. A batch
+// that was lost (its loss is not finite) is a plan's own where FP32, on the same batches from the race's start, does
+// not lose it. Two lost in a row say that the weights are spoilt: the race begins anew without the plan that did it.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/statistics.hpp>
+#include <comp/search/settings.hpp>
+#include <comp/search/trainer/evaluator.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+struct racer {
+  comp::plan plan = {};
+  std::string label = {};
+  std::vector<double> seconds = {};  // one per round that it ran
+  std::size_t rounds_at_most = std::numeric_limits<std::size_t>::max();
+  std::int64_t peak_bytes = 0;
+  std::size_t lost = 0;  // batches that FP32 does not lose
+  comp::status status = comp::status::ok;
+  bool out = false;         // left the race: failed or clearly slower
+  bool rule_based = false;  // what rules give without a search
+};
+
+/// What a race may do with the training.
+struct race_grounds {
+  bool trains = false;        // its plans are known to train: their batches are kept
+  bool same_batches = false;  // batches differ in length: all of a round run the same
+};
+
+/// Runs rounds among racers of one stage. Losses are not looked at.
+class race {
+ public:
+  race(evaluator& run, stage where, const race_settings& settings, std::size_t max_rounds, race_grounds grounds = {})
+      : run_{run}, stage_{where}, settings_{settings}, max_rounds_{max_rounds}, grounds_{grounds} {}
+
+  /// The first racer is the reference and leaves only when its rounds are over. `leave`: clearly slower racers stop
+  /// running, and the race ends when each is decided against the reference; else it ends when the fastest is clearly
+  /// so, and only those that are hopeless against the reference leave.
+  void run(std::vector<racer>& racers, bool leave) {
+    start_ = run_.save();
+    lost_.clear(), in_a_row_ = 0, before_ = nullptr;
+    for (std::size_t round = 0; round < max_rounds_ && !decided(racers, round, leave); ++round) {
+      const auto before = grounds_.same_batches ? std::optional{run_.save()} : std::nullopt;
+      bool first = true;
+      for (std::size_t i = 0; i < racers.size(); ++i) {
+        racer& r = racers[round % 2 == 0 ? i : racers.size() - 1 - i];
+        if (r.out || round >= r.rounds_at_most) continue;
+        if (before && !std::exchange(first, false)) run_.restore(*before);
+        if (before && !run_.ran(r.plan)) {
+          (void)run_.batch(stage_, r.plan, r.label);  // cold, it times its second batch: another one
+          run_.restore(*before);
+        }
+        run_batch(r);
+      }
+      for (std::size_t i = 1; i < racers.size(); ++i) {
+        if (!racers[i].out && drops(racers, racers[i], leave)) racers[i].out = true;
+      }
+    }
+    blame();
+    if (!grounds_.trains) run_.restore(start_);
+  }
+
+ private:
+  struct lost_batch {
+    racer* by = nullptr;
+    std::int64_t batch = 0;  // counted from the race's start
+  };
+
+  void run_batch(racer& r) {
+    const trial t = run_.batch(stage_, r.plan, r.label);
+    r.peak_bytes = std::max(r.peak_bytes, t.sample.peak_bytes);
+    if (!t.sample.ok()) {
+      drop(r, t.sample.status);
+    } else {
+      r.seconds.push_back(t.sample.seconds);
+      in_a_row_ = t.sample.not_finite > 0 ? in_a_row_ + 1 : 0;
+      if (in_a_row_ > 0) lost_.push_back({&r, run_.trained().batches - start_.trained.batches});
+      if (in_a_row_ > 1) {
+        racer& first = *(lost_.end() - 2)->by;
+        if (lost_by_data()) {
+          in_a_row_ = 0;
+          return;
+        }
+        drop(spoils(first.plan) || before_ == nullptr ? first : *before_, status::not_finite);
+        std::erase_if(lost_, [](const lost_batch& l) { return l.by->out; });
+      }
+    }
+    if (in_a_row_ == 0) before_ = t.sample.ok() ? &r : nullptr;
+  }
+
+  void drop(racer& r, status why) {
+    r.status = why;
+    r.out = true;
+    in_a_row_ = 0;
+    run_.restore(start_);
+  }
+
+  // FP32's losses of so many of the race's batches. The state stays.
+  std::vector<double> fp32_again(std::int64_t batches) {
+    const evaluator::place here = run_.save();
+    const trial t = run_.run(stage_, run_.fp32(), "lost batches again", [&](const trial& begun) {
+      run_.restore(start_);
+      sample fp32;
+      run_.train(begun, run_.fp32(), static_cast<std::size_t>(batches), fp32, detail::any_status);
+      return fp32;
+    });
+    run_.record(t);
+    run_.restore(here);
+    return t.sample.curve;
+  }
+  // Its loss of that batch; nothing where it was not run.
+  static std::optional<double> loss_of(const std::vector<double>& fp32, const lost_batch& l) {
+    const auto at = static_cast<std::size_t>(std::max<std::int64_t>(l.batch, 1) - 1);
+    return at < fp32.size() ? std::optional{fp32[at]} : std::nullopt;
+  }
+  // Whether FP32 loses the last two, too: the data's fault.
+  bool lost_by_data() {
+    if (!run_.restores()) return false;
+    const lost_batch &one = *(lost_.end() - 2), &two = lost_.back();
+    const std::vector<double> fp32 = fp32_again(two.batch);
+    const auto loses = [&](const lost_batch& l) { return loss_of(fp32, l) && !std::isfinite(*loss_of(fp32, l)); };
+    return loses(one) && loses(two);
+  }
+
+  // Whether two batches of it from the race's start end in a lost one.
+  bool spoils(const plan& p) {
+    run_.restore(start_);
+    (void)run_.batch(stage_, p, "");
+    return run_.batch(stage_, p, "").sample.not_finite > 0;
+  }
+
+  // Sets `lost` of the racers: FP32 trains the race's batches from its start up to the last one that was lost.
+  void blame() {
+    if (lost_.empty() || !run_.restores()) return;
+    std::int64_t last = 0;
+    for (const lost_batch& l : lost_) last = std::max(last, l.batch);
+    const std::vector<double> fp32 = fp32_again(last);
+    for (const lost_batch& l : lost_) {
+      const auto loss = loss_of(fp32, l);
+      l.by->lost += loss && std::isfinite(*loss) ? 1U : 0U;
+    }
+  }
+
+  bool running(const racer& r) const { return !r.out && r.rounds_at_most >= max_rounds_; }
+  const racer& fastest(const std::vector<racer>& racers) const {
+    const auto first = std::find_if(racers.begin(), racers.end(), [&](const racer& r) { return running(r); });
+    const racer* best = first == racers.end() ? &racers.front() : &*first;
+    for (const racer& r : racers) {
+      if (running(r) && median(r.seconds) < median(best->seconds)) best = &r;
+    }
+    return *best;
+  }
+
+  bool drops(const std::vector<racer>& racers, const racer& r, bool leave) const {
+    const racer& other = leave ? fastest(racers) : racers.front();
+    if (&other == &r) return false;
+    const std::size_t rounds = std::min(r.seconds.size(), other.seconds.size());
+    if (rounds < settings_.min_rounds) return always_hopeless(r, other, rounds);
+    const auto against = compare_paired(r.seconds, other.seconds);
+    return against.ratio > settings_.hopeless || (leave && against.clearly_faster());
+  }
+
+  // A single slow batch is noise: with few rounds each of them must say so.
+  bool always_hopeless(const racer& r, const racer& other, std::size_t rounds) const {
+    for (std::size_t i = 0; i < rounds; ++i) {
+      if (r.seconds[i] <= settings_.hopeless * other.seconds[i]) return false;
+    }
+    return rounds >= 2;
+  }
+
+  bool decided(const std::vector<racer>& racers, std::size_t rounds, bool leave) const {
+    const auto left = std::count_if(racers.begin(), racers.end(),
+                                    [&](const racer& r) { return !r.out && rounds < r.rounds_at_most; });
+    if (left <= 1) return rounds > 0;
+    if (rounds < settings_.min_rounds) return false;
+    const racer& other = leave ? racers.front() : fastest(racers);
+    return std::all_of(racers.begin(), racers.end(), [&](const racer& r) {
+      if (r.out || &r == &other || rounds >= r.rounds_at_most) return true;
+      const auto against = compare_paired(other.seconds, r.seconds);
+      return against.clearly_faster() || against.clearly_slower();
+    });
+  }
+
+  evaluator& run_;
+  stage stage_;
+  race_settings settings_;
+  std::size_t max_rounds_;
+  race_grounds grounds_;
+  evaluator::place start_ = {};
+  std::vector<lost_batch> lost_ = {};
+  std::size_t in_a_row_ = 0;
+  racer* before_ = nullptr;  // who ran the last batch that was not lost
+};
+
+}  // namespace comp

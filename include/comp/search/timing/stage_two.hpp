@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stage 2, by batches: plans that differ in the undecided operators, timed in turns; the fastest wins.
+// Every race includes the best plan so far, and a candidate's time is given relative to it, so that plans of different
+// races compare although the machine drifts. Source: CoMP paper, section 3.3.
+#pragma once
+
+#include <comp/search/space/watched_strategy.hpp>
+#include <comp/search/timing/race.hpp>
+#include <cstddef>
+#include <map>
+#include <vector>
+
+namespace comp {
+
+class stage_two {
+ public:
+  stage_two(evaluator& run, outcome& log, const race_settings& settings) : run_{run}, log_{log}, settings_{settings} {}
+
+  /// Returns: the fastest plan of the space; its most conservative one when nothing is clearly faster.
+  plan run(const any_strategy& strategy, const search_space& space) {
+    best_.plan = space.conservative();
+    if (space.groups().empty()) return best_.plan;
+    watched_strategy run{strategy.start(space), space, log_.graph};
+    for (auto plans = run.ask(8); !plans.empty(); plans = run.ask(8)) {
+      hold_race(plans);
+      for (const plan& p : plans) run.tell(done_.at(p));
+    }
+    if (!run.warning().empty()) log_.warnings.push_back(run.warning());
+    return best_.plan;
+  }
+
+ private:
+  void hold_race(const std::vector<plan>& plans) {
+    std::vector<racer> racers{{.plan = best_.plan}};
+    for (const plan& p : plans) {
+      if (p != best_.plan && !done_.contains(p)) racers.push_back({.plan = p});
+    }
+    if (racers.size() == 1 && done_.contains(best_.plan)) return;
+    race{run_, stage::batches, settings_, settings_.max_rounds}.run(racers, true);
+    take_reference(racers.front());
+    const racer* leader = &racers.front();
+    for (std::size_t i = 1; i < racers.size(); ++i) {
+      const racer& r = racers[i];
+      const trial t = relative_to(racers.front(), r);
+      done_[r.plan] = t;
+      if (beats(r, *leader)) leader = &r;
+    }
+    if (leader == &racers.front()) return;
+    best_ = done_.at(leader->plan);
+    best_.bounds = {best_.seconds, best_.seconds};
+    done_[best_.plan] = best_;
+  }
+
+  // The best plan so far is what all others are measured against, so its own time has no spread.
+  void take_reference(const racer& r) {
+    if (!best_.accepted) best_ = as_trial(r);
+    best_.bounds = {best_.seconds, best_.seconds};
+    done_[best_.plan] = best_;
+  }
+
+  static bool beats(const racer& r, const racer& leader) {
+    if (r.status != status::ok || leader.status != status::ok) return r.status == status::ok && !r.out;
+    return compare_paired(leader.seconds, r.seconds).clearly_faster();
+  }
+
+  static trial as_trial(const racer& r) {
+    trial t;
+    t.stage = stage::batches;
+    t.plan = r.plan;
+    t.accepted = r.status == status::ok;
+    t.sample.status = r.status;
+    t.sample.batch_seconds = r.seconds;
+    if (t.accepted) t.seconds = median(r.seconds);
+    return t;
+  }
+
+  trial relative_to(const racer& reference, const racer& r) const {
+    trial t = as_trial(r);
+    if (!t.accepted || !best_.accepted || reference.status != status::ok) return t;
+    const auto slowdown = compare_paired(r.seconds, reference.seconds);
+    t.seconds = slowdown.ratio * best_.seconds;
+    t.bounds = {slowdown.bounds.low * best_.seconds, slowdown.bounds.high * best_.seconds};
+    return t;
+  }
+
+  evaluator& run_;
+  outcome& log_;
+  race_settings settings_;
+  trial best_ = {};
+  std::map<plan, trial> done_;
+};
+
+}  // namespace comp

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// What makes the result of a search doubtful, a sentence each, by what the search saw anyway. Not here: what is looked
+// at before it starts (trainer_check.hpp).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/lost_batches.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/trainer/any_trainer.hpp>
+#include <comp/search/trainer/trainer_faults.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace comp::detail {
+
+/// Precisions in which no plan changed anything.
+inline std::vector<std::string> ignored_precisions(const outcome& seen) {
+  std::map<precision, bool> without_effect;
+  for (const trial& t : seen.trials) {
+    const auto low = std::find_if(t.plan.begin(), t.plan.end(), is_low);
+    if (t.stage != stage::epochs || low == t.plan.end() || !t.sample.ok() || t.sample.curve.size() < 2) continue;
+    const bool only = std::all_of(low, t.plan.end(), [&](precision p) { return !is_low(p) || p == *low; });
+    if (!only || t.repeat >= perturbed_repeats) continue;
+    const auto at = without_effect.try_emplace(*low, true).first;
+    at->second = at->second && changes_nothing(seen.baseline, t.sample);
+  }
+  std::vector<std::string> sentences;
+  for (const auto& [low, none] : without_effect) {
+    if (none) sentences.push_back(ignored_sentence(low));
+  }
+  return sentences;
+}
+
+/// Recorded runs that nothing tells to be of this training. `first_losses`: whether those of its start are known.
+inline problem problem_of_ledger(const any_trainer& trainer, const outcome& seen, bool first_losses) {
+  if (trainer.has.signature || seen.recalled == 0 || first_losses) return {};
+  return fmt::format(
+      "{} of {} runs came from a ledger, and only model, type and machine say that they are of this training (its trainer "
+      "has no signature(), and no first losses to go by): give it std::string signature() const, with data, batch size, "
+      "optimizer and seed",
+      seen.recalled, seen.trials.size());
+}
+
+/// Batches whose loss was not finite. `fp32`: the plan that losses are held against.
+inline problem problem_of_lost_batches(const outcome& seen, const plan& fp32) {
+  std::int64_t low = 0, of_low = 0;
+  for (const trial& t : seen.trials) {
+    if (t.plan == fp32 || t.repeat >= profile_repeats) continue;
+    low += t.sample.not_finite, of_low += t.sample.batches;
+  }
+  if (low + seen.baseline.not_finite == 0) return {};
+  return fmt::format(
+      "losses were not finite in {} of {} batches under FP32 and {} of {} under other plans (these were left out, and "
+      "plans that lose more than FP32 are refused): look at the data of such a batch",
+      seen.baseline.not_finite, seen.baseline.batches, low, of_low);
+}
+
+/// Runs that ended with an exception, by its words.
+inline std::vector<std::string> failed_runs(const outcome& seen) {
+  struct failure {
+    std::size_t runs = 0;
+    const trial* first = nullptr;
+  };
+  std::map<std::string, failure> failures;
+  for (const trial& t : seen.trials) {
+    if (t.sample.status != status::failed || t.repeat >= profile_repeats) continue;
+    failure& of = failures[t.sample.message];
+    if (of.runs++ == 0) of.first = &t;
+  }
+  std::vector<std::string> sentences;
+  for (const auto& [words, of] : failures) {
+    sentences.push_back(fmt::format(
+        "{} of {} runs failed with \"{}\", first run {}{}{} (a plan that fails is not taken): look at what the trainer does "
+        "there",
+        of.runs, seen.trials.size(), words, of.first->number, of.first->label.empty() ? "" : ", ", of.first->label));
+  }
+  return sentences;
+}
+
+/// Losses that do not show that the model learns, so that no plan can show that it keeps it from learning.
+inline problem problem_of_learning(const outcome& seen) {
+  const std::vector<double>& curve =
+      seen.trained.curve.size() > seen.baseline.curve.size() ? seen.trained.curve : seen.baseline.curve;
+  const std::vector<double> losses = finite_of(curve);
+  if (losses.size() < 4) return {};
+  const auto [least, most] = std::minmax_element(losses.begin(), losses.end());
+  if (*most - *least <= 1e-12 * std::abs(*most)) {
+    return fmt::format(
+        "the loss is {:.6g} in each of {} batches (nothing is shown of plans whose losses cannot differ): look whether the "
+        "weights are trained, and what sample.loss is set to",
+        *most, losses.size());
+  }
+  constexpr std::size_t enough = 30;
+  if (losses.size() < enough) return {};
+  const std::size_t third = losses.size() / 3;
+  const std::span<const double> all{losses};
+  const double first = mean_of(all.first(third)), last = mean_of(all.last(third));
+  double squares = 0;
+  for (std::size_t i = 0; i < third; ++i) {
+    squares += (losses[i] - first) * (losses[i] - first);
+    squares += (losses[losses.size() - 1 - i] - last) * (losses[losses.size() - 1 - i] - last);
+  }
+  const double error = std::sqrt(squares / static_cast<double>(third * (third - 1)));
+  if (seen.baseline.losses.size() > 1) return {};  // a GAN's may rise, and change places
+  const double better = (seen.higher_is_better ? last - first : first - last) / error;
+  if (better < -6) {
+    return fmt::format(
+        "the loss gets worse: from {:.4g} to {:.4g} in {} batches (settings.direction says that a {} one is better): set "
+        "settings.direction, or look at the learning rate",
+        first, last, losses.size(), seen.higher_is_better ? "higher" : "lower");
+  }
+  // Where losses differ much from batch to batch no more can be said of few: a training that takes thousands of batches
+  // to get better by a part e is not suspected.
+  const double sure = 3e-5 * static_cast<double>(losses.size());
+  if (better < 1 && error < sure * std::max(std::abs(first), std::abs(last))) {
+    return fmt::format(
+        "the loss did not get better in {} batches: from {:.4g} to {:.4g} (where nothing is learned no plan can be seen to "
+        "keep it): look whether the weights are trained, or search where they are",
+        losses.size(), first, last);
+  }
+  return {};
+}
+
+inline problem problem_of_memory(const outcome& seen) {
+  if (seen.memory_limit == 0 || seen.baseline.peak_bytes > 0) return {};
+  return fmt::format(
+      "the memory limit of {} bytes is not kept (the trainer does not say what a batch needs): set sample.peak_bytes",
+      seen.memory_limit);
+}
+
+}  // namespace comp::detail

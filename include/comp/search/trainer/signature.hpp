@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// What makes two searches comparable, as one line of text: a ledger made under another signature is refused.
+#pragma once
+
+#include <algorithm>
+#include <comp/policy/tensor_core.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/settings.hpp>
+#include <comp/search/trainer/any_trainer.hpp>
+#include <comp/search/trainer/op_support.hpp>
+#include <string>
+#include <vector>
+
+namespace comp {
+
+namespace detail {
+inline constexpr const char* no_precisions =
+    "supported_precisions() gave none (a search needs to know what it may try): name what the trainer computes in, or leave "
+    "the member out";
+}  // namespace detail
+
+/// FP32 first, then the low precisions to search in order of preference: those that were asked for, else what the
+/// backend supports and its machine has units for (FP16 on most CPUs is tens of times slower than FP32).
+/// Throws: `settings_error` for a precision that the backend does not support, and where it names none.
+inline std::vector<precision> searched_precisions(const any_trainer& trainer, const search_settings& settings) {
+  const std::vector<precision> supported = trainer.supported_precisions();
+  require<settings_error>(!supported.empty(), "{}", detail::no_precisions);
+  const hardware machine = trainer.hardware();
+  std::vector<precision> searched{precision::fp32};
+  for (const precision p : settings.precisions.empty() ? supported : settings.precisions) {
+    require<settings_error>(std::ranges::find(supported, p) != supported.end(),
+                            "precision {} was asked for (the backend supports {}): leave it out", name(p),
+                            names_of(supported));
+    const bool fast = !settings.precisions.empty() || policy::no_unit(p, machine).empty();
+    if (fast && std::ranges::find(searched, p) == searched.end()) searched.push_back(p);
+  }
+  return searched;
+}
+
+/// `part=value` pairs joined by "; ". What only chooses among recorded trials (strategies, tolerance) is not in it.
+/// A backend without a signature() is identified by what it does: its type, the batches of an epoch and FP32's first
+/// losses, `first_losses`; without those nothing tells its trainings apart.
+inline std::string search_signature(const any_trainer& trainer, const outcome& log, const search_settings& settings,
+                                    const std::vector<double>& first_losses = {}) {
+  std::string backend = trainer.signature();
+  if (!trainer.has.signature) {
+    if (log.batches_per_epoch > 0) backend += fmt::format("; batches={}", log.batches_per_epoch);
+    const auto digits = [](double loss) { return fmt::format("{:.9g}", loss); };
+    if (!first_losses.empty()) backend += "; losses=" + joined(first_losses, ",", digits);
+  }
+  return fmt::format("model={:016x}; backend={}; hardware={}/{}/{}; judged by={}; cut={:g},{:g},{},{:g},{:g},{}",
+                     log.graph.fingerprint(), backend, log.hardware.name, log.hardware.compute_capability,
+                     log.hardware.threads, name(settings.criterion), settings.cut.slower_than_fp32,
+                     settings.cut.slower_than_best, settings.cut.batches, settings.cut.at_once, settings.cut.diverged,
+                     settings.cut.loss_batches);
+}
+
+}  // namespace comp

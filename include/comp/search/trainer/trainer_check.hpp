@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a trainer is looked at (check.hpp): its batches under FP32, from a state put back and in low precisions.
+// Not here: the sentences (trainer_faults.hpp).
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <comp/core/linkage.hpp>
+#include <comp/search/check.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/trainer/any_trainer.hpp>
+#include <comp/search/trainer/evaluator.hpp>
+#include <comp/search/trainer/op_support.hpp>
+#include <comp/search/trainer/run_samples.hpp>
+#include <comp/search/trainer/signature.hpp>
+#include <comp/search/trainer/trainer_faults.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <new>
+#include <string>
+#include <vector>
+
+namespace comp {
+
+namespace detail {
+
+class trainer_check {
+ public:
+  explicit trainer_check(any_trainer& trainer, check_report& into) : trainer_{trainer}, into_{into} {}
+
+  /// The next batches under `p`, up to one that fails. What is wrong with FP32's is told; a low precision may fail.
+  sample batches(const plan& p, std::size_t count) {
+    const bool fp32 = std::none_of(p.begin(), p.end(), is_low);
+    sample all{.loss = 0};
+    problem wrong, fatal;
+    try {
+      trainer_.set_precision(p);
+      while (all.ok() && static_cast<std::size_t>(all.batches) < count) {
+        const auto started = std::chrono::steady_clock::now();
+        sample next = trainer_.run_batch();
+        if (!wrong) wrong = problem_of_sample(next);
+        const double loss = next.loss;
+        complete(next, seconds_since(started));
+        append(all, next);
+        if (next.not_finite > 0 && fp32) ++count;  // another one tells whether all are lost
+        if (keeps_losing(all)) {
+          all.status = status::not_finite;
+          if (fp32) fatal = lost_loss(loss);
+        }
+      }
+    } catch (const interrupted&) {
+      throw;
+    } catch (const out_of_memory& e) {  // the search has plans that need less
+      all.status = status::out_of_memory;
+      all.message = e.what();
+    } catch (const std::bad_alloc& e) {
+      all.status = status::out_of_memory;
+      all.message = e.what();
+    } catch (const std::exception& e) {
+      all.status = status::failed;
+      all.message = e.what();
+      if (fp32) wrong = fmt::format("a batch in FP32 ended with an exception: {}", e.what());
+    } catch (...) {
+      all.status = status::failed;
+      wrong =
+          "a batch ended with an exception that is no std::exception (what it says is lost): throw comp::error, or what "
+          "derives from std::exception";
+    }
+    if (wrong) into_.add("batch", verdict::wrong, *wrong);
+    if (fatal) into_.add("loss", verdict::fatal, *fatal);
+    return all;
+  }
+
+ private:
+  static std::string lost_loss(double loss) {
+    return fmt::format(
+        "the loss in FP32 is {}, batch after batch (a comp::sample's loss is NaN until it is set, and += leaves it NaN; "
+        "plans are judged against FP32's losses): begin with loss = 0, or look at the data and the learning rate",
+        loss);
+  }
+
+  using verdict = check_report::verdict;
+  any_trainer& trainer_;
+  check_report& into_;
+};
+
+/// Calls `work()` and puts the trainer back to where it was, whatever it throws.
+template <class F>
+void undone(any_trainer& trainer, F work) {
+  const auto start = trainer.save();
+  const auto back = [&] { trainer.restore(start.get()); };
+  try {
+    work(back);
+  } catch (...) {
+    back();
+    throw;
+  }
+  back();
+}
+
+inline void check_at_rest(const any_trainer& trainer, const op_graph& graph, const any_policy& policy,
+                          check_report& into) {
+  into.add("graph", problem_of_names(graph), fmt::format("{} operators", graph.size()));
+  into.add("kinds", problem_of_kinds(policy, graph), "no operator kind looks like a misspelt one");
+  const std::vector<precision> supported = trainer.supported_precisions();
+  if (supported.empty()) {
+    into.add("supported_precisions", check_report::verdict::fatal, no_precisions);
+  } else {
+    into.add("supported_precisions", problem{}, names_of(supported));
+  }
+}
+
+/// Whether an epoch has as many batches as batches_per_epoch() says, where one of so many is soon run.
+inline void check_epoch(any_trainer& trainer, const plan& fp32, check_report& into) {
+  constexpr std::size_t most = 64;
+  const std::size_t said = trainer.batches_per_epoch();
+  if (said == 0) return;
+  if (said > most || !trainer.has.stop) {
+    into.add("batches_per_epoch", check_report::verdict::not_checked,
+             fmt::format("{} batches are said to be an epoch: none was run", said));
+    return;
+  }
+  const auto count = [](const sample& s) { return std::max(static_cast<std::size_t>(s.batches), s.curve.size()); };
+  trainer.set_precision(fp32);
+  const sample epoch = trainer.run_epoch([&](const sample& so_far) { return count(so_far) > said; });
+  const std::size_t got = count(epoch);
+  problem wrong;
+  if (got > said || (got < said && epoch.ok()))
+    wrong = wrong_length(fmt::format("{}{}", got > said ? "more than " : "", std::min(got, said)), said);
+  into.add("batches_per_epoch", wrong, fmt::format("{} batches", said));
+}
+
+/// What a search looks at before it starts: a batch of `fp32`, undone; two where a ledger has nothing else to know the
+/// training by.
+inline check_report check_at_start(any_trainer& trainer, const op_graph& graph, const any_policy& policy,
+                                   const plan& fp32) {
+  check_report report;
+  check_at_rest(trainer, graph, policy, report);
+  if (!trainer.has.save) return report;
+  undone(trainer, [&](auto&&) {
+    report.first_losses = trainer_check{trainer, report}.batches(fp32, trainer.has.signature ? 1 : 2).curve;
+  });
+  return report;
+}
+
+/// `check` of all that a batch shows.
+inline void check_batches(any_trainer& trainer, const op_graph& graph, check_report& report) {
+  using verdict = check_report::verdict;
+  std::vector<precision> lows = trainer.supported_precisions();
+  std::erase_if(lows, [](precision p) { return !is_low(p); });
+  const op_support runs{trainer, graph, lows};
+  const plan fp32 = runs.widest(graph);
+  undone(trainer, [&](const auto& back) {
+    trainer_check run{trainer, report};
+    const std::size_t before = report.lines.size();
+    const sample first = run.batches(fp32, 2);
+    report.first_losses = first.curve;
+    if (report.lines.size() == before) report.add("batch", verdict::ok, fmt::format("loss {:.6g}", first.loss));
+    back();
+    const sample again = run.batches(fp32, 1);
+    if (first.curve.size() == 2 && again.curve.size() == 1)
+      report.add("restore", problem_of_restore(first.curve, again.curve), "the same batch, the same loss");
+    if (trainer.has.batches_per_epoch && first.ok()) {
+      back();
+      check_epoch(trainer, fp32, report);
+    }
+    for (const precision low : lows) {
+      plan p = fp32;
+      for (std::size_t i = 0; i < p.size(); ++i) {
+        if (graph[i].choosable && runs.supports(i, low)) p[i] = low;
+      }
+      if (p == fp32) continue;
+      back();
+      const sample got = run.batches(p, 2);
+      const problem ignored = changes_nothing(first, got) ? problem{ignored_sentence(low)} : std::nullopt;
+      const std::string seen =
+          got.ok() ? fmt::format("loss {:.6g}", got.loss)
+                   : fmt::format("ended as {} with all operators in it {}", name(got.status), got.message);
+      report.add(fmt::format("set_precision {}", name(low)), ignored, seen);
+    }
+    trainer.set_precision(fp32);
+  });
+}
+
+COMP_INLINE check_report check_trainer(any_trainer& trainer, const any_policy& policy) {
+  const op_graph graph = trainer.graph();
+  check_report report;
+  check_at_rest(trainer, graph, policy, report);
+  if (trainer.has.save) {
+    check_batches(trainer, graph, report);
+  } else {
+    report.add(
+        "batches", check_report::verdict::not_checked,
+        "the trainer has no save() and restore(), so a batch could not be undone: losses, times, the effect of a plan");
+  }
+  return report;
+}
+
+}  // namespace detail
+
+}  // namespace comp

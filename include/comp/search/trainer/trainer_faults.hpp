@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mistakes of a trainer or a policy as sentences, each from what was seen; nothing where all is well. Who looks, and
+// when: search/check.hpp. A sentence is only said of what a sound trainer does not do.
+#pragma once
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <comp/core/concepts.hpp>
+#include <comp/core/statistics.hpp>
+#include <comp/policy/nearest.hpp>
+#include <comp/policy/pytorch.hpp>
+#include <comp/search/trainer/any_trainer.hpp>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace comp::detail {
+
+using problem = std::optional<std::string>;
+
+inline problem problem_of_names(const op_graph& graph) {
+  std::unordered_map<std::string_view, std::size_t> seen;
+  for (std::size_t i = 0; i < graph.size(); ++i) {
+    const auto [at, fresh] = seen.try_emplace(graph[i].name, i);
+    if (!fresh)
+      return fmt::format(
+          "operators {} and {} are both named \"{}\" (plan files, warm starts and reports go by names): "
+          "give each operator a name of its own",
+          at->second, i, graph[i].name);
+  }
+  return {};
+}
+
+/// The kind without what people spell differently, case and separators within: "LayerNorm", "layer-norm" ->
+/// "layernorm". Underscores at an end are ATen's: "exp_" is in place, "_softmax" is not softmax.
+inline std::string bare_letters(std::string_view kind) {
+  std::string letters;
+  kind = policy::without_overload(kind);
+  for (std::size_t i = 0; i < kind.size(); ++i) {
+    const bool within = i > 0 && i + 1 < kind.size();
+    if (within && (kind[i] == '_' || kind[i] == '-' || kind[i] == ' ')) continue;
+    letters += static_cast<char>(std::tolower(static_cast<unsigned char>(kind[i])));
+  }
+  return letters;
+}
+
+/// Nothing where the policy is not about ATen's kinds, or has an opinion of some operators and no near word for others.
+inline problem problem_of_kinds(const any_policy& policy, const op_graph& graph) {
+  const auto names = [&](const op_info& op) {
+    const decision said = policy.classify(op);
+    return said.fixed || said.category != category::follow;
+  };
+  const auto lists = [&](std::string_view kind) { return names(op_info{.kind = std::string{kind}}); };
+  if (!lists("linear") && !lists("conv2d") && !lists("matmul")) return {};
+  std::map<std::string_view, bool> kinds;  // whether an operator of it is named
+  for (const op_info& op : graph) {
+    if (op.choosable) kinds[op.kind] = kinds[op.kind] || names(op);
+  }
+  const bool none = std::none_of(kinds.begin(), kinds.end(), [](const auto& kind) { return kind.second; });
+  std::string unknown;
+  for (const auto& [kind, named] : kinds) {
+    if (named) continue;
+    policy::nearest_word near{policy::without_overload(kind)};
+    for (const auto* table : {&policy::pytorch_lists::cuda(), &policy::pytorch_lists::cpu()}) {
+      for (const auto& entry : table->entries()) {
+        const std::string_view known = policy::without_overload(entry.kind);
+        const bool same = bare_letters(known) == bare_letters(kind);
+        if (same && lists(known))
+          return fmt::format("operator kind \"{}\" is on no list of the policy (\"{}\" is): call it that", kind, known);
+        if (none) near.offer(known);
+      }
+    }
+    if (unknown.size() > 120) continue;
+    const std::string hint =
+        !near.word().empty() && lists(near.word()) ? fmt::format(", near \"{}\"", near.word()) : "";
+    unknown += fmt::format("{}\"{}\"{}", unknown.empty() ? "" : "; ", kind, hint);
+  }
+  if (!none || kinds.empty()) return {};
+  return fmt::format(
+      "no operator kind is on a list of the policy: {} (its rules would lower nothing): name kinds as ATen "
+      "does, \"linear\" or \"conv2d\", or give a policy that knows these",
+      unknown);
+}
+
+/// Of what run_batch() gave, before anything is filled in.
+inline problem problem_of_sample(const sample& got) {
+  const auto bad_time = [](double seconds) { return !(seconds > 0) || !std::isfinite(seconds); };
+  if (got.seconds < 0 || !std::isfinite(got.seconds))
+    return fmt::format(
+        "run_batch() gave {} as its seconds (times decide which plan wins): give the wall time of the "
+        "batch, end - begin, or leave 0 and comp takes the time itself",
+        got.seconds);
+  if (const auto at = std::find_if(got.batch_seconds.begin(), got.batch_seconds.end(), bad_time);
+      at != got.batch_seconds.end())
+    return fmt::format(
+        "run_batch() gave {} as batch_seconds[{}] (times decide which plan wins): give the wall time of the "
+        "batch, or leave batch_seconds empty",
+        *at, at - got.batch_seconds.begin());
+  if (got.batches > 1)
+    return fmt::format("run_batch() says that it trained {} batches (it is asked for the next one): set batches to 1",
+                       got.batches);
+  if (got.curve.size() > 1 || got.batch_seconds.size() > 1)
+    return fmt::format(
+        "run_batch() gave {} losses and {} times (a batch has one of each): give those of this batch alone",
+        got.curve.size(), got.batch_seconds.size());
+  return {};
+}
+
+/// `had`: batches of an epoch, "12" or "more than 7".
+inline std::string wrong_length(std::string_view had, std::size_t said) {
+  return fmt::format(
+      "an epoch had {} batches (batches_per_epoch() says {}, by which the search's batches count as epochs): give the number "
+      "that run_epoch() trains",
+      had, said);
+}
+
+/// Losses of the same batches from a state and, `again`, from the same state put back; at least one of each, and two of
+/// one. What a batch moves the loss by is what tells a state that was not put back from roundings.
+inline problem problem_of_restore(std::span<const double> first, std::span<const double> again) {
+  const std::span<const double> longer = first.size() < 2 ? again : first;
+  if (first.empty() || again.empty() || longer.size() < 2) return {};
+  if (!std::isfinite(first[0]) || !std::isfinite(again[0]) || !std::isfinite(longer[1])) return {};
+  const double off = std::abs(again[0] - first[0]), moved = std::abs(longer[1] - longer[0]);
+  const double scale = std::max({std::abs(first[0]), std::abs(longer[1]), std::abs(again[0])});
+  if (off <= std::max(1e-5 * scale, moved / 10)) return {};
+  return fmt::format(
+      "after restore() the same batch in FP32 gave loss {:.8g}, before it {:.8g} (plans are compared on the "
+      "same batches from the same state, or every plan would seem to train): save and restore weights, "
+      "optimizer, random generators and the place in the data",
+      again[0], first[0]);
+}
+
+/// Batches under a plan with all in `low`, or with some, against FP32's.
+inline bool changes_nothing(const sample& fp32, const sample& low) {
+  const std::size_t n = std::min(fp32.curve.size(), low.curve.size());
+  if (n < 2 || !low.ok() ||
+      !std::equal(low.curve.begin(), low.curve.begin() + static_cast<std::ptrdiff_t>(n), fp32.curve.begin()))
+    return false;
+  const std::size_t timed = std::min(fp32.batch_seconds.size(), low.batch_seconds.size());
+  if (timed < 2) return true;  // the first batch pays for what is made once
+  const std::span<const double> a{fp32.batch_seconds}, b{low.batch_seconds};
+  const paired_speedup times = compare_paired(a.subspan(1, timed - 1), b.subspan(1, timed - 1));
+  return !times.clearly_faster() && !times.clearly_slower() && times.ratio > 0.8 && times.ratio < 1.25;
+}
+inline std::string ignored_sentence(precision low) {
+  return fmt::format(
+      "plans in {} changed neither a loss, to the last bit, nor the time (so set_precision() has no effect in "
+      "it): look at what it does with plan[i], or leave {} out of supported_precisions()",
+      name(low), name(low));
+}
+
+}  // namespace comp::detail

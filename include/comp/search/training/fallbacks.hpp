@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ever more conservative plans, for the guard of post-training.
+#pragma once
+
+#include <algorithm>
+#include <comp/core/plan.hpp>
+#include <comp/search/space/candidate_space.hpp>
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace comp {
+
+/// Returns: `p`; then without its deny-operators; then with allow-operators alone; then `base`, the most conservative
+/// plan that runs, which is also what is meant by "without". None twice.
+inline std::vector<plan> conservative_ladder(const plan& p, std::span<const decision> decisions, const plan& base) {
+  std::vector<plan> ladder{p};
+  const auto add = [&](auto keeps) {
+    plan next = p.as_autocast(false);
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      if (!keeps(decisions[i].category)) next[i] = base[i];
+    }
+    if (std::find(ladder.begin(), ladder.end(), next) == ladder.end()) ladder.push_back(std::move(next));
+  };
+  add([](category c) { return c != category::deny; });
+  add([](category c) { return c == category::allow; });
+  add([](category) { return false; });
+  return ladder;
+}
+
+namespace detail {
+
+/// The plans of a training: those that were given up, the one that trains, and ever more conservative ones.
+class plan_ladder {
+ public:
+  plan_ladder(std::vector<plan> plans, std::size_t now) : plans_{std::move(plans)}, now_{now} {}
+
+  const std::vector<plan>& all() const { return plans_; }
+  std::size_t rung() const { return now_; }
+  const plan& now() const { return plans_[now_]; }
+  const plan& fp32() const { return plans_.back(); }
+  bool safest() const { return now_ + 1 >= plans_.size(); }
+  /// Requires: not safest().
+  const plan& next() const { return plans_[now_ + 1]; }
+
+  /// Goes on with the next plan, or with `mended` and then with what the more conservative ones lower of that.
+  void give_up(const plan* mended) {
+    ++now_;
+    if (mended == nullptr) return;
+    std::vector<plan> rest{plans_.begin() + static_cast<std::ptrdiff_t>(now_), plans_.end()};
+    const plan fp32 = plans_.back();
+    plans_.resize(now_);
+    plans_.push_back(*mended);
+    for (plan& each : rest) {
+      for (std::size_t i = 0; i < each.size(); ++i) {
+        if (each[i] != (*mended)[i]) each[i] = fp32[i];
+      }
+      if (each != plans_.back()) plans_.push_back(std::move(each));
+    }
+  }
+
+ private:
+  std::vector<plan> plans_;
+  std::size_t now_;
+};
+
+}  // namespace detail
+
+}  // namespace comp

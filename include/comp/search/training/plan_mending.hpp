@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which operators of a plan are to blame for harm that a training showed, and the plan without them. Parts of the plan
+// train the same batches from the same state as the plan and FP32 did, and bisection (strategy/mending.hpp) chooses the
+// parts: a part is to blame where its losses end nearer to the plan's than to FP32's.
+// Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan").
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/lost_batches.hpp>
+#include <comp/search/trainer/evaluator.hpp>
+#include <comp/search/training/guard.hpp>
+#include <comp/search/training/shadow_test.hpp>
+#include <comp/strategy/mending.hpp>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::detail {
+
+/// Harm as a training showed it: losses of the plan and of FP32 on the same batches from `start`, lower is better.
+struct shown_harm {
+  enum class sign { high_losses, lost_batches, ended };
+  sign by = sign::high_losses;
+  evaluator::place start = {};
+  std::vector<double> plan = {}, fp32 = {};
+  std::size_t last = 1;  // so many of the last batches show it
+};
+
+/// The largest part of a plan that does not show the harm; FP32 where that is none of it.
+struct mended_plan {
+  comp::plan plan = {};
+  std::vector<std::size_t> to_blame = {};  // operators
+  std::size_t runs = 0;
+
+  /// "7 runs of its parts blame head (softmax)".
+  std::string str(const op_graph& graph) const {
+    std::string names;
+    for (const std::size_t i : to_blame) {
+      names += names.empty() ? "" : ", ";
+      names += i < graph.size() ? fmt::format("{} ({})", graph[i].name, graph[i].kind) : fmt::format("operator {}", i);
+    }
+    return fmt::format("{} runs of its parts blame {}", runs, names.empty() ? "all of it" : names);
+  }
+};
+
+class plan_mending {
+ public:
+  /// `worse`: -1 for losses that are maximised.
+  plan_mending(evaluator& run, shown_harm harm, plan harmful, plan fp32, double worse)
+      : run_{run}, harm_{std::move(harm)}, harmful_{std::move(harmful)}, fp32_{std::move(fp32)}, worse_{worse} {}
+
+  /// Whether the plan shows the harm once more and FP32 does not: else chance did. Leaves the trainer elsewhere.
+  bool repeats() { return !shows_harm(fp32_, "fp32 again") && shows_harm(harmful_, "the plan again"); }
+
+  /// `trusted`: the part of the plan that is asked about first. Returns: nothing where `seconds` are too short for
+  /// questions. Leaves the trainer elsewhere.
+  std::optional<mended_plan> mend(const plan& trusted, double seconds) {
+    const double began = run_.seconds();
+    std::vector<std::size_t> items;
+    for (std::size_t i = 0; i < harmful_.size(); ++i) {
+      if (harmful_[i] != fp32_[i]) items.push_back(i);
+    }
+    const auto lowered = [&](std::size_t op) { return trusted[op] == harmful_[op]; };
+    std::sort(items.begin(), items.end(),
+              [&](std::size_t a, std::size_t b) {  // std's stable_partition is deprecated under clang
+                return lowered(a) != lowered(b) ? lowered(a) : a < b;
+              });
+    const auto rest = std::find_if_not(items.begin(), items.end(), lowered);
+    mending mender{std::vector<double>(items.size(), 1.0),
+                   static_cast<std::size_t>(rest - items.begin()),
+                   false,
+                   {.questions = 8 + 2 * items.size(), .worth = 0}};
+    const auto part_of_plan = [&](const std::vector<std::size_t>& chosen) {
+      plan p = fp32_;
+      for (const std::size_t i : chosen) p[items[i]] = harmful_[items[i]];
+      return p;
+    };
+    constexpr double at_least = 4;  // questions, or too little is found to be worth one
+    for (auto question = mender.next(); question; question = mender.next()) {
+      if (run_.seconds() + longest_ >= began + seconds) break;
+      mender.tell(!shows_harm(part_of_plan(*question), "a part of the plan"));
+      if (at_least * longest_ > seconds) return std::nullopt;
+    }
+    if (mender.questions() == 0) return std::nullopt;
+    mended_plan got{part_of_plan(mender.accepted()), {}, mender.questions()};
+    for (const std::size_t i : mender.harmful()) got.to_blame.push_back(items[i]);
+    return got;
+  }
+
+ private:
+  bool shows_harm(const plan& p, std::string label) {
+    const double before = run_.seconds();
+    bool decided = false;
+    trial t = run_.run(stage::training, p, std::move(label), [&](const trial& begun) {
+      run_.restore(harm_.start);
+      if (p == fp32_ || p == harmful_) run_.trainer().perturb(1);  // else it may repeat itself to the bit
+      sample got;
+      run_.train(begun, p, harm_.plan.size(), got, [&](const sample& so_far) {
+        if (keeps_losing(so_far)) return status::not_finite;
+        decided = decided || is_clear(so_far.curve);
+        return decided ? status::stopped_early : status::ok;
+      });
+      if (got.status == status::stopped_early) got.status = status::ok;
+      return got;
+    });
+    const std::vector<double> losses = made_lower_better(t.sample.curve, worse_);
+    const bool ended = !t.sample.ok();
+    run_.record(std::move(t));
+    longest_ = std::max(longest_, run_.seconds() - before);
+    return ended || is_to_blame(losses);
+  }
+
+  bool is_to_blame(const std::vector<double>& losses) const {
+    if (harm_.by == shown_harm::sign::ended) return false;
+    if (harm_.by == shown_harm::sign::lost_batches)
+      return 3 * lost_alone(losses, harm_.fp32) >= lost_alone(harm_.plan, harm_.fp32);
+    return compared(losses).mean > part_that_counts * harm_so_far(losses.size());
+  }
+
+  // Whether the answer is known before the last batch, beyond what a training wanders by: not before harm showed.
+  bool is_clear(const std::vector<double>& curve) const {
+    const std::size_t n = curve.size();
+    if (harm_.by != shown_harm::sign::high_losses || harm_.last < 8 || n < 16 || n % 8 != 0) return false;
+    const double harm = harm_so_far(n);
+    if (2 * harm < harm_so_far(harm_.plan.size())) return false;
+    const path_end end = compared(made_lower_better(curve, worse_));
+    return std::abs(end.mean - part_that_counts * harm) > 3 * end.error;
+  }
+
+  // How far `losses` end above FP32's, where the harm showed.
+  path_end compared(const std::vector<double>& losses) const {
+    const std::vector<double> path = paired_differences(losses, harm_.fp32);
+    path_end end = end_of_path(path);
+    if (const std::size_t n = std::min(harm_.last, path.size()); n > 0 && path.size() >= harm_.plan.size())
+      end.mean = mean_of(std::span{path}.last(n));
+    return end;
+  }
+  double harm_so_far(std::size_t batches) const {
+    return compared({harm_.plan.begin(),
+                     harm_.plan.begin() + static_cast<std::ptrdiff_t>(std::min(batches, harm_.plan.size()))})
+        .mean;
+  }
+
+  static constexpr double part_that_counts = 0.4;  // of the plan's harm: of two operators each may do half of it
+
+  evaluator& run_;
+  shown_harm harm_;
+  plan harmful_, fp32_;
+  double worse_, longest_ = 0;  // run, in seconds
+};
+
+}  // namespace comp::detail

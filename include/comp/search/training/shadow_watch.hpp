@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// When FP32 trains beside a plan, and how far: from where the plan begins until it is known to do no slow harm, and in
+// epochs that bring no progress (audits).
+// Not here: what becomes of a plan that is found harmful (guarded_training.hpp).
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <comp/search/outcome.hpp>
+#include <comp/search/trainer/evaluator.hpp>
+#include <comp/search/training/fp32_shadow.hpp>
+#include <comp/search/training/guard.hpp>
+#include <comp/search/training/shadow_test.hpp>
+#include <comp/search/training/training_record.hpp>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace comp::detail {
+
+class shadow_watch {
+ public:
+  /// Refers to all of them. `epochs`: of the whole training.
+  shadow_watch(const guard_settings& guard, std::size_t epochs, evaluator& run, const outcome& log,
+               training_record& record, const audit_state& from)
+      : guard_{guard}, epochs_{epochs}, run_{run}, log_{log}, record_{record}, audits_{from} {}
+
+  const audit_state& state() const { return audits_.state(); }
+  /// What is trained beside the plan now.
+  const std::optional<fp32_shadow>& shadow() const { return shadow_; }
+
+  /// Before an epoch.
+  void begin(const plan& fp32) {
+    if (shadow_) return;
+    const std::size_t epoch = log_.batches_per_epoch, done = record_.got().epochs.size();
+    const shadow_question beginning = shadow_of_beginning(log_.tolerance, state().known);
+    if (beginning.known < std::log(beginning.missed)) audits_.settle();  // by the batches of the search
+    if (!state().settled && guard_.evidence * planned() >= 2.0 * first_look) {
+      shadow_.emplace(run_, fp32, done, record_.begun(), beginning, true);
+    } else if (epoch > 0 && !record_.begun() && audits_.due(done, record_.means())) {
+      shadow_.emplace(run_, fp32, done, std::nullopt, shadow_of_audit(guard_.worse, epoch), false);
+    }
+  }
+
+  /// After an epoch of the plan: as many of FP32's batches as an answer takes, of those that the plan has trained.
+  /// Returns: the plan's losses where they show harm; else nothing.
+  std::vector<double> look() {
+    if (!shadow_) return {};
+    const std::vector<double> plan = record_.losses_since(shadow_->epoch(), shadow_->begun());
+    if (plan.empty()) acquit();  // the backend tells no losses of batches
+    while (shadow_) {
+      const shadow_answer answer = shadow_->judge(plan, record_.worse());
+      if (answer == shadow_answer::harmful) return {plan.begin(), plan.begin() + std::ssize(shadow_->seen().curve)};
+      const std::size_t next = shadow_->next_look(plan.size());
+      if (answer == shadow_answer::harmless || !affords(next, answer, plan)) {
+        acquit();
+      } else if (next == shadow_->size()) {
+        break;  // more when the plan has trained more
+      } else {
+        if (shadow_->size() == 0) record_.count_comparison();
+        if (!shadow_->train_to(next)) acquit();
+      }
+    }
+    return {};
+  }
+
+  /// What look() returned was not so when it was repeated.
+  void doubt() { shadow_->doubt(); }
+  /// The batches that follow are not the plan's.
+  void drop() { shadow_.reset(); }
+  void plan_given_up(std::size_t epoch) {
+    drop();
+    audits_.plan_given_up(epoch);
+  }
+
+ private:
+  void acquit() {
+    shadow_->opening() ? audits_.settle() : audits_.acquitted(shadow_->epoch());
+    shadow_.reset();
+  }
+
+  double planned() const { return static_cast<double>(epochs_ * log_.batches_per_epoch); }
+
+  // FP32's batches cost their own time, since they are undone, or the plan's are. An audit may take an epoch.
+  bool affords(std::size_t batches, shadow_answer answer, const std::vector<double>& plan) const {
+    if (shadow_->size() < first_look) return true;
+    constexpr double when_suspicious = 5;
+    const bool suspicious = answer == shadow_answer::suspicious;
+    const double slower = seconds_per_batch(shadow_->seen()) / seconds_per_batch(record_.got().epochs.back());
+    double most = guard_.evidence * planned() / slower * (suspicious ? when_suspicious : 1);
+    if (!shadow_->opening()) most = std::max(most, static_cast<double>(log_.batches_per_epoch));
+    return static_cast<double>(batches) <= most && (suspicious || shadow_->is_worth(plan, record_.worse(), most));
+  }
+
+  const guard_settings& guard_;
+  std::size_t epochs_;
+  evaluator& run_;
+  const outcome& log_;
+  training_record& record_;
+  audit_times audits_;
+  std::optional<fp32_shadow> shadow_ = {};
+};
+
+}  // namespace comp::detail

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tells the training after a search from a search: the trainer knows of it, nothing of it is recalled, and the
+// batches that the search trained are epochs of it. Where it begins: behind a search, or where another process ended.
+#pragma once
+
+#include <comp/core/error.hpp>
+#include <comp/core/plan.hpp>
+#include <comp/core/training_progress.hpp>
+#include <comp/search/observers.hpp>
+#include <comp/search/outcome.hpp>
+#include <comp/search/trainer/any_trainer.hpp>
+#include <comp/search/trainer/run_samples.hpp>
+#include <comp/search/training/guard.hpp>
+#include <comp/search/training/shadow_test.hpp>
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+namespace comp::detail {
+
+/// While it lives the trainer knows that its epochs are no experiments.
+class post_training_notice {
+ public:
+  explicit post_training_notice(any_trainer& trainer) : trainer_{trainer} { trainer_.post_training(true); }
+  post_training_notice(const post_training_notice&) = delete;
+  post_training_notice& operator=(const post_training_notice&) = delete;
+  ~post_training_notice() {
+    try {
+      trainer_.post_training(false);
+    } catch (...) {  // what ended the training is what its caller hears of
+    }
+  }
+
+ private:
+  any_trainer& trainer_;
+};
+
+/// Observers of a training: it is no experiment, so nothing of it is recalled from a ledger.
+template <Observer... Observers>
+struct training_observers : observer_list<Observers...> {
+  using observer_list<Observers...>::observer_list;
+  std::optional<trial> recall(const trial&) final { return std::nullopt; }
+};
+
+/// What the batches say of slow harm by which the search judged its plan.
+inline double known_of_search(const outcome& search, double worse) {
+  std::vector<double> path;
+  for (const trial& t : search.trials) {
+    if (t.stage != stage::epochs || t.plan != search.plan || t.repeat >= perturbed_repeats || !t.sample.ok()) continue;
+    path =
+        paired_differences(made_lower_better(t.sample.curve, worse), made_lower_better(search.baseline.curve, worse));
+  }
+  return drift_likelihood(shadow_of_beginning(search.tolerance, 0), path);
+}
+
+/// Where a training stands when its search has ended: epochs that the search trained are behind it.
+inline training_progress progress_after(const outcome& search, const guard_settings& guard) {
+  const double worse = search.higher_is_better ? -1 : 1;
+  training_progress now{.ladder = search.fallbacks.empty() ? std::vector{search.plan} : search.fallbacks,
+                        .batches_per_epoch = search.batches_per_epoch,
+                        .baseline_loss = search.baseline.loss,
+                        .tolerance = search.tolerance,
+                        .higher_is_better = search.higher_is_better};
+  recent_levels normal{guard};
+  normal.learn(made_lower_better(search.baseline.curve, worse));
+  const std::size_t epoch = search.batches_per_epoch, behind = epoch > 0 ? search.trained_batches : 0;
+  for (std::size_t at = 0; at + epoch <= behind && epoch > 0; at += epoch) {
+    now.so_far.epochs.push_back(part_of(search.trained, at, at + epoch));
+    normal.learn(made_lower_better(now.so_far.epochs.back().curve, worse));
+  }
+  if (epoch > 0 && behind % epoch > 0) now.begun = part_of(search.trained, behind - behind % epoch, behind);
+  now.normal = normal.state();
+  now.audits.known = known_of_search(search, worse);
+  return now;
+}
+
+/// What a training that goes on knows of its search.
+inline outcome search_behind(const op_graph& graph, const training_progress& from) {
+  require<plan_error>(from.rung < from.ladder.size(),
+                      "a training on plan {} of a ladder of {} (there is none such): go on from what "
+                      "training_progressed() told",
+                      from.rung, from.ladder.size());
+  for (const plan& p : from.ladder) require_fits(p, graph);
+  outcome log{.plan = from.ladder.front(), .graph = graph, .batches_per_epoch = from.batches_per_epoch};
+  log.baseline.loss = from.baseline_loss;
+  log.tolerance = from.tolerance;
+  log.higher_is_better = from.higher_is_better;
+  return log;
+}
+
+}  // namespace comp::detail

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training after a search has behind it: its epochs, what is normal for their losses, what there is to tell.
+// Not here: plans and states (guarded_training.hpp).
+#pragma once
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <comp/core/lost_batches.hpp>
+#include <comp/core/training_progress.hpp>
+#include <comp/search/trainer/run_samples.hpp>
+#include <comp/search/trainer/trainer_faults.hpp>
+#include <comp/search/training/guard.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace comp::detail {
+
+inline double seconds_per_batch(const sample& run) {
+  return run.seconds / static_cast<double>(std::max<std::int64_t>(run.batches, 1));
+}
+
+class training_record {
+ public:
+  /// `worse`: -1 for losses that are maximised: all levels are then of their negatives.
+  training_record(const guard_settings& guard, double worse, training_progress from)
+      : worse_{worse},
+        normal_{guard, std::move(from.normal)},
+        begun_{std::move(from.begun)},
+        got_{std::move(from.so_far)} {
+    for (const sample& epoch : got_.epochs) means_.push_back(worse_ * epoch.loss);
+  }
+
+  double worse() const { return worse_; }
+  const training_result& got() const { return got_; }
+  training_result take() { return std::move(got_); }
+  recent_levels& normal() { return normal_; }
+  /// The part of the next epoch that is trained already.
+  const std::optional<sample>& begun() const { return begun_; }
+  /// Of each epoch.
+  const std::vector<double>& means() const { return means_; }
+  training_progress progress() const { return {.so_far = got_, .begun = begun_, .normal = normal_.state()}; }
+
+  void count_comparison() { ++got_.compared; }
+  void add_fallback(training_fallback f) { got_.fallbacks.push_back(std::move(f)); }
+
+  /// An epoch, or the rest of the one that was begun. `losses`: of its batches.
+  void add(sample run, const std::vector<double>& losses) {
+    if (begun_) {
+      append(*begun_, run);
+      begun_->score = run.score;
+      run = *std::exchange(begun_, std::nullopt);
+    }
+    normal_.learn(losses);
+    means_.push_back(worse_ * run.loss);
+    warn_of_lost(run);
+    warn_of_standstill();
+    got_.epochs.push_back(std::move(run));
+  }
+
+  /// `run` takes the place of everything after `epoch` epochs and the part of one that is `begun`.
+  void replace(std::size_t epoch, const std::optional<sample>& begun, const sample& run, std::size_t epoch_batches) {
+    got_.epochs.resize(epoch);
+    means_.resize(epoch);
+    begun_ = begun;
+    const auto all = static_cast<std::size_t>(run.batches);
+    for (std::size_t at = 0; at < all;) {
+      const std::size_t had = begun_ ? static_cast<std::size_t>(begun_->batches) : 0;
+      const std::size_t to = std::min(all, at + epoch_batches - had);
+      sample part = part_of(run, at, to);
+      if (had + to - at == epoch_batches) {
+        const std::vector<double> losses = made_lower_better(part.curve, worse_);
+        add(std::move(part), losses);
+      } else if (begun_) {
+        append(*begun_, part);
+      } else {
+        begun_ = std::move(part);
+      }
+      at = to;
+    }
+  }
+
+  /// The plan's losses since then, lower is better; empty where an epoch has no curve.
+  std::vector<double> losses_since(std::size_t epoch, const std::optional<sample>& begun) const {
+    std::vector<double> losses;
+    for (std::size_t e = epoch; e < got_.epochs.size(); ++e) {
+      const sample& one = got_.epochs[e];
+      if (one.curve.size() != static_cast<std::size_t>(one.batches)) return {};
+      for (const double loss : one.curve) losses.push_back(worse_ * loss);
+    }
+    const auto before = begun ? static_cast<std::ptrdiff_t>(begun->batches) : 0;
+    losses.erase(losses.begin(), losses.begin() + std::min(before, std::ssize(losses)));
+    return losses;
+  }
+
+  /// How many batches were lost one after the other up to now. `losses`: of the epoch that is not added yet.
+  std::int64_t lost_in_a_row(const std::vector<double>& losses) const {
+    const auto sound = [](double loss) { return std::isfinite(loss); };
+    std::int64_t count = std::find_if(losses.rbegin(), losses.rend(), sound) - losses.rbegin();
+    if (count < std::ssize(losses)) return count;
+    for (auto e = got_.epochs.rbegin(); e != got_.epochs.rend() && e->not_finite == e->batches; ++e)
+      count += e->batches;
+    return count;
+  }
+
+  /// Told once, where an epoch was not as long as the trainer says.
+  void warn_of_length(const sample& run, std::size_t said) {
+    if (said == 0 || static_cast<std::size_t>(run.batches) == said || std::exchange(told_length_, true)) return;
+    got_.warnings.push_back(wrong_length(std::to_string(run.batches), said));
+  }
+
+  /// FP32's loss rose; there is no plan to give up.
+  void warn_of_level(const std::vector<double>& losses) {
+    const std::vector<double> sound = finite_of(losses);
+    got_.warnings.push_back(
+        fmt::format("FP32's loss is {:.4g} at the end of epoch {} (it was {:.4g} at most in the epochs before): "
+                    "where it should not rise, lower the learning rate",
+                    worse_ * mean_of(std::span{sound}.last(std::min(normal_.window(), sound.size()))),
+                    got_.epochs.size(), worse_ * normal_.highest()));
+    normal_.relax();
+  }
+
+ private:
+  // The same batches gave the same losses: told once.
+  void warn_of_standstill() {
+    if (told_standstill_ || means_.size() < 2) return;
+    told_standstill_ = std::abs(means_.back() - *(means_.end() - 2)) <= 1e-7 * std::abs(means_.back());
+    if (!told_standstill_) return;
+    got_.warnings.push_back(fmt::format(
+        "the loss of epoch {} is that of the epoch before, {:.6g} (so nothing is learned, and no plan can be "
+        "seen to keep it): look whether the weights are trained",
+        means_.size() - 1, worse_ * means_.back()));
+  }
+
+  void warn_of_lost(const sample& run) {
+    const auto lost = [](const sample& s) { return s.not_finite > 0; };
+    if (!lost(run) || std::any_of(got_.epochs.begin(), got_.epochs.end(), lost)) return;
+    got_.warnings.push_back(fmt::format(
+        "the loss of {} of the {} batches of epoch {} is not finite (such batches are left out of means, and "
+        "this is told once): look at the data of these batches, and skip the step of a batch whose "
+        "gradients are not finite",
+        run.not_finite, run.batches, got_.epochs.size()));
+  }
+
+  double worse_;
+  recent_levels normal_;
+  std::optional<sample> begun_;
+  std::vector<double> means_ = {};
+  bool told_length_ = false, told_standstill_ = false;
+  training_result got_;
+};
+
+}  // namespace comp::detail
