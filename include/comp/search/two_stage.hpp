@@ -2,7 +2,7 @@
 // The two-stage search: policy, strategies and settings in, a plan out that is never slower than FP32 or the rule-based
 // plans beyond noise, and whose loss is accepted.
 // Use: comp::two_stage search{policy, stage1, stage2}; comp::outcome best = search.run(trainer, observers...);
-// Source: CoMP paper, section 3; what is added to it: design.md, section 4.
+// Source: CoMP paper, section 3. What comp adds to it, and why: docs/decisions.md, "The search".
 #pragma once
 
 #include <comp/core/concepts.hpp>

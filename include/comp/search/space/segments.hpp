@@ -4,8 +4,8 @@
 // the decided operators around it agree, the segment follows them; where they differ, its operators are enumerated over
 // the precisions that meet there. On a chain a segment is a run and its neighbours are the two at its ends. A run at an
 // end of the graph has one neighbour and follows it; a segment without any stays in FP32. Views belong to the segment
-// that they pass through, but their precision is not chosen. Source: CoMP paper, section 3.3 and algorithm 2; DAGs:
-// design.md, section 4.
+// that they pass through, but their precision is not chosen. Source: CoMP paper, section 3.3 and algorithm 2, which
+// are for chains.
 #pragma once
 
 #include <algorithm>
