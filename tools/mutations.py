@@ -193,7 +193,7 @@ MUTATIONS = [Mutation(*m) for m in [
      'if (n <= settings_.loss_batches ||', 'test_search', 'test_candidate_cut.cpp'),
     ('gains taken for divergence where losses are maximised', SEARCH + 'convergence/candidate_cut.hpp', 'worse_ * (got - base) >',
      '(got - base) >', 'test_search', 'test_candidate_cut.cpp test_aims.cpp'),
-    ('races that a resumed search does not count', SEARCH + 'decision/accepted_operators.hpp',
+    ('races that a resumed search does not count', SEARCH + 'decision/question_budget.hpp',
      'if (t.stage == stage::batches) kept_ += t.sample.batches;', '', 'test_search', 'test_truth_goals.cpp'),
     ('a trainer that broke while plans were judged', SEARCH + 'search_run.hpp', '    check_fp32_again();\n', '',
      'test_search', 'test_findings.cpp'),

@@ -424,7 +424,7 @@ TEST_CASE("the cheapest plan has two low precisions where one alone does not pay
   trials.begin(8, 32, settings.cut);
   const std::vector<std::vector<precision>> levels{{precision::fp32, precision::bf16},
                                                    {precision::fp32, precision::fp8_e4m3}};
-  comp::learned_costs costs{run, log, trials, levels};
+  comp::learned_costs costs{comp::search_session{run, log, settings, trials}, levels};
   costs.profile(std::vector{precision::bf16, precision::fp8_e4m3});
   const plan allowed = parse_plan("be");
   REQUIRE(costs.batch_seconds(allowed) < costs.batch_seconds(plan{2}));

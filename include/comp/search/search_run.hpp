@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One search on one trainer: FP32, plans judged by losses, plans judged by times, head-to-head, the winner.
 // Batches under FP32 and under accepted plans are training and are kept; only those of rejected plans, and repeats of
-// the same batches, are undone. Not here: what a user writes down (two_stage.hpp). Source: CoMP paper, section 3; what
-// is added to it: design.md, section 4.
+// the same batches, are undone. Not here: what a user writes down (two_stage.hpp). Source: CoMP paper, section 3.
 #pragma once
 
 #include <algorithm>
@@ -10,15 +9,18 @@
 #include <chrono>
 #include <comp/core/linkage.hpp>
 #include <comp/search/convergence/loss_trials.hpp>
+#include <comp/search/decision/guided_contest.hpp>
 #include <comp/search/decision/guided_search.hpp>
 #include <comp/search/decision/reasons.hpp>
 #include <comp/search/decision/room_for_fp32.hpp>
 #include <comp/search/decision/search_budget.hpp>
+#include <comp/search/decision/session.hpp>
+#include <comp/search/decision/staged_contest.hpp>
 #include <comp/search/decision/staged_search.hpp>
 #include <comp/search/decision/starting_plans.hpp>
+#include <comp/search/decision/winner.hpp>
 #include <comp/search/settings.hpp>
 #include <comp/search/space/segments.hpp>
-#include <comp/search/timing/beside_rules.hpp>
 #include <comp/search/timing/contest.hpp>
 #include <comp/search/trainer/evaluator.hpp>
 #include <comp/search/trainer/findings.hpp>
@@ -198,58 +200,26 @@ class search_run {
   }
 
   void guided() {
-    guided_search search{*run_, log_, settings_, *guide_, *trials_, plans_.where_to_start()};
-    stage_two_plan_ = search.find();
+    guided_search search{session(), *guide_, plans_.where_to_start()};
+    guided_contest contest{session(), plans_, budget(), search};
+    const contestant& winner = log_.contest[contest.hold(search.find())];
+    stage_two_plan_ = contest.found();
+    log_.evidence = search.evidence_beside(winner.plan);
+    crown(winner);
+  }
+
+  // The paper's two stages with strategies of the user's.
+  void staged() {
+    const guided_start from = plans_.where_to_start();
+    staged_search search{session(), plans_.candidates(), from, plans_.runs()};
+    stage_two_plan_ = search.find(stage1_, stage2_);
+    segments_ = search.segments();
     std::vector<racer> racers = plans_.racers(stage_two_plan_);
-    enter_found(racers, search.allowed(), log_.graph);
-    if (!search.least_memory().empty()) enter_found(racers, search.least_memory(), log_.graph);
-    run_->timed(stage::contest, [&] {
-      const std::vector<racer> refused = take_refused(racers, search);
-      if (racers.size() > 1) {
-        const auto* pairs = trials_->known(stage_two_plan_);
-        const std::size_t judged = pairs != nullptr ? pairs->trial.sample.batch_seconds.size() : 0,
-                          known = std::min(judged, log_.baseline.batch_seconds.size());
-        log_.contest = hold_contest(*run_, budget().contest(known), std::move(racers),
-                                    {.trains = true, .same_batches = trials_->lengths_differ()});
-      } else {
-        log_.contest.push_back({.label = "fp32", .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
-      }
-      if (log_.contest.front().peak_bytes == 0) log_.contest.front().peak_bytes = log_.baseline.peak_bytes;
-      for (const racer& r : refused)
-        log_.contest.push_back({.label = r.label, .plan = r.plan, .rule_based = r.rule_based});
-    });
-    search.learn(log_.contest);
-    describe_contest(log_, *trials_);
-    for (const contestant& c : log_.contest) {
-      if (c.lost > 0) trials_->expect_lost(c.lost, c.seconds.size());
+    if (search.stage_one_trial()) {
+      stage_one_plan_ = search.stage_one_trial()->plan;
+      enter_found(racers, stage_one_plan_, log_.graph);
     }
-    const auto wins = [&](std::size_t at) {
-      contestant& c = log_.contest[at];
-      const bool pays = settings_.slowdown > 0 || fits_instead(c) || (c.over_fp32.ratio > 1 && !undecided(c));
-      return at == 0 || (pays && keeps_the_loss(c));
-    };
-    std::size_t winner = 0;
-    const std::size_t raced = log_.contest.size();
-    for (int mended = 0;; ++mended) {
-      const auto order = ranking(
-          log_.contest, [&](const plan& p) { return search.predicted(p); }, settings_.memory_limit, settings_.slowdown);
-      const auto first = std::find_if(order.begin(), order.end(), wins);
-      winner = first == order.end() ? 0 : *first;
-      const contestant& fastest = log_.contest[order.front()];
-      if (mended == 2 || !detail::rejected(fastest) || !enter_mended(search.mended(fastest.plan))) break;
-    }
-    winner = beside_rules({.winner = winner,
-                           .raced = winner < raced,
-                           .settings = budget().contest(0),
-                           .grounds = {.trains = true, .same_batches = trials_->lengths_differ()},
-                           .known_faster = [&](const plan& p, const plan& than) { return search.is_faster(p, than); },
-                           .accepts = [&](contestant& c) { return keeps_the_loss(c); }});
-    if (winner == 0 && run_->trained().batches == 0 && trials_->fp32_end()) run_->restore(*trials_->fp32_end());
-    const auto* judged = trials_->known(log_.contest[winner].plan);
-    if (judged != nullptr && judged->end && judged->end->trained.batches > run_->trained().batches)
-      run_->restore(*judged->end);
-    search.weigh_beside(log_.contest[winner].plan);
-    crown(log_.contest[winner]);
+    crown(log_.contest[staged_contest{session(), budget()}.hold(std::move(racers))]);
   }
 
   // What a training gets that is too short to search in: the rules' plan, where one look at its losses and times finds
@@ -267,7 +237,8 @@ class search_run {
       const trial& judged = trials_->known(rules.plan)->trial;
       log_.contest.push_back({.label = rules.label, .plan = rules.plan, .rule_based = rules.rule_based});
       describe_contest(log_, *trials_);
-      const bool pays = fits_instead(log_.contest.back()) || judged.bounds.high < trials_->fp32_seconds();
+      const bool pays = winner_choice{session(), budget()}.fits_instead(log_.contest.back()) ||
+                        judged.bounds.high < trials_->fp32_seconds();
       winner = judged.accepted && pays ? 1 : 0;
     }
     log_.warnings.push_back(
@@ -281,147 +252,8 @@ class search_run {
     crown(log_.contest[winner]);
   }
 
-  // What is left of a contestant that was refused takes part, too, by the times of the batches that judged it.
-  bool enter_mended(const plan& part) {
-    const auto same = [&](const contestant& c) { return c.plan == part; };
-    if (std::any_of(log_.contest.begin(), log_.contest.end(), same)) return false;
-    log_.contest.push_back({.label = label_of_found(part, log_.graph, log_.contest), .plan = part});
-    describe_contest(log_, *trials_);
-    stage_two_plan_ = part;
-    return true;
-  }
-
-  struct question_beside_rules {
-    std::size_t winner = 0;  // index of a contestant
-    bool raced = true;       // it was in the contest's race
-    race_settings settings = {};
-    race_grounds grounds = {};
-    std::function<bool(const plan&, const plan& than)> known_faster = {};  // by what operators and casts cost
-    std::function<bool(contestant&)> accepts = {};                         // may train
-  };
-
-  // Returns: the winner of the contest, or the rules' plan. The rules' plan is kept unless the winner was shown to be
-  // faster, and where nothing is shown because the machine is too noisy it is what FP32 gives way to.
-  std::size_t beside_rules(const question_beside_rules& asked) {
-    const contestant& won = log_.contest[asked.winner];
-    if (won.rule_based || settings_.slowdown > 0) return asked.winner;
-    const bool only_fp32_is_left = asked.winner == 0;
-    const auto at = fastest_rules(log_.contest, [&](const contestant& c) {
-      if (budget().too_large(c) && !budget().too_large(won)) return false;
-      return !only_fp32_is_left || undecided(c);
-    });
-    if (!at) return asked.winner;
-    contestant& rules = log_.contest[*at];
-    if (only_fp32_is_left) {
-      if (!asked.accepts(rules)) return asked.winner;
-      warn(why_rules_stand_for_fp32(rules));
-      return *at;
-    }
-    paired_speedup gain{};
-    run_->timed(stage::contest,
-                [&] { gain = gain_over_rules(*run_, asked.settings, won, rules, asked.raced, asked.grounds); });
-    const bool modelled = rules.plan == rules.plan.as_autocast(false);
-    if (gain.clearly_faster()) return asked.winner;
-    if (gain.ratio > 1 && modelled && asked.known_faster(won.plan, rules.plan)) return asked.winner;
-    if (!asked.accepts(rules)) return asked.winner;
-    if (gain.ratio > 1) warn(why_rules_are_kept(won, rules, gain));
-    return *at;
-  }
-
-  // Where FP32 needs more memory than is allowed, who does not is wanted even if it is slower.
-  bool fits_instead(const contestant& c) const {
-    return budget().too_large(log_.contest.front()) && !budget().too_large(c);
-  }
-
-  // Neither the contest nor the batches that judged its losses say that it is faster.
-  bool undecided(const contestant& c) const {
-    const auto* judged = trials_->known(c.plan);
-    const bool clear =
-        judged != nullptr && judged->trial.accepted && judged->trial.bounds.high < trials_->fp32_seconds();
-    return too_noisy(c) && !clear;
-  }
-
-  // Takes out whose losses were not accepted, or are not known and cost too much to judge. The state stays.
-  std::vector<racer> take_refused(std::vector<racer>& racers, const guided_search& search) {
-    const checkpoint here = run_->save();
-    std::vector<racer> taken;
-    for (auto r = racers.begin() + 1; r != racers.end();) {
-      if (search.is_accepted(r->plan) || (search.may_go_on() && trials_->judge(r->plan, r->label).trial.accepted)) {
-        ++r;
-      } else {
-        taken.push_back(std::move(*r));
-        r = racers.erase(r);
-      }
-    }
-    run_->restore(here);
-    run_->keep();
-    return taken;
-  }
-
+  search_session session() { return {*run_, log_, settings_, *trials_}; }
   search_budget budget() const { return {settings_, log_.batches_per_epoch, guide_ != nullptr}; }
-
-  // A part of an accepted plan is expected to train; the one that is crowned is looked at. The state stays.
-  bool keeps_the_loss(contestant& c) {
-    const bool known = trials_->known(c.plan) != nullptr;
-    run_->timed(stage::contest, [&] {
-      const checkpoint here = run_->save();
-      (void)trials_->judge(c.plan, c.label, true);
-      run_->restore(here);
-      run_->keep();
-    });
-    const auto& judged = *trials_->known(c.plan);
-    c.loss = judged.verdict;
-    c.loss_batches = static_cast<std::size_t>(judged.trial.sample.batches);
-    if (judged.trial.accepted || known) return judged.trial.accepted;
-    log_.warnings.push_back(why_not_taken(c, settings_.tolerance));
-    return false;
-  }
-
-  // The paper's two stages with strategies of the user's.
-  void staged() {
-    const guided_start from = plans_.where_to_start();
-    staged_search search{*run_, log_, settings_, *trials_, plans_.candidates(), from, plans_.runs()};
-    stage_two_plan_ = search.find(stage1_, stage2_);
-    segments_ = search.segments();
-    std::vector<racer> racers = plans_.racers(stage_two_plan_);
-    if (search.stage_one_trial()) {
-      stage_one_plan_ = search.stage_one_trial()->plan;
-      enter_found(racers, stage_one_plan_, log_.graph);
-    }
-    run_->timed(stage::contest, [&] {
-      log_.contest = hold_contest(*run_, settings_.race, std::move(racers),
-                                  {.trains = false, .same_batches = trials_->lengths_differ()});
-    });
-    describe_contest(log_, *trials_);
-    const auto order = ranking(
-        log_.contest, [](const plan&) { return std::numeric_limits<double>::quiet_NaN(); }, settings_.memory_limit,
-        settings_.slowdown);
-    const bool any_loss = settings_.stages == stages::batches_only;
-    const auto accepts = [&](contestant& c) {
-      if (any_loss) return true;
-      run_->timed(stage::contest, [&] { (void)trials_->judge(c.plan, c.label); });
-      const trial& judged = trials_->known(c.plan)->trial;
-      describe(c, log_, *trials_);
-      if (!judged.accepted) {
-        log_.warnings.push_back(fmt::format("\"{}\" was fastest but its losses were not accepted ({}, loss {:.6g})",
-                                            c.label, name(judged.sample.status), judged.sample.loss));
-      }
-      return judged.accepted;
-    };
-    const auto wins = [&](std::size_t at) {
-      contestant& c = log_.contest[at];
-      return at == 0 || ((settings_.slowdown > 0 || fits_instead(c) || !undecided(c)) && accepts(c));
-    };
-    const std::size_t winner = beside_rules({.winner = *std::find_if(order.begin(), order.end(), wins),
-                                             .settings = settings_.race,
-                                             .grounds = {.trains = false, .same_batches = trials_->lengths_differ()},
-                                             .known_faster = [](const plan&, const plan&) { return false; },
-                                             .accepts = accepts});
-    const auto* judged = any_loss ? nullptr : trials_->known(log_.contest[winner].plan);
-    const auto end = winner == 0 ? trials_->fp32_end() : judged != nullptr ? judged->end : std::nullopt;
-    run_->restore(end ? *end : trials_->reference().start());
-    crown(log_.contest[winner]);
-  }
 
   // No plan wins whose own losses were not accepted, but where the search was told to look at none.
   bool may_win(const plan& p) const {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operators may be low: the largest part of a wanted plan that is accepted, found in few questions
-// (strategy/mending.hpp), and what was learned of each operator on the way. Lowering less than what is accepted counts
-// as accepted. Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan").
+// Which operators may be low: the largest part of a wanted plan whose losses are accepted, found in few questions
+// (strategy/mending.hpp), and what was learned of each operator on the way. A plan that lowers a part of what was
+// accepted counts as accepted, too: it is judged before it wins. Source: CoMP paper, section 4.4 ("gradually return to
+// a more conservative plan").
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <comp/core/concepts.hpp>
-#include <comp/search/convergence/loss_trials.hpp>
 #include <comp/search/decision/harm_scores.hpp>
 #include <comp/search/decision/learned_costs.hpp>
-#include <comp/search/settings.hpp>
+#include <comp/search/decision/question_budget.hpp>
 #include <comp/strategy/mending.hpp>
 #include <cstddef>
 #include <cstdint>
@@ -25,162 +25,121 @@ class accepted_operators {
   using place = evaluator::place;
 
  public:
-  accepted_operators(evaluator& run, outcome& log, const search_settings& settings, const mending_settings& mend,
-                     loss_trials& trials, learned_costs& costs, const guided_start& from)
-      : run_{run},
-        log_{log},
-        settings_{settings},
-        mend_{mend},
-        trials_{trials},
-        costs_{costs},
-        from_{from},
-        fp32_{trials.reference().plan()},
-        allowed_{fp32_} {
+  accepted_operators(const search_session& search, const mending_settings& mend, learned_costs& costs,
+                     const guided_start& from)
+      : search_{search}, mend_{mend}, costs_{costs}, from_{from}, fp32_{search.fp32()}, allowed_{fp32_} {
     for (std::size_t i = 0; i < fp32_.size(); ++i) levels_.push_back({fp32_[i]});
-    log_.evidence.assign(fp32_.size(), {});
+    evidence_.resize(fp32_.size());
   }
 
-  /// As much of `wanted` as is accepted. The trainer is left where the batches of that ended.
+  /// Returns: the largest part of `wanted` whose losses were accepted. The trainer is left where the batches that
+  /// judged it ended.
   const plan& find(const plan& wanted) {
-    trials_.affords = [this, wanted](double seconds) { return left(gain(wanted)) > seconds; };
-    if (!run_.restores()) start_from_rules(wanted);  // what harms cannot be undone: the mildest plan comes first
+    search_.trials.affords = [this, wanted](double seconds) { return budget_.left(gain(wanted)) > seconds; };
+    // A trainer that cannot restore keeps what a harmful plan did to it, so the mildest plan comes first.
+    if (!search_.run.restores()) start_from_rules(wanted);
     if (wanted != allowed_ && !accepts(wanted)) {
-      if (run_.restores()) start_from_rules(wanted);
+      if (search_.run.restores()) start_from_rules(wanted);
       mend(wanted);
-      settle();
+      judge_at_level();
     }
-    for (std::size_t i = 0; i < wanted.size(); ++i) note(i, wanted[i]);
+    for (std::size_t i = 0; i < wanted.size(); ++i) evidence_[i] = evidence_of(i, wanted[i]);
     add(allowed_);
-    run_.restore(last_ ? *last_ : trials_.reference().start());
+    search_.run.restore(last_ ? *last_ : search_.trials.reference().start());
     return allowed_;
   }
 
-  /// The same for a plan whose losses were refused although it is a part of one that was accepted: what was accepted
-  /// before says nothing of its parts.
+  /// The same for a plan whose losses were rejected although it is a part of one that was accepted. That says that
+  /// parts of accepted plans may harm, so what was accepted before is forgotten.
   const plan& find_again(const plan& wanted) {
     allowed_ = fp32_;
     for (std::size_t i = 0; i < fp32_.size(); ++i) levels_[i] = {fp32_[i]};
     before_.clear();
     last_.reset();
-    kept_ = 0;
+    budget_.keep_batches(0);
     return find(wanted);
   }
 
-  /// Judges a plan whose operators have other precisions than those that were accepted, which they then may have too.
-  /// The trainer stays where it is.
+  /// Judges a plan whose operators have other precisions than those that were accepted. If it is accepted, they may
+  /// have these, too. The trainer stays where it is.
   void widen(const plan& p) {
-    const evaluator::place here = run_.save();
-    limit_test();
-    const auto& got = trials_.judge(p);
+    const evaluator::place here = search_.run.save();
+    search_.trials.at_most(budget_.batches_of_a_test());
+    const auto& got = search_.trials.judge(p);
     if (got.trial.sample.ok() && std::isfinite(got.trial.seconds)) costs_.learn(got.trial);
     if (got.trial.accepted) add(p);
-    run_.restore(here);
-    run_.keep();
+    search_.run.restore(here);
+    search_.run.keep();
   }
 
+  /// Returns: the plan with everything low that was accepted together.
   const plan& allowed() const { return allowed_; }
-  /// Of each operator, the precisions that it has in plans that are accepted, FP32's first.
+  /// Returns: per operator, the precisions that it has in accepted plans; FP32's comes first.
   const precision_levels& levels() const { return levels_; }
-  /// True for a plan that lowers nothing that is not accepted.
+  /// Returns: true where each operator of `p` has a precision that it also has in an accepted plan.
   bool is_accepted(const plan& p) const {
     for (std::size_t i = 0; i < p.size(); ++i) {
       if (!contains(levels_[i], p[i])) return false;
     }
     return true;
   }
-  /// `p` with only what is accepted lowered.
+  /// Returns: `p` with each operator put back to FP32 whose precision was not accepted.
   plan accepted_part(plan p) const {
     for (std::size_t i = 0; i < p.size(); ++i) {
       if (!contains(levels_[i], p[i])) p[i] = fp32_[i];
     }
     return p;
   }
-
-  /// A plan with accepted operators alone took so long in a race, whose batches are kept. Recalled ones count: a search
-  /// that is resumed decides as it did.
-  void record_time(double seconds) {
-    best_seconds_ = std::min(best_seconds_, seconds);
-    for (; counted_ < log_.trials.size(); ++counted_) {
-      const trial& t = log_.trials[counted_];
-      if (t.stage == stage::batches) kept_ += t.sample.batches;
-    }
-  }
-  /// Batches of the training that are still to come; many where it is not known how long an epoch is.
-  double to_come() const {
-    if (from_.batches_per_epoch == 0) return 1000;
-    const double planned = static_cast<double>(settings_.planned_epochs * from_.batches_per_epoch);
-    return std::max(planned - static_cast<double>(behind()), 0.0);
-  }
-
-  /// Seconds that the search may still cost beyond the batches that it keeps. `gain`: what further questions could save
-  /// of a batch, in seconds: beside the budget a quarter of that may be spent, in all at most eight times the budget.
-  double left(double gain) const {
-    if (from_.batches_per_epoch == 0) return std::numeric_limits<double>::infinity();
-    const double batch = std::min(best_seconds_, trials_.fp32_seconds());
-    const double planned = static_cast<double>(settings_.planned_epochs * from_.batches_per_epoch) * batch;
-    const double share = std::min(8 * settings_.budget, settings_.budget + gain / batch / 4);
-    return share * planned - (run_.seconds() - static_cast<double>(behind()) * batch);
-  }
+  /// Returns: per operator, what the losses of plans said of it.
+  const std::vector<op_evidence>& evidence() const { return evidence_; }
+  question_budget& budget() { return budget_; }
+  const question_budget& budget() const { return budget_; }
 
  private:
-  // Batches of the training that are done.
-  std::int64_t behind() const {
-    if (run_.restores()) return kept_;
-    std::int64_t all = 0;
-    for (const trial& t : log_.trials) all += t.repeat < profile_repeats ? t.sample.batches : 0;
-    return all;
-  }
-
   void add(const plan& p) {
     for (std::size_t i = 0; i < p.size(); ++i) {
       if (!contains(levels_[i], p[i])) levels_[i].push_back(p[i]);
     }
   }
+  // Seconds of a batch that `p` saves beside what is allowed.
   double gain(const plan& p) const { return std::max(costs_.batch_seconds(allowed_) - costs_.batch_seconds(p), 0.0); }
 
-  // A whole test may take what is left of the budget, each of its batches also one of FP32's, and a few in any case.
-  void limit_test() {
-    const std::size_t least = 2 * trials_.least();
-    const std::size_t epoch = std::max(from_.batches_per_epoch > 0 ? from_.batches_per_epoch : 256, least);
-    const double more = std::max(left(0), 0.0) / (2 * trials_.fp32_seconds());
-    const double most = static_cast<double>(log_.baseline.batches) + more;
-    trials_.at_most(most < static_cast<double>(epoch) ? std::max(static_cast<std::size_t>(most), least) : epoch);
-  }
-
+  // `quick`: answered from the least batches; judged at the level later, where it matters.
   bool accepts(const plan& p, bool quick = false) {
-    if (!quick) limit_test();
-    const auto* before = trials_.known(p);
+    if (!quick) search_.trials.at_most(budget_.batches_of_a_test());
+    const auto* before = search_.trials.known(p);
     const bool fresh = before == nullptr || (!quick && !before->settled);
-    const auto& got = trials_.judge(p, {}, quick);
+    const auto& got = search_.trials.judge(p, {}, quick);
     if (fresh && got.trial.sample.ok() && std::isfinite(got.trial.seconds)) {
       costs_.learn(got.trial);
-      if (got.trial.accepted) best_seconds_ = std::min(best_seconds_, got.trial.seconds);
+      if (got.trial.accepted) budget_.record_time(got.trial.seconds);
     }
     if (!got.trial.accepted) return false;
     if (allowed_ != fp32_) before_.push_back(allowed_);
     allowed_ = p;
     if (got.end) last_ = got.end;
-    kept_ = got.trial.sample.batches;  // known of a recalled trial too
-    counted_ = log_.trials.size();
+    budget_.keep_trial(got.trial);
     return true;
   }
 
-  // What was answered from few batches is judged at the level; what fails gives way to what was accepted before it.
-  void settle() {
+  // Quick answers may be wrong, so the plan that they led to is judged at the level. Where it fails, what was accepted
+  // before it is judged in its place.
+  void judge_at_level() {
     std::vector<plan> ladder;
     ladder.swap(before_);
-    while (allowed_ != fp32_ && !trials_.known(allowed_)->settled) {
+    while (allowed_ != fp32_ && !search_.trials.known(allowed_)->settled) {
       const plan now = allowed_;
       if (accepts(now)) return;
       allowed_ = ladder.empty() ? fp32_ : ladder.back();
       if (!ladder.empty()) ladder.pop_back();
-      const auto* known = trials_.known(allowed_);
+      const auto* known = search_.trials.known(allowed_);
       last_ = known != nullptr ? known->end : std::nullopt;
-      kept_ = last_ ? last_->trained.batches : 0;
+      budget_.keep_batches(last_ ? last_->trained.batches : 0);
     }
   }
 
-  // A rule-based plan that is accepted is what all others are added to.
+  // Asks about what the rules lower of `wanted`, the cheapest plan first: the first that is accepted is what all other
+  // operators are added to.
   void start_from_rules(const plan& wanted) {
     std::vector<plan> rules;
     for (const plan& rule : from_.rules) {
@@ -197,7 +156,7 @@ class accepted_operators {
     }
   }
 
-  // What is refused in one precision may do in another: asked once, beside what was accepted.
+  // An operator that harms in one precision may do no harm in another, which is asked once, beside what was accepted.
   void mend(const plan& wanted) {
     const std::vector<std::size_t> harmful = mend_once(wanted);
     plan other = allowed_;
@@ -207,10 +166,11 @@ class accepted_operators {
                                    [&](precision p) { return p != wanted[i] && !costs_.dropped(p); });
       if (at != levels.end()) other[i] = *at;
     }
-    if (other == allowed_ || trials_.known(other) != nullptr || !(left(gain(other)) > 0)) return;
+    if (other == allowed_ || search_.trials.known(other) != nullptr || !(budget_.left(gain(other)) > 0)) return;
     if (!accepts(other, true)) (void)mend_once(other);
   }
 
+  // An operator that may be lowered: the seconds that this saves, and its place among those that may harm.
   struct item {
     std::size_t op;
     double gain, order;
@@ -221,22 +181,21 @@ class accepted_operators {
     });
   }
 
-  // Of each item, its place in the policy's order: for scores that turn out to be wrong.
+  // Returns: per item, its place in the policy's order, which takes over where the scores turn out to be wrong.
   std::vector<std::size_t> places_by_policy(std::vector<item> items) const {
     const std::vector<double> order = detail::policy_order(from_.decisions);
-    std::vector<std::size_t> at(fp32_.size()), places;
+    std::vector<std::size_t> at(fp32_.size()), places(items.size());
     for (std::size_t i = 0; i < items.size(); ++i) at[items[i].op] = i;
     for (item& i : items) i.order = order[i.op];
     sort_by_harm(items);
-    places.resize(items.size());
     for (std::size_t place = 0; place < items.size(); ++place) places[at[items[place].op]] = place;
     return places;
   }
 
-  // Returns: the operators that were refused by themselves.
+  // Returns: the operators that were rejected by themselves.
   std::vector<std::size_t> mend_once(const plan& wanted) {
     const plan base = allowed_;
-    if (!(left(gain(wanted)) > 0)) return {};
+    if (!(budget_.left(gain(wanted)) > 0)) return {};
     bool scored = false;
     const std::vector<item> items = items_of(wanted, scored);
     std::vector<double> gains;
@@ -250,13 +209,13 @@ class accepted_operators {
       return p;
     };
     std::size_t known = 0;
-    plan refused = wanted;
-    for (auto question = mender.next(); question && left(all) > 0; question = mender.next()) {
+    plan rejected = wanted;
+    for (auto question = mender.next(); question && budget_.left(all) > 0; question = mender.next()) {
       const plan p = plan_of(*question);
       const bool yes = accepts(p, true);
-      if (!yes) refused = p;  // what is left of it when a part is accepted is to blame
+      if (!yes) rejected = p;  // once a part of it is accepted, the rest of it is to blame
       mender.tell(yes);
-      if (mender.harmful().size() > known) blame(items[mender.harmful()[known++]].op, refused);
+      if (mender.harmful().size() > known) blame(items[mender.harmful()[known++]].op, rejected);
     }
     allowed_ = plan_of(mender.accepted());
     std::vector<std::size_t> harmful;
@@ -267,7 +226,7 @@ class accepted_operators {
   std::vector<item> items_of(const plan& wanted, bool& scored) {
     const plan_costs costs = costs_.costs();
     const std::vector<double> order =
-        detail::harm_order(run_, log_, from_, trials_.reference().start(), fp32_, wanted, scored);
+        detail::harm_order(search_.run, search_.log, from_, search_.trials.reference().start(), fp32_, wanted, scored);
     std::vector<item> items;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == allowed_[i]) continue;
@@ -278,50 +237,39 @@ class accepted_operators {
     return items;
   }
 
-  void blame(std::size_t op, const plan& with) {
-    op_evidence& evidence = log_.evidence[op];
-    evidence.what = op_evidence::kind::harmful;
-    evidence.low = with[op];
-    evidence.others_low = 0;
-    for (std::size_t i = 0; i < with.size(); ++i) evidence.others_low += i != op && with[i] != fp32_[i] ? 1U : 0U;
-    if (const auto* judged = trials_.known(with)) evidence.difference = judged->verdict.difference;
+  void blame(std::size_t op, const plan& rejected) {
+    op_evidence& of = evidence_[op];
+    of.what = op_evidence::kind::harmful;
+    of.low = rejected[op];
+    of.others_low = 0;
+    for (std::size_t i = 0; i < rejected.size(); ++i) of.others_low += i != op && rejected[i] != fp32_[i] ? 1U : 0U;
+    if (const auto* judged = search_.trials.known(rejected)) of.difference = judged->verdict.difference;
   }
 
-  void note(std::size_t op, precision wanted) {
-    op_evidence& evidence = log_.evidence[op];
+  // Returns: what is known of an operator now. `wanted`: the precision that was to be found out about.
+  op_evidence evidence_of(std::size_t op, precision wanted) const {
     using enum op_evidence::kind;
     const auto& levels = from_.levels[op];
-    if (allowed_[op] != fp32_[op]) {
-      evidence = {.what = accepted, .low = allowed_[op]};
-    } else if (evidence.what == harmful) {
-      return;
-    } else if (!log_.graph[op].choosable) {
-      evidence.what = none;
-    } else if (levels.size() == 1) {
-      evidence.what = from_.decisions[op].fixed ? fixed : unsupported;
-    } else if (wanted != fp32_[op]) {
-      evidence = {.what = undecided, .low = wanted};
-    } else {
-      const auto may = std::find_if(levels.begin() + 1, levels.end(), [&](precision p) { return !costs_.dropped(p); });
-      evidence = may == levels.end() ? op_evidence{.what = dropped, .low = levels[1]}
-                                     : op_evidence{.what = unasked, .low = *may};
-    }
+    if (allowed_[op] != fp32_[op]) return {.what = accepted, .low = allowed_[op]};
+    if (evidence_[op].what == harmful) return evidence_[op];
+    if (!search_.log.graph[op].choosable) return {.what = none};
+    if (levels.size() == 1) return {.what = from_.decisions[op].fixed ? fixed : unsupported};
+    if (wanted != fp32_[op]) return {.what = undecided, .low = wanted};
+    const auto may = std::find_if(levels.begin() + 1, levels.end(), [&](precision p) { return !costs_.dropped(p); });
+    return may == levels.end() ? op_evidence{.what = dropped, .low = levels[1]}
+                               : op_evidence{.what = unasked, .low = *may};
   }
 
-  evaluator& run_;
-  outcome& log_;
-  const search_settings& settings_;
+  search_session search_;
   const mending_settings& mend_;
-  loss_trials& trials_;
   learned_costs& costs_;
   const guided_start& from_;
   plan fp32_, allowed_;
+  question_budget budget_{search_, from_.batches_per_epoch};
   precision_levels levels_ = {};
-  std::vector<plan> before_ = {};  // accepted before `allowed_`, ever more of it
-  std::optional<place> last_ = {};
-  std::int64_t kept_ = 0;    // batches of the training that are behind `last_`
-  std::size_t counted_ = 0;  // trials that are in it
-  double best_seconds_ = std::numeric_limits<double>::infinity();
+  std::vector<op_evidence> evidence_ = {};
+  std::vector<plan> before_ = {};   // accepted before `allowed_`, each a part of the next
+  std::optional<place> last_ = {};  // where the batches that judged `allowed_` ended
 };
 
 }  // namespace comp

@@ -4,12 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <comp/search/convergence/loss_trials.hpp>
 #include <comp/search/decision/accepted_operators.hpp>
 #include <comp/search/decision/learned_costs.hpp>
 #include <comp/search/decision/next_question.hpp>
 #include <comp/search/decision/operator_worth.hpp>
-#include <comp/search/settings.hpp>
+#include <comp/search/decision/session.hpp>
 #include <comp/search/timing/race.hpp>
 #include <comp/strategy/guided.hpp>
 #include <cstddef>
@@ -23,39 +22,37 @@ namespace comp {
 
 class guided_search {
  public:
-  guided_search(evaluator& run, outcome& log, const search_settings& settings, const strategy::guided& chosen,
-                loss_trials& trials, guided_start from)
-      : run_{run},
-        log_{log},
-        settings_{settings},
+  guided_search(const search_session& search, const strategy::guided& chosen, guided_start from)
+      : search_{search},
         chosen_{chosen},
-        trials_{trials},
         from_{std::move(from)},
-        fp32_{trials.reference().plan()},
-        costs_{run, log, trials, from_.levels},
-        accepted_{run, log, settings, chosen.mend, trials, costs_, from_} {}
+        fp32_{search.fp32()},
+        costs_{search, from_.levels},
+        accepted_{search, chosen.mend, costs_, from_} {}
 
   /// Returns: the fastest plan that was found, FP32 where none is accepted. The trainer is where the accepted plans'
   /// batches ended.
   plan find() {
-    run_.timed(stage::baseline, [&] { costs_.profile(from_.lows); });
-    run_.timed(stage::epochs, [&] { (void)accepted_.find(joined()); });
+    search_.run.timed(stage::baseline, [&] { costs_.profile(from_.lows); });
+    search_.run.timed(stage::epochs, [&] { (void)accepted_.find(joined()); });
     plan fastest_plan = fp32_;
-    run_.timed(stage::batches, [&] {
+    search_.run.timed(stage::batches, [&] {
       fastest_plan = refined();
-      if (settings_.memory_limit > 0) fastest_plan = within_memory(std::move(fastest_plan));
-      if (settings_.slowdown > 0) least_ = least_memory(fastest_plan);
+      if (search_.settings.memory_limit > 0) fastest_plan = within_memory(std::move(fastest_plan));
+      if (search_.settings.slowdown > 0) least_ = least_memory(fastest_plan);
     });
     return fastest_plan;
   }
 
-  /// Tells the evidence what each operator's precision is worth beside those that the others have in `p`.
-  void weigh_beside(const plan& p) { weigh(log_.evidence, costs_.costs(), p, fp32_); }
+  /// Returns: per operator, what was learned of it; its seconds beside the precisions that the others have in `p`.
+  std::vector<op_evidence> evidence_beside(const plan& p) const {
+    return weighed(accepted_.evidence(), costs_.costs(), p, fp32_);
+  }
 
   /// Returns: what is accepted of `p`, whose losses were refused in the end.
   plan mended(const plan& p) {
     plan part = fp32_;
-    run_.timed(stage::epochs, [&] { part = accepted_.find_again(p); });
+    search_.run.timed(stage::epochs, [&] { part = accepted_.find_again(p); });
     return part;
   }
   /// The least memory within settings.slowdown of what was found; empty: not asked for, or not found.
@@ -65,12 +62,12 @@ class guided_search {
   /// All that may be low; what any plan of this search is a part of.
   const plan& allowed() const { return accepted_.allowed(); }
   /// Whether the budget is not spent yet.
-  bool may_go_on() const { return accepted_.left(0) > 0; }
+  bool may_go_on() const { return accepted_.budget().left(0) > 0; }
   /// What a contest says of the times of plans with accepted operators.
   void learn(const std::vector<contestant>& contest) {
     std::vector<racer> racers;
     for (const contestant& c : contest) {
-      if (is_accepted(c.plan) && c.plan == c.plan.as_autocast(false))
+      if (is_accepted(c.plan) && !c.plan.runs_autocast())
         racers.push_back({.plan = c.plan, .seconds = c.seconds, .status = c.status});
     }
     if (racers.empty()) return;
@@ -100,7 +97,7 @@ class guided_search {
         if (wanted[i] == fp32_[i] && may) wanted[i] = rule[i];
       }
     }
-    if (settings_.memory_limit == 0 && settings_.slowdown == 0) return wanted;
+    if (search_.settings.memory_limit == 0 && search_.settings.slowdown == 0) return wanted;
     const plan small =
         costs_.cheapest(from_.levels, from_.rules, dear_bytes());  // what saves memory may be wanted later
     for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -110,13 +107,13 @@ class guided_search {
   }
 
   // A price at which bytes decide.
-  double dear_bytes() const { return 10 * trials_.fp32_seconds() / std::max(costs_.bytes(fp32_), 1.0); }
+  double dear_bytes() const { return 10 * search_.trials.fp32_seconds() / std::max(costs_.bytes(fp32_), 1.0); }
 
   // Of plans that are as fast the one that stores less: the memory of all operators together is worth so much of a
   // batch.
   double byte_price() const {
     const double bytes = costs_.bytes(fp32_);
-    return bytes > 0 ? chosen_.memory_worth * trials_.fp32_seconds() / bytes : 0;
+    return bytes > 0 ? chosen_.memory_worth * search_.trials.fp32_seconds() / bytes : 0;
   }
   plan proposed(const std::vector<plan>& starts, double per_byte) const {
     return costs_.cheapest(accepted_.levels(), starts, per_byte);
@@ -135,11 +132,11 @@ class guided_search {
     enter(proposed({allowed}, byte_price()));
     for (const plan& rule : from_.rules) enter(accepted_.accepted_part(rule));
     timed_.insert(allowed);
-    if (first.size() > 1) compare(first, settings_.race.min_rounds);
+    if (first.size() > 1) compare(first, search_.settings.race.min_rounds);
     next_question ask{costs_, accepted_, from_, byte_price()};
     for (std::size_t i = 0; i < chosen_.questions; ++i) {
       const plan best = fastest();
-      const auto next = ask.choose(best, noise_.of_a_batch(), run_, trials_.least());
+      const auto next = ask.choose(best, noise_.of_a_batch(), search_.run, search_.trials.least());
       if (!next) break;
       if (!accepted_.is_accepted(next->plan)) {
         widen(next->plan);
@@ -165,9 +162,9 @@ class guided_search {
       if (accepted_.levels()[i].size() == 1) open[i] = accepted_.levels()[i];
     }
     const plan all = lowered_to(low, accepted_.allowed(), open);
-    const plan& asked = trials_.known(all) == nullptr ? all : wanted;
+    const plan& asked = search_.trials.known(all) == nullptr ? all : wanted;
     accepted_.widen(asked);
-    if (trials_.known(asked)->trial.accepted) timed_.insert(asked);
+    if (search_.trials.known(asked)->trial.accepted) timed_.insert(asked);
   }
 
   // Of the plans that were timed: by all that is known of them, not by one race.
@@ -179,14 +176,18 @@ class guided_search {
 
   // Times are learned relative to the first racer's.
   void compare(std::vector<racer>& racers, std::size_t rounds) {
-    race{run_, stage::batches, settings_.race, rounds, {.trains = true, .same_batches = trials_.lengths_differ()}}.run(
-        racers, true);
+    race{search_.run,
+         stage::batches,
+         search_.settings.race,
+         rounds,
+         {.trains = true, .same_batches = search_.trials.lengths_differ()}}
+        .run(racers, true);
     for (const racer& r : racers) {
       if (r.peak_bytes > 0) peaks_[r.plan] = r.peak_bytes;
       if (r.status == status::ok) timed_.insert(r.plan);
     }
     learn(racers);
-    accepted_.record_time(costs_.batch_seconds(fastest()));
+    accepted_.budget().keep_races(costs_.batch_seconds(fastest()));
   }
   void learn(const std::vector<racer>& racers) {
     const racer& base = racers.front();
@@ -201,7 +202,7 @@ class guided_search {
   // The fastest plan whose measured peak is within the limit. Returns: the least where nothing accepted is small
   // enough.
   plan within_memory(const plan& best) {
-    const std::int64_t limit = settings_.memory_limit;
+    const std::int64_t limit = search_.settings.memory_limit;
     if (best == fp32_ || peak_of(best, best) == 0 || peak_of(best, best) <= limit) return best;
     plan least = best;
     for_smaller(best, [&](const plan& next) {
@@ -214,7 +215,7 @@ class guided_search {
   // The least measured peak of plans that are no slower than the setting allows.
   plan least_memory(const plan& best) {
     plan least = best;
-    const double slowest = 1 + settings_.slowdown;
+    const double slowest = 1 + search_.settings.slowdown;
     for_smaller(best, [&](const plan& next) {
       if (costs_.batch_seconds(next) > costs_.batch_seconds(best) * slowest) return false;
       if (spares(next, least, best) && costs_.batch_seconds(next) <= costs_.batch_seconds(best) * slowest) least = next;
@@ -246,16 +247,13 @@ class guided_search {
     if (!peaks_.contains(p)) {
       std::vector<racer> two{{.plan = best}, {.plan = p}};
       if (p == best) two.pop_back();
-      compare(two, settings_.race.max_rounds);
+      compare(two, search_.settings.race.max_rounds);
     }
     return peaks_.contains(p) ? peaks_.at(p) : 0;
   }
 
-  evaluator& run_;
-  outcome& log_;
-  const search_settings& settings_;
+  search_session search_;
   const strategy::guided& chosen_;
-  loss_trials& trials_;
   guided_start from_;
   plan fp32_, least_ = {};
   learned_costs costs_;

@@ -7,9 +7,8 @@
 #include <algorithm>
 #include <cmath>
 #include <comp/core/concepts.hpp>
-#include <comp/search/convergence/loss_trials.hpp>
 #include <comp/search/decision/harm_scores.hpp>
-#include <comp/search/outcome.hpp>
+#include <comp/search/decision/session.hpp>
 #include <comp/strategy/cost_model.hpp>
 #include <comp/strategy/min_cut.hpp>
 #include <cstddef>
@@ -25,12 +24,12 @@ namespace comp {
 class learned_costs {
  public:
   /// `levels`: per operator, what it has in the most conservative plan first.
-  learned_costs(evaluator& run, outcome& log, loss_trials& trials, const precision_levels& levels)
-      : run_{run}, log_{log}, trials_{trials}, fp32_{trials.reference().plan()}, model_{log.graph, levels} {}
+  learned_costs(const search_session& search, const precision_levels& levels)
+      : search_{search}, fp32_{search.fp32()}, model_{search.log.graph, levels} {}
 
   /// Profiles FP32 and each of `lows`, but those in which a batch takes hopelessly long.
   void profile(const std::vector<precision>& lows) {
-    model_.learn_batch(fp32_, trials_.fp32_seconds());
+    model_.learn_batch(fp32_, search_.trials.fp32_seconds());
     profile(fp32_);
     for (const precision low : lows) {
       const plan all = lowered_to(low, fp32_, model_.levels());
@@ -107,29 +106,29 @@ class learned_costs {
   // A batch with everything in `low` tells: FP16 on a CPU can be 50 times slower. BF16 and TF32 never are.
   bool hopeless(const plan& all, precision low) {
     if (low == precision::bf16 || low == precision::tf32) return false;
-    const double fp32 = trials_.fp32_seconds();
+    const double fp32 = search_.trials.fp32_seconds();
     const auto work = [&](const trial& begun) {
-      run_.restore(trials_.reference().start());
+      search_.run.restore(search_.trials.reference().start());
       sample got;
-      run_.train(begun, all, 1, got, detail::finite_status);
-      if (got.ok() && got.seconds > 1.5 * fp32) run_.train(begun, all, 2, got, detail::finite_status);
+      search_.run.train(begun, all, 1, got, detail::finite_status);
+      if (got.ok() && got.seconds > 1.5 * fp32) search_.run.train(begun, all, 2, got, detail::finite_status);
       return got;
     };
-    const trial t = run_.run(stage::epochs, all, fmt::format("all {}", name(low)), work, first_look_repeats);
-    run_.record(t);
+    const trial t = search_.run.run(stage::epochs, all, fmt::format("all {}", name(low)), work, first_look_repeats);
+    search_.run.record(t);
     if (!t.sample.ok() || t.sample.batch_seconds.empty()) return false;  // some operators may run in it nevertheless
     const double slower = t.sample.batch_seconds.back() / fp32;
     if (slower <= too_slow) return false;
-    log_.warnings.push_back(fmt::format(
+    search_.log.warnings.push_back(fmt::format(
         "{} was not searched: a batch with all operators in it took {:.3g} times FP32's", name(low), slower));
     return true;
   }
 
   void profile(const plan& p) {
-    if (!run_.trainer().has.profile) return;
+    if (!search_.run.trainer().has.profile) return;
     constexpr const char* instead = "costs were estimated from operations and bytes";
     try {
-      const std::vector<double> flat = run_.numbers(p, "profile", profile_repeats, [](auto& trainer) {
+      const std::vector<double> flat = search_.run.numbers(p, "profile", profile_repeats, [](auto& trainer) {
         std::vector<double> each;
         for (const op_time& t : trainer.profile()) each.insert(each.end(), {t.forward, t.backward});
         return each;
@@ -137,7 +136,7 @@ class learned_costs {
       std::vector<op_time> times(flat.size() / 2);
       for (std::size_t i = 0; i < times.size(); ++i) times[i] = {flat[2 * i], flat[2 * i + 1]};
       if (!model_.learn_profile(p, times)) {
-        log_.warnings.push_back(
+        search_.log.warnings.push_back(
             fmt::format("a profile of {} operators was not used (one time for each of {} is "
                         "needed, finite, not negative, not all zero): {}",
                         times.size(), p.size(), instead));
@@ -145,14 +144,12 @@ class learned_costs {
     } catch (const interrupted&) {
       throw;
     } catch (const std::exception& e) {
-      log_.warnings.push_back(fmt::format("no profile ({}): {}", e.what(), instead));
-      run_.to_kept();
+      search_.log.warnings.push_back(fmt::format("no profile ({}): {}", e.what(), instead));
+      search_.run.to_kept();
     }
   }
 
-  evaluator& run_;
-  outcome& log_;
-  loss_trials& trials_;
+  search_session search_;
   plan fp32_;
   cost_model model_;
   std::set<precision> dropped_ = {};

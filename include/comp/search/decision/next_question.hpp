@@ -114,7 +114,7 @@ class next_question {
     const double first = run.ran(p) ? 0 : 1;  // a plan's first batch is not timed, and often slow
     const double cost = covered ? count * expected_gain(-gain, spread) + first * seconds : count * seconds;
     constexpr double trusted = 0.5;  // of what the model promises
-    return trusted * expected_gain(gain, told) * std::max(accepted_.to_come() - count, 0.0) - cost;
+    return trusted * expected_gain(gain, told) * std::max(accepted_.budget().to_come() - count, 0.0) - cost;
   }
 
   const learned_costs& costs_;

@@ -60,9 +60,10 @@ class cast_changes {
 
 }  // namespace detail
 
-/// Sets `saves` and `casts` of each evidence: its operator in `low` instead of what it has in `base`, all others as in
-/// `chosen`. Linear in operators and edges. Requires: all of one size.
-inline void weigh(std::vector<op_evidence>& evidence, const plan_costs& costs, const plan& chosen, const plan& base) {
+/// Returns: `evidence` with `saves` and `casts` set: what an operator in its `low` saves beside its precision in
+/// `base`, all others as in `chosen`. Linear in operators and edges. Requires: all of one size.
+inline std::vector<op_evidence> weighed(std::vector<op_evidence> evidence, const plan_costs& costs, const plan& chosen,
+                                        const plan& base) {
   const detail::cast_changes casts{costs, chosen};
   for (std::size_t i = 0; i < evidence.size(); ++i) {
     op_evidence& f = evidence[i];
@@ -70,6 +71,7 @@ inline void weigh(std::vector<op_evidence>& evidence, const plan_costs& costs, c
     f.saves = costs.seconds[i][index_of(base[i])] - costs.seconds[i][index_of(f.low)];
     f.casts = casts.seconds(i, base[i], f.low);
   }
+  return evidence;
 }
 
 }  // namespace comp

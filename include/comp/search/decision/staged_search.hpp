@@ -28,22 +28,19 @@ namespace comp {
 
 class staged_search {
  public:
-  staged_search(evaluator& run, outcome& log, const search_settings& settings, loss_trials& trials,
-                const candidate_space& candidates, const guided_start& from, const op_support& runs)
-      : run_{run},
-        log_{log},
-        settings_{settings},
-        trials_{trials},
+  staged_search(const search_session& search, const candidate_space& candidates, const guided_start& from,
+                const op_support& runs)
+      : search_{search},
         candidates_{candidates},
         from_{from},
         runs_{runs},
-        segments_(log.graph.size(), segment_kind::decided) {}
+        segments_(search.log.graph.size(), segment_kind::decided) {}
 
   /// Returns: the plan that was found, of FP32 where there is no other.
   plan find(const any_strategy& stage1, const any_strategy& stage2) {
-    if (settings_.stages != stages::batches_only && !from_.lows.empty()) {
-      run_.timed(stage::epochs, [&] {
-        stage_one first{trials_, log_};
+    if (search_.settings.stages != stages::batches_only && !from_.lows.empty()) {
+      search_.run.timed(stage::epochs, [&] {
+        stage_one first{search_.trials, search_.log};
         best_ = first.run(stage1, candidates_.space);
         if (!best_) best_ = mended(first.refused() ? first.refused()->plan : candidates_.space.base());
       });
@@ -60,62 +57,58 @@ class staged_search {
   // The part of `wanted` that is accepted; nothing where none is. What questions may cost is the strategy's business,
   // not a budget's.
   std::optional<trial> mended(plan wanted) {
-    const plan& fp32 = trials_.reference().plan();
+    const plan& fp32 = search_.trials.reference().plan();
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (!contains(from_.levels[i], wanted[i])) wanted[i] = fp32[i];  // of what is low for want of memory
     }
-    if (wanted == fp32 || !run_.restores()) return {};
-    log_.warnings.push_back(
+    if (wanted == fp32 || !search_.run.restores()) return {};
+    search_.log.warnings.push_back(
         "no candidate of stage 1 was accepted: the fastest one was mended, operator by operator, until its losses were");
     guided_start from = from_;
     from.batches_per_epoch = 0;
-    learned_costs costs{run_, log_, trials_, from.levels};
+    learned_costs costs{search_, from.levels};
     const mending_settings mending = {};
-    const plan part = accepted_operators{run_, log_, settings_, mending, trials_, costs, from}.find(wanted);
-    trials_.affords = {};
-    log_.evidence.clear();  // of operators that this search did not ask about one by one
-    return part == fp32 ? std::nullopt : std::optional{trials_.known(part)->trial};
+    const plan part = accepted_operators{search_, mending, costs, from}.find(wanted);
+    search_.trials.affords = {};
+    return part == fp32 ? std::nullopt : std::optional{search_.trials.known(part)->trial};
   }
 
   // Stage 2, on the decided operators of stage 1's plan, or of FP32 when that is far faster.
   plan by_batches(const any_strategy& stage2) {
-    const plan& fp32 = trials_.reference().plan();
-    if (settings_.stages == stages::epochs_only || from_.lows.empty()) return best_ ? best_->plan : fp32;
+    const plan& fp32 = search_.trials.reference().plan();
+    if (search_.settings.stages == stages::epochs_only || from_.lows.empty()) return best_ ? best_->plan : fp32;
     search_space space;
-    if (settings_.stages == stages::batches_only) {
-      space = space_without_losses(candidates_, log_.graph, from_.lows, settings_.batches_tie, runs_);
+    if (search_.settings.stages == stages::batches_only) {
+      space = space_without_losses(candidates_, search_.log.graph, from_.lows, search_.settings.batches_tie, runs_);
     } else {
-      const bool pays = best_ && best_->seconds < settings_.cut.slower_than_fp32 * trials_.fp32_seconds();
-      auto undecided =
-          make_segment_space(log_.graph, candidates_.roles, pays ? best_->plan : fp32, settings_.batches_tie, runs_);
+      const bool pays = best_ && best_->seconds < search_.settings.cut.slower_than_fp32 * search_.trials.fp32_seconds();
+      auto undecided = make_segment_space(search_.log.graph, candidates_.roles, pays ? best_->plan : fp32,
+                                          search_.settings.batches_tie, runs_);
       segments_ = std::move(undecided.kinds);
       space = std::move(undecided.space);
     }
     plan fastest = fp32;
-    run_.timed(stage::batches, [&] {
-      const auto here = run_.save();
+    search_.run.timed(stage::batches, [&] {
+      const auto here = search_.run.save();
       fastest = race_for(space, stage2);
-      run_.restore(here);
+      search_.run.restore(here);
     });
     return fastest;
   }
 
   // What stage 2 has to enumerate is known only after stage 1: too much for its strategy must not waste that.
   plan race_for(const search_space& space, const any_strategy& stage2) {
-    stage_two second{run_, log_, settings_.race};
+    stage_two second{search_.run, search_.log, search_.settings.race};
     try {
       (void)stage2.start(space);
     } catch (const space_error& e) {
-      log_.warnings.push_back(fmt::format("stage 2 was searched by greedy: {}", e.what()));
+      search_.log.warnings.push_back(fmt::format("stage 2 was searched by greedy: {}", e.what()));
       return second.run(strategy::greedy{}, space);
     }
     return second.run(stage2, space);
   }
 
-  evaluator& run_;
-  outcome& log_;
-  const search_settings& settings_;
-  loss_trials& trials_;
+  search_session search_;
   const candidate_space& candidates_;
   const guided_start& from_;
   const op_support& runs_;

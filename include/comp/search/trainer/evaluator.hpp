@@ -208,6 +208,12 @@ class evaluator {
   /// True when the last trial came from a ledger, so the trainer's state is not what it left.
   bool recalled() const { return recalled_; }
 
+  /// Tells a person of something before the search ends; it stands in the outcome's warnings, too.
+  void warn(const std::string& sentence) {
+    log_.warnings.push_back(sentence);
+    observers_.warned(sentence);
+  }
+
   /// Adds wall time to a stage.
   template <class F>
   void timed(stage where, F&& work) {

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which contestant is taken at the end of a search: what is asked of it beside the time of its batches.
+#pragma once
+
+#include <comp/search/decision/search_budget.hpp>
+#include <comp/search/decision/session.hpp>
+#include <comp/search/timing/beside_rules.hpp>
+#include <comp/search/timing/contest.hpp>
+#include <cstddef>
+#include <functional>
+
+namespace comp {
+
+/// A contestant that is to be held against the best rules' plan.
+struct question_beside_rules {
+  std::size_t winner = 0;  // its index in the contest
+  bool raced = true;       // it took part in the contest's race
+  race_settings settings = {};
+  race_grounds grounds = {};
+  std::function<bool(const plan&, const plan& than)> known_faster = {};  // by what operators and casts cost
+  std::function<bool(contestant&)> accepts = {};                         // judges its losses, where they are not yet
+};
+
+class winner_choice {
+ public:
+  winner_choice(const search_session& search, const search_budget& budget) : search_{search}, budget_{budget} {}
+
+  /// Returns: true where FP32 needs more memory than is allowed and `c` does not: it is wanted even if it is slower.
+  bool fits_instead(const contestant& c) const {
+    return budget_.too_large(search_.log.contest.front()) && !budget_.too_large(c);
+  }
+
+  /// Returns: true where neither the contest nor the batches that judged its losses say that `c` is faster than FP32.
+  bool undecided(const contestant& c) const {
+    const auto* judged = search_.trials.known(c.plan);
+    const bool clear =
+        judged != nullptr && judged->trial.accepted && judged->trial.bounds.high < search_.trials.fp32_seconds();
+    return too_noisy(c) && !clear;
+  }
+
+  /// Returns: the index of the contestant to take: the winner, or a rules' plan. The rules' plan is kept unless the
+  /// winner was shown to be faster. Where noise lets nothing be shown, it stands for FP32.
+  std::size_t beside_rules(const question_beside_rules& asked) const {
+    const contestant& won = search_.log.contest[asked.winner];
+    if (won.rule_based || search_.settings.slowdown > 0) return asked.winner;
+    const bool is_fp32 = asked.winner == 0;
+    const auto at = fastest_rules(search_.log.contest, [&](const contestant& c) {
+      return (!budget_.too_large(c) || budget_.too_large(won)) && (!is_fp32 || undecided(c));
+    });
+    if (!at) return asked.winner;
+    contestant& rules = search_.log.contest[*at];
+    if (is_fp32) {
+      if (!asked.accepts(rules)) return 0;
+      search_.run.warn(why_rules_stand_for_fp32(rules));
+      return *at;
+    }
+    paired_speedup gain{};
+    search_.run.timed(stage::contest, [&] {
+      gain = gain_over_rules(search_.run, asked.settings, won, rules, asked.raced, asked.grounds);
+    });
+    const bool has_costs = !rules.plan.runs_autocast();  // the backend's own autocast is no plan of operators
+    if (gain.clearly_faster() || (gain.ratio > 1 && has_costs && asked.known_faster(won.plan, rules.plan)))
+      return asked.winner;
+    if (!asked.accepts(rules)) return asked.winner;
+    if (gain.ratio > 1) search_.run.warn(why_rules_are_kept(won, rules, gain));
+    return *at;
+  }
+
+ private:
+  search_session search_;
+  search_budget budget_;
+};
+
+}  // namespace comp
