@@ -2,8 +2,8 @@
 // The progress of a post-training (the training with the found plan, after the search): its result so far, and all that
 // its guard knows. Together with the trainer's state of the same moment it lets the training go on in another process
 // (post_training::go_on). Only evidence against the plan that was being gathered begins anew, because the states that
-// it compares are not kept. Not here: the guard, which watches for harm of the plan (search/guard.hpp), and the file
-// (files/training_file.hpp).
+// it compares are not kept.
+// Not here: the guard, which watches for harm of the plan (search/guard.hpp), and the file (files/training_file.hpp).
 #pragma once
 
 #include <comp/core/plan.hpp>
