@@ -10,8 +10,8 @@
 //      cheapest plan, and so on until the cheapest plan is one that was measured.
 // Use it unless the whole space has to be tried (exhaustive), or a paper's algorithm is to be compared (greedy and
 // others). It does both stages in one (docs/decisions.md, "The search"); given as stage 2 alone, where only times
-// count, it is `greedy`. It is never worse than an accepted rule-based plan, because such plans are raced, too. Source:
-// none of the systems that comp is compared with searches so; the parts have their sources in their headers.
+// count, it is `greedy`. It is never worse than an accepted rule-based plan, because such plans are raced, too.
+// Source: none of the systems that comp is compared with searches so; the parts have their sources in their headers.
 #pragma once
 
 #include <comp/strategy/greedy.hpp>
