@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The casts that a plan needs: each tensor once per precision, shared by its readers, on the side of the views where it
-// moves fewer bytes; never back and forth. What a run of the plan costs in casts at least; the
-// native trainer and LibTorch place theirs as they run.
-// A cast reads the tensor that the kernel wrote, never another cast: FP16 out of an FP32 accumulator is not cast back.
-// Not here: casts that the model itself has: they run in every plan. Against TVM's (one per reader's argument and
-// precision) and TensorFlow's (one per output port): never more.
+// The casts that a training step under a plan needs at least. A tensor is cast once per precision and its readers share
+// the cast, which stands before or behind the tensor's views, wherever it moves fewer bytes. The costs of a plan are
+// estimated from this list; trainers place their own casts while they run.
+// A cast always reads the tensor that the kernel wrote and never the result of another cast: an operator that sums in
+// FP32 and hands on FP16 is not cast to FP16 and back to FP32 for a reader that wants FP32.
+// TVM places a cast for each argument of each reader, TensorFlow one for each output; this list is never longer than
+// theirs (docs/decisions.md, "Casts: a view belongs to what it views").
+// Not here: casts of the model's own (own_casts.hpp), which run under every plan.
 #pragma once
 
 #include <algorithm>
@@ -27,19 +29,21 @@
 
 namespace comp::autocast {
 
+/// One cast of a tensor.
 struct cast {
-  std::size_t op = 0;  // whose result is cast, right after it; of an input: who reads it, right before
-  std::optional<std::size_t> input = {};  // of `op`'s inputs, when no operator gives it: a parameter, or data
+  std::size_t op = 0;  // the operator whose result is cast right after it; with `input`, the one whose input is cast
+  std::optional<std::size_t> input = {};  // which input of `op` is cast, where that is a parameter or data
   precision from = precision::fp32;
   precision to = precision::fp32;
-  std::int64_t bytes = 0;                   // read and written; 0: shapes are not known
-  std::vector<std::uint32_t> readers = {};  // in execution order; empty: the model hands it out
-  bool differentiable = true;               // false: the model's data, which gets no gradient
+  std::int64_t bytes = 0;                   // bytes read and written; 0: the shapes are not known
+  std::vector<std::uint32_t> readers = {};  // the operators that read it, in order; empty: it is the model's result
+  bool differentiable = true;               // false: a cast of the model's data, which needs no gradient
 };
 
+/// All casts of one training step.
 struct cast_list {
   std::vector<cast> forward = {};   // in execution order
-  std::vector<cast> backward = {};  // the gradients' way back through the same casts, in execution order of a backward
+  std::vector<cast> backward = {};  // casts of the gradients on their way back through `forward`, in their order
   std::int64_t bytes() const {
     const auto sum = [](const std::vector<cast>& casts) {
       return std::accumulate(casts.begin(), casts.end(), std::int64_t{0},
@@ -49,7 +53,8 @@ struct cast_list {
   }
 };
 
-/// Operators whose parameters stay FP32 whatever they compute in: kernels of norms read both.
+/// Operators whose parameters stay in FP32 whatever they compute in, because the kernels of norms take FP32 parameters
+/// beside a low input.
 constexpr bool keeps_parameters(std::string_view kind) {
   kind = policy::without_overload(kind);
   constexpr std::array<std::string_view, 9> norms{"batch_norm",        "native_batch_norm", "cudnn_batch_norm",
@@ -60,7 +65,8 @@ constexpr bool keeps_parameters(std::string_view kind) {
 
 namespace detail {
 
-/// Bytes first, then how many: unknown sizes are 0 bytes, so there the count decides.
+/// The price of casts: bytes first, then their number. Where shapes are unknown all bytes are 0, and the number
+/// decides.
 struct cast_price {
   std::int64_t bytes = 0, casts = 0;
   friend cast_price operator+(cast_price a, cast_price b) { return {a.bytes + b.bytes, a.casts + b.casts}; }
@@ -75,7 +81,8 @@ inline std::int64_t floats_of(const op_info& op) {
                          [](std::int64_t all, const tensor_info& t) { return all + (t.floating ? elements(t) : 0); });
 }
 
-/// Places the casts to one precision: over each tensor and the views of it, the cheapest set that covers every reader.
+/// Places the casts to one precision. A tensor and its views form a tree; a cast at a node serves all readers below it.
+/// The cheapest set of casts that serves every reader is found from the leaves up.
 class cast_placer {
  public:
   cast_placer(const op_graph& graph, const typed_plan& types)
@@ -86,6 +93,7 @@ class cast_placer {
     }
   }
 
+  /// Appends the casts to precision `to`.
   void place(precision to, std::vector<cast>& casts) {
     find_wanted(to);
     price(to);
@@ -100,7 +108,7 @@ class cast_placer {
     for (std::size_t reader = 0; reader < graph_.size(); ++reader) note_reader(reader, to, casts);
   }
 
-  /// What operator `reader` needs of `from`: nothing when it takes what it gets.
+  /// Returns: the format in which operator `reader` needs the result of `from`; nothing where it takes any format.
   std::optional<precision> wanted(std::size_t reader, std::size_t from) const {
     if (!gives_floats(graph_[from])) return std::nullopt;
     if (chooses(reader)) return handed_on(types_.plan[reader]);
@@ -109,7 +117,8 @@ class cast_placer {
 
  private:
   bool chooses(std::size_t reader) const { return graph_[reader].choosable && !cast_target(graph_[reader]); }
-  /// A view: a node of its tensor's tree. Every other carrier is a tensor of its own, and runs in what it gets.
+  /// True for a view of another operator's tensor. An in-place write hands on its input's format too, but is no view: a
+  /// cast in front of it would change the format in which it computes.
   bool is_view(std::size_t i) const { return viewed_[i] != none; }
   void look_through(std::size_t i) {
     const std::vector<std::size_t> sources = float_sources(graph_, i);
@@ -127,12 +136,13 @@ class cast_placer {
         if (wanted(reader, from) == to && source(from) != to) asked_[from] = true;
       }
     }
-    for (std::size_t i = 0; i < graph_.size(); ++i) {  // what the model hands out is as the pass says
+    for (std::size_t i = 0; i < graph_.size(); ++i) {  // the model's results have the format that the plan gives them
       const bool out = graph_.consumers(i).empty() && gives_floats(graph_[i]);
       if (out && types_.handed_on[root_[i]] == to && source(i) != to) asked_[i] = true;
     }
   }
-  /// A cast stands where readers ask, or where it is no dearer than those that its views would need.
+  /// Decides where casts stand: at a node whose own readers ask for the precision, and at one where a single cast costs
+  /// no more than the casts that its views would need.
   void price(precision to) {
     below_.assign(graph_.size(), {});
     here_.assign(graph_.size(), false);
@@ -157,14 +167,16 @@ class cast_placer {
   static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
   const op_graph& graph_;
   const typed_plan& types_;
-  std::vector<std::size_t> viewed_, root_;
-  std::vector<bool> asked_ = {}, here_ = {};
-  std::vector<cast_price> below_ = {};
-  std::vector<std::size_t> slot_ = {};  // of the cast that is placed at an operator's result
+  // All vectors have an entry for each operator.
+  std::vector<std::size_t> viewed_, root_;  // whose tensor it views; who made that tensor
+  std::vector<bool> asked_ = {},
+                    here_ = {};         // whether a reader asks for a cast of its result; whether one stands there
+  std::vector<cast_price> below_ = {};  // the price of the casts at its views
+  std::vector<std::size_t> slot_ = {};  // the index of its result's cast in the list
 };
 
-/// Parameters and data that an operator reads in another precision than they are stored in: once per precision where
-/// the graph says that several operators read the same one, before the first of them.
+/// Appends the casts of parameters and data that an operator reads in another format than they are stored in. Where the
+/// graph says that several operators read the same tensor, it is cast once per precision, before the first of them.
 inline void cast_leaves(const op_graph& graph, const typed_plan& types, std::vector<cast>& casts) {
   std::map<std::tuple<std::int32_t, precision, precision>, std::size_t> known;
   for (std::size_t i = 0; i < graph.size(); ++i) {
@@ -191,8 +203,8 @@ inline void cast_leaves(const op_graph& graph, const typed_plan& types, std::vec
 
 }  // namespace detail
 
-/// The casts of one training step.
-/// Returns: casts in execution order: of inputs before their operator, of results after theirs.
+/// Returns the casts of one training step in execution order: those of inputs before their operator, those of results
+/// behind it.
 inline cast_list casts(const op_graph& graph, const typed_plan& types) {
   cast_list list;
   detail::cast_leaves(graph, types, list.forward);
@@ -212,6 +224,7 @@ inline cast_list casts(const op_graph& graph, const typed_plan& types) {
   return list;
 }
 
+/// Returns the casts of one training step under a plan whose operators write the precision that they compute in.
 /// Throws: `plan_error` when `p` does not fit `graph`.
 inline cast_list casts(const op_graph& graph, const plan& p) { return casts(graph, typed(graph, p)); }
 

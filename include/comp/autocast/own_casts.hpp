@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Casts that the model itself has: x.float() of PyTorch, Paddle's and TVM's cast, TensorFlow's Cast. Every pass leaves
-// them what they are: a reader gets what the cast gives, whatever the operators before it run in.
+// Recognises the casts that a model itself contains: PyTorch's x.float(), Paddle's and TVM's cast, TensorFlow's Cast.
+// Such a cast keeps its target format under every plan, because the model's author asked for it; a plan cannot choose
+// it.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +15,15 @@
 
 namespace comp::autocast {
 
-/// True for x.type_as(y) and x.to(y): they give the precision of y, their second input.
+/// True for x.type_as(y) and x.to(y), whose result has the format of y, their second input.
 inline bool casts_as_other(const op_info& op) {
   const std::string_view kind = policy::without_namespace(op.kind);
   return (kind == "type_as" || kind == "to.other") && op.inputs.size() > 1;
 }
 
-/// What `op` casts to; nothing where it is no cast to a floating format. x.to(dtype) of a tensor that has the dtype
-/// already is one, x.to(device) is not. Where the recording does not say what comes out, only the name can.
+/// Returns: the format that `op` casts to; nothing where it is no cast to a floating-point format. x.to(dtype) counts
+/// as a cast even where x has that dtype already, since under a plan x may have another one; x.to(device) does not
+/// count. Where the graph does not say which format comes out, only a kind such as "half" tells.
 inline std::optional<precision> cast_target(const op_info& op) {
   constexpr std::array<std::pair<std::string_view, precision>, 3> named{
       {{"float", precision::fp32}, {"half", precision::fp16}, {"bfloat16", precision::bf16}}};
@@ -33,7 +35,7 @@ inline std::optional<precision> cast_target(const op_info& op) {
     if (kind == name) return to;
   }
   if (casts_as_other(op) && op.inputs[1].source < 0 && (op.producers.empty() || op.inputs[0].source >= 0))
-    return op.inputs[1].dtype;  // a parameter's, or data's
+    return op.inputs[1].dtype;  // y is a parameter or data, whose format no plan changes
   if (op.outputs.empty()) return std::nullopt;
   const precision to = op.outputs.front().dtype;
   if (std::find(always.begin(), always.end(), kind) != always.end()) return to;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which precision tensors of different precisions meet: PyTorch's type promotion.
+// PyTorch's type promotion: the format in which an operator computes whose inputs have different formats.
 // Source: c10/core/ScalarType.h (promoteTypes), ATen/native/TypeProperties.cpp (0-dimensional tensors), and the
 // operators of ATen that call TensorIteratorConfig::promote_inputs_to_common_dtype, or at::result_type; PyTorch 2.11.0.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace comp::autocast {
 
-/// What two tensors meet in: the larger format; FP32 where two formats of one size differ.
+/// Returns the format that holds both: the larger one, or FP32 where two formats have the same size (BF16 and FP16).
 constexpr precision promoted(precision a, precision b) {
   if (a == b) return a;
   if (traits(a).bytes == traits(b).bytes) return precision::fp32;
@@ -20,8 +20,8 @@ constexpr precision promoted(precision a, precision b) {
 }
 
 // clang-format off
-/// Operators that take tensors of different precisions and compute in what those meet in. Every other operator refuses
-/// them, or has an input that leads and others (weights of norms) that may differ.
+/// Operators that accept inputs of different formats and promote them. Every other operator raises an error for such
+/// inputs, or computes in the format of its first input while others (the weights of a norm) may differ.
 inline constexpr std::string_view promoting_kinds[] = {
     "add", "addcdiv", "addcmul", "arctan2", "atan2", "cat", "clamp", "clamp_max", "clamp_min", "column_stack", "concat",
     "concatenate", "copysign", "div", "divide", "dstack", "eq", "floor_divide", "fmax", "fmin", "fmod", "ge", "gt",

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan that an AMP system would run with no search: the policy's categories, carried along the edges of the graph.
-// What a found plan is measured against. Not here: where casts go (a backend places them on the edges of the plan).
+// The rule-based plan: what PyTorch's AMP would run, without a search. The policy gives each operator its category, and
+// operators without an opinion take the precision of their inputs, which is carried along the edges of the graph. A
+// search measures its found plan against it.
+// Not here: where casts stand (casts.hpp; a backend casts on the edges where precisions differ).
 #pragma once
 
 #include <algorithm>
@@ -18,10 +20,10 @@ namespace comp::autocast {
 
 namespace detail {
 
-/// The format that an operator run in `p` hands on: TF32 lives inside the operator only.
+/// The format of the result of an operator that runs in `p`. TF32 exists only inside an operator; its result is FP32.
 constexpr precision handed_on(precision p) { return p == precision::tf32 ? precision::fp32 : p; }
 
-/// `low`, but never less than what the policy dares: of two formats of different size the larger.
+/// The format of an operator that is lowered to `low`: the larger of that and what the policy allows.
 constexpr precision lowered(const decision& said, precision low) {
   return traits(said.compute).bytes > traits(low).bytes ? said.compute : low;
 }
@@ -30,19 +32,21 @@ inline bool gives_floats(const op_info& op) {
   return op.outputs.empty() || std::ranges::any_of(op.outputs, &tensor_info::floating);
 }
 
-/// What an operator hands on. Loose: made from nothing (zeros, a random tensor), in whatever format the model asks for
-/// at run time, which is that of the tensors it is used with.
+/// The format in which readers get an operator's result.
 struct handed {
   precision in = precision::fp32;
+  /// True: no input decides the format (zeros, a random tensor). A model usually makes such a tensor in the format of
+  /// the tensors that it is used with, so it does not widen its reader.
   bool loose = false;
 };
 
-/// Where the graph says which operator made each input.
+/// True where the graph says which operator made each input.
 inline bool knows_sources(const op_info& op) {
   return op.producers.empty() ||
          std::ranges::any_of(op.inputs, [](const tensor_info& input) { return input.source >= 0; });
 }
 
+/// The widest format that the producers of `op` hand on, for a graph that does not say which input is whose.
 inline std::optional<precision> met_by_producers(const op_graph& graph, const std::vector<handed>& carried,
                                                  const op_info& op) {
   std::optional<precision> widest;
@@ -53,8 +57,9 @@ inline std::optional<precision> met_by_producers(const op_graph& graph, const st
   return widest;
 }
 
-/// Parameters, the graph's inputs and loose tensors take part only where the operator computes in what all inputs meet
-/// in; and there a tensor without dimensions does not, beside one that has some.
+/// The widest format of the inputs of `op`. Parameters, the model's data and loose tensors count only for an operator
+/// that promotes (`promoting`): elsewhere they are cast to the operator's precision. For a promoting operator PyTorch
+/// ignores tensors without dimensions beside others that have some.
 inline std::optional<precision> met_by_inputs(const std::vector<handed>& carried, const op_info& op, bool promoting) {
   const bool sized =
       std::ranges::any_of(op.inputs, [](const tensor_info& t) { return t.floating && !t.shape.empty(); });
@@ -68,14 +73,14 @@ inline std::optional<precision> met_by_inputs(const std::vector<handed>& carried
   return widest;
 }
 
-/// The precision in which the floating tensors that an operator reads meet; FP32 when it reads none.
+/// The widest format of the floating-point tensors that an operator reads; FP32 when it reads none.
 inline precision met(const op_graph& graph, const std::vector<handed>& carried, const op_info& op, bool promoting) {
   return (knows_sources(op) ? met_by_inputs(carried, op, promoting) : met_by_producers(graph, carried, op))
       .value_or(precision::fp32);
 }
 
-/// Of an operator whose precision is not chosen: one that writes leaves its first tensor in the format that it has, and
-/// one that converts gives what it was told to.
+/// What an operator hands on whose precision cannot be chosen: an in-place write keeps the format of the tensor that it
+/// writes, a cast of the model's own gives its target, and others give what they read (`read`).
 inline handed passed_on(const op_graph& graph, const std::vector<handed>& carried, const op_info& op, precision read) {
   if (const std::optional<precision> to = cast_target(op)) {
     return {*to, !op.inputs.empty() && !op.inputs.front().floating};
@@ -95,13 +100,18 @@ inline handed passed_on(const op_graph& graph, const std::vector<handed>& carrie
 
 }  // namespace detail
 
-/// allow: `low`, or what the policy computes in where that is a larger format (so a policy for FP16 is never taken to
-/// FP8). deny: FP32. follow, infer, clear: the widest of what it reads, so low only when all of it is. A decision that
-/// is `fixed` holds. The graph's own inputs, and operators that read only integers (an embedding), count as FP32.
-/// Parameters are cast to what the operator runs in, but for operators that promote (`x + bias`): those compute in
-/// FP32, where the graph says which inputs are parameters. Returns: a plan that fits `graph`: an operator that is not
-/// choosable has FP32 there, but hands on what it reads; a cast of the model's own is what it is. Throws: what the
-/// policy throws.
+/// Makes the rule-based plan for one low precision.
+///   allow:                 `low`, or the policy's own precision where that is larger, so that a policy made for FP16
+///                          never gives FP8.
+///   deny:                  FP32.
+///   follow, infer, clear:  the widest format that the operator reads, so low only where all of its inputs are.
+///   fixed:                 the policy's precision, whatever the category.
+/// The model's data, and operators that read only integers (an embedding), count as FP32. Parameters are cast to the
+/// precision of their operator; an operator that promotes (`x + bias`) computes in FP32 because of them, where the
+/// graph says which inputs are parameters.
+/// Returns: a plan that fits `graph`. An operator that is not choosable has FP32 in it, and still hands on the format
+/// that it reads.
+/// Throws: what the policy throws.
 template <OperatorPolicy P>
 plan rule_plan(const P& policy, const op_graph& graph, precision low) {
   plan result{graph.size()};

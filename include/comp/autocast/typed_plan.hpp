@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan with the tensors it makes: what each operator's kernel writes, what its readers are given, and in what its
-// parameters are stored. What the passes of this folder give, and what casts.hpp places casts for.
-// Use `typed` for a plan of a search: there an operator writes and hands on what it computes in.
+// A typed plan is a plan with the formats of its tensors: what each operator's kernel writes, what its readers get, and
+// how its parameters are stored. The rules of other systems need that, since for instance TVM lets an operator compute
+// in FP16, sum in FP32 and hand on FP16. casts.hpp places casts for it.
+// Use `typed` for a plan of a search, in which an operator writes and hands on the precision that it computes in.
 #pragma once
 
 #include <algorithm>
@@ -19,19 +20,20 @@
 
 namespace comp::autocast {
 
-/// One entry per operator. Where `written` and `handed_on` differ (an FP32 accumulator with an FP16 output, on a
-/// backend that cannot do both at once), a cast after the operator makes the one out of the other.
+/// Each vector has an entry for each operator. Where `written` and `handed_on` differ, a cast behind the operator makes
+/// the one out of the other: a backend may have to write an FP32 sum before it can be FP16.
 struct typed_plan {
-  comp::plan plan = {};
-  std::vector<precision> written = {};
-  std::vector<precision> handed_on = {};
-  std::vector<precision> parameters = {};  // as stored, between steps; FP32 but for models decorated for Paddle's O2
+  comp::plan plan = {};                    // the precision that it computes in
+  std::vector<precision> written = {};     // the format that its kernel writes
+  std::vector<precision> handed_on = {};   // the format that its readers get
+  std::vector<precision> parameters = {};  // how its parameters are stored between steps; not FP32 only in Paddle's O2
   friend bool operator==(const typed_plan&, const typed_plan&) = default;
 };
 
-/// The inputs of operator `i` that no operator of the graph gives: parameters, and the model's own inputs. Where the
-/// graph does not say which operator made which input, a producer accounts for the first input that has the shape of
-/// one of its outputs and is not marked as a parameter. Empty for an operator whose inputs are not known.
+/// Returns: the leaves of operator `i`, which are those floating-point inputs that no operator made: parameters and the
+/// model's data. Empty where the inputs are not known. Where the graph does not say which operator made which input,
+/// each producer is taken to have made the first input that has the shape of one of its outputs and is not marked as a
+/// parameter.
 inline std::vector<std::size_t> leaf_inputs(const op_graph& graph, std::size_t i) {
   const auto& inputs = graph[i].inputs;
   std::vector<bool> produced(inputs.size());
@@ -55,8 +57,8 @@ inline std::vector<std::size_t> leaf_inputs(const op_graph& graph, std::size_t i
   return leaves;
 }
 
-/// True where a leaf is the model's data and no parameter: it is not marked as one where the graph marks them, or it is
-/// the first input of an operator that reads no other.
+/// True where a leaf is the model's data and no parameter. Where the graph marks parameters, the mark decides;
+/// elsewhere it is data only as the first input of an operator that has no producer.
 inline bool is_data(const op_graph& graph, std::size_t i, std::size_t input) {
   if (graph[i].inputs[input].parameter) return false;
   const auto& inputs = graph[i].inputs;
@@ -65,7 +67,7 @@ inline bool is_data(const op_graph& graph, std::size_t i, std::size_t input) {
   return marked || (input == 0 && graph[i].producers.empty());
 }
 
-/// True for kinds that only arrange what they read, so that a cast may stand before or behind them.
+/// True for kinds that only rearrange elements, so that a cast gives the same values before them and behind them.
 constexpr bool moves_only(std::string_view kind) {
   // clang-format off
   constexpr std::array<std::string_view, 40> kinds{
@@ -80,7 +82,8 @@ constexpr bool moves_only(std::string_view kind) {
 
 namespace detail {
 
-/// The operators whose floats `i` reads, but for an in-place write only the one whose tensor it writes.
+/// Returns the operators whose floating-point results decide what operator `i`, which has no precision of its own,
+/// hands on. For an in-place write only the tensor that it writes decides, for x.type_as(y) only y, else all producers.
 inline std::vector<std::size_t> float_sources(const op_graph& graph, std::size_t i) {
   const op_info& op = graph[i];
   if (policy::without_overload(op.kind).ends_with('_') && !op.inputs.empty() && op.inputs[0].source >= 0)
@@ -95,8 +98,8 @@ inline std::vector<std::size_t> float_sources(const op_graph& graph, std::size_t
 
 }  // namespace detail
 
-/// True for an operator that is not choosable and gives floats out of floats: a view, an in-place write. It has no
-/// precision of its own: it hands on what it reads.
+/// A carrier is an operator without a precision of its own (a view, an in-place write): it hands on the format that it
+/// reads. True where `i` is one.
 inline bool is_carrier(const op_graph& graph, std::size_t i) {
   return !graph[i].choosable && detail::gives_floats(graph[i]) && !cast_target(graph[i]) &&
          !detail::float_sources(graph, i).empty();
@@ -104,7 +107,7 @@ inline bool is_carrier(const op_graph& graph, std::size_t i) {
 
 namespace detail {
 
-/// The precision in which operator `i`, a carrier, hands on what it reads.
+/// Returns the format that operator `i`, a carrier, hands on: the widest that it reads.
 inline precision carried_on(const op_graph& graph, const std::vector<precision>& handed, std::size_t i) {
   const std::vector<std::size_t> sources = float_sources(graph, i);
   precision met = handed[sources.front()];
@@ -114,9 +117,10 @@ inline precision carried_on(const op_graph& graph, const std::vector<precision>&
 
 }  // namespace detail
 
-/// Operators write and hand on what they compute in (TF32: FP32), carriers what they read, casts of the model's own
-/// what they cast to, unless the plan has one give a low precision at once. Throws: `plan_error` when `p` does not fit
-/// `graph`.
+/// Makes a typed plan in which each operator writes and hands on the precision that it computes in (FP32 for TF32).
+/// Carriers hand on the format that they read, and casts of the model's own their target; a cast that the plan lowers
+/// gives the low precision at once.
+/// Throws: `plan_error` when `p` does not fit `graph`.
 inline typed_plan typed(const op_graph& graph, const plan& p) {
   require_fits(p, graph);
   typed_plan types{.plan = p, .handed_on = std::vector<precision>(graph.size(), precision::fp32)};

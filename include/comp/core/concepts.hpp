@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user's trainer and a user's policy must offer, refused in sentences when they do not.
-// A capability is optional; a member of its name with another signature is refused, never ignored.
+// The concepts that a user's trainer (Backend) and a user's policy (OperatorPolicy) model. A class that lacks something
+// does not compile, and the error says in a sentence what is missing.
+// A capability is an optional member. A member with a capability's name and another signature is refused: if it were
+// ignored, its author would believe that the search uses it.
 // Not here: SearchStrategy (core/strategy.hpp) and observers (search/observers.hpp).
 #pragma once
 
@@ -20,17 +22,17 @@
 
 namespace comp {
 
-/// Seconds of one operator in one step under the current plan.
+/// How long one operator takes in one training step under the current plan. Unit: [s].
 struct op_time {
   double forward = 0;
   double backward = 0;
 };
 
-/// What lowering one operator alone does to what it computes, relative to the norm of FP32's; infinity where it leaves
-/// the format's range.
+/// The relative error that an operator makes when it alone runs in a low precision: the 2-norm of the difference to
+/// FP32's result, divided by the norm of FP32's result. Infinity where a result leaves the format's range.
 struct op_error {
-  double output = 0;
-  double gradient = 0;  // of its inputs and parameters, for the same gradient of its output
+  double output = 0;    // error of its outputs, for FP32's inputs
+  double gradient = 0;  // error of the gradients of its inputs and parameters, for FP32's gradient of its outputs
 };
 
 }  // namespace comp
@@ -53,8 +55,9 @@ COMP_DETAIL_CAPABILITY(signature, signs, requires(const B& b) { { b.signature() 
 COMP_DETAIL_CAPABILITY(post_training, knows_post_training, requires(B& b) { { b.post_training(true) } -> std::same_as<void>; })
 COMP_DETAIL_CAPABILITY(on, knows_machines, requires(const B& p, const comp::hardware& machine) { { p.on(machine) } -> std::same_as<B>; })
 
-// Members in a capability's form under a name near to its own, which nobody would ever call. A name alone says nothing: a
-// trainer may have a save_state(path) for itself.
+// A misspelt capability would never be called, and nothing would tell its author. So a near name is refused, but only where
+// the member also has the capability's signature and the class lacks the right name: a trainer may have a save_state(path)
+// that is no business of comp's.
 namespace comp::detail {
 template <class B>
 inline constexpr bool misnames_save = !names_save<B> && !names_restore<B> && (
@@ -130,7 +133,8 @@ template <class B>
 concept stops = requires(B& b, const stop_predicate& stop) {
   { b.run_epoch(stop) } -> std::same_as<sample>;
 };
-// One run_epoch, or one that stops: an overload in another form would never be called.
+// The address of an overloaded member is ambiguous, so this is false where a class has a second run_epoch. That one
+// must then take a stop_predicate, because comp would never call an overload of another form.
 template <class B>
 concept has_one_run_epoch = requires {
   &B::run_epoch;
@@ -143,9 +147,10 @@ template <class B>
 inline constexpr bool fits_second_run_epoch = has_one_run_epoch<B> || stops<B>;
 }  // namespace detail
 
-// A sentence stays on one line:
+// Compilers quote one source line of a failed assertion, so each sentence has to stay on one line:
 // clang-format off
-/// True for a Backend. For another class it does not compile, and the errors say, a sentence each, what is missing.
+/// Checks that `B` models Backend, and says what is missing where it does not: each failed assertion is one sentence.
+/// `Aloud` = false asks only for the answer, for the concept itself.
 template <class B, bool Aloud = true>
 constexpr bool expect_backend() {
   using namespace detail;
@@ -184,8 +189,9 @@ constexpr bool expect_backend() {
          !misnames_supports<B> && !misnames_own_autocast<B> && !misnames_hardware<B> && !misnames_post_training<B>;
 }
 
-/// True for a trainer that a search, a check or a training can be given: a Backend that can be changed and lives on. Else it
-/// does not compile, and the error says why. `T`: as it is deduced for a parameter T&&.
+/// Checks that an argument can be trained by a search, a check or a post-training: a Backend, given as a variable that is
+/// not const. A temporary is refused because the trained weights would be destroyed with it.
+/// Requires: `T` is what is deduced for a parameter T&&, so that temporaries and variables differ.
 template <class T>
 constexpr bool expect_trainer() {
   using B = std::remove_reference_t<T>;
@@ -202,36 +208,39 @@ constexpr bool expect_trainer() {
   }
 }
 
-/// What trains. Both runs follow the plan that was set last; run_batch trains the next batch, run_epoch the whole data set
-/// once; `sample` says what came of it, and `sample.status` what went wrong. Either may throw: the search records a failed
-/// trial (out_of_memory: one of that status), restores the state and goes on.
-/// Capabilities, used when there:
-///   save(), restore(state)      the whole training state (weights, optimiser, random generators, data order): every
-///                               candidate then trains the same batches from the same one. Without them FP32 and a candidate
-///                               take turns on what follows.
-///   run_epoch(stop_predicate)   asked after each batch, so that hopeless candidates are cut
-///   profile()                   seconds per operator under the current plan, casts left out; the state must be as before
-///   sensitivity(precision)      what lowering each operator alone does to its output and gradient, for all operators in a
-///                               pass or two; the state must be as before
-///   perturb(seed)               moves each weight by about half a unit in its last place, at random: a training from
-///                               there shows by how much two FP32 trainings differ that differ in roundings only
-///   batches_per_epoch()         so that batches that a search trained count as a part of the training; without it they
-///                               are undone when the search ends
-///   validate()                  a score, higher is better
-///   supported_precisions()      default: fp32, bf16, fp16
-///   supports(op, precision)     false: this operator does not run in this precision, although others may. Default: all
-///                               run in all that supported_precisions() lists, and FP32 always does
-///   own_autocast(precision)     a plan with plan::runs_autocast() of what a mixed precision of the backend's own gives each
-///                               operator: set_precision of it trains under just that. Each search has it as a rival
-///   execution()                 how the plan that is set is run, beyond its precisions: goes into the outcome and its plan file
-///   hardware()                  default: unknown, sizes alone decide tensor-core use
-///   signature()                 everything that makes two searches comparable: data, batch size, optimiser, seed
-///   post_training(bool)         true: epochs from here on train with the found plan, and may be measured for what gives
-///                               the same losses faster; false: they are compared by their times again, as at the start
+/// A trainer. run_batch trains the next batch and run_epoch the whole data set once, both under the plan that was set last.
+/// Both return a `sample`; its `status` says what went wrong. Both may throw: the search then records a failed trial
+/// (comp::out_of_memory: a trial of that status), restores the state and goes on.
+/// Capabilities (optional members):
+///   save(), restore(state)      Copy and put back the whole training state: weights, optimiser, random generators, data
+///                               order. Every candidate plan then trains the same batches from the same state. Without them
+///                               FP32 and a candidate train different batches in turns, which shows far less.
+///   run_epoch(stop_predicate)   Asks the predicate after each batch and ends the epoch when it says so. A candidate that
+///                               diverged or is hopelessly slow then costs a few batches instead of an epoch.
+///   profile()                   Measures the seconds of each operator under the current plan, without casts. The training
+///                               state must be the same afterwards.
+///   sensitivity(precision)      Measures the error of each operator lowered alone, for all operators in a pass or two. The
+///                               training state must be the same afterwards.
+///   perturb(seed)               Moves each weight at random by about half a unit in its last place. A training from there
+///                               shows how far two FP32 trainings part that differ in roundings only.
+///   batches_per_epoch()         Lets the batches that a search trained count as part of the training. Without it they are
+///                               undone when the search ends, since nobody knows which epoch they belong to.
+///   validate()                  Returns a score; higher is better.
+///   supported_precisions()      Lists what the backend computes in. Default: fp32, bf16, fp16.
+///   supports(op, precision)     Returns false for an operator that cannot run in this precision, although others can.
+///                               Default: each operator runs in each supported precision. FP32 is never asked about.
+///   own_autocast(precision)     Returns the precisions that the backend's own mixed precision (such as torch.autocast) gives
+///                               each operator, with plan::runs_autocast() set. set_precision of that plan trains under that
+///                               mixed precision itself. Each search has it as a rival.
+///   execution()                 Says how the current plan is run, beyond its precisions. The outcome and plan files keep it.
+///   hardware()                  Default: unknown. Then an operator's sizes alone decide whether it can use matrix units.
+///   signature()                 Names all that makes two searches comparable: data, batch size, optimiser, seed.
+///   post_training(bool)         true: the epochs that follow train with the found plan, so the backend may measure whether
+///                               another way to run it gives the same losses faster. false: times are compared again.
 template <class B>
 concept Backend = expect_backend<B, false>() || unmet<"no Backend: static_assert(comp::expect_backend<T>()) says why">();
 
-/// True for an OperatorPolicy. For another class it does not compile, and the errors say, a sentence each, what is missing.
+/// Checks that `P` models OperatorPolicy, and says what is missing where it does not, as expect_backend() does.
 template <class P, bool Aloud = true>
 constexpr bool expect_policy() {
   using namespace detail;
@@ -242,14 +251,16 @@ constexpr bool expect_policy() {
   return std::copyable<P> && classifies<P> && fits_on<P> && !misnames_on<P>;
 }
 
-/// Which operators may change precision. A small copyable aggregate; `classify` must give the same answer each time.
-/// Capability, used when there:
-///   on(hardware)                the policy for that machine: a search asks for the one of its backend. Default: itself
+/// Decides which operators may change precision: the paper's black and white lists are one such policy. A small copyable
+/// aggregate; `classify` must give the same answer each time, because a search asks more than once.
+/// Capability (optional member):
+///   on(hardware)                Returns the policy for that machine. A search asks for the machine of its backend.
+///                               Default: the same policy on every machine.
 template <class P>
 concept OperatorPolicy = expect_policy<P, false>() || unmet<"no OperatorPolicy: static_assert(comp::expect_policy<T>()) says why">();
 // clang-format on
 
-/// `policy` as it is on `machine`.
+/// Returns: the policy for `machine`, which is `policy` itself where it does not depend on the machine.
 template <OperatorPolicy P>
 P on_machine(const P& policy, const hardware& machine) {
   if constexpr (detail::knows_machines<P>) return policy.on(machine);

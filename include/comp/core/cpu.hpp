@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this CPU is: its name, its cores and its vector instruction sets, asked of the CPU itself. On one that is not
-// x86 its name is unknown and the list of sets empty. Not here: what the sets speed up (core/hardware.hpp).
+// Finds the name, the number of threads and the vector instruction sets of this CPU by its CPUID instruction. A CPU
+// that is not x86 gets the name "unknown" and no instruction sets.
+// Not here: which precisions an instruction set makes fast (core/hardware.hpp).
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace comp {
 
 namespace detail {
 
-/// The four registers of CPUID; zeros where the leaf does not exist.
+/// The registers EAX to EDX after CPUID; zeros where the CPU does not have the leaf that was asked for.
 struct cpuid_registers {
   std::uint32_t a = 0, b = 0, c = 0, d = 0;
 };
@@ -36,7 +37,8 @@ inline cpuid_registers cpuid([[maybe_unused]] std::uint32_t leaf, [[maybe_unused
   return r;
 }
 
-/// The register states that the operating system saves (XCR0); 0 where there is no XSAVE.
+/// Returns the register states that the operating system saves when it switches threads (XCR0). A CPU can have AVX-512
+/// or AMX that the system does not save; using it would then corrupt registers. 0 where the CPU has no XSAVE.
 inline std::uint64_t saved_states() {
 #if COMP_X86
   if (!(cpuid(1).c >> 27 & 1)) return 0;
@@ -63,13 +65,15 @@ inline std::string brand() {
 
 }  // namespace detail
 
-/// The instruction sets that matter here, of those that both the CPU and the operating system offer.
-/// Source: Intel SDM volume 2, CPUID leaves 1 and 7; bits 1-2, 5-7 and 17-18 of XCR0 for AVX, AVX-512 and AMX state.
+/// Returns those instruction sets that matter for low precision, where both the CPU and the operating system offer
+/// them. Source: Intel SDM volume 2, CPUID leaves 1 and 7; bits 1-2, 5-7 and 17-18 of XCR0 for AVX, AVX-512 and AMX
+/// state.
 inline std::vector<std::string> instruction_sets() {
   const auto bit = [](std::uint32_t word, int at) { return (word >> at & 1) != 0; };
   const std::uint64_t states = detail::saved_states();
   const bool avx = (states & 0x6) == 0x6, avx512 = (states & 0xe6) == 0xe6, amx = (states & 0x60000) == 0x60000;
   const auto one = detail::cpuid(1), seven = detail::cpuid(7), seven_one = detail::cpuid(7, 1);
+  // oneDNN's name for what its AVX-512 kernels need together: F, DQ, BW and VL.
   const bool core = avx512 && bit(seven.b, 16) && bit(seven.b, 17) && bit(seven.b, 30) && bit(seven.b, 31);
   std::vector<std::string> sets;
   const auto add = [&](bool there, const char* name) {
@@ -85,7 +89,7 @@ inline std::vector<std::string> instruction_sets() {
   return sets;
 }
 
-/// This machine. `threads`: those that compute; 0: every hardware thread.
+/// Describes this machine. `threads` says how many threads will compute; 0 stands for every hardware thread.
 inline hardware this_cpu(int threads = 0) {
   const int all = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   return {.name = detail::brand(),

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exceptions of comp and the one check that throws them.
-// Use `require` for values from outside (users, files, backends); use assert for mistakes of our own.
-// A message follows one grammar: <problem, with the value> (<why>): <what to do>.
+// The exceptions of comp, and `require`, the check that throws them.
+// Use `require` for values from outside (users, files, backends), because it is on in every build; use assert for
+// mistakes of comp's own.
+// Each message follows one grammar: <problem, with the value> (<why>): <what to do>.
 #pragma once
 
 #include <comp/core/cxx20.hpp>
@@ -51,13 +52,13 @@ struct interrupted : error {
   using error::error;
 };
 
-/// Throws `E` with the formatted text unless `holds`.
+/// Throws an `E` with the formatted text where `holds` is false.
 template <std::derived_from<error> E, class... Args>
 constexpr void require(bool holds, fmt::format_string<Args...> text, Args&&... args) {
   if (!holds) throw E{fmt::format(text, std::forward<Args>(args)...)};
 }
 
-/// What `shown` makes of each of `values`, `separator` between them.
+/// Returns the texts that `shown` makes of `values`, with `separator` between them.
 template <class Values, class Shown = std::identity>
 std::string joined(const Values& values, std::string_view separator, Shown shown = {}) {
   std::string text;

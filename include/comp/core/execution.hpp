@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a backend runs a plan, beyond the precisions: choices of its own that change speed and not what a plan means
-// (memory that is kept, a layout). Core and plan files carry them without knowing what they are.
+// How a backend runs a plan beyond its precisions, for instance in which memory layout. Such a choice changes the speed
+// and not what the plan means, so it is no part of comp::plan. Outcomes and plan files carry choices as text, because
+// only the backend knows what they are.
 #pragma once
 
 #include <comp/core/statistics.hpp>
@@ -9,11 +10,11 @@
 
 namespace comp {
 
-/// One choice, in the backend's words.
+/// One choice that a backend made, in the backend's words.
 struct execution_choice {
   std::string name = {};     // "images"
   std::string value = {};    // "channels_last"
-  paired_speedup gain = {};  // how many times as fast as what it was measured against; NaN: not measured
+  paired_speedup gain = {};  // how many times as fast as the alternative that was measured; NaN: nothing was measured
 };
 
 using execution = std::vector<execution_choice>;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The machine that a plan is made for: which precisions it is fast in, and what a plan file records.
-// Not here: probing (core/cpu.hpp; a backend knows its GPU), and the sizes that matrix units want
-// (policy/tensor_core.hpp).
+// The machine that a plan is made for, as plan files record it, and which precisions have matrix units there (the
+// paper's Tensor Cores, or a CPU's AVX512-BF16 and AMX).
+// Not here: how a machine is probed (core/cpu.hpp for CPUs; a backend asks its GPU), and the operator sizes that matrix
+// units want (policy/tensor_core.hpp).
 #pragma once
 
 #include <algorithm>
@@ -32,12 +33,12 @@ struct hardware {
   friend bool operator==(const hardware&, const hardware&) = default;
 };
 
-/// What computes in a precision faster than in FP32. Source: CUDA C++ Programming Guide (compute capabilities); Intel,
-/// Architecture Instruction Set Extensions (AVX512-BF16, AMX). AVX512-FP16 is none: its sums are FP16, so oneDNN
-/// converts to FP32 (docs/decisions.md, "LibTorch: FP16 on CPUs").
+/// The hardware that makes a precision faster than FP32. Source: CUDA C++ Programming Guide (compute capabilities);
+/// Intel, Architecture Instruction Set Extensions (AVX512-BF16, AMX). AVX512-FP16 does not count, because it sums in
+/// FP16 and oneDNN therefore converts to FP32 (docs/decisions.md, "LibTorch: FP16 on CPUs").
 struct matrix_unit {
-  int capability = 0;                          // the first compute capability of its tensor cores; 0: none has them
-  std::array<std::string_view, 2> cpu_sets{};  // either of these instruction sets; empty: no CPU has one
+  int capability = 0;  // lowest compute capability whose Tensor Cores have the precision; 0: no GPU's have it
+  std::array<std::string_view, 2> cpu_sets{};  // a CPU needs one of these instruction sets; empty: no CPU has it
 };
 
 constexpr matrix_unit unit_for(precision p) {
@@ -57,7 +58,9 @@ constexpr matrix_unit unit_for(precision p) {
   return {};
 }
 
-/// Whether this machine has a unit for `p`; true, but for FP32, of a machine of which that is not known.
+/// Returns: whether `machine` has a matrix unit for `p`; false for FP32. A machine about which nothing is known counts
+/// as one that has every unit: a precision that turns out slow costs a few batches, one that is left out costs its
+/// speedup.
 inline bool has_unit(precision p, const hardware& machine) {
   const matrix_unit unit = unit_for(p);
   if (machine.kind == device_kind::cpu) {

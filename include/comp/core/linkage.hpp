@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// comp is header-only. With -DCOMP_HEADER_ONLY=0 its headers only declare what is no template (the search, files,
-// reports), and libcomp has it, compiled once: a program that searches then compiles in about a third of the time.
-// Every file of a program is compiled the same way.
+// comp is header-only by default. With -DCOMP_HEADER_ONLY=0 its headers only declare the functions that are no
+// templates (the search, files, reports), and the library libcomp has them compiled: a program that searches then
+// compiles in about a third of the time. All files of a program must be compiled the same way.
 #pragma once
 
 #ifndef COMP_HEADER_ONLY

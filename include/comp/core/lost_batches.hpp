@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lost batches: those whose loss is not finite. Trainers that look at their losses or gradients skip the step, and the
-// next batch is as good as any, in FP32 too; so a lost batch is counted and a training goes on. It is over where they
-// come again and again, as they do when the weights themselves are not finite.
+// A lost batch is one whose loss is not finite. Trainers with loss scaling skip the optimiser's step for it, and the
+// next batch trains as usual; FP32 loses batches too. So comp counts a lost batch and lets the training go on. A
+// training is given up only where lost batches keep coming, because then the weights themselves are probably not
+// finite.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +28,7 @@ inline std::int64_t count_lost(const std::vector<double>& losses) {
 
 namespace detail {
 
-/// `losses` without those that are not finite.
+/// Returns the finite ones of `losses`, in order.
 inline std::vector<double> finite_of(std::span<const double> losses) {
   std::vector<double> sound;
   std::copy_if(losses.begin(), losses.end(), std::back_inserter(sound),
@@ -35,7 +36,8 @@ inline std::vector<double> finite_of(std::span<const double> losses) {
   return sound;
 }
 
-/// Batches that `losses` lost and `other`, of the same batches, did not.
+/// Returns how many batches were lost in `losses` and not in `other`. Both are losses of the same batches, so what data
+/// loses under every plan is not counted against one plan.
 inline std::size_t lost_alone(std::span<const double> losses, std::span<const double> other) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < std::min(losses.size(), other.size()); ++i)
@@ -45,12 +47,14 @@ inline std::size_t lost_alone(std::span<const double> losses, std::span<const do
 
 }  // namespace detail
 
-/// So many one after the other, and the weights themselves are thought not finite.
+/// After so many lost batches in a row the weights are taken to be not finite. A smaller number would end sound
+/// trainings by chance, a larger one would train longer in vain.
 inline constexpr std::int64_t lost_in_a_row_that_spoil = 4;
 
-/// Returns: true when the last batch of `run` is one lost batch too many: the fourth in a row, or one of clearly more
-/// than a tenth of 40 or more: by three standard deviations, since it is asked at every lost batch. The mean decides
-/// where no curve was recorded.
+/// Returns: true when the last batch of `run` is lost and a run should end there: it is the fourth lost batch in a row,
+/// or clearly more than a tenth of at least 40 batches are lost. "Clearly" means three standard deviations of the
+/// binomial distribution, because the question is asked again at every lost batch and each time could be wrong by
+/// chance. Where no curve was recorded, the run's mean loss decides.
 inline bool keeps_losing(const sample& run) {
   constexpr double part = 0.1;
   const std::vector<double>& losses = run.curve;
@@ -63,7 +67,8 @@ inline bool keeps_losing(const sample& run) {
   return last_sound >= lost_in_a_row_that_spoil || (batches >= 40 && static_cast<double>(count_lost(losses)) > most);
 }
 
-/// Sets the means and the count of lost batches from the curves, where they were recorded.
+/// Counts the lost batches of `run`, and sets its mean losses to the means over the other batches: one NaN would
+/// otherwise make the mean of a whole epoch NaN. Does nothing where no batch is known to be lost.
 inline void leave_out_lost(sample& run) {
   const auto mean = [&](const std::vector<double>& losses) {
     double sum = 0, count = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators of one forward pass in execution order, with their edges: a DAG, not only a chain.
-// Immutable once made, so consumers are counted once; 10^5 operators are fine.
+// The operators of one forward pass in execution order, with the edges between them. The paper flattens a model to a
+// chain of operators; here it is a DAG, since residuals and branches decide where casts stand. A graph does not change
+// once it is made, so who reads an operator is computed once. 10^5 operators are fine.
 #pragma once
 
 #include <algorithm>
@@ -37,13 +38,13 @@ class op_graph {
   auto begin() const { return operators_.begin(); }
   auto end() const { return operators_.end(); }
 
-  /// The operators that read operator `i`, in execution order.
+  /// Returns the operators that read operator `i`, in execution order.
   std::span<const std::uint32_t> consumers(std::size_t i) const {
     return std::span{consumers_}.subspan(first_consumer_[i], first_consumer_[i + 1] - first_consumer_[i]);
   }
 
-  /// A hash of names, kinds, shapes and edges (FNV-1a, 64 bit): equal for the same model at the same sizes, whatever
-  /// the machine. What a plan file is checked against.
+  /// A hash of names, kinds, shapes and edges (FNV-1a, 64 bit). It is equal for the same model at the same sizes on
+  /// every machine; a plan file holds it, so that its plan is not used for another model.
   std::uint64_t fingerprint() const {
     detail::fnv1a all;
     const auto mix = [&](std::uint64_t value) {
@@ -66,8 +67,8 @@ class op_graph {
       }
       if (const std::array sizes{op.m, op.n, op.k, op.channels_in, op.channels_out};
           !has_shapes(op) && sizes != std::array<std::int64_t, 5>{}) {
-        for (const auto size : sizes)
-          mix(static_cast<std::uint64_t>(size));  // or a model of another width would be the same
+        // A backend that gives no shapes may give these sizes; without them a model of another width would be the same.
+        for (const auto size : sizes) mix(static_cast<std::uint64_t>(size));
       }
       mix(op.producers.size());
       for (const auto producer : op.producers) mix(producer);
@@ -103,6 +104,8 @@ class op_graph {
     }
   }
 
+  // Compressed rows: the consumers of operator i stand in consumers_ from first_consumer_[i] to first_consumer_[i + 1].
+  // A vector for each operator would be an allocation each, 10^5 of them in a large graph.
   std::vector<op_info> operators_;
   std::vector<std::uint32_t> consumers_;
   std::vector<std::uint32_t> first_consumer_ = {0};

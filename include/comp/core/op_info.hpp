@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What comp knows of one operator of a forward pass. A backend fills it in; policies and strategies only read it.
-// Light on purpose: a graph of 10^5 operators must fit in 200 MB.
-// Not here: the operator's position (its index in op_graph) and how it is executed (the backend's own business).
+// What comp knows about one operator of a forward pass. A backend fills it in; policies and strategies only read it.
+// It is kept small, because a graph of 10^5 operators must fit in 200 MB.
+// Not here: the operator's position (its index in op_graph), and how it is executed (only its backend knows).
 #pragma once
 
 #include <algorithm>
@@ -16,35 +16,38 @@ namespace comp {
 /// A tensor that an operator reads or writes.
 struct tensor_info {
   std::vector<std::int64_t> shape = {};  // elements per axis
-  precision dtype = precision::fp32;     // as recorded, before any plan; meaningless where `floating` is false
+  precision dtype = precision::fp32;     // its format in the model as written, without a plan; unused unless `floating`
   bool floating = true;                  // false: integers (indices, labels), which no plan touches
-  bool parameter = false;                // a weight of the model: no operator makes it
-  std::int32_t source = -1;              // of an input: index of the operator that made it; -1: none did, or not known
-  std::int32_t leaf = -1;                // of an input that none made: which parameter or datum of the model, the same
-                                         // number for the same tensor (tied weights); -1: not known
+  bool parameter = false;                // true: a weight of the model, which no operator makes
+  std::int32_t source = -1;              // of an input: index of the operator that made it; -1: no operator, or unknown
+  std::int32_t leaf = -1;  // of an input that no operator made: the number of this parameter or datum. Tied
+                           // weights are one tensor and have one number; -1: unknown
 };
 
 /// An operator of a forward pass.
 struct op_info {
   std::string name = {};                    // unique in its graph: "features.0", "block1.attention.query"
   std::string kind = {};                    // ATen's name, with or without "aten::": "conv2d", "aten::addmm"
-  std::vector<std::string> scopes = {};     // tags to tie or select by: "block1", "attention"; outermost first
-  std::vector<tensor_info> inputs = {};     // activations and parameters
-  std::vector<tensor_info> outputs = {};    // what it makes
+  std::vector<std::string> scopes = {};     // modules around it, outermost first: "block1", "attention"
+  std::vector<tensor_info> inputs = {};     // activations and parameters that it reads
+  std::vector<tensor_info> outputs = {};    // tensors that it makes
   std::vector<std::size_t> producers = {};  // indices of the operators whose outputs this one reads, each below its own
 
-  // The contraction sizes that decide tensor-core use; 0 where the operator has none or they are unknown.
+  // Sizes that decide whether matrix units can be used; 0 where the operator has no such size or it is unknown.
   std::int64_t m = 0, n = 0, k = 0;                // of the matrix product C(m,n) = A(m,k) B(k,n)
   std::int64_t channels_in = 0, channels_out = 0;  // of a convolution
 
-  std::int64_t bytes = 0;  // read and written by one forward in FP32
-  std::int64_t flops = 0;  // of one forward; a multiply-add counts 2
+  std::int64_t bytes = 0;  // bytes that one forward reads and writes in FP32
+  std::int64_t flops = 0;  // operations of one forward; a multiply-add counts as 2
 
-  bool hands_on_fp32 = false;  // whatever it computes in, what reads it gets FP32 (code that the backend does not see)
-  bool choosable = true;  // false: a view, an in-place write, an integer operator: its precision is not ours to choose
+  /// True: the operator's readers get FP32 whatever it computes in, because code that the backend does not see reads
+  /// it.
+  bool hands_on_fp32 = false;
+  bool choosable = true;  // false: it has no precision of its own (a view, an in-place write, an integer operator)
 };
 
-/// How much an operator does: operations, or bytes at the 16 operations that machines do per byte.
+/// Estimates how long an operator takes where nothing was measured, in operations: its operations, or its bytes where
+/// it is bound by memory. Machines do about 16 operations in the time in which they move a byte.
 inline double work_of(const op_info& op) {
   return std::max(static_cast<double>(op.flops), 16 * static_cast<double>(op.bytes));
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A precision for each operator of a graph: what a search finds and a backend follows.
-// A value: copied, compared, ordered and hashed. Prints as one letter per operator (core/precision.hpp), with
-// "@autocast" behind them where the backend's own autocast runs it.
-// Not here: files (files/plan_file.hpp), which also hold the model that a plan belongs to.
+// A plan: the precision of each operator of a graph. A search finds one, and a backend trains under it.
+// A plan is a value that can be copied, compared, ordered and hashed. It prints as one letter per operator
+// (core/precision.hpp), followed by "@autocast" where the backend's own autocast runs it.
+// Not here: plan files (files/plan_file.hpp), which also say which model a plan belongs to.
 #pragma once
 
 #include <algorithm>
@@ -37,24 +37,25 @@ class plan {
   auto begin() const { return choices_.begin(); }
   auto end() const { return choices_.end(); }
 
-  /// True for a plan that the backend's own autocast runs (Backend::own_autocast): its precisions tell what that gives
-  /// each operator. Equal precisions that the backend runs operator by operator are another plan, which may be faster.
+  /// True where the backend's own autocast is to run the model (Backend::own_autocast). The precisions then describe
+  /// what that autocast gives each operator. The same precisions without the mark are another plan: comp casts operator
+  /// by operator, and may be faster.
   bool runs_autocast() const { return autocast_; }
-  /// The same precisions, run by the backend's own autocast or operator by operator.
+  /// Returns the same precisions, run by the backend's own autocast or operator by operator.
   plan as_autocast(bool by_autocast = true) const {
     plan copy = *this;
     copy.autocast_ = by_autocast;
     return copy;
   }
 
-  /// One letter per operator: "011" is FP16, FP32, FP32; "011@autocast" where autocast runs it.
+  /// Returns one letter per operator, as in the paper: "011" is FP16, FP32, FP32.
   std::string str() const {
     std::string text(choices_.size(), '1');
     for (std::size_t i = 0; i < text.size(); ++i) text[i] = letter(choices_[i]);
     return autocast_ ? text.append(autocast_mark) : text;
   }
 
-  /// Number of operators in a lower precision than FP32.
+  /// Returns the number of operators in a lower precision than FP32.
   std::size_t count_low() const {
     std::size_t low = 0;
     for (const precision p : choices_) low += is_low(p);
@@ -72,7 +73,7 @@ class plan {
   bool autocast_ = false;
 };
 
-/// The plan of a string of precision letters, with or without the mark.
+/// Reads a plan from precision letters, with or without "@autocast" behind them.
 /// Throws: `plan_error`, naming the operator, for a character that is no precision letter.
 inline plan parse_plan(std::string_view text) {
   const bool marked = text.ends_with(autocast_mark);
@@ -89,8 +90,8 @@ inline plan parse_plan(std::string_view text) {
   return result.as_autocast(marked);
 }
 
-/// Throws: `plan_error` unless `p` has a precision for each operator of `graph` and FP32 for each that is not
-/// choosable.
+/// Checks that `p` can be a plan for `graph`.
+/// Throws: `plan_error` unless `p` has one precision for each operator, and FP32 for each that is not choosable.
 inline void require_fits(const plan& p, const op_graph& graph) {
   require<plan_error>(p.size() == graph.size(),
                       "plan has {} operators, the model {} (they must agree): use a plan that was made for this model",

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The number formats an operator can run in, with what their bits can hold.
-// One letter each in a plan string; `0` = FP16 and `1` = FP32 are the CoMP paper's, so a published plan can be pasted
-// in. A precision that is added is known everywhere or does not compile (docs/adding.md).
-// Not here: conversion of values (a backend's work), and which formats a machine is fast in (core/hardware.hpp).
+// The floating-point formats that an operator can run in, with their sizes and ranges (the paper's figure 1).
+// Each has a letter in plan strings; `0` = FP16 and `1` = FP32 are the paper's, so a published plan can be pasted in.
+// Code that handles each format is a switch, so that a format that is added does not compile until all code knows it
+// (docs/adding.md).
+// Not here: conversion of values (backends do that), and which formats a machine is fast in (core/hardware.hpp).
 #pragma once
 
 #include <comp/core/cxx20.hpp>
@@ -20,7 +21,8 @@ enum class precision : std::uint8_t { fp32, tf32, bf16, fp16, fp8_e4m3, fp8_e5m2
 inline constexpr std::array all_precisions{precision::fp32, precision::tf32,     precision::bf16,
                                            precision::fp16, precision::fp8_e4m3, precision::fp8_e5m2};
 
-/// What the bits of a format can hold. `bytes` is the size in memory: TF32 is stored as FP32.
+/// Size, range and rounding of a format. `bytes` is the size in memory, which for TF32 is that of FP32: a GPU rounds to
+/// TF32 only inside its Tensor Cores.
 /// Source: IEEE 754-2019 (fp32, fp16), NVIDIA A100 white paper (tf32), Intel bfloat16 white paper, OCP FP8 1.0 (fp8).
 struct precision_traits {
   std::string_view name;
@@ -64,17 +66,17 @@ inline constexpr auto letters = [] {
 
 }  // namespace detail
 
-/// The letters of a plan string, in the order of `precision`.
+/// The letters of plan strings, in the order of `precision`.
 inline constexpr std::string_view precision_letters{detail::letters.data(), detail::letters.size()};
 
-/// The precision of a plan letter; nothing for a character that is none.
+/// Returns: the precision of a letter of a plan string; nothing for another character.
 constexpr std::optional<precision> precision_of(char letter) {
   const auto at = precision_letters.find(letter);
   if (at == std::string_view::npos) return std::nullopt;
   return all_precisions[at];
 }
 
-/// The precision of a name such as "bf16"; nothing for an unknown name.
+/// Returns: the precision of a name such as "bf16"; nothing for an unknown name.
 constexpr std::optional<precision> precision_of(std::string_view name) {
   for (const precision p : all_precisions) {
     if (comp::name(p) == name) return p;
@@ -82,7 +84,7 @@ constexpr std::optional<precision> precision_of(std::string_view name) {
   return std::nullopt;
 }
 
-/// True for every format that holds less than FP32.
+/// True for every format that is less precise than FP32. An operator in such a format is called low, or lowered.
 constexpr bool is_low(precision p) { return p != precision::fp32; }
 constexpr bool is_fp8(precision p) { return p == precision::fp8_e4m3 || p == precision::fp8_e5m2; }
 

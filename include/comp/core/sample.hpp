@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one run of a plan gave: an epoch or a batch. Never one double: a number cannot say "out of memory".
+// The result of one run of a plan, be it a batch or an epoch. It is a struct and no plain number, because a loss alone
+// cannot say that the plan ran out of memory.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace comp {
 
 /// How a run ended.
 enum class status : std::uint8_t {
-  ok,             // as it should
+  ok,             // it ran to its end
   diverged,       // the loss left every reasonable range
   not_finite,     // the loss became NaN or infinite, and stayed so (core/lost_batches.hpp)
   out_of_memory,  // the plan needs more memory than there is
@@ -27,26 +28,28 @@ constexpr std::string_view name(status s) {
   return names[static_cast<std::size_t>(s)];
 }
 
-/// What one run of a plan gave: one batch, or several batches in a row. A trainer fills it in, and comp completes it.
+/// The result of one run of a plan: of one batch, or of several batches in a row. A trainer fills it in, and comp adds
+/// what the trainer left out.
 struct sample {
-  double loss =
-      std::numeric_limits<double>::quiet_NaN();  // mean over the batches; those without a finite loss left out
+  /// Mean loss of the batches; batches whose loss is not finite are left out.
+  double loss = std::numeric_limits<double>::quiet_NaN();
   std::vector<double> losses = {};         // the mean of each loss, for a trainer that has several (a GAN has two)
   double seconds = 0;                      // wall time of the run, data loading included; 0: comp takes the time itself
   std::int64_t batches = 0;                // how many batches were trained in this run
   std::int64_t not_finite = 0;             // how many of these batches had a loss that was NaN or infinite
-  std::int64_t peak_bytes = 0;             // most memory in use at once during the run; 0: not measured
-  std::vector<double> batch_seconds = {};  // wall time of each batch, in order; empty: not measured
+  std::int64_t peak_bytes = 0;             // the most memory [bytes] in use at once during the run; 0: not measured
+  std::vector<double> batch_seconds = {};  // wall time [s] of each batch, in order; empty: not measured
   std::vector<double> curve = {};          // loss of each batch, in order; empty: not recorded
   std::vector<std::vector<double>> curves = {};  // loss of each batch for each of several losses: curves[loss][batch]
-  std::optional<double> score = {};              // what validate() gave after the run; higher is better
+  std::optional<double> score = {};              // what validate() returned after the run; higher is better
   comp::status status = comp::status::ok;        // how the run ended
-  std::string message = {};                      // what failed, where the run failed
+  std::string message = {};                      // the error's words, where the run failed
 
   bool ok() const { return status == comp::status::ok; }
 };
 
-/// Asked by a backend after each batch of an epoch with what the epoch gave so far; true: end the epoch now.
+/// A backend calls it after each batch of an epoch with the epoch's result so far. It returns true where the epoch is
+/// to end now.
 using stop_predicate = std::function<bool(const sample& so_far)>;
 
 }  // namespace comp

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plans that a strategy may try: levels per group of operators that change together. Never listed: a space of
-// 2^1000 plans costs as much as its groups. Which operators are grouped is decided in search/space/candidate_space.hpp.
+// The set of plans that a strategy may try. Operators that change together form a group, and each group has a list of
+// precisions, its levels. The plans are never listed, so a space of 2^1000 plans takes only the memory of its groups.
+// Not here: which operators form a group (search/space/candidate_space.hpp).
 #pragma once
 
 #include <cmath>
@@ -18,7 +19,7 @@
 
 namespace comp {
 
-/// Operators that always have one precision, chosen from `levels` (most conservative first, at least one).
+/// Operators that always share one precision. `levels` are the precisions to choose from, most conservative first.
 struct op_group {
   std::string name = {};
   std::vector<std::uint32_t> operators = {};
@@ -29,7 +30,8 @@ class search_space {
  public:
   search_space() = default;
 
-  /// `base` gives the precision of every operator that is in no group. `valid` refuses plans that must not be tried.
+  /// `base` gives the precision of each operator that is in no group. `valid` returns false for plans that must not be
+  /// tried, for instance because an operator of theirs does not run; empty: all plans may be.
   /// Throws: `space_error` for an empty group, a group without levels, or an operator that is out of range or in two
   /// groups.
   search_space(plan base, std::vector<op_group> groups, std::function<bool(const plan&)> valid = {})
@@ -54,7 +56,7 @@ class search_space {
   const std::vector<op_group>& groups() const { return groups_; }
   bool valid(const plan& p) const { return !valid_ || valid_(p); }
 
-  /// Number of plans, invalid ones counted in; nothing when it does not fit 63 bits.
+  /// Returns: the number of plans, invalid ones included; nothing when it does not fit 63 bits.
   std::optional<std::uint64_t> size() const {
     std::uint64_t product = 1;
     for (const op_group& group : groups_) {
@@ -64,7 +66,7 @@ class search_space {
     return product;
   }
 
-  /// "12", "2^100.0": for messages.
+  /// Returns the number of plans as messages show it: "12", "2^100.0".
   std::string size_text() const {
     if (const auto count = size(); count && *count < 1'000'000'000) return fmt::format("{}", *count);
     double bits = 0;
@@ -72,33 +74,35 @@ class search_space {
     return fmt::format("2^{:.1f}", bits);
   }
 
-  /// Puts group `g` of `p` on its level `level`.
+  /// Gives the operators of group `g` the precision of its level `level`, in `p`.
   void set(plan& p, std::size_t g, std::size_t level) const {
     for (const auto op : groups_[g].operators) p[op] = groups_[g].levels[level];
   }
 
-  /// The level of group `g` in `p`; 0 where `p` has a precision that is none of its levels.
+  /// Returns: the level of group `g` in `p`; 0, the most conservative one, where `p` has a precision that is not a
+  /// level.
   std::size_t level(const plan& p, std::size_t g) const {
     const auto& levels = groups_[g].levels;
     const auto at = std::find(levels.begin(), levels.end(), p[groups_[g].operators.front()]);
     return at == levels.end() ? 0 : static_cast<std::size_t>(at - levels.begin());
   }
 
-  /// Every group on its first, most conservative level.
+  /// Returns the plan with each group on its first level, the most conservative one.
   plan conservative() const {
     plan p = base_;
     for (std::size_t g = 0; g < groups_.size(); ++g) set(p, g, 0);
     return p;
   }
 
-  /// The plan of this space that is nearest to `p`: its groups' levels, everything else from the base.
+  /// Returns the plan of this space that is nearest to `p`: groups have their level in `p`, other operators their
+  /// precision in the base.
   plan project(const plan& p) const {
     plan result = base_;
     for (std::size_t g = 0; g < groups_.size(); ++g) set(result, g, level(p, g));
     return result;
   }
 
-  /// Every valid plan that differs from `p` in exactly one group.
+  /// Returns every valid plan that differs from `p` in exactly one group.
   std::vector<plan> neighbours(const plan& p) const {
     std::vector<plan> result;
     for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -112,14 +116,16 @@ class search_space {
     return result;
   }
 
-  /// A plan drawn uniformly, invalid ones included; the same on every standard library for the same generator state.
+  /// Draws a plan uniformly, invalid ones included. One state of the generator gives the same plan with every standard
+  /// library, which std::uniform_int_distribution does not promise.
   plan random(std::mt19937_64& generator) const {
     plan p = base_;
     for (std::size_t g = 0; g < groups_.size(); ++g) set(p, g, below(generator, groups_[g].levels.size()));
     return p;
   }
 
-  /// Uniform in [0, bound) without the bias of %: draws that fall into the incomplete last multiple are repeated.
+  /// Draws uniformly from [0, bound). A draw from the incomplete last multiple of `bound` is repeated, because a
+  /// remainder alone would favour small numbers.
   static std::size_t below(std::mt19937_64& generator, std::size_t bound) {
     const std::uint64_t limit = std::numeric_limits<std::uint64_t>::max() / bound * bound;
     for (;;) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Means, and medians with confidence intervals that assume nothing of the distribution: run times are skewed and drift.
+// Means, and medians with confidence intervals. The intervals assume no distribution, because run times have a long
+// tail and drift with the machine's load.
 #pragma once
 
 #include <algorithm>
@@ -32,9 +33,10 @@ inline double median(std::vector<double> values) {
   return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
-/// Returns: an interval that holds the median of the distribution with at least 95% probability, from order statistics
-/// of the binomial distribution; unbounded for fewer than 6 values (their whole range covers 93.75% or less). Source:
-/// David and Nagaraja, Order Statistics, 3rd ed., section 7.1.
+/// Returns: an interval between two of the sorted values that holds the median of the distribution with at least 95%
+/// probability; unbounded for fewer than 6 values, since even their whole range covers only 93.75% or less. How many
+/// values lie below the median is binomial with probability 1/2, which gives the two ranks. Source: David and Nagaraja,
+/// Order Statistics, 3rd ed., section 7.1.
 inline interval median_interval(std::vector<double> values) {
   const std::size_t n = values.size();
   if (n < 6) return {};
@@ -51,11 +53,11 @@ inline interval median_interval(std::vector<double> values) {
   return {values[below], values[n - 1 - below]};
 }
 
-/// How many times as fast `b` is as `a`, from times taken in turns (a_0, b_0, a_1, b_1, ...): the drift of the machine
-/// cancels.
+/// How many times as fast `b` is as `a`. The times are taken in turns (a_0, b_0, a_1, b_1, ...), so that a machine that
+/// gets slower slows both and leaves their ratio.
 struct paired_speedup {
   double ratio = std::numeric_limits<double>::quiet_NaN();  // median of a_i / b_i
-  interval bounds = {};                                     // 95%
+  interval bounds = {};                                     // 95% confidence interval of the ratio
 
   bool clearly_faster() const { return bounds.low > 1; }
   bool clearly_slower() const { return bounds.high < 1; }

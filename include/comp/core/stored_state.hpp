@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training's state outside its process: tensors by name and numbers, as any program can read them.
+// The state of a training in a form that can leave its process: tensors by name, and numbers. Backend::save() may
+// return any type, which only the same process can restore; this one can be written to a file and read by any program.
 // Not here: the file (files/training_file.hpp).
 #pragma once
 
@@ -20,11 +21,11 @@ struct named_tensor {
 
 struct stored_state {
   std::vector<named_tensor> tensors = {};
-  std::map<std::string, double> numbers = {};  // steps, positions, counters of random generators, loss scales
+  std::map<std::string, double> numbers = {};  // steps, data positions, counters of random generators, loss scales
 };
 
-/// A trainer whose state can be kept in a file. load_state(store_state()) changes nothing, also in another process: the
-/// losses that follow are the same. load_state throws `comp::error` for a state that is not of such a trainer.
+/// A trainer whose state can be kept in a file. After load_state(s), where s is what store_state() returned here or in
+/// another process, training goes on with the same losses. load_state throws `comp::error` for another trainer's state.
 template <class T>
 concept StoresState = requires(T& t, const stored_state& s) {
   { t.store_state() } -> std::same_as<stored_state>;

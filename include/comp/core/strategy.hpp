@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a search strategy must offer: settings that start a run, and a run that asks for plans and is told what they
-// gave. The same strategy so runs serially, resumed from a ledger, or against recorded results.
+// What a search strategy must offer: settings with start(), which makes a run; and a run that asks for plans to try and
+// is told their results. A strategy never trains by itself, so the same one works on a trainer, on a search that is
+// resumed from a ledger, or on recorded results.
 #pragma once
 
 #include <comp/core/search_space.hpp>
@@ -29,9 +30,9 @@ concept is_told = !starts<S> || requires(run_of<S> & run, const trial& seen) {
 };
 }  // namespace detail
 
-// A sentence stays on one line:
+// Compilers quote one source line of a failed assertion, so each sentence has to stay on one line:
 // clang-format off
-/// True for a SearchStrategy. For another class it does not compile, and the errors say, a sentence each, what is missing.
+/// Checks that `S` models SearchStrategy, and says what is missing where it does not: each failed assertion is one sentence.
 template <class S, bool Aloud = true>
 constexpr bool expect_strategy() {
   using namespace detail;
@@ -42,12 +43,13 @@ constexpr bool expect_strategy() {
   return std::copyable<S> && starts<S> && asks<S> && is_told<S>;
 }
 
-/// Settings that a user writes down; `start` makes the state of one search, so two searches share nothing and the same
-/// settings give the same search again, whatever the timing. Also meant:
-///   ask(n) gives up to n plans of the space, none twice; none at all when there is nothing left to try. What was asked for
-///   is told, in the order of asking, before the next ask.
-///   tell(trial): `accepted` and `seconds` decide; `sample` has the rest, its losses so that lower is better.
-///   at_most(), optional: how many plans a run that was just started will ask for at most; for a progress bar.
+/// A SearchStrategy holds only the settings that a user chose; start() makes the state of one search. So two searches share
+/// nothing, and the same settings with the same results give the same search again. What syntax cannot say:
+///   ask(n)        Returns up to n plans of the space, none of them a second time; no plan when nothing is left to try. All
+///                 of them are told, in the order of asking, before the next ask.
+///   tell(trial)   Takes one result. `accepted` and `seconds` are what a strategy decides by; `sample` has the rest, with
+///                 losses turned so that lower is better.
+///   at_most()     Optional: how many plans a run that has just started will ask for at most; progress bars show it.
 template <class S>
 concept SearchStrategy = expect_strategy<S, false>() || unmet<"no SearchStrategy: static_assert(comp::expect_strategy<T>()) says why">();
 // clang-format on

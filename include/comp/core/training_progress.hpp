@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training after a search has behind it: its result so far, and all that its guard knows. With the trainer's
-// state of the same moment it goes on in another process as if it had never ended (post_training::go_on), but for
-// evidence against the plan that was being gathered: its states are not kept, so it begins anew.
-// Not here: the file (files/training_file.hpp).
+// The progress of a post-training (the training with the found plan, after the search): its result so far, and all that
+// its guard knows. Together with the trainer's state of the same moment it lets the training go on in another process
+// (post_training::go_on). Only evidence against the plan that was being gathered begins anew, because the states that
+// it compares are not kept.
+// Not here: the guard, which watches for harm of the plan (search/training/guard.hpp), and the file
+// (files/training_file.hpp).
 #pragma once
 
 #include <comp/core/plan.hpp>
@@ -16,47 +18,51 @@
 
 namespace comp {
 
-/// A plan that had to be given up in a training.
+/// One plan that was given up during a training, because it did harm.
 struct training_fallback {
   std::size_t epoch = 0;                // in which epoch, counted from 0
   comp::plan from = {}, to = {};        // which plan was given up, and which one took its place
-  comp::status why = comp::status::ok;  // what its training came to
+  comp::status why = comp::status::ok;  // how the training under the plan that was given up ended
   std::string message = {};             // what was seen, in words
 };
 
-/// What a training gave.
+/// The result of a training.
 struct training_result {
   std::vector<sample> epochs = {};                // each finished epoch; those of the search come first
   std::vector<training_fallback> fallbacks = {};  // each plan that was given up, in order
-  std::vector<std::string> warnings = {};         // what should be known of the training, a sentence each
+  std::vector<std::string> warnings = {};         // what the user should know about the training, a sentence each
   std::size_t compared = 0;                       // how often FP32 was run to judge the plan
-  comp::plan plan = {};                           // the plan to train on with; the trainer has it
+  comp::plan plan = {};                           // the plan that the trainer has now, to train on with
 };
 
-/// What the guard takes for normal (search/training/guard.hpp): lowest and highest level of the last epochs.
+/// The range of losses that the guard takes for normal, from the training's own last epochs
+/// (search/training/guard.hpp). A level is the mean loss of `window` successive batches.
 struct normal_levels {
-  std::deque<std::pair<double, double>> epochs = {};
-  std::size_t window = 1;
-  double leeway = 1;
+  std::deque<std::pair<double, double>> epochs = {};  // lowest and highest level of each of the last epochs
+  std::size_t window = 1;                             // batches of a level
+  double leeway = 1;  // factor on how far above its recent levels a loss may rise; doubled after each false alarm
 };
 
-/// When the guard audits next, and what is known of the plan's first batches.
+/// When the guard next trains FP32 beside the plan (an audit), and what was found so far.
 struct audit_state {
-  std::size_t began = 0, next = 4, acquittals = 0;  // epochs, epochs since `began`, times
-  bool settled = false;  // FP32 beside the plan has shown that it does no slow harm, or took as long as it may
-  double known = 0;      // what the search's batches say of that (search/training/shadow_test.hpp)
+  // The epoch in which the plan began to train; how many epochs after that the next audit may be; how many audits found
+  // no harm.
+  std::size_t began = 0, next = 4, acquittals = 0;
+  bool settled = false;  // the plan's first batches were shown to do no slow harm, or the test of that took its time
+  double known = 0;  // the evidence on slow harm that the search's own batches gave (search/training/shadow_test.hpp)
 };
 
+/// All that a post-training has to remember from one epoch to the next.
 struct training_progress {
   training_result so_far = {};
-  std::vector<comp::plan> ladder = {};  // ever more conservative
-  std::size_t rung = 0;                 // of the ladder, now
+  std::vector<comp::plan> ladder = {};  // the plans to fall back on, ever more conservative
+  std::size_t rung = 0;                 // which plan of the ladder trains now
   std::optional<sample> begun = {};     // the part of the next epoch that is trained already
   normal_levels normal = {};
   audit_state audits = {};
   std::size_t batches_per_epoch = 0;
-  double baseline_loss = 0, tolerance = 0.01;  // of the search
-  bool higher_is_better = false;
+  double baseline_loss = 0, tolerance = 0.01;  // FP32's loss in the search, and the search's tolerance
+  bool higher_is_better = false;               // the search's loss_direction
 };
 
 }  // namespace comp

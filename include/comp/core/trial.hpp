@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One evaluated plan: what strategies learn from, what a ledger keeps and what a report shows.
+// A trial: one run of one plan in a search. Strategies learn from trials, a ledger keeps them and a report shows them.
 #pragma once
 
 #include <cmath>
@@ -14,12 +14,12 @@
 
 namespace comp {
 
-/// Which part of a search a run belongs to.
+/// Which part of a search a run belongs to. The names `epochs` and `batches` are the paper's, for its two stages.
 enum class stage : std::uint8_t {
-  baseline,  // stage 0: FP32
-  epochs,    // stage 1: candidates judged by an epoch's loss and time
+  baseline,  // stage 0: FP32, which everything is compared with
+  epochs,    // stage 1: candidates judged by their losses
   batches,   // stage 2: candidates judged by the time of batches
-  contest,   // the final comparison of the found plan, FP32 and the rules' plans, by the time of batches
+  contest,   // the final comparison of the found plan, FP32 and the rule-based plans, by the time of batches
   training   // the winner's epochs
 };
 
@@ -28,20 +28,21 @@ constexpr std::string_view name(stage s) {
   return names[static_cast<std::size_t>(s)];
 }
 
-/// One run that a search made: of which plan, in which stage, and what came of it.
+/// One run that a search made: its plan, its stage and its result.
 struct trial {
-  std::size_t number = 0;                     // the search's runs are counted from 0
-  comp::stage stage = comp::stage::baseline;  // in which part of the search it was run
-  comp::plan plan = {};                       // which plan was run
+  std::size_t number = 0;                     // the runs of a search are counted from 0
+  comp::stage stage = comp::stage::baseline;  // the part of the search that it belongs to
+  comp::plan plan = {};                       // the plan that was run
   std::size_t repeat = 0;                     // how many runs of this plan in this stage came before it
-  comp::sample sample = {};                   // what the run gave
+  comp::sample sample = {};                   // the result of the run
   bool accepted = false;  // its loss is within the tolerance; where no loss is judged: it ran to its end
   double seconds = std::numeric_limits<double>::infinity();  // median time of a batch; infinity: the run did not finish
   interval bounds = {};                                      // 95% confidence interval of `seconds`
-  std::string label = {};  // what the plan is called: "fp32", "pytorch bf16"; empty: a candidate
+  std::string label = {};  // the plan's name where it has one: "fp32", "pytorch bf16"; empty: a candidate
 };
 
-/// True when `a` is usable and its interval lies wholly below `b`'s; where intervals are not known the medians decide.
+/// Returns: true when `a` was accepted and its interval lies wholly below that of `b`; where an interval is unknown,
+/// the medians decide. A strategy that compared medians alone would accept noise as progress.
 inline bool clearly_faster(const trial& a, const trial& b) {
   if (!a.accepted) return false;
   if (!b.accepted) return true;

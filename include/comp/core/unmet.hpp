@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Refusals in sentences. A concept's conditions are those of a function, expect_backend() for Backend: aloud each is a
-// static_assert, whose first line is the sentence under g++, clang and nvcc; else the function answers whether all
-// hold, for the concept. An assertion is written out, because a macro around it doubles the lines of each error.
+// The means to refuse a class in sentences. A compiler's own error for an unmet concept lists expressions, of which a
+// user has to guess the meaning. So each concept here has a function with its conditions, expect_backend() for Backend.
+// The concept asks the function for the answer alone; called by itself the function has a static_assert for each
+// condition, and g++, clang and nvcc print its sentence first. The assertions are written out, because a macro around
+// them would double the lines of each error.
 #pragma once
 
 #include <comp/core/cxx20.hpp>
@@ -25,9 +27,9 @@ consteval bool unmet() {
 
 }  // namespace comp
 
-/// At namespace scope outside comp: defines `comp::detail::names_MEMBER<T>`: T has a member of this name, whatever its
-/// signature. So an optional member with a wrong signature is refused instead of ignored. Blind to overloads in final
-/// classes.
+/// Defines `comp::detail::names_MEMBER<T>`, true where T has a member of this name with whatever signature: a class
+/// that inherits the name from T and from a second base cannot take its address. Used at namespace scope outside comp.
+/// Nothing can inherit from a final class, so there an overloaded member goes unnoticed.
 #define COMP_DETAIL_NAMES(MEMBER)                                            \
   namespace comp::detail {                                                   \
   struct has_##MEMBER {                                                      \
@@ -47,8 +49,8 @@ consteval bool unmet() {
   concept names_##MEMBER = is_named_##MEMBER<std::remove_cvref_t<T>>;        \
   }
 
-/// At namespace scope outside comp: `names_MEMBER` as above; `comp::detail::CONCEPT<B>`: B has it in this form;
-/// `comp::detail::fits_MEMBER<B>`: B has it in this form or not at all.
+/// Defines what is known of an optional member: `names_MEMBER<B>` as above; `CONCEPT<B>`, true where B has it with the
+/// given signature; and `fits_MEMBER<B>`, true where B has it with that signature or not at all. All in comp::detail.
 #define COMP_DETAIL_CAPABILITY(MEMBER, CONCEPT, ...)                      \
   COMP_DETAIL_NAMES(MEMBER)                                               \
   namespace comp::detail {                                                \

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two examinations of one model, of other processes, machines or versions: where they part, operator by operator.
-// Entries are held against each other by their names, which tell the n-th call of an operator apart.
+// Compares two examinations of one model, made in other processes, on other machines or with other versions, and finds
+// the operator at which the two runs part. Entries are compared that have the same name; the names of several calls of
+// one operator differ.
 #pragma once
 
 #include <algorithm>
@@ -17,21 +18,23 @@
 
 namespace comp {
 
+/// How far one entry differs between two runs. Differences are relative to the mean magnitude of the tensor.
 struct entry_difference {
   std::string name = {}, kind = {};
-  double values = 0;     // how far the samples and the mean are apart, of the mean magnitude; infinite: not comparable
-  double gradients = 0;  // of what its backward made
-  std::size_t backward = 0;  // in the first run's order
-  std::string why = {};      // what is not comparable: "shape 3 x 4 against 3 x 5"
+  double values = 0;         // the largest difference of sampled values and of the mean; infinite: not comparable
+  double gradients = 0;      // the same of the gradients that its backward made
+  std::size_t backward = 0;  // its place in the first run's backward, from 1; 0: it had none
+  std::string why = {};      // why it is not comparable: "shape 3 x 4 against 3 x 5"
 };
 
+/// The differences between two runs.
 struct run_difference {
   double tolerance = 0;
-  std::vector<entry_difference> entries = {};  // of both runs, in the first one's order
-  std::vector<std::string> only_first = {}, only_second = {};
+  std::vector<entry_difference> entries = {};                  // entries of both runs, in the first one's order
+  std::vector<std::string> only_first = {}, only_second = {};  // names of entries that only one run has
 
-  /// The entry at which the runs part: the first that is further apart than the tolerance in the forward, else the
-  /// first of the backward. Null: none.
+  /// Returns: the entry at which the runs part; null where they do not. An operator of the forward comes before all
+  /// gradients, because a difference in the forward makes the gradients differ, too.
   const entry_difference* first() const {
     const entry_difference* parting = nullptr;
     for (const entry_difference& d : entries) {
@@ -44,11 +47,14 @@ struct run_difference {
 
 namespace detail {
 
+/// Returns the mean magnitude of the finite values.
 inline double mean_size(const value_counts& v) {
   const auto finite = v.values - v.nans - v.infinities;
   return finite == 0 ? 0 : v.sum / static_cast<double>(finite);
 }
 
+/// Returns how far two tensors are apart, from their counts and their samples. Infinite where one has more NaN or
+/// infinities than the other: no tolerance may excuse that.
 inline double apart(const value_counts& a, const value_counts& b, const std::vector<float>& from,
                     const std::vector<float>& to) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -72,7 +78,8 @@ inline std::string shape_words(const std::vector<std::int64_t>& shape) {
 
 }  // namespace detail
 
-/// `tolerance`: relative to the mean magnitude of a tensor. FP32 on another machine stays within 1e-3 by far.
+/// Compares two examinations. `tolerance` is relative to the mean magnitude of a tensor; FP32 on another machine stays
+/// far below 1e-3.
 inline run_difference compared(const examination& a, const examination& b, double tolerance = 1e-3) {
   require<settings_error>(tolerance >= 0, "tolerance {} (a share of the mean magnitude): give 0 or more", tolerance);
   std::unordered_map<std::string_view, const examined*> others;
@@ -104,7 +111,8 @@ inline run_difference compared(const examination& a, const examination& b, doubl
   return result;
 }
 
-/// The first entry at which they part, and a line for each that is further apart than the tolerance.
+/// Returns a text that names the entry at which the runs part, with a line for each entry that differs by more than the
+/// tolerance.
 inline std::string table(const run_difference& d, std::size_t most = 40) {
   const entry_difference* first = d.first();
   const bool same_names = d.only_first.empty() && d.only_second.empty();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a doctor saw of one training step: the values of each operator's results and of the gradients that its backward
-// made, in the order of their calls. What is wrong with them: doctor/faults.hpp.
+// An examination: what a doctor recorded of one training step, which is the values of each operator's results and of
+// the gradients that its backward made, in the order of the calls. A doctor belongs to a backend and looks at a step
+// for faults (comp_libtorch/doctor).
+// Not here: finding what is wrong in an examination (doctor/faults.hpp).
 #pragma once
 
 #include <cmath>
@@ -15,22 +17,25 @@
 
 namespace comp {
 
-/// An operator, or what is read before any operator made it: a parameter, or a tensor of the user's.
+/// One entry of an examination: an operator, or a tensor that no operator made (a parameter, or an input of the
+/// user's).
 struct examined {
-  std::string name = {};  // an operator's is that of a plan
-  std::string kind = {};  // "aten::linear"; "parameter", "input"
-  std::vector<std::int64_t> shape = {};
-  std::vector<std::size_t> inputs = {};  // indices of what it read, each below its own; views are what they show
-  value_counts values = {};
-  value_counts gradients = {};     // of all that it read; none where there was no backward
-  std::vector<float> sample = {};  // some of `values`, at the same places each time
+  std::string name = {};                 // an operator's name is the same as in a plan
+  std::string kind = {};                 // "aten::linear"; "parameter" and "input" for tensors
+  std::vector<std::int64_t> shape = {};  // elements per axis
+  std::vector<std::size_t> inputs = {};  // indices of the entries that it read; of a view, the tensor behind it
+  value_counts values = {};              // counts of its result's values
+  value_counts gradients = {};           // counts of the gradients of its inputs; none where there was no backward
+  std::vector<float> sample = {};        // some values of the result, at the same places in each run
   std::vector<float> gradient_sample = {};
-  std::size_t backward = 0;            // from 1, in the order of the backward; 0: had none
-  std::vector<double> constants = {};  // numbers that it adds, divides by, fills in or holds values against
-  double error = std::numeric_limits<double>::quiet_NaN();  // 2-norm of what the low precision changes, over that of
-                                                            // FP32's; infinite where it leaves the range; NaN: not run
+  std::size_t backward = 0;            // its place in the order of the backward, from 1; 0: it had none
+  std::vector<double> constants = {};  // numbers that it adds, divides by, fills in or compares with
+  /// Relative error in the low precision, as op_error::output; infinite where it leaves the range; NaN: was not run
+  /// low.
+  double error = std::numeric_limits<double>::quiet_NaN();
 
   bool is_operator() const { return kind != "parameter" && kind != "input"; }
+  /// True for an operator that makes infinities on purpose, as a mask of an attention does.
   bool fills_in_infinity() const {
     for (const double c : constants) {
       if (std::isinf(c)) return true;
@@ -39,12 +44,14 @@ struct examined {
   }
 };
 
+/// All entries of one training step.
 struct examination {
-  precision low = precision::bf16;  // what `examined::error` is of
+  precision low = precision::bf16;  // the precision that each `examined::error` was measured in
   std::vector<examined> entries = {};
 };
 
-/// Places that a sample of n values is taken from, both ends included: always the same for one n.
+/// Returns the places from which a sample of n values is taken, the first and the last among them. They only depend on
+/// n, so that samples of two runs can be compared.
 inline std::vector<std::size_t> sample_places(std::size_t n, std::size_t most = 24) {
   std::vector<std::size_t> places;
   const std::size_t count = n < most ? n : most;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An examination as a file: {"comp_doctor": 1, "low": "bf16", "entries": [...]}. Numbers come back bit for bit; each
-// field of a file from outside is checked.
+// Writes an examination to a file and reads it back: {"comp_doctor": 1, "low": "bf16", "entries": [...]}. Numbers come
+// back bit for bit, so that two runs can be compared in a third process. All fields of a file are checked, since it
+// comes from outside.
 #pragma once
 
 #include <cmath>
@@ -29,6 +30,7 @@ inline json counts_json(const value_counts& v) {
   to["largest"] = v.largest;
   to["sum"] = json_of(v.sum);
   to["bits"] = v.bits;
+  // Most exponents of a tensor have no values, so only the range that has some is written.
   std::size_t first = 0, end = v.exponents.size();
   while (first < end && v.exponents[first] == 0) ++first;
   while (end > first && v.exponents[end - 1] == 0) --end;
@@ -130,12 +132,12 @@ inline json json_of(const examination& e) {
   return to;
 }
 
-/// Throws: `file_error`, naming path and reason, when it cannot be written.
+/// Throws: `file_error`, naming path and reason, where it cannot be written.
 inline void save(const examination& e, const std::string& path) {
   detail::write_file(path, json_text(json_of(e)) + "\n");
 }
 
-/// Throws: `file_error`, naming file, field, the value found and what is needed.
+/// Reads an examination. Throws: `file_error`, naming file, field, the value found and the value needed.
 inline examination load_examination(const std::string& path) {
   const json_place place{.file = path, .line = 0, .remedy = "let the doctor examine and save again"};
   const json text = parse_json(detail::read_file(path, std::size_t{1} << 30), place);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An examination for a terminal: what is wrong, and a line per operator. Not here: the page (doctor/page.hpp).
+// Shows an examination on a terminal: the faults, and a line for each operator.
+// Not here: the HTML page (doctor/page.hpp).
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@
 namespace comp {
 namespace detail {
 
-/// "1.2e-07 to 5.11", "0", "NaN, infinite".
+/// Returns a text such as "1.2e-07 to 5.11", "0" or "3 NaN, 1 infinite".
 inline std::string range_text(const value_counts& v) {
   std::string text = v.values == 0   ? ""
                      : v.largest > 0 ? fmt::format("{:.2g} to {:.3g}", v.smallest, v.largest)
@@ -28,12 +29,13 @@ inline std::string range_text(const value_counts& v) {
   return text;
 }
 
-/// Of the values that are not 0: "" for none, "<0.1%" or "12%".
+/// Returns a share as a text: "" for none, "<0.1%" or "12%".
 inline std::string part_text(std::uint64_t part, std::uint64_t of) {
   if (part == 0 || of == 0) return "";
   const double share = 100 * static_cast<double>(part) / static_cast<double>(of);
   return share < 0.1 ? "<0.1%" : fmt::format("{:.{}f}%", share, share < 10 ? 1 : 0);
 }
+/// The shares of the nonzero values that become 0 in the format, and that are too large for it.
 inline std::string vanish_text(const value_counts& v, precision p) { return part_text(v.vanish(p), v.counted()); }
 inline std::string overflow_text(const value_counts& v, precision p) { return part_text(v.overflow(p), v.counted()); }
 
@@ -41,13 +43,14 @@ inline std::string low_error_text(double error) {
   return std::isnan(error) ? "" : std::isinf(error) ? "out of range" : fmt::format("{:.2g}", error);
 }
 
-/// Formats that a table has columns for.
+/// The formats that a table has columns for.
 inline constexpr std::array examined_formats{precision::bf16, precision::fp16, precision::fp8_e4m3,
                                              precision::fp8_e5m2};
 
 }  // namespace detail
 
-/// Indices of entries: those with faults first, then by their error in the low precision, the largest first.
+/// Returns the indices of the `most` worst entries: those with faults first, then those with the largest error in the
+/// low precision.
 inline std::vector<std::size_t> worst(const examination& e, const std::vector<fault>& wrong, std::size_t most) {
   std::vector<std::size_t> order(e.entries.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -60,8 +63,8 @@ inline std::vector<std::size_t> worst(const examination& e, const std::vector<fa
   return order;
 }
 
-/// What is wrong, in sentences; then a line per entry of `rows`: range, what vanishes and what overflows in each
-/// format.
+/// Returns the faults in sentences, then a line for each entry of `rows` with its range, and the shares of its values
+/// that vanish and that overflow in each format.
 inline std::string table(const examination& e, const std::vector<fault>& wrong, const std::vector<std::size_t>& rows) {
   using namespace detail;
   std::string text = wrong.empty() ? "nothing is wrong\n" : "";
@@ -85,7 +88,7 @@ inline std::string table(const examination& e, const std::vector<fault>& wrong, 
   return text;
 }
 
-/// In the order of the step.
+/// As above, with all entries in the order of the step.
 inline std::string table(const examination& e) {
   std::vector<std::size_t> all(e.entries.size());
   std::iota(all.begin(), all.end(), std::size_t{0});

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is wrong in an examined step, each named where it begins: the operator whose inputs are sound and whose results
-// are not. In FP32: NaN and infinity. In FP16: what leaves its range, as a whole, and numbers that it cannot hold.
-// A mask's -inf, a share of small values that vanish, and gradients that a loss scale saves are no faults.
+// Finds what is wrong in an examined step. Each fault is named once, where it begins: at the operator whose inputs are
+// sound and whose results are not; operators behind it only pass it on.
+// In FP32, NaN and infinity are faults. For FP16, it is a fault where values leave its range, where a whole tensor
+// vanishes, and where a constant is one that FP16 cannot hold. No faults are the -inf of a mask, a share of small
+// values that vanish, and small gradients that loss scaling saves: healthy trainings have all three.
 #pragma once
 
 #include <algorithm>
@@ -23,17 +25,19 @@ constexpr std::string_view name(fault_kind k) {
   return names[static_cast<std::size_t>(k)];
 }
 
+/// One fault of a step.
 struct fault {
-  std::size_t entry = 0;  // of the examination
-  std::string name = {};  // its name
+  std::size_t entry = 0;  // the index of the examination's entry where it begins
+  std::string name = {};  // the name of that entry
   fault_kind kind = fault_kind::nan;
-  bool backward = false;
-  std::string text = {};  // a sentence: what, why, what to do
+  bool backward = false;  // true: it is in the gradients that the operator's backward made
+  std::string text = {};  // a sentence that says what is wrong, why, and what to do
 };
 
 namespace detail {
 
-/// The loss scale that a scaler would use: torch's first one, or the power of two that the largest gradient leaves.
+/// Returns the loss scale that a scaler would arrive at: PyTorch's initial one, halved until the largest gradient fits
+/// FP16. Gradients that this scale saves from vanishing are no fault.
 inline double usable_loss_scale(const examination& e) {
   float largest = 0;
   for (const examined& each : e.entries) largest = std::max(largest, each.gradients.largest);
@@ -42,6 +46,7 @@ inline double usable_loss_scale(const examination& e) {
   return scale;
 }
 
+/// Finds the faults of one examination.
 class fault_finder {
  public:
   explicit fault_finder(const examination& e) : all_{e.entries}, scale_{usable_loss_scale(e)}, readers_(all_.size()) {
@@ -52,6 +57,7 @@ class fault_finder {
 
   std::vector<fault> find() {
     for (std::size_t i = 0; i < all_.size(); ++i) forward(i);
+    // Gradients of a forward that is not finite are not finite either, which would say nothing new.
     const bool sound = std::ranges::none_of(faults_, [](const fault& f) { return f.kind <= fault_kind::infinity; });
     if (sound) not_finite_backward();
     for (std::size_t i = all_.size(); i-- > 0;) backward(i);
@@ -67,6 +73,7 @@ class fault_finder {
  private:
   static constexpr auto half = precision::fp16;
 
+  /// True where an entry that entry `i` read is so.
   template <class Is>
   bool any_input(std::size_t i, Is is) const {
     return std::ranges::any_of(all_[i].inputs, [&](std::size_t from) { return is(all_[from]); });
@@ -104,7 +111,7 @@ class fault_finder {
     constants(i);
   }
 
-  /// What no operator made.
+  /// Looks for faults of a parameter or an input, which no operator made.
   void read(std::size_t i) {
     const value_counts& v = all_[i].values;
     const bool parameter = all_[i].kind == "parameter";
@@ -136,7 +143,8 @@ class fault_finder {
     }
   }
 
-  /// The first in time made it: each later one only got it.
+  /// Names the backward that ran first of those whose gradients are not finite. Later ones read its gradients, so
+  /// theirs follow from it.
   void not_finite_backward() {
     std::size_t first = all_.size();
     for (std::size_t i = 0; i < all_.size(); ++i) {
@@ -165,7 +173,8 @@ class fault_finder {
                       g.largest, g.below(lowest(scale_)), g.counted(), scale_));
     }
   }
-  /// Whether the gradient of its results, as those made it that read them, was so already.
+  /// True where the gradient of the operator's results was so already, in the backward of each operator that read them.
+  /// Then this operator did not cause it.
   template <class Is>
   bool came(std::size_t i, Is is) const {
     bool any = false;
@@ -177,8 +186,10 @@ class fault_finder {
     return any;
   }
 
+  /// Returns the exponent below which values become 0 in FP16 once they were multiplied by `scale`.
   static int lowest(double scale) { return std::ilogb(smallest_subnormal(half) / scale) - 1; }
-  /// More than half becomes 0, and nothing is normal.
+  /// True where a tensor vanishes in FP16 as a whole: more than half of its values become 0, and none is a normal
+  /// number.
   static bool lost(const value_counts& v, double scale) {
     return v.counted() > 0 && 2 * v.below(lowest(scale)) > v.counted() &&
            static_cast<double>(v.largest) * scale < smallest_normal(half);
@@ -206,7 +217,7 @@ class fault_finder {
 
 }  // namespace detail
 
-/// Those of FP32 first, then those of FP16; each in the order of the step.
+/// Returns the faults in FP32 first, then those for FP16, each in the order of the step.
 inline std::vector<fault> faults(const examination& e) { return detail::fault_finder{e}.find(); }
 
 }  // namespace comp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An examination as one HTML file, in the style of the search's report: what is wrong, and every operator with its
-// values over the range of FP16. Whatever comes from outside is escaped.
+// Shows an examination as one HTML file, in the style of the search's report: the faults, and every operator with its
+// values over the range of FP16. Names of operators come from the user's model, so they are escaped.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@
 namespace comp {
 namespace detail {
 
-/// The share of values at each power of two from 2^-40 to 2^20; what lies beyond is at the ends. FP16 goes from the
-/// first line (below it values are 0) to the second.
+/// Draws the share of values at each power of two from 2^-40 to 2^20; values beyond are counted at the ends. FP16 holds
+/// the values between the two lines; those left of the first one become 0.
 inline std::string exponent_strip(const value_counts& v) {
   constexpr int low = -40, high = 20, step = 2;
   std::vector<std::uint64_t> bars(high - low + 1);
@@ -49,7 +49,7 @@ inline std::string values_cell(const value_counts& v) {
   return fmt::format("<td data-v=\"{:.6g}\">{}<span class=\"soft\">{}</span></td>", v.largest,
                      v.counted() == 0 ? "" : exponent_strip(v) + "<br>", range_text(v));
 }
-/// What the format loses: "94% over", "0.5% zero".
+/// A table's cell that says which share the format loses: "94% over", "0.5% zero".
 inline std::string lost_cell(const value_counts& v, precision p) {
   const std::string low = vanish_text(v, p), high = overflow_text(v, p);
   const std::string text = fmt::format("{}{}{}", low.empty() ? "" : low + " zero",
@@ -89,7 +89,7 @@ inline std::string examined_table(const examination& e, const std::vector<fault>
 
 }  // namespace detail
 
-/// The page as one HTML text.
+/// Returns the page as one HTML text.
 inline std::string html_text(const examination& e) {
   const std::vector<fault> wrong = faults(e);
   const auto operators = std::ranges::count_if(e.entries, &examined::is_operator);
@@ -112,7 +112,7 @@ inline std::string html_text(const examination& e) {
   return detail::page(title, body, 0, "CoMP doctor");
 }
 
-/// Throws: `file_error` when the file cannot be written; the old one is then still there.
+/// Writes the page to a file. Throws: `file_error` where it cannot be written; an old file is then still there.
 inline void write_html(const examination& e, const std::string& path) { detail::write_file(path, html_text(e)); }
 
 }  // namespace comp

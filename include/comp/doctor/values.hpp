@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The values of a tensor in one pass: their range, what is not finite, and how many have each exponent, from which
-// follows what each format would lose of them. In blocks that a compiler vectorises; parts of a tensor are merged.
-// Not here: where tensors come from (a backend's doctor).
+// Counts the values of a tensor in one pass: their range, how many are not finite, and how many have each exponent.
+// From the exponents follows how many values each format would lose, without a second pass for each format. Values are
+// counted in blocks that a compiler vectorises, and counts of parts of a tensor can be merged.
+// Not here: where the tensors come from (a backend's doctor).
 #pragma once
 
 #include <algorithm>
@@ -16,20 +17,21 @@
 
 namespace comp {
 
+/// The smallest value that the format holds with all of its digits.
 constexpr double smallest_normal(precision p) {
   double value = 2;
   for (int i = 0; i < (1 << (traits(p).exponent_bits - 1)) - 1; ++i) value /= 2;
   return value;
 }
 
-/// The smallest power of two that the format can hold: half of it and less become 0.
+/// The smallest value above 0 that the format holds. Half of it and less is rounded to 0.
 constexpr double smallest_subnormal(precision p) {
   double value = smallest_normal(p);
   for (int i = 0; i < traits(p).fraction_bits; ++i) value /= 2;
   return value;
 }
 
-/// From here on a value is rounded to more than the largest one: half a unit in the last place above it.
+/// The smallest value that the format rounds to infinity: half a unit in the last place above its largest finite value.
 constexpr double overflows_from(precision p) {
   double unit = smallest_subnormal(p);
   const double next = 2 * smallest_normal(p);
@@ -37,21 +39,23 @@ constexpr double overflows_from(precision p) {
   return traits(p).largest + unit / 2;
 }
 
+/// The counts of a tensor's values.
 struct value_counts {
-  static constexpr int lowest_exponent = -127;  // that of zeros and of FP32's subnormal values
+  static constexpr int lowest_exponent = -127;  // the exponent under which zeros and FP32's subnormal values count
 
   std::uint64_t values = 0;
   std::uint64_t zeros = 0, nans = 0, infinities = 0;
   float smallest = 0, largest = 0;                // magnitudes of finite values that are not 0; 0: there are none
-  double sum = 0;                                 // of finite magnitudes
-  std::uint32_t bits = 0;                         // sum of all bit patterns, modulo 2^32: equal tensors have equal ones
-  std::array<std::uint64_t, 255> exponents = {};  // [e - lowest_exponent]: finite values, zeros too
-  std::array<std::uint64_t, all_precisions.size()> overflows = {};  // finite values that the format rounds to infinity
+  double sum = 0;                                 // sum of the finite magnitudes
+  std::uint32_t bits = 0;                         // sum of all bit patterns, modulo 2^32; equal tensors have equal sums
+  std::array<std::uint64_t, 255> exponents = {};  // [e - lowest_exponent]: how many finite values have exponent e
+  std::array<std::uint64_t, all_precisions.size()> overflows = {};  // how many finite values each format makes infinite
 
   bool finite() const { return nans == 0 && infinities == 0; }
+  /// Returns how many values are finite and not 0: of these the shares are told that a format loses.
   std::uint64_t counted() const { return values - zeros - nans - infinities; }
 
-  /// Finite values other than 0 below 2^exponent.
+  /// Returns how many finite values other than 0 have a magnitude below 2^exponent.
   std::uint64_t below(int exponent) const {
     std::uint64_t count = 0;
     for (int e = lowest_exponent; e < std::min(exponent, 128); ++e) {
@@ -59,12 +63,14 @@ struct value_counts {
     }
     return exponent > lowest_exponent ? count - zeros : 0;
   }
-  /// How many become 0 in the format. What is subnormal in FP32 counts as nothing lost, but in FP16 and FP8.
+  /// Returns how many values become 0 in the format. FP32's subnormal values have no exponents of their own in the
+  /// counts; they count as lost in FP16 and FP8, and as kept in all other formats.
   std::uint64_t vanish(precision p) const { return below(std::ilogb(smallest_subnormal(p)) - 1); }
-  /// How many lose digits or become 0: those below the format's smallest normal value.
+  /// Returns how many values lose digits or become 0, because they are below the format's smallest normal value.
   std::uint64_t subnormal(precision p) const { return below(std::ilogb(smallest_normal(p))); }
   std::uint64_t overflow(precision p) const { return overflows[static_cast<std::size_t>(p)]; }
 
+  /// Adds the counts of another part of the tensor.
   void merge(const value_counts& more) {
     if (more.largest > 0) {
       smallest = largest > 0 ? std::min(smallest, more.smallest) : more.smallest;
@@ -84,7 +90,7 @@ struct value_counts {
 
 namespace detail {
 
-/// Adds up blocks of at most a few thousand values.
+/// Counts blocks of at most a few thousand values, which stay in the cache while they are passed over several times.
 class counted_block {
  public:
   void add(std::span<const float> values) {
@@ -94,6 +100,7 @@ class counted_block {
     least.fill(std::numeric_limits<float>::infinity());
     const float* x = values.data();
     const std::size_t whole = values.size() / lanes * lanes;
+    // Comparisons are written so that NaN never becomes a maximum or a minimum, and that no branch hinders vectorising.
     const auto take = [&](std::size_t lane, float value) {
       const auto pattern = std::bit_cast<std::uint32_t>(value);
       const std::uint32_t size = pattern & magnitude;
@@ -108,6 +115,8 @@ class counted_block {
       for (std::size_t lane = 0; lane < lanes; ++lane) take(lane, x[i + lane]);
     }
     for (std::size_t i = whole; i < values.size(); ++i) take(0, x[i]);
+    // Exponent 0 is that of zeros and subnormal values, 255 that of infinities and NaN. Only a block that has some is
+    // passed over again; most have none.
     const std::uint32_t tiny = counted_in(0), not_finite = counted_in(255);
     count_exponents(values);
     if (counted_in(0) != tiny) count_zeros(values);
@@ -129,7 +138,7 @@ class counted_block {
 
  private:
   static constexpr std::uint32_t magnitude = 0x7fffffffU, infinite = 0x7f800000U;
-  static constexpr float huge = 0x1p119F;  // a lane adds up 256 of them at most
+  static constexpr float huge = 0x1p119F;  // a lane sums up to 256 values, which stay finite in FP32 below this size
 
   std::uint32_t counted_in(std::size_t exponent) const {
     return tables_[0][exponent] + tables_[1][exponent] + tables_[2][exponent] + tables_[3][exponent];
@@ -139,7 +148,8 @@ class counted_block {
     for (const float x : values) zeros += (std::bit_cast<std::uint32_t>(x) & magnitude) == 0;
     seen_.zeros += zeros;
   }
-  /// Four tables in turns: neighbours often have one exponent, and adding to the same place waits for itself.
+  /// Counts exponents in four tables by turns. Neighbouring values often have the same exponent, and an addition to the
+  /// same place in memory would wait for the one before it.
   void count_exponents(std::span<const float> values) {
     const auto exponent = [&](std::size_t i) { return (std::bit_cast<std::uint32_t>(values[i]) >> 23) & 0xffU; };
     std::size_t i = 0;
@@ -149,6 +159,7 @@ class counted_block {
     for (; i < values.size(); ++i) ++tables_[0][exponent(i)];
   }
 
+  /// Counts a block with values that are not finite or are very large, which the sums of add() cannot take.
   void add_one_by_one(std::span<const float> values) {
     for (const float x : values) {
       const std::uint32_t size = std::bit_cast<std::uint32_t>(x) & magnitude;
@@ -188,9 +199,9 @@ class counted_block {
 
 }  // namespace detail
 
-/// Of FP32 values in any order. Cost: about that of reading them twice from the cache.
+/// Counts FP32 values in any order. It takes about as long as reading them twice from the cache.
 inline value_counts counted(std::span<const float> values) {
-  constexpr std::size_t block = 4096, at_once = block << 18;  // the tables count in 32 bits
+  constexpr std::size_t block = 4096, at_once = block << 18;  // more values could overflow the tables' 32 bits
   value_counts all;
   for (std::size_t from = 0; from < values.size(); from += at_once) {
     const auto part = values.subspan(from, std::min(at_once, values.size() - from));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole files, read with a size limit and written so that a crash leaves the old file. POSIX.
+// Reads whole files up to a size limit, and writes whole files in such a way that a crash leaves the old one. POSIX.
 // Not here: files that grow line by line (observe/ledger.hpp).
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace comp::detail {
 
-/// An open file; closes itself.
+/// An open file, which its destructor closes.
 class file_handle {
  public:
   explicit file_handle(int descriptor = -1) : descriptor_{descriptor} {}
@@ -38,7 +38,7 @@ class file_handle {
   int descriptor_;
 };
 
-/// What the last system call that failed said: "No space left on device".
+/// Returns the reason why the last system call failed, for instance "No space left on device".
 inline std::string errno_text(int code = errno) { return std::strerror(code); }
 
 inline bool is_regular(int descriptor) {
@@ -46,20 +46,21 @@ inline bool is_regular(int descriptor) {
   return ::fstat(descriptor, &about) == 0 && S_ISREG(about.st_mode);
 }
 
-/// Whether `path` still names this open file.
+/// True where `path` still names this open file. It does not once the file was deleted or replaced by another one.
 inline bool is_at(int descriptor, const std::string& path) {
   struct stat open = {}, named = {};
   return ::fstat(descriptor, &open) == 0 && ::stat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
          open.st_ino == named.st_ino;
 }
 
-/// The folder of a path, for calls that need one.
+/// Returns the folder of a path; "." for a path without one.
 inline std::string folder_of(const std::string& path) {
   const auto slash = path.rfind('/');
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
 }
 
-/// Writes all of `text`. Returns: 0, or the errno of the write that failed; some of the text may then be in the file.
+/// Writes all of `text`, in several system calls where one writes only a part.
+/// Returns: 0, or the errno of the write that failed; a part of the text may then be in the file.
 inline int write_all(int descriptor, std::string_view text) {
   while (!text.empty()) {
     const auto written = ::write(descriptor, text.data(), text.size());
@@ -70,19 +71,24 @@ inline int write_all(int descriptor, std::string_view text) {
   return 0;
 }
 
-/// Waits until the file is on the disk. Returns: 0 or an errno; 0 too for what has no disk (a pipe, a device).
+/// Waits until the file is on the disk.
+/// Returns: 0 or an errno; 0 also for a pipe or a device, which cannot be flushed.
 inline int flush_to_disk(int descriptor) {
   if (::fdatasync(descriptor) == 0 || errno == EINVAL || errno == EROFS || errno == ENOTSUP) return 0;
   return errno;
 }
 
+/// Waits until the entries of the folder of `path` are on the disk. Without this a file that was renamed can have its
+/// old name again after a power failure.
 inline void flush_folder(const std::string& path) {
   if (const file_handle folder{::open(folder_of(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)}; folder.is_open()) {
     flush_to_disk(folder.get());
   }
 }
 
-/// Everything in an open regular file. Throws: `file_error` when it holds more than `limit` bytes or cannot be read.
+/// Returns the contents of an open regular file. Its size is not asked for first, because another process may be
+/// appending to the file.
+/// Throws: `file_error` where it has more than `limit` bytes or cannot be read.
 inline std::string read_all(int descriptor, const std::string& path, std::size_t limit) {
   std::string text;
   for (std::size_t chunk = 1 << 16;; chunk = std::min<std::size_t>(chunk * 2, 1 << 24)) {
@@ -99,27 +105,32 @@ inline std::string read_all(int descriptor, const std::string& path, std::size_t
   }
 }
 
-/// Throws: `file_error`, naming path and reason, when there is no such file, it is a folder, or is larger than `limit`.
+/// Returns the contents of the file at `path`.
+/// Throws: `file_error`, naming path and reason, where there is no such file, it is a folder, or is larger than
+/// `limit`.
 inline std::string read_file(const std::string& path, std::size_t limit) {
+  // O_NONBLOCK, because opening a pipe that nobody writes to would otherwise wait for ever.
   const file_handle file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   require<file_error>(file.is_open(), "\"{}\" cannot be opened ({}): check the path", path, errno_text());
   require<file_error>(is_regular(file.get()), "\"{}\" is no regular file (a file is needed): check the path", path);
   return read_all(file.get(), path, limit);
 }
 
-/// How a ledger begins (observe/ledger.hpp).
+/// The first characters of each ledger (observe/ledger.hpp).
 inline constexpr std::string_view ledger_start = "{\"comp_ledger\":";
 
-/// Whether the file at `path` begins like that; false where it cannot be read.
+/// True where the file at `path` begins with `text`; false where it cannot be read.
 inline bool begins_with(const std::string& path, std::string_view text) {
   const file_handle file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   std::string begin(text.size(), '\0');
   return file.is_open() && ::read(file.get(), begin.data(), begin.size()) == std::ssize(text) && begin == text;
 }
 
-/// Writes `text` beside `path`, flushes it to the disk and renames it, so that `path` is the old or the new file and
-/// never half of one. A path that is no regular file (a pipe, /dev/stdout) is written to directly.
-/// Throws: `file_error`, naming path and reason; nothing is left behind. A ledger is not overwritten by something else.
+/// Writes a file. The text is written to a temporary file beside `path`, flushed to the disk and renamed to `path`, so
+/// that `path` is the old or the new file at any moment and never a part of one. A pipe or a device such as /dev/stdout
+/// cannot be replaced, so it is written directly.
+/// Throws: `file_error`, naming path and reason, and leaves no temporary file; also where the file at `path` is a
+/// ledger and `text` is none, because a ledger holds hours of a search and is easily named by mistake.
 inline void write_file(const std::string& path, std::string_view text) {
   struct stat about = {};
   const bool exists = ::stat(path.c_str(), &about) == 0;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trials, samples and hardware as JSON, and back. Numbers come back bit for bit; what JSON cannot say as a number is
-// written as "nan", "inf" or "-inf". Reading trusts nothing: each field's type, range and size is checked, and an error
-// names file, line, field, the value found, what is needed and the remedy. An unknown field is refused, so that a
-// misspelt one is not silently left out.
-// Not here: the files (files/plan_file.hpp, observe/ledger.hpp).
+// Converts trials, samples and hardware to JSON and back. Numbers come back bit for bit; those that JSON lacks are the
+// texts "nan", "inf" and "-inf".
+// Files come from outside, so type, range and size of each field are checked. An error names the file, the line, the
+// field, the value found, the value needed and the remedy. An unknown field is refused, because it may be a known one
+// that was misspelt by hand.
+// Not here: the files themselves (files/plan_file.hpp, observe/ledger.hpp).
 #pragma once
 
 #include <cmath>
@@ -73,8 +74,8 @@ inline json json_of(const hardware& h) {
   return to;
 }
 
-/// {"images": {"value": "channels_last", "speedup": 1.12, "speedup_bounds": [1.08, 1.15]}}; no speed-up where none was
-/// measured.
+/// Returns {"images": {"value": "channels_last", "speedup": 1.12, "speedup_bounds": [1.08, 1.15]}}, without speedup and
+/// speedup_bounds for a choice that was not measured.
 inline json json_of(const execution& how) {
   json to = json::object();
   for (const execution_choice& choice : how) {
@@ -93,7 +94,8 @@ inline interval interval_from(const json_reader& from) {
   return {ends[0], ends[1]};
 }
 
-/// Choices that no backend here knows are read, too: whoever runs the plan decides.
+/// Reads a backend's choices. Their names are not checked, because only the backend that runs the plan knows which
+/// exist.
 inline execution execution_from(const json_reader& from) {
   execution how;
   from.each_field([&](const std::string& name, const json_reader& field) {
@@ -119,8 +121,8 @@ inline plan plan_from(const json_reader& from) {
 }
 
 inline sample sample_from(const json_reader& from) {
-  from.only({"loss", "seconds", "batches", "not_finite", "peak_bytes", "status", "losses", "batch_seconds", "curve", "curves",
-             "score", "message"});
+  from.only({"loss", "seconds", "batches", "not_finite", "peak_bytes", "status", "losses", "batch_seconds", "curve",
+             "curves", "score", "message"});
   constexpr auto most = std::numeric_limits<std::int64_t>::max();
   sample s;
   s.loss = from["loss"].number();
@@ -142,7 +144,7 @@ inline sample sample_from(const json_reader& from) {
 
 inline trial trial_from(const json_reader& from) {
   from.only({"number", "stage", "plan", "repeat", "accepted", "seconds", "bounds", "sample", "label"});
-  constexpr std::int64_t most = std::int64_t{1} << 53;
+  constexpr std::int64_t most = std::int64_t{1} << 53;  // JSON readers that use doubles know no larger whole number
   trial t;
   t.number = static_cast<std::size_t>(from["number"].integer(0, most));
   t.stage = from["stage"].template one_of<stage>(stage::training);

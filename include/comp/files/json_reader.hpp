@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads JSON that comes from outside: a value, the way to it and where its text stands, so that each error can say
+// Reads JSON that comes from outside. A reader knows its value, the fields that lead to it, and the file and line of
+// the text. So each error can say
 // `"search.jsonl" line 3: field sample.status is "great" (one of ok, diverged, ... is needed): <remedy>`.
-// Readers live no longer than the document they read; a field's reader no longer than the reader it came from.
+// Requires: a reader is used while its document, and the reader that it came from, still exist; it only refers to both.
 #pragma once
 
 #include <algorithm>
@@ -22,32 +23,35 @@ namespace comp {
 
 using nlohmann::json;
 
-/// Where a JSON text stands, for messages.
+/// The place of a JSON text, for messages.
 struct json_place {
-  std::string file;    // path
-  std::size_t line;    // from 1; 0: the whole file is one text
-  std::string remedy;  // "delete the file and search again"
+  std::string file;    // its path
+  std::size_t line;    // its line, counted from 1; 0: the whole file is one text
+  std::string remedy;  // what a message tells the user to do: "delete the file and search again"
 
   std::string str() const {
     return line == 0 ? fmt::format("\"{}\"", file) : fmt::format("\"{}\" line {}", file, line);
   }
 };
 
-/// As text for a file: bytes that are no UTF-8 become U+FFFD instead of an exception.
+/// Returns JSON as text for a file. Bytes that are no UTF-8 become U+FFFD. An exception would be worse: an operator's
+/// strange name would then end a search of hours when it is written.
 inline std::string json_text(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
-/// A text from a file as a message shows it: in quotes, control characters escaped, and not too long.
+/// Returns a text from a file as a message shows it: in quotes, with control characters escaped, which could otherwise
+/// control the user's terminal, and cut off after `most` bytes.
 inline std::string in_quotes(std::string_view text, std::size_t most = 80) {
   std::string shown = json_text(text.substr(0, most));
   if (text.size() > most) shown.insert(shown.size() - 1, "...");
   return shown;
 }
 
+/// A JSON value to be read, with the checks that belong to each type.
 class json_reader {
  public:
   json_reader(const json& value, const json_place& place) : value_{value}, place_{place} {}
 
-  /// Throws: `file_error`: this field is not what is `needed`.
+  /// Throws a `file_error` that says that this field is not what is `needed`.
   [[noreturn]] void fail(std::string_view needed) const {
     std::string value =
         value_.is_structured() ? fmt::format("{} of {}", value_.type_name(), value_.size()) : json_text(value_);
@@ -57,19 +61,20 @@ class json_reader {
                                  at.empty() ? "the text" : "field " + at, value, needed, place_.remedy)};
   }
 
+  /// Returns a reader for a field of this object. Throws: `file_error` where there is none.
   json_reader operator[](std::string_view field) const {
     const auto* value = look_up(field);
     if (value == nullptr) fail(fmt::format("an object with field \"{}\"", field));
     return {*value, this, field, 0};
   }
 
-  /// A field that need not be there.
+  /// Returns a reader for a field that may be missing.
   std::optional<json_reader> find(std::string_view field) const {
     const auto* value = look_up(field);
     return value == nullptr ? std::nullopt : std::optional{json_reader{*value, this, field, 0}};
   }
 
-  /// Refuses fields of other names.
+  /// Throws: `file_error` where this object has a field of another name.
   void only(std::initializer_list<std::string_view> fields) const {
     if (!value_.is_object()) fail("an object");
     for (auto field = value_.begin(); field != value_.end(); ++field) {
@@ -79,7 +84,7 @@ class json_reader {
     }
   }
 
-  /// A number, "nan", "inf" or "-inf".
+  /// Reads a number, "nan", "inf" or "-inf".
   double number() const {
     if (value_.is_number()) return value_.get<double>();
     if (value_ == "nan") return std::numeric_limits<double>::quiet_NaN();
@@ -88,14 +93,16 @@ class json_reader {
     fail("a number, \"nan\", \"inf\" or \"-inf\"");
   }
 
-  /// A number from 0 to "inf".
+  /// Reads a number from 0 to "inf".
   double seconds() const {
     const double value = number();
     if (!(value >= 0)) fail("a number of seconds, 0 or more");
     return value;
   }
 
+  /// Reads a whole number from `least` to `most`.
   std::int64_t integer(std::int64_t least, std::int64_t most) const {
+    // nlohmann-json keeps numbers without a sign as uint64, and turns those above the largest int64 into negative ones.
     const bool fits =
         value_.is_number_unsigned()
             ? value_.get<std::uint64_t>() <= static_cast<std::uint64_t>(most) && value_.get<std::int64_t>() >= least
@@ -130,13 +137,14 @@ class json_reader {
       f(field.key(), json_reader{field.value(), this, field.key(), 0});
   }
 
+  /// Reads a list of numbers.
   std::vector<double> numbers() const {
     std::vector<double> values;
     each([&](const json_reader& element) { values.push_back(element.number()); });
     return values;
   }
 
-  /// A value of an enumeration that counts from 0 to `last` and has names: comp::name(E).
+  /// Reads a value of an enumeration by its name, comp::name(E). Requires: the values are 0 to `last`.
   template <class E>
   E one_of(E last) const {
     std::vector<std::string_view> names;
@@ -157,6 +165,7 @@ class json_reader {
     return value == value_.end() ? nullptr : &*value;
   }
 
+  /// Returns the fields that lead here: "sample.curve[3]".
   std::string path() const {
     if (parent_ == nullptr) return {};
     const std::string before = parent_->path();
@@ -172,14 +181,15 @@ class json_reader {
   std::size_t index_ = 0;
 };
 
-/// The document of a JSON text from outside.
+/// Parses a JSON text from outside. Depth is limited, because a text of opening brackets alone would otherwise overflow
+/// the stack. A field that is there twice is refused, because nlohmann-json would silently take one of them.
 /// Throws: `file_error` where it is no JSON, nested more than 16 deep, or gives a field twice.
 inline json parse_json(std::string_view text, const json_place& place) {
   constexpr int deepest = 16;
-  std::array<std::set<std::string>, deepest + 2> fields;  // of the objects that are open, by their depth
+  std::array<std::set<std::string>, deepest + 2> fields;  // the fields seen so far of each open object, by its depth
   const auto sound = [&](int depth, typename json::parse_event_t event, json& value) {
-    require<file_error>(depth <= deepest, "{}: lists nested more than {} deep (comp never writes that): {}", place.str(),
-                        deepest, place.remedy);
+    require<file_error>(depth <= deepest, "{}: lists nested more than {} deep (comp never writes that): {}",
+                        place.str(), deepest, place.remedy);
     auto& known = fields[static_cast<std::size_t>(depth) + (event == json::parse_event_t::object_start ? 1 : 0)];
     if (event == json::parse_event_t::object_start) known.clear();
     if (event != json::parse_event_t::key) return true;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of a ledger's lines (ledger_lines.hpp), written and read.
+// Formats and parses the lines of a ledger (ledger_lines.hpp). Each line is a JSON object that ends with a checksum, so
+// that damage and edits are noticed; a checksum of the whole file could not be kept up to date by appending.
 #pragma once
 
 #include <algorithm>
@@ -39,14 +40,14 @@ inline std::string crc32_of(std::string_view text) {
   return fmt::format("{:08x}", sum.checksum());
 }
 
-/// A JSON object's text as a line of a ledger, its checksum as the last field: {...,"crc32":"1c291ca3"}
+/// Returns a JSON object's text as a line of a ledger, with its checksum as the last field: {...,"crc32":"1c291ca3"}
 inline std::string sealed(std::string object) {
   const std::string sum = crc32_of(object);
   object.pop_back();
   return object + fmt::format(",\"crc32\":\"{}\"}}\n", sum);
 }
 
-/// Throws: `file_error` for a line that is not as sealed() made it.
+/// Throws: `file_error` for a line whose checksum is missing or wrong.
 inline void require_seal(std::string_view line, const json_place& place) {
   constexpr std::string_view before = ",\"crc32\":\"", after = "\"}";
   constexpr std::size_t digits = 8, size = before.size() + digits + after.size();
@@ -61,7 +62,7 @@ inline void require_seal(std::string_view line, const json_place& place) {
 }
 
 COMP_INLINE std::string ledger_header(const std::string& signature) {
-  json header;  // its first field, in the alphabet and so in the text, is comp_ledger
+  json header;  // fields are written in alphabetical order, so a ledger begins with "comp_ledger"
   header["comp_ledger"] = 2;
   header["signature"] = signature;
   header["started"] = utc_now();
@@ -136,7 +137,7 @@ COMP_INLINE std::set<std::string> signature_parts(std::string_view signature) {
   return parts;
 }
 
-/// The fields of a signature by their names.
+/// Returns the fields of a signature by their names.
 inline std::map<std::string, std::string> signature_fields(std::string_view signature) {
   std::map<std::string, std::string> fields;
   for (const std::string& part : signature_parts(signature)) {
@@ -146,7 +147,7 @@ inline std::map<std::string, std::string> signature_fields(std::string_view sign
   return fields;
 }
 
-/// The numbers of a field as "2.5,2.25".
+/// Returns the numbers of a field such as "2.5,2.25"; none where it has anything else.
 inline std::vector<double> numbers_of(const std::string& field) {
   std::vector<double> numbers;
   for (const char* at = field.c_str(); *at != '\0';) {
@@ -158,9 +159,9 @@ inline std::vector<double> numbers_of(const std::string& field) {
   return numbers;
 }
 
-/// Whether FP32's first losses are those of the recorded search, which ran the same batches again in its baseline: that
-/// tells how far they may be apart. A training that repeats itself may differ in roundings, another one by a part of
-/// the loss.
+/// True where FP32's first losses here are those of the recorded search. How far apart they may be is taken from that
+/// search, whose baseline ran the same batches a second time. Where the repeat had the same losses but for roundings,
+/// so must these (1e-5); else they may differ by ten times as much as the repeat did, or by 1% of the loss.
 inline bool same_losses(const std::string& recorded, const std::string& now, const std::vector<trial>& trials) {
   if (recorded == now || trials.empty()) return true;
   const std::vector<double> before = numbers_of(recorded), here = numbers_of(now);
@@ -200,12 +201,13 @@ COMP_INLINE std::string signature_difference(const std::string& path,
   for (const auto& [name, values] : fields) {
     std::string_view before = values.first, here = values.second;
     const auto ends_word = [](char c) { return c == ' ' || c == ','; };
-    std::size_t same = 0, word = 0, before_it = 0;  // from the front; the word before is kept: it says of what
+    // Drops the words that both begin with, except the last one: it says which value differs.
+    std::size_t same = 0, word = 0, before_it = 0;
     for (; same < std::min(before.size(), here.size()) && before[same] == here[same]; ++same) {
       if (ends_word(before[same])) before_it = std::exchange(word, same + 1);
     }
     before.remove_prefix(before_it), here.remove_prefix(before_it);
-    for (same = 0, word = 0; same < std::min(before.size(), here.size()); ++same) {  // from the back
+    for (same = 0, word = 0; same < std::min(before.size(), here.size()); ++same) {  // drops words that both end with
       const char c = before[before.size() - 1 - same];
       if (c != here[here.size() - 1 - same]) break;
       if (ends_word(c)) word = same + 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans as JSON files that a person can read and edit: the plan, each operator with its precision, and what the plan
-// was found for (model, machine). Loading refuses a plan that does not fit the model and says what differs.
+// Plan files: a plan as JSON that a person can read and edit, with each operator's precision, the model that it belongs
+// to and the machine that it was found on. Loading refuses a plan of another model and says what differs.
 //   { "comp_plan": 1, "comp_version": "0.2.0",
 //     "plan": "011",                                  one letter per operator (core/precision.hpp); "011@autocast":
 //                                                     run by the backend's own autocast
@@ -8,11 +8,12 @@
 //     "model": {"fingerprint": "0123456789abcdef", "operators": 3},
 //     "hardware": {...}, "precisions": ["fp32", "fp16"], "speedup": 1.25, "speedup_bounds": [1.2, 1.3],
 //     "execution": {"images": {"value": "channels_last", "speedup": 1.1, "speedup_bounds": [1.05, 1.15]}} }
-// `execution` is the backend's (core/execution.hpp), and may be missing; an operator with "hands_on_fp32": true gives
-// its results back to FP32.
-// `plan` and `operators` must agree; either may be left out, so one who edits precisions edits one of them and deletes
-// the other. A file without `operators` and `model` (a plan saved alone) is checked by the number of operators only.
-// Not here: the plan of an outcome, with its speed-up (observe/save_outcome.hpp).
+// `execution` holds the backend's choices (core/execution.hpp) and may be missing. "hands_on_fp32": true marks an
+// operator whose results are cast back to FP32 (core/op_info.hpp).
+// `plan` and `operators` say the same twice and must agree; either may be left out. To change precisions by hand, edit
+// one of them and delete the other. A plan that was saved without its model has neither `operators` nor `model`, and
+// only its number of operators can be checked.
+// Not here: writing the plan of an outcome with its speedup (observe/save_outcome.hpp).
 #pragma once
 
 #include <comp/core/concepts.hpp>
@@ -29,12 +30,12 @@
 
 namespace comp {
 
-/// What load_plan() read.
+/// A plan that was read from a file for a model.
 struct loaded_plan {
-  comp::plan plan = {};          // to give to set_precision()
-  comp::hardware made_for = {};  // the machine that the plan was found on; of unknown kind where the file does not say
+  comp::plan plan = {};                    // the plan to give to set_precision()
+  comp::hardware made_for = {};            // the machine that it was found on; unknown where the file does not say
   comp::execution execution = {};          // how the backend ran the plan there, beyond its precisions
-  std::vector<std::string> warnings = {};  // to show to a person: the file is of another machine, or names no model
+  std::vector<std::string> warnings = {};  // what a person should know: another machine, or a file that names no model
 };
 
 namespace detail {
@@ -44,11 +45,11 @@ inline constexpr std::size_t plan_file_limit = std::size_t{64} << 20;
 
 }  // namespace detail
 
-/// Writes a plan alone: nothing in the file says for which model.
+/// Writes a plan without its model, so that nothing in the file says which model it belongs to.
 COMP_INLINE void save(const plan& p, const std::string& path);
 
-/// Writes a plan with the model and the machine that it is for. The file is the old or the new one, never half.
-/// Throws: `plan_error` when `p` does not fit `graph`; `file_error` when the file cannot be written.
+/// Writes a plan with the model and the machine that it is for. A crash leaves the old file whole.
+/// Throws: `plan_error` where `p` does not fit `graph`; `file_error` where the file cannot be written.
 COMP_INLINE void save(const plan& p, const op_graph& graph, const hardware& machine, const std::string& path);
 
 namespace detail {
@@ -56,17 +57,18 @@ namespace detail {
 COMP_INLINE void warn_of_hardware(const hardware& made_for, const hardware& here, loaded_plan& to);
 }  // namespace detail
 
-/// The listing as a plan for `graph`. Hardware other than `here` is a warning, no error.
-/// Throws: `plan_error`, saying what differs, when it is for another model.
+/// Turns the contents of a plan file into a plan for `graph`. Another machine than `here` is a warning and no error,
+/// since the plan still trains there, if not as fast.
+/// Throws: `plan_error`, saying what differs, where the file is for another model.
 COMP_INLINE loaded_plan fitted(const plan_listing& from, const op_graph& graph, const hardware* here = nullptr);
 
-/// The plan of a plan file's text; `file` names it in errors. See `load_plan`.
+/// As load_plan, from a text; `file` is its name in errors.
 COMP_INLINE loaded_plan read_plan(std::string_view text, const op_graph& graph, const hardware* here,
                                   const std::string& file);
 
-/// Reads a plan for a model. Hardware other than `here` is a warning, no error.
-/// Throws: `file_error` when the file cannot be read or understood; `plan_error`, saying what differs, when the plan is
-/// for another model or contradicts itself.
+/// Reads the plan of a file for a model. Another machine than `here` is a warning and no error.
+/// Throws: `file_error` where the file cannot be read or understood; `plan_error`, saying what differs, where the plan
+/// is for another model or the file contradicts itself.
 COMP_INLINE loaded_plan load_plan(const std::string& path, const op_graph& graph, const hardware* here = nullptr);
 
 /// Reads a plan for the model and the machine of `trainer`. Throws: as above.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan file says, before it is held against a model (plan_file.hpp): for who knows a model's operators only as
-// they come by.
+// The contents of a plan file before they are compared with a model. Use it where the model's operators are not known
+// beforehand: the LibTorch backend can start a forward under a plan file and compare each operator when it is called.
+// Otherwise use load_plan of plan_file.hpp.
 #pragma once
 
 #include <comp/core/execution.hpp>
@@ -15,8 +16,9 @@
 
 namespace comp {
 
-/// At least one of letters and operators is there, and they agree.
+/// Where `letters` and `operators` are both there they agree, and one of them is always there.
 struct plan_listing {
+  /// One operator of the model that the plan was found for.
   struct entry {
     std::string name, kind;
     precision chosen = precision::fp32;
@@ -27,22 +29,23 @@ struct plan_listing {
   std::optional<std::vector<entry>> operators = {};
   std::optional<std::string> fingerprint = {};
   std::optional<comp::hardware> made_for = {};
-  std::optional<double> speedup = {};  // over FP32, where it was found
+  std::optional<double> speedup = {};  // over FP32, on the machine where the plan was found
   comp::execution execution = {};
 
-  /// Throws: `plan_error`, saying what differs, unless operator `i` of a model may be called so.
+  /// Throws: `plan_error`, saying what differs, where operator `i` of the file has another name or kind.
   COMP_INLINE void require_operator(std::size_t i, const std::string& name, const std::string& kind) const;
-  /// What it gives operator `i`. Requires: there is one.
+  /// Returns the precision of operator `i`. Requires: i < size().
   precision chosen(std::size_t i) const { return operators ? (*operators)[i].chosen : (*letters)[i]; }
   std::size_t size() const { return operators ? operators->size() : letters->size(); }
   bool runs_autocast() const { return letters && letters->runs_autocast(); }
 };
 
-/// What the text of a plan file says; `file` names it in errors.
-/// Throws: `file_error` when it cannot be understood, `plan_error` when it contradicts itself.
+/// Reads the text of a plan file; `file` is its name in errors.
+/// Throws: `file_error` where it cannot be understood, `plan_error` where it contradicts itself.
 COMP_INLINE plan_listing read_listing(std::string_view text, const std::string& file);
 
-/// Throws: `file_error` when the file cannot be read or understood, `plan_error` when it contradicts itself.
+/// Reads a plan file.
+/// Throws: `file_error` where the file cannot be read or understood, `plan_error` where it contradicts itself.
 COMP_INLINE plan_listing load_listing(const std::string& path);
 
 }  // namespace comp

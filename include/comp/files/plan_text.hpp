@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of plan files (plan_file.hpp), written and read.
+// Formats and parses plan files (plan_file.hpp).
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,7 @@ inline json plan_json(const plan& p, const op_graph& graph, const hardware& mach
   return to;
 }
 
-/// One field per line, one line per operator.
+/// Returns the text of a plan file, with a line for each field and each operator, so that people and diffs can read it.
 inline std::string plan_text(const json& document) {
   std::string text = "{";
   for (auto field = document.begin(); field != document.end(); ++field) {
@@ -61,7 +61,8 @@ inline std::string plan_text(const json& document) {
   return text + "\n}\n";
 }
 
-/// Throws: `plan_error` unless the file is for a model of so many operators, `graph`'s.
+/// Throws: `plan_error`, naming the first operator that only one of them has, where the file has not as many operators
+/// as `graph`.
 inline void require_count(const plan_listing& from, const op_graph& graph) {
   if (from.size() == graph.size()) return;
   const auto words = [](const std::string& name, const std::string& kind) {
@@ -98,12 +99,13 @@ COMP_INLINE void warn_of_hardware(const hardware& made_for, const hardware& here
   warn("the number of threads", made_for.threads, here.threads);
 }
 
-/// Equal, or equal once bytes that are no UTF-8 are replaced.
+/// True for equal texts, and for texts that are equal once bytes that are no UTF-8 are replaced, as they were when the
+/// file was written.
 inline bool same_text(const std::string& ours, const std::string& theirs) {
   return ours == theirs || json_text(ours) == json_text(theirs);
 }
 
-/// The letters and the operator list of a file are two ways to say one plan.
+/// Throws: `plan_error` where the letters of a file and its operator list are not the same plan.
 inline void require_agree(const plan_listing& from) {
   if (!from.letters || !from.operators) return;
   require<plan_error>(from.letters->size() == from.operators->size(),
@@ -119,7 +121,7 @@ inline void require_agree(const plan_listing& from) {
   }
 }
 
-/// The fields that only tell, checked all the same.
+/// Checks the fields that are there for people and that nothing here uses.
 inline void check_facts(const json_reader& from) {
   from["comp_plan"].integer(1, 1);
   if (const auto version = from.find("comp_version")) version->text();

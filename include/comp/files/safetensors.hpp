@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP32 tensors by name in a safetensors file, which Python's safetensors and others read too:
+// Reads and writes safetensors files of FP32 tensors. Python's safetensors and other libraries read the format, too:
 //   8 bytes  length of the header, little-endian
 //   header   {"__metadata__":{"key":"text"},"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},...}
 //   data     the tensors' values, little-endian, row-major, without gaps
-// Source: github.com/huggingface/safetensors, README.md. Not here: other dtypes, which are refused.
+// Not here: other dtypes, which are refused. Why this format: docs/decisions.md, "A checkpoint is one safetensors
+// file".
+// Source: github.com/huggingface/safetensors, README.md.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +26,7 @@
 
 namespace comp {
 
+/// The contents of a safetensors file.
 struct tensor_file {
   std::vector<named_tensor> tensors = {};
   std::map<std::string, std::string> metadata = {};
@@ -38,7 +41,9 @@ inline constexpr std::size_t tensor_file_limit = std::size_t{1} << 40;      // b
 inline constexpr std::size_t tensor_header_limit = std::size_t{100} << 20;  // as in the format's own reader
 inline constexpr std::string_view metadata_field = "__metadata__";
 
-/// What a shape takes. Throws: `file_error` where it is more than any file has.
+/// Reads a shape, and returns the bytes of a tensor of that shape.
+/// Throws: `file_error` where those are more than any file has. Each product is checked before it is made: an overflow
+/// would let a huge shape pass for a small one.
 inline std::size_t bytes_of(const json_reader& shape, std::vector<std::int64_t>& extents) {
   std::size_t count = 1;
   shape.each([&](const json_reader& extent) {
@@ -50,7 +55,7 @@ inline std::size_t bytes_of(const json_reader& shape, std::vector<std::int64_t>&
   return count * sizeof(float);
 }
 
-/// One tensor of a header, its values from `data`. `places`: where each begins and ends.
+/// Reads one tensor of a header with its values from `data`. Appends where the values begin and end to `places`.
 inline named_tensor tensor_from(const std::string& name, const json_reader& from, std::string_view data,
                                 std::vector<std::pair<std::size_t, std::size_t>>& places) {
   from.only({"dtype", "shape", "data_offsets"});
@@ -73,7 +78,8 @@ inline named_tensor tensor_from(const std::string& name, const json_reader& from
 
 }  // namespace detail
 
-/// The text of a safetensors file. Throws: `file_error` for a name that is there twice or is the format's own.
+/// Returns the text of a safetensors file.
+/// Throws: `file_error` for a name that is there twice or that is the format's own.
 inline std::string safetensors_text(const std::vector<named_tensor>& tensors,
                                     const std::map<std::string, std::string>& metadata) {
   json header = json::object();
@@ -87,7 +93,7 @@ inline std::string safetensors_text(const std::vector<named_tensor>& tensors,
     at = end;
   }
   std::string text = json_text(header);
-  text.append((8 - text.size() % 8) % 8, ' ');  // the values begin where a double may
+  text.append((8 - text.size() % 8) % 8, ' ');  // the format aligns the values to 8 bytes, so that they can be mapped
   const auto length = std::bit_cast<std::array<char, 8>>(static_cast<std::uint64_t>(text.size()));
   text.insert(0, length.data(), length.size());
   text.reserve(text.size() + at);
@@ -97,14 +103,16 @@ inline std::string safetensors_text(const std::vector<named_tensor>& tensors,
   return text;
 }
 
-/// Writes tensors; the file is the old or the new one, never half. Throws: `file_error`, naming path and reason.
+/// Writes tensors to a file. A crash leaves the old file whole.
+/// Throws: `file_error`, naming path and reason.
 inline void write_safetensors(const std::string& path, const std::vector<named_tensor>& tensors,
                               const std::map<std::string, std::string>& metadata = {}) {
   detail::write_file(path, safetensors_text(tensors, metadata));
 }
 
-/// The tensors of a file's text, in the order of their names; `path` names it in errors.
-/// Throws: `file_error` for anything but a whole file: lengths, types, shapes, gaps and overlaps are checked.
+/// Returns the tensors of a safetensors text, in the order of their names; `path` is the file's name in errors.
+/// Throws: `file_error` unless it is a whole file: lengths, types and shapes are checked, and that the tensors' values
+/// lie one behind the other without gaps and overlaps.
 inline tensor_file parse_safetensors(std::string_view text, const std::string& path) {
   const json_place place{path, 0, "write the file again"};
   std::uint64_t length = 0;
@@ -140,7 +148,7 @@ inline tensor_file parse_safetensors(std::string_view text, const std::string& p
   return file;
 }
 
-/// Reads what `write_safetensors` or another program wrote. Throws: `file_error`.
+/// Reads a safetensors file of comp's or of another program's. Throws: `file_error`.
 inline tensor_file read_safetensors(const std::string& path) {
   return parse_safetensors(detail::read_file(path, detail::tensor_file_limit), path);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training in a file: the trainer's state and where the training stands, so that it goes on in another process with
-// the same losses. A safetensors file: tensors as tensors, all else as JSON in its metadata under "comp_training".
-// Epochs that are behind it keep their losses, times and scores, not those of each batch.
-// Not here: when it is written (an observer's training_progressed), and the search, which a ledger keeps.
+// Checkpoints: the trainer's state and the progress of a post-training in one file, so that the training goes on in
+// another process with the same losses. It is a safetensors file with the state's tensors; all else is JSON in its
+// metadata, under "comp_training". Of the epochs so far it keeps losses, times and scores, but not those of each batch,
+// which would let the file grow with the training.
+// Not here: when a checkpoint is written (an observer's training_progressed), and the search, which a ledger keeps.
 #pragma once
 
 #include <comp/core/error.hpp>
@@ -20,8 +21,9 @@
 
 namespace comp {
 
+/// The contents of a checkpoint.
 struct stored_training {
-  std::string signature = {};  // everything that a training must share to go on from it: Backend's signature()
+  std::string signature = {};  // the trainer's signature(): only a training with the same one may go on from it
   stored_state state = {};
   training_progress progress = {};
 };
@@ -136,7 +138,8 @@ inline training_progress progress_from(const json_reader& from) {
   return p;
 }
 
-/// Of all that a file says (FNV-1a): its format does not show a bit that flipped. `tensors` by their names.
+/// Returns a checksum (FNV-1a) of a checkpoint's contents, because safetensors has none and a flipped bit in a weight
+/// would go unnoticed. The tensors are added in the order of their names, in which a file gives them back.
 inline std::string checksum_of(std::string_view text, const std::vector<named_tensor>& tensors) {
   fnv1a all;
   std::map<std::string_view, const named_tensor*> by_name;
@@ -151,7 +154,8 @@ inline std::string checksum_of(std::string_view text, const std::vector<named_te
 
 }  // namespace detail
 
-/// Writes a training; the file is the old or the new one, never half. Throws: `file_error`, naming path and reason.
+/// Writes a checkpoint. A crash leaves the old file whole.
+/// Throws: `file_error`, naming path and reason.
 inline void write_training(const stored_training& t, const std::string& path) {
   json to{{"version", 1},
           {"signature", t.signature},
@@ -164,7 +168,8 @@ inline void write_training(const stored_training& t, const std::string& path) {
                      {std::string{detail::checksum_field}, detail::checksum_of(text, t.state.tensors)}});
 }
 
-/// Throws: `file_error` when the file cannot be read or is not whole, unchanged and of a training.
+/// Reads a checkpoint.
+/// Throws: `file_error` where the file cannot be read, is damaged, or is no checkpoint.
 inline stored_training read_training(const std::string& path) {
   tensor_file file = read_safetensors(path);
   const json_place place{path, 0, "go on from another file, or begin anew"};

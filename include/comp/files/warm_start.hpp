@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan file as a place to start a search from: found for another batch size, on another machine, or for an earlier
-// version of the model. Operators are matched by name and kind; those that the file lacks start in FP32.
+// Reads a plan file as the plan that a search starts from. The file may be for another batch size, another machine or
+// an earlier version of the model, for which load_plan would refuse it: operators are matched by name and kind, and
+// those that the file lacks start in FP32.
 // Use: search.settings.warm_start = comp::warm_start("plan.json", trainer.graph()).plan;
-// Not here: using the plan as it is (files/plan_file.hpp refuses one of another model).
+// Not here: training with the plan as it is (files/plan_file.hpp).
 #pragma once
 
 #include <comp/core/op_graph.hpp>
@@ -16,8 +17,10 @@
 
 namespace comp {
 
-/// Returns: a plan for `graph`, and a warning where not every operator was found. A file that has a plan string alone
-/// is taken operator by operator, where it has as many; else the plan is all FP32. Throws: as `load_listing`.
+/// Returns: a plan for `graph`, with a warning where the file does not have every operator. A file with only a plan
+/// string has no names to match; it is used letter by letter where it has as many operators as `graph`, and is all FP32
+/// otherwise.
+/// Throws: as load_listing does.
 inline loaded_plan warm_start(const std::string& path, const op_graph& graph) {
   const plan_listing from = load_listing(path);
   loaded_plan result{.plan = plan{graph.size()}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Summaries of several searches side by side, as a table for people: who asks whether a change of model, data, machine
-// or settings pays. Reads what write_summary() wrote.
+// Shows summaries of several searches side by side in a table, for a person who asks whether a change of model, data,
+// machine or settings pays. It reads the files of write_summary().
 #pragma once
 
 #include <algorithm>
@@ -22,13 +22,14 @@ namespace comp {
 
 namespace detail {
 
-/// Names of fields, each of an object in the one before.
+/// The names of the fields that lead to a value, from the outermost to the innermost.
 using field_path = std::vector<std::string_view>;
 
-/// A summary from a file. Every field that is missing or null is told as "-".
+/// A summary that was read from a file. A field that is missing or null is shown as "-".
 class summary_reader {
  public:
-  /// `path`: a file, or a folder with a summary.json in it. Throws: `file_error` where it is no summary.
+  /// `path` is a file, or a folder with a summary.json in it.
+  /// Throws: `file_error` where it is no summary.
   explicit summary_reader(const std::string& path)
       : place_{file_of(path), 0, "give a summary.json that comp::write_summary or train wrote"},
         label_{path},
@@ -44,11 +45,11 @@ class summary_reader {
     }
   }
 
-  summary_reader(summary_reader&&) = default;  // no copies: it points into its text
+  summary_reader(summary_reader&&) = default;  // a copy would point into the text of the original
 
   const std::string& label() const { return label_; }
 
-  /// The field at a path from the root, from the found plan's contestant or from FP32's.
+  /// Return a field of the summary (text, number), of the found plan's contestant (of_plan) or of FP32's (of_fp32).
   std::string text(const field_path& path) const {
     const auto value = field(text_, path);
     return value ? shown(value->text()) : "-";
@@ -91,7 +92,7 @@ class summary_reader {
     const auto value = field(*from, path);
     return value ? std::optional{value->number()} : std::nullopt;
   }
-  // A terminal takes no orders from a file.
+  // Replaces control characters, with which a file could otherwise move the cursor of the user's terminal.
   static std::string shown(std::string text) {
     std::replace_if(
         text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; }, ' ');
@@ -106,7 +107,7 @@ class summary_reader {
   const json* fp32_ = nullptr;
 };
 
-/// "30 of 60 bf16, 2 fp16".
+/// Returns how many operators have which low precision: "30 of 60 bf16, 2 fp16".
 inline std::string lowered_text(const std::string& plan) {
   std::string text;
   for (const precision p : all_precisions) {
@@ -132,7 +133,7 @@ inline std::string loss_against(const summary_reader& s) {
   return percent_text(*difference) + (radius ? fmt::format(" +- {:.2f}%", 100 * *radius) : "");
 }
 
-/// What a row says of a run.
+/// Makes the text of one row for a run.
 using summary_cell = std::function<std::string(const summary_reader&)>;
 
 inline std::vector<std::pair<const char*, summary_cell>> summary_rows() {
@@ -169,7 +170,7 @@ inline std::vector<std::pair<const char*, summary_cell>> summary_rows() {
           {"warnings", [](reader s) { return fmt::format("{}", s.warnings()); }}};
 }
 
-/// What keeps two runs from being compared, and how far their plans are apart.
+/// Returns sentences on what keeps two runs from being compared, and on how many operators their plans differ in.
 inline std::string compare_notes(const summary_reader& a, const summary_reader& b) {
   const bool same_model = a.text({"fingerprint"}) == b.text({"fingerprint"});
   std::string text;
@@ -188,8 +189,9 @@ inline std::string compare_notes(const summary_reader& a, const summary_reader& 
 
 }  // namespace detail
 
-/// A column per run; below it what differs from the first. `paths`: summaries, or folders with a summary.json.
-/// Throws: `file_error`, naming the file and its field, for what is no summary.
+/// Returns a table with a column for each run, and below it the differences from the first run. `paths` are summaries,
+/// or folders with a summary.json.
+/// Throws: `file_error`, naming the file and its field, for a file that is no summary.
 inline std::string compare_text(const std::vector<std::string>& paths) {
   std::vector<detail::summary_reader> runs;
   runs.reserve(paths.size());

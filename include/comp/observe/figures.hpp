@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the report, the summary, the table and the progress say alike: who won, against whom, how fast and at what
-// cost. Not here: numbers as texts (observe/number_text.hpp). Losses are compared on the same batches only
-// (observe/loss_change.hpp).
+// The figures that report, summary, table and progress have in common, so that all four show the same: which plan won,
+// how fast it is against which other, and what the search cost.
+// Not here: numbers as texts (observe/number_text.hpp), and losses against FP32's (observe/loss_change.hpp).
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 
 namespace comp::detail {
 
-/// Most bytes in use during any run of a contestant's plan; 0: not measured.
+/// Returns the most bytes in use during any run of a contestant's plan; 0: not measured.
 inline std::int64_t peak_of(const contestant& c, const outcome& result) {
   std::int64_t most = c.peak_bytes;
   if (most > 0) return most;
@@ -30,18 +30,18 @@ inline std::int64_t peak_of(const contestant& c, const outcome& result) {
   return most;
 }
 
-/// Whether a contestant needs more memory than the plan was to stay within.
+/// True where a contestant needs more memory than settings.memory_limit.
 inline bool above_limit(const contestant& c, const outcome& result) {
   return result.memory_limit > 0 && peak_of(c, result) > result.memory_limit;
 }
 
-/// Whether no other contestant beats this one in time, memory and loss.
+/// True where no other contestant beats this one in time, memory and loss together (a Pareto front).
 inline bool is_on_front(const contestant& c, const outcome& result) {
   const auto front = result.front();
   return std::any_of(front.begin(), front.end(), [&](std::size_t i) { return &result.contest[i] == &c; });
 }
 
-/// A sentence of who is on that front, where it leaves a choice.
+/// Returns a sentence with the plans on that front; empty where there is only one, and so no choice.
 inline std::string front_text(const outcome& result) {
   const auto front = result.front();
   if (front.size() < 2) return {};
@@ -49,7 +49,7 @@ inline std::string front_text(const outcome& result) {
                      joined(front, "; ", [&](std::size_t i) { return result.contest[i].label; }));
 }
 
-/// The contestant that has the found plan; none when there was no contest.
+/// Returns: the contestant with the found plan; null when there was no contest.
 inline const contestant* winner_of(const outcome& result) {
   for (const contestant& c : result.contest) {
     if (c.plan == result.plan) return &c;
@@ -61,7 +61,7 @@ inline const contestant* fp32_of(const outcome& result) {
   return result.contest.empty() ? nullptr : &result.contest.front();
 }
 
-/// The fastest rule-based plan that ran; none when there was none.
+/// Returns: the fastest rule-based plan that ran; null when there was none.
 inline const contestant* rule_based_of(const outcome& result) {
   const contestant* best = nullptr;
   for (const contestant& c : result.contest) {
@@ -71,14 +71,15 @@ inline const contestant* rule_based_of(const outcome& result) {
   return best;
 }
 
-/// True where batches of it were run in turns with the others.
+/// True where batches of the contestant were run in turns with the others.
 inline bool raced(const contestant& c, const outcome& result) {
   return std::any_of(result.trials.begin(), result.trials.end(),
                      [&](const trial& t) { return t.stage == stage::contest && t.plan == c.plan; });
 }
 
-/// Seconds of batches of a contestant: those of the contest, or where these are too few for an interval all that were
-/// run of its plan, but for the first of a run, which pays for what is made once.
+/// Returns the seconds of a contestant's batches: those of the contest or, where these are too few for an interval,
+/// those of all runs of its plan. The first batch of a run is left out, since it pays for things that are made once
+/// (kernels, memory).
 inline std::vector<double> batch_times(const contestant& c, const outcome& result) {
   constexpr std::size_t for_an_interval = 6;
   if (c.seconds.size() >= for_an_interval) return c.seconds;
@@ -91,7 +92,8 @@ inline std::vector<double> batch_times(const contestant& c, const outcome& resul
   return all.size() > c.seconds.size() ? all : c.seconds;
 }
 
-/// Label of one that is as fast within noise, of those for which that is known; empty: none.
+/// Returns: the label of a contestant that is as fast within noise; empty where there is none, or too few batches show
+/// it.
 inline std::string tie_of(const contestant& c, const outcome& result) {
   const auto other = std::find_if(result.contest.begin(), result.contest.end(),
                                   [&](const contestant& each) { return each.label == c.tie; });
@@ -99,42 +101,45 @@ inline std::string tie_of(const contestant& c, const outcome& result) {
   return known ? c.tie : "";
 }
 
-/// How many times as fast `a` is as `b`, from the rounds that both ran; without bounds where one of them ran none.
+/// Returns how many times as fast `a` is as `b`, from the rounds in which both ran. Where one of them ran in none, both
+/// speeds over FP32 are divided, and nothing is known of the bounds.
 inline paired_speedup over(const contestant& a, const contestant& b, const outcome& result) {
   if (&a == &b) return {1, {1, 1}};
   if (raced(a, result) && raced(b, result)) return compare_paired(b.seconds, a.seconds);
   return {a.over_fp32.ratio / b.over_fp32.ratio, {}};
 }
 
-/// True where an interval that is known leaves open which of the two is faster.
+/// True where the interval is known and leaves open which of the two is faster.
 inline bool within_noise(const paired_speedup& s) {
   return std::isfinite(s.bounds.low) && std::isfinite(s.bounds.high) && !s.clearly_faster() && !s.clearly_slower();
 }
 
-/// "1.15 times as fast as FP32 (95%: 1.14 to 1.16)", "as fast as FP32 within noise (95%: 0.98 to 1.02)".
+/// Returns "1.15 times as fast as FP32 (95%: 1.14 to 1.16)" or "as fast as FP32 within noise (95%: 0.98 to 1.02)".
 inline std::string faster_text(const paired_speedup& s, std::string_view than) {
   if (within_noise(s)) return fmt::format("as fast as {} within noise (95%: {})", than, bounds_text(s.bounds));
   const std::string bounds = std::isfinite(s.bounds.low) ? fmt::format(" (95%: {})", bounds_text(s.bounds)) : "";
   return fmt::format("{:.2f} times as fast as {}{}", s.ratio, than, bounds);
 }
 
-/// Seconds of an epoch: its own where one was run, else what its batches say where it is known how many an epoch has;
-/// NaN where neither is.
+/// Returns the seconds of an epoch: measured where one was run, else the median time of a batch times the batches of an
+/// epoch; NaN where that number is not known.
 inline double epoch_seconds(const contestant& c, const outcome& result) {
   if (c.epoch && c.epoch->ok()) return c.epoch->seconds;
   if (result.batches_per_epoch == 0) return std::nan("");
   return median(batch_times(c, result)) * static_cast<double>(result.batches_per_epoch);
 }
 
-/// What a stage does, whichever search runs it.
+/// The name of a stage for people. It says what is done, since other strategies than the paper's have these stages,
+/// too.
 constexpr std::string_view in_words(stage s) {
   constexpr std::string_view words[] = {"FP32 baseline", "Judged by losses", "Timed in turns", "Final contest",
                                         "Training"};
   return words[static_cast<std::size_t>(s)];
 }
 
-/// "accepted", "rejected", "undecided", "a first look" for a run that judges nothing, "ok" for a batch and for a repeat
-/// with perturbed roundings; else the status.
+/// Returns how a run ended: "accepted", "rejected" or "undecided" for one that was judged by its losses; "a first look"
+/// for one that only asks whether a precision is fast at all; "ok" for a timed batch and for FP32 with perturbed
+/// roundings; the status where it failed.
 inline std::string_view fate_text(const trial& t, const outcome& result) {
   if (!t.sample.ok()) return name(t.sample.status);
   if (t.repeat >= first_look_repeats) return "a first look";
@@ -143,7 +148,8 @@ inline std::string_view fate_text(const trial& t, const outcome& result) {
   return t.stage == stage::epochs || t.stage == stage::training ? (t.accepted ? "accepted" : "rejected") : "ok";
 }
 
-/// Seconds that the batches which count as training take under the found plan: no cost of the search.
+/// Returns the seconds that the batches which the search trained would take under the found plan. They are no cost of
+/// the search, because the training needs these batches anyway.
 inline double kept_seconds(const outcome& result) {
   return result.trained_batches > 0 ? static_cast<double>(result.trained_batches) * result.batch_seconds : 0;
 }
@@ -154,18 +160,18 @@ inline double search_seconds(const outcome& result) {
   return all;
 }
 
-/// "6.3% of 100 epochs"; where it is not known how long an epoch is it says that.
+/// Returns "6.3% of 100 epochs", or a text that says that the length of an epoch is not known.
 inline std::string overhead_text(const outcome& result) {
   const double share = result.overhead_share();
   return std::isfinite(share) ? share_text(share) + " of 100 epochs" : "the length of an epoch is not known";
 }
 
-/// Runs of one plan in one stage: one that was judged, or all batches that were timed.
+/// Runs that are shown as one line: a run that was judged by its losses, or all timed batches of one plan in one stage.
 struct trial_group {
-  const trial* shown = nullptr;  // the first; of a plan that failed the run that did
+  const trial* shown = nullptr;  // the run that stands for the group: the first, or the first that failed
   std::vector<const trial*> runs = {};
 
-  /// Median seconds per batch; NaN where none ended well.
+  /// Returns the median seconds per batch; NaN where no run ended well.
   double seconds() const {
     std::vector<double> finished;
     for (const trial* t : runs) {
@@ -181,7 +187,7 @@ inline std::vector<trial_group> grouped_trials(const outcome& result) {
   std::vector<trial_group> groups;
   std::map<std::pair<stage, plan>, std::size_t> known;
   for (const trial& t : result.trials) {
-    if (t.repeat >= profile_repeats) continue;  // numbers of operators, no batches
+    if (t.repeat >= profile_repeats) continue;  // a profile or a sensitivity, which is no batch
     auto at = groups.size();
     if (by_batches(t.stage)) at = known.try_emplace({t.stage, t.plan}, at).first->second;
     if (at == groups.size()) groups.push_back({&t, {}});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of what the report is, and what its reader may do next: use the plan, know what keeps it from going lower, search
-// again where that would tell more.
+// The parts of the report that say which model, data and machine it is of, and what its reader can do next: use the
+// plan, see which operators the loss keeps in FP32, and search again where another search would tell more.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 
 namespace comp::detail {
 
-/// "mlp; optdigits.csv.gz; AMD EPYC 9B14; 2026-11-22 13:20; comp 0.2.0".
+/// A line such as "mlp; optdigits.csv.gz; AMD EPYC 9B14; 2026-11-22 13:20; comp 0.2.0".
 inline std::string about_line(const outcome& result, const report_info& info) {
   std::string text;
   for (const std::string& part :
@@ -34,7 +34,7 @@ inline std::string code_line(std::string_view what, std::string_view code) {
   return fmt::format("<p>{}</p><pre tabindex=\"0\"><code>{}</code></pre>\n", what, html(code));
 }
 
-/// Operators left in FP32's plan by one kind of evidence, those first whose lowering would save most.
+/// Returns the operators that stay in FP32 for one kind of reason; those whose lowering would save most come first.
 inline std::vector<std::size_t> left_by(op_evidence::kind what, const outcome& result) {
   std::vector<std::size_t> ops;
   for (std::size_t i = 0; i < std::min(result.evidence.size(), result.plan.size()); ++i) {
@@ -50,7 +50,8 @@ inline std::vector<std::size_t> left_by(op_evidence::kind what, const outcome& r
   return ops;
 }
 
-/// What keeps the plan from going lower: the operators that the losses keep high, else that none does.
+/// Returns a paragraph with the operators that stay in FP32 because lowering them harmed the loss, or a sentence that
+/// there are none.
 inline std::string held_back(const outcome& result) {
   if (result.evidence.empty() || result.evidence.size() != result.graph.size()) return {};
   constexpr std::size_t most = 3;
@@ -71,7 +72,7 @@ inline std::string held_back(const outcome& result) {
   return text + "</ul>\n";
 }
 
-/// What another search could tell that this one did not: one sentence each.
+/// Returns a sentence for each thing that another search could find out and this one did not.
 inline std::vector<std::string> search_again(const outcome& result) {
   std::vector<std::string> advice;
   constexpr double worth_it = 1.05;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame of the report's charts: axes, ticks and grid, in the units of one view box that is legible on a phone too.
+// The frame of the report's charts: axes, ticks and grid. All charts have one size in SVG units, chosen so that text is
+// legible on a phone, too.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 
 namespace comp::detail {
 
-/// Values to places. What lies beyond an end is drawn at it.
+/// Maps values to places in the chart. A value beyond an end of an axis is drawn at that end.
 struct chart_frame {
   double x_low = 0, x_high = 1, y_low = 0, y_high = 1;
   static constexpr double left = 66, right = 550, top = 26, bottom = 236, width = 560, height = 286;
@@ -26,7 +27,7 @@ struct chart_frame {
   }
 };
 
-/// Round numbers within [low, high], about `count` of them.
+/// Returns about `count` round numbers within [low, high].
 inline std::vector<double> ticks(double low, double high, int count) {
   const double rough = (high - low) / count;
   if (!(rough > 0) || !std::isfinite(rough)) return {low};
@@ -38,12 +39,12 @@ inline std::vector<double> ticks(double low, double high, int count) {
   return values;
 }
 
-/// A change at an axis: "+0.5%".
+/// Returns a change as an axis shows it: "+0.5%". Rounding errors around 0 are shown as 0.
 inline std::string axis_percent(double change) {
   return std::abs(change) < 1e-11 ? "0%" : fmt::format("{:+.3g}%", 100 * change);
 }
 
-/// Grid, ticks and names of the axes. `x_text` and `y_text` say a tick's value.
+/// Draws grid, ticks and names of the axes. `x_text` and `y_text` turn a tick's value into a text.
 template <class XText, class YText>
 std::string chart_axes(const chart_frame& f, std::string_view x_name, std::string_view y_name, XText x_text,
                        YText y_text) {
@@ -64,7 +65,7 @@ std::string chart_axes(const chart_frame& f, std::string_view x_name, std::strin
                             f.right, f.bottom + 42, x_name, y_name);
 }
 
-/// A chart with `body` in it; `about` is what a screen reader says of it.
+/// Returns a chart with `body` in it; `about` is its description for screen readers.
 inline std::string chart(std::string_view about, const std::string& body) {
   return fmt::format("<svg class=\"chart\" viewBox=\"0 0 {} {}\" role=\"group\" aria-label=\"{}\">{}</svg>\n",
                      chart_frame::width, chart_frame::height, about, body);

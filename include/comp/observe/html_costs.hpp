@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What operators were measured to take and to lose: from the profiles and sensitivities that a search asks its backend
-// for, and the report's chart of them.
+// The report's figures for single operators, from the profiles (seconds) and sensitivities (errors in a low precision)
+// that a search asked its backend for, and the casts of the found plan.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,8 @@
 
 namespace comp::detail {
 
-/// Seconds per operator in FP32 and in its found precision, from profiles of whole plans. Empty where one is missing.
+/// The seconds of each operator in FP32 and in its found precision, from profiles of whole plans. Both are empty where
+/// an operator was not profiled in its found precision.
 struct measured_ops {
   std::vector<op_time> fp32 = {}, chosen = {};
 };
@@ -30,7 +31,7 @@ inline measured_ops measured(const outcome& result) {
   const plan base = result.contest.empty() ? plan{n} : result.contest.front().plan;
   measured_ops m;
   std::vector<bool> known(n);
-  for (const bool first : {true, false}) {  // FP32's own profile before the others'
+  for (const bool first : {true, false}) {  // FP32's own profile is taken before those of mixed plans
     for (const trial& t : result.trials) {
       if (t.repeat != profile_repeats || t.sample.curve.size() != 2 * n || t.plan.size() != n) continue;
       if ((t.plan == base) != first || !t.sample.ok()) continue;
@@ -47,8 +48,9 @@ inline measured_ops measured(const outcome& result) {
   return m;
 }
 
-/// Per operator, its error in the precision that the plan has it in, or would have had: see op_error. Empty where the
-/// search asked for none; NaN for an operator that has no low precision.
+/// Returns the error of each operator (op_error) in its found precision or, where it stays in FP32, in the low
+/// precision that was asked about first. NaN for an operator without a low precision; empty where the search asked for
+/// no errors.
 inline std::vector<double> sensitivities(const outcome& result) {
   const std::size_t n = result.graph.size();
   std::vector<double> each;
@@ -66,7 +68,7 @@ inline std::vector<double> sensitivities(const outcome& result) {
 
 inline double seconds_of(const op_time& t) { return t.forward + t.backward; }
 
-/// A bar of parts, each [s], on a scale from 0 to `most`.
+/// Draws a bar of parts, each in seconds, on a scale from 0 to `most`.
 inline std::string part_bar(std::initializer_list<double> parts, double most) {
   std::string bar = "<div class=\"stack\" aria-hidden=\"true\">";
   int key = 1;
@@ -78,7 +80,8 @@ inline std::string part_bar(std::initializer_list<double> parts, double most) {
   return bar + "</div>";
 }
 
-/// A batch in FP32 and under the found plan, and the operators that take most of it; empty without profiles.
+/// Returns the table of a batch's time in FP32 and under the found plan, and of the operators that take most of it;
+/// empty without profiles.
 inline std::string op_times(const outcome& result) {
   const measured_ops m = measured(result);
   if (m.fp32.empty()) return "";
@@ -86,7 +89,7 @@ inline std::string op_times(const outcome& result) {
   const auto sum = [](const std::vector<op_time>& times, double op_time::*part) {
     return std::accumulate(times.begin(), times.end(), 0.0, [&](double s, const op_time& t) { return s + t.*part; });
   };
-  // `batch` [s]: NaN where a row is one operator, or the batch was not timed.
+  // `batch` is the time of the whole batch [s]; NaN where a row is a single operator, or the batch was not timed.
   const auto row = [](const std::string& name, std::string_view what, const op_time& t, double batch, double most) {
     const double ops = seconds_of(t), rest = batch - ops;
     return fmt::format(
@@ -133,8 +136,8 @@ inline std::string op_times(const outcome& result) {
   return text;
 }
 
-/// Where a batch under the found plan needs casts, the largest first; empty where it needs none, and of a plan that the
-/// backend's own autocast runs.
+/// Returns the table of the casts that a batch under the found plan needs, the largest first. Empty where it needs
+/// none, and for a plan that the backend's own autocast runs, since only that knows its casts.
 inline std::string cast_table(const outcome& result) {
   constexpr std::size_t most_rows = 10;
   if (result.plan.count_low() == 0 || result.plan.runs_autocast()) return "";

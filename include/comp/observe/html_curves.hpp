@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The report's loss curves: FP32 and the found plan on the same batches from the same state, and the mean of their
-// differences so far, which is what is judged.
+// The report's loss curves. One chart has the losses of FP32 and of the found plan on the same batches from the same
+// state, the other the mean of their differences so far, by which the plan was judged.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,8 @@
 
 namespace comp::detail {
 
-/// At most 240 places of a curve, the last one among them; batches count from 1.
+/// Returns at most 240 places of a curve of `n` batches, evenly spread, with the last one among them. More points would
+/// make the page larger and the line no finer.
 inline std::vector<std::size_t> shown_batches(std::size_t n) {
   constexpr std::size_t most = 240;
   std::vector<std::size_t> shown;
@@ -25,7 +26,7 @@ inline std::vector<std::size_t> shown_batches(std::size_t n) {
   return shown;
 }
 
-/// A line through the finite values of `curve`; gaps where others are.
+/// Draws a line through the finite values of `curve`, with gaps at the others.
 inline std::string curve_line(const chart_frame& f, std::span<const double> curve, std::string_view style) {
   std::string path;
   bool on = false;
@@ -39,7 +40,7 @@ inline std::string curve_line(const chart_frame& f, std::span<const double> curv
   return fmt::format("<path class=\"line {}\" d=\"{}\"/>\n", style, path);
 }
 
-/// The area between two curves of one length, both finite.
+/// Draws the area between two curves of the same length.
 inline std::string curve_band(const chart_frame& f, std::span<const double> low, std::span<const double> high) {
   std::string there, back;
   for (const std::size_t i : shown_batches(low.size())) {
@@ -51,8 +52,7 @@ inline std::string curve_band(const chart_frame& f, std::span<const double> low,
   return there.empty() ? "" : fmt::format("<path class=\"band\" d=\"{}{}z\"/>\n", there, back);
 }
 
-/// From the least to the most finite value of the curves, and a little more. Returns: an empty frame where there is
-/// none.
+/// Returns a frame that holds all finite values of the curves with a little margin. It is not finite where no value is.
 inline chart_frame curve_frame(std::size_t batches, std::initializer_list<std::span<const double>> curves) {
   chart_frame f{1, static_cast<double>(std::max<std::size_t>(batches, 2)), INFINITY, -INFINITY};
   for (const auto curve : curves) {
@@ -79,7 +79,7 @@ inline std::string curve_legend(std::string_view low, std::string_view band) {
 
 inline std::string batch_tick(double batch) { return fmt::format("{:g}", batch); }
 
-/// Losses of FP32 and of one run, and the mean of their differences so far.
+/// Draws both charts for one run.
 inline std::string curves_of(const sample& got, const outcome& result, std::string_view what) {
   const std::size_t n = std::min(got.curve.size(), result.baseline.curve.size());
   const std::span base{result.baseline.curve.data(), n}, low{got.curve.data(), n};
@@ -105,7 +105,8 @@ inline std::string curves_of(const sample& got, const outcome& result, std::stri
          "</div>\n";
 }
 
-/// The curves of the found plan, or of an accepted one that lowers more; empty where none are known, or scores decided.
+/// Returns the charts of the found plan or, where it was accepted as part of another plan, of that plan. Empty where no
+/// curves were recorded, or scores decided instead of losses.
 inline std::string loss_curves(const outcome& result) {
   if (result.criterion == criterion::scores) return "";
   if (result.contest.empty() || result.plan == result.contest.front().plan) return "";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first things that the report says, what was found and how much it gives, and the last, what the search cost.
+// The head of the report, which says what was found and how much faster it is, and the section on what the search cost.
 #pragma once
 
 #include <cmath>
@@ -14,14 +14,17 @@
 
 namespace comp::detail {
 
+/// True where the found plan is FP32's. It is not always all FP32: where that needs too much memory, the most
+/// conservative plan that fits takes its place.
 inline bool fp32_won(const outcome& result) {
   return result.plan == (result.contest.empty() ? plan{result.plan.size()} : result.contest.front().plan);
 }
 
-/// The found plan against FP32.
+/// Returns the speed of the found plan over FP32.
 inline paired_speedup speedup_of(const outcome& result) { return {result.speedup, result.speedup_bounds}; }
 
-/// The gain over what there would be without a search, the best rule-based plan, and then over FP32.
+/// Returns the page's title. It names the gain over the best rule-based plan first, since that is what a user would
+/// have without a search, and then the gain over FP32.
 inline std::string headline(const outcome& result) {
   const contestant *winner = winner_of(result), *rules = rule_based_of(result);
   const bool fp32 = fp32_won(result), beside_rules = winner != nullptr && rules != nullptr && winner != rules;
@@ -42,7 +45,8 @@ inline std::string headline(const outcome& result) {
   return within_noise(speedup_of(result)) ? "As fast as FP32 within noise" : over_fp32;
 }
 
-/// "1.07 times as fast as the best rule-based plan (95%: 1.02 to 1.10)"; empty without one.
+/// Returns "1.07 times as fast as the best rule-based plan (95%: 1.02 to 1.10)"; empty where there is no rule-based
+/// plan.
 inline std::string against_rules(const outcome& result) {
   const contestant *winner = winner_of(result), *rules = rule_based_of(result);
   if (winner == nullptr || rules == nullptr) return {};
@@ -73,7 +77,8 @@ inline std::string tile(std::string_view figure, std::string_view what) {
   return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>", figure, what);
 }
 
-/// The found plan's loss, or that of a plan which lowers more; empty for FP32 and where none was judged.
+/// Returns the tile with the found plan's loss or, where only a plan that lowers more was judged, with that plan's
+/// loss. Empty for FP32 and where no loss was judged.
 inline std::string loss_tile(const outcome& result) {
   const contestant* winner = winner_of(result);
   if (winner == nullptr || fp32_won(result)) return {};
@@ -119,7 +124,7 @@ inline std::string tiles(const outcome& result) {
 }
 
 inline std::string costs(const outcome& result) {
-  constexpr std::size_t stages = 4;  // training is none of the search's
+  constexpr std::size_t stages = 4;  // the last stage, training, does not belong to the search
   const double all = search_seconds(result);
   std::string bar = "<div class=\"stack\" aria-hidden=\"true\">", rows;
   for (std::size_t i = 0; i < stages; ++i) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The report's table of operators: each with its precision and why, what it takes and what lowering it loses.
+// The report's table of operators: the precision of each and the reason for it, its time, and its error in low
+// precision.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +15,7 @@
 
 namespace comp::detail {
 
+/// Returns an operator's sizes: "64 x 128 x 256" for a matrix product, "3 to 64 channels", or the shape of its result.
 inline std::string shape_text(const op_info& op) {
   if (op.k > 0) return fmt::format("{} x {} x {}", op.m, op.n, op.k);
   if (op.channels_in > 0) return fmt::format("{} to {} channels", op.channels_in, op.channels_out);
@@ -21,12 +23,14 @@ inline std::string shape_text(const op_info& op) {
   return joined(op.outputs.front().shape, " x ");
 }
 
-/// "0.4%" of the norm; "out of range" for what leaves the format.
+/// Returns an error as a share of the result's norm, "0.4%", or "out of range" where the result leaves the format's
+/// range.
 inline std::string error_text(double error) {
   return std::isnan(error) ? "" : std::isinf(error) ? "out of range" : fmt::format("{:.2g}%", 100 * error);
 }
 
-/// At most 20,000 rows; the script shows the first 1000 of them and those that are asked for.
+/// Returns the table. It has at most 20,000 rows, of which the page's script shows the first 1000 and those that match
+/// the filter: browsers get slow with more.
 inline std::string operator_table(const outcome& result) {
   constexpr std::size_t at_once = 1000;
   const std::size_t n = std::min<std::size_t>(result.graph.size(), 20'000);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The found plan in the report: a strip of one cell per operator. Not here: their table (html_operators.hpp).
+// Draws plans in the report: the found plan as a strip with a cell for each operator, and others as small pictures.
+// Not here: the table of operators (html_operators.hpp).
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,8 @@
 
 namespace comp::detail {
 
-/// Text from anywhere, made harmless in HTML text and in quoted attributes.
+/// Escapes a text for HTML, in text and in quoted attributes. Every text that comes from outside (names of operators,
+/// labels, messages) goes through it, so that none can bring markup or a script into the page.
 inline std::string html(std::string_view text) {
   constexpr std::pair<char, std::string_view> escapes[] = {
       {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&quot;"}, {'\'', "&#39;"}};
@@ -33,12 +35,12 @@ inline std::string html(std::string_view text) {
   return safe;
 }
 
-/// "<b class=...>bf16</b>" in the colour of the precision.
+/// Returns a precision's name on its colour.
 inline std::string precision_badge(precision p) {
   return fmt::format("<span class=\"p f{}\">{}</span>", letter(p), name(p));
 }
 
-/// One line per precision that occurs in `plans`.
+/// Returns a legend with each precision that occurs in the plan and its number of operators.
 inline std::string precision_legend(const plan& p) {
   std::string text = "<div class=\"legend\">";
   for (const precision each : all_precisions) {
@@ -49,7 +51,7 @@ inline std::string precision_legend(const plan& p) {
   return text + "</div>\n";
 }
 
-/// How many of the operators [first, last) have each precision, by its number.
+/// How many of the operators [first, last) have each precision; the index is the precision.
 using precision_counts = std::array<std::size_t, all_precisions.size()>;
 inline precision_counts counts_of(const plan& p, std::size_t first, std::size_t last) {
   precision_counts counts{};
@@ -57,8 +59,8 @@ inline precision_counts counts_of(const plan& p, std::size_t first, std::size_t 
   return counts;
 }
 
-/// A whole plan in little, and its name where that is not told already: up to 120 operators a column each, above that
-/// columns of neighbours that show the share of each precision.
+/// Draws a whole plan as a small picture, with its name below unless `told` has it already. Up to 120 operators have a
+/// column each; above that a column stands for several neighbours and shows the share of each precision.
 inline std::string small_plan(const plan& p, const op_graph& graph, std::string_view told = {}) {
   const std::string named = html(name(p, graph));
   constexpr std::array colours{"#c4ccd5", "#009e73", "#0072b2", "#e69f00", "#cc79a7", "#d55e00"};
@@ -70,7 +72,9 @@ inline std::string small_plan(const plan& p, const op_graph& graph, std::string_
       "<svg viewBox=\"0 0 {} 10\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\">", columns, named);
   for (std::size_t first = 0, next; first < columns; first = next) {
     const precision_counts counts = at(first);
-    const auto same = [&](const precision_counts& other) {  // columns can differ by one operator
+    // Equal columns are drawn as one rectangle, which keeps pages with hundreds of plans small. Columns do not have
+    // exactly as many operators each, so counts that differ by one are taken as equal.
+    const auto same = [&](const precision_counts& other) {
       for (std::size_t k = 0; k < counts.size(); ++k) {
         if ((counts[k] == 0) != (other[k] == 0) || std::max(counts[k], other[k]) > std::min(counts[k], other[k]) + 1)
           return false;
@@ -91,17 +95,17 @@ inline std::string small_plan(const plan& p, const op_graph& graph, std::string_
   return text + "</svg>" + (html(told).find(named) == std::string::npos ? "<small>" + named + "</small>" : "");
 }
 
-/// Where an operator belongs: its outermost scope, or its name up to the first dot.
+/// Returns the part of the model that an operator belongs to: its outermost scope, or its name up to the first dot.
 inline std::string_view place_of(const op_info& op) {
   if (!op.scopes.empty()) return op.scopes.front();
   return std::string_view{op.name}.substr(0, std::min(op.name.find('.'), op.name.size()));
 }
 
-/// Above so many operators a cell of the strip stands for several neighbours, and shows their shares.
+/// Above so many operators a cell of the strip stands for several neighbours and shows the share of each precision.
 inline constexpr std::size_t most_cells = 2000;
 
-/// The end of the cell that begins with operator `first`: of large graphs at most a few hundredths, of one place where
-/// places are not too many.
+/// Returns the operator behind the cell that begins with operator `first`. In a large graph a cell has at most one
+/// 300th of the operators. With `by_place` a cell does not reach beyond its part of the model.
 inline std::size_t cell_end(const outcome& result, std::size_t first, bool by_place) {
   const std::size_t n = result.graph.size(), most = n > most_cells ? first + (n + 299) / 300 : first + 1;
   std::size_t last = first + 1;
@@ -110,7 +114,7 @@ inline std::size_t cell_end(const outcome& result, std::size_t first, bool by_pl
   return last;
 }
 
-/// "4 bf16, 2 fp32".
+/// Returns a text such as "4 bf16, 2 fp32".
 inline std::string shares_text(const precision_counts& counts) {
   std::string text;
   for (const precision p : all_precisions) {
@@ -120,7 +124,7 @@ inline std::string shares_text(const precision_counts& counts) {
   return text;
 }
 
-/// Colours from below upwards, each as high as its share.
+/// Returns a background of the precisions' colours, from below upwards, each as high as its share.
 inline std::string shares_fill(const precision_counts& counts, std::size_t all) {
   std::string stops;
   double from = 0;
@@ -132,6 +136,8 @@ inline std::string shares_fill(const precision_counts& counts, std::size_t all) 
   return "linear-gradient(0deg" + stops + ")";
 }
 
+/// Draws the cell of the operators [first, last). Only the first cell can be reached by the tab key; arrow keys lead to
+/// the others, so that nobody has to tab through a thousand cells.
 inline std::string cell(const outcome& result, std::size_t first, std::size_t last) {
   const int focus = first == 0 ? 0 : -1;
   if (last > first + 1) {
@@ -149,7 +155,8 @@ inline std::string cell(const outcome& result, std::size_t first, std::size_t la
                      letter(p), focus, html(tip));
 }
 
-/// The strip: cells under the label of their scope; with labels only where they group anything.
+/// Draws the strip of cells, each under the label of its part of the model. There are no labels where hardly any cells
+/// would share one.
 inline std::string plan_strip(const outcome& result) {
   const std::size_t n = result.graph.size();
   std::size_t places = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One self-contained HTML file about a search: what was found and how much it gives, the plan over the operators, the
-// contest, every candidate, why each operator has its precision, and where the search's time went. Opens from disk in
-// any browser, light or dark, on a phone, on paper, by keyboard; whatever comes from outside is escaped.
-// Not here: the machine-readable figures (observe/summary.hpp).
+// Writes a report of a search as one HTML file that needs no other: what was found and how much faster it is, the
+// precision of each operator and the reason for it, the contest, every candidate, and where the search's time went. The
+// page works from disk in any browser, in light and dark mode, on a phone, printed, and by keyboard.
+// Not here: the figures for programs (observe/summary.hpp).
 #pragma once
 
 #include <algorithm>
@@ -17,25 +17,29 @@
 
 namespace comp {
 
-/// The report as one HTML text.
+/// Returns the report as one HTML text.
 COMP_INLINE std::string html_text(const outcome& result, const report_info& info = {});
 
-/// The page of a search that still runs: what is known by now. A browser reads it again after `reload` seconds.
+/// Returns the page of a search that still runs, with what is known so far. A browser loads it again after `reload`
+/// seconds.
 COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_info& info = {}, int reload = 5);
 
-/// Throws: `file_error` when the file cannot be written; the old one is then still there.
+/// Writes the report to a file.
+/// Throws: `file_error` where the file cannot be written; an old file is then still there.
 COMP_INLINE void write_html(const outcome& result, const std::string& path, const report_info& info = {});
 
-/// Puts what a training after the search has behind it into the report at `path`; nothing where there is no report of
-/// its plan. Throws: `file_error` when the file cannot be read or written.
+/// Puts the epochs of a post-training into the report at `path`. Does nothing where the report there is not of the
+/// training's plan.
+/// Throws: `file_error` where the file cannot be read or written.
 COMP_INLINE void add_training(const std::string& path, const training_progress& now);
 
-/// An observer: writes the report when the search is done, and before that what is known by then, for who watches.
-/// Told of a training with the found plan, in another process too, it adds the epochs to that report.
-/// Throws: `file_error` where the file cannot be written when the search starts or is done.
+/// An observer that writes the report when the search is done. While the search runs it writes what is known so far, so
+/// that one can watch it in a browser. As an observer of a post-training, in the same process or a later one, it adds
+/// the epochs to the report.
+/// Throws: `file_error` where the file cannot be written when the search starts or ends.
 class html_report {
  public:
-  /// `path`: as it is now; a search may change the working directory.
+  /// `path` is made absolute here, because a trainer may change the working directory.
   explicit html_report(const std::string& path, report_info info = {})
       : path_{path.empty() ? path : std::filesystem::absolute(path).string()}, info_{std::move(info)} {
     if (info_.date.empty()) info_.date = local_time();
@@ -49,7 +53,7 @@ class html_report {
     if (so_far_ == nullptr || t.stage == stage::training || clock::now() < next_) return;
     try {
       write_so_far(*so_far_);
-    } catch (const file_error&) {  // who searches for hours is told at the end, not stopped
+    } catch (const file_error&) {  // a full disk must not end a search of hours; its end reports the error
     }
   }
   void search_done(const outcome& result) {
@@ -59,17 +63,17 @@ class html_report {
   void training_progressed(const training_progress& now) {
     try {
       add_training(path_, now);
-    } catch (const file_error&) {  // no report, or no room: nothing that ends a training
+    } catch (const file_error&) {  // neither a missing report nor a full disk may end a training
     }
   }
 
  private:
   using clock = std::chrono::steady_clock;
 
-  // Every two seconds at most, and seldom enough that it takes no more than a hundredth of the time.
+  // Writes the page at most every two seconds, and seldom enough to take no more than a hundredth of the search's time.
   void write_so_far(const outcome& so_far) {
     const auto begin = clock::now();
-    next_ = begin + std::chrono::minutes{1};  // where it fails
+    next_ = begin + std::chrono::minutes{1};  // holds only where writing fails: it is tried again in a minute
     detail::write_file(path_, html_text_so_far(so_far, info_));
     const auto end = clock::now();
     next_ = end + std::max<clock::duration>(std::chrono::seconds{2}, 100 * (end - begin));

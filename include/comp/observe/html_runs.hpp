@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was run, in the report: the contest, and the table of trials. Not here: the chart (html_scatter.hpp).
+// The report's tables of what was run: the contest, and all trials.
+// Not here: the chart of time against loss (html_scatter.hpp).
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 
 namespace comp::detail {
 
-/// A bar of the 95% interval with a mark at the median, on a scale from 0 to `most`.
+/// Draws a bar up to the median and the 95% interval around it, on a scale from 0 to `most`.
 inline std::string range_bar(double middle, interval bounds, double most) {
   if (!std::isfinite(middle) || !(most > 0)) return "";
   const auto percent = [most](double value) { return std::clamp(100 * value / most, 0.0, 100.0); };

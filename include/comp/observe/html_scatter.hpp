@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The report's chart: each judged plan's time against its loss. Losses are differences from FP32's on the same batches,
-// never means of different ones (observe/loss_change.hpp); the line is the tolerance.
+// The report's chart of time against loss, with a mark for each plan that was judged and a line at the tolerance.
+// Losses are differences from FP32's on the same batches (observe/loss_change.hpp).
 #pragma once
 
 #include <algorithm>
@@ -27,8 +27,7 @@ inline mark mark_of(const trial& t, const outcome& result) {
   return t.sample.status == status::stopped_early ? mark::cut : mark::failed;
 }
 
-/// A shape per evidence: square, circle, triangle, diamond, cross, empty triangle that points down; colour only repeats
-/// it.
+/// Draws a mark. Each way in which a run can end has a shape of its own, so that nobody depends on colours.
 inline std::string mark_shape(mark m, double x, double y) {
   constexpr std::string_view shapes[] = {"<rect class=\"mk base\" x=\"-5\" y=\"-5\" width=\"10\" height=\"10\"/>",
                                          "<circle class=\"mk ok\" r=\"5.5\"/>",
@@ -39,7 +38,7 @@ inline std::string mark_shape(mark m, double x, double y) {
   return fmt::format("<g transform=\"translate({:.1f} {:.1f})\">{}</g>", x, y, shapes[static_cast<std::size_t>(m)]);
 }
 
-/// Seconds per batch of any run, finished or not.
+/// Returns the seconds per batch of any run, finished or not.
 inline double batch_time(const trial& t) {
   if (std::isfinite(t.seconds)) return t.seconds;
   if (!t.sample.batch_seconds.empty()) return median(t.sample.batch_seconds);
@@ -47,26 +46,26 @@ inline double batch_time(const trial& t) {
                                                       : std::nan("");
 }
 
-/// What the scatter shows: a run's time and its loss against FP32's, turned so that up is worse.
+/// A run in the chart.
 struct scatter_point {
   const trial* of = nullptr;
-  double seconds = 0;
-  double worse = 0;   // infinity: the loss is not finite
-  double radius = 0;  // how far that may be off; 0: not known
-  std::string loss = {};
+  double seconds = 0;     // per batch
+  double worse = 0;       // how much worse its loss is than FP32's; infinity: the loss is not finite
+  double radius = 0;      // half of the confidence interval of `worse`; 0: not known
+  std::string loss = {};  // the loss as the mark's text shows it
 };
 
-/// FP32, also with its roundings perturbed, and every judged run whose loss can be set against FP32's on the same
-/// batches; and how many runs there are that cannot be drawn.
+/// Returns the points of the chart, and the number of runs that cannot be drawn. The points are FP32, FP32 with its
+/// roundings perturbed, and every judged run that has losses on batches that FP32 trained, too.
 inline std::pair<std::vector<scatter_point>, std::size_t> scatter_points(const outcome& result) {
   std::vector<scatter_point> points;
   std::size_t without = 0;
   bool has_fp32 = false;
   for (const trial& t : result.trials) {
-    if (t.repeat >= profile_repeats) continue;  // no batches
+    if (t.repeat >= profile_repeats) continue;  // a profile or a sensitivity, which is no batch
     const bool fp32 = t.stage == stage::baseline && t.repeat < perturbed_repeats;
     if (t.stage != stage::baseline && !is_judged(t)) continue;
-    if (fp32 && std::exchange(has_fp32, true)) continue;  // a further part of the same training
+    if (fp32 && std::exchange(has_fp32, true)) continue;  // FP32's batches come in parts; all are one point
     const double seconds = batch_time(fp32 ? trial{.sample = result.baseline} : t);
     const auto change = fp32 ? std::optional{loss_change{}} : change_of(t, result);
     if (!change || !std::isfinite(seconds)) {
@@ -80,8 +79,8 @@ inline std::pair<std::vector<scatter_point>, std::size_t> scatter_points(const o
   return {std::move(points), without};
 }
 
-/// The chart ends where the points that matter do: a time far above FP32's is drawn at the right edge, a loss far above
-/// the line at the upper one.
+/// Returns the range of the chart. A time far above FP32's is drawn at the right edge and a loss far above the
+/// tolerance at the upper one, because a single hopeless plan would otherwise press all others together.
 inline chart_frame frame_of(const std::vector<scatter_point>& shown, double fp32_seconds, double tolerance) {
   const double reach = std::max(8 * tolerance, 0.02), slow = 1.6 * fp32_seconds;
   chart_frame f{1e300, 0, 0, std::max(tolerance, 0.001)};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a page that never change: its frame, style and script. No external resource. Colours are Okabe and
-// Ito's, which people with any kind of colour vision tell apart (jfly.uni-koeln.de/color); shapes and letters say the
-// same again.
+// The fixed parts of a page: its frame, style sheet and script. A page loads nothing from elsewhere, so it still works
+// in ten years and on a machine without a network. Colours are those of Okabe and Ito, which people with any kind of
+// colour vision can tell apart (jfly.uni-koeln.de/color); shapes and letters repeat what colours say.
 #pragma once
 
 #include <cmath>
@@ -89,9 +89,10 @@ td.t,td.m{min-width:6.5rem}.plan svg{width:70px}.times .stack{min-width:70px}th,
 .tall section{break-inside:auto}input,#tip{display:none}*{-webkit-print-color-adjust:exact;print-color-adjust:exact}}
 )css";
 
-// Tooltips for cells and marks by pointer and by keyboard (arrows move along the cells), tables that sort by their
-// heads, and the filter of the operator table, by words or by numbers of operators (a cell of several sets those).
-// Without the script everything is still there: aria-label and the tables say the same.
+// The script shows tooltips for cells and marks, by pointer and by keyboard (arrow keys move along the cells), sorts
+// tables by a click on a column's head, and filters the operator table by words or by a range of operators (which a
+// click on a cell of several operators fills in). Without the script nothing is lost: the tooltips' texts are
+// aria-labels, and the tables are complete.
 inline constexpr std::string_view html_script = R"js(
 (()=>{const tip=document.getElementById('tip');
 const show=e=>{const t=e.target.closest('[data-tip]');if(!t){tip.hidden=true;return}
@@ -124,18 +125,20 @@ all.sort(([a],[b])=>(a==='')-(b==='')||(down?-1:1)*(numbers?a-b:a.localeCompare(
 })();
 )js";
 
-/// Empty where its body is.
+/// Returns a section of the page; empty where its body is, so that no heading stands over nothing.
 inline std::string section(std::string_view title, std::string_view about, std::string_view body) {
   if (body.empty()) return {};
   return fmt::format("<section><h2>{}</h2>\n<p class=\"soft\">{}</p>\n{}</section>\n", title, about, body);
 }
 
+/// A column of a table.
 struct table_column {
   std::string_view title;
-  std::string_view style = {};  // "n": numbers; "wide": not on a phone
+  std::string_view style = {};  // CSS classes; "n": a column of numbers; "wide": hidden on a phone
 };
 
-/// A table up to its first row, in a region that scrolls. `attributes`: of the table; `tall`: it scrolls down, too.
+/// Returns a table up to its first row, in a region that scrolls sideways and, with `tall`, also downwards.
+/// `attributes` go into the table's tag.
 inline std::string table_begin(std::string_view label, std::string_view attributes,
                                const std::vector<table_column>& columns, bool tall = false) {
   std::string text =
@@ -149,7 +152,7 @@ inline std::string table_begin(std::string_view label, std::string_view attribut
 }
 inline constexpr std::string_view table_end = "</tbody></table></div>\n";
 
-/// The same of the table of operators, with the field that filters it by `what`.
+/// Returns the table of operators up to its first row, with a field above that filters it; `what` says by what.
 inline std::string operators_begin(std::string_view what, const std::vector<table_column>& columns) {
   return fmt::format(
              "<input type=\"search\" id=\"find\" placeholder=\"Filter: {}\" aria-label=\"Filter the operators\"> "
@@ -158,13 +161,14 @@ inline std::string operators_begin(std::string_view what, const std::vector<tabl
          table_begin("Operators", " id=\"ops\" class=\"sorts\"", columns, true);
 }
 
-/// A cell that is sorted by its number, whatever unit is shown; what is not known or not finite comes last.
+/// Returns a cell that is sorted by `value`, whatever unit `shown` has. Values that are not finite are sorted to the
+/// end.
 inline std::string number_cell(double value, std::string_view shown, std::string_view style = "n") {
   return fmt::format("<td class=\"{}\" data-v=\"{}\">{}</td>", style,
                      std::isfinite(value) ? fmt::format("{:.6g}", value) : "", shown);
 }
 
-/// The page around its sections. `reload`: seconds after which a browser reads it again; 0: never.
+/// Returns a page around its sections. A browser loads it again after `reload` seconds; 0: never.
 inline std::string page(std::string_view title, const std::string& body, int reload = 0,
                         std::string_view of = "CoMP precision search") {
   return fmt::format(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The report's page (html_report.hpp), put together from its sections (html_*.hpp).
+// Puts the report's page (html_report.hpp) together from its sections (html_*.hpp).
 #pragma once
 
 #include <comp/core/linkage.hpp>
@@ -46,7 +46,8 @@ inline std::string trials_section(const outcome& result) {
       trial_table(result));
 }
 
-/// What stands for the training after the search, until there is one: a comment that names the plan.
+/// Returns the HTML comment behind which add_training() puts the epochs. It has a hash of the plan, so that epochs of
+/// another plan are not added to this report.
 inline std::string training_mark(const plan& p) {
   return fmt::format("<!--training with plan {:016x}-->\n", std::hash<plan>{}(p));
 }

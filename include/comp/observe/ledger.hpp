@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps every run of a search in a file, so that a search that was killed at any moment goes on from there and repeats
-// at most the run it was in. JSON lines, each on the disk before the search goes on:
+// Records every run of a search in a file, the ledger. A search that was killed at any moment goes on from its ledger
+// and repeats at most the run that it was in. The file has a line of JSON for each run, which is on the disk before the
+// search goes on:
 //   {"comp_ledger":2,"signature":"...","started":"2026-01-31T12:00:00Z",...}
-//   {"number":0,"stage":"baseline","plan":"111",...}      one per run, everything needed to recall it
-//   (files/json.hpp)
-//   {"end":true,"plan":"011","runs":42,"speedup":1.25}    the search is complete; later lines are training
-// Each line ends with a checksum of its text, "crc32":"1c291ca3": what was edited or damaged is not taken for a result.
-// The file doubles as a table of results to simulate searches with: `read_ledger`.
-// Not here: what makes recorded runs usable again; the search says so in its signature, "key=value; key=value".
+//   {"number":0,"stage":"baseline","plan":"111",...}      one line per run, with all of the trial (files/json.hpp)
+//   {"end":true,"plan":"011","runs":42,"speedup":1.25}    the search is complete; lines behind it are of its training
+// Each line ends with a checksum of its text, "crc32":"1c291ca3", so that an edited or damaged line is not taken for a
+// result. A ledger is also a table of results with which searches can be simulated: `read_ledger`,
+// search/trainer/replay.hpp. Not here: deciding whether recorded runs fit a search. The search puts all that they
+// depend on into its signature, "key=value; key=value", and a ledger of another signature is refused.
 #pragma once
 
 #include <sys/file.h>
@@ -27,25 +28,26 @@
 
 namespace comp {
 
-/// An observer. Trials with the same stage, plan and repeat are the same run; of several the first is recalled: later
-/// ones are epochs of a training.
+/// An observer that keeps a ledger. Trials with the same stage, plan and repeat are the same run. Where several lines
+/// have these, the first is the search's run and is recalled; later ones are epochs of a training.
 class ledger {
  public:
   enum class mode : std::uint8_t {
-    resume_or_start,  // goes on from the file if there is one
-    start_new,        // refuses a file that is there
-    keep_old,         // renames it: PATH.old
-    restart           // overwrites it
+    resume_or_start,  // goes on from the file where there is one
+    start_new,        // throws where there is a file
+    keep_old,         // renames a file that is there to PATH.old
+    restart           // overwrites a file that is there
   };
 
   explicit ledger(std::string path, mode how = mode::resume_or_start) : path_{std::move(path)}, mode_{how} {}
 
-  /// Opens, locks and reads the file. A last line that was cut off by a kill is removed.
-  /// Throws: `file_error` when the file cannot be used: another search has it, it belongs to a search with another
-  /// signature (says which parts differ), a line is corrupt (says which), it is no ledger, the disk is full.
+  /// Opens, locks and reads the file. A last line that was cut off when a search was killed is removed.
+  /// Throws: `file_error` where the file cannot be used: another search is using it, it belongs to a search with
+  /// another signature (with the parts that differ), a line is corrupt (with its number), it is no ledger, or the disk
+  /// is full.
   void search_started(const search_info& info) {
     const std::string signature = detail::as_recorded(info.signature);
-    if (file_.is_open() && signature_ == signature) return;  // a training after its search
+    if (file_.is_open() && signature_ == signature) return;  // a post-training goes on in the ledger of its search
     signature_ = signature;
     recorded_.clear();
     remark_.clear();
@@ -65,7 +67,7 @@ class ledger {
     if (!remark_.empty() && info.warn) info.warn(remark_);
   }
 
-  /// What is recorded of this stage, plan and repeat.
+  /// Returns the recorded run of the same stage, plan and repeat. The search takes it in place of running it.
   std::optional<trial> recall(const trial& wanted) {
     const auto at = recorded_.find(key_of(wanted));
     if (at == recorded_.end()) return std::nullopt;
@@ -73,7 +75,8 @@ class ledger {
     return at->second;
   }
 
-  /// Returns when the line is on the disk. Throws: `file_error` when it cannot be written: then nothing of it is left.
+  /// Appends a line, and returns when it is on the disk.
+  /// Throws: `file_error` where it cannot be written; no part of it is then left in the file.
   void trial_done(const trial& t) {
     const auto key = key_of(t);
     if (recalled_.erase(key) > 0) return;
@@ -89,9 +92,11 @@ class ledger {
   }
 
   std::size_t size() const { return recorded_.size(); }  // runs that can be recalled
-  bool complete() const { return complete_; }            // the last line is an end marker
+  bool complete() const { return complete_; }            // whether the search ended by itself
   const std::string& path() const { return path_; }
-  const std::string& remark() const { return remark_; }  // what was wrong with the file and is mended; empty: nothing
+  const std::string& remark() const {
+    return remark_;
+  }  // what was wrong with the file and was repaired; empty: nothing
 
  private:
   static std::string key_of(const trial& t) { return fmt::format("{} {} {}", name(t.stage), t.repeat, t.plan.str()); }
@@ -109,7 +114,7 @@ class ledger {
                                  path_, detail::errno_text())};
   }
 
-  // What another search writes to is not taken from under it.
+  // Renames an old file. The lock is taken before, because a search that writes to the file must not lose it.
   void set_aside() {
     file_ = detail::file_handle{::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
     if (!file_.is_open() || !detail::is_regular(file_.get())) return;
@@ -121,7 +126,8 @@ class ledger {
 
   void lock() {
     int code = ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
-    if (code == 0 && !detail::is_at(file_.get(), path_)) code = EWOULDBLOCK;  // renamed meanwhile, by another search
+    // Between open() and flock() another search may have renamed the file. The lock would then be on the wrong file.
+    if (code == 0 && !detail::is_at(file_.get(), path_)) code = EWOULDBLOCK;
     if (code == 0) return;
     file_ = detail::file_handle{};
     require<file_error>(
@@ -131,7 +137,7 @@ class ledger {
                                  detail::errno_text(code))};
   }
 
-  // Makes what was read the state of this ledger, and cuts off what cannot be used.
+  // Takes over the contents of the file, and cuts off a last line that is not whole.
   void take(detail::ledger_content content, std::size_t bytes_in_file) {
     if (content.usable_bytes > 0) {
       const auto other = detail::differing_fields(content.signature, signature_, content.trials);
@@ -182,14 +188,14 @@ class ledger {
   mode mode_;
   std::string signature_ = {}, remark_ = {};
   detail::file_handle file_{};
-  std::size_t size_ = 0;  // bytes of whole lines
+  std::size_t size_ = 0;  // bytes of the file's whole lines
   bool complete_ = false;
   std::unordered_map<std::string, trial> recorded_ = {};
-  std::set<std::string> recalled_ = {};  // handed out, so not to be written again
+  std::set<std::string> recalled_ = {};  // runs that were recalled, which must not be written a second time
 };
 
-/// Every run in a ledger file, in the order of the file: a table of results. A cut off last line is left out.
-/// Throws: `file_error` when it cannot be read, is no ledger, or a line is corrupt.
+/// Returns every run in a ledger file, in the order of the file. A last line that was cut off is left out.
+/// Throws: `file_error` where the file cannot be read, is no ledger, or has a corrupt line.
 inline std::vector<trial> read_ledger(const std::string& path) {
   return detail::parse_ledger(detail::read_file(path, detail::ledger_limit), path).trials;
 }

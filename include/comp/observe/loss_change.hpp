@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run's loss against FP32's on the same batches from the same state, as a part of FP32's: what reports show of
-// losses. Means of different batches are never compared: a later batch has a lower loss whatever its precision. Not
-// here: whether a loss is accepted (search/convergence/loss_test.hpp).
+// The change of a run's loss against FP32's on the same batches from the same state, relative to FP32's loss: what
+// reports show of losses. Means of different batches are never compared, because a later batch of a training has a
+// lower loss whatever its precision.
+// Not here: deciding whether a loss is accepted (search/convergence/loss_test.hpp).
 #pragma once
 
 #include <algorithm>
@@ -19,16 +20,19 @@
 
 namespace comp::detail {
 
+/// How a run's mean loss differs from FP32's, relative to FP32's mean loss (or to its spread where the mean is nearly
+/// 0).
 struct loss_change {
-  double difference = 0;                                    // of FP32's mean loss, or of its spread; above 0: higher
-  double radius = std::numeric_limits<double>::infinity();  // infinity: not known
-  std::size_t batches = 0;                                  // that both trained
+  double difference = 0;                                    // above 0: the run's loss is higher
+  double radius = std::numeric_limits<double>::infinity();  // half of its confidence interval; infinity: not known
+  std::size_t batches = 0;                                  // how many batches both trained
 };
 
-/// Runs that were judged by their losses; not first looks and FP32's own spread.
+/// True for a run that was judged by its losses. First looks, and FP32 with perturbed roundings, are not judged.
 inline bool is_judged(const trial& t) { return t.stage == stage::epochs && t.repeat < perturbed_repeats; }
 
-/// Returns: nothing where no loss of the same batches is known: neither has curves, and they trained different numbers.
+/// Returns: the change of `got` against `fp32`; nothing where they have no batches in common. Samples without curves
+/// are taken to be of the same batches where they have as many.
 inline std::optional<loss_change> change_of(const sample& got, const sample& fp32) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const std::size_t n = std::min(got.curve.size(), fp32.curve.size());
@@ -44,14 +48,14 @@ inline std::optional<loss_change> change_of(const sample& got, const sample& fp3
   return loss_change{std::isnan(change) ? infinity : change, infinity, static_cast<std::size_t>(got.batches)};
 }
 
-/// The run that judged a plan by its losses; none where there was none.
+/// Returns: the run by which a plan was judged by its losses; null where there is none.
 inline const trial* judged_run(const plan& p, const outcome& result) {
   const auto at = std::find_if(result.trials.begin(), result.trials.end(),
                                [&](const trial& t) { return is_judged(t) && t.plan == p; });
   return at == result.trials.end() ? nullptr : &*at;
 }
 
-/// What the search knows of a contestant's loss; nothing for FP32, and where the plan was not judged by itself.
+/// Returns: the change of a contestant's loss; nothing for FP32, and for a plan that was never judged by itself.
 inline std::optional<loss_change> change_of(const contestant& c, const outcome& result) {
   if (result.contest.empty() || c.plan == result.contest.front().plan) return std::nullopt;
   if (c.loss && c.loss_batches > 0 && c.loss->line > 0) {
@@ -62,8 +66,8 @@ inline std::optional<loss_change> change_of(const contestant& c, const outcome& 
   return t == nullptr ? std::nullopt : change_of(t->sample, result.baseline);
 }
 
-/// An accepted run whose plan lowers all that `p` does, in the same precisions: what speaks for a plan that was not
-/// judged by itself.
+/// Returns: an accepted run whose plan lowers all operators that `p` lowers, to the same precisions; null where there
+/// is none. For a plan that was not judged by itself it is the best evidence there is.
 inline const trial* covering_run(const plan& p, const outcome& result) {
   if (result.contest.empty()) return nullptr;
   const plan& fp32 = result.contest.front().plan;
@@ -78,25 +82,25 @@ inline const trial* covering_run(const plan& p, const outcome& result) {
   return at == result.trials.end() ? nullptr : &*at;
 }
 
-/// "+0.22%", "-1.00%", "not finite".
+/// Returns a change as a text: "+0.22%", "-1.00%", "not finite".
 inline std::string percent_text(double change) {
   if (!std::isfinite(change)) return "not finite";
   return std::abs(change) < 10 ? fmt::format("{:+.2f}%", 100 * change) : fmt::format("{:+.3g}%", 100 * change);
 }
 
-/// "+0.22% +- 0.19% of 48 batches"; without the radius where it is not known.
+/// Returns "+0.22% +- 0.19% of 48 batches", without the radius where it is not known.
 inline std::string change_text(const loss_change& c) {
   std::string text = percent_text(c.difference);
   if (std::isfinite(c.difference) && std::isfinite(c.radius)) text += fmt::format(" +- {:.2f}%", 100 * c.radius);
   return text + fmt::format(" of {} batch{}", c.batches, c.batches == 1 ? "" : "es");
 }
 
-/// What a table calls that column: where scores decided, what is lost of FP32's.
+/// Returns the title of a table's column of losses. Where scores decided it shows how far a score is below FP32's.
 inline std::string_view loss_title(const outcome& result) {
   return result.criterion == criterion::scores ? "below FP32's score" : "loss against FP32's";
 }
 
-/// FP32 again with its roundings perturbed: how far one training strays from the next.
+/// Returns the runs of FP32 with perturbed roundings, which show how far one FP32 training strays from the next.
 inline std::vector<const trial*> perturbed_runs(const outcome& result) {
   std::vector<const trial*> runs;
   for (const trial& t : result.trials) {
@@ -106,7 +110,7 @@ inline std::vector<const trial*> perturbed_runs(const outcome& result) {
   return runs;
 }
 
-/// What the losses of a run say, and no more: its answer is go_on where they leave open whether the plan does harm.
+/// Judges a run by its losses alone. The answer is `go_on` where they leave open whether the plan harms the training.
 inline loss_verdict evidence_of(const trial& t, const outcome& result) {
   const double worse = result.higher_is_better ? -1 : 1;
   const auto turned = [&](std::vector<double> losses) {
@@ -126,7 +130,8 @@ inline loss_verdict evidence_of(const trial& t, const outcome& result) {
   return got;
 }
 
-/// The same with how far the change may be off: as the search said of the contestant, else as the losses say.
+/// Returns the change of a run's loss with its radius: the radius that the search gave the contestant or, where it gave
+/// none, that of the run's losses.
 inline std::optional<loss_change> change_of(const trial& t, const outcome& result) {
   auto change = change_of(t.sample, result.baseline);
   const bool curves = !result.baseline.curve.empty() && !t.sample.curve.empty();
@@ -137,8 +142,9 @@ inline std::optional<loss_change> change_of(const trial& t, const outcome& resul
   return change;
 }
 
-/// Whether a run that was not accepted was not shown to be worse than the tolerance either: its losses leave that open,
-/// or their mean is within it. Scores show what they say.
+/// True for a run that was neither accepted nor shown to be worse than the tolerance: its mean change is within the
+/// tolerance, or its losses leave open whether it is. Never true where scores decided, since a score is either high
+/// enough or not.
 inline bool is_undecided(const trial& t, const outcome& result) {
   if (!t.sample.ok() || t.accepted || !is_judged(t) || result.criterion == criterion::scores) return false;
   const auto change = change_of(t.sample, result.baseline);
@@ -148,16 +154,16 @@ inline bool is_undecided(const trial& t, const outcome& result) {
   return curves && evidence_of(t, result).answer != loss_answer::rejected;
 }
 
-/// The same of a contestant, as the search said of it, else as its run does.
+/// The same for a contestant, by the search's verdict on it where there is one, else by its run.
 inline bool is_undecided(const contestant& c, const outcome& result) {
   if (!rejected(c) || result.criterion == criterion::scores || is_shown_worse(*c.loss, result.tolerance)) return false;
   const trial* t = judged_run(c.plan, result);
   return c.loss->difference <= result.tolerance || t == nullptr || t->accepted || is_undecided(*t, result);
 }
 
-/// What a table says of a contestant's loss: "+0.22% +- 0.19% of 48 batches", with ", rejected" where it was shown to
-/// be above the tolerance, and ", undecided" where it was neither shown to be above nor accepted; "-" for FP32 and for
-/// what is not known.
+/// Returns a table's text on a contestant's loss: "+0.22% +- 0.19% of 48 batches", followed by ", rejected" where it
+/// was shown to be above the tolerance, or by ", undecided" where it was neither shown to be above nor accepted. "-"
+/// for FP32 and where nothing is known.
 inline std::string loss_cell(const contestant& c, const outcome& result) {
   if (const auto change = change_of(c, result))
     return change_text(*change) + (!rejected(c) ? "" : is_undecided(c, result) ? ", undecided" : ", rejected");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers as a person reads them: times, bytes, losses, shares and ratios.
+// Formats numbers for people: times, bytes, losses, shares and ratios.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace comp::detail {
 
-/// "52.1 ms", "812 us", "3.42 s"; "-" where not known.
+/// Formats a time: "52.1 ms", "812 us", "3.42 s"; "-" where it is not known.
 inline std::string time_text(double seconds) {
   if (!std::isfinite(seconds)) return "-";
   if (seconds == 0) return "0 s";
@@ -22,14 +22,14 @@ inline std::string time_text(double seconds) {
   return fmt::format("{:.3g} us", seconds * 1e6);
 }
 
-/// A round number of seconds, at an axis: "50 ms".
+/// Formats a round number of seconds for an axis: "50 ms".
 inline std::string tick_text(double seconds) {
   if (seconds >= 1) return fmt::format("{:.4g} s", seconds);
   return seconds >= 1e-3 || seconds == 0 ? fmt::format("{:.4g} ms", seconds * 1e3)
                                          : fmt::format("{:.4g} us", seconds * 1e6);
 }
 
-/// "118 MiB", "2.4 GiB"; "-" where not measured.
+/// Formats a size: "118 MiB", "2.4 GiB"; "-" where it was not measured.
 inline std::string bytes_text(std::int64_t bytes) {
   if (bytes <= 0) return "-";
   const auto value = static_cast<double>(bytes);
@@ -39,7 +39,7 @@ inline std::string bytes_text(std::int64_t bytes) {
   return fmt::format("{:.0f} KiB", std::ceil(value / 0x1p10));
 }
 
-/// Five digits, zeros kept so that losses line up: "2.3000".
+/// Formats a loss with five digits, "2.3000". Zeros at the end are kept, so that losses stand below each other.
 inline std::string loss_text(double loss) {
   if (!std::isfinite(loss)) return std::isnan(loss) ? "not a number" : "infinite";
   const double size = std::abs(loss);
@@ -48,13 +48,13 @@ inline std::string loss_text(double loss) {
   return fmt::format("{:.{}f}", loss, std::max(0, 4 - digits));
 }
 
-/// "6.5%"; "-" for a share of nothing.
+/// Formats a share: "6.5%"; "-" where it is not known.
 inline std::string share_text(double share) { return std::isfinite(share) ? fmt::format("{:.3g}%", 100 * share) : "-"; }
 
-/// "1.42x".
+/// Formats a speedup: "1.42x".
 inline std::string ratio_text(double ratio) { return std::isfinite(ratio) ? fmt::format("{:.2f}x", ratio) : "-"; }
 
-/// "1.38 to 1.45"; "unknown" for an interval that is not bounded.
+/// Formats an interval: "1.38 to 1.45"; "unknown" where it is not bounded.
 inline std::string bounds_text(const interval& bounds) {
   if (!std::isfinite(bounds.low) || !std::isfinite(bounds.high)) return "unknown";
   return fmt::format("{:.2f} to {:.2f}", bounds.low, bounds.high);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What save_outcome.hpp writes.
+// Defines the function of save_outcome.hpp.
 #pragma once
 
 #include <comp/core/linkage.hpp>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shows how far a search is. On a terminal one line that is redrawn, never wraps and stays as a summary when a stage
-// ends; elsewhere (a file, a pipe, TERM=dumb) plain lines without control characters: one per run that is judged by its
-// losses, one per plan that is timed in turns, one per stage. Colour only on a terminal and without NO_COLOR
-// (no-color.org). Not here: what the lines say (observe/progress_text.hpp).
+// Shows how far a search is. On a terminal it is one line that is redrawn and never wraps; when a stage ends, it stays
+// as a summary of the stage. In a file, a pipe or with TERM=dumb it is plain lines without control characters: one for
+// each run that is judged by its losses, each plan that is timed, and each stage. There are colours only on a terminal,
+// and none where NO_COLOR is set (no-color.org).
+// Not here: the text of the lines (observe/progress_text.hpp).
 #pragma once
 
 #include <sys/ioctl.h>
@@ -20,7 +21,7 @@
 
 namespace comp {
 
-/// An observer. Ends its line when it is destroyed, so an exception's message begins on a line of its own.
+/// An observer that prints progress. Its destructor ends the line, so that an exception's message begins on a new one.
 class progress_bar {
  public:
   explicit progress_bar(std::FILE* to = stderr)
@@ -87,7 +88,7 @@ class progress_bar {
   double seconds() const { return std::chrono::duration<double>(clock::now() - start_).count(); }
 
   void enter(stage s) {
-    // FP32's batches go on within candidates' runs.
+    // While a candidate is judged, FP32 trains further batches to compare with. That does not begin the baseline again.
     if (begun_ && (s == stage_ || s == stage::baseline)) return;
     leave();
     begun_ = true;
@@ -106,7 +107,8 @@ class progress_bar {
     return known ? size.ws_col - 1U : 79;
   }
 
-  // Redraws the line, not more than ten times a second unless it must.
+  // Redraws the line; not more than ten times a second unless `now`, since a terminal over a slow network would hold up
+  // the training.
   void draw(bool now) {
     if (!terminal_) return;
     if (!now && clock::now() - drawn_ < std::chrono::milliseconds{100}) return;
@@ -115,7 +117,7 @@ class progress_bar {
     line_open_ = true;
   }
 
-  // A line that stays.
+  // Prints a line that stays.
   void print(const std::string& text, const char* style = "") {
     if (terminal_ && line_open_) put("\r\x1b[K");
     line_open_ = false;
@@ -141,8 +143,8 @@ class progress_bar {
   bool terminal_, colour_;
   detail::progress progress_ = {};
   stage stage_ = stage::baseline;
-  bool begun_ = false;      // a stage
-  bool line_open_ = false;  // the cursor stands behind a line that is redrawn
+  bool begun_ = false;      // whether a stage has begun
+  bool line_open_ = false;  // whether the cursor stands behind a line that will be redrawn
   std::set<std::string> warned_ = {};
   clock::time_point start_ = clock::now();
   clock::time_point drawn_ = {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a progress bar says, as plain text: what was seen so far, and one line about it. Knows no terminal
-// (observe/progress_bar.hpp) and no clock: it is told the seconds.
+// The text of a progress bar: it collects what was seen of a search so far, and makes one line of it. It knows neither
+// a terminal (observe/progress_bar.hpp) nor a clock, so that tests can say what time it is.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,8 @@ constexpr std::string_view in_words(status s) {
   return words[static_cast<std::size_t>(s)];
 }
 
-/// One line of printable ASCII, at most `most` characters: nothing from outside can move the cursor or wrap a line.
+/// Returns at most `most` characters of printable ASCII. Texts from outside then cannot move the cursor or wrap the
+/// line.
 inline std::string printable(std::string_view text, std::size_t most) {
   std::string shown{text.substr(0, most)};
   std::replace_if(
@@ -35,7 +36,7 @@ inline std::string printable(std::string_view text, std::size_t most) {
   return shown;
 }
 
-/// "48 s", "3 min 20 s", "2 h 05 min".
+/// Formats a duration: "48 s", "3 min 20 s", "2 h 05 min".
 inline std::string duration(double seconds) {
   if (!std::isfinite(seconds) || seconds > 1e9) return "a long time";
   const auto s = static_cast<long>(std::lround(std::max(seconds, 0.0)));
@@ -44,16 +45,17 @@ inline std::string duration(double seconds) {
   return fmt::format("{} h {:02} min", s / 3600, s / 60 % 60);
 }
 
+/// What was seen of a search so far.
 class progress {
  public:
-  /// `plans_at_most`: so many will be judged by losses, FP32 and the winner counted in; 0: not known.
+  /// `plans_at_most` is how many plans will be judged by losses at most, FP32 and the winner included; 0: not known.
   void search_started(std::size_t plans_at_most, op_graph graph = {}) {
     *this = {};
     plans_at_most_ = plans_at_most;
     graph_ = std::move(graph);
   }
 
-  /// Runs may be nested: FP32 goes on within a candidate's.
+  /// Runs may be nested: FP32 trains further batches while a candidate is being judged.
   void trial_started(const trial& t, double now) {
     if (under_way_.empty()) began_ = now, batches_ = 0;
     under_way_.push_back(t);
@@ -63,15 +65,15 @@ class progress {
     if (!under_way_.empty() && is(t, under_way_.front())) batches_ = so_far.batches;
   }
 
-  /// Returns: whether it was run, not recalled from a ledger.
+  /// Returns: true for a run that was made now, false for one that was recalled from a ledger.
   bool trial_done(const trial& t) {
     const auto at = std::find_if(under_way_.begin(), under_way_.end(), [&](const trial& u) { return is(t, u); });
     const bool measured = at != under_way_.end();
     under_way_.erase(at, under_way_.end());
     learn_fp32(t);
     if (t.stage == stage::contest && t.sample.ok()) turns_[t.plan.str()].push_back(t.sample.seconds);
-    if (t.stage != stage_) return measured;                               // FP32's, within a candidate's
-    if (t.stage == stage::training && !t.label.empty()) return measured;  // beside the training: no epoch of it
+    if (t.stage != stage_) return measured;                               // a run of FP32 within a candidate's
+    if (t.stage == stage::training && !t.label.empty()) return measured;  // FP32 beside a training is no epoch of it
     ++runs_;
     all_batches_ += t.sample.batches;
     plans_.insert(t.plan.str());
@@ -84,7 +86,7 @@ class progress {
     return measured;
   }
 
-  /// Counts of a stage begin anew.
+  /// Starts the counts of a stage.
   void stage_begins(stage s) {
     stage_ = s;
     runs_ = accepted_ = 0;
@@ -95,7 +97,8 @@ class progress {
     judged_before_ = judged_;
   }
 
-  /// "Judged by losses: 7 plans, 5 accepted, best 1.42x FP32", "Timed in turns: 60 batches of 3 plans".
+  /// Returns the summary of a stage: "Judged by losses: 7 plans, 5 accepted, best 1.42x FP32", "Timed in turns: 60
+  /// batches of 3 plans".
   std::string stage_line(stage s) const {
     const auto of = [](auto count, const char* what) {
       return fmt::format("{} {}{}", count, what, count == 1 ? "" : std::string_view{what} == "batch" ? "es" : "s");
@@ -108,8 +111,9 @@ class progress {
     return text + of(all_batches_, "batch") + (s == stage::baseline ? "" : " of " + of(plans_.size(), "plan") + best());
   }
 
-  /// "Judged by losses: all in bf16 took 52.1 ms per batch, 1.31x FP32, loss +0.22% of 16 batches, accepted". Times are
-  /// set against FP32's of the same stage, where it ran in it: a training's first batches load data and make kernels.
+  /// Returns the line of a run: "Judged by losses: all in bf16 took 52.1 ms per batch, 1.31x FP32, loss +0.22% of 16
+  /// batches, accepted". Times are compared with FP32's in the same stage only, because the first batches of a training
+  /// also load data and make kernels.
   std::string trial_line(const trial& t) const {
     const std::string plan = t.label.empty() ? name(t.plan, graph_) : t.label;
     std::string line = fmt::format("{}: {}", in_words(t.stage), printable(plan, 80));
@@ -134,8 +138,8 @@ class progress {
     return line;
   }
 
-  /// "Judged by losses  plan 3 of about 8  batch 24  best 1.42x FP32  about 48 s left", at most `width` characters:
-  /// what matters less is left out first.
+  /// Returns the line to redraw: "Judged by losses  plan 3 of about 8  batch 24  best 1.42x FP32  about 48 s left". It
+  /// has at most `width` characters; parts that do not fit are left out.
   std::string line(double now, std::size_t width) const {
     const std::string parts[] = {std::string{in_words(stage_)}, counted(), batch(), best(), left(now)};
     std::string text;
@@ -152,7 +156,7 @@ class progress {
     return a.stage == b.stage && a.repeat == b.repeat && a.plan == b.plan;
   }
 
-  // FP32's batches come in parts, each going on where the last one ended.
+  // Collects FP32's losses and times. Its batches come in parts, each of which goes on where the last one ended.
   void learn_fp32(const trial& t) {
     if (t.stage != stage::baseline || t.repeat >= first_look_repeats || !t.sample.ok()) return;
     if (stage_ == stage::epochs) fp32_now_.push_back(own_seconds(t));
@@ -161,10 +165,10 @@ class progress {
     const auto add = [](auto& to, const auto& more) { to.insert(to.end(), more.begin(), more.end()); };
     add(fp32_.curve, t.sample.curve);
     add(fp32_.batch_seconds, t.sample.batch_seconds);
-    fp32_.loss = t.sample.loss;  // only asked for where there are no curves, and then there is one part
+    fp32_.loss = t.sample.loss;  // used only without curves, and then FP32 has a single part
     fp32_.batches += t.sample.batches;
   }
-  // Of a batch; the first one is left out, as where comp times a trial.
+  // Returns the seconds of a batch without the first one, which pays for things that are made once.
   static double own_seconds(const trial& t) {
     std::vector<double> times = t.sample.batch_seconds;
     if (times.empty()) return t.seconds;
@@ -205,20 +209,20 @@ class progress {
     return fmt::format("about {} left", duration(all));
   }
 
-  op_graph graph_ = {};  // of the search; its own copy, which a training after it has too
-  std::size_t plans_at_most_ = 0, judged_ = 0, timed_ = 0;   // of the search
-  std::size_t runs_ = 0, accepted_ = 0, judged_before_ = 0;  // of the stage
-  std::int64_t all_batches_ = 0;                             // of the stage
-  std::set<std::string> plans_ = {};                         // of the stage
+  op_graph graph_ = {};  // a copy, because the post-training that follows a search is still told plans by name
+  std::size_t plans_at_most_ = 0, judged_ = 0, timed_ = 0;   // counts of the whole search
+  std::size_t runs_ = 0, accepted_ = 0, judged_before_ = 0;  // counts of the current stage
+  std::int64_t all_batches_ = 0;                             // batches of the current stage
+  std::set<std::string> plans_ = {};                         // plans of the current stage
   stage stage_ = stage::baseline;
-  std::vector<trial> under_way_ = {};
-  double began_ = 0, run_seconds_ = 0;
-  std::int64_t batches_ = 0;
-  sample fp32_ = {};  // all of its batches so far
+  std::vector<trial> under_way_ = {};   // runs that have begun, the outermost first
+  double began_ = 0, run_seconds_ = 0;  // when the outermost began; time of all judged runs
+  std::int64_t batches_ = 0;            // batches of the outermost run so far
+  sample fp32_ = {};                    // FP32's batches so far
   std::string fp32_plan_ = {};
-  std::vector<double> fp32_now_ = {};                              // of a batch, each time that it ran in the stage
-  std::map<std::string, std::vector<double>> turns_ = {};          // of the contest: seconds of each batch, by plan
-  double best_seconds_ = std::numeric_limits<double>::infinity();  // of the accepted plans
+  std::vector<double> fp32_now_ = {};                              // seconds per batch of FP32's runs in this stage
+  std::map<std::string, std::vector<double>> turns_ = {};          // seconds of each batch of the contest, by plan
+  double best_seconds_ = std::numeric_limits<double>::infinity();  // per batch, of the fastest accepted plan
 };
 
 }  // namespace comp::detail

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ledgers and T4 files as a Backend that replays them (search/trainer/replay.hpp).
-// Use: comp::replay trainer = comp::replay_ledger("search.jsonl", graph); without a graph the operators are a chain
-// without kinds, which is enough to compare strategies but not policies. A T4 file says less than a ledger: means of
-// losses instead of curves; a run whose loss was refused comes back as one that ended well, with its loss, to be judged
-// anew. Files are untrusted: what does not fit is refused, with place and remedy. Source: results-schema.json 1.0.0 of
+// Reads a ledger or a T4 file as a Backend that replays the recorded runs (search/trainer/replay.hpp), so that
+// strategies can be compared on a real search without training. Use: comp::replay trainer =
+// comp::replay_ledger("search.jsonl", graph); without a graph the operators are a chain without kinds, which is enough
+// to compare strategies but not policies. A T4 file has less than a ledger: mean losses instead of curves. A run whose
+// loss was rejected comes back as one that ended well, with its loss, so that the new search judges it again. Files
+// come from outside, so what does not fit is refused with its place and a remedy. Source: results-schema.json 1.0.0 of
 // T4, as observe/t4.hpp writes it.
 #pragma once
 
@@ -24,7 +25,8 @@ namespace comp {
 
 namespace detail {
 
-/// The precision of each operator, by its name. Throws: `file_error` where one is missing or is no precision.
+/// Reads the precision of each operator by its name.
+/// Throws: `file_error` where one is missing or is no precision.
 inline plan t4_plan(const json_reader& configuration, const op_graph& graph) {
   plan p{graph.size()};
   for (std::size_t i = 0; i < graph.size(); ++i) {
@@ -38,6 +40,7 @@ inline plan t4_plan(const json_reader& configuration, const op_graph& graph) {
   return p;
 }
 
+/// Turns T4's words for how a run ended into a status (t4_invalidity in observe/t4.hpp does the reverse).
 inline status t4_status(const json_reader& invalidity, bool has_loss) {
   const std::string& word = invalidity.text();
   if (word == "correct") return status::ok;
@@ -49,9 +52,10 @@ inline status t4_status(const json_reader& invalidity, bool has_loss) {
   return status::failed;
 }
 
+/// One result of a T4 file.
 struct t4_run {
   trial record = {};
-  bool by_batches = false;
+  bool by_batches = false;  // true: batches that were timed in turns; false: a run that was judged by its losses
 };
 
 inline t4_run t4_result_from(const json_reader& result, const op_graph& graph) {
@@ -88,7 +92,7 @@ inline t4_run t4_result_from(const json_reader& result, const op_graph& graph) {
   return run;
 }
 
-/// Adds a run of batches as one run each.
+/// Appends each batch of a result as a run of its own, as it was in the search; T4 has one result for all of them.
 inline void add_batches(std::vector<trial>& to, const trial& all) {
   for (std::size_t i = 0; i < std::max<std::size_t>(all.sample.batch_seconds.size(), 1); ++i) {
     trial one = all;
@@ -110,7 +114,8 @@ inline op_graph chain_named(std::vector<std::string> names) {
 
 }  // namespace detail
 
-/// Replays a ledger. `graph`: the model's; without it as many operators as its plans have, "0", "1", ... in a chain.
+/// Replays a ledger. `graph` is the model's; without it there is a chain of operators named "0", "1", ..., as many as
+/// the ledger's plans have.
 /// Throws: `file_error` for a file that is no ledger, is corrupt, has no run, or is of another model.
 inline replay replay_ledger(const std::string& path, std::optional<op_graph> graph = {}) {
   const auto content = detail::parse_ledger(detail::read_file(path, detail::ledger_limit), path);
@@ -137,7 +142,8 @@ inline replay replay_ledger(const std::string& path, std::optional<op_graph> gra
   return {std::move(*graph), content.trials, path};
 }
 
-/// Replays a T4 file. `graph`: the model's; without it the operators of the first configuration, in alphabetical order.
+/// Replays a T4 file. `graph` is the model's; without it there is a chain of the operators that the first configuration
+/// names, in alphabetical order, since JSON objects have no other.
 /// Throws: `file_error` for a file that is no T4, has no result, or whose configurations are not of this model.
 inline replay replay_t4(const std::string& path, std::optional<op_graph> graph = {}) {
   const json_place place{path, 0, "give a T4 file that comp::write_t4 wrote of a search on this model"};
@@ -147,7 +153,7 @@ inline replay replay_t4(const std::string& path, std::optional<op_graph> graph =
   std::vector<trial> runs;
   std::size_t at = 0;
   all["results"].each([&](const json_reader& result) {
-    (void)result["configuration"].find("");  // refuses what is no object
+    (void)result["configuration"].find("");  // throws where the configuration is no object
     const json& configuration = document["results"][at++]["configuration"];
     if (!graph) {
       std::vector<std::string> names;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a search does not know of itself, for the report and the summary: who filled in nothing gets neither.
+// What the report and the summary show and a search cannot know, such as the name of the data. The user fills in what
+// he wants to be shown.
 #pragma once
 
 #include <ctime>
@@ -7,17 +8,17 @@
 
 namespace comp {
 
-/// Each text may be empty: it is then not told.
+/// A text that is empty is not shown.
 struct report_info {
   std::string model = {};               // "mlp of 8 operators"
   std::string data = {};                // "optdigits.csv.gz, 3,823 digits"
   std::string command = {};             // the command line of the search
-  std::string date = {};                // when; an html_report puts its own in where there is none
+  std::string date = {};                // when the search was made; html_report fills in its own where it is empty
   std::string use_command = {};         // the command line that trains with the plan
   std::string plan_file = "plan.json";  // where comp::save writes the plan
 };
 
-/// Date and time here and now: "2026-11-22 13:20:05".
+/// Returns the local date and time: "2026-11-22 13:20:05".
 inline std::string local_time() {
   const std::time_t now = std::time(nullptr);
   std::tm parts = {};

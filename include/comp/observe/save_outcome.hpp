@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan that a search found, as a plan file (files/plan_file.hpp) that says how much it gains.
+// Writes the plan that a search found to a plan file (files/plan_file.hpp), together with its speedup.
 #pragma once
 
 #include <comp/core/linkage.hpp>
@@ -8,7 +8,7 @@
 
 namespace comp {
 
-/// Writes the plan that a search found, with its speed-up.
+/// Writes the found plan. Throws: `file_error` where the file cannot be written.
 COMP_INLINE void save(const outcome& result, const std::string& path);
 
 }  // namespace comp

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ctrl-C ends a search in good order: an observer that asks to stop once SIGINT, SIGTERM or SIGHUP has come.
-// A SIGHUP that is ignored (nohup) stays so.
-// The search puts the trainer back and throws comp::interrupted; a ledger beside it has every finished trial.
-// A second signal acts as it would have without this object, for a backend that does not come back.
-// One at a time per process: signal handlers are the process's.
+// An observer that lets Ctrl-C end a search in good order: once SIGINT, SIGTERM or SIGHUP has come, it asks the search
+// to stop. The search then puts the trainer's state back and throws comp::interrupted, and a ledger has every finished
+// run.
+// A second signal acts as it would without this object, so that a backend that hangs can still be ended. A SIGHUP that
+// is ignored, as under nohup, stays ignored. A process can have one stop_on_signal at a time, because signal handlers
+// belong to the process.
 #pragma once
 
 #include <comp/core/error.hpp>
@@ -13,7 +14,7 @@ namespace comp {
 
 class stop_on_signal {
  public:
-  /// Throws: `settings_error` when another stop_on_signal is alive.
+  /// Throws: `settings_error` where the process has a stop_on_signal already.
   stop_on_signal() {
     require<settings_error>(!alive_,
                             "a second stop_on_signal was made (signal handlers belong to the process): use one");
@@ -37,7 +38,7 @@ class stop_on_signal {
   }
 
   bool stop_requested() const { return caught_ != 0; }
-  /// The signal that came; 0: none.
+  /// Returns the signal that came; 0: none.
   int signal() const { return caught_; }
 
  private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a search found, as figures for programs (JSON) and as a short table for people. The same figures as in the
-// report; seconds, bytes, and ratios that say how many times as fast the first is as the second. Losses are told as
-// differences from FP32's on the same batches, as a part of it.
+// The result of a search as figures for programs (JSON), and as a short table for people. They are the figures of the
+// report, in seconds and bytes. A ratio "a_over_b" is how many times as fast a is as b. Losses are differences from
+// FP32's on the same batches, relative to FP32's loss.
 #pragma once
 
 #include <cmath>
@@ -27,7 +27,7 @@ inline json json_of(const paired_speedup& s) {
   return to;
 }
 
-/// Median, 95% interval of the median, least and most; null where nothing was timed.
+/// Returns median, 95% interval of the median, least and most of `values`, each times `factor`; null for no values.
 inline json spread_json(const std::vector<double>& values, double factor = 1) {
   if (values.empty()) return nullptr;
   const interval bounds = median_interval(values);
@@ -92,8 +92,8 @@ inline json overhead_json(const outcome& result) {
 
 }  // namespace detail
 
-/// Every figure of a search. "comp" is the found plan, "rule_based" the fastest rule-based one; null where there is
-/// none. "of" has what `info` tells.
+/// Returns all figures of a search. "comp" is the label of the found plan, "rule_based" that of the fastest rule-based
+/// one, each null where there is none. "of" holds `info`.
 inline json summary(const outcome& result, const report_info& info = {}) {
   json to;
   to["comp_summary"] = 1;
@@ -127,14 +127,14 @@ inline json summary(const outcome& result, const report_info& info = {}) {
   return to;
 }
 
-/// Throws: `file_error` when the file cannot be written; the old one is then still there.
+/// Writes the figures to a file. Throws: `file_error` where it cannot be written; an old file is then still there.
 inline void write_summary(const outcome& result, const std::string& path, const report_info& info = {}) {
   detail::write_file(path, summary(result, info).dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
 namespace detail {
 
-/// Columns as wide as their longest cell, the first flush left, the others right.
+/// Returns a table as text, with columns as wide as their longest cell; the first is aligned left, the others right.
 inline std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
@@ -152,7 +152,7 @@ inline std::string aligned(const std::vector<std::vector<std::string>>& rows) {
   return text;
 }
 
-/// What a reader of the contest has to know beside its figures.
+/// Returns the sentences that belong to the table of the contest: ties, the front, what plans were judged by.
 inline std::string contest_notes(const outcome& result) {
   std::string text;
   for (const contestant& c : result.contest) {
@@ -215,8 +215,8 @@ inline std::string costs_text(const outcome& result) {
 
 }  // namespace detail
 
-/// The contest and what the search cost as a text table; `*` marks the found plan. The cost is what the search took
-/// beyond the time that the batches which it trained for good take under the found plan.
+/// Returns the contest and the search's cost as a text; `*` marks the found plan. The cost is the search's time less
+/// the time that the batches which it trained, and which count as training, take under the found plan.
 inline std::string table(const outcome& result) {
   return detail::contest_text(result) + "\n" + detail::costs_text(result);
 }

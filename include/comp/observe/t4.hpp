@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runs of a search in the T4 results format of Kernel Tuner and the auto-tuning methodology, so that their tools
-// can read them. One result per run of batches (FP32's, and of each plan that was judged by its losses), and one per
-// plan that was timed in turns; a configuration gives each operator's precision by the operator's name. "epochs" is how
-// many epochs a run was, 0 for batches in turns; left out where it is not known how long an epoch is. Unit of times:
-// milliseconds, as Kernel Tuner writes them. T4 has no word for a cut or diverged run: cut is "timeout", a loss that is
-// not finite, diverged or rejected is "correctness", a failure or too little memory is "runtime". Source:
-// kernel_tuner/schema/T4/1.0.0/results-schema.json and kernel_tuner/file_utils.py in KernelTuner/kernel_tuner.
+// Writes the runs of a search in T4, the results format of Kernel Tuner and of the auto-tuning methodology, so that
+// their tools can read them.
+// There is one result for each run of FP32 and of a plan that was judged by its losses, and one for each plan that was
+// timed in turns. A configuration has the precision of each operator by the operator's name. The measurement "epochs"
+// is how many epochs a run was, 0 for batches that were timed in turns; it is left out where the length of an epoch is
+// not known. Times are in milliseconds, as Kernel Tuner writes them.
+// T4 has few words for how a run ended: "timeout" stands for a run that was cut, "correctness" for a loss that is not
+// finite, diverged or rejected, and "runtime" for a failure or too little memory.
+// Source: kernel_tuner/schema/T4/1.0.0/results-schema.json and kernel_tuner/file_utils.py in KernelTuner/kernel_tuner.
 #pragma once
 
 #include <cmath>
@@ -28,7 +30,7 @@ inline std::string_view t4_invalidity(const trial& t) {
 }
 
 inline void add_measurement(json& to, std::string_view name, double value, std::string_view unit) {
-  if (!std::isfinite(value)) return;  // T4 has no way to say it
+  if (!std::isfinite(value)) return;  // T4 only has finite numbers
   json m;
   m["name"] = name;
   m["value"] = value;
@@ -36,7 +38,7 @@ inline void add_measurement(json& to, std::string_view name, double value, std::
   to.push_back(std::move(m));
 }
 
-/// Of one run each of its batches; of batches in turns each one.
+/// Returns the times of all batches of a result.
 inline json t4_times(const trial_group& group) {
   json times;
   for (const char* none : {"compilation_time", "framework", "search_algorithm", "validation"}) times[none] = 0;
@@ -81,7 +83,7 @@ inline json t4_result(const trial_group& group, const outcome& result, const std
 
 }  // namespace detail
 
-/// The trials of a search as a T4 document.
+/// Returns the trials of a search as a T4 document.
 inline json t4(const outcome& result) {
   json document;
   document["schema_version"] = "1.0.0";
@@ -93,7 +95,8 @@ inline json t4(const outcome& result) {
   return document;
 }
 
-/// Throws: `file_error` when the file cannot be written; the old one is then still there.
+/// Writes the trials of a search to a file. Throws: `file_error` where it cannot be written; an old file is then still
+/// there.
 inline void write_t4(const outcome& result, const std::string& path) {
   detail::write_file(path, json_text(t4(result)) + "\n");
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands between a model and the tensor cores of a machine, and what would help: precisions that it has, sizes to
-// pad, layout, whether mixed precision pays at all. Text for people; nothing is trained.
-// Use before a search, or where it finds nothing. Not here: what is fast in truth (that is measured by the search).
+// Advice to a person on what keeps a model from using a machine's matrix units: precisions that the machine lacks,
+// sizes to pad, a layout to change, too few matrix products for mixed precision to pay. Nothing is trained.
+// Use before a search, or where a search finds nothing faster than FP32.
+// Not here: what is really faster (a search measures it).
 // Source: Paddle's guide to automatic mixed precision, sections 1.1, 1.3, 1.4, 4 and 5; tensor_core.hpp.
 #pragma once
 
@@ -19,22 +20,24 @@
 
 namespace comp::policy {
 
-/// One contraction whose sizes are not the best.
+/// Advice on one contraction (a matrix product or a convolution) whose sizes are not the fastest.
 struct size_advice {
-  std::size_t op = 0;
-  bool excluded = false;  // strictly, no tensor core takes it; else it only runs below full rate
+  std::size_t op = 0;     // its index in the graph
+  bool excluded = false;  // true: by the documentation no Tensor Core takes such sizes; false: it runs, but slower
   std::string text = {};  // "channels_in = 3: pad to 4"
 };
 
+/// All advice for a model on a machine, in sentences.
 struct advice {
-  std::vector<std::string> machine = {};  // what the machine lacks
-  std::vector<size_advice> sizes = {};    // in the order of execution
-  std::vector<std::string> model = {};    // layout, and whether lowering pays
-  std::size_t contractions = 0;           // matrix products and convolutions
-  double contraction_bytes = 0;           // their share of the bytes that a forward moves; 0 where those are unknown
+  std::vector<std::string> machine = {};  // on what the machine lacks
+  std::vector<size_advice> sizes = {};    // on sizes to pad, in the order of execution
+  std::vector<std::string> model = {};    // on the layout, and on whether mixed precision pays
+  std::size_t contractions = 0;           // how many matrix products and convolutions the model has
+  double contraction_bytes = 0;           // their share of the bytes that a forward moves; 0 where bytes are unknown
 };
 
-/// Below this share of bytes a model is one of little computing and much dispatching, in the guide's words.
+/// Paddle's guide says that models of little computing and much dispatching gain nothing from mixed precision. It gives
+/// no number; a model is taken for one where contractions move less than this share of its bytes.
 inline constexpr double light_contraction_bytes = 0.2;
 
 inline bool is_contraction(const op_info& op) {
@@ -42,7 +45,7 @@ inline bool is_contraction(const op_info& op) {
 }
 inline bool is_convolution(const op_info& op) { return op.channels_in != 0 || op.channels_out != 0; }
 
-/// One sentence for each thing that `machine` does not do in `low`; empty: it is fast there.
+/// Returns: a sentence for each thing that stands in the way of `low` on `machine`; empty where nothing does.
 inline std::vector<std::string> machine_advice(const hardware& machine, precision low) {
   std::vector<std::string> all;
   const int has = machine.compute_capability;
@@ -61,7 +64,7 @@ inline std::vector<std::string> machine_advice(const hardware& machine, precisio
   return all;
 }
 
-/// What `op` should be padded to; empty text where its sizes are the best already.
+/// Returns: which sizes of `op` to pad, and to how much; an empty text where its sizes are the fastest already.
 inline size_advice advise_sizes(const op_info& op, precision low, const hardware& machine) {
   size_advice result;
   if (machine.kind == device_kind::cpu || !is_contraction(op)) return result;
@@ -71,7 +74,7 @@ inline size_advice advise_sizes(const op_info& op, precision low, const hardware
     const bool stem = name == "channels_in" && op.producers.empty() && traits(low).bytes == 2;
     if (value == 0 || value % best == 0 || (stem && value == 4)) continue;
     const bool excluded = value % needed != 0;
-    // Of a convolution NVIDIA asks for multiples of 8 whatever the GPU.
+    // For convolutions NVIDIA asks for multiples of 8 on every GPU, and promises nothing more for 16.
     if (!excluded && is_convolution(op)) continue;
     const std::int64_t multiple = is_convolution(op) ? needed : best;
     const std::int64_t padded = stem && value < 4 ? 4 : (value + multiple - 1) / multiple * multiple;
@@ -81,6 +84,7 @@ inline size_advice advise_sizes(const op_info& op, precision low, const hardware
   return result;
 }
 
+/// Gives advice on running `graph` in `low` on `machine`.
 /// Throws: `settings_error` for FP32, which needs no advice.
 inline advice advise(const op_graph& graph, precision low, const hardware& machine) {
   require<settings_error>(is_low(low), "advice on {} (it is about running below fp32): choose a lower precision",

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keeps every operator in FP32, in the search too. The template for a policy of one's own: copy it, and let `classify`
-// decide by what `op` tells: kind, name, scopes, shapes, contraction sizes.
-// Use to measure what the framework itself costs: the search finds nothing to try and the outcome is the FP32 plan.
+// A policy that keeps every operator in FP32, in a search too.
+// Use it to measure what the framework itself costs, since a search with it has nothing to try and returns the FP32
+// plan; and as the template for a policy of your own: copy it, and let `classify` decide by the operator's kind, name,
+// scopes, shapes and contraction sizes.
 #pragma once
 
 #include <comp/core/decision.hpp>

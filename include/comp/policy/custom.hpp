@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// User lists laid over another policy: operators selected by kind, by name or by scope are allowed, denied, left to
-// follow, or fixed at a precision. A later rule wins over an earlier one; what no rule selects is `over`'s to decide.
+// A user's own rules over another policy. A rule selects operators by kind, by name or by scope, and allows them,
+// denies them, lets them follow their inputs, or fixes their precision. A later rule wins over an earlier one;
+// operators that no rule selects get the answer of the policy `over`.
 //   custom listed{.over = pytorch{}, .rules = {by_kind("softmax", allow(precision::bf16)),
 //                                              by_name("block?.attention.*", deny()),
 //                                              by_scope("head", fixed(precision::fp32))}};
-// A rule that selects nothing is no error here (lists are shared between models): ask unused_rules(graph).
+// A rule that selects nothing is no error, because one list may serve several models. unused_rules(graph) names such
+// rules, which may be typing errors.
 #pragma once
 
 #include <algorithm>
@@ -31,24 +33,26 @@ constexpr std::string_view name(selector s) {
   return s == selector::kind ? "by_kind" : s == selector::name ? "by_name" : "by_scope";
 }
 
-/// Lowered to `low` by rules; in a search, wherever its sizes suit the hardware.
-/// Throws: `settings_error` for FP32, which is no lowering.
+/// The operator runs in `low`: in a rule-based plan always, in a search without being tried where its sizes suit the
+/// matrix units.
+/// Throws: `settings_error` for FP32, which is not below FP32.
 inline decision allow(precision low) {
   require<settings_error>(is_low(low),
                           "allow({}) lowers nothing (allow names a low precision): use deny() or fixed({})", name(low),
                           name(low));
   return {.category = category::allow, .compute = low, .output = low};
 }
-/// FP32 by rules; a search may try it low.
+/// The operator runs in FP32 in a rule-based plan; a search may still try it in a low precision.
 constexpr decision deny() { return {.category = category::deny}; }
-/// The precision of its inputs.
+/// The operator runs in the precision of its inputs.
 constexpr decision follow() { return {.category = category::follow}; }
-/// `p` whatever happens: no search tries anything else.
+/// The operator runs in `p`, and no search tries another precision.
 constexpr decision fixed(precision p) {
   return {.category = is_low(p) ? category::allow : category::deny, .compute = p, .output = p, .fixed = true};
 }
 
-/// One line of a user's list. Made by by_kind, by_name and by_scope.
+/// One line of a user's list: which operators it selects, and what it decides for them. Made by by_kind, by_name and
+/// by_scope.
 struct rule {
   selector by = selector::kind;
   std::string pattern = {};
@@ -61,7 +65,7 @@ struct rule {
         op.name.size() > pattern.size() && op.name.starts_with(pattern) && op.name[pattern.size()] == '.';
     return inside || std::find(op.scopes.begin(), op.scopes.end(), pattern) != op.scopes.end();
   }
-  /// by_kind("softmax"): as the user wrote it, for messages.
+  /// Returns the selector as the user wrote it, by_kind("softmax"), for messages.
   std::string str() const { return fmt::format("{}(\"{}\")", name(by), pattern); }
 };
 
@@ -80,21 +84,23 @@ inline std::string text(const decision& d) {
 }
 }  // namespace detail
 
-/// "softmax", "aten::softmax" and "softmax.int" select each other's overloads as far as they name one.
+/// Selects operators by their ATen kind, with or without "aten::". A kind without an overload ("softmax") selects all
+/// overloads; one with an overload ("softmax.int") selects that overload, and operators whose overload is not known.
 /// Throws (like by_name and by_scope): `settings_error` for an empty pattern.
 inline rule by_kind(std::string kind, const decision& then) {
   return detail::make_rule(selector::kind, std::move(kind), then);
 }
-/// `pattern` must cover the whole name: '*' is any run of characters, dots too, '?' any one.
+/// Selects operators by their whole name. In `pattern`, '*' is any run of characters, dots included, and '?' any one.
 inline rule by_name(std::string pattern, const decision& then) {
   return detail::make_rule(selector::name, std::move(pattern), then);
 }
-/// Operators with the tag `scope`, or whose name begins with it and a dot: "head" selects "head.linear".
+/// Selects operators that have the scope, or whose name begins with it and a dot: "head" selects "head.linear".
 inline rule by_scope(std::string scope, const decision& then) {
   return detail::make_rule(selector::scope, std::move(scope), then);
 }
 
-/// Rules in order, no two of which say different things of one selector.
+/// Rules in their order. Two rules with the same selector and different decisions are refused, since one of them would
+/// never have an effect.
 class rule_list {
  public:
   rule_list() = default;
@@ -130,10 +136,11 @@ struct custom {  // models comp::OperatorPolicy
     const auto last = std::find_if(all.rbegin(), all.rend(), [&](const rule& r) { return r.selects(op); });
     return last == all.rend() ? over.classify(op) : last->decision;
   }
-  /// The same rules over the policy beneath as that is on `machine`.
+  /// Returns the same rules over the policy that `over` is on `machine`.
   custom on(const hardware& machine) const { return {on_machine(over, machine), rules}; }
 
-  /// Returns: one sentence per rule that selects no operator of `graph`, with the nearest kind, name or scope there.
+  /// Returns: a sentence for each rule that selects no operator of `graph`, with the most similar kind, name or scope
+  /// of the graph as the probable correction.
   std::vector<std::string> unused_rules(const op_graph& graph) const {
     std::vector<std::string> sentences;
     for (const rule& r : rules.all()) {

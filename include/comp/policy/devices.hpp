@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's GPUs by name, with their compute capability: to ask what a plan would meet on a machine that is not here.
-// Use: hardware{} of a backend for the machine that is. Not here: speeds.
+// NVIDIA's GPUs by name with their compute capability, so that a user can ask for advice on a machine that he does not
+// have at hand. For the machine at hand, ask a backend's hardware().
+// Not here: how fast a GPU is.
 // Source: NVIDIA, CUDA GPU Compute Capability (tables of current and legacy GPUs).
 #pragma once
 
@@ -39,8 +40,8 @@ inline constexpr std::array<known_device, 19> known_devices{{{"K40", 35},
                                                              {"B200", 100},
                                                              {"RTX 5090", 120}}};
 
-/// The device of that name, whatever its case, spaces and hyphens.
-/// Throws: `settings_error`, naming those that are known.
+/// Returns the GPU of that name. Upper and lower case, spaces and hyphens make no difference.
+/// Throws: `settings_error`, with the names that are known.
 inline hardware device_named(std::string_view wanted) {
   const auto plain = [](std::string_view from) {
     std::string text;

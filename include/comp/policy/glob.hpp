@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Wildcards over operator names: '*' and '?' only. fnmatch(3) reads brackets too, which names such as "layers[0]" have.
+// Matches operator names with the wildcards '*' and '?'. fnmatch(3) is not used because it gives brackets a meaning,
+// and operator names such as "layers[0]" contain them.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +8,9 @@
 
 namespace comp::policy {
 
-/// True when `pattern` covers the whole of `text`: '*' is any run of characters, '?' any one. At most |text| *
-/// |pattern| steps, whatever the pattern.
+/// Returns: whether `pattern` matches the whole of `text`; '*' is any run of characters, '?' any one. When a character
+/// does not match, only the last '*' is tried again with one character more. So it takes at most |text| * |pattern|
+/// steps, where trying every '*' again would take exponentially many.
 constexpr bool matches_glob(std::string_view text, std::string_view pattern) {
   std::size_t t = 0, p = 0, after_star = std::string_view::npos, resume = 0;
   while (t < text.size()) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operator kinds as ATen spells them: "aten::softmax.int" is namespace, operator and overload.
+// Takes apart the names that ATen gives kinds of operators: "aten::softmax.int" is a namespace, an operator and an
+// overload.
 #pragma once
 
 #include <string_view>
 
 namespace comp::policy {
 
-/// "aten::softmax.int" -> "softmax.int"; the overload "default" is the bare name.
+/// "aten::softmax.int" -> "softmax.int". The overload "default" is dropped, since the bare name means the same.
 constexpr std::string_view without_namespace(std::string_view kind) {
   constexpr std::string_view prefix = "aten::";
   constexpr std::string_view bare = ".default";
@@ -21,7 +22,8 @@ constexpr std::string_view without_overload(std::string_view kind) {
   return kind.substr(0, kind.find('.'));
 }
 
-/// True when `kind` is `listed`, or an overload of it where one of the two names none: "softmax" and "softmax.int".
+/// True when both name the same operator. An overload counts only where both name one: "softmax" is the same as
+/// "softmax.int", and "softmax.int" is not "softmax.Dimname".
 constexpr bool same_operator(std::string_view kind, std::string_view listed) {
   kind = without_namespace(kind);
   listed = without_namespace(listed);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// "Did you mean ...?": the word at the least edit distance from what a user wrote.
+// Finds the known word that is most similar to the one that a user wrote, for messages that end with "did you mean
+// ...?".
 #pragma once
 
 #include <algorithm>
@@ -12,7 +13,8 @@
 
 namespace comp::policy {
 
-/// Insertions, removals and replacements that lead from `a` to `b` (Levenshtein 1966).
+/// Returns the least number of insertions, removals and replacements that turn `a` into `b` (Levenshtein 1966). Only
+/// one row of the table is kept.
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -27,8 +29,9 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-/// Keeps the nearest of the words offered that is near enough for a typo: a third of the letters, at least two where
-/// there are four (a swap is two edits), at least one.
+/// Keeps the most similar of the words that are offered, if it can be a typing error: at most a third of the letters
+/// may differ. Two edits are allowed from four letters on, because two letters that were swapped count as two; shorter
+/// words are allowed one.
 class nearest_word {
  public:
   explicit nearest_word(std::string_view wanted)
@@ -43,9 +46,10 @@ class nearest_word {
     least_ = distance;
     nearest_ = offered;
   }
-  /// Empty: no word was near enough.
+  /// Returns the word; empty where none was similar enough.
   const std::string& word() const { return nearest_; }
-  /// What to do: `did you mean "..."?`, or `otherwise` where no word was near enough.
+  /// Returns what a message tells the user to do: `did you mean "..."?`, or `otherwise` where no word was similar
+  /// enough.
   std::string remedy(std::string_view otherwise) const {
     return nearest_.empty() ? std::string{otherwise} : fmt::format("did you mean \"{}\"?", nearest_);
   }

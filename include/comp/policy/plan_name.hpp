@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plan in a few words, by what differs from the precision that most of its operators have: for progress, tables,
-// warnings and reports. Plan strings, a letter per operator, are for files (core/plan.hpp).
+// Names a plan in a few words, for progress, tables, warnings and reports: the precision that most operators have, and
+// the operators that differ. A plan string with a letter for each operator (core/plan.hpp) is too long to be read.
 #pragma once
 
 #include <algorithm>
@@ -18,18 +18,18 @@ namespace comp {
 
 namespace detail {
 
-/// How much a plan's name says of the operators that differ: the names of few and the kinds of others, the kinds of
-/// all, or how many there are.
+/// How much a plan's name tells about the operators that differ. `names`: the names of one or two, else their kinds,
+/// with the name where a kind has one operator. `kinds`: how many of each kind. `counts`: how many.
 enum class name_detail { names, kinds, counts };
 
-/// "a, b and c".
+/// Joins words as in "a, b and c".
 inline std::string listed(const std::vector<std::string>& all) {
   std::string text;
   for (std::size_t i = 0; i < all.size(); ++i) text += (i == 0 ? "" : i + 1 < all.size() ? ", " : " and ") + all[i];
   return text;
 }
 
-/// "head.softmax", "3 conv2d and softmax", "12".
+/// Describes the operators `ops`: "head.softmax", "3 conv2d and softmax", "12".
 inline std::string operators_in_words(const std::vector<std::size_t>& ops, const op_graph& graph, name_detail detail) {
   if (detail == name_detail::counts || graph.empty()) return fmt::format("{}", ops.size());
   const auto named = [&](std::size_t i) { return graph[i].name.empty() ? fmt::format("#{}", i) : graph[i].name; };
@@ -54,9 +54,10 @@ inline std::string operators_in_words(const std::vector<std::size_t>& ops, const
 
 }  // namespace detail
 
-/// "all in bf16", "all but head.softmax in bf16", "fp32 but 5 linear in bf16", "bf16, 3 in fp16, 2 in fp32". Operators
-/// that have no choice are not counted. Two plans may share a name where it only counts. `graph`: the plan's, or an
-/// empty one, for which a name only counts.
+/// Returns a name such as "all in bf16", "all but head.softmax in bf16", "fp32 but 5 linear in bf16" or "bf16, 3 in
+/// fp16, 2 in fp32". Operators that are not choosable are left out. A name that would be longer than 60 characters
+/// tells less, so two plans may share one.
+/// Requires: `graph` belongs to the plan, or is empty; then the name only counts operators.
 inline std::string name(const plan& p, const op_graph& graph) {
   constexpr std::size_t longest = 60;
   std::array<std::pair<precision, std::vector<std::size_t>>, all_precisions.size()> shares;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operators PyTorch's autocast lowers, on CUDA or on the CPU: the rule-based peer that a found plan is measured
-// against, and the default policy. A search takes the list of its backend's device unless one is named.
-// lower_precision_fp is allow; each fp32 list is deny; promote is infer; what no list names is follow. A composite that
-// LibTorch expands has the category of what it expands into: cross_entropy_loss on CUDA is deny.
-// binary_cross_entropy, which raises an error under CUDA's autocast, is deny here: a trainer that has it can still be
-// searched, and FP32 is where PyTorch's message sends it.
+// The default policy: the lists of PyTorch's autocast, for CUDA and for the CPU. They are the lists that the paper
+// starts from (its AMP). A search takes the list of its backend's device unless the policy names one.
+// PyTorch's lower_precision_fp list is category allow, its fp32 lists are deny, its promote list is infer, and an
+// operator on no list is follow. A composite operator that LibTorch expands has the category of the part that decides
+// the precision of its result: cross_entropy_loss on CUDA is deny, because it ends in nll_loss.
+// binary_cross_entropy raises an error under CUDA's autocast. Here it is deny, so that a model that has it can be
+// searched; PyTorch's error message sends the user to FP32, too.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,8 @@
 
 namespace comp::policy {
 
-/// by_device: that of the machine which on() is told of; without one CUDA's, which is PyTorch's default.
+/// Which of PyTorch's lists is used. `by_device` is the list for the machine that on() is given; CUDA's without a
+/// machine, as in PyTorch.
 enum class pytorch_list : std::uint8_t { by_device, cuda, cpu };
 
 namespace pytorch_lists {
@@ -33,16 +35,17 @@ struct entry {
   comp::category category;
 };
 
-/// A list's operators, sorted by kind. '.' sorts before every other character of a kind, so the overloads of an
-/// operator directly follow its bare name. Made at run time, once: sorting while compiling costs every user half a
-/// second.
+/// The operators of all lists of a device, sorted by kind. '.' sorts before every other character of a kind, so the
+/// overloads of an operator directly follow its bare name and a binary search finds both. The table is sorted once at
+/// run time, because sorting it in a constant expression would cost every user half a second of compilation.
 class table {
  public:
   table& add(std::span<const std::string_view> kinds, comp::category category) {
     for (const std::string_view kind : kinds) entries_.push_back({kind, category});
     return *this;
   }
-  /// Requires: what each composite expands into was added before.
+  /// Gives each composite the category of the listed operator that decides for it.
+  /// Requires: that operator was added before.
   table& add(std::span<const expansion> composites) {
     for (const expansion& composite : composites) {
       const auto into = std::find_if(entries_.begin(), entries_.end(),
@@ -57,7 +60,8 @@ class table {
     return std::move(*this);
   }
 
-  /// The entry of `kind`; without an overload, the first of any overload. Null where no list names it.
+  /// Returns: the entry of `kind`; for a kind without an overload the first of its overloads; null where no list has
+  /// it.
   const entry* find(std::string_view kind) const {
     const auto at = std::lower_bound(entries_.begin(), entries_.end(), kind,
                                      [](const entry& e, std::string_view wanted) { return e.kind < wanted; });
@@ -99,13 +103,14 @@ struct pytorch {  // models comp::OperatorPolicy
   pytorch_list list = pytorch_list::by_device;
   precision low = list == pytorch_list::cpu ? precision::bf16 : precision::fp16;  // PyTorch's own defaults
 
-  /// The policy with the list of `machine`, unless it names one already.
+  /// Returns the policy with the list for `machine`; the same policy where it names a list already.
   pytorch on(const hardware& machine) const {
     if (list != pytorch_list::by_device || machine.kind == device_kind::unknown) return *this;
     return {.list = machine.kind == device_kind::cpu ? pytorch_list::cpu : pytorch_list::cuda, .low = low};
   }
 
-  /// `choosable` is not asked for: an operator's category is that of its kind.
+  /// Decides by the operator's kind alone, as autocast does: whether its precision can be chosen (`choosable`) is asked
+  /// elsewhere.
   decision classify(const op_info& op) const {
     const std::string_view kind = without_namespace(op.kind);
     const auto* listed = (list == pytorch_list::cpu ? pytorch_lists::cpu() : pytorch_lists::cuda()).find(kind);

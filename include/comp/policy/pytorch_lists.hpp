@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// PyTorch's autocast lists as its sources register them, one array per registration policy. An entry is
-// "operator.overload"; a bare name is the default overload.
-// Version: PyTorch 2.11.0 and 2.15.0 together. Source: aten/src/ATen/autocast_mode.h (CUDA),
-// aten/src/ATen/autocast_mode.cpp (CPU, extras of CUDA), aten/src/ATen/cudnn/AutocastRNN.cpp. 2.15.0 has no overloads
-// with Dimname, no cholesky and no qr; CUDA's rms_norm is FP32 since 2.12 (disputed upstream) and followed before. What
-// composites become was measured (tests/policy/pytorch_kinds.py). In-place and out= variants are registered nowhere:
+// PyTorch's autocast lists as its sources register them: one array for each way in which autocast treats an operator.
+// An entry is "operator.overload"; a bare name is the default overload. In-place and out= variants are on no list, so
 // they run in the precision of their inputs.
+// Version: PyTorch 2.11.0 and 2.15.0 together. 2.15.0 has no overloads with Dimname, no cholesky and no qr. CUDA's
+// rms_norm is in FP32 since 2.12 (disputed upstream) and ran in its inputs' precision before.
+// Source: aten/src/ATen/autocast_mode.h (CUDA), aten/src/ATen/autocast_mode.cpp (CPU, and more of CUDA),
+// aten/src/ATen/cudnn/AutocastRNN.cpp; for composites, autocast itself was asked (tests/policy/pytorch_kinds.py).
 #pragma once
 
 #include <string_view>
@@ -51,14 +51,13 @@ inline constexpr std::string_view cuda_promote[] = {
     "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "grid_sampler", "index_put", "tensordot",
     "scatter_add"};
 
-/// Raise an error under autocast, because FP16 gradients of it overflow; PyTorch asks for the variant with logits.
+/// Raise an error under autocast, because their gradients overflow in FP16; PyTorch asks for the variant with logits.
 inline constexpr std::string_view cuda_banned[] = {"binary_cross_entropy"};
 
-/// Composites that no list names: LibTorch expands them into listed operators, which autocast then sees. `into` is the
-/// one that decides the precision of the result.
+/// A composite operator is on no list. LibTorch expands it into operators that are, and autocast sees only those.
 struct expansion {
   std::string_view kind;
-  std::string_view into;  // the listed operator that decides
+  std::string_view into;  // the listed operator that decides the precision of the composite's result
 };
 inline constexpr expansion cuda_composites[] = {
     {"_convolution_mode", "convolution"}, {"_upsample_bicubic2d_aa.vec", "_upsample_bicubic2d_aa"},

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does an operator's size suit the matrix units of this hardware at this precision? What decides, without a search,
-// that an allow-operator runs low. NVIDIA: each size of a matrix product (m, n, k), or both channel counts of a
-// convolution, a multiple of 16 bytes: 8 for FP16 and BF16, 4 for TF32, 16 for FP8. CPUs: the instruction set decides,
-// not the size: oneDNN blocks any size. Unknown hardware: NVIDIA's multiples. Not here: whether lowering converges (the
-// search's question), which machine has a unit (core/hardware.hpp). Source: Paddle's guide to automatic mixed
-// precision, section 4; NVIDIA, Matrix Multiplication Background User's Guide (Tensor Core requirements) and
-// Convolutional Layers User's Guide (channels in and out).
+// Decides whether an operator's sizes suit the matrix units of a machine in a precision. The paper's stage 1 lowers an
+// operator of the whitelist without trying it where it can use Tensor Cores; this is that check.
+// On NVIDIA GPUs each size of a matrix product (m, n, k), or both channel counts of a convolution, has to be a multiple
+// of 16 bytes: of 8 elements in FP16 and BF16, 4 in TF32, 16 in FP8. On a CPU the instruction set alone decides,
+// because oneDNN pads sizes by itself. On unknown hardware NVIDIA's multiples are asked for.
+// Not here: whether a lowered operator still converges (the search tries that), and which machine has a unit
+// (core/hardware.hpp).
+// Source: Paddle's guide to automatic mixed precision, section 4; NVIDIA, Matrix Multiplication Background User's Guide
+// (Tensor Core requirements) and Convolutional Layers User's Guide (channels in and out).
 #pragma once
 
 #include <fmt/core.h>
@@ -20,11 +22,11 @@
 
 namespace comp::policy {
 
-/// The multiple that a size must have; 1: no matrix unit takes the format.
+/// Returns the number of elements of which each size must be a multiple; 1 for FP32, which has no matrix unit.
 constexpr std::int64_t required_multiple(precision p) { return p == precision::fp32 ? 1 : 16 / traits(p).bytes; }
 
-/// The multiple that runs fastest: 16 for FP16 and BF16 from compute capability 8.0 (Paddle's guide; NVIDIA's goes up
-/// to 64, one 128-byte line), else the required one.
+/// Returns the multiple that runs fastest: 16 for FP16 and BF16 from compute capability 8.0, by Paddle's guide
+/// (NVIDIA's recommends up to 64, a cache line of 128 bytes); else the required multiple.
 constexpr std::int64_t preferred_multiple(precision p, const hardware& machine) {
   const bool ampere = machine.kind == device_kind::cuda && machine.compute_capability >= 80;
   return ampere && traits(p).bytes == 2 ? 16 : required_multiple(p);
@@ -37,7 +39,7 @@ struct named_size {
   std::int64_t value;
 };
 
-/// What must be a multiple: the channels where they are known, else m, n and k.
+/// Returns the sizes that must be multiples: the channels where they are known, else m, n and k.
 constexpr std::array<named_size, 3> checked_sizes(const op_info& op) {
   if (op.channels_in == 0 && op.channels_out == 0) return {{{"m", op.m}, {"n", op.n}, {"k", op.k}}};
   return {{{"channels_in", op.channels_in}, {"channels_out", op.channels_out}, {"", 0}}};
@@ -48,7 +50,7 @@ constexpr bool is_four_channel_stem(const op_info& op, precision p) {
   return op.channels_in == 4 && op.producers.empty() && traits(p).bytes == 2;
 }
 
-/// Empty, or which sizes of `op` are no multiples and the padding that would make them so.
+/// Returns: which sizes of `op` are no multiples, and what they should be padded to; empty where all are multiples.
 inline std::string unfit_sizes(const op_info& op, precision p) {
   const std::int64_t multiple = required_multiple(p);
   std::string unfit;
@@ -62,7 +64,7 @@ inline std::string unfit_sizes(const op_info& op, precision p) {
 
 }  // namespace detail
 
-/// Empty, or why this machine has no matrix unit for `p`.
+/// Returns: why `machine` has no matrix unit for `p`; empty where it has one.
 inline std::string no_unit(precision p, const hardware& machine) {
   if (p == precision::fp32) return "fp32 has no matrix unit";
   if (has_unit(p, machine)) return {};
@@ -78,10 +80,10 @@ inline std::string no_unit(precision p, const hardware& machine) {
                      needed.capability / 10, needed.capability % 10, has / 10, has % 10);
 }
 
-/// Returns: why `op` does not suit the matrix units of `machine` at `p`, a clause without a full stop; empty when it
-/// suits.
-/// A size of 0 is unknown and counts as suiting. An operator without any size suits while nothing at all is known of
-/// it; once its shapes are known, having no contraction size means that it is no contraction.
+/// Returns: why `op` cannot use the matrix units of `machine` in `p`, as a clause without a full stop; empty where it
+/// can.
+/// A size of 0 is unknown and counts as suitable. An operator without sizes and without shapes counts as suitable too,
+/// since nothing is known about it; one with shapes but without sizes is no contraction.
 inline std::string why_not(const op_info& op, precision p, const hardware& machine) {
   if (std::string missing = no_unit(p, machine); !missing.empty()) return missing;
   const bool sized = op.m != 0 || op.n != 0 || op.k != 0 || op.channels_in != 0 || op.channels_out != 0;
@@ -91,7 +93,7 @@ inline std::string why_not(const op_info& op, precision p, const hardware& machi
   return detail::unfit_sizes(op, p);
 }
 
-/// True when a matrix unit of `machine` runs `op` at `p` at full rate; see why_not.
+/// True where a matrix unit of `machine` can run `op` in `p`; why_not() gives the reason where it cannot.
 inline bool suits_tensor_cores(const op_info& op, precision p, const hardware& machine) {
   return why_not(op, p, machine).empty();
 }

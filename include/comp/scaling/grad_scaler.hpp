@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loss scaling for FP16 gradients, on any backend's tensors:
-//   loss.backward(scaler.loss_factor());                   // of each micro-batch
-//   if (!scaler.count_micro_batch()) continue;             // more of them before a step
-//   auto step = scaler.unscale(gradients);                 // clip and apply exist only on what is unscaled
+// Loss scaling, which keeps small FP16 gradients from underflowing to zero, for any backend's tensors. The steps of a
+// training loop:
+//   loss.backward(scaler.loss_factor());                   // for each micro-batch
+//   if (!scaler.count_micro_batch()) continue;             // more micro-batches come before the step
+//   auto step = scaler.unscale(gradients);                 // only unscaled gradients can be clipped and applied
 //   step.clip_norm(1.0);
 //   const step_report report = std::move(step).apply([&] { optimizer.step(); });
-// Several optimizers: unscale(gradients, "critic") and step() for each, then update() once.
-// A step whose gradients are not finite is skipped and reported; at the scale's floor the report says which tensors.
-// Not here: the arithmetic (a backend's, scaling/gradients.hpp), LibTorch's optimizers
-// (comp_libtorch/train/grad_scaler.hpp). Source: Micikevicius et al. 2018; the algorithm of torch.amp.GradScaler, with
-// Paddle's backoff after several steps.
+// With several optimizers, call unscale(gradients, "critic") and step() for each, then update() once.
+// A step whose gradients are not finite is skipped and reported. Where that happens at the lowest scale, the report
+// names the tensors, since a smaller scale cannot help any more.
+// Not here: the arithmetic on gradients, which a backend does (scaling/gradients.hpp), and LibTorch's optimizers
+// (comp_libtorch/train/grad_scaler.hpp).
+// Source: Micikevicius et al. 2018; the algorithm of torch.amp.GradScaler, with Paddle's backoff after several steps.
 #pragma once
 
 #include <fmt/core.h>
@@ -29,18 +31,18 @@
 
 namespace comp::scaling {
 
-/// All that a scaler carries from step to step: what a checkpoint holds.
+/// All that a scaler remembers from step to step, and what a checkpoint must hold.
 struct state {
   double scale = 65536;
-  std::int64_t finite_steps = 0;   // in a row
-  std::int64_t overflows = 0;      // in a row
-  std::int64_t skipped = 0;        // in all
-  std::int64_t steps = 0;          // in all, skipped ones too
-  std::int64_t micro_batches = 0;  // that are accumulated already
+  std::int64_t finite_steps = 0;   // steps in a row with finite gradients, so far
+  std::int64_t overflows = 0;      // steps in a row with gradients that are not finite, so far
+  std::int64_t skipped = 0;        // all steps that were skipped
+  std::int64_t steps = 0;          // all steps, skipped ones included
+  std::int64_t micro_batches = 0;  // micro-batches that were accumulated for the next step
   friend bool operator==(const state&, const state&) = default;
 };
 
-/// For any library's JSON values (nlohmann-json finds them by itself).
+/// Conversions to and from the JSON values of any library; nlohmann-json finds them by argument-dependent lookup.
 template <class Json>
 void to_json(Json& json, const state& s) {
   json = {{"scale", s.scale}, {"finite_steps", s.finite_steps},  {"overflows", s.overflows}, {"skipped", s.skipped},
@@ -56,23 +58,27 @@ void from_json(const Json& json, state& s) {
   json.at("micro_batches").get_to(s.micro_batches);
 }
 
+/// Scales losses and unscales gradients, and adapts the scale: it grows after many steps without an overflow, and backs
+/// off after an overflow.
 class grad_scaler {
  public:
   template <class G>
   class unscaled;
 
-  /// Throws: `settings_error` for constants that cannot work.
+  /// Throws: `settings_error` for constants with which scaling cannot work.
   explicit grad_scaler(settings chosen = {}) : settings_{chosen}, state_{.scale = chosen.initial} {
     require_usable(settings_);
   }
 
   double scale() const { return state_.scale; }
-  /// What the loss of a micro-batch is multiplied by: the scale, divided by their number, so that accumulated gradients
-  /// are those of the mean loss.
+  /// Returns the factor for the loss of a micro-batch: the scale divided by the number of micro-batches, so that the
+  /// accumulated gradients are those of the mean loss.
   double loss_factor() const { return state_.scale / static_cast<double>(settings_.micro_batches); }
 
-  /// After each backward. Returns: whether it was the last before a step. After the step of one optimizer the backward
-  /// of another one's loss is counted anew. Throws: `error` when the step is due already.
+  /// Counts a micro-batch; call it after each backward. After one optimizer's step the backward of another one's loss
+  /// is counted from the start again.
+  /// Returns: whether it was the last one before a step.
+  /// Throws: `error` where a step should have come before it.
   bool count_micro_batch() {
     if (anew_ && open_ == 0) {
       state_.micro_batches = 0;
@@ -84,25 +90,28 @@ class grad_scaler {
                    state_.micro_batches + 1, settings_.micro_batches);
     return ++state_.micro_batches == settings_.micro_batches;
   }
-  /// The data ended (an epoch): the micro-batches that there are make a step, of their mean.
+  /// Ends the accumulation early, because the epoch's data have ended. The micro-batches so far then make a step, with
+  /// the gradient of their mean loss.
   /// Returns: whether there are any.
   bool end_accumulation() {
     ended_ = state_.micro_batches > 0;
     return ended_;
   }
-  /// What gradients of so many micro-batches are multiplied by to be those of their mean loss.
+  /// Returns the factor that turns the scaled gradients of so many micro-batches into those of their mean loss.
   double unscale_factor(std::int64_t micro_batches) const {
     return static_cast<double>(settings_.micro_batches) / (state_.scale * static_cast<double>(micro_batches));
   }
 
-  /// Divides the gradients by the scale, once. `optimizer`: whose they are, where there are several.
-  /// Returns: what can be clipped and applied.
-  /// Throws: `error` before the last micro-batch, or for a second call for an optimizer since the last update.
+  /// Divides the gradients by the scale. `optimizer` says whose gradients they are, where there are several optimizers.
+  /// Returns: the unscaled gradients, which can be clipped and applied.
+  /// Throws: `error` before the last micro-batch, or for a second call for an optimizer since the last update, which
+  /// would divide its gradients twice.
   template <class G>
   [[nodiscard]] unscaled<G> unscale(G gradients, std::string_view optimizer = {});
 
-  /// Sets the scale for the next step, by what the step() of all optimizers found since the last update.
-  /// Throws: `error` when there was none, or one is unscaled and has not stepped.
+  /// Sets the scale for the next step, after the step() of all optimizers: it is an overflow where one of them had
+  /// gradients that are not finite.
+  /// Throws: `error` where no optimizer stepped since the last update, or one has unscaled gradients and did not step.
   void update() {
     require<error>(stepped_ && open_ == 0, "update() {} (the scale is judged by whole steps): call step() first",
                    open_ > 0 ? "before an optimizer's step" : "with no step since the last one");
@@ -110,15 +119,16 @@ class grad_scaler {
     forget_round();
   }
 
-  /// Forgets the micro-batches and steps since the last update: their gradients are to be made again.
+  /// Forgets the micro-batches and steps since the last update, because their gradients will be computed again.
   void give_up() {
     state_.micro_batches = 0;
     forget_round();
   }
 
   const state& now() const { return state_; }
-  /// A step in the middle is forgotten: its gradients are to be made again.
-  /// Throws: `settings_error` for a state that no scaler of these settings can have.
+  /// Puts back a state, for instance from a checkpoint. A step that has begun is forgotten; its gradients will be
+  /// computed again.
+  /// Throws: `settings_error` for a state that no scaler with these settings can have.
   void load(const state& from) {
     const bool possible = std::isfinite(from.scale) && from.scale >= settings_.floor && from.scale <= settings_.ceiling;
     const auto counts = {from.finite_steps, from.overflows, from.skipped, from.steps, from.micro_batches};
@@ -132,7 +142,8 @@ class grad_scaler {
     forget_round();
   }
   const settings& constants() const { return settings_; }
-  /// Takes constants and state together. Throws: `settings_error` as the constructor and load(state).
+  /// Replaces constants and state together, or neither of them where one is refused.
+  /// Throws: `settings_error` as the constructor and load(state) do.
   void load(const settings& chosen, const state& from) {
     grad_scaler scaler{chosen};
     scaler.load(from);
@@ -148,7 +159,7 @@ class grad_scaler {
     finite_ = true;
     stepped_ = ended_ = anew_ = false;
   }
-  /// Grows, backs off or counts.
+  /// Counts a step, and changes the scale where enough steps in a row were finite or not.
   void judge(bool finite) {
     ++state_.steps;
     state_.micro_batches = 0;
@@ -162,6 +173,7 @@ class grad_scaler {
     state_.scale = std::clamp(wanted, settings_.floor, settings_.ceiling);
   }
 
+  /// Returns a sentence for a step that was skipped at the lowest scale; empty at a higher one.
   std::string diagnose(const step_report& report) const {
     if (report.scale > settings_.floor) return {};
     std::string names;
@@ -175,18 +187,20 @@ class grad_scaler {
   settings settings_;
   state state_;
 
-  // Since the last update:
-  std::uint64_t round_ = 0;        // number of updates, and of those that were given up
-  std::vector<std::string> seen_;  // optimizers whose gradients were unscaled
-  std::size_t open_ = 0;           // of them, those that have not stepped
-  bool stepped_ = false;           // one has
-  bool finite_ = true;             // all gradients were
-  bool ended_ = false;             // no more micro-batches come
-  bool anew_ = false;              // the next micro-batch is another optimizer's first
+  // A round is what happens between two updates. Its number lets unscaled gradients notice that their round was given
+  // up.
+  std::uint64_t round_ = 0;
+  std::vector<std::string> seen_;  // optimizers whose gradients were unscaled in this round
+  std::size_t open_ = 0;           // how many of them have not stepped yet
+  bool stepped_ = false;           // whether an optimizer has stepped in this round
+  bool finite_ = true;             // whether all gradients of this round were finite
+  bool ended_ = false;             // whether the data ended, so that no more micro-batches come
+  bool anew_ = false;              // whether the next micro-batch is the first of another optimizer's loss
 };
 
-/// Gradients that were divided by the scale: the only thing that clips and steps. Ends with apply(), or with its life,
-/// which gives the step up: then the gradients are to be made again.
+/// Gradients that were divided by the scale. Clipping and stepping exist only here, so that scaled gradients cannot be
+/// clipped by mistake. apply() or step() ends it; where it is destroyed before, the step is given up and its gradients
+/// have to be computed again.
 template <class G>
 class [[nodiscard]] grad_scaler::unscaled {
   static_assert(expect_gradients<G>());
@@ -205,8 +219,10 @@ class [[nodiscard]] grad_scaler::unscaled {
 
   bool finite() const { return finite_; }
 
-  /// Makes the norm of all gradients together `largest` where it is larger. Nothing is clipped in a step to be skipped.
-  /// Returns: the norm before. Throws: `settings_error` for a norm that is not positive.
+  /// Scales all gradients together down to the norm `largest` where their norm is larger. Does nothing where the step
+  /// will be skipped.
+  /// Returns: the norm before.
+  /// Throws: `settings_error` for a norm that is not positive.
   double clip_norm(double largest) {
     require<settings_error>(largest > 0, "clip_norm({}) (gradients are kept below it): make it positive", largest);
     norm_ = static_cast<double>(gradients_.norm());
@@ -214,8 +230,9 @@ class [[nodiscard]] grad_scaler::unscaled {
     return norm_;
   }
 
-  /// Calls `optimizer_step` unless a gradient is not finite, then sets the scale for the next step: step() of the only
-  /// or the last optimizer, and update(). Throws: what `optimizer_step` throws; the step is then given up.
+  /// Calls `optimizer_step` unless a gradient is not finite, then sets the scale for the next step: step() and update()
+  /// in one, for the only or the last optimizer.
+  /// Throws: what `optimizer_step` throws; the step is then given up.
   template <std::invocable F>
   step_report apply(F&& optimizer_step) && {
     grad_scaler& scaler = *scaler_;
@@ -224,8 +241,9 @@ class [[nodiscard]] grad_scaler::unscaled {
     return report;
   }
 
-  /// Calls `optimizer_step` unless a gradient of this optimizer is not finite. Others may follow before update().
-  /// Throws: as apply(); `error` when the steps since the last update were given up.
+  /// Calls `optimizer_step` unless a gradient of this optimizer is not finite. Other optimizers may follow before
+  /// update().
+  /// Throws: as apply() does; `error` where the steps since the last update were given up.
   template <std::invocable F>
   step_report step(F&& optimizer_step) && {
     require<error>(

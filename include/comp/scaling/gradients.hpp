@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What loss scaling asks of a backend's gradients, and what it says of a step.
+// What a backend's gradients must offer for loss scaling, and the report of a step.
 #pragma once
 
 #include <comp/core/unmet.hpp>
@@ -28,9 +28,9 @@ concept tells_not_finite = requires(G& g) {
 };
 }  // namespace detail
 
-// A sentence stays on one line:
+// Compilers quote one source line of a failed assertion, so each sentence has to stay on one line:
 // clang-format off
-/// True for a Gradients. For another class it does not compile, and the errors say, a sentence each, what is missing.
+/// Checks that `G` models Gradients, and says what is missing where it does not: each failed assertion is one sentence.
 template <class G, bool Aloud = true>
 constexpr bool expect_gradients() {
   using namespace detail;
@@ -42,21 +42,22 @@ constexpr bool expect_gradients() {
   return std::copyable<G> && unscales<G> && has_norm<G> && multiplies<G> && tells_not_finite<G>;
 }
 
-/// The gradients of one step, as a backend holds them. A cheap handle: it is copied.
+/// The gradients of one step, as a backend holds them. The type is a handle that is copied, not the tensors themselves.
 ///   unscale(f)     multiplies every element by f; true when all of them are finite
 ///   norm()         the L2 norm of all of them together
 ///   multiply(f)    multiplies every element by f
-///   not_finite()   the names of the tensors that have an element that is not; asked for when a step is skipped
+///   not_finite()   the names of tensors with elements that are not finite; called only when a step is skipped
 template <class G>
 concept Gradients = expect_gradients<G, false>() || unmet<"no Gradients: static_assert(comp::expect_gradients<T>()) says why">();
 // clang-format on
 
+/// What happened in one step.
 struct step_report {
-  bool skipped = false;                      // a gradient was not finite: the optimizer did not step
-  double scale = 1;                          // that the gradients had
-  double norm = 0;                           // before clipping; 0: nobody asked to clip
-  std::vector<std::string> not_finite = {};  // tensors, where the step was skipped
-  std::string diagnosis = {};                // not empty: skipped although the scale is at its floor
+  bool skipped = false;                      // true: a gradient was not finite, so the optimizer did not step
+  double scale = 1;                          // the scale of the step's gradients
+  double norm = 0;                           // the gradients' norm before clipping; 0: clip_norm was not called
+  std::vector<std::string> not_finite = {};  // where the step was skipped: the tensors that are not finite
+  std::string diagnosis = {};                // a sentence where a step was skipped at the lowest scale; else empty
 };
 
 }  // namespace comp::scaling

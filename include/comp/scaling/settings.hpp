@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The constants of loss scaling, with those of PyTorch, Paddle and Keras by name.
-// Use `settings{}` (PyTorch's) for FP16 gradients; `fixed(128)` for one scale throughout; `off()` for BF16 and FP32.
+// The constants of loss scaling, and the defaults of PyTorch, Paddle and Keras by name.
+// Use `settings{}` (PyTorch's) for FP16 gradients; `fixed(128)` for a scale that never changes; `off()` for BF16 and
+// FP32, whose range is large enough.
 // Source: torch.amp.GradScaler of PyTorch 2.11; paddle.amp.GradScaler of Paddle 3.3.1, and the defaults in Paddle's
 // guide to automatic mixed precision, section 1.2.2; keras.optimizers.LossScaleOptimizer of Keras 3.15.
 #pragma once
@@ -15,32 +16,33 @@
 
 namespace comp::scaling {
 
+/// The constants of loss scaling.
 struct settings {
-  double initial = 65536;
-  double growth = 2.0;                  // times the scale, after `growth_interval` steps in a row that were finite
-  double backoff = 0.5;                 // times the scale, after `backoff_interval` steps in a row that were not
+  double initial = 65536;               // the scale at the start
+  double growth = 2.0;                  // factor on the scale after `growth_interval` steps in a row without overflow
+  double backoff = 0.5;                 // factor on the scale after `backoff_interval` steps in a row with overflow
   std::int64_t growth_interval = 2000;  // [steps]
   std::int64_t backoff_interval = 1;    // [steps]
-  double floor = 0x1p-16;    // no scale below it: there a gradient that overflows does so without the scale's help
-  double ceiling = 0x1p127;  // no scale above it, nor above what makes the loss infinite in FP32
-  bool dynamic = true;       // false: the scale stays at `initial`; steps that overflow are skipped all the same
-  std::int64_t micro_batches = 1;  // whose gradients are accumulated before a step
+  double floor = 0x1p-16;               // the lowest scale: gradients that overflow there overflow because of the model
+  double ceiling = 0x1p127;             // the highest scale: a larger one could make the loss infinite in FP32
+  bool dynamic = true;                  // false: the scale stays at `initial`; steps that overflow are still skipped
+  std::int64_t micro_batches = 1;       // how many micro-batches' gradients are accumulated for a step
   friend bool operator==(const settings&, const settings&) = default;
 };
 
 constexpr settings pytorch() { return {}; }
-/// Of the guide: 2^15, 2.0, 0.5, 1000, 2.
+/// The defaults of Paddle's guide: 2^15, 2.0, 0.5, 1000, 2.
 constexpr settings paddle_guide() { return {.initial = 32768, .growth_interval = 1000, .backoff_interval = 2}; }
 constexpr settings keras() { return {.initial = 32768}; }
-/// Static scaling. Requires: `scale` is a power of two, or scaling rounds every gradient.
+/// Static scaling. Requires: `scale` is a power of two; any other factor would round every gradient.
 constexpr settings fixed(double scale) { return {.initial = scale, .floor = scale, .dynamic = false}; }
-/// No scaling: for precisions with FP32's range. Steps that are not finite are skipped all the same.
+/// No scaling, for precisions with FP32's range. Steps whose gradients are not finite are still skipped.
 constexpr settings off() { return fixed(1); }
-/// Paddle 3: its scaler turns itself off where `low`, the precision of auto_cast, is not FP16.
+/// The defaults of Paddle 3, whose scaler turns itself off where `low`, the precision of auto_cast, is not FP16.
 constexpr settings paddle(precision low = precision::fp16) { return low == precision::fp16 ? settings{} : off(); }
 
-/// The settings of a name: "pytorch", "paddle", "paddle-guide", "keras", "off", or a number, which is a static scale.
-/// Throws: `settings_error`, naming those.
+/// Returns the settings of a name: "pytorch", "paddle", "paddle-guide", "keras", "off", or a number for a static scale.
+/// Throws: `settings_error`, with the names, for anything else.
 inline settings preset(std::string_view name) {
   if (name == "pytorch") return pytorch();
   if (name == "paddle") return paddle();
@@ -56,7 +58,7 @@ inline settings preset(std::string_view name) {
   return fixed(scale);
 }
 
-/// Throws: `settings_error`, naming the values.
+/// Throws: `settings_error`, naming the values, for constants with which scaling cannot work.
 inline void require_usable(const settings& s) {
   require<settings_error>(s.floor > 0 && s.initial >= s.floor && s.initial <= s.ceiling && std::isfinite(s.ceiling),
                           "loss scale {} between floor {} and ceiling {} (0 < floor <= scale <= ceiling, all finite): "

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// PyTorch's checkpoint of a scaler, as JSON: written from grad_scaler, and read into it.
-// Not here: pickled files; json.dump(scaler.state_dict(), file) makes what is read here.
+// Converts between a grad_scaler and the JSON form of PyTorch's state_dict of a scaler, so that a training can move
+// between both.
+// Not here: pickled files. In Python, json.dump(scaler.state_dict(), file) writes the JSON that is read here.
 // Source: torch/amp/grad_scaler.py of PyTorch 2.15.
 #pragma once
 
@@ -13,7 +14,8 @@
 
 namespace comp::scaling {
 
-/// What torch.amp.GradScaler.state_dict() gives: the scale, its constants, and the steps since it changed.
+/// Returns what torch.amp.GradScaler.state_dict() returns: the scale, its constants, and the steps since it last
+/// changed.
 template <class Json>
 Json state_dict(const grad_scaler& scaler) {
   const settings& constants = scaler.constants();
@@ -23,8 +25,8 @@ Json state_dict(const grad_scaler& scaler) {
           {"growth_interval", constants.growth_interval},
           {"_growth_tracker", scaler.now().finite_steps}};
 }
-/// Goes on from there, with its constants, as load_state_dict does.
-/// Throws: `settings_error` for anything that is no state_dict of a scaler, or out of its range.
+/// Sets the scaler to the state and the constants of a state_dict, as PyTorch's load_state_dict does.
+/// Throws: `settings_error` for anything that is no state_dict of a scaler, or has a value out of range.
 template <class Json>
 void load_state_dict(grad_scaler& scaler, const Json& from) {
   settings constants = scaler.constants();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Simulated annealing on plans: a walk that takes steps that are faster always, and slower ones ever more rarely.
-// Use for spaces with many interacting groups where greedy and beam stop in a local optimum and some hundred plans are
-// affordable (stage 2, or a replay). Starts at the faster of the two ends that are accepted; a step puts a run of
-// neighbouring groups on one level, so whole blocks move. A plan that is not accepted is never stepped upon.
-// A plan that was asked for before is not asked for again: what it gave is remembered and decides the step.
+// Simulated annealing on plans: a walk from plan to plan that always takes a step to a faster plan, and ever more
+// rarely one to a slower plan.
+// Use for spaces with many groups that influence each other (through casts), where greedy and beam stop in a local
+// optimum, if some hundred plans are affordable (stage 2, or a replay).
+// The walk starts at the faster of the two ends of the space (all groups on their first or their last level). A step
+// puts a run of neighbouring groups on one level, so that whole blocks move. It never goes to a plan that was not
+// accepted. A plan that was asked for before is not asked for again; its remembered result decides the step.
 // Source: Kirkpatrick, Gelatt and Vecchi, Science 220, 1983; the temperature falls geometrically.
 #pragma once
 
@@ -24,10 +26,10 @@
 namespace comp::strategy {
 
 struct annealing {
-  std::size_t trials = 128;
+  std::size_t trials = 128;  // how many plans are asked for
   std::uint64_t seed = 0;
-  double hot = 0.02;    // temperature at the start: a step so much slower (0.02: 2%) is taken in 1 of e cases
-  double cold = 0.001;  // at the end
+  double hot = 0.02;    // temperature at the start: a step to a plan slower by this part is taken 1 in e times
+  double cold = 0.001;  // temperature at the end
 
   class run;
   /// Throws: `settings_error` unless hot >= cold > 0.
@@ -39,7 +41,7 @@ class annealing::run {
   run(const annealing& chosen, search_space over)
       : settings_{chosen}, space_{std::move(over)}, generator_{chosen.seed} {}
 
-  /// One plan at a time: each answer decides the next question. The two ends come first.
+  /// Asks for one plan at a time, because each answer decides the next step. The two ends of the space come first.
   std::vector<plan> ask(std::size_t at_most) {
     for (std::size_t misses = 0; at_most > 0 && asked_ < settings_.trials && misses < most_misses;) {
       plan next = ends_ == 0 ? space_.conservative() : ends_ == 1 ? lowest(space_) : step();
@@ -72,7 +74,7 @@ class annealing::run {
     return settings_.hot * std::pow(settings_.cold / settings_.hot, share);
   }
 
-  // Half of the steps move one group, the others a run of them.
+  // Returns a neighbour of the plan where the walk is now. Half of the steps move one group, the others a run of them.
   plan step() {
     plan p = now_.empty() ? space_.conservative() : now_;
     if (space_.groups().empty()) return p;
@@ -80,7 +82,7 @@ class annealing::run {
     return p;
   }
 
-  // `seconds` of `to`; nothing where it was not accepted.
+  // Goes to plan `to` or stays. `seconds` is the time of `to`; nothing where it was not accepted.
   void walk(const plan& to, const std::optional<double>& seconds) {
     if (!seconds) return;
     const double slower = now_seconds_ ? *seconds / *now_seconds_ - 1 : 0;
@@ -94,9 +96,9 @@ class annealing::run {
   std::mt19937_64 generator_;
   plan now_ = {};
   std::optional<double> now_seconds_ = {};
-  std::unordered_map<plan, std::optional<double>> seen_ = {};  // seconds where it was accepted
+  std::unordered_map<plan, std::optional<double>> seen_ = {};  // seconds of accepted plans; nothing for others
   std::size_t asked_ = 0;
-  int ends_ = 0;
+  int ends_ = 0;  // how many of the first plans were made: the two ends, then the first step
 };
 
 inline annealing::run annealing::start(search_space over) const {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Greedy with a memory: group after group, but the `width` best plans so far go on instead of one.
-// Use where groups only pay together (casts between neighbours) and greedy stops short: a first step that costs a
-// little survives until the second pays. Costs `width` times greedy's plans. Groups are taken in the order of the
-// space: the search puts the most expensive first. Plans that are not accepted go on only while fewer than `width` are.
+// Beam search: like greedy it decides one group after the other, but it keeps the `width` best plans so far instead of
+// one.
+// Use where groups only pay together, because of the casts between them, and greedy stops too early: a first change
+// that costs a little stays in the beam until the second one pays. It asks for `width` times as many plans as greedy.
+// Groups are taken in the order of the space, in which a search puts the most expensive first. A plan that was not
+// accepted stays in the beam only while there are fewer than `width` accepted ones.
 // Not here: undoing many changes at once (annealing, genetic).
 // Source: Lowerre, The HARPY speech recognition system, 1976; greedy.hpp is the width of 1.
 #pragma once
@@ -19,8 +21,8 @@
 namespace comp::strategy {
 
 struct beam {
-  std::size_t width = 4;   // plans that go on; 0 counts as 1
-  std::size_t passes = 1;  // over all groups; ends earlier when a pass finds nothing better
+  std::size_t width = 4;   // how many plans are kept; 0 counts as 1
+  std::size_t passes = 1;  // how often all groups are gone through; ends earlier when a pass finds nothing better
 
   class run;
   run start(search_space over) const;
@@ -34,7 +36,7 @@ class beam::run {
     waiting_ = both_ends(space_, asked_);
   }
 
-  /// The plans of one group at a time; those that do not fit `at_most` come with the next call.
+  /// Asks for all plans that change one group at once; those beyond `at_most` come with the next call.
   std::vector<plan> ask(std::size_t at_most) {
     while (at_most > 0 && waiting_.empty() && next_group()) expand();
     return take_from(waiting_, at_most);
@@ -42,10 +44,11 @@ class beam::run {
 
   void tell(const trial& seen) { beam_.emplace_back(seen, count_++); }
 
-  /// Both ends, and for each pass and group the other levels of `width` plans.
+  /// Both ends of the space, and for each pass and group the other levels of `width` plans.
   std::size_t at_most() const { return 2 + settings_.width * settings_.passes * count_changes(space_); }
 
  private:
+  // Keeps the best plans and goes on to the next group. Returns: false when all passes are over.
   bool next_group() {
     keep_best(beam_, settings_.width);
     if (beam_.empty()) return false;
@@ -56,6 +59,7 @@ class beam::run {
     return ++pass_ < settings_.passes && better && !space_.groups().empty();
   }
 
+  // Makes the plans that differ from those of the beam in the current group.
   void expand() {
     for (const scored& member : beam_) {
       for (std::size_t level = 0; level < space_.groups()[group_].levels.size(); ++level) {
@@ -70,8 +74,8 @@ class beam::run {
 
   beam settings_;
   search_space space_;
-  std::vector<plan> waiting_ = {};  // to be asked for, the last first
-  std::vector<scored> beam_ = {};   // and, until the next group, what their changes gave
+  std::vector<plan> waiting_ = {};  // plans to ask for, in reverse order
+  std::vector<scored> beam_ = {};   // the plans that are kept and, until the next group, their changed plans
   asked_plans asked_ = {};
   std::size_t group_ = 0, pass_ = 0, count_ = 0, best_before_ = 0;
 };

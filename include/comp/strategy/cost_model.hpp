@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a batch costs under any plan, from what a few plans were seen to cost. Operators come from profiles, or from
-// their operations and bytes; casts from bytes. Batches that were timed correct all of it: each kind, each operator in
-// each precision, casts by the two formats, and each edge, whose neighbours may run as one while they agree. How far a
-// profile and a sum of operators may be trusted is not set but read from the batches: of several beliefs the one under
-// which they are most probable. `drawn` gives costs that may be true as well, for the next question.
-// Not here: the regression (strategy/ridge.hpp), the cheapest plan (strategy/min_cut.hpp).
-// Source: design.md, section 5; MacKay 1992 (evidence); Doucet 2010 (drawing by conditioning a draw).
+// Predicts the seconds of a batch under any plan from the batches of a few plans that were timed.
+// The time of a plan is modelled as a sum over operators, over casts, and over edges. First estimates of operators come
+// from profiles, or from their operations and bytes where there is no profile; those of casts from bytes. A profile
+// times operators one by one, so it cannot know what neighbours save when a backend runs them as one, nor what casts
+// between two low precisions cost. Timed batches therefore correct the estimates by a Bayesian linear regression: by
+// kind of operator, by operator and precision, by the two formats of a cast, and by edge.
+// How far a profile, and a sum of operators at all, can be trusted differs from backend to backend. It is no setting:
+// of several beliefs about that, the one is taken under which the timed batches are most probable. docs/decisions.md,
+// "Times are believed as far as batches confirm them", says what this gains.
+// Not here: the regression's algebra (strategy/ridge.hpp), the cheapest plan (strategy/min_cut.hpp), which plan to time
+// next (search/decision/next_question.hpp).
+// Source: MacKay 1992 (evidence); Doucet 2010 (drawing from a posterior by conditioning a draw from the prior).
 #pragma once
 
 #include <algorithm>
@@ -25,11 +30,12 @@
 
 namespace comp {
 
-/// Learns what plans cost.
+/// Learns the costs of plans. The anchor is the most conservative plan, usually FP32's: it is timed most often, so the
+/// model predicts differences from it. `batch_` is the anchor's time [s].
 class cost_model {
  public:
-  /// `levels`: the precisions that each operator may have, at least one, that of the most conservative plan first;
-  /// those of an operator without a choice are one.
+  /// `levels` are the precisions that each operator may have, that of the most conservative plan first. An operator
+  /// without a choice has one.
   cost_model(const op_graph& graph, std::vector<std::vector<precision>> levels)
       : graph_{graph}, levels_{std::move(levels)}, tensors_{detail::tensors_and_edges(graph)}, anchor_{graph.size()} {
     std::unordered_map<std::string_view, std::size_t> kinds;
@@ -43,8 +49,9 @@ class cost_model {
 
   const std::vector<std::vector<precision>>& levels() const { return levels_; }
 
-  /// Seconds per operator of a profile under `p`. Returns: false where it cannot be used (a wrong length, negative,
-  /// not finite, all zero); what was known before then stays.
+  /// Learns from a profile under plan `p`.
+  /// Returns: false where it cannot be used, because it has a wrong length, or times that are negative, not finite or
+  /// all zero; nothing changes then.
   bool learn_profile(const plan& p, std::span<const op_time> times) {
     if (times.size() != graph_.size()) return false;
     double sum = 0;
@@ -53,7 +60,8 @@ class cost_model {
       sum += t.forward + t.backward;
     }
     if (!(sum > 0)) return false;
-    // What an operator was estimated at says how a missing precision relates to FP32.
+    // The first profile replaces estimates that have no unit. They are scaled to seconds first, and then operator by
+    // operator, so that the precisions that were not profiled yet keep their estimated ratio to the one that was.
     if (!profiled_) {
       speed_ = 1;
       scale(sum / operators_seconds(p));
@@ -73,8 +81,8 @@ class cost_model {
     return true;
   }
 
-  /// A batch under `p` took so many seconds; a time that is none teaches nothing. `spread`: its standard deviation, as
-  /// a part. The most conservative plan's is what others are known beside.
+  /// Learns that a batch under `p` took so many seconds; a time that is not finite or not above 0 is ignored. `spread`
+  /// is the time's standard deviation relative to the time.
   void learn_batch(const plan& p, double seconds, double spread = 0.005) {
     if (!std::isfinite(seconds) || seconds <= 0) return;
     if (p == anchor_ || batch_ == 0) {
@@ -84,17 +92,21 @@ class cost_model {
     }
     if (p != anchor_) learn_pair(p, anchor_, seconds / batch_, spread);
   }
-  /// A batch under `p` took `ratio` times one under `beside`, which ran in turns with it.
+  /// Learns that a batch under `p` took `ratio` times as long as one under `beside`, when both ran in turns. A ratio
+  /// says more than two times, because the machine's load cancels.
   void learn_pair(const plan& p, const plan& beside, double ratio, double spread) {
     if (!std::isfinite(ratio) || ratio <= 0 || !(batch_ > 0)) return;
+    // A smaller spread than 0.2% would mean that a single pair of batches settles everything.
     const std::size_t one = index_of_plan(p), other = index_of_plan(beside);
     seen_.push_back({one, other, ratio, std::max(spread, 0.002)});
     fit();
   }
 
-  /// As far as is known now.
+  /// Returns the most probable costs, by all that was learned so far.
   const plan_costs& costs() const { return now_; }
-  /// Costs that may as well be true, by what was seen so far.
+  /// Draws costs from the posterior, costs that are as compatible with what was seen. Plans that are cheapest under
+  /// such draws are worth asking about (Thompson sampling). A draw from the prior is made first, and then corrected by
+  /// the batches as the estimates are.
   plan_costs drawn(std::mt19937_64& random) const {
     std::normal_distribution<double> normal;
     plan_costs made = prior();
@@ -128,12 +140,14 @@ class cost_model {
     return made;
   }
 
-  /// Whether a single operator shows in a batch: of very many none does.
+  /// True where batches can tell single operators apart. In a very large graph one operator is lost in the noise; then
+  /// only kinds and casts are corrected, which also keeps the model fast.
   bool resolves() const { return graph_.size() <= resolved; }
-  /// Bytes that operator `i` hands on in `p`; 0 where shapes are not known.
+  /// Returns the bytes of the result of operator `i` in precision `p`; 0 where shapes are not known.
   double bytes(std::size_t i, precision p) const { return bytes_of(i) / 4 * traits(p).bytes; }
 
-  /// Seconds of a batch under `p`: of what was timed also what no sum of operators says.
+  /// Predicts the seconds of a batch under `p`. For a plan that was timed this includes its own misfit, which is the
+  /// part of its time that no sum over operators explains.
   double batch_seconds(const plan& p) const {
     const double sum = linear(now_, p);
     if (!(batch_ > 0)) return sum;
@@ -145,7 +159,7 @@ class cost_model {
     }
     return std::max(batch_ + sum - linear(now_, anchor_) + own, 0.01 * batch_);
   }
-  /// The standard deviation of what the difference of the two is thought to be.
+  /// Returns the standard deviation of the predicted difference between two plans [s].
   double spread(const plan& p, const plan& q) const {
     const features a = features_of(p), b = features_of(q);
     std::vector<double> with;
@@ -158,27 +172,31 @@ class cost_model {
   }
 
  private:
-  // What a plan's seconds depend on beside each operator's own.
+  // A plan as the regression sees it: the coefficients of all parameters but the operators' own, which follow from the
+  // plan itself.
   struct features {
     comp::plan plan;
-    std::vector<double> kinds = {};         // seconds that a kind saves in a precision
-    per_cast casts = {};                    // seconds of casts, by the formats
-    std::vector<unsigned char> apart = {};  // per tensor: in how many precisions it is wanted that it has not
+    std::vector<double> kinds = {};         // by kind and precision: seconds that its operators are thought to save
+    per_cast casts = {};                    // by the two formats: estimated seconds of its casts
+    std::vector<unsigned char> apart = {};  // by tensor: to how many other precisions it has to be cast
   };
+  // A timed pair: plan `plan` took `ratio` times as long as plan `beside`. Both are indices into plans_.
   struct observation {
     std::size_t plan, beside;
     double ratio, spread;
   };
-  // How far things may be from what was thought: an operator from its profile, the tie of an edge from nothing, a plan
-  // from the sum of its operators. As parts of an operator, of a usual operator, of a batch.
+  // Standard deviations of what is not known beforehand. `operators`: of an operator's time around its profile,
+  // relative to the operator. `edges`: of what neighbours save when they agree, relative to a usual operator. `plans`:
+  // of a plan's time around the sum of its operators, relative to a batch.
   struct belief {
     double operators, edges, plans;
   };
+  // The same for what all operators of a kind, all casts, and the casts between two formats have in common.
   static constexpr double kind_spread = 0.15, cast_spread = 2, pair_spread = 1;
-  static constexpr double anchor_spread = 0.02;  // of its batches, which ran at another time than all others
+  static constexpr double anchor_spread = 0.02;  // for the anchor's batches, which ran at another time than all others
   static constexpr std::size_t resolved = 2000;
 
-  // ---- what was known before any batch ----
+  // ---- estimates before any batch was timed ----
   double operators_seconds(const plan& p) const {
     double sum = 0;
     for (std::size_t i = 0; i < graph_.size(); ++i) sum += base_[i][index_of(p[i])];
@@ -191,7 +209,9 @@ class cost_model {
     for (shared_tensor& t : tensors_) t.cast_seconds *= factor;
     speed_ *= factor;
   }
-  // Operators together take a batch where they were only estimated, and no more than one where they were profiled.
+  // Scales the estimates to the anchor's batch. Estimates without a profile are scaled so that operators together take
+  // a batch. Profiled times are only scaled down: a batch also takes time outside of operators, but operators cannot
+  // take more than the batch.
   void fit_to_batch() {
     const double factor = batch_ / operators_seconds(anchor_);
     if (batch_ > 0 && (!profiled_ || factor < 1)) scale(factor);
@@ -206,8 +226,8 @@ class cost_model {
     }
   }
 
-  // Operations, or bytes at the 16 operations that machines do per byte; contractions at twice the speed in 16 bits.
-  // Where nothing is known of any size every operator counts the same.
+  // Estimates operators by work_of(): a low precision takes a little more than half of FP32's time, as a tensor of half
+  // the bytes does. Where no operator has a size, all count the same. A cast is estimated by its bytes.
   void estimate() {
     double most = 0;
     for (const op_info& op : graph_) most = std::max(most, work_of(op));
@@ -225,7 +245,8 @@ class cost_model {
     for (const tensor_info& t : graph_[i].outputs) elements += detail::elements_of(t);
     return 4 * elements;
   }
-  // A cast moves what an operator that only moves data would: bytes at the speed that those were seen to have.
+  // Estimates casts from a profile: a cast reads and writes bytes as fast as those operators of the profile that are
+  // bound by memory. Without shapes a cast is taken to cost a tenth of a usual operator.
   void estimate_casts(const plan& p, std::span<const op_time> times) {
     double bytes = 0, seconds = 0;
     std::vector<double> all;
@@ -244,6 +265,7 @@ class cost_model {
       tensors_[i].cast_seconds = size > 0 && bytes > 0 ? 1.5 * size * seconds / bytes : 0.1 * usual;
     }
   }
+  // Returns the costs before any batch was timed.
   plan_costs prior() const {
     plan_costs result{std::vector<per_precision>(graph_.size()), tensors_};
     for (std::size_t i = 0; i < graph_.size(); ++i) {
@@ -253,14 +275,18 @@ class cost_model {
     return result;
   }
 
-  // ---- what batches say ----
+  // ---- corrections by timed batches ----
   double saved(std::size_t i, precision p) const { return base_[i][index_of(p)] - base_[i][index_of(anchor_[i])]; }
+  // Standard deviation of an operator's time [s]. Half of the usual operator is added to its size, because a profile's
+  // error on a tiny operator is not tiny (a launch, a call).
   double spread_of(std::size_t i) const {
     return resolves() ? belief_.operators * (base_[i][index_of(anchor_[i])] + usual_) / 2 : 0;
   }
   double edge_spread() const { return resolves() ? belief_.edges * usual_ : 0; }
   double misfit(const features& f) const { return f.plan == anchor_ ? 0 : belief_.plans * batch_; }
   double noise(const observation& o) const { return o.ratio * o.spread * batch_; }
+  // Returns the sum over operators and casts. Unlike plan_costs::operator() it lets a cast be below 0, since the
+  // regression is linear.
   static double linear(const plan_costs& costs, const plan& p) {
     double sum = 0;
     for (std::size_t i = 0; i < p.size(); ++i) sum += costs.seconds[i][index_of(p[i])];
@@ -289,6 +315,7 @@ class cost_model {
     }
     return f;
   }
+  // Returns the index of a plan among those that were timed; adds a new one, with its products with all others.
   std::size_t index_of_plan(const plan& p) {
     for (std::size_t i = 0; i < plans_.size(); ++i) {
       if (plans_[i].plan == p) return i;
@@ -299,7 +326,8 @@ class cost_model {
     return plans_.size() - 1;
   }
 
-  // Of two plans, what their covariance is made of: what kinds and casts give, operators, edges.
+  // The covariance of two plans' times, in the parts that each belief scales: they are computed once and weighed anew
+  // for each belief that is tried.
   struct product {
     double shared = 0, operators = 0, edges = 0;
   };
@@ -324,6 +352,7 @@ class cost_model {
     for (std::size_t t = 0; t < a.apart.size(); ++t) made.edges += usual_ * usual_ * a.apart[t] * b.apart[t];
     return made;
   }
+  // Returns the covariance under the current belief. A plan's own misfit is shared with no other plan.
   double weighed(const product& of, bool same, const features& f) const {
     return of.shared + belief_.operators * belief_.operators * of.operators + belief_.edges * belief_.edges * of.edges +
            (same ? misfit(f) * misfit(f) : 0);
@@ -332,10 +361,14 @@ class cost_model {
   double covariance(std::size_t i, std::size_t j) const {
     return weighed(products_[std::max(i, j)][std::min(i, j)], i == j, plans_[i]);
   }
+  // Returns by how many seconds an observation differs from the estimates. With times T, T(plan) = ratio * T(beside),
+  // and before_ holds the estimated T - T(anchor), of which the anchor's batch_ is known.
   double off_by(const observation& o) const {
     return (o.ratio - 1) * batch_ - before_[o.plan] + o.ratio * before_[o.beside];
   }
 
+  // Corrects the estimates by all observations, under the belief that makes them most probable. Few beliefs are tried:
+  // the data are tens of batches, and factors of three are all that they can tell apart.
   void fit() {
     now_ = prior();
     before_.clear();
@@ -359,6 +392,7 @@ class cost_model {
     of_plan_ = by_plan(ridge_.weights());
     correct(now_, of_plan_);
   }
+  // Regresses the observations' differences under the current belief; the rows are the observations' covariances.
   ridge regression(const std::vector<double>& off) const {
     std::vector<std::vector<double>> rows;
     for (std::size_t i = 0; i < seen_.size(); ++i) {
@@ -373,7 +407,9 @@ class cost_model {
     }
     return {std::move(rows), off};
   }
-  // Adds to each parameter its covariances with the observations, times their weights.
+  // Adds to each parameter its covariance with the timed plans, times the plans' weights: the regression's posterior
+  // mean. An operator's deviation is half its own in each precision and half common to all its low precisions, since an
+  // operator that gains nothing in BF16 seldom gains in FP16.
   void correct(plan_costs& costs, const std::vector<double>& of_plan) const {
     std::vector<double> kinds(kinds_ * precision_count);
     double all = 0;
@@ -413,7 +449,7 @@ class cost_model {
       }
     }
   }
-  // Of the observations' weights, those of the plans.
+  // Turns weights of observations into weights of plans: each observation is a difference of two plans' times.
   std::vector<double> by_plan(const std::vector<double>& weights) const {
     std::vector<double> sums(plans_.size());
     for (std::size_t i = 0; i < seen_.size(); ++i) {
@@ -425,18 +461,19 @@ class cost_model {
 
   const op_graph& graph_;
   std::vector<std::vector<precision>> levels_;
-  std::vector<shared_tensor> tensors_;
+  std::vector<shared_tensor> tensors_;  // tensors with their casts, and edges (plan_costs.hpp)
   plan anchor_;
-  std::vector<std::size_t> kind_;
+  std::vector<std::size_t> kind_;  // by operator: the number of its kind
   std::size_t kinds_ = 0;
-  std::vector<per_precision> base_;
+  std::vector<per_precision> base_;  // estimated seconds of each operator in each precision
   std::vector<observation> seen_ = {};
-  std::vector<features> plans_ = {};
-  std::vector<std::vector<product>> products_ = {};
-  std::vector<double> before_ = {}, of_plan_ = {};
+  std::vector<features> plans_ = {};                 // the plans that were timed
+  std::vector<std::vector<product>> products_ = {};  // lower triangle: of each two timed plans
+  std::vector<double> before_ = {}, of_plan_ = {};   // by timed plan: estimated T - T(anchor); weight in the regression
   belief belief_ = {0.05, 0, 0.002};
   ridge ridge_ = {};
   plan_costs now_ = {};
+  // The anchor's batch [s], the factor from profiled to used seconds, and the median operator [s].
   double batch_ = 0, speed_ = 1, usual_ = 0;
   bool profiled_ = false;
 };

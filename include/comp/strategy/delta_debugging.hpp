@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which groups must go back to FP32 so that the loss is accepted: delta debugging from the lowest plan.
-// Use in stage 1 where few groups harm: k of n cost about k log n plans, at most 3 n a level, and a plan that is
-// accepted all low costs two. Only the loss counts: groups that are slower in low precision stay low, so in stage 2,
-// where every plan that runs is accepted, it asks for the two ends alone. Of Zeller's two tests only the complement's
-// is run, and no part is tried again in a round: where raising more never harms the loss, the others' answers are
-// known. The groups found are then few, but not the fewest there are: harm of pairs goes away with either. With several
-// levels: what may not be on its last level is searched again on the one before. Source: Zeller and Hildebrandt,
-// Simplifying and isolating failure-inducing input, TSE 2002 (ddmin); Precimonious, Rubio-Gonzalez et al., SC 2013.
+// Delta debugging: finds which groups must be raised (put back towards FP32) so that the loss is accepted, starting
+// from the plan with all groups on their lowest level.
+// Use in stage 1 where few groups harm. If k of n groups do, it asks for about k log n plans, at most 3 n for each
+// level; if none does, for two. Only the loss decides: groups that are slower in low precision stay low. In stage 2,
+// where every plan that runs is accepted, it therefore asks for the two ends of the space alone.
+// Zeller's algorithm tests each part and its complement. Here only the complement is tested (all raised groups without
+// the part), and no part twice in a round: if raising more groups never harms the loss, the other answers follow. The
+// groups found are few, but not always the fewest: where two groups only harm together, raising either is enough.
+// With several levels, groups that cannot be on their last level are searched again on the level before.
+// Source: Zeller and Hildebrandt, Simplifying and isolating failure-inducing input, TSE 2002 (ddmin); Precimonious,
+// Rubio-Gonzalez et al., SC 2013.
 #pragma once
 
 #include <algorithm>
@@ -34,14 +37,16 @@ class delta_debugging::run {
     }
   }
 
-  /// One plan at a time: each answer decides the next question. The most conservative one comes first.
+  /// Asks for one plan at a time, because each answer decides the next question. The most conservative plan comes
+  /// first.
   std::vector<plan> ask(std::size_t at_most) {
     while (at_most > 0 && !done_) {
       plan next = begun_ ? candidate() : space_.conservative();
       const bool valid = space_.valid(next);
       const auto [known, fresh] = passed_.try_emplace(next, false);
       if (valid && fresh) return {std::move(next)};
-      take(begun_ ? known->second : true);  // a conservative plan that may not be tried says nothing
+      // A plan that was told before, or that may not be tried, is not asked for; its answer is known.
+      take(begun_ ? known->second : true);
     }
     return {};
   }
@@ -51,13 +56,14 @@ class delta_debugging::run {
     take(seen.accepted);
   }
 
-  /// Three plans for each group and level at most, and the two ends.
+  /// At most three plans for each group and level, and the two ends.
   std::size_t at_most() const { return 2 + 3 * count_changes(space_); }
 
  private:
   std::size_t bound(std::size_t part) const { return part * raised_.size() / parts_; }
 
-  // The raised groups without the part in question on their first level, everything else as low as it may be.
+  // Returns the plan that tests whether the current part may stay low: the other raised groups are on their first
+  // level, all else is as low as it may be.
   plan candidate() const {
     plan p = floor_;
     for (std::size_t i = 0; i < raised_.size(); ++i) {
@@ -66,10 +72,11 @@ class delta_debugging::run {
     return p;
   }
 
+  // Takes the answer to the current question.
   void take(bool passed) {
     if (!begun_) {
       begun_ = true;
-      done_ = !passed || raised_.empty();  // nothing can be accepted when the most conservative plan is not
+      done_ = !passed || raised_.empty();  // if the most conservative plan is not accepted, no other will be
       return;
     }
     if (passed) {  // the part stays low
@@ -83,6 +90,7 @@ class delta_debugging::run {
     }
   }
 
+  // Splits the raised groups into twice as many parts; once they were tried one by one, goes on with the next level.
   void next_round() {
     part_ = 0;
     if (raised_.empty()) {
@@ -95,7 +103,8 @@ class delta_debugging::run {
     }
   }
 
-  // What must be raised is put one level above the last that was tried; on the first level there is nothing to ask.
+  // Puts the groups that must be raised one level above the last one that was tried. Those that arrive at their first
+  // level are decided.
   void next_level() {
     std::vector<std::size_t> open;
     for (const std::size_t g : raised_) {
@@ -110,11 +119,11 @@ class delta_debugging::run {
   }
 
   search_space space_;
-  plan floor_;                        // every group on the lowest level that is still in question
-  std::vector<std::size_t> raised_;   // groups that must be above it, as far as is known
-  std::size_t parts_ = 1, part_ = 0;  // they are tried in so many parts, this one now
-  std::unordered_map<plan, bool> passed_ = {};
-  bool begun_ = false, single_ = false, done_ = false;
+  plan floor_;                                          // each group on the lowest level that is still in question
+  std::vector<std::size_t> raised_;                     // groups that have to be above it, as far as is known
+  std::size_t parts_ = 1, part_ = 0;                    // number of parts of raised_, and the part that is tried now
+  std::unordered_map<plan, bool> passed_ = {};          // answers by plan
+  bool begun_ = false, single_ = false, done_ = false;  // single_: each part is one group
 };
 
 inline delta_debugging::run delta_debugging::start(search_space over) const { return run{std::move(over)}; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every plan of the space, once, the most conservative first: what the CoMP paper does.
-// Use when operators are tied (by kind, by scope) or few; each plan costs an epoch in stage 1.
-// Holds one plan in memory whatever the size of the space. Ignores what it is told: it tries everything anyway.
+// Tries every plan of the space once, the most conservative first. This is what the CoMP paper does.
+// Use when operators are tied (by kind, by scope) or few, because each plan has to be judged by its losses in stage 1.
+// It holds one plan in memory whatever the size of the space, and ignores results, since it tries everything anyway.
 // Source: CoMP paper, section 3.2 and algorithm 1.
 #pragma once
 
@@ -17,7 +17,7 @@
 namespace comp::strategy {
 
 struct exhaustive {
-  std::uint64_t limit = 1024;  // most plans that may be tried
+  std::uint64_t limit = 1024;  // a larger space is refused
 
   class run;
   /// Throws: `space_error`, with the size and what to tie, when the space is larger than `limit`.
@@ -44,7 +44,8 @@ class exhaustive::run {
   std::size_t at_most() const { return static_cast<std::size_t>(space_.size().value_or(0)); }
 
  private:
-  // Counts in a mixed-radix number system, a digit per group: on average two groups change per plan.
+  // Counts through the space as a number with a digit for each group. From one plan to the next two groups change at
+  // most on average, so 10^5 operators cost no more than few.
   void advance() {
     for (std::size_t g = 0; g < levels_.size(); ++g) {
       levels_[g] = (levels_[g] + 1) % space_.groups()[g].levels.size();

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans that breed: children take a run of groups from one parent and the rest from the other, some change a run of
-// their own, and the best of parents and children go on. Use where some hundred plans are affordable and good parts of
-// plans lie in different places: crossing joins them. Neighbouring groups are inherited together, since they share
-// casts. Plans that are not accepted rank after those that are, by their loss, so that even a population without one
-// finds its way. Source: Holland, Adaptation in natural and artificial systems, 1975; two-point crossover, tournaments
-// of two, the (mu + lambda) selection of Rechenberg.
+// A genetic algorithm on plans. A child takes a run of groups from one parent and the rest from the other; some
+// children also change a run of groups themselves. The best of parents and children are kept.
+// Use where some hundred plans are affordable and different plans are good in different places, which crossing joins.
+// Neighbouring groups are inherited together, because they share casts. Plans that were not accepted rank behind the
+// accepted ones by their loss, so that a population without an accepted plan still moves towards one.
+// Source: Holland, Adaptation in natural and artificial systems, 1975; two-point crossover, tournaments of two, the (mu
+// + lambda) selection of Rechenberg.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +22,9 @@
 namespace comp::strategy {
 
 struct genetic {
-  std::size_t trials = 128;
-  std::size_t population = 16;  // plans that breed, and children in a generation; fewer than 2 count as 2
-  double mutation = 0.5;        // part of the children that also change a run of groups
+  std::size_t trials = 128;     // how many plans are asked for
+  std::size_t population = 16;  // how many plans are kept, and children of a generation; fewer than 2 count as 2
+  double mutation = 0.5;        // share of the children that also change a run of groups
   std::uint64_t seed = 0;
 
   class run;
@@ -41,7 +42,8 @@ class genetic::run {
     waiting_ = both_ends(space_, asked_);
   }
 
-  /// A generation at a time; what does not fit `at_most` comes with the next call. The two ends come first.
+  /// Asks for a whole generation at once; plans beyond `at_most` come with the next call. The two ends of the space
+  /// come first.
   std::vector<plan> ask(std::size_t at_most) {
     if (at_most > 0 && waiting_.empty() && left_ > 0) breed();
     std::vector<plan> plans = take_from(waiting_, std::min(at_most, left_));
@@ -54,7 +56,8 @@ class genetic::run {
   std::size_t at_most() const { return left_; }
 
  private:
-  // Fills `waiting_` with a generation: the first is drawn, later ones are children.
+  // Fills `waiting_` with a generation. The first one is drawn, later ones are children; where children repeat known
+  // plans too often, plans are drawn again.
   void breed() {
     keep_best(field_, settings_.population);
     const bool first = !std::exchange(begun_, true) || field_.size() < 2;
@@ -70,10 +73,11 @@ class genetic::run {
     std::reverse(waiting_.begin(), waiting_.end());
   }
 
+  // Returns the better of two plans that are drawn.
   const plan& parent() {
     const std::size_t a = search_space::below(generator_, field_.size());
     const std::size_t b = search_space::below(generator_, field_.size());
-    return field_[std::min(a, b)].plan;  // the field is in order: the lower index won
+    return field_[std::min(a, b)].plan;  // the field is sorted, the best first
   }
 
   plan child() {
@@ -91,8 +95,8 @@ class genetic::run {
   search_space space_;
   std::mt19937_64 generator_;
   std::size_t left_;
-  std::vector<plan> waiting_ = {};  // to be asked for, the last first
-  std::vector<scored> field_ = {};  // who may breed; in order once a generation begins
+  std::vector<plan> waiting_ = {};  // plans to ask for, in reverse order
+  std::vector<scored> field_ = {};  // plans that may become parents; sorted when a generation begins
   asked_plans asked_ = {};
   std::size_t count_ = 0;
   bool begun_ = false;

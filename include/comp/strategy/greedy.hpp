@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One group at a time, from the better of the two ends of the space; a change stays only when it is clearly faster.
-// Use as the default: about as many plans as there are groups, so each stage stays cheap.
-// Both ends are tried because lowering one operator alone can cost two casts where lowering its neighbours too costs
-// none. Groups are taken in the order of the space: the search puts the most expensive first. Not here: undoing several
-// changes at once, or pairs that only help together. Source: sorted greedy as in ADAPT and neural-compressor; the CoMP
-// paper enumerates.
+// Greedy search: changes one group at a time, starting from the better of the two ends of the space, and keeps a change
+// only where it is clearly faster. It asks for about as many plans as there are groups.
+// Both ends are tried, because lowering a single operator can cost two casts where lowering its neighbours, too, costs
+// none: from all FP32 each single step may then look like a loss. Groups are taken in the order of the space, in which
+// a search puts the most expensive first.
+// Not here: undoing several changes at once, or pairs of groups that only help together (beam, annealing, genetic).
+// Source: sorted greedy as in ADAPT and neural-compressor; the CoMP paper enumerates.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +21,8 @@
 namespace comp::strategy {
 
 struct greedy {
-  bool both_ends = true;   // also start from every group on its last level
-  std::size_t passes = 1;  // over all groups; ends earlier when a pass changes nothing
+  bool both_ends = true;   // true: also tries the plan with each group on its last level as a start
+  std::size_t passes = 1;  // how often all groups are gone through; ends earlier when a pass changes nothing
 
   class run;
   run start(search_space over) const;
@@ -34,7 +35,7 @@ class greedy::run {
     if (settings_.both_ends) ends_.push_back(lowest(space_));
   }
 
-  /// One plan at a time, but the two ends together: each answer decides the next question.
+  /// Asks for the two ends together, then for one plan at a time, because each answer decides the next question.
   std::vector<plan> ask(std::size_t at_most) {
     std::vector<plan> plans;
     while (plans.size() < at_most && !ends_.empty()) {
@@ -62,7 +63,7 @@ class greedy::run {
   }
 
  private:
-  // The best plan with the next group on its next level; nothing when the passes are over.
+  // Returns: the best plan so far with the next group on its next level; nothing when the passes are over.
   std::optional<plan> step() {
     const auto& groups = space_.groups();
     if (group_ == groups.size()) {

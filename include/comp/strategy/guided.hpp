@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The default: proposes whole plans from what operators and casts cost, instead of trying operators one by one.
-//   1. Seconds per operator from a profile in FP32 and one in each low precision (else from operations and bytes) give,
-//      by a minimum cut, the cheapest plan of the whole graph with every operator free.
-//   2. That plan joined with the rules' plans is judged by its losses. What is rejected is mended: by bisection over
-//   the
-//      operators' sensitivity, or the policy's lists where a backend has none (strategy/mending.hpp).
-//   3. Plans of what was accepted are timed in turns, the costs corrected by what was seen, the next cheapest plan
-//      proposed, until the best is one that was measured.
-// Use it unless the whole space has to be tried (exhaustive) or a paper's algorithm compared (greedy, ...).
-// Both stages in one: as a stage 2, where only times are asked for, it is `greedy`. Never below a rule-based plan that
-// is accepted, from which it starts. Source: design.md, section 5; none of the systems compared has it.
+// The default strategy. It computes whole plans from the costs of operators and casts, instead of trying operators one
+// by one as the paper does.
+//   1. Profiles in FP32 and in each low precision give the seconds of each operator (without profiles, its operations
+//      and bytes do). From them a minimum cut gives the cheapest plan of the whole graph, with each operator free.
+//   2. That plan, joined with the rule-based plans, is judged by its losses. A rejected plan is mended
+//      (strategy/mending.hpp): operators go back to FP32 by bisection, the most sensitive ones first, or in the order
+//      of the policy's lists where the backend has no sensitivity().
+//   3. Plans of accepted operators are timed in turns. The times correct the costs, the corrected costs give the next
+//      cheapest plan, and so on until the cheapest plan is one that was measured.
+// Use it unless the whole space has to be tried (exhaustive), or a paper's algorithm is to be compared (greedy and
+// others). It does both stages in one (docs/decisions.md, "The search"); given as stage 2 alone, where only times
+// count, it is `greedy`. It is never worse than an accepted rule-based plan, because such plans are raced, too.
+// Source: none of the systems that comp is compared with searches so; the parts have their sources in their headers.
 #pragma once
 
 #include <comp/strategy/greedy.hpp>
@@ -20,9 +22,9 @@
 namespace comp::strategy {
 
 struct guided {
-  std::size_t questions = 40;  // about times, at most: fewer are asked where their answers do not pay
-  double memory_worth = 0.01;  // of FP32's batch: what time the memory of all operators' outputs is worth
-  mending_settings mend = {};
+  std::size_t questions = 40;  // the most questions about times; fewer are asked where answers do not pay
+  double memory_worth = 0.01;  // the time that the memory of all operators' results is worth, as a part of FP32's batch
+  mending_settings mend = {};  // how rejected plans are mended
 
   using run = greedy::run;
   run start(search_space over) const { return greedy{}.start(std::move(over)); }

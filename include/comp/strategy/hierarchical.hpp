@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// All groups low, then halves, then halves of halves, cut where the scopes of their names part
-// ("block1.attention.query"): what is accepted and not clearly slower stays low, what is not is tried in smaller parts,
-// down to single groups. Use where what harms lies together (a block, an attention) and the groups are named by scope;
-// with scattered harm it costs as much as one group at a time: two plans for each group and level at most. Other than
-// delta debugging it also gives back parts that are clearly slower in low precision. Each part is tried on top of what
-// stays, so what is left at the end was run as a whole; CRAFT tries parts alone and hopes for their union. With several
-// levels: groups that cannot be on their last one are tried in the same way on the one before. Source: CRAFT, Lam,
-// Hollingsworth, de Supinski and LeGendre, ICS 2013 (breadth-first search of a program's structure).
+// Hierarchical search: tries all groups low, then halves, then halves of halves, cut where the scopes in their names
+// change ("block1.attention.query"). A part that is accepted and not clearly slower stays low; another one is split and
+// tried in smaller parts, down to single groups.
+// Use where harmful operators lie together (in a block, in an attention) and groups are named by scope. Where harm is
+// scattered it asks for as many plans as one group at a time would, two at most for each group and level. Unlike delta
+// debugging it also raises parts that are clearly slower in low precision.
+// Each part is tried together with all parts that stay low, so the final plan was run as a whole. CRAFT tries parts
+// alone and then joins them, which can harm where no part alone does.
+// With several levels, groups that cannot be on their last level are tried in the same way on the level before.
+// Source: CRAFT, Lam, Hollingsworth, de Supinski and LeGendre, ICS 2013 (breadth-first search of a program's
+// structure).
 #pragma once
 
 #include <algorithm>
@@ -29,14 +32,15 @@ struct hierarchical {
 };
 
 class hierarchical::run {
-  using part = std::vector<std::size_t>;  // groups, in the order of execution
+  using part = std::vector<std::size_t>;  // indices of groups, in the order of execution
 
  public:
   explicit run(search_space over) : space_{std::move(over)}, kept_{space_.conservative()} {
     for (std::size_t g = 0; g < space_.groups().size(); ++g) failed_.push_back(g);
   }
 
-  /// One plan at a time: each answer decides the next question. The most conservative one comes first.
+  /// Asks for one plan at a time, because each answer decides the next question. The most conservative plan comes
+  /// first.
   std::vector<plan> ask(std::size_t at_most) {
     if (at_most > 0 && !begun_) {
       begun_ = true;
@@ -45,14 +49,14 @@ class hierarchical::run {
     while (at_most > 0 && (!parts_.empty() || next_level())) {
       plan next = with(parts_.front());
       if (asked_.fresh(space_, next)) return {std::move(next)};
-      split(std::exchange(parts_.front(), {}));  // refused before, or not valid
+      split(std::exchange(parts_.front(), {}));  // the plan was refused before, or may not be tried
       parts_.pop_front();
     }
     return {};
   }
 
   void tell(const trial& seen) {
-    if (parts_.empty()) {  // the most conservative plan
+    if (parts_.empty()) {  // this is the most conservative plan
       best_ = seen;
       return;
     }
@@ -63,7 +67,7 @@ class hierarchical::run {
     best_ = seen;
   }
 
-  /// Two plans for each group and level at most, and the most conservative one.
+  /// At most two plans for each group and level, and the most conservative one.
   std::size_t at_most() const { return 1 + 2 * count_changes(space_); }
 
  private:
@@ -87,7 +91,8 @@ class hierarchical::run {
     parts_.emplace_back(middle, of.end());
   }
 
-  // Where to cut: where the scopes that not all names share change, as near to the middle as can be.
+  // Returns where to cut a part: where the first scope changes that not all names share, as near to the middle as
+  // possible.
   std::size_t cut(const part& of) const {
     const std::size_t same = shared(of);
     const auto scope = [&](std::size_t i) {
@@ -102,7 +107,7 @@ class hierarchical::run {
     return middle;
   }
 
-  // Length of the scopes that all names share, dots included.
+  // Returns the length of the scopes that all names share, dots included.
   std::size_t shared(const part& of) const {
     std::string_view same = space_.groups()[of.front()].name;
     for (const std::size_t g : of) {
@@ -114,7 +119,8 @@ class hierarchical::run {
     return dot == std::string_view::npos ? 0 : dot + 1;
   }
 
-  // The groups that could not be on the last level tried, on the one before it; false when there are none.
+  // Goes on with the groups that could not be on the last level that was tried, one level before it. Returns: false
+  // when there are none.
   bool next_level() {
     ++above_last_;
     part open;
@@ -129,10 +135,10 @@ class hierarchical::run {
 
   search_space space_;
   plan kept_;
-  std::optional<trial> best_ = {};  // what kept_ gave
-  std::deque<part> parts_ = {};     // to be tried, the largest first
-  part failed_ = {};
-  std::size_t above_last_ = 0;  // parts are tried on the last level but so many, counted from 1
+  std::optional<trial> best_ = {};  // the result of kept_, the best plan so far
+  std::deque<part> parts_ = {};     // parts to try, the largest first
+  part failed_ = {};                // groups that could not be low by themselves
+  std::size_t above_last_ = 0;      // parts are tried on this level, counted from the last one: 1 is the last
   asked_plans asked_ = {};
   bool begun_ = false;
 };

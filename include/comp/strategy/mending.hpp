@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A large part of a rejected set that is accepted, found in few questions: which operators may stay low.
-// Items come in order, those that are thought least harmful first. The longest accepted beginning is found by
-// bisection; then blocks of what is left are added, as large as the harm seen so far lets hope for, and a block that is
-// refused is bisected in turn. Each question is asked together with all that was accepted before, so harm that only
-// appears in pairs is found. With a right order of 64 items: 7 questions; without one, a single harmful item of 64:
-// about 10. Source: Hwang 1972 (generalized binary splitting), by an order instead of at random; HAWQ and ADAPT (the
-// order).
+// Mending: given a set of operators whose lowering was rejected, finds a large part of it that is accepted, in few
+// questions. A question is a plan to judge by its losses, so each costs tens of batches.
+// Items (operators) come in an order, those that are thought least harmful first. The longest accepted beginning of the
+// order is found by bisection. Then blocks of the rest are added; a block is as large as the share of harmful items so
+// far lets expect to be accepted every second time. A refused block is bisected in turn. Each question includes all
+// items that were accepted before, so that items that only harm together are found, too.
+// With a right order of 64 items it takes 7 questions; with no order and a single harmful item of 64 about 10.
+// Source: Hwang 1972 (generalized binary splitting), by an order instead of at random; HAWQ and ADAPT (the order).
 #pragma once
 
 #include <algorithm>
@@ -18,18 +19,20 @@
 
 namespace comp {
 
+/// How many questions mending may ask.
 struct mending_settings {
-  std::size_t questions = 200;  // at most; who asks them ends earlier where they no longer pay
-  double worth = 0.03;          // of all that could be gained: less than this is not asked for
-  std::size_t hopeless = 3;     // items refused one after the other, where an order is given: then the rest is given up
+  std::size_t questions = 200;  // the most questions; the search ends earlier where they no longer pay
+  double worth = 0.03;          // ends where the rest of the items is worth less than this part of all items
+  std::size_t hopeless = 3;     // with an order: gives up the rest after so many refused items in a row
 };
 
+/// Mends one rejected set. Items are numbered from 0 in their order.
 class mending {
  public:
-  /// `gains`: what each item is worth, in the order of the items; the whole set is known to be rejected. `first`: how
-  /// many items the first question is about, where something is known beforehand; 0: half of them. `ordered`: the order
-  /// says something. `other_places`: of each item, its place in the order that is taken where that one proves wrong;
-  /// empty: the items stay as they are.
+  /// `gains` says what each item is worth, in the order of the items; the whole set is known to be rejected. `first` is
+  /// how many items the first question is about, where something is known beforehand; 0: half of them. `ordered`: the
+  /// order means something, as it does with sensitivities. `other_places`: each item's place in a second order, which
+  /// replaces the first one where that proves wrong; empty: there is none.
   mending(std::vector<double> gains, std::size_t first, bool ordered, const mending_settings& settings = {},
           std::vector<std::size_t> other_places = {})
       : gains_{std::move(gains)},
@@ -44,7 +47,7 @@ class mending {
     if (refused_ <= 1) found_harmful();
   }
 
-  /// The items of the next question; nothing when no further question is worth it.
+  /// Returns: the items of the next question; nothing when no further question is worth its cost.
   std::optional<std::vector<std::size_t>> next() {
     if (asked_ >= settings_.questions || rest_.empty()) return std::nullopt;
     if (refused_ == 0) {
@@ -59,6 +62,7 @@ class mending {
     return question;
   }
 
+  /// Takes the answer to the last question: whether its items were accepted together.
   void tell(bool yes) {
     ++asked_;
     if (yes) {
@@ -74,16 +78,18 @@ class mending {
     probe_ = refused_ / 2;
   }
 
-  /// What was accepted together, in the order in which it was; with what was not asked for left out.
+  /// Returns the items that were accepted together, in the order in which they were. Items that no question was about
+  /// are not among them.
   const std::vector<std::size_t>& accepted() const { return accepted_; }
-  /// What was refused by itself, given what was accepted before.
+  /// Returns the items that were refused when they alone were added to the accepted ones.
   const std::vector<std::size_t>& harmful() const { return harmful_; }
   std::size_t questions() const { return asked_; }
 
  private:
-  // A right order has the harmless items first. Where a third of the items harm already, several refused
-  // ones in a row say nothing of the rest: the order is dropped, and the questions go on. Returns: false for an order
-  // that was right so far, in which the rest is thought to harm.
+  // A right order has the harmless items first, so several refused items in a row mean that the rest harms, too. That
+  // does not hold for a wrong order. It is taken to be wrong where a third of the items decided so far harm: then it is
+  // dropped for the second order, and the questions go on.
+  // Returns: false where the order was right so far.
   bool disproved() {
     if (accepted_.size() > 2 * harmful_.size()) return false;
     ordered_ = false;
@@ -93,13 +99,14 @@ class mending {
     }
     return true;
   }
+  // Accepts the first `count` items of the rest.
   void take(std::size_t count) {
     const auto end = rest_.begin() + static_cast<std::ptrdiff_t>(count);
     accepted_.insert(accepted_.end(), rest_.begin(), end);
     seen_.insert(seen_.end(), count, false);
     rest_.erase(rest_.begin(), end);
   }
-  // The refused beginning of the rest has one item left.
+  // Called when the refused beginning of the rest has a single item left, which is then the harmful one.
   void found_harmful() {
     refused_ = 0;
     if (rest_.empty()) return;
@@ -108,8 +115,9 @@ class mending {
     rest_.erase(rest_.begin());
     ++in_vain_;
   }
-  // So many that all of them are harmless about every second time. Where the order is known only what was decided last
-  // says something of what comes next.
+  // Returns a number of items that are all harmless about every second time, by the share of harmful ones so far: a
+  // question with an even chance tells most. With an order only the last 8 decided items count, since harm increases
+  // along the order.
   std::size_t block() const {
     const std::size_t window = ordered_ ? std::min<std::size_t>(seen_.size(), 8) : seen_.size();
     const auto harmful = std::count(seen_.end() - static_cast<std::ptrdiff_t>(window), seen_.end(), true);
@@ -123,9 +131,11 @@ class mending {
   bool ordered_;
   std::vector<std::size_t> other_places_;
   std::vector<std::size_t> rest_, accepted_ = {}, harmful_ = {};
-  std::vector<bool> seen_ = {};  // of what is decided: whether it was harmful
-  double all_ = 0;
-  std::size_t refused_ = 0;  // so many of the rest's first are known to be refused together
+  std::vector<bool> seen_ = {};  // for each decided item in turn: whether it was harmful
+  double all_ = 0;               // sum of all gains
+  std::size_t refused_ = 0;      // so many first items of the rest were refused together, and are being bisected
+  // The first items of the rest that the question is about; questions asked; items refused in a row; the least size of
+  // the next block, which doubles as long as blocks are accepted.
   std::size_t probe_ = 0, asked_ = 0, in_vain_ = 0, grown_ = 0;
 };
 

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cheapest plan of a whole graph with every operator free, in milliseconds: a minimum cut. Exact for two
-// precisions; for more, expansion moves (each asks at once, for all operators, who should change to one precision)
-// until none helps. Use: what strategy::guided proposes from. Not here: where costs come from
-// (strategy/cost_model.hpp), and whether such a plan trains. Source: Kolmogorov and Zabih 2004 (what energies a cut can
-// minimise); Boykov, Veksler and Zabih 2001 (expansion moves); Boykov and Kolmogorov 2004 (maximum flow), by
-// Boost.Graph.
+// Computes the cheapest plan of a whole graph, with each operator free, in milliseconds. A plan's cost is a sum over
+// operators and over casts between them, and such a sum over two precisions is minimised by a minimum cut. The paper
+// enumerates plans instead.
+// For two precisions the result is exact. For more, expansion moves are made until none helps: one move decides for all
+// operators at once which of them change to one given precision.
+// Use: strategy::guided proposes these plans.
+// Not here: where costs come from (strategy/cost_model.hpp), and whether such a plan converges (a search tries it).
+// Source: Kolmogorov and Zabih 2004 (which sums a cut can minimise); Boykov, Veksler and Zabih 2001 (expansion moves);
+// Boykov and Kolmogorov 2004 (maximum flow), by Boost.Graph.
 #pragma once
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // in Boost's iterator over all edges, not true
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // a false alarm about Boost's iterator over all edges
 #endif
 #include <boost/graph/adjacency_list.hpp>
 #include <boost/graph/boykov_kolmogorov_max_flow.hpp>
@@ -29,8 +32,9 @@ namespace comp::strategy {
 
 namespace detail {
 
-/// A cut of least capacity. Node 0 is the source, 1 the sink. What joins a node to one of them is one edge, summed up:
-/// Boost's algorithm looks at the first of parallel ones alone, and the cut is then not the least.
+/// A network with a source (node 0) and a sink (node 1), of which a cut of least capacity is found. Capacities between
+/// a node and one of these are summed up and added as a single edge, because Boost's algorithm only looks at the first
+/// of several parallel edges, and its cut would not be the least.
 class flow_network {
   using traits = boost::adjacency_list_traits<boost::vecS, boost::vecS, boost::directedS>;
   struct edge {
@@ -46,7 +50,7 @@ class flow_network {
     source_.push_back(0), sink_.push_back(0);
     return boost::add_vertex(graph_);
   }
-  /// At most once for the same two nodes, terminals aside.
+  /// Adds a capacity. Requires: two nodes other than source and sink are joined at most once.
   void add(std::size_t from, std::size_t to, double capacity) {
     if (!(capacity > 0)) return;
     if (from == 0)
@@ -56,7 +60,8 @@ class flow_network {
     else
       join(from, to, capacity);
   }
-  /// Returns: per node, whether it is on the sink's side. To be asked once.
+  /// Returns: for each node, whether it is on the sink's side of the cut.
+  /// Requires: it is called once, since it adds the edges to source and sink.
   std::vector<bool> cut() {
     const std::size_t n = boost::num_vertices(graph_);
     for (std::size_t i = 2; i < n; ++i) {
@@ -82,10 +87,12 @@ class flow_network {
   }
 
   graph graph_;
-  std::vector<double> source_, sink_;  // capacity from the source to each node, and from it to the sink
+  std::vector<double> source_, sink_;  // the capacity from the source to each node, and from each node to the sink
 };
 
-/// The best plan in which each operator keeps its precision or changes to `to`.
+/// An expansion move: the cheapest plan in which each operator keeps its precision or changes to `to`. An operator is a
+/// node; on the sink's side of the cut it changes, on the source's side it stays. The capacity of the cut is the cost
+/// of the plan.
 class expansion {
  public:
   expansion(const plan_costs& costs, const plan& now, precision to)
@@ -109,17 +116,19 @@ class expansion {
 
  private:
   static std::size_t node(std::size_t i) { return i + 2; }
+  // A capacity larger than any cut that is possible without it stands for a precision that is not allowed. Infinity
+  // would leave the algorithm with differences of infinities.
   double bounded(double seconds) const { return std::isfinite(seconds) ? seconds : 4 * largest_ + 1; }
 
-  // The sink's side changes: it pays the edge from the source, the source's side the edge to the sink. Equal costs
-  // stay.
+  // An operator on the sink's side pays the edge from the source, which is its cost once changed; on the source's side
+  // it pays the edge to the sink, its cost as it is. Where both are equal it stays.
   void add_operator(std::size_t i) {
     if (now_[i] == to_) {
       network_.add(0, node(i), 4 * largest_ + 1);
       return;
     }
     const double changed = costs_.seconds[i][index_of(to_)], stays = costs_.seconds[i][index_of(now_[i])];
-    const double less = std::min({changed, stays, 0.0});  // what batches correct may be below zero
+    const double less = std::min({changed, stays, 0.0});  // costs corrected by batches may be below 0, capacities not
     network_.add(0, node(i), bounded(changed - less));
     network_.add(node(i), 1, bounded(stays - less));
   }
@@ -140,7 +149,8 @@ class expansion {
     }
   }
 
-  // A cast to `to_` is paid when the producer stays (in something else) and a reader changes, or has it already.
+  // A cast to `to_` is paid where the producer stays in another precision and a reader changes to `to_` or has it
+  // already. However many readers do, the tensor is cast once: an extra node stands for "any reader".
   void cast_to_target(const shared_tensor& t) {
     const double seconds = costs_.cast(t, now_[t.producer], to_);
     if (now_[t.producer] == to_ || !(seconds > 0)) return;
@@ -150,17 +160,18 @@ class expansion {
       network_.add(node(t.producer), 1, seconds);
       return;
     }
-    const std::size_t any = network_.add_node();  // on the sink's side as soon as a reader is
+    const std::size_t any = network_.add_node();  // is on the sink's side as soon as one reader is
     network_.add(node(t.producer), any, seconds);
     for (const auto r : t.readers) network_.add(any, node(r), 4 * largest_ + 1);
   }
 
-  // A cast to `q` is paid when a reader that has it stays, and the producer has something else or changes.
+  // A cast to another precision `q` is paid where a reader that has `q` stays, and the producer does not have `q` or
+  // changes from it.
   void cast_to_other(const shared_tensor& t, precision q) {
     const precision from = now_[t.producer];
     const double stays = from == q ? 0 : costs_.cast(t, from, q), changes = costs_.cast(t, to_, q);
     if (!(stays > 0) && !(changes > 0)) return;
-    std::size_t any = 0;  // on the source's side as soon as such a reader is
+    std::size_t any = 0;  // is on the source's side as soon as one such reader is
     for (const auto r : t.readers) {
       if (now_[r] != q) continue;
       if (any == 0) any = network_.add_node();
@@ -169,8 +180,9 @@ class expansion {
     if (any == 0) return;
     network_.add(any, 1, std::min(stays, changes));
     if (changes > stays) network_.add(any, node(t.producer), changes - stays);
-    // No cut says "less if both": what the producer's change spares is the producer's, also where no such reader stays.
-    // The plan that is found is then cheaper than it looks.
+    // A cut cannot express that a cast gets cheaper where both the producer changes and a reader stays. What the
+    // producer's change saves is therefore counted whether or not such a reader stays. The true cost of the plan that
+    // is found may differ from the cut's; min_cut_plan only takes plans whose true cost is lower.
     if (stays > changes) network_.add(node(t.producer), 1, stays - changes);
   }
 
@@ -183,9 +195,9 @@ class expansion {
 
 }  // namespace detail
 
-/// Returns: the cheapest plan for two precisions, else one that no change of any operators to one precision makes
-/// cheaper. Starts from `start`, whose precisions must all be allowed. Of equal plans the one nearer to `start`.
-/// Throws: `settings_error` for a plan of another length or with a precision that an operator must not have.
+/// Returns: the cheapest plan for two precisions; for more, a plan that does not get cheaper when any set of operators
+/// changes to one precision. Of equally cheap plans the one nearer to `start`, where the search begins.
+/// Throws: `settings_error` where `start` has another length than `costs`, or a precision that is not allowed.
 inline plan min_cut_plan(const plan_costs& costs, plan start) {
   require<settings_error>(start.size() == costs.size(),
                           "plan of {} operators for the costs of {} (they must agree): "

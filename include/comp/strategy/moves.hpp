@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What strategies do to plans of a space, whatever their idea: its low end, a plan drawn, a run of groups moved, and an
-// order of plans by what they gave. Use it in a strategy of your own; searches need nothing of it.
-// The order goes by medians: comp::clearly_faster is no order (a ~ b and b ~ c do not give a ~ c), so it decides where
-// one plan replaces another and is built upon, and medians decide who stays among many. Draws are the same on every
-// standard library. Source: none.
+// Helpers for strategies: the low end of a space, drawing plans, moving runs of groups, remembering which plans were
+// asked for, and ordering plans by their results. Use them in a strategy of your own; a search itself does not need
+// them.
+// The order compares median times. comp::clearly_faster, which looks at intervals, is not transitive (a as fast as b,
+// and b as fast as c, do not make a as fast as c) and so cannot sort. Use it where one plan replaces another; use the
+// order where the best of many plans are kept.
+// Draws are the same with every standard library.
 #pragma once
 
 #include <algorithm>
@@ -21,30 +23,31 @@
 
 namespace comp::strategy {
 
-/// Every group on its last, least conservative level.
+/// Returns the plan with each group on its last level, the least conservative one.
 inline plan lowest(const search_space& space) {
   plan p = space.base();
   for (std::size_t g = 0; g < space.groups().size(); ++g) space.set(p, g, space.groups()[g].levels.size() - 1);
   return p;
 }
 
-/// How many changes of one group by one level lead from the conservative plan to the lowest.
+/// Returns how many changes of one group by one level lead from the most conservative plan to the lowest.
 inline std::size_t count_changes(const search_space& space) {
   std::size_t changes = 0;
   for (const op_group& group : space.groups()) changes += group.levels.size() - 1;
   return changes;
 }
 
-/// `trials`, or the number of plans in the space where that is less.
+/// Returns `trials`, or the number of plans in the space where it has fewer.
 inline std::size_t at_most_plans(const search_space& space, std::size_t trials) {
   return static_cast<std::size_t>(std::min<std::uint64_t>(trials, space.size().value_or(trials)));
 }
 
-/// Uniform in [0, 1).
+/// Draws uniformly from [0, 1).
 inline double fraction(std::mt19937_64& generator) { return static_cast<double>(generator() >> 11) * 0x1p-53; }
 
-/// A plan of which a share of the groups, itself drawn, is off its first level: so plans near both ends come as often
-/// as those between, which uniform draws (search_space::random) never leave in a large space.
+/// Draws a plan: first the share of groups that are lowered, then which groups. Plans near both ends so come as often
+/// as those in the middle. In a large space, uniform draws (search_space::random) nearly always lower about half of the
+/// groups.
 inline plan draw_plan(const search_space& space, std::mt19937_64& generator) {
   plan p = space.base();
   const double share = fraction(generator);
@@ -56,15 +59,16 @@ inline plan draw_plan(const search_space& space, std::mt19937_64& generator) {
   return p;
 }
 
-/// Puts group `g` of `p` on another level, drawn; nothing happens where it has one level.
+/// Puts group `g` of `p` on another level, which is drawn. Does nothing where it has only one.
 inline void move_group(const search_space& space, plan& p, std::size_t g, std::mt19937_64& generator) {
   const std::size_t levels = space.groups()[g].levels.size();
   if (levels < 2) return;
   space.set(p, g, (space.level(p, g) + 1 + search_space::below(generator, levels - 1)) % levels);
 }
 
-/// Puts a run of 1, 2, 4, ... at most `longest` neighbouring groups on one level, place, length and level drawn: what
-/// lies together shares casts. A group with fewer levels takes its last. Requires: a space with a group.
+/// Puts a run of 1, 2, 4, ... neighbouring groups, `longest` at most, on one level; place, length and level are drawn.
+/// Neighbours move together because they share casts. A group with fewer levels gets its last one.
+/// Requires: the space has a group.
 inline void move_run(const search_space& space, plan& p, std::mt19937_64& generator, std::size_t longest) {
   const auto& groups = space.groups();
   const std::size_t first = search_space::below(generator, groups.size());
@@ -77,13 +81,14 @@ inline void move_run(const search_space& space, plan& p, std::mt19937_64& genera
   }
 }
 
-/// Plans that were asked for, so that none is asked for twice.
+/// Remembers which plans were asked for, so that none is asked for twice.
 class asked_plans {
  public:
-  /// True for a valid plan of `space` that comes for the first time; from then on it counts as asked.
+  /// Returns: true for a valid plan of `space` that was not asked for before; from then on it counts as asked for.
   bool fresh(const search_space& space, const plan& p) { return space.valid(p) && asked_.insert(p).second; }
 
-  /// True when no plan of `space` is left, or when so many draws in a row gave no fresh one that it looks so.
+  /// Returns: true when no plan of `space` is left, or when the last `misses` draws gave no new plan and are so many
+  /// that there probably is none.
   bool exhausted(const search_space& space, std::size_t misses) const {
     const auto size = space.size();
     return misses >= most_misses || (size && asked_.size() >= *size);
@@ -94,7 +99,7 @@ class asked_plans {
   std::unordered_set<plan> asked_;
 };
 
-/// The most conservative and the lowest plan, those that may be asked for, in reverse: to be taken by take_from.
+/// Returns the most conservative and the lowest plan, if they may be asked for, in reverse order for take_from.
 inline std::vector<plan> both_ends(const search_space& space, asked_plans& asked) {
   std::vector<plan> ends;
   for (plan p : {space.conservative(), lowest(space)}) {
@@ -103,13 +108,13 @@ inline std::vector<plan> both_ends(const search_space& space, asked_plans& asked
   return ends;
 }
 
-/// What a plan gave, as far as an order needs it.
+/// A plan with the part of its result that the order needs.
 struct scored {
   comp::plan plan = {};
   bool accepted = false;
-  double seconds = std::numeric_limits<double>::infinity();
-  double loss = std::numeric_limits<double>::infinity();
-  std::size_t number = 0;  // counts what was told
+  double seconds = std::numeric_limits<double>::infinity();  // median time of a batch
+  double loss = std::numeric_limits<double>::infinity();     // mean loss
+  std::size_t number = 0;                                    // the number of the result, in the order of telling
 
   scored() = default;
   scored(const trial& t, std::size_t count)
@@ -119,7 +124,8 @@ struct scored {
         loss{std::isfinite(t.sample.loss) ? t.sample.loss : std::numeric_limits<double>::infinity()},
         number{count} {}
 
-  /// Accepted plans come first, by their time; the others by their loss; of equals the one that was told first.
+  /// Accepted plans come first, ordered by time, then the others, ordered by loss. Of equal plans the one that was told
+  /// first comes first.
   friend bool operator<(const scored& a, const scored& b) {
     if (a.accepted != b.accepted) return a.accepted;
     const double left = a.accepted ? a.seconds : a.loss, right = a.accepted ? b.seconds : b.loss;
@@ -127,7 +133,7 @@ struct scored {
   }
 };
 
-/// Keeps the first `most` of `field` in that order.
+/// Sorts `field` in that order and keeps the first `most`.
 inline void keep_best(std::vector<scored>& field, std::size_t most) {
   std::sort(field.begin(), field.end());
   if (field.size() > most) field.erase(field.begin() + static_cast<std::ptrdiff_t>(most), field.end());

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The front of time, memory and loss: plans of which none is as good as another in all three and better in one.
-// Use when the fastest plan is not all that counts: a run kept by its user gives front() when it ends. Asks for
-// neighbours of the front's members in turn, by turns one group moved and a run of groups. Memory is sample.peak_bytes,
-// loss sample.loss; what was not measured counts as worst, so where nothing has memory the front is one of time and
-// loss. Goes by what was measured, medians and single losses: noise makes a front thicker, members that are within
-// noise of each other all stay. Not here: a limit of memory (a search's `valid`, or the user's choice among the front).
+// Searches for the Pareto front of time, memory and loss: the plans that no other plan beats in one of the three
+// without being worse in another.
+// Use when the fastest plan is not all that counts. A user who keeps the run gets the front from front() at the end.
+// The run asks for neighbours of the plans on the front, each plan in turn, and by turns moves one group or a run of
+// groups.
+// Memory is sample.peak_bytes, loss is sample.loss. A value that was not measured counts as the worst, so without
+// memory the front is one of time and loss. Medians and single losses are compared as they are: noise makes the front
+// thicker, since plans within noise of each other all stay.
+// Not here: a limit of memory (settings.memory_limit, or the user's choice from the front).
 // Source: Knowles and Corne, The Pareto archived evolution strategy, 1999, without its grid.
 #pragma once
 
@@ -25,15 +28,15 @@
 namespace comp::strategy {
 
 struct pareto {
-  std::size_t trials = 128;
-  bool rejected_too = false;  // true: plans whose loss is not accepted, but that ran, are on the front too
+  std::size_t trials = 128;   // how many plans are asked for
+  bool rejected_too = false;  // true: plans that ran may be on the front although their loss was not accepted
   std::uint64_t seed = 0;
 
   class run;
   run start(search_space over) const;
 };
 
-/// True when `a` is as good as `b` in time, memory and loss, and better in one.
+/// True where `a` is at least as good as `b` in time, memory and loss, and better in one of them.
 inline bool dominates(const trial& a, const trial& b) {
   constexpr double worst = std::numeric_limits<double>::infinity();
   const auto bytes = [](const trial& t) { return t.sample.peak_bytes > 0 ? double(t.sample.peak_bytes) : worst; };
@@ -53,7 +56,7 @@ class pareto::run {
     waiting_ = both_ends(space_, asked_);
   }
 
-  /// One plan at a time, but the two ends together: each answer may change the front.
+  /// Asks for the two ends together, then for one plan at a time, because each answer may change the front.
   std::vector<plan> ask(std::size_t at_most) {
     if (at_most > 0 && left_ > 0 && waiting_.empty()) {
       if (auto next = neighbour()) waiting_.push_back(std::move(*next));
@@ -72,7 +75,7 @@ class pareto::run {
     members_.push_back({.seen = seen});
   }
 
-  /// The front so far, the fastest first.
+  /// Returns the front so far, the fastest plan first.
   std::vector<trial> front() const {
     std::vector<trial> members;
     for (const member& m : members_) members.push_back(m.seen);
@@ -85,12 +88,13 @@ class pareto::run {
   std::size_t at_most() const { return left_; }
 
  private:
+  // A plan on the front.
   struct member {
     trial seen = {};
-    std::size_t group = 0, level = 0;  // its neighbours by one group, up to here, were asked for
+    std::size_t group = 0, level = 0;  // its neighbours that differ in one group were asked for up to this one
   };
 
-  // A neighbour of the next member that has one which is new; nothing when none has.
+  // Returns: a neighbour that was not asked for yet, of the next plan on the front that has one; nothing when none has.
   std::optional<plan> neighbour() {
     const std::size_t count = std::max<std::size_t>(members_.size(), 1);
     for (std::size_t tried = 0; tried < count; ++tried, ++turn_) {
@@ -105,6 +109,7 @@ class pareto::run {
     return std::nullopt;
   }
 
+  // Returns: a new neighbour by a run of groups, if 32 draws find one.
   std::optional<plan> moved(const member& m) {
     for (int draws = 0; draws < 32 && !space_.groups().empty(); ++draws) {
       plan next = m.seen.plan;
@@ -114,6 +119,7 @@ class pareto::run {
     return std::nullopt;
   }
 
+  // Returns: the next new neighbour by one group.
   std::optional<plan> changed(member& m) {
     for (; m.group < space_.groups().size(); ++m.group, m.level = 0) {
       while (m.level < space_.groups()[m.group].levels.size()) {
@@ -131,7 +137,7 @@ class pareto::run {
   std::size_t left_;
   std::vector<plan> waiting_ = {};
   std::vector<member> members_ = {};  // the front
-  member origin_ = {};                // whose neighbours are asked for while there is no front
+  member origin_ = {};  // the most conservative plan; its neighbours are asked for while the front is empty
   asked_plans asked_ = {};
   std::size_t turn_ = 0;
 };

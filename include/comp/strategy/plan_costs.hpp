@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan costs: a sum over operators and over the casts between them. A view has its producer's precision, so a
-// tensor reaches its readers through views. A tensor is cast once for all its readers in one precision.
-// Not here: where the seconds come from (strategy/cost_model.hpp), the cheapest plan (strategy/min_cut.hpp).
-// Source: design.md, section 5.
+// The cost of a plan as a sum over operators and over the casts between them. The form is simple so that a minimum cut
+// can find the cheapest plan. A tensor is cast once for all its readers in one precision. Views have no precision of
+// their own, so the readers of a view are readers of its tensor.
+// Not here: where the seconds come from (strategy/cost_model.hpp), the cheapest plan (strategy/min_cut.hpp), the exact
+// places of casts (autocast/casts.hpp).
 #pragma once
 
 #include <algorithm>
@@ -27,24 +28,27 @@ inline constexpr per_cast same_for_all_casts(double factor) {
   return all;
 }
 
-/// A tensor that may have to be cast: who makes it, who reads it, what a cast to another precision takes.
+/// A tensor that may have to be cast.
 struct shared_tensor {
-  std::uint32_t producer = 0;
-  std::vector<std::uint32_t> readers = {};
-  double cast_seconds = 0;
-  double apart_seconds = 0;  // what it costs beside the cast that producer and reader differ: they no longer run as one
+  std::uint32_t producer = 0;               // the operator that makes it
+  std::vector<std::uint32_t> readers = {};  // the operators that read it
+  double cast_seconds = 0;                  // seconds of a cast to another precision
+  /// Further seconds where a reader has another precision than the producer: a backend can then no longer run both as
+  /// one.
+  double apart_seconds = 0;
 };
 
-/// Unary and pairwise terms of a plan's cost. Shapes: `seconds` is (N, precisions), infinity where an operator must not
-/// run in a precision; operators without a choice have one finite entry. Unit: [s].
+/// The terms of a plan's cost. Shapes: `seconds` is (N, precisions), infinity where an operator must not run in a
+/// precision; an operator without a choice has one finite entry. Unit: [s].
 struct plan_costs {
   std::vector<per_precision> seconds = {};
   std::vector<shared_tensor> tensors = {};
-  per_cast cast_factor = same_for_all_casts(1);  // of `cast_seconds`, by the formats
+  per_cast cast_factor = same_for_all_casts(1);  // factors on `cast_seconds`, [from][to]
 
   std::size_t size() const { return seconds.size(); }
 
-  /// Of casting `t`. Never below 0.
+  /// Returns the seconds of casting `t`. They are never below 0: corrections by timed batches can make the sum
+  /// negative, and a cut has no negative capacities.
   double cast(const shared_tensor& t, precision from, precision to) const {
     return std::max(t.cast_seconds * cast_factor[index_of(from)][index_of(to)] + t.apart_seconds, 0.0);
   }
@@ -62,11 +66,13 @@ struct plan_costs {
     }
   }
 
+  /// Returns the seconds of all casts of a plan.
   double casts(const plan& p) const {
     double sum = 0;
     each_cast(p, [&](const shared_tensor& t, precision to) { sum += cast(t, p[t.producer], to); });
     return sum;
   }
+  /// Returns the seconds of a plan.
   double seconds_of(const plan& p) const {
     double sum = casts(p);
     for (std::size_t i = 0; i < size(); ++i) sum += seconds[i][index_of(p[i])];
@@ -82,9 +88,9 @@ inline double elements_of(const tensor_info& t) {
   return t.floating ? elements : 0;
 }
 
-/// The tensors of a graph with their readers, views looked through.
+/// Returns the tensors of a graph with their readers. A reader of a view is a reader of the tensor behind it.
 inline std::vector<shared_tensor> shared_tensors(const op_graph& graph) {
-  std::vector<std::vector<std::uint32_t>> roots(graph.size());  // whose tensors operator i hands on
+  std::vector<std::vector<std::uint32_t>> roots(graph.size());  // the operators whose tensors operator i hands on
   std::vector<shared_tensor> tensors(graph.size());
   std::vector<std::uint32_t> seen;
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
@@ -98,14 +104,14 @@ inline std::vector<shared_tensor> shared_tensors(const op_graph& graph) {
       for (const auto root : seen) tensors[root].readers.push_back(i);
       roots[i] = {i};
     } else if (seen.size() <= 8) {
-      roots[i] = seen;  // of what joins more, no cast is foreseen
+      roots[i] = seen;  // an operator that joins more tensors is left out: each would make all of its readers theirs
     }
   }
   return tensors;
 }
 
-/// Those, and each edge of a tensor with several readers once more, without a cast: what neighbours gain by running as
-/// one is the edge's, not the tensor's.
+/// Returns the tensors and, for a tensor with several readers, also each edge to a reader as a tensor of its own
+/// without a cast. What neighbours save by running as one belongs to their edge and not to the tensor.
 inline std::vector<shared_tensor> tensors_and_edges(const op_graph& graph) {
   std::vector<shared_tensor> all = shared_tensors(graph);
   for (std::size_t t = 0; t < graph.size(); ++t) {

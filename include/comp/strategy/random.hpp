@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans drawn uniformly, none twice: the yardstick that every other strategy has to beat.
+// Draws plans uniformly, none of them twice: the yardstick that every other strategy has to beat.
 // Use when the space is too large for `exhaustive` and nothing is known about the operators.
-// Asks for the most conservative plan first, so that there is always something to compare with.
-// Ignores what it is told. Same seed, same plans, on every standard library. Ends when every plan was drawn, or when a
-// hundred thousand draws in a row gave no valid plan that is new.
+// The most conservative plan comes first, so that there is always one to compare with. Results are ignored. One seed
+// gives the same plans with every standard library. It ends when every plan was drawn, or when 100,000 draws in a row
+// gave no new valid plan.
 // Source: none; the CoMP paper enumerates.
 #pragma once
 
@@ -21,7 +21,7 @@
 namespace comp::strategy {
 
 struct random {
-  std::size_t trials = 64;
+  std::size_t trials = 64;  // how many plans are asked for
   std::uint64_t seed = 0;
 
   class run;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bayesian linear regression in its dual form: as many unknowns as there are observations, however many parameters the
-// model has. Gives the weights of the observations, how probable these are under what was believed before (by which
-// beliefs are compared), and how much of a variance they explain. Not here: the features (strategy/cost_model.hpp).
+// Bayesian linear regression in its dual form, which has as many unknowns as there are observations. The cost model has
+// a parameter for each operator and edge, thousands of them, but only tens of timed batches, so this is a small system.
+// It gives the weights of the observations, the evidence (how probable the observations are under the prior, by which
+// priors are compared), and how much of a variance the observations explain.
+// Not here: the features and their covariances (strategy/cost_model.hpp).
 // Source: Rasmussen and Williams 2006, section 2.1 and algorithm 2.1.
 #pragma once
 
@@ -14,16 +16,19 @@
 
 namespace comp {
 
+/// A regression of N observations.
 class ridge {
  public:
   ridge() = default;
-  /// `covariance`: of the observations, their noise included: (N, N), symmetric, positive definite; of it the lower
-  /// triangle is read. `off`: by how much each observation is off what was believed.
+  /// Factorises the covariance (Cholesky). `off` says by how much each observation differs from its prior mean.
+  /// Requires: `covariance` is that of the observations with their noise, (N, N), symmetric and positive definite; only
+  /// its lower triangle is read.
   ridge(std::vector<std::vector<double>> covariance, const std::vector<double>& off) : lower_{std::move(covariance)} {
     for (std::size_t i = 0; i < lower_.size(); ++i) {
       for (std::size_t j = 0; j <= i; ++j) {
         double sum = lower_[i][j];
         for (std::size_t k = 0; k < j; ++k) sum -= lower_[i][k] * lower_[j][k];
+        // Rounding can make a pivot of nearly equal observations negative; it is kept a little above 0.
         lower_[i][j] = i == j ? std::sqrt(std::max(sum, 1e-12 * lower_[i][i])) : sum / lower_[j][j];
       }
     }
@@ -32,9 +37,10 @@ class ridge {
     weights_ = weights(off);
   }
 
-  /// Of the observations: what was believed of anything changes by its covariances with them times these.
+  /// Returns the weights of the observations. The posterior mean of any quantity is its prior mean plus its covariances
+  /// with the observations, each times the observation's weight.
   const std::vector<double>& weights() const { return weights_; }
-  /// The same for other observations with these covariances.
+  /// Returns the weights for other differences with the same covariance.
   std::vector<double> weights(const std::vector<double>& off) const {
     std::vector<double> w = solved(off);
     for (std::size_t i = w.size(); i-- > 0;) {
@@ -43,9 +49,9 @@ class ridge {
     }
     return w;
   }
-  /// The logarithm of the observations' likelihood, up to a constant.
+  /// Returns the logarithm of the observations' marginal likelihood, up to a constant.
   double evidence() const { return evidence_; }
-  /// So much of the variance of what has these covariances with the observations.
+  /// Returns by how much the observations reduce the variance of a quantity that has these covariances with them.
   double explained(const std::vector<double>& covariances) const {
     double sum = 0;
     for (const double s : solved(covariances)) sum += s * s;
@@ -53,6 +59,7 @@ class ridge {
   }
 
  private:
+  // Solves the lower triangular system.
   std::vector<double> solved(const std::vector<double>& right) const {
     std::vector<double> x = right;
     for (std::size_t i = 0; i < x.size(); ++i) {
@@ -62,7 +69,7 @@ class ridge {
     return x;
   }
 
-  std::vector<std::vector<double>> lower_ = {};
+  std::vector<std::vector<double>> lower_ = {};  // the Cholesky factor
   std::vector<double> weights_ = {};
   double evidence_ = 0;
 };

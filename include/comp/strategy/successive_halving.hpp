@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many plans, then ever fewer that are looked at ever more closely: each round the fastest accepted half goes on, and
-// what a round may spend goes to the neighbourhoods of those that are left, twice as many neighbours each. What is
-// halved: in Jamieson and Talwalkar's method survivors are trained longer. An ask names a plan and no length of
-// training, and no plan is asked for twice, so here a survivor's time is not known better after a round, its
-// surroundings are. Bad plans are cut within their epoch by the search itself (search_settings::cut), whatever the
-// strategy. Use where plans can be run many at a time and nothing is known of the operators; `plans` * (1 + log2(plans)
-// / 2) plans in all, of which all of a round can be asked for at once. Source: Jamieson and Talwalkar, Non-stochastic
-// best arm identification, AISTATS 2016, with that change.
+// Successive halving: starts with many plans, and in each round keeps the faster half of the accepted ones and looks
+// more closely at their surroundings. A round has the same number of new plans each time, so each plan that is left
+// gets twice as many neighbours as in the round before.
+// In Jamieson and Talwalkar's method the plans that are left are trained longer. Here a strategy asks for a plan
+// without saying how long to train it, and never twice for the same plan, so their neighbours are tried instead. Bad
+// plans are cut early by the search itself (search_settings::cut), whatever the strategy.
+// Use where many plans can be run at a time and nothing is known about the operators: all plans of a round are asked
+// for at once. It asks for `plans` * (1 + log2(plans) / 2) plans in all.
+// Source: Jamieson and Talwalkar, Non-stochastic best arm identification, AISTATS 2016, with that change.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,7 @@
 namespace comp::strategy {
 
 struct successive_halving {
-  std::size_t plans = 32;  // of the first round; later ones have half as many; fewer than 2 count as 2
+  std::size_t plans = 32;  // plans of the first round; later rounds have half as many; fewer than 2 count as 2
   std::uint64_t seed = 0;
 
   class run;
@@ -41,7 +42,7 @@ class successive_halving::run {
     std::reverse(waiting_.begin(), waiting_.end());
   }
 
-  /// A round at a time; what does not fit `at_most` comes with the next call. The two ends come first.
+  /// Asks for a whole round at once; plans beyond `at_most` come with the next call. The two ends come first.
   std::vector<plan> ask(std::size_t at_most) {
     while (at_most > 0 && waiting_.empty() && survivors() > 1) next_round();
     return take_from(waiting_, at_most);
@@ -57,6 +58,7 @@ class successive_halving::run {
  private:
   std::size_t survivors() const { return plans_ >> round_; }
 
+  // Keeps the fastest accepted plans, and draws neighbours of each. The neighbours get nearer from round to round.
   void next_round() {
     ++round_;
     keep_best(field_, std::max<std::size_t>(survivors(), 1));
@@ -73,6 +75,7 @@ class successive_halving::run {
     std::reverse(waiting_.begin(), waiting_.end());
   }
 
+  // Draws plans until `wanted` new ones wait, or none seems to be left.
   template <class Draw>
   void fill(std::size_t wanted, Draw draw) {
     for (std::size_t misses = 0; waiting_.size() < wanted && !asked_.exhausted(space_, misses);) {
@@ -86,8 +89,8 @@ class successive_halving::run {
   std::size_t plans_;
   search_space space_;
   std::mt19937_64 generator_;
-  std::vector<plan> waiting_ = {};  // to be asked for, the last first
-  std::vector<scored> field_ = {};  // survivors, and what their neighbours gave
+  std::vector<plan> waiting_ = {};  // plans to ask for, in reverse order
+  std::vector<scored> field_ = {};  // the plans that were kept, and the results of their neighbours
   asked_plans asked_ = {};
   std::size_t round_ = 0, count_ = 0;
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plans of every system that comp knows, for one model: what a found plan is held against.
-// Use for a table of who would do what, or as the rivals of a head-to-head.
-// Not here: settings of one's own (call the passes: rule_plan.hpp, tensorflow_pass.hpp, paddle_pass.hpp, tvm_pass.hpp).
+// The rule-based plans of PyTorch, TensorFlow, TVM and Paddle for one model. Use them for a table of which system would
+// lower what, or as rivals of a search (system_rules.hpp).
+// Not here: a system's options. Call its pass to set them (rule_plan.hpp, tensorflow_pass.hpp, paddle_pass.hpp,
+// tvm_pass.hpp).
 #pragma once
 
 #include <comp/autocast/rule_plan.hpp>
@@ -21,11 +22,12 @@ namespace comp::autocast {
 
 struct named_plan {
   std::string name;  // "pytorch", "paddle O2"
-  typed_plan types;  // .plan is what a backend runs
+  typed_plan types;  // types.plan is what a backend can run; a backend chooses the formats of tensors itself
 };
 
-/// Where a system has lists for GPUs and for CPUs, those of `machine`; where that is not known, FP16 is read as a GPU's
-/// and BF16 as a CPU's.
+/// Makes the plans of all systems for one low precision. Where a system has lists for GPUs and for CPUs, those for
+/// `machine` are taken; for an unknown machine the GPU's lists with FP16 and the CPU's with BF16, since that is where
+/// each is used most.
 /// Returns: one plan per system and level, all of which fit `graph`; several may be equal.
 /// Throws: `settings_error` for a precision that is neither FP16 nor BF16, or parameters that are stored low already.
 inline std::vector<named_plan> all_rules(const op_graph& graph, precision low, const hardware& machine = {}) {

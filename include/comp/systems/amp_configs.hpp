@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// amp_configs, as Paddle's high-level API takes them: a level ("O1"), or a dictionary with level, lists and the
-// scaler's parameters. Includes nlohmann-json; the policy itself does not.
+// Reads amp_configs as Paddle's high-level API takes them: a level ("O1"), or a dictionary with a level, lists and the
+// parameters of loss scaling. It stands apart from the policy because it includes nlohmann-json.
 //   amp_configs configs = parse_amp_configs(nlohmann::json{{"level", "O1"}, {"custom_white_list", {"conv2d"}}});
-// Not here: custom_black_varnames (tensors have no names here: keep operators in FP32 with by_name of custom.hpp).
+// Not here: custom_black_varnames, since tensors have no names in comp. Keep operators in FP32 with by_name of
+// policy/custom.hpp instead.
 // Source: paddle.Model.prepare, python/paddle/hapi/model.py; scaler defaults: the guide's section 1.2.2 and
 // Paddle 3.3.1.
 #pragma once
@@ -18,6 +19,7 @@
 
 namespace comp::policy {
 
+/// The policy and the loss scaling that a user's amp_configs ask for.
 struct amp_configs {
   paddle amp = {};
   scaling::settings scaling = scaling::paddle();
@@ -85,7 +87,7 @@ class amp_config_reader {
       throw settings_error{fmt::format("{} is {} (it must be {}): correct it", key, value->dump(), wanted)};
     }
   }
-  /// Numbers as JSON has them: 128 and 128.0 are both a scale; a count must be whole.
+  /// Reads a positive number. A scale may be written 128 or 128.0; a number of steps must be whole.
   template <class T>
   void take_positive(const char* key, T& into) const {
     const auto* value = find(key);
@@ -103,10 +105,10 @@ class amp_config_reader {
 
 }  // namespace detail
 
-/// `from`: a level as a string, or an object with any of Paddle's keys; nothing, or an empty one, is O0, an object
-/// without a level O1.
-/// Throws: `settings_error`, naming the key, for an unknown key, a value of the wrong type or out of range, lists that
-/// overlap.
+/// Reads a level as a string, or an object with any of Paddle's keys. As in Paddle, nothing or an empty object is O0,
+/// and an object without a level is O1.
+/// Throws: `settings_error`, naming the key, for an unknown key, a value of the wrong type or out of range, and lists
+/// that overlap.
 inline amp_configs parse_amp_configs(const nlohmann::json& from, paddle_version version = paddle_version::v3) {
   amp_configs configs{.amp = {.version = version},
                       .scaling = version == paddle_version::v3 ? scaling::paddle() : scaling::paddle_guide()};

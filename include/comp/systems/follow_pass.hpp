@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One walk in execution order in which an operator that follows runs low only when every floating input already is, and
-// else everything it reads goes back to full precision: TVM's ToMixedPrecision and Paddle's O1 and O2 are this walk
-// with different rules (tvm_pass.hpp, paddle_pass.hpp). Not here: promotion to the widest input (rule_plan.hpp).
+// The walk that TVM's ToMixedPrecision and Paddle's O1 and O2 have in common (tvm_pass.hpp, paddle_pass.hpp). Operators
+// are visited in execution order. One of category follow runs low only where all its floating-point inputs are low
+// already; otherwise its inputs are cast back to full precision.
+// Not here: PyTorch's promotion to the widest input (rule_plan.hpp).
 // Source: TVM RFC 0006, reference-level explanation; Paddle's guide to automatic mixed precision, section 2.
 #pragma once
 
@@ -15,8 +16,8 @@
 
 namespace comp::autocast {
 
-/// What operator `i` reads of parameters and data, where `wanted` says so: the precision that they are stored in, the
-/// widest where there are several. `stored`: of its parameters.
+/// Returns: the widest format in which the leaves of operator `i` (its parameters and data) are stored; nothing where
+/// it has none. `wanted(is_data)` says which leaves count; `stored` is the format of the operator's parameters.
 template <class Wanted>
 std::optional<precision> widest_leaf(const op_graph& graph, std::size_t i, precision stored, Wanted&& wanted) {
   std::optional<precision> widest;
@@ -29,22 +30,24 @@ std::optional<precision> widest_leaf(const op_graph& graph, std::size_t i, preci
   return widest;
 }
 
-/// What a follow-operator counts of its parameters and of the model's own inputs.
+/// How the leaves of an operator (its parameters and data) influence its precision where it follows its inputs.
 struct leaf_rule {
-  bool counted = false;  // false: they are cast to whatever the operator runs in
-  precision stored = precision::fp32;
-  bool always = false;  // also where no input is known to be one
+  bool counted = false;  // true: they count as inputs; false: they are cast to whatever the operator runs in
+  precision stored = precision::fp32;  // the format that they are stored in
+  bool always = false;  // true: they count even where the graph does not show that the operator has leaves
 };
 
+/// What the walk needs to know beside the rules.
 struct follow_settings {
   precision low = precision::fp16;
   precision full = precision::fp32;
-  bool rounds_at_once = true;  // the backend sums in one precision and writes another; false: a cast follows
+  bool rounds_at_once = true;  // true: kernels sum in one format and write another; false: a cast stands behind them
 };
 
 namespace detail {
 
-/// Whether all that `i` reads is in the low precision; nothing for an operator that reads nothing but what adapts.
+/// Returns: whether everything that counts as an input of operator `i` is in the low precision; nothing where nothing
+/// counts. An operator whose inputs are unknown and that has no producer is taken to read the model's data.
 inline std::optional<bool> all_low(const op_graph& graph, const std::vector<std::optional<precision>>& carried,
                                    std::size_t i, const leaf_rule& leaves, precision low) {
   std::optional<bool> all;
@@ -57,7 +60,8 @@ inline std::optional<bool> all_low(const op_graph& graph, const std::vector<std:
   return all;
 }
 
-/// What a carrier reads: nothing yet decided when only parameters that adapt stand before it.
+/// Returns: the format that a carrier (a view, an in-place write) hands on; nothing where it reads only leaves that are
+/// cast to whatever their reader runs in, so that its format is not decided yet.
 inline std::optional<precision> carried_by(const op_graph& graph, const std::vector<std::optional<precision>>& carried,
                                            std::size_t i, const leaf_rule& leaves) {
   std::optional<precision> read;
@@ -69,9 +73,10 @@ inline std::optional<precision> carried_by(const op_graph& graph, const std::vec
 
 }  // namespace detail
 
-/// `rule(i)` gives the decision for operator `i`, `leaves(i)` its leaf_rule. An allow-operator computes in
-/// `decision.compute`, sums in `accumulate` and hands on `output`, and so does a follow-operator that runs low.
-/// Returns: a typed plan whose plan fits `graph`. Throws: what the two functions throw.
+/// Walks the graph. `rule(i)` returns the decision for operator `i`, `leaves(i)` its leaf_rule. An operator that runs
+/// low computes in the decision's `compute`, sums in its `accumulate` and hands on its `output`.
+/// Returns: a typed plan whose plan fits `graph`.
+/// Throws: what the two functions throw.
 template <class Rule, class Leaves>
 typed_plan follow_pass(const op_graph& graph, const follow_settings& settings, Rule&& rule, Leaves&& leaves) {
   typed_plan types = typed(graph, plan{graph.size()});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operator lists of systems that have names of their own: what a list is made of, how ATen's kinds find their way into
-// it, and what a user adds to it or takes from it. What systems/tensorflow.hpp, systems/paddle.hpp and systems/tvm.hpp
-// share. Not here: PyTorch's lists, whose names are ATen's own, with overloads (policy/pytorch.hpp).
+// Operator lists of TensorFlow, Paddle and TVM, which call operators by names of their own: looking up ATen's kinds in
+// such a list, and the lists that a user adds.
+// Not here: PyTorch's lists, whose names are ATen's own with overloads (policy/pytorch.hpp).
 #pragma once
 
 #include <algorithm>
@@ -18,13 +18,14 @@
 
 namespace comp::policy {
 
-/// What a system calls an operator of ATen. Of a composite, the part that decides: linear is TensorFlow's MatMul.
+/// The name that a system gives an operator of ATen. Where the system builds that operator from several, it is the name
+/// of the one that decides its precision: ATen's linear is TensorFlow's MatMul.
 struct kind_alias {
   std::string_view kind;    // ATen's, without namespace and overload
   std::string_view theirs;  // the system's
 };
 
-/// A system's operators, each with the category that its list gives it. Sorted once, at run time.
+/// A system's operators with the categories that its lists give them, and the aliases of ATen's operators.
 class kind_table {
  public:
   struct entry {
@@ -32,8 +33,8 @@ class kind_table {
     comp::category category;
   };
 
-  /// `dotted_names`: the system's own names have dots (TVM's "nn.conv2d"), which are not ATen's overloads; `prefix` is
-  /// one that they may have or not ("relax.").
+  /// `dotted_names`: the system's own names contain dots (TVM's "nn.conv2d"), which must not be read as ATen's
+  /// overloads. `prefix`: what may stand before its names ("relax.").
   explicit kind_table(bool dotted_names = false, std::string_view prefix = {})
       : dotted_names_{dotted_names}, prefix_{prefix} {}
 
@@ -45,7 +46,8 @@ class kind_table {
     for (const std::string_view kind : kinds) entries_.push_back({kind, to});
     return *this;
   }
-  /// Names that are ATen's too, for something else: bare they are the system's, as "aten::mul" or "mul.Tensor" ATen's.
+  /// Adds names that both the system and ATen have for different operators. A bare "mul" is then the system's; ATen's
+  /// is recognised as "aten::mul" or "mul.Tensor".
   kind_table& add_own(std::span<const std::string_view> kinds) {
     own_.insert(own_.end(), kinds.begin(), kinds.end());
     return *this;
@@ -56,7 +58,8 @@ class kind_table {
     return std::move(*this);
   }
 
-  /// The system's name of an operator: "aten::conv2d" is "Conv2D"; a name that is no alias is taken as the system's.
+  /// Returns the system's name of an operator: "Conv2D" for "aten::conv2d". A name that is no alias is taken to be the
+  /// system's.
   std::string_view theirs(std::string_view kind) const {
     if (std::find(own_.begin(), own_.end(), kind) != own_.end()) return kind;
     if (!prefix_.empty() && kind.starts_with(prefix_)) return kind.substr(prefix_.size());
@@ -64,16 +67,17 @@ class kind_table {
     if (alias != nullptr) return alias->theirs;
     return dotted_names_ ? without_namespace(kind) : without_overload(kind);
   }
-  /// Null where no list has the system's operator `theirs`.
+  /// Returns: the category of the system's operator `theirs`; null where it is on no list.
   const comp::category* category_of(std::string_view theirs) const {
     const auto* listed = find(entries_, theirs);
     return listed != nullptr ? &listed->category : nullptr;
   }
-  /// Puts the nearest of the system's names, and of ATen's that it has an alias for, before `near`.
+  /// Offers all of the system's names, and ATen's that have an alias, to the search for a typing error.
   void offer_all(nearest_word& near) const {
     for (const entry& e : entries_) near.offer(e.kind);
     for (const kind_alias& a : aliases_) near.offer(a.kind);
   }
+  /// True for a name that is on a list, or that is an alias's target.
   bool knows(std::string_view kind) const {
     const std::string_view name = theirs(kind);
     const auto called_so = [name](const kind_alias& a) { return a.theirs == name; };
@@ -102,15 +106,16 @@ class kind_table {
   std::string_view prefix_;
 };
 
-/// Operators that a user puts on a list, in the system's words or ATen's.
+/// A user's list of operators, by the system's names or ATen's.
 using kind_names = std::vector<std::string>;
 
+/// True where a user's list names the system's operator `theirs`.
 inline bool names_kind(const kind_table& table, const kind_names& listed, std::string_view theirs) {
   return std::any_of(listed.begin(), listed.end(),
                      [&](const std::string& kind) { return table.theirs(kind) == theirs; });
 }
 
-/// Throws: `settings_error`, naming the operator, when two lists of a user name the same one.
+/// Throws: `settings_error`, naming the operator, where two of a user's lists name the same one.
 inline void require_disjoint(const kind_table& table, std::string_view a_name, const kind_names& a,
                              std::string_view b_name, const kind_names& b) {
   for (const std::string& kind : a) {
@@ -120,8 +125,8 @@ inline void require_disjoint(const kind_table& table, std::string_view a_name, c
   }
 }
 
-/// Returns: one sentence for each of a user's operators that neither the system's lists nor `graph` know, with the
-/// nearest name that they know. A warning, no error: a list may name operators that only other models have.
+/// Returns: a sentence for each operator of a user's list that neither the system nor `graph` knows, with the most
+/// similar name that is known. Such an operator is no error, because the list may be meant for other models.
 inline std::vector<std::string> unknown_kinds(const kind_table& table, std::string_view list, const kind_names& kinds,
                                               const op_graph& graph = {}) {
   std::vector<std::string> sentences;

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Paddle's levels O0, OD, O1 and O2 with their lists, a user's own lists, and the scope of FP16 (fp16_guard).
+// Paddle's mixed precision as a policy: its levels O0, OD, O1 and O2 with their lists, a user's own lists, and
+// fp16_guard, the part of a model that O2 lowers.
 //   paddle amp{.level = paddle_level::o1, .custom_white_list = {"elementwise_add"}};
-// Use with systems/paddle_pass.hpp for the plan that Paddle would run: it knows which tensors are FP32, and so what an
-// operator on no list runs in. Paddle's convolution adds its bias as an operator of its own, so does the Linear of the
-// guide's time: `output` of such an operator is what that addition gives, FP32 in O1 unless elementwise_add is white.
-// Not here: amp_configs as JSON (systems/amp_configs.hpp), loss scaling.
+// Use with systems/paddle_pass.hpp for the plan that Paddle would run: the pass knows the formats of tensors, by which
+// an operator on no list is decided.
+// Paddle adds the bias of a convolution by an operator of its own (and, in the version of its guide, that of a Linear).
+// `decision::output` of such an operator is the format of that addition: FP32 in O1, unless elementwise_add is on the
+// white list.
+// Not here: amp_configs as JSON (systems/amp_configs.hpp), loss scaling (scaling/).
 // Source: Paddle's guide to automatic mixed precision; GetAmpDestDtype and GetPromoteType of its eager mode.
 #pragma once
 
@@ -25,15 +28,18 @@
 
 namespace comp::policy {
 
-/// o0: FP32. od: only the white list runs low. o1: white low, black FP32, the rest low when all it reads is. o2: all
-/// but the black list runs low, on parameters that are stored low.
+/// o0: everything runs in FP32. od: the white list runs low, all else in FP32. o1: the white list runs low, the black
+/// list in FP32, and all else low where all its inputs are low. o2: all but the black list runs low, on parameters that
+/// are stored low.
 enum class paddle_level : std::uint8_t { o0, od, o1, o2 };
 
-/// v3: Paddle 3.3.1. guide: Paddle 2.4, of the guide's time; there O2 runs low whatever its inputs are.
+/// v3: Paddle 3.3.1. guide: Paddle 2.4, for which Paddle's guide was written; there O2 lowers an unlisted operator
+/// whatever its inputs are.
 enum class paddle_version : std::uint8_t { v3, guide };
 
 namespace paddle_lists {
 
+/// The lists of one version and precision. Level OD uses those of O1.
 struct tables {
   kind_table o1, o2;
 };
@@ -52,7 +58,8 @@ inline tables make(paddle_version version, bool fp16) {
   if (!v3 && !fp16) o1.add(category::allow, guide_white_bf16);
   return {o1.take_sorted(), o2.take_sorted()};
 }
-/// OD has O1's white list and no black one: what is not white is FP32 anyway.
+/// Returns the lists for a version, a precision and a level. OD needs no black list, because all that is not white is
+/// FP32.
 inline const kind_table& table(paddle_version version, precision low, paddle_level level) {
   static const std::array<tables, 4> all{make(paddle_version::v3, false), make(paddle_version::v3, true),
                                          make(paddle_version::guide, false), make(paddle_version::guide, true)};
@@ -66,20 +73,20 @@ struct paddle {  // models comp::OperatorPolicy
   paddle_level level = paddle_level::o1;
   precision low = precision::fp16;
   paddle_version version = paddle_version::v3;
-  kind_names custom_white_list = {};  // taken off the black list, if there
-  kind_names custom_black_list = {};
-  kind_names unsupported = {};                           // kinds without a kernel in `low` on this device
-  bool use_promote = true;                               // O2 of v3: FP32 for an unlisted operator that reads FP32
-  bool use_fp16_guard = false;                           // O2: only operators inside the guard run low
-  std::vector<std::string> fp16_guard = {"fp16_guard"};  // scopes that are inside
+  kind_names custom_white_list = {};                     // run low, even where Paddle's black list has them
+  kind_names custom_black_list = {};                     // run in FP32
+  kind_names unsupported = {};                           // operators that this device cannot run in `low`
+  bool use_promote = true;                               // O2 of v3: an unlisted operator that reads FP32 runs in FP32
+  bool use_fp16_guard = false;                           // O2: only operators inside of `fp16_guard` run low
+  std::vector<std::string> fp16_guard = {"fp16_guard"};  // the scopes inside of the guard
 
-  // What paddle.amp.decorate is told; it does nothing below O2.
-  bool decorate = true;                           // false: auto_cast alone, on parameters in FP32
+  // Arguments of paddle.amp.decorate, which does nothing below O2.
+  bool decorate = true;                           // false: auto_cast alone, with parameters in FP32
   std::vector<std::string> excluded_layers = {};  // scopes whose parameters stay in FP32
-  kind_names excluded_types = {};                 // the same by operator: excluded_layers=[nn.Conv2D] is {"conv2d"}
-  bool master_weight = true;                      // FP32 copies for the optimizer
-  bool master_grad = false;                       // gradients of parameters in FP32
-  std::optional<precision> save_dtype = {};       // of parameters in files; nothing: as they are stored
+  kind_names excluded_types = {};                 // operators whose parameters do: {"conv2d"} for nn.Conv2D
+  bool master_weight = true;                      // the optimizer keeps FP32 copies of low parameters
+  bool master_grad = false;                       // gradients of parameters are made FP32
+  std::optional<precision> save_dtype = {};       // format of parameters in files; nothing: as they are stored
 
   decision classify(const op_info& op) const {
     const category assigned = category_of(theirs(op), op);
@@ -89,14 +96,15 @@ struct paddle {  // models comp::OperatorPolicy
         .category = assigned, .compute = low, .output = adds_bias_apart(op) && !adds_low(op) ? precision::fp32 : low};
   }
 
-  /// Throws: `settings_error` for an operator on both custom lists, as Paddle does, and for a `low` that Paddle lacks.
+  /// Throws: `settings_error` for an operator on both custom lists (Paddle refuses it, too), and for a `low` that
+  /// Paddle lacks.
   void check() const {
     require_disjoint(table(), "custom_white_list", custom_white_list, "custom_black_list", custom_black_list);
     require<settings_error>(low == precision::fp16 || low == precision::bf16,
                             "dtype is {} (Paddle's AMP has float16 and bfloat16): choose one of them", name(low));
   }
 
-  /// Returns: one sentence for each of the user's operators that nobody knows, with the nearest that is known.
+  /// Returns: a sentence for each of the user's operators that is not known, with the most similar one that is.
   std::vector<std::string> warnings(const op_graph& graph = {}) const {
     auto all = unknown_kinds(table(), "custom_white_list", custom_white_list, graph);
     for (auto& sentence : unknown_kinds(table(), "custom_black_list", custom_black_list, graph))
@@ -104,12 +112,13 @@ struct paddle {  // models comp::OperatorPolicy
     return all;
   }
 
-  /// Inside the guard, or there is none.
+  /// True where fp16_guard lets the operator run low.
   bool guarded(const op_info& op) const {
     return !use_fp16_guard || level != paddle_level::o2 || in_scopes(op, fp16_guard);
   }
   std::string_view theirs(const op_info& op) const { return table().theirs(op.kind); }
-  /// Whether O2 stores the parameters of such an operator low, as far as the user has said.
+  /// True where the user's settings let O2 store the operator's parameters low. Norms keep FP32 all the same
+  /// (paddle_pass.hpp).
   bool stores_low(const op_info& op) const {
     return level == paddle_level::o2 && decorate && guarded(op) && !in_scopes(op, excluded_layers) &&
            !names_kind(table(), excluded_types, theirs(op));
@@ -133,7 +142,7 @@ struct paddle {  // models comp::OperatorPolicy
     if (level == paddle_level::o2 && !promotes()) return category::allow;
     return level == paddle_level::od ? category::deny : category::follow;
   }
-  /// A convolution, or a Linear of the guide's time, with a bias. Nothing is known of an operator without inputs.
+  /// True for an operator with a bias that Paddle adds by another operator. Without recorded inputs a bias is not seen.
   bool adds_bias_apart(const op_info& op) const {
     const std::string_view kind = without_overload(op.kind);
     return op.inputs.size() > 2 && (kind.starts_with("conv") || (kind == "linear" && version == paddle_version::guide));

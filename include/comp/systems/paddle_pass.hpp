@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Paddle's auto_cast and decorate make of a model: the plan of O0, OD, O1 or O2, and for O2 the parameters as they
-// are stored. An operator on no list reads its parameters too: FP32 parameters keep it in FP32, but for batch norm and
-// layer norm, whose first input decides.
-// Not here: casts (casts.hpp places them for the typed plan), the scaler, running (a backend's work).
+// The plan that Paddle's auto_cast and decorate make for a model at level O0, OD, O1 or O2, and the formats in which O2
+// stores parameters. For an operator on no list, parameters count as inputs: FP32 parameters keep it in FP32. Batch
+// norm and layer norm are exceptions, where the first input decides alone.
+// Not here: casts (autocast/casts.hpp places them for the typed plan), loss scaling, running the plan (a backend does).
 // Source: Paddle's guide, section 2; paddle.amp.decorate and need_keep_fp32 of Paddle 3.3.1, pure_fp16_initialize
 // of 2.4. Compared with what Paddle 3.3.1 does with 200 random graphs (tests/systems/paddle_typed.inc).
 #pragma once
@@ -21,12 +21,12 @@
 
 namespace comp::autocast {
 
-/// A model after paddle.amp.decorate.
+/// The parameters of a model after paddle.amp.decorate.
 struct decorated {
-  std::vector<precision> parameters = {};  // of each operator, as stored between steps
-  std::vector<precision> saved = {};       // the same in files
-  bool master_weights = false;             // the optimizer steps on FP32 copies and writes the low ones from them
-  bool master_gradients = false;           // gradients of parameters are made FP32 before they are clipped and applied
+  std::vector<precision> parameters = {};  // the format of each operator's parameters, as stored between steps
+  std::vector<precision> saved = {};       // their format in files
+  bool master_weights = false;             // true: the optimizer updates FP32 copies and rounds the low ones from them
+  bool master_gradients = false;           // true: gradients of parameters are made FP32 before clipping and update
 };
 
 namespace detail {
@@ -36,6 +36,7 @@ constexpr bool one_of(std::string_view kind, const std::array<std::string_view, 
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
+/// True where O2 leaves an operator's parameters in FP32.
 inline bool keeps_fp32(const policy::paddle& amp, const op_info& op) {
   constexpr std::array<std::string_view, 2> batch_norms{"batch_norm", "sync_batch_norm"};
   constexpr std::array<std::string_view, 1> layer_norms{"layer_norm"};
@@ -46,7 +47,7 @@ inline bool keeps_fp32(const policy::paddle& amp, const op_info& op) {
   return fp16 && (one_of(kind, layer_norms) || (v3 && kind == "instance_norm"));
 }
 
-/// Norms whose first input alone decides what they run in.
+/// True for norms whose first input alone decides their precision.
 inline bool first_decides(const policy::paddle& amp, const op_info& op) {
   constexpr std::array<std::string_view, 3> norms{"batch_norm", "layer_norm", "sync_batch_norm"};
   return one_of(amp.theirs(op), norms) && (amp.version == policy::paddle_version::v3 || amp.low == precision::fp16);
@@ -54,10 +55,10 @@ inline bool first_decides(const policy::paddle& amp, const op_info& op) {
 
 }  // namespace detail
 
-/// O2: each parameter is cast once, before training; master weights in FP32 stay with the optimizer. Batch norm keeps
-/// FP32, and with FP16 layer norm (and, in Paddle 3, instance norm) too; so do excluded layers, and what is outside the
-/// guard. Other levels, and O2 with `decorate` false: nothing is cast, as in Paddle.
-/// Throws: `settings_error`, naming the operator, when a parameter is stored low already.
+/// Stores parameters as paddle.amp.decorate does. At O2 each parameter is cast once, before training, and the optimizer
+/// keeps FP32 copies. Parameters stay in FP32 in batch norms, with FP16 in layer norms and (in Paddle 3) instance
+/// norms, in excluded layers and outside of the guard. At other levels, and with `decorate` false, nothing is cast.
+/// Throws: `settings_error`, naming the operator, where a parameter is stored low already.
 inline decorated decorate(const policy::paddle& amp, const op_graph& graph) {
   decorated model{.parameters = std::vector<precision>(graph.size(), precision::fp32)};
   model.saved = model.parameters;
@@ -80,7 +81,8 @@ inline decorated decorate(const policy::paddle& amp, const op_graph& graph) {
   return model;
 }
 
-/// Returns: a typed plan whose plan fits `graph`. Throws: `settings_error` as paddle::check and decorate.
+/// Returns: a typed plan whose plan fits `graph`.
+/// Throws: `settings_error` as paddle::check and decorate do.
 inline typed_plan paddle_pass(const policy::paddle& amp, const op_graph& graph) {
   amp.check();
   const decorated stored = decorate(amp, graph);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plans of PyTorch's, TensorFlow's, TVM's and Paddle's mixed precision as rivals of a search:
+// The rule-based plans of PyTorch, TensorFlow, TVM and Paddle as rivals of a search:
 //   settings.rivals = comp::system_rules();                           // all of them
 //   settings.rivals = comp::system_rules({"tensorflow", "paddle-o2"});
-// What a plan cannot say is left out: that Paddle's O2 stores parameters low (the trainer's casts of weights decide).
-// Not here: their settings (autocast/*_pass.hpp); a rival_source of one's own takes any.
+// A plan only says in what operators compute. That Paddle's O2 stores parameters low is lost; the trainer casts weights
+// as it does under any plan.
+// Not here: the systems' options. Write a rival_source of your own over the passes (all_rules.hpp) to set them.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +27,7 @@ inline constexpr std::array<std::string_view, 6> system_names{"pytorch",   "tens
 
 namespace detail {
 
-/// "paddle O1" is "paddle-o1" where it is typed.
+/// Returns a system's name as it is typed on a command line: "paddle-o1" for "paddle O1".
 inline std::string typed_name(std::string_view name) {
   std::string typed;
   for (const char c : name) {
@@ -37,9 +38,9 @@ inline std::string typed_name(std::string_view name) {
 
 }  // namespace detail
 
-/// One rival per system and per searched precision that the systems have (FP16, BF16), by the lists for `machine`
-/// (trainer.hardware()); empty `wanted`: all systems.
-/// Throws: `settings_error`, naming the systems, for one that is not among them.
+/// Makes a rival for each system and each low precision that is searched and that the systems have (FP16, BF16).
+/// `wanted` names the systems; empty: all. `machine` (trainer.hardware()) decides between lists for GPUs and for CPUs.
+/// Throws: `settings_error`, naming the known systems, for another name.
 inline rival_source system_rules(std::vector<std::string> wanted = {}, hardware machine = {}) {
   for (const std::string& name : wanted) {
     require<settings_error>(std::find(system_names.begin(), system_names.end(), name) != system_names.end(),

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorFlow's allow, infer, deny and clear lists, with the edits and the switches that TensorFlow reads from its
-// environment. Use with systems/tensorflow_pass.hpp for the plan that TensorFlow's graph rewrite would run; as the
-// policy of a search, its deny and allow lists are what the search starts from.
+// TensorFlow's mixed precision as a policy: its allow, infer, deny and clear lists, with the changes to them and the
+// switches that TensorFlow reads from its environment. Use with systems/tensorflow_pass.hpp for the plan that
+// TensorFlow's graph rewrite would run, or as the policy of a search.
 //   tensorflow amp{.list = tensorflow_list::cuda_fp16, .edits = tensorflow_edits::from_environment()};
-// An operator on no list is follow here: TensorFlow never converts it, and its pass treats it as a boundary.
-// Not here: Keras' per-layer dtype policies (by_name and by_scope of policy/custom.hpp), the gates on CUDA and cuDNN
-// versions (all that are in use pass them). Inert for a model without allow-operators.
+// An operator on no list is of category follow here. TensorFlow never converts such an operator, and its rewrite does
+// not look past it.
+// Not here: Keras' dtype policies of single layers (use by_name and by_scope of policy/custom.hpp), and the checks of
+// CUDA and cuDNN versions (all versions in use pass them).
+// A model without an operator on the allow list stays in FP32.
 #pragma once
 
 #include <algorithm>
@@ -27,27 +29,31 @@
 
 namespace comp::policy {
 
+/// TensorFlow has different lists for CUDA, and for oneDNN with FP16 and with BF16.
 enum class tensorflow_list : std::uint8_t { cuda_fp16, onednn_fp16, onednn_bf16 };
 
-/// TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL. tensor_cores_only empties infer, deny and clear (FP16 on CUDA only);
-/// treat_infer_as_deny moves infer to deny; unsafe_force_all allows everything but SoftmaxCrossEntropyWithLogits,
-/// constants and what has a state (refused with BF16).
+/// TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL. tensor_cores_only empties the infer, deny and clear lists (with FP16 on
+/// CUDA only). treat_infer_as_deny moves the infer list to deny. unsafe_force_all allows everything except
+/// SoftmaxCrossEntropyWithLogits, constants and operators with a state; it is refused with BF16.
 enum class tensorflow_level : std::uint8_t { normal, tensor_cores_only, treat_infer_as_deny, unsafe_force_all };
 
-/// One list's additions and removals; a removal wins over an addition, as in TensorFlow.
+/// A user's changes to one list. An operator that is added and removed is removed, as in TensorFlow.
 struct list_edit {
   kind_names add = {};
   kind_names remove = {};
 };
 
+/// A user's changes to TensorFlow's lists.
 struct tensorflow_edits {
   list_edit allow = {}, infer = {}, deny = {}, clear = {};
   tensorflow_level level = tensorflow_level::normal;
 
-  /// As TensorFlow reads it: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{ALLOWLIST,INFERLIST,DENYLIST,CLEARLIST}_{ADD,
-  /// REMOVE}, comma-separated; also under the older names WHITELIST, GRAYLIST and BLACKLIST; and ..._LEVEL.
-  /// `variable` is what reads the environment; it gives null for a variable that is not set.
-  /// Throws: `settings_error` for a level that TensorFlow does not know (TensorFlow ignores it).
+  /// Reads the variables that TensorFlow reads: TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{ALLOWLIST,INFERLIST,DENYLIST,
+  /// CLEARLIST}_{ADD,REMOVE}, lists separated by commas, also under their older names WHITELIST, GRAYLIST and
+  /// BLACKLIST; and TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL.
+  /// `variable` reads the environment, and returns null for a variable that is not set; tests give another one.
+  /// Throws: `settings_error` for a level that TensorFlow does not know. TensorFlow ignores it, which hides typing
+  /// errors.
   static tensorflow_edits from_environment(const std::function<const char*(const char*)>& variable = [](const char* n) {
     return std::getenv(n);  // NOLINT(concurrency-mt-unsafe)
   });
@@ -74,6 +80,7 @@ inline const kind_table& table(tensorflow_list list) {
   return tables[static_cast<std::size_t>(list)];
 }
 
+/// Splits a list at its commas.
 inline kind_names split(const char* text) {
   kind_names names;
   for (std::string_view rest = text == nullptr ? "" : text; !rest.empty();) {
@@ -90,8 +97,8 @@ struct tensorflow {  // models comp::OperatorPolicy
   tensorflow_list list = tensorflow_list::cuda_fp16;
   tensorflow_edits edits = {};
   precision low = list == tensorflow_list::onednn_bf16 ? precision::bf16 : precision::fp16;
-  /// An infer right after an allow becomes allow, too: in TensorFlow 2.21 for every list (seen by running it),
-  /// before 2.10 only through oneDNN.
+  /// True: an operator on the infer list whose producer is lowered is lowered, too. TensorFlow 2.21 does so with all of
+  /// its lists (it was run to see); before 2.10 it did only through oneDNN.
   bool infer_follows_allow = true;
 
   decision classify(const op_info& op) const {
@@ -100,8 +107,8 @@ struct tensorflow {  // models comp::OperatorPolicy
                                        : decision{.category = assigned};
   }
 
-  /// Throws: `settings_error` when an operator ends up on two lists, as TensorFlow does, or for unsafe_force_all with
-  /// BF16.
+  /// Throws: `settings_error` where an edit puts an operator on two lists, or for unsafe_force_all with BF16.
+  /// TensorFlow refuses both.
   void check() const {
     require<settings_error>(edits.level != tensorflow_level::unsafe_force_all || list != tensorflow_list::onednn_bf16,
                             "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_LEVEL is UNSAFE_FORCE_ALL (many operators have no "
@@ -119,7 +126,7 @@ struct tensorflow {  // models comp::OperatorPolicy
     }
   }
 
-  /// Returns: one sentence for each edit that names an operator nobody knows, with the nearest that is known.
+  /// Returns: a sentence for each operator of an edit that is not known, with the most similar one that is.
   std::vector<std::string> warnings(const op_graph& graph = {}) const {
     std::vector<std::string> all;
     for (const auto& [name, edit, of] : named()) {
@@ -144,7 +151,7 @@ struct tensorflow {  // models comp::OperatorPolicy
              {"clear list", &edits.clear, category::clear}}};
   }
 
-  /// Whether the list of `of`, after the edits, has the operator.
+  /// True where the list of category `of`, with the user's changes, has the operator.
   bool holds(category of, std::string_view theirs) const {
     if (of != category::allow && emptied()) return false;
     const kind_table& table = tensorflow_lists::table(list);
@@ -156,6 +163,7 @@ struct tensorflow {  // models comp::OperatorPolicy
     const category* listed = table.category_of(theirs);
     return listed != nullptr && *listed == of;
   }
+  /// True where only the allow list is in force.
   bool emptied() const {
     return edits.level == tensorflow_level::tensor_cores_only && list == tensorflow_list::cuda_fp16;
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorFlow's lists of operators for its automatic mixed precision, and what ATen's operators are called there.
-// Version: TensorFlow 2.21.0. Source: tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h, the header that
-// its wheel ships: AutoMixedPrecisionListsFp16 (CUDA, and oneDNN with FP16) and AutoMixedPrecisionListsMkl (oneDNN with
-// BF16). The aliases are ours: what tf.nn and Keras make of the same layer.
+// TensorFlow's lists of operators for its automatic mixed precision, and TensorFlow's names of ATen's operators.
+// Version: TensorFlow 2.21.0. Source: tensorflow/core/grappler/optimizers/auto_mixed_precision_lists.h, which its wheel
+// contains: AutoMixedPrecisionListsFp16 (CUDA, and oneDNN with FP16) and AutoMixedPrecisionListsMkl (oneDNN with BF16).
+// The aliases are comp's. They name the operators that tf.nn and Keras run for the same layer.
 #pragma once
 
 #include <comp/systems/kind_lists.hpp>
@@ -12,8 +12,8 @@ namespace comp::policy::tensorflow_lists {
 
 // One operator per line would be 500 lines:
 // clang-format off
-/// FP16 and BF16. The products of batches and the three-dimensional convolutions are on CUDA's list from CUDA 9.1, cuDNN
-/// 7.6.2 and cuDNN 8.0 on: every version that is still in use.
+/// Allowed with FP16 and BF16. TensorFlow puts batched products and three-dimensional convolutions on CUDA's list only
+/// from CUDA 9.1, cuDNN 7.6.2 and cuDNN 8.0 on; all versions in use are newer.
 inline constexpr std::string_view allow[] = {
     "Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Einsum", "MatMul", "BatchMatMul", "BatchMatMulV2",
     "Conv3D", "Conv3DBackpropFilterV2", "Conv3DBackpropInputV2", "DepthwiseConv2dNative",
@@ -24,7 +24,7 @@ inline constexpr std::string_view fp16_allow[] = {
 inline constexpr std::string_view bf16_allow[] = {
     "FusedPadConv2D"};
 
-/// FP16 on CUDA only.
+/// Allowed with FP16 on CUDA only.
 inline constexpr std::string_view cuda_allow[] = {
     "BlockLSTM", "BlockLSTMV2", "BlockLSTMGrad", "BlockLSTMGradV2", "CudnnRNN", "CudnnRNNBackprop",
     "CudnnRNNBackpropV2", "CudnnRNNBackpropV3", "CudnnRNNV2", "CudnnRNNV3", "FusedConv2DBiasActivation",
@@ -38,7 +38,7 @@ inline constexpr std::string_view infer[] = {
     "Log1p", "LogSoftmax", "Mul", "Prod", "RealDiv", "Reciprocal", "Selu", "SeluGrad", "Sigmoid", "SigmoidGrad",
     "Softmax", "Softplus", "SoftplusGrad", "Softsign", "SoftsignGrad", "Sqrt", "Sub", "Tanh", "TanhGrad"};
 
-/// Added through oneDNN.
+/// Also on the infer list through oneDNN.
 inline constexpr std::string_view onednn_infer[] = {
     "Rsqrt", "Square", "SquaredDifference"};
 
@@ -46,7 +46,7 @@ inline constexpr std::string_view deny[] = {
     "Exp", "Expm1", "L2Loss", "Pow", "SaveV2", "SoftmaxCrossEntropyWithLogits",
     "SparseSoftmaxCrossEntropyWithLogits"};
 
-/// deny in FP16, infer in BF16.
+/// On the deny list with FP16, on the infer list with BF16.
 inline constexpr std::string_view reductions[] = {
     "Mean", "Sum"};
 
@@ -67,15 +67,15 @@ inline constexpr std::string_view fp16_clear[] = {
 inline constexpr std::string_view bf16_clear[] = {
     "ResizeBilinear", "ScatterNd", "StatelessWhile", "While"};
 
-/// On every clear list.
+/// On the clear list with FP16 and BF16.
 inline constexpr std::string_view tensor_lists[] = {
     "TensorListConcat", "TensorListConcatLists", "TensorListConcatV2", "TensorListGather", "TensorListGetItem",
     "TensorListPopBack", "TensorListPushBack", "TensorListPushBackBatch", "TensorListFromTensor", "TensorListScatter",
     "TensorListScatterV2", "TensorListScatterIntoExistingList", "TensorListSetItem", "TensorListSplit",
     "TensorListStack"};
 
-/// A layer that Keras 3 builds from moments (layer norm, group norm) is decided by Mean, a loss by its reduction.
-/// TensorFlow's rewrite makes version 2 of a FusedBatchNorm before it looks at lists.
+/// Keras 3 builds layer norm and group norm from moments, so their alias is Mean; that of a loss is its reduction.
+/// TensorFlow's rewrite replaces FusedBatchNorm by its version 2 before it looks at the lists, so that is the alias.
 inline constexpr kind_alias aliases[] = {
     {"FusedBatchNorm", "FusedBatchNormV2"}, {"FusedBatchNormGrad", "FusedBatchNormGradV2"}, {"_softmax", "Softmax"}, {"_log_softmax", "LogSoftmax"}, {"_thnn_fused_lstm_cell", "LSTMBlockCell"},
     {"_thnn_fused_gru_cell", "GRUBlockCell"}, {"abs", "Abs"}, {"adaptive_avg_pool1d", "Mean"},

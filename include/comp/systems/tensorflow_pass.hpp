@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plan of TensorFlow's graph rewrite: which operators it paints for the low precision, pass by pass, in its order.
-// Use with systems/tensorflow.hpp, or with any policy whose categories mean what TensorFlow's mean.
-// Operators that a cast of the model's own has put into a low precision stay as they are. A cast to FP32 that only
-// painted operators read gives the low precision at once, where it is choosable, so that a plan can say so.
-// Not here: what op_graph cannot say: loops (NextIteration) and tensor lists.
-// Inert without an allow-operator: everything stays in FP32, as TensorFlow leaves the graph alone.
+// The plan of TensorFlow's graph rewrite. The rewrite paints operators for the low precision in several passes over the
+// graph, which are repeated here in TensorFlow's order.
+// Use with systems/tensorflow.hpp, or with any policy whose categories mean the same as TensorFlow's.
+// Operators that a cast of the model's own has put into a low precision stay in it. A cast to FP32 whose readers are
+// all painted gives the low precision at once, where it is choosable.
+// Not here: loops (NextIteration) and tensor lists, which op_graph cannot represent.
+// Without an operator on the allow list everything stays in FP32, as in TensorFlow.
 // Source: tensorflow/core/grappler/optimizers/auto_mixed_precision.cc; compared with what TensorFlow 2.21.0 does with
 // 300 random graphs, on CUDA and through oneDNN with BF16 (tests/systems/tensorflow_painted.inc).
 #pragma once
@@ -30,11 +31,11 @@ namespace comp::autocast {
 
 namespace detail {
 
-/// One operator as the rewrite sees it.
+/// What the rewrite has decided about an operator so far.
 enum class paint : unsigned char { none, allow, deny };
 
-/// The precision that each operator has in the model itself, before any plan: what it gives or, where that is integers,
-/// what it reads.
+/// Returns the format that each operator has in the model as written, before any plan: that of its result or, where the
+/// result is integers, that of its inputs.
 inline std::vector<precision> own_precisions(const op_graph& graph) {
   std::vector<precision> own(graph.size(), precision::fp32);
   for (std::size_t i = 0; i < graph.size(); ++i) {
@@ -63,13 +64,14 @@ class tensorflow_painter {
     }
   }
 
-  /// Pass 1. An allow-operator of the list is painted before anyone asks whether it has a kernel (see pass 6).
+  /// Pass 1: paints the operators of the allow list. Whether they have a kernel in the low precision is asked only in
+  /// pass 6, so until then they influence their neighbours.
   void allow_listed() {
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       if (is_allow(i)) painted_[i] = paint::allow;
     }
   }
-  /// Pass 2. deny spreads forward through infer and clear, up to the last infer on the way.
+  /// Pass 2: deny spreads forward through operators of the infer and clear lists, up to the last infer on the way.
   void spread_deny() {
     const std::vector<bool> reaches = clear_before_infer_or_deny();
     for (std::size_t i = 0; i < graph_.size(); ++i) {
@@ -77,7 +79,8 @@ class tensorflow_painter {
       if (listed || (reaches[i] && reads_painted(i, paint::deny))) painted_[i] = paint::deny;
     }
   }
-  /// Pass 3. infer and clear with an allow before and an allow behind become allow.
+  /// Pass 3: operators of the infer and clear lists become allow where a path from an allow to another allow leads
+  /// through them.
   void allow_between_allows() {
     std::vector<bool> below(graph_.size()), above(graph_.size());
     for (std::size_t i = 0; i < graph_.size(); ++i) {
@@ -93,15 +96,15 @@ class tensorflow_painter {
       if (above[i]) painted_[i] = paint::allow;
     }
   }
-  /// Pass 4. An infer that reads an allow and no deny becomes allow.
+  /// Pass 4: an operator of the infer list that reads an allow and no deny becomes allow.
   void allow_infer_after_allow() {
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       if (painted_[i] != paint::none || !may_turn(i) || said_[i].category != category::infer) continue;
       if (reads_painted(i, paint::allow) && !reads_painted(i, paint::deny)) painted_[i] = paint::allow;
     }
   }
-  /// Pass 5. clear connected to an allow, either way, through clear becomes allow; also one that gives integers, but
-  /// nothing behind it.
+  /// Pass 5: an operator of the clear list becomes allow where operators of the clear list connect it with an allow,
+  /// before it or behind it. One whose result is integers becomes allow too, but nothing behind it does.
   void allow_clear_next_to_allow() {
     std::vector<std::size_t> open;
     for (std::size_t i = 0; i < graph_.size(); ++i) {
@@ -122,14 +125,14 @@ class tensorflow_painter {
       for (const std::size_t i : graph_.consumers(from)) visit(i);
     }
   }
-  /// Pass 6. allow-operators of the list that have no kernel in the low precision lose their paint; what was painted
-  /// because of them keeps it.
+  /// Pass 6: operators of the allow list without a kernel in the low precision lose their paint. Operators that were
+  /// painted because of them keep theirs, as in TensorFlow.
   void drop_without_kernel() {
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       if (is_allow(i) && !convertible_[i]) painted_[i] = paint::none;
     }
   }
-  /// Pass 7. A cast to FP32 that only allow reads is painted, too.
+  /// Pass 7: a cast to FP32 whose readers are all painted allow is painted, too.
   void allow_casts_before_allow() {
     for (std::size_t i = 0; i < graph_.size(); ++i) {
       const auto readers = graph_.consumers(i);
@@ -139,6 +142,7 @@ class tensorflow_painter {
     }
   }
 
+  /// Returns the plan in which painted operators run in `low` and all others in the format that the model gives them.
   plan plan_in(precision low) const {
     plan p{graph_.size()};
     for (std::size_t i = 0; i < graph_.size(); ++i) {
@@ -152,6 +156,7 @@ class tensorflow_painter {
   }
 
  private:
+  /// True for an operator that reads or writes floating-point tensors.
   bool has_floats(const op_info& op) const {
     return gives_floats(op) || std::ranges::any_of(op.inputs, &tensor_info::floating) ||
            std::ranges::any_of(op.producers, [&](std::size_t from) { return gives_floats(graph_[from]); });
@@ -170,7 +175,8 @@ class tensorflow_painter {
     return std::any_of(reads.begin(), reads.end(),
                        [&](std::size_t from) { return painted_[from] == wanted && gives_floats(graph_[from]); });
   }
-  /// infer, deny, and the clear from which only clear leads to one of them: what pass 2 may spread to.
+  /// Returns: the operators to which pass 2 may spread deny: those of the infer and deny lists, and those of the clear
+  /// list from which a path of clear operators leads to one of these.
   std::vector<bool> clear_before_infer_or_deny() const {
     std::vector<bool> reaches(graph_.size());
     for (std::size_t i = graph_.size(); i-- > 0;) {
@@ -182,14 +188,16 @@ class tensorflow_painter {
     return reaches;
   }
 
+  // All vectors have an entry for each operator.
   const op_graph& graph_;
-  std::vector<precision> own_;
-  std::vector<decision> said_;
-  std::vector<bool> convertible_;
+  std::vector<precision> own_;  // its format in the model as written
+  std::vector<decision> said_;  // the policy's decision
+  std::vector<bool>
+      convertible_;  // whether TensorFlow could convert it: FP32 so far, and a kernel in the low precision
   std::vector<paint> painted_;
 };
 
-/// The policy whose lists stand beneath a user's rules.
+/// Returns the policy beneath a user's rules.
 template <class P>
 const P& base_policy(const P& policy) {
   return policy;
@@ -201,12 +209,13 @@ const auto& base_policy(const policy::custom<Over>& listed) {
 
 }  // namespace detail
 
-/// TensorFlow's own lists and precision, with pass 4 as TensorFlow 2.21 has it, also with a user's rules over them
-/// (custom<tensorflow>). Any other policy: FP16, with pass 4. `without_kernel`: kinds that this device cannot run low.
-/// Returns: a plan of the low precision and FP32 that fits `graph`, but for operators whose precision a cast of the
-/// model's own or a fixed decision says. An operator that is not choosable hands its paint on (a Reshape between two
-/// allows joins them) and has FP32 in the plan.
-/// Throws: `settings_error` as tensorflow::check; what the policy throws.
+/// Runs the passes. For policy::tensorflow, alone or under a user's rules (custom<tensorflow>), the policy says which
+/// precision is the low one and whether pass 4 runs; for any other policy it is FP16 with pass 4. `without_kernel`
+/// names the kinds that this device cannot run in the low precision.
+/// Returns: a plan that fits `graph`, of the low precision and FP32; an operator whose precision the policy fixes, or
+/// that the model itself runs in another one, keeps it. An operator that is not choosable has FP32 in the plan, but its
+/// paint counts for its neighbours: a Reshape between two allows connects them.
+/// Throws: `settings_error` as tensorflow::check does; what the policy throws.
 template <OperatorPolicy P>
 plan tensorflow_pass(const P& policy, const op_graph& graph, const std::vector<std::string>& without_kernel = {}) {
   precision low = precision::fp16;

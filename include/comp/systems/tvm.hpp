@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// TVM's mixed precision: a function of the call says of each operator whether it is ALLOW, FOLLOW or DENY, in what it
-// accumulates and what it gives. Functions are registered per operator, with a priority level.
+// TVM's mixed precision as a policy. A conversion function decides for each call of an operator whether it is ALLOW,
+// FOLLOW or DENY, in which format it accumulates, and which format its result has. Functions are registered for
+// operators by name, each with a priority level.
 //   tvm amp{.low = precision::fp16};
 //   amp.registry.add("nn.conv2d", [](const op_info& call, precision low) -> conversion {...}, 11);
-// Use with systems/tvm_pass.hpp for the plan that ToMixedPrecision would run. Any two precisions, FP8 too.
-// Relax, TVM's later IR, has lists of its own, sums in FP32 and denies what is not registered: relax().
+// Use with systems/tvm_pass.hpp for the plan that TVM's ToMixedPrecision would run. Any two precisions can be low and
+// full, FP8 too.
+// relax() is the policy of Relax, TVM's later IR: it has lists of its own, sums in FP32 and denies operators that are
+// not registered.
 // Source: TVM RFC 0006; src/relay/transforms/to_mixed_precision.cc and src/node/attr_registry.h (levels) at 21095b98;
 // src/relax/transform/to_mixed_precision.cc at 5d4dc872.
 #pragma once
@@ -28,8 +31,8 @@
 
 namespace comp::policy {
 
-/// The RFC's answer to a call: [conversion category, accumulation dtype, output dtype]. The precisions count only when
-/// the operator runs low.
+/// What a conversion function returns: the RFC's tuple of conversion category, accumulation dtype and output dtype. The
+/// two precisions only matter where the operator runs low.
 struct conversion {
   comp::category category = comp::category::follow;
   precision accumulate = precision::fp32;
@@ -59,8 +62,8 @@ inline const kind_table& relax() {
 }
 }  // namespace tvm_lists
 
-/// Rules per operator, in TVM's names or ATen's. TVM's defaults are in it, at the default level, until `cleared`:
-/// Relay's, or Relax'.
+/// The conversion functions by operator, under TVM's names or ATen's. It starts with TVM's defaults (Relay's or Relax')
+/// at the default level; cleared() starts with none.
 class tvm_registry {
  public:
   static constexpr int default_level = 10;
@@ -71,15 +74,15 @@ class tvm_registry {
     return registry;
   }
 
-  /// No rule at all: every operator is unregistered.
+  /// Returns a registry in which no operator has a rule.
   static tvm_registry cleared() {
     tvm_registry empty;
     empty.has_defaults_ = false;
     return empty;
   }
 
-  /// A higher level replaces a lower one, whichever came first.
-  /// Throws: `settings_error` when the operator has a rule of the same level.
+  /// Adds a rule. The rule of the highest level is used, in whatever order they are added.
+  /// Throws: `settings_error` where the operator has a rule of the same level, since nothing would decide between them.
   tvm_registry& add(std::string_view op, conversion_rule rule, int level = default_level) {
     require<settings_error>(rule != nullptr,
                             "the conversion rule of \"{}\" is empty (it cannot be called): give a function", op);
@@ -99,7 +102,7 @@ class tvm_registry {
   }
 
   std::string_view theirs(std::string_view kind) const { return table_().theirs(kind); }
-  /// Null: the user gave none. Then the defaults may have one: `category_of`.
+  /// Returns: the user's rule for an operator; null where there is none. The defaults may then still have a category.
   const conversion_rule* rule_of(std::string_view theirs) const {
     const auto at = std::find_if(rules_.begin(), rules_.end(), [&](const entry& e) { return e.op == theirs; });
     return at == rules_.end() ? nullptr : &at->rule;
@@ -124,20 +127,22 @@ class tvm_registry {
   bool has_defaults_ = true;
 };
 
-/// What becomes of an operator without a rule: it follows its inputs, said once per kind (tvm_pass) or not at all; or
-/// it is an error. TVM's missing_op_mode 1, 2 and 0. Or it runs in full precision, as in Relax.
+/// How an operator without a rule is treated. `warn` and `silent`: it follows its inputs; tvm_pass warns once for each
+/// kind, or not. `error`: it is an error. `deny`: it runs in full precision, as in Relax. The first three are TVM's
+/// missing_op_mode 1, 2 and 0.
 enum class missing_rule : std::uint8_t { warn, silent, error, deny };
 
 struct tvm {  // models comp::OperatorPolicy
   tvm_registry registry = {};
   precision low = precision::fp16;
   precision full = precision::fp32;
-  std::optional<precision> accumulate = {};  // of operators that TVM's own lists allow; nothing: `low`, Relay's
+  /// The format of the sums of operators that TVM's own lists allow; nothing: `low`, as in Relay.
+  std::optional<precision> accumulate = {};
   missing_rule missing = missing_rule::warn;
-  std::vector<precision> supported = {all_precisions.begin(), all_precisions.end()};  // by the device
+  std::vector<precision> supported = {all_precisions.begin(), all_precisions.end()};  // what the device computes in
 
-  /// Throws: `settings_error`, naming the operator, when a rule throws, answers with a category that TVM lacks or with
-  /// a precision that is not `supported`; and for an operator without a rule where that is an error.
+  /// Throws: `settings_error`, naming the operator, where a rule throws, or returns a category that TVM lacks or a
+  /// precision that is not `supported`; and for an operator without a rule where that is an error.
   decision classify(const op_info& op) const {
     const std::string_view theirs = registry.theirs(op.kind);
     if (const conversion_rule* rule = registry.rule_of(theirs)) return checked(op, ask(*rule, op));
@@ -149,7 +154,7 @@ struct tvm {  // models comp::OperatorPolicy
     return checked(op, {assigned, assigned == category::allow ? accumulate.value_or(low) : low, low});
   }
 
-  /// Returns: one sentence for each kind of `graph` that has no rule.
+  /// Returns: a sentence for each kind of operator in `graph` that has no rule.
   std::vector<std::string> warnings(const op_graph& graph) const {
     std::vector<std::pair<const op_info*, std::size_t>> kinds;
     const auto same = [this](const op_info& op) {
@@ -203,7 +208,7 @@ struct tvm {  // models comp::OperatorPolicy
   }
 };
 
-/// relax.transform.ToMixedPrecision: FP16, summed in `out_dtype` and rounded to FP16 by a cast.
+/// The policy of relax.transform.ToMixedPrecision: FP16, with sums in `out_dtype` that a cast then rounds to FP16.
 inline tvm relax(precision out_dtype = precision::fp32) {
   return {.registry = tvm_registry::relax(), .accumulate = out_dtype, .missing = missing_rule::deny};
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// TVM's default registry for mixed precision, and what ATen's operators are called there.
-// Relay: apache/tvm at 21095b98 (2025-02-15), the last commit before it was removed. Source:
-// python/tvm/relay/transform/mixed_precision.py. Relax: at 5d4dc872; TMixedPrecisionPolicy in src/relax/op. The aliases
-// are ours, after TVM's importers of PyTorch models.
+// TVM's default categories for mixed precision, and TVM's names of ATen's operators.
+// Source: for Relay, python/tvm/relay/transform/mixed_precision.py in apache/tvm at 21095b98 (2025-02-15), the last
+// commit before Relay was removed; for Relax, TMixedPrecisionPolicy in src/relax/op at 5d4dc872.
+// The aliases are comp's. They follow TVM's importers of PyTorch models.
 #pragma once
 
 #include <comp/systems/kind_lists.hpp>
@@ -49,7 +49,8 @@ inline constexpr kind_alias aliases[] = {
     {"slice", "strided_slice"}, {"softmax", "nn.softmax"}, {"sub", "subtract"}, {"unsqueeze", "expand_dims"},
     {"upsample_bilinear2d", "image.resize2d"}, {"upsample_nearest2d", "image.resize2d"}, {"view", "reshape"}};
 
-/// GELU is computed with erf; the mean squared error ends in a mean; attention is two products around a softmax.
+/// The importer builds GELU from erf, the mean squared error from a mean, and attention from two products around a
+/// softmax; the alias is the part that decides the precision.
 inline constexpr kind_alias relay_aliases[] = {
     {"adaptive_max_pool2d", "nn.adaptive_max_pool2d"}, {"addmm", "nn.dense"}, {"baddbmm", "nn.batch_matmul"},
     {"bmm", "nn.batch_matmul"}, {"cat", "concatenate"}, {"clone", "copy"}, {"flatten", "reshape"}, {"gelu", "erf"},

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What TVM's ToMixedPrecision makes of a model. ALLOW: every floating input is cast to the low precision. FOLLOW: low
-// only when all of them already are, else all go back to full precision. DENY: full precision. An operator that runs
-// low sums in its accumulation dtype and gives its output dtype. Not here: TVM's passes around it (common
-// subexpressions are casts.hpp's; constant folding and fast math are a compiler's), its check of clip bounds against
-// the low precision's range (op_graph knows no attributes). Source: TVM RFC 0006, reference-level explanation;
-// src/relay/transforms/to_mixed_precision.cc at 21095b98.
+// The plan that TVM's ToMixedPrecision makes for a model. ALLOW: every floating-point input is cast to the low
+// precision. FOLLOW: the operator runs low where all its inputs are low already; otherwise they are cast to full
+// precision. DENY: full precision. An operator that runs low sums in its accumulation dtype and gives its output dtype.
+// Not here: TVM's passes around it (casts.hpp shares casts, as TVM's elimination of common subexpressions does;
+// constant folding and fast math are left to compilers), and its check that the bounds of a clip fit the low precision
+// (op_graph has no attributes of operators).
+// Source: TVM RFC 0006, reference-level explanation; src/relay/transforms/to_mixed_precision.cc at 21095b98.
 #pragma once
 
 #include <fmt/core.h>
@@ -22,25 +23,27 @@
 
 namespace comp::autocast {
 
+/// Where TVM's documents, its Relay pass and its Relax pass differ.
 struct tvm_pass_settings {
-  /// The backend sums in the accumulation dtype and rounds to the output dtype at once. False, as in TVM: a cast
-  /// follows.
+  /// True: kernels sum in the accumulation dtype and write the output dtype. False, as in TVM: a cast stands behind
+  /// them.
   bool rounds_at_once = false;
-  /// Parameters and the model's inputs are cast to what an operator that follows runs in, as TVM does. False: the RFC's
-  /// letter: they are inputs like others, in the precision they are stored in, and in FP32 they hold it in full
-  /// precision.
+  /// True, as TVM's code does: parameters and data are cast to the precision of an operator that follows. False, as the
+  /// RFC says: they count as inputs in the precision that they are stored in, so FP32 parameters keep the operator in
+  /// full precision.
   bool leaves_adapt = true;
-  /// The model's inputs do not adapt, and an operator that follows and reads integers of the model's runs in full
-  /// precision: Relax.
+  /// True, as in Relax: the model's data count as inputs, and an operator that follows runs in full precision where it
+  /// reads integers of the model's data.
   bool data_counts = false;
-  /// relay.ToMixedPrecision.keep_orig_output_dtype: what the model hands out is FP32.
+  /// relay.ToMixedPrecision.keep_orig_output_dtype. True: the model's results are FP32.
   bool keep_output_dtype = false;
-  /// Where warnings of unregistered operators go, one per kind.
+  /// Takes the warnings about operators without a rule, one for each kind.
   std::function<void(const std::string&)> warn = [](const std::string& text) { fmt::print(stderr, "{}\n", text); };
 };
 
 namespace detail {
 
+/// Returns how the leaves of operator `i` count under `settings`.
 inline leaf_rule tvm_leaves(const op_graph& graph, std::size_t i, const tvm_pass_settings& settings) {
   if (settings.leaves_adapt && !settings.data_counts) return {};
   const op_info& op = graph[i];
@@ -57,8 +60,9 @@ inline leaf_rule tvm_leaves(const op_graph& graph, std::size_t i, const tvm_pass
 
 }  // namespace detail
 
-/// Returns: a typed plan whose plan fits `graph`; with an accumulation dtype unlike the output dtype, casts.hpp places
-/// the cast behind the operator. Throws: `settings_error` as tvm::classify.
+/// Returns: a typed plan whose plan fits `graph`. Where an operator's accumulation dtype is not its output dtype,
+/// casts.hpp places the cast behind the operator.
+/// Throws: `settings_error` as tvm::classify does.
 inline typed_plan tvm_pass(const policy::tvm& amp, const op_graph& graph, const tvm_pass_settings& settings = {}) {
   if (amp.missing == policy::missing_rule::warn && settings.warn) {
     for (const std::string& text : amp.warnings(graph)) settings.warn(text);
@@ -73,8 +77,10 @@ inline typed_plan tvm_pass(const policy::tvm& amp, const op_graph& graph, const 
   return types;
 }
 
-/// What Relax's ToMixedPrecision makes of a model whose parameters are bound as constants: those adapt, the model's
-/// inputs count as they are stored, and what the model hands out is FP32. Throws: as tvm_pass.
+/// The plan of Relax's ToMixedPrecision for a model whose parameters are bound as constants: parameters are cast to the
+/// precision of their operator, the model's data count in the precision that they are stored in, and the model's
+/// results are FP32.
+/// Throws: as tvm_pass does.
 inline typed_plan relax_pass(const op_graph& graph, const policy::tvm& amp = policy::relax()) {
   return tvm_pass(amp, graph, {.data_counts = true, .keep_output_dtype = true});
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Averages over as many bins as are asked for: by oneDNN's average pooling where the bins are even, else by loops of
-// ours.
+// Adaptive average pooling, which takes the number of bins instead of their size. oneDNN's average pooling does it
+// where all bins have one size; it has nothing for uneven bins, so those are loops of this backend.
 #pragma once
 
 #include <array>
@@ -17,15 +17,15 @@ namespace comp::host {
 
 namespace detail {
 
-/// Bin i of `bins` over `extent` elements: [first, last). Source: PyTorch's adaptive pooling; neighbours may share
-/// elements.
+/// A bin: the elements [first, last) along an axis. Neighbouring bins may share elements.
+/// Source: PyTorch's adaptive pooling.
 struct bin {
   std::int64_t first, last;
 };
 inline bin bin_of(std::int64_t i, std::int64_t bins, std::int64_t extent) {
   return {i * extent / bins, ((i + 1) * extent + bins - 1) / bins};
 }
-/// Calls f(image, output index in its plane, rows, columns) for every bin of every plane.
+/// Calls f(plane, index of the bin in its plane, rows, columns) for each bin of each plane.
 template <class F>
 void for_each_bin(std::int64_t planes, const shape& s, const std::array<std::int64_t, 2>& size, F f) {
   launch_rows(static_cast<std::size_t>(planes), static_cast<std::size_t>(s[2] * s[3]),
@@ -41,7 +41,7 @@ void for_each_bin(std::int64_t planes, const shape& s, const std::array<std::int
 
 }  // namespace detail
 
-/// The averages of size[0] x size[1] bins, by PyTorch's rule for their borders.
+/// Returns the averages of size[0] x size[1] bins, whose borders follow PyTorch's rule.
 inline tensor adaptive_avg_pool2d(context& c, const tensor& x, const std::array<std::int64_t, 2>& size) {
   native::require_bins(x.shape(), size);
   const shape& s = x.shape();

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in one, forward and backward, by blocks: neither scores nor probabilities are in memory as a whole. The
-// softmax of a query goes on from block to block with its largest score and its sum so far; the backward makes
-// probabilities again from the logarithms of these sums. Scores and all sums are FP32; in BF16, probabilities and the
-// gradients of scores are rounded where a product reads them. Dropout has the masks of operators one by one.
+// Attention as one operator, forward and backward, computed in blocks, so that neither scores nor probabilities are
+// ever in memory as a whole. The softmax of a query goes on from block to block with its largest score and its sum so
+// far. The backward computes the probabilities again, from the logarithms of these sums.
+// Scores and all sums are FP32. In BF16, probabilities and the gradients of scores are rounded where a product reads
+// them. Dropout draws the same masks as attention operator by operator does, so that a plan does not change them.
+// Why blocks of these sizes: docs/decisions.md, "On the host, attention is blocks of oneDNN's products".
 // Source: Dao 2023, "FlashAttention-2" (arXiv 2307.08691).
 #pragma once
 
@@ -27,14 +29,14 @@ namespace comp::host {
 
 namespace detail {
 
-/// What a thread holds of a head. W: what products read.
+/// The memory that a thread needs for a head's forward. W is the type that products read: BF16 or FP32.
 template <class W>
 struct forward_buffers {
-  W *q, *k, *v;          // a block of queries, all keys and values
-  float *scores, *y;     // of a block
-  W* shares;             // what the scores become
-  float *largest, *sum;  // of each row so far
-  float* factor;         // of a row's dropout
+  W *q, *k, *v;          // a block of queries; all keys and values of the head
+  float *scores, *y;     // of one block of queries
+  W* shares;             // the scores' exponentials, as the product with v reads them
+  float *largest, *sum;  // of each query: its largest score, and its sum of exponentials, so far
+  float* factor;         // dropout's factors for one row
 
   forward_buffers(pieces& from, const attention_case& of) {
     const std::int64_t rows = std::min(query_block, of.queries), columns = std::min(key_block, of.keys);
@@ -50,7 +52,9 @@ struct forward_buffers {
   }
 };
 
-/// The scores of a block become what its probabilities are multiples of; y so far is brought to the same multiple.
+/// Turns the scores of a block into exponentials relative to each query's largest score so far, and adds them to the
+/// query's sum. Where the largest score grows, the sum and y so far are scaled down to match. The division by the sum
+/// comes once, at the end.
 template <class W>
 void soften(const attention_case& of, const score_block& b, const one_head& in, const forward_buffers<W>& on) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -62,13 +66,14 @@ void soften(const attention_case& of, const score_block& b, const one_head& in, 
           float *s = on.scores + r * columns, *y = on.y + r * width;
           W* share = on.shares + r * columns;
           const std::size_t seen = b.seen(static_cast<std::int64_t>(r));
+          // Loops run to a multiple of 16, which vectorises without a remainder; masked columns are minus infinity.
           const std::size_t full = std::min((seen + 15) / 16 * 16, columns);
           for (std::size_t i = seen; i < full; ++i) s[i] = -infinity;
           float top = -infinity;
 #pragma omp simd reduction(max : top)
           for (std::size_t i = 0; i < full; ++i) top = s[i] > top ? s[i] : top;
           top = std::max(on.largest[r], top * scale);
-          const float shift = top == -infinity ? 0.0F : top;
+          const float shift = top == -infinity ? 0.0F : top;  // a query that has seen no key yet: inf - inf is NaN
           float total = 0;
 #pragma omp simd reduction(+ : total)
           for (std::size_t i = 0; i < full; ++i) {
@@ -88,7 +93,7 @@ void soften(const attention_case& of, const score_block& b, const one_head& in, 
           const float kept = exp_of(on.largest[r] - shift);
           on.sum[r] = on.sum[r] * kept + total;
           on.largest[r] = top;
-          if (b.key == 0) continue;  // there is no y so far
+          if (b.key == 0) continue;  // in the first block there is no y to scale
 #pragma omp simd
           for (std::size_t i = 0; i < width; ++i) y[i] *= kept;
         }
@@ -96,7 +101,7 @@ void soften(const attention_case& of, const score_block& b, const one_head& in, 
       0, static_cast<std::size_t>(b.rows));
 }
 
-/// q, k, v and y begin at the head; log_sums (queries).
+/// Computes a head. q, k, v and y point to where the head begins; log_sums has shape (queries).
 template <class W, class T>
 void attend(const head_worker& at, const attention_case& of, const forward_buffers<W>& on, const one_head& in,
             const T* q, const T* k, const T* v, T* y, float* log_sums) {
@@ -117,19 +122,20 @@ void attend(const head_worker& at, const attention_case& of, const forward_buffe
       at.run(product::of_rows, b, on.shares, on.v + key * of.width, on.y);
     }
     for (std::int64_t r = 0; r < rows; ++r) log_sums[query + r] = on.largest[r] + std::log(on.sum[r]);
-    // A query of no key: 0.
+    // A query without any key gets 0, not 0/0.
     in.put(on.y, y + query * of.channels(), rows,
            [=, sum = on.sum](std::size_t r) { return length > 0 ? 1 / sum[r] : 0; });
   }
 }
 
+/// The memory that a thread needs for a head's backward.
 template <class W>
 struct backward_buffers {
-  W *q, *k, *v, *dy;                // all
-  float *scores, *share_gradients;  // of a block
-  W *shares, *score_gradients;      // what these become
-  float *dq, *dk, *dv;              // of all queries, of a block of keys
-  float *dot, *factor;              // of each query dy y; of a row's dropout
+  W *q, *k, *v, *dy;                // of the whole head
+  float *scores, *share_gradients;  // of a block: scores, and gradients of the probabilities
+  W *shares, *score_gradients;      // of a block, as products read them: probabilities, and gradients of the scores
+  float *dq, *dk, *dv;              // dq of all queries; dk and dv of one block of keys
+  float *dot, *factor;              // of each query the product dy y; dropout's factors for one row
 
   backward_buffers(pieces& from, const attention_case& of) {
     const std::int64_t rows = std::min(query_block, of.queries), columns = std::min(key_block, of.keys);
@@ -149,7 +155,8 @@ struct backward_buffers {
   }
 };
 
-/// A block's scores become its probabilities, with dropout, and the gradients of these those of the scores.
+/// Turns a block's scores into probabilities with dropout, and the gradients of the probabilities into those of the
+/// scores.
 template <class W>
 void soften_backward(const attention_case& of, const score_block& b, const one_head& in, const float* log_sums,
                      const backward_buffers<W>& on) {
@@ -178,6 +185,8 @@ void soften_backward(const attention_case& of, const score_block& b, const one_h
             g[i] = of_p;
             dot += p * of_p;
           }
+          // The softmax's gradient needs a sum over the whole row. A block has a part of the row only, but the sum is
+          // also dy y, which was computed before.
           if (!of.whole_rows()) dot = on.dot[query];
 #pragma omp simd
           for (std::size_t i = 0; i < full; ++i) {
@@ -192,7 +201,7 @@ void soften_backward(const attention_case& of, const score_block& b, const one_h
       0, static_cast<std::size_t>(b.rows));
 }
 
-/// What the backward of a head reads and writes, from the head on.
+/// What the backward of a head reads and writes; all pointers are to where the head begins.
 template <class T>
 struct head_gradients {
   const T *dy, *q, *k, *v, *y;
@@ -209,7 +218,7 @@ void attend_backward(const head_worker& at, const attention_case& of, const back
   in.take(x.v, on.v, of.keys);
   if (!of.whole_rows()) {
     in.take(x.y, on.dq, of.queries);
-    multiply_rows(on.dy, on.dq, on.dot, of.queries, width);  // y, where dq will be
+    multiply_rows(on.dy, on.dq, on.dot, of.queries, width);  // dq's memory holds y until dq is needed
   }
   std::fill_n(on.dq, of.queries * width, 0.0F);
   const auto scaled = [scale = of.scale](std::size_t) { return scale; };
@@ -236,8 +245,9 @@ void attend_backward(const head_worker& at, const attention_case& of, const back
 
 }  // namespace detail
 
-/// Returns: y (B,Tq,C), and it and the softmax's log-sums (B,heads,Tq) for the backward; nothing for fewer keys than
-/// settings::attention_from, but with dropout. Throws: error.
+/// Returns: y (B,Tq,C); saved for the backward are y and the logarithms of the softmax's sums (B,heads,Tq). Nothing for
+/// fewer keys than settings::attention_from without dropout: operators one by one are as fast there.
+/// Throws: error, for shapes that do not fit.
 inline std::optional<saved_tensor> attention(context& c, const tensor& q, const tensor& k, const tensor& v,
                                              const indices& lengths, const native::attention_options& o,
                                              const dropout_key& key) {
@@ -258,7 +268,8 @@ inline std::optional<saved_tensor> attention(context& c, const tensor& q, const 
   return saved_tensor{y, {y, log_sums}};
 }
 
-/// saved: what attention() gave, with the same options and key. Returns: the gradients of q, k and v. Throws: error.
+/// Returns: the gradients of q, k and v. `saved` is what attention() saved, with the same options and key.
+/// Throws: error, for shapes that do not fit.
 inline std::array<tensor, 3> attention_backward(context& c, const tensor& dy, const tensor& q, const tensor& k,
                                                 const tensor& v, std::span<const tensor> saved, const indices& lengths,
                                                 const native::attention_options& o, const dropout_key& key) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What attention by blocks is made of: which block reads which keys, and the products of blocks. Each thread has
-// products of its own that run on it alone, so a result is the same for any number of threads.
+// The parts of attention by blocks (attention.hpp): which block of queries sees which keys, and the products of blocks.
+// Each thread has oneDNN primitives of its own that run on that thread alone, so that results do not depend on the
+// number of threads.
 #pragma once
 
 #include <algorithm>
@@ -20,16 +21,16 @@
 
 namespace comp::host::detail {
 
-/// Rows and columns of a block of scores, which stay in a core's cache from one product to the next. Columns come in
-/// steps: a length of its own for each example would be as many products.
+/// Rows and columns of a block of scores, which stays in a core's cache from one product to the next. The number of
+/// columns is rounded up to steps of 64: padded examples have many lengths, and each size needs primitives of its own.
 inline constexpr std::int64_t query_block = 192, key_block = 256, key_step = 64;
 
-/// q is (batch,queries,heads*width); k and v are (batch,keys,heads*width).
+/// The sizes and options of one attention. q is (batch,queries,heads*width); k and v are (batch,keys,heads*width).
 struct attention_case {
   std::int64_t batch, heads, queries, keys, width;
   bool causal;
   float scale;
-  const std::int32_t* lengths;  // (batch): of the keys; null: all
+  const std::int32_t* lengths;  // (batch): how many keys each example has; null: all keys
   double dropout;
   dropout_mask mask;
 
@@ -48,11 +49,11 @@ struct attention_case {
 
   std::int64_t channels() const { return heads * width; }
   std::int64_t length(std::int64_t example) const { return lengths ? lengths[example] : keys; }
-  /// Whether a block has all that a query sees.
+  /// True where one block has all keys that a query sees.
   bool whole_rows() const { return keys <= key_block; }
 };
 
-/// Throws: error.
+/// Throws: error, for shapes or lengths that do not fit.
 inline attention_case case_of(const tensor& q, const tensor& k, const tensor& v, const indices& lengths,
                               const native::attention_options& o, const dropout_key& key) {
   native::require_attention(q.shape(), k.shape(), v.shape(), o);
@@ -60,10 +61,10 @@ inline attention_case case_of(const tensor& q, const tensor& k, const tensor& v,
   return {q.shape(), k.shape(), o, lengths, key};
 }
 
-/// A head's queries from `query` on and keys from `key` on, in an example of `length` keys.
+/// A block of a head's scores: `rows` queries from `query` on, and `columns` keys from `key` on.
 struct score_block {
-  std::int64_t query, key, rows, columns;  // no column: nothing is seen
-  std::int64_t seen_by_any;                // keys, from the first one on
+  std::int64_t query, key, rows, columns;  // no columns: the block's queries see none of these keys
+  std::int64_t seen_by_any;                // how many of the head's first keys at least one of the queries sees
   bool causal;
 
   score_block(const attention_case& of, std::int64_t length, std::int64_t query_at, std::int64_t key_at)
@@ -75,14 +76,15 @@ struct score_block {
     const std::int64_t seen = std::max<std::int64_t>(seen_by_any - key, 0);
     columns = std::min({(seen + key_step - 1) / key_step * key_step, key_block, of.keys - key});
   }
-  /// How many columns row `r` sees.
+  /// Returns how many columns row `r` sees.
   COMP_HOST_INLINE std::size_t seen(std::int64_t r) const {
     const std::int64_t own = query + r + 1, end = causal && own < seen_by_any ? own : seen_by_any;
     return static_cast<std::size_t>(std::clamp<std::int64_t>(end - key, 0, columns));
   }
 };
 
-/// factor[i]: of the probability of the block's key `i`; `row`: the query's among all of batch and heads.
+/// Fills in dropout's factors: factor[i] is that of key `key` + i. `row` is the query's number among all of batch and
+/// heads. Random numbers come in groups of four, which a row can begin in the middle of.
 COMP_HOST_INLINE void dropout_factors(const attention_case& of, std::int64_t row, std::int64_t key, std::size_t n,
                                       float* factor) {
   constexpr std::size_t lanes = 32, span = 4 * lanes;
@@ -95,13 +97,15 @@ COMP_HOST_INLINE void dropout_factors(const attention_case& of, std::int64_t row
   }
 }
 
+/// The products of blocks; those "added" are added to what is in the result.
 enum class product : std::uint8_t {
   scores,     // (rows,width) (columns,width)' -> (rows,columns)
   of_rows,    // added: (rows,columns) (columns,width) -> (rows,width)
   of_columns  // added: (rows,columns)' (rows,width) -> (columns,width)
 };
 
-/// The products of a case, for each thread. What they read is of precision `p`, FP32 or BF16; results are FP32.
+/// All products of an attention, for each thread and each size of block that occurs. They read precision `p`, FP32 or
+/// BF16, and write FP32.
 class block_products {
  public:
   block_products(context& c, const attention_case& of, precision p, std::initializer_list<product> kinds, int threads) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention's heads in turns on all threads: each thread's memory, and a head's way into it and out.
+// Runs attention's heads on all threads (attention.hpp): the memory of each thread, and copying a head's rows into it
+// and back. A head's rows have gaps between them in a tensor (batch,tokens,channels), which oneDNN's fast products do
+// not take.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +19,8 @@
 
 namespace comp::host::detail {
 
-/// Hands out pieces of a thread's memory, each from a cache line on; over nothing it only counts.
+/// Hands out pieces of a thread's memory, each at the begin of a cache line. Without memory it hands out null pointers
+/// and counts, so that the same code first finds how much memory is needed.
 class pieces {
  public:
   explicit pieces(void* from = nullptr) : from_{static_cast<std::byte*>(from)} {}
@@ -27,7 +30,8 @@ class pieces {
     const std::size_t at = std::exchange(used_, used_ + lines * pool::alignment);
     return from_ ? reinterpret_cast<T*>(from_ + at) : nullptr;
   }
-  /// Memory of a T, which `there` is where it has that type.
+  /// Returns memory for `count` values of type T: `there` where T is float, else a new piece. FP32 values are computed
+  /// in place.
   template <class T>
   T* take_or(float* there, std::int64_t count) {
     if constexpr (std::is_same_v<T, float>) {
@@ -43,7 +47,7 @@ class pieces {
   std::size_t used_ = 0;
 };
 
-/// One thread at its heads.
+/// A thread that computes heads one after the other.
 struct head_worker {
   context& c;
   const block_products& products;
@@ -59,7 +63,8 @@ struct head_worker {
   }
 };
 
-/// OpenMP's and oneDNN's number of threads, as this thread asks, is 1 until the end.
+/// Sets the number of threads of OpenMP and oneDNN to 1 for this thread while it lives, so that primitives are made for
+/// a single thread.
 class one_thread_each {
  public:
   one_thread_each() { set_threads(1); }
@@ -71,12 +76,12 @@ class one_thread_each {
   int before_ = threads_of_loops();
 };
 
-/// A head of an example: where it begins, and its rows, which are parts of (tokens,channels).
+/// One head of one example: where it begins in a tensor, and copies of its rows.
 struct one_head {
   const attention_case& of;
   std::int64_t example, head;
 
-  /// In a tensor (batch,queries,channels), or (batch,keys,channels).
+  /// Return where the head begins in a tensor (batch,queries,channels) or (batch,keys,channels).
   template <class T>
   T* queries(T* all) const {
     return all + example * of.queries * of.channels() + head * of.width;
@@ -85,10 +90,10 @@ struct one_head {
   T* keys(T* all) const {
     return all + example * of.keys * of.channels() + head * of.width;
   }
-  /// Its first query among all of batch and heads.
+  /// Returns the number of its first query among all of batch and heads.
   std::int64_t row() const { return (example * of.heads + head) * of.queries; }
 
-  /// `rows` of its rows, one behind the other.
+  /// Copies `rows` of its rows to `to`, without gaps.
   template <class From, class To>
   void take(const From* from, To* to, std::int64_t rows) const {
     each_row(rows, [=](std::size_t n, std::size_t there, std::size_t here) COMP_HOST_KERNEL {
@@ -104,7 +109,7 @@ struct one_head {
       }
     });
   }
-  /// The same back, row r multiplied by factor(r).
+  /// Copies rows back into the tensor, row r multiplied by factor(r).
   template <class To, class Factor>
   void put(float* from, To* to, std::int64_t rows, const Factor& factor) const {
     each_row(rows, [=](std::size_t n, std::size_t there, std::size_t here) COMP_HOST_KERNEL {
@@ -134,7 +139,8 @@ struct one_head {
   }
 };
 
-/// Calls f(worker, Buffers, one_head) for all heads of all examples; Buffers{pieces, case} are the thread's memory.
+/// Calls f(worker, Buffers, one_head) for all heads of all examples, on all threads. Buffers{pieces, case} takes the
+/// thread's memory. An exception of a thread is thrown again here, since none may leave a parallel region.
 template <class Buffers, class F>
 void each_head(context& c, const attention_case& of, precision p, std::initializer_list<product> kinds, const F& f) {
   const std::int64_t heads = of.batch * of.heads;
@@ -166,7 +172,7 @@ void each_head(context& c, const attention_case& of, precision p, std::initializ
   if (failure) std::rethrow_exception(failure);
 }
 
-/// to[r]: the product of row r of a and of b, (rows,width) both.
+/// Sets to[r] to the dot product of row r of a and of b; both are (rows,width).
 template <class A>
 void multiply_rows(const A* a, const float* b, float* to, std::int64_t rows, std::int64_t width) {
   run_widest(
@@ -183,7 +189,8 @@ void multiply_rows(const A* a, const float* b, float* to, std::int64_t rows, std
       0, static_cast<std::size_t>(rows));
 }
 
-/// Calls f with the precision that products read `p` in, and null pointers of its type and of the one that stores `p`.
+/// Calls f with the precision in which products read values of `p` (BF16 where the CPU computes in it, else FP32), and
+/// null pointers of that type and of the type that stores `p`.
 template <class F>
 void with_products(context& c, precision p, const F& f) {
   if (p == precision::bf16 && c.computes(p)) return f(p, static_cast<bf16*>(nullptr), static_cast<bf16*>(nullptr));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batched products of matrices by oneDNN's matmul on strided views, and the views that attention needs.
-// Heads are split and merged without copies: a product whose right side is a view of heads, and not transposed, gives
-// its result as such a view again, so that merge_heads finds its rows in place.
+// Batched matrix products by oneDNN's matmul on strided views, and the views that attention needs.
+// Heads are split and merged without copies. A product whose right side is a view of heads, and not transposed, writes
+// its result in the same layout, so that merge_heads finds the rows in place.
 #pragma once
 
 #include <comp_native/op/bmm.hpp>
@@ -16,7 +16,7 @@ namespace comp::host {
 
 namespace detail {
 
-/// (B,H,T,D) in the memory of (B,T,H*D).
+/// The layout of a tensor (B,H,T,D) in the memory of (B,T,H*D).
 inline const layout* heads_layout(context& c, const shape& s, precision p) {
   return c.layouts.strided(s, {s[1] * s[2] * s[3], s[3], s[1] * s[3], 1}, p);
 }
@@ -28,7 +28,7 @@ inline const layout* transposed(context& c, const layout* from) {
   std::swap(steps[n - 1], steps[n - 2]);
   return c.layouts.strided(s, steps, from->precision);
 }
-/// Only views with strides can be multiplied; blocked layouts are made row-major.
+/// Returns `t` in a layout that matmul takes here: strides are fine, blocked layouts are made row-major.
 inline tensor multipliable(context& c, const tensor& t) {
   const tensor in = computable(c, t);
   return onednn::inner_blocks(in.layout()->desc) == 0 ? in : row_major(c, in);
@@ -49,8 +49,8 @@ inline tensor merge_heads(context& c, const tensor& x) {
   return rows.viewed(merged, c.layouts.plain(merged, x.precision()));
 }
 
-/// alpha op(a) op(b), where op transposes the last two axes if asked. a is (...,M,K), b is (...,K,N). Returns:
-/// (...,M,N).
+/// Computes alpha op(a) op(b), where op transposes the last two axes if asked. a is (...,M,K), b is (...,K,N).
+/// Returns: (...,M,N).
 inline tensor bmm(context& c, const tensor& a, const tensor& b, bool transpose_a, bool transpose_b, double alpha = 1) {
   require_some("bmm", a.shape());
   const tensor left = detail::multipliable(c, a), right = detail::multipliable(c, cast(c, b, a.precision()));

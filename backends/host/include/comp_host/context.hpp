@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every operator needs: oneDNN's engine and stream, the pool, the interned layouts, and the primitives made so
-// far. A primitive is made once for each operation, set of sizes and precision, and found again by a small key. It
-// keeps its oneDNN memory objects; a call only points them at other memory.
+// What every operator needs: oneDNN's engine and stream, the memory pool, the table of layouts, and a cache of
+// primitives. Making a oneDNN primitive takes longer than many operators run, so one is made for each operation, set of
+// sizes and precision, and found again by a small key. A primitive keeps its oneDNN memory objects; a call only points
+// them at other memory.
 #pragma once
 
 #include <algorithm>
@@ -26,11 +27,11 @@
 
 namespace comp::host {
 
-/// Which part of the time of a step is whose; counted only while asked for.
+/// Where the time of a step goes. Counted only while profile() is on.
 struct time_shares {
-  double primitives = 0;  // [s], in oneDNN, but for reorders
-  double reorders = 0;    // [s], in oneDNN's changes of layout and precision
-  double kernels = 0;     // [s], in this backend's own loops
+  double primitives = 0;  // [s] in oneDNN's primitives other than reorders
+  double reorders = 0;    // [s] in oneDNN's changes of layout and precision
+  double kernels = 0;     // [s] in this backend's own loops
 };
 
 /// A oneDNN primitive with the memory objects of its arguments.
@@ -53,7 +54,7 @@ class primitive {
     if (scratch_ > 0) add(DNNL_ARG_SCRATCHPAD, description.scratchpad_desc());
   }
 
-  /// How the argument has to lie in memory.
+  /// Returns the layout that the argument must have.
   const layout* places(int index) const { return slots_[at(index)].places; }
   std::size_t scratch_bytes() const { return scratch_; }
 
@@ -66,8 +67,9 @@ class primitive {
   }
 
  private:
-  /// Memory objects by where they point. oneDNN 2 zeroes the padding of one each time that it is pointed somewhere,
-  /// which primitives have done already: a tensor with padding has an object for each of the few places where it lies.
+  /// The memory objects of an argument, by the address that they point at. oneDNN 2 writes zeros into the padding of a
+  /// tensor each time that an object is pointed at it, although the primitive that wrote the tensor has done so. So an
+  /// argument with padding keeps an object for each of the few addresses that it has had.
   struct slot {
     const layout* places;
     std::vector<std::pair<void*, dnnl::memory>> known;
@@ -106,10 +108,11 @@ class primitive {
   std::vector<dnnl_exec_arg_t> arguments_;
 };
 
+/// The part of host::settings that operators need.
 struct context_settings {
-  std::size_t memory_limit = 0;
-  bool native_bf16 = true;  // false: BF16 is computed in FP32 and rounded, as on a CPU without AVX-512
-  std::int64_t attention_from = 0;
+  std::size_t memory_limit = 0;     // [bytes] live at once; 0: no limit
+  bool native_bf16 = true;          // false: BF16 is computed in FP32 and rounded, as on a CPU without AVX-512
+  std::int64_t attention_from = 0;  // the least number of keys for attention as one operator
 };
 
 class context {
@@ -137,7 +140,7 @@ class context {
   tensor make_plain(const shape& extents, precision p) { return make(extents, layouts.plain(extents, p)); }
   tensor make_plain(const shape& extents) { return make_plain(extents, precision::fp32); }
 
-  /// The primitive of `k`; `make` gives a primitive description and its arguments, called the first time.
+  /// Returns the primitive of key `k`, which `make` makes the first time.
   template <class Make>
   primitive& cached(const key& k, Make make) {
     const auto found = primitives_.find(k);
@@ -148,7 +151,8 @@ class context {
       refuse(failure);
     }
   }
-  /// What a primitive of `Op` is made from, with memory of ours as its scratchpad: onednn.hpp.
+  /// Returns the description from which a primitive of `Op` is made (onednn.hpp). Its scratchpad is memory of the pool,
+  /// so that it counts as memory of the step.
   template <class Op, class... Arguments>
   auto described(const Arguments&... arguments) const {
     return onednn::described<Op>(engine, user_scratch, arguments...);
@@ -168,7 +172,8 @@ class context {
   void run_reorder(primitive& p, std::initializer_list<primitive::argument> arguments) {
     timed(shares_.reorders, p, arguments);
   }
-  /// Runs it on `on`, with scratch that the caller holds: for threads that have their own primitives, under no clock.
+  /// Runs a primitive on stream `on` with a scratchpad of the caller's, and is not timed: for threads that have
+  /// primitives of their own.
   void run_on(const dnnl::stream& on, primitive& p, std::initializer_list<primitive::argument> arguments,
               void* scratch) const {
     try {
@@ -177,7 +182,7 @@ class context {
       refuse(failure);
     }
   }
-  /// Runs a loop of this backend, `f`, under the clock of loops.
+  /// Runs a loop of this backend, `f`; its time counts as time_shares::kernels.
   template <class F>
   void run_kernel(F f) {
     clocked(shares_.kernels, f);
@@ -210,7 +215,8 @@ class context {
       stream.wait();
     });
   }
-  /// oneDNN's exceptions as ours, so that a search can tell "no memory" from "cannot".
+  /// Turns a oneDNN exception into one of comp's, so that a search can tell a lack of memory from an operator that does
+  /// not run.
   [[noreturn]] static void refuse(const dnnl::error& failure) {
     require<out_of_memory>(failure.status != dnnl_out_of_memory, "oneDNN had no memory ({}): use a smaller batch",
                            failure.what());

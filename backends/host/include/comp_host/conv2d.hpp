@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution in the layouts that oneDNN picks: its result carries the layout on to whatever reads it.
+// Convolution by oneDNN, in the layouts that it picks. The result keeps its layout, so that the operators behind it
+// need no reorder.
 #pragma once
 
 #include <comp_native/device.hpp>
@@ -17,9 +18,10 @@ using native::conv2d_options;
 
 namespace detail {
 
+/// The sizes of a convolution and the descriptors of its arguments.
 struct conv2d_plan {
   context& c;
-  shape x_sizes, w_sizes, y_sizes;  // w_sizes: (g,O/g,C/g,R,S) where there are groups
+  shape x_sizes, w_sizes, y_sizes;  // with groups, w_sizes is (g,O/g,C/g,R,S)
   conv2d_options options;
   dnnl::memory::data_type type;
   bool bias;
@@ -58,8 +60,8 @@ struct conv2d_plan {
                 : c.described_backward<back>(forward(), direct, x(), gradient, y(), stride(), gaps(), padding(),
                                              padding());
   }
-  /// The same with channels last, where oneDNN's own choice makes less of the CPU: for channels that fill no block it
-  /// takes up to 14 times as long.
+  /// As weights(), but with channels last where oneDNN's own choice has no AVX-512 code and channels last has. For
+  /// numbers of channels that fill no block its choice takes up to 14 times as long.
   dnnl::convolution_backward_weights::primitive_desc fast_weights() const {
     auto chosen = weights();
     if (widest_unit() != vector_unit::avx512 || onednn::uses_avx512(chosen)) return chosen;
@@ -81,7 +83,7 @@ inline conv2d_plan plan_conv2d(context& c, const tensor& x, const parameter& w, 
 
 }  // namespace detail
 
-/// x is (B,C,H,W), w is (O,C/groups,R,S), b is (O) or null. Returns: (B,O,H',W').
+/// Convolves. x is (B,C,H,W), w is (O,C/groups,R,S), b is (O) or null. Returns: (B,O,H',W').
 inline tensor conv2d(context& c, const tensor& x, parameter& w, parameter* b, const conv2d_options& o) {
   const auto plan = detail::plan_conv2d(c, x, w, b, o);
   auto& run = c.cached(plan.keyed(operation::conv2d), [&] {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP32 to and from BF16 and FP16: to the nearest, ties to even, with subnormals, infinities and NaN.
-// A value too large for FP16 becomes infinity, as on a device that computes in FP16.
-// F16C and AVX-512 do it where the CPU has them, plain integer arithmetic elsewhere; both give the same bits.
+// Converts FP32 to and from BF16 and FP16: rounding to the nearest value, ties to even, with subnormals, infinities and
+// NaN. A value too large for FP16 becomes infinity, as on a device that computes in FP16.
+// F16C and AVX-512 convert where the CPU has them, integer arithmetic does elsewhere; both give the same bits.
 #pragma once
 
 #include <algorithm>
@@ -78,7 +78,7 @@ inline bool has_f16c() {
 
 }  // namespace detail
 
-/// n values on this thread.
+/// Convert n values on this thread.
 inline void convert(const float* from, fp16* to, std::size_t n) {
   std::size_t done = 0;
 #if COMP_HOST_DISPATCH
@@ -120,20 +120,20 @@ void convert(const From* from, To* to, std::size_t n) {
 #pragma clang diagnostic pop
 #endif
 
-/// Calls f with a null pointer of the type that stores `p`.
+/// Calls f with a null pointer of the type that stores values of `p`.
 template <class F>
 decltype(auto) with_storage(precision p, F f) {
   return native::with_storage(
       p, [&]<class T>(std::type_identity<T>) -> decltype(auto) { return f(static_cast<T*>(nullptr)); });
 }
-/// The same for what kernels compute on: FP32 and BF16.
+/// The same for the types that loops compute on, FP32 and BF16.
 template <class F>
 decltype(auto) with_operand(precision p, F f) {
   if (p == precision::bf16) return f(static_cast<bf16*>(nullptr));
   return f(static_cast<float*>(nullptr));
 }
 
-/// n values of precision `from_p`, on all threads.
+/// Converts n values from precision `from_p` to `to_p`, on all threads.
 inline void convert_all(const void* from, precision from_p, void* to, precision to_p, std::size_t n) {
   with_storage(from_p, [&](auto* f) {
     with_storage(to_p, [&](auto* t) {
@@ -160,7 +160,9 @@ inline void convert_all(const void* from, precision from_p, void* to, precision 
 }
 
 namespace detail {
-/// n FP32 values in rows of `length` as BF16, rows 2 i and 2 i + 1 side by side: to[2 length i + 2 j] is of the one.
+/// Rounds n FP32 values in rows of `length` to BF16 and interleaves each two rows: the values at column j of rows 2 i
+/// and 2 i + 1 go to places 2 length i + 2 j and the one behind it. oneDNN's products of BF16 read their weights so,
+/// because the CPU's instructions multiply pairs.
 COMP_HOST_INLINE void pair_rows(const float* from, std::uint32_t* to, std::size_t n, std::size_t length) {
   for (std::size_t at = 0; at < n; at += 2 * length) {
     const float *even = from + at, *odd = even + length;
@@ -174,7 +176,8 @@ COMP_HOST_INLINE void pair_rows(const float* from, std::uint32_t* to, std::size_
     }
   }
 }
-/// Runs `made(from, to)`, which makes the values of a range, over n values, and then pairs them while they are near.
+/// Runs `made(from, to)`, which computes the values of a range, over n values in pieces, and interleaves each piece
+/// while it is still in the cache.
 template <class Made>
 void launch_paired(std::size_t n, const float* values, void* pairs, std::size_t length, const Made& made) {
   const std::size_t piece = std::max<std::size_t>(2048 / (2 * length), 1) * 2 * length;
@@ -191,12 +194,12 @@ void launch_paired(std::size_t n, const float* values, void* pairs, std::size_t 
 }
 }  // namespace detail
 
-/// n FP32 values in rows of `length` as BF16, each two rows side by side.
+/// Converts n FP32 values in rows of `length` to BF16 with each two rows interleaved, on all threads.
 inline void convert_paired(const float* from, void* to, std::size_t n, std::size_t length) {
   detail::launch_paired(n, from, to, length, [](std::size_t, std::size_t) COMP_HOST_KERNEL {});
 }
 
-/// Rounds n FP32 values to the values that `p` can hold, in place.
+/// Rounds n FP32 values in place to values that `p` can hold.
 inline void round_all(float* values, precision p, std::size_t n) {
   with_storage(p, [&](auto* s) {
     using Storage = std::remove_pointer_t<decltype(s)>;

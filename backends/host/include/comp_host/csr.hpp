@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sparse matrices as compressed rows and, beside them, as compressed columns, and loops over the lines of either: each
-// line is summed by one thread in the order of its elements, and threads share the elements, not the lines.
+// Sparse matrices, stored by compressed rows (CSR) and by compressed columns, and loops over the lines of either. The
+// backward sums along columns; without a second order it would need additions from several threads to one place. One
+// thread sums a line in the order of its elements, so results have the same bits each time. Work is divided by elements
+// and not by lines, because a few nodes of a graph can have most of its edges.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +15,13 @@
 
 namespace comp::host {
 
-/// The elements in one order: by row, or by column.
+/// The elements of a matrix in one order: line by line, where the lines are its rows or its columns.
 struct sparse_side {
-  std::vector<std::int32_t> begin = {};  // (lines + 1)
-  std::vector<std::int32_t> other = {};  // (elements): the column of each, or the row
-  std::vector<std::int32_t> edge = {};   // (elements): which of the matrix it is; empty where they are in this order
+  std::vector<std::int32_t> begin = {};  // (lines + 1): where each line begins
+  std::vector<std::int32_t> other = {};  // (elements): the column of each element, or its row
+  std::vector<std::int32_t> edge = {};   // (elements): its number in the order of rows; empty where that is this order
   std::vector<float> value = {};         // (elements)
-  std::size_t longest = 0;               // elements of a line
+  std::size_t longest = 0;               // the most elements of a line
 
   std::size_t lines() const { return begin.size() - 1; }
 };
@@ -40,7 +42,8 @@ inline void find_longest(sparse_side& of) {
 
 }  // namespace detail
 
-/// Throws: error, saying what is wrong with it (comp_native/host_csr.hpp).
+/// Makes both orders of a matrix.
+/// Throws: error, saying what is wrong with `from` (comp_native/host_csr.hpp).
 inline sparse_matrix make_sparse(const native::host_csr& from) {
   native::require_csr(from);
   sparse_matrix to{.rows = from.rows, .columns = from.columns};
@@ -59,13 +62,13 @@ inline sparse_matrix make_sparse(const native::host_csr& from) {
   return to;
 }
 
-/// Runs `kernel(first line, last)` on all threads; `width`: about how many numbers an element costs.
+/// Runs `kernel(first line, last line)` on all threads. `width` is about how many numbers an element costs.
 template <class Kernel>
 void launch_lines(const sparse_side& over, std::size_t width, const Kernel& kernel) {
-  constexpr std::size_t least = 8192;  // numbers for a thread
+  constexpr std::size_t least = 8192;  // fewer numbers are not worth another thread
   const std::size_t lines = over.lines(), work = lines + over.other.size();
   const std::size_t pieces = std::clamp<std::size_t>(work * width / least, 1, threads_of_loops());
-  const auto line_at = [&](std::size_t piece) {  // where that part of the work begins
+  const auto line_at = [&](std::size_t piece) {  // the line at which this part of the work begins
     std::size_t from = 0, to = lines;
     while (from < to) {
       const std::size_t middle = (from + to) / 2;

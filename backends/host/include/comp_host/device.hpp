@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Device that is this CPU: oneDNN for what it is good at, loops of this backend for the rest.
-// FP32 everywhere; BF16 by oneDNN's BF16 primitives where the CPU has AVX-512, else computed in FP32 and rounded; FP16
-// is stored, computed in FP32 and rounded, with real overflow to infinity: it saves memory and shows FP16's
-// convergence, not its speed. What an operation means is said in comp_native/device.hpp; here is only how it is
-// reached. One device is for one thread at a time: it sets OpenMP's number of threads for the thread that makes it.
+// The Device that computes on this CPU, by oneDNN where it has a good primitive and by loops of this backend elsewhere.
+// FP32 runs on any CPU. BF16 runs in oneDNN's BF16 primitives where the CPU has AVX-512, and is otherwise computed in
+// FP32 and rounded. FP16 is stored as FP16 and computed in FP32, with real overflow to infinity: it saves memory and
+// shows how a training in FP16 converges, but not how fast it would be.
+// Not here: what each operation means (comp_native/device.hpp).
+// A device is used by one thread at a time. It sets OpenMP's number of threads for the thread that makes it.
 #pragma once
 
 #include <array>
@@ -39,11 +40,13 @@
 
 namespace comp::host {
 
+/// What a user chooses of a device.
 struct settings {
-  int threads = 0;               // 0: all that OpenMP would use
-  std::size_t memory_limit = 0;  // [bytes] live at once; 0: none
-  bool native_bf16 = true;       // false: as on a CPU without AVX-512
-  /// Keys from which attention without dropout is computed in one. Fewer are as fast operator by operator.
+  int threads = 0;               // 0: as many as OpenMP would use
+  std::size_t memory_limit = 0;  // [bytes] live at once; 0: no limit
+  bool native_bf16 = true;       // false: computes BF16 as on a CPU without AVX-512
+  /// The least number of keys for which attention without dropout is computed as one operator. With fewer keys it is as
+  /// fast operator by operator.
   std::int64_t attention_from = 192;
 };
 
@@ -86,7 +89,7 @@ class device {
   void reset_peak() { c().memory->reset_peak(); }
   void trim() { c().memory->trim(); }
 
-  // Clocks: off until profile_primitives(true), which also sets them to zero
+  // Clocks, which are off until profile_primitives(true); that also sets them to zero
   void profile_primitives(bool on) { c().profile(on); }
   double primitive_seconds() const { return context_->shares().primitives; }
   const time_shares& shares() const { return context_->shares(); }

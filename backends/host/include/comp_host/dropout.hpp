@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers of the key and the element, not of threads, layout or device: dropout's masks (Philox 4x32-10), and
-// those of N(0,1). Nothing of a mask is stored between forward and backward: it is made again.
+// Dropout, and normal random numbers. A random number depends on the key and the element's position alone (Philox
+// 4x32-10), and not on threads, layout or device, so that two plans or two devices drop the same elements. A mask is
+// not stored between forward and backward; it is made again.
 #pragma once
 
 #include <comp_native/device.hpp>
@@ -23,10 +24,11 @@ namespace detail {
 
 using native::math::bits_as;
 using native::math::dropout_mask;
-/// Groups and elements of one call; with fewer, rounds wait for each other.
+/// How many groups of four random numbers are made side by side. With fewer, each of Philox's rounds would wait for the
+/// one before it.
 inline constexpr std::size_t mask_lanes = 64, mask_span = 4 * mask_lanes;
 
-/// y = x where kept, scaled; 0 elsewhere, whatever x is.
+/// Sets y to x times its factor where the element is kept, and to 0 elsewhere, even where x is NaN or infinite.
 template <class T>
 void masked(context& c, const T* from, T* to, std::size_t n, const dropout_mask& m) {
   c.run_kernel([&] {
@@ -40,7 +42,8 @@ void masked(context& c, const T* from, T* to, std::size_t n, const dropout_mask&
                T* y = to + first;
 #pragma omp simd
                for (std::size_t i = 0; i < some; ++i) {
-                 const std::uint32_t kept = 0U - static_cast<std::uint32_t>(factor[i] != 0);  // a mask: vector code
+                 // A mask of bits instead of a branch lets the compiler vectorise the loop.
+                 const std::uint32_t kept = 0U - static_cast<std::uint32_t>(factor[i] != 0);
                  store(y[i], bits_as<float>(bits_as<std::uint32_t>(load(x[i]) * factor[i]) & kept));
                }
              }
@@ -51,7 +54,7 @@ void masked(context& c, const T* from, T* to, std::size_t n, const dropout_mask&
 
 }  // namespace detail
 
-/// Zeroes each element with probability p and scales the rest by 1/(1-p). Element: its row-major position.
+/// Zeroes each element with probability p and scales the rest by 1/(1-p).
 inline tensor dropout(context& c, const tensor& x, double p, const dropout_key& key) {
   require_some("dropout", x.shape());
   require<error>(p >= 0 && p <= 1, "dropout with p = {} (it is a probability): use 0 to 1", p);
@@ -68,7 +71,7 @@ inline tensor dropout_backward(context& c, const tensor& dy, double p, const dro
   return dropout(c, dy, p, key);
 }
 
-/// Row by row what native::random_stream{key.seed, key.draw} gives, bit for bit.
+/// Returns the numbers of native::random_stream{key.seed, key.draw}, row by row and bit for bit.
 inline tensor normal(context& c, const dropout_key& key, const shape& extents, precision p) {
   constexpr std::size_t pairs = 64;
   const auto count = static_cast<std::size_t>(elements(extents)), pieces = (count + 2 * pairs - 1) / (2 * pairs);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of the edges of a graph and their softmax over the edges that enter each node, for several heads.
+// The part of graph attention that works on edges: a score for each edge and head, and the softmax of the scores over
+// the edges that enter a node.
 #pragma once
 
 #include <comp_native/math/elementwise.hpp>
@@ -13,7 +14,7 @@ namespace comp::host {
 
 namespace detail {
 
-/// y (N,heads) = the dot products of the heads of each row of x (N,heads,width) and of `by` (heads,width).
+/// Sets y (N,heads) to the dot products of the heads of each row of x (N,heads,width) with those of `by` (heads,width).
 template <class T>
 void head_products(context& c, const T* x, const float* by, std::size_t nodes, std::size_t heads, std::size_t width,
                    float* y) {
@@ -31,7 +32,8 @@ void head_products(context& c, const T* x, const float* by, std::size_t nodes, s
   });
 }
 
-/// The gradient of the term of the nodes of a side: d_own (lines,heads).
+/// Sums the gradients of each node's term in the scores of its edges into d_own (lines,heads). The term of the node at
+/// one end is in `own`, that of the other end in `other_end`.
 template <class T>
 void score_gradient(context& c, const sparse_side& over, const T* dy, const float* own, const float* other_end,
                     std::size_t heads, float slope, float* d_own) {
@@ -55,7 +57,7 @@ void score_gradient(context& c, const sparse_side& over, const T* dy, const floa
   });
 }
 
-/// What edge_scores reads: sizes, and both terms of the nodes.
+/// The sizes of edge_scores.
 struct score_sizes {
   std::size_t nodes, heads, width;
   score_sizes(const tensor& x, const parameter& by)
@@ -66,7 +68,9 @@ struct score_sizes {
 
 }  // namespace detail
 
-/// x (N,H*D), source and target (1,H,D). Returns: (E,H); saved: the terms of the nodes, in FP32.
+/// The score of an edge is the leaky ReLU of a term of its source node plus a term of its target node; the terms are
+/// dot products of the node's features x (N,H*D) with `source` and `target` (1,H,D).
+/// Returns: (E,H); saved are the terms of all nodes, in FP32.
 inline native::with_saved<tensor> edge_scores(context& c, const sparse_matrix& m, const tensor& x, parameter& source,
                                               parameter& target, double slope) {
   native::require_nodes("edge_scores", "x", x.shape(), m.columns);
@@ -101,7 +105,7 @@ inline native::with_saved<tensor> edge_scores(context& c, const sparse_matrix& m
   });
   return {cast(c, y, x.precision()), {from, to}};
 }
-/// Adds the gradients of source and target. Returns: that of x.
+/// Adds the gradients of source and target. Returns: the gradient of x.
 inline tensor edge_scores_backward(context& c, const sparse_matrix& m, const tensor& dy, const tensor& x,
                                    const std::vector<tensor>& saved, parameter& source, parameter& target,
                                    double slope) {
@@ -148,7 +152,7 @@ inline tensor edge_scores_backward(context& c, const sparse_matrix& m, const ten
   return cast(c, dx, dy.precision());
 }
 
-/// x (E,H). Returns: (E,H).
+/// The softmax of x (E,H) over the edges that enter each node. Returns: (E,H).
 inline tensor edge_softmax(context& c, const sparse_matrix& m, const tensor& x) {
   native::require_edges("edge_softmax", m.elements(), x.shape());
   const tensor in = detail::rows_of(c, x), y = c.make(x.shape(), in.layout());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Activations, sums and products of tensors, in whatever layout they come.
-// ReLU, ELU, sums and products are loops of ours: oneDNN's ReLU turns NaN into 0, which would hide a training gone
-// wrong, and its binary primitives round to BF16 after each of several terms. Padding between elements stays zero in
-// all of them.
+// ReLU, ELU, sums and products are loops of this backend. oneDNN's ReLU turns NaN into 0, which would hide that a
+// training has failed, and its binary primitives round to BF16 after each of several terms. Padding between elements
+// stays zero in all of them.
 #pragma once
 
 #include <algorithm>
@@ -27,15 +27,15 @@ namespace detail {
 inline tensor without_gaps(context& c, const tensor& t) {
   return t.layout()->dense ? t : placed(c, t, c.layouts.plain(t.layout()->extents, t.precision()));
 }
-/// `t` as a loop over all that is stored may read it: computable, dense.
+/// Returns `t` in a layout and a precision in which a loop may run over everything that is stored.
 inline tensor loopable(context& c, const tensor& t) { return without_gaps(c, computable(c, t)); }
-/// `t` in the precision of `like`, which is dense, and at its places.
+/// Returns `t` in the precision and the layout of `like`. Requires: `like` is dense.
 inline tensor beside(context& c, const tensor& t, const tensor& like) {
   tensor same = cast(c, t, like.precision());
   if (same.layout()->extents != like.layout()->extents) same = reshape(c, same, like.layout()->extents);
   return placed(c, same, like.layout());
 }
-/// y[i] = f(a[i], b[i]) over all that is stored; a, b and y lie alike.
+/// Returns f(a[i], b[i]) for everything that is stored. Requires: a and b have the same layout.
 template <class F>
 tensor combined(context& c, const tensor& a, const tensor& b, F f) {
   const tensor y = c.make(a.shape(), a.layout());
@@ -55,7 +55,8 @@ tensor combined(context& c, const tensor& a, const tensor& b, F f) {
   return y;
 }
 
-/// ReLU and its gradient need no arithmetic, only the sign: they work on the bits of any format. NaN goes through both.
+/// ReLU and its gradient. They only need the sign and so work on the bits of any format, without widening BF16 and
+/// FP16. NaN passes through both.
 template <bool Gradient, class Bits>
 tensor rectified(context& c, const tensor& taken, const tensor& deciding) {
   const tensor y = c.make(taken.shape(), taken.layout());
@@ -88,8 +89,8 @@ tensor rectify(context& c, const tensor& taken, const tensor& deciding) {
   return rectified<Gradient, std::int16_t>(c, taken, deciding);
 }
 
-/// oneDNN's name for an activation; backwards of all but the gelus read the result, theirs the input. None for those
-/// that loops of ours compute.
+/// Returns oneDNN's name for an activation; `undef` for those that loops compute. The backward reads the result, except
+/// that of both GELUs, which needs the input.
 inline dnnl::algorithm algorithm_of(activation a, bool backward) {
   using alg = dnnl::algorithm;
   switch (a) {
@@ -135,7 +136,7 @@ inline tensor activate(context& c, activation a, const tensor& x) {
   return cast(c, y, x.precision());
 }
 
-/// x and y: what activate took and gave. Returns: the gradient of x.
+/// Returns: the gradient of x. x and y are the input and the result of activate().
 inline tensor activate_backward(context& c, activation a, const tensor& dy, const tensor& x, const tensor& y) {
   const bool reads_input = traits(a).backward_reads_input;
   const tensor& known = reads_input ? x : y;
@@ -169,7 +170,7 @@ inline tensor activate_backward(context& c, activation a, const tensor& dy, cons
   return cast(c, dx, dy.precision());
 }
 
-/// Element by element; b is taken in the precision of a.
+/// Add and multiply element by element; b is cast to the precision of a.
 inline tensor add(context& c, const tensor& a, const tensor& b) {
   require_same("add", a.shape(), b.shape());
   const tensor left = detail::loopable(c, a);
@@ -181,7 +182,7 @@ inline tensor mul(context& c, const tensor& a, const tensor& b) {
   return cast(c, detail::combined(c, left, detail::beside(c, b, left), native::math::times{}), a.precision());
 }
 
-/// The sum of all terms in FP32, rounded once, in the precision of the first.
+/// Returns the sum of all terms, computed in FP32 and rounded once to the precision of the first.
 inline tensor sum(context& c, std::span<const tensor> terms) {
   require<error>(!terms.empty(), "sum of {} tensors (there is nothing to add): give at least one", terms.size());
   for (const tensor& t : terms) require_same("sum", t.shape(), terms[0].shape());

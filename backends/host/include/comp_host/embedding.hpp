@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a table by index, and their gradient: added in the order of the indices, so the same bits every time.
+// Embeddings: rows of a table by index, and their gradient. Gradients are added in the order of the indices, so that
+// they have the same bits each time.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ inline void require_indices(const char* operation, const indices& at, std::int64
 
 }  // namespace detail
 
-/// at is (...), w is (V,C). Returns: (...,C) in precision `p`.
+/// Looks up rows. at is (...), w is (V,C). Returns: (...,C) in precision `p`.
 inline tensor embedding(context& c, const indices& at, parameter& w, precision p) {
   require_supported(p);
   require_some("embedding", at.shape());
@@ -46,8 +47,9 @@ inline tensor embedding(context& c, const indices& at, parameter& w, precision p
   return y;
 }
 
-/// Adds dy's rows to the gradient of the rows that they came from. Each thread owns a range of rows and reads all
-/// indices.
+/// Adds the rows of dy to the gradients of the table's rows that they came from. Each thread owns a range of the
+/// table's rows and reads all indices, because an index may occur many times and threads would otherwise add to the
+/// same row.
 inline void embedding_backward(context& c, const tensor& dy, const indices& at, parameter& w) {
   shape expected = at.shape();
   expected.push_back(w.extents[1]);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products with sparse matrices and what graph attention does along edges: loops of ours, with FP32 sums in one fixed
-// order, so that results do not depend on the number of threads.
+// Products with sparse matrices, and weighted sums along the edges of a graph. oneDNN has no such products, so these
+// are loops. Sums are FP32 and in a fixed order, so that results do not depend on the number of threads.
 #pragma once
 
 #include <array>
@@ -17,7 +17,8 @@ namespace comp::host {
 
 namespace detail {
 
-/// Calls f with `width` as a constant where loops are made for it; 0 means any.
+/// Calls f with `width` as a constant for the widths that graph networks commonly have, so that their loops are
+/// unrolled; with 0 for any other.
 template <int W>
 using at_width = std::integral_constant<int, W>;
 template <class F>
@@ -28,7 +29,8 @@ void with_width(std::size_t width, F f) {
   f(at_width<0>{});
 }
 
-/// The sums of share * x over the elements of a line, for heads of W columns, or of `width` where W is 0.
+/// Computes the sums of share * x over the elements of a line, for heads of W columns (of `width` columns where W is
+/// 0).
 template <class S, class T>
 struct line_terms {
   const S* share;  // (E,heads)
@@ -57,7 +59,7 @@ struct line_terms {
   }
 };
 
-/// y (lines,heads*width) = the sums over the elements of each line of share (E,heads) * x[other], plus the bias.
+/// Sets y (lines,heads*width) to the bias plus the sums of share (E,heads) * x[other] over the elements of each line.
 template <class S, class T, class Y>
 void weighted_lines(context& c, const sparse_side& over, bool by_edge, const S* share, const T* x, std::size_t heads,
                     std::size_t width, const float* bias, Y* y) {
@@ -85,7 +87,7 @@ COMP_HOST_INLINE float dot(const A* a, const B* b, std::size_t width) {
   return total;
 }
 
-/// y (E,heads) = the dot products of a[row] and b[column], both (.,heads,width).
+/// Sets y (E,heads) to the dot products of a[row] and b[column], both (.,heads,width), for each element of the matrix.
 template <class T, class Y>
 void edge_products(context& c, const sparse_matrix& m, const T* a, const T* b, std::size_t heads, std::size_t width,
                    Y* y) {
@@ -106,8 +108,9 @@ void edge_products(context& c, const sparse_matrix& m, const T* a, const T* b, s
   });
 }
 
-/// Adds to the gradient of `p`, of `width` elements, the sums over rows of what `add(row, sums)` adds to them. Rows are
-/// summed in pieces of fixed size, those in order: the same bits for any number of threads.
+/// Adds sums over rows to the gradient of `p`, which has `width` elements; `add(row, sums)` adds one row. Rows are
+/// summed in pieces of fixed size and the pieces in order, so that the result has the same bits for any number of
+/// threads.
 template <class Add>
 void add_row_sums(context& c, std::size_t rows, std::size_t width, parameter& p, const Add& add) {
   if (!p.trainable) return;
@@ -137,12 +140,12 @@ inline void add_bias_gradient(context& c, const tensor& dy, parameter& b) {
   });
 }
 
-/// Row-major, in a precision that loops compute on.
+/// Returns `t` row-major and in a precision that loops compute on.
 inline tensor rows_of(context& c, const tensor& t) { return row_major(c, computable(c, t)); }
 inline tensor rows_like(context& c, const tensor& t, const tensor& like) {
   return rows_of(c, cast(c, t, like.precision()));
 }
-/// The weights (K,N) of a product in the precision of `like`, row-major.
+/// Returns the weights (K,N) of a product, row-major and in the precision of `like`.
 template <class T>
 const T* rows_of_weights(context& c, parameter& w, const tensor& like, precision as) {
   return static_cast<const T*>(weights(c, w, c.layouts.plain(w.value.layout()->extents, like.precision()), as));
@@ -150,7 +153,7 @@ const T* rows_of_weights(context& c, parameter& w, const tensor& like, precision
 
 }  // namespace detail
 
-/// values (1,E), w (K,U). Returns: (N,U).
+/// A linear layer on sparse features: the matrix m, whose elements are `values` (1,E), times w (K,U). Returns: (N,U).
 inline tensor sparse_linear(context& c, const sparse_matrix& m, const tensor& values, parameter& w) {
   const tensor x = detail::rows_of(c, values);
   const tensor y = c.make_plain({m.rows, w.extents[1]}, x.precision());
@@ -161,7 +164,7 @@ inline tensor sparse_linear(context& c, const sparse_matrix& m, const tensor& va
   });
   return cast(c, y, values.precision());
 }
-/// Adds the gradient of w. Returns: that of the values; empty unless `need_dx`.
+/// Adds the gradient of w. Returns: the gradient of the values; empty unless `need_dx`.
 inline tensor sparse_linear_backward(context& c, const sparse_matrix& m, const tensor& dy, const tensor& values,
                                      parameter& w, bool need_dx) {
   native::require_nodes("sparse_linear_backward", "dy", dy.shape(), m.rows);
@@ -182,7 +185,7 @@ inline tensor sparse_linear_backward(context& c, const sparse_matrix& m, const t
   return need_dx ? cast(c, dx, dy.precision()) : tensor{};
 }
 
-/// x (M,K), b (K) or null. Returns: (N,K).
+/// The sparse matrix m times x (M,K), plus b (K) where it is not null. Returns: (N,K).
 inline tensor spmm(context& c, const sparse_matrix& m, const tensor& x, parameter* b) {
   native::require_nodes("spmm", "x", x.shape(), m.columns);
   const tensor in = detail::rows_of(c, x), y = c.make_plain({m.rows, x.shape()[1]}, in.precision());
@@ -207,7 +210,8 @@ inline tensor spmm_backward(context& c, const sparse_matrix& m, const tensor& dy
   return cast(c, dx, dy.precision());
 }
 
-/// share (E,H), x (M,H*D), b (H*D) or null. Returns: (N,H*D).
+/// For each node and head the sum of x over its incoming edges, weighed by `share` (E,H). x is (M,H*D), b is (H*D) or
+/// null. Returns: (N,H*D).
 inline tensor weighted_sum(context& c, const sparse_matrix& m, const tensor& share, const tensor& x, parameter* b) {
   native::require_edges("weighted_sum", m.elements(), share.shape());
   native::require_nodes("weighted_sum", "x", x.shape(), m.columns);
@@ -222,7 +226,7 @@ inline tensor weighted_sum(context& c, const sparse_matrix& m, const tensor& sha
   });
   return cast(c, y, share.precision());
 }
-/// Adds the gradient of b. Returns: those of share and x.
+/// Adds the gradient of b. Returns: the gradients of share and x.
 inline std::array<tensor, 2> weighted_sum_backward(context& c, const sparse_matrix& m, const tensor& dy,
                                                    const tensor& share, const tensor& x, parameter* b) {
   native::require_nodes("weighted_sum_backward", "dy", dy.shape(), m.rows);

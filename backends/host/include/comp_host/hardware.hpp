@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What host::device computes in, and which of that a CPU speeds up.
+// The precisions that host::device computes in, and which of them a CPU speeds up.
 #pragma once
 
 #include <comp/core/hardware.hpp>
@@ -8,11 +8,11 @@
 
 namespace comp::host {
 
-/// On any CPU.
+/// These run on any CPU, if not fast.
 inline std::vector<precision> supported_precisions() { return {precision::fp32, precision::bf16, precision::fp16}; }
 
-/// True where the arithmetic itself is faster than in FP32. FP16 never is: oneDNN 2.6 has no FP16 arithmetic on CPUs,
-/// even where the CPU has, so host::device stores FP16 and computes in FP32.
+/// True where arithmetic in `p` is faster than in FP32. FP16 never is: oneDNN 2.6 has no FP16 arithmetic on CPUs, even
+/// on a CPU that has it, so host::device stores FP16 and computes in FP32.
 inline bool accelerated(const hardware& cpu, precision p) { return p == precision::bf16 && has_unit(p, cpu); }
 
 }  // namespace comp::host

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches the loops that oneDNN has no primitive for: on all threads, compiled for the vector unit that is there.
-// A loop is a callable (from, to) marked COMP_HOST_KERNEL; it is inlined into a function compiled for AVX-512, AVX2 or
-// the baseline, and the best that the CPU has is called. On other architectures and compilers: the baseline.
-// Ranges are split statically and sums go over fixed pieces, so a result never depends on timing.
+// Runs the loops for which oneDNN has no primitive, on all threads and with the widest vector unit of the CPU.
+// A loop is a callable (from, to) marked COMP_HOST_KERNEL. It is inlined into three functions, compiled for AVX-512,
+// for AVX2 and for the baseline, and the best one that the CPU can run is called. Other architectures and compilers
+// have the baseline alone. So one binary is fast on every CPU.
+// Ranges are split statically and sums go over pieces of fixed size, so that a result never depends on timing.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +49,8 @@ inline vector_unit widest_unit() {
 #endif
 }
 
-/// The threads that loops run on; one where the compiler has no OpenMP (oneDNN keeps its own threads then).
+/// Returns the number of threads that loops run on; 1 where the compiler has no OpenMP (oneDNN still has its own
+/// threads).
 inline int threads_of_loops() {
 #ifdef _OPENMP
   return omp_get_max_threads();
@@ -56,7 +58,7 @@ inline int threads_of_loops() {
   return 1;
 #endif
 }
-/// Which of a loop's threads this is, from 0 on.
+/// Returns the number of this thread among a loop's threads, from 0.
 inline int this_thread() {
 #ifdef _OPENMP
   return omp_get_thread_num();
@@ -72,7 +74,7 @@ inline void set_threads([[maybe_unused]] int count) {
 
 namespace detail {
 
-#ifdef __clang__  // says so for each loop that it leaves scalar, as at -O1 all are
+#ifdef __clang__  // clang warns of each loop that it does not vectorise, which at -O1 are all
 #pragma clang diagnostic push
 #pragma clang diagnostic ignored "-Wpass-failed"
 #endif
@@ -96,7 +98,7 @@ __attribute__((target(COMP_HOST_AVX512))) void run_avx512(const Kernel& kernel, 
 
 }  // namespace detail
 
-/// Runs `kernel(from, to)` on this thread, in the widest version that this CPU has.
+/// Runs `kernel(from, to)` on this thread, in the widest version that this CPU can run.
 template <class Kernel>
 void run_widest(const Kernel& kernel, std::size_t from, std::size_t to) {
 #if COMP_HOST_DISPATCH
@@ -106,7 +108,8 @@ void run_widest(const Kernel& kernel, std::size_t from, std::size_t to) {
   detail::run_baseline(kernel, from, to);
 }
 
-/// Runs `kernel` over [0, n) on all threads. `grain`: below it one thread does all; splits fall on multiples of `unit`.
+/// Runs `kernel` over [0, n) on all threads. Below `grain` elements one thread does all, since waking the others would
+/// take longer. Ranges begin at multiples of `unit`, so that no two threads write to one cache line.
 template <class Kernel>
 void launch(std::size_t n, const Kernel& kernel, std::size_t grain = 8192, std::size_t unit = 64) {
   const auto threads = static_cast<std::size_t>(threads_of_loops());
@@ -125,7 +128,8 @@ void launch_rows(std::size_t rows, std::size_t width, const Kernel& kernel) {
   launch(rows, kernel, std::max<std::size_t>(1, 8192 / std::max<std::size_t>(width, 1)), 1);
 }
 
-/// The sum of `partial(from, to)` over pieces of fixed size, added in order: the same bits for any number of threads.
+/// Returns the sum of `partial(from, to)` over pieces of fixed size. They are added in order, so that the result has
+/// the same bits for any number of threads.
 template <class Partial>
 double launch_sum(std::size_t n, const Partial& partial) {
   constexpr std::size_t piece = 16384;

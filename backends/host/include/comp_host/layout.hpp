@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the elements of a tensor lie in memory, interned: equal layouts are one object, so comparing is comparing
-// pointers. A layout is a oneDNN descriptor and the precision of what is stored. The descriptor's own type differs from
-// it only where oneDNN has no arithmetic for the precision (FP16; BF16 on an old CPU): then it says FP32, and the
-// tensor is widened before a primitive sees it.
+// Layouts: how the elements of a tensor lie in memory. Equal layouts are one object (they are interned), so that two
+// can be compared by their pointers. A layout is a oneDNN descriptor and the precision of the stored values. The
+// descriptor's own type differs from that precision only where oneDNN has no arithmetic for it (FP16; BF16 on an old
+// CPU): then it says FP32, and the tensor is widened before a primitive reads it.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ using native::shape;
 
 using native::text;
 
-/// What a cached object was made for: the operation and every number that it depends on.
+/// The key of a cached object: its operation, and every number that it depends on.
 struct key {
   static constexpr std::size_t capacity = 24;
   std::array<std::int64_t, capacity> words{};
@@ -69,24 +69,27 @@ struct key {
   void put(Enum e) { put(static_cast<std::int64_t>(e)); }
 };
 
+/// One layout.
 struct layout {
   dnnl::memory::desc desc;
   comp::precision precision = comp::precision::fp32;
   std::int64_t id = 0;
   shape extents;
-  std::size_t stored = 0;  // elements in memory, with padding between and after
+  std::size_t stored = 0;  // elements in memory, padding included
   std::size_t bytes = 0;
   bool plain = false;   // row-major without gaps
-  bool padded = false;  // there are stored elements that belong to no index: zeros
-  bool dense =
-      false;  // every stored element belongs to the tensor or is zero padding: an element-wise loop may run over all
+  bool padded = false;  // some stored elements belong to no index; they are zeros
+  /// True where each stored element belongs to the tensor or is zero padding, so that an element-wise loop may run over
+  /// all.
+  bool dense = false;
 };
 
+/// All layouts that are in use, and the remembered answers to questions about pairs of them.
 class layout_table {
  public:
   using data_type = dnnl::memory::data_type;
 
-  /// `low`: the data type that oneDNN computes BF16 in, here.
+  /// `low` is the data type in which oneDNN computes BF16 on this CPU: BF16 or FP32.
   explicit layout_table(data_type low) : bf16_type_{low} {}
 
   data_type type_of(precision p) const { return p == precision::bf16 ? bf16_type_ : data_type::f32; }
@@ -101,7 +104,8 @@ class layout_table {
     same.push_back(&all_.emplace_back(described(desc, p)));
     return same.back();
   }
-  /// What a primitive says it reads or writes; other types than FP32 and BF16 (workspaces) keep their bytes.
+  /// Interns the layout of a primitive's argument. Arguments of other types than FP32 and BF16 (workspaces) keep their
+  /// size in bytes.
   const layout* intern(const dnnl::memory::desc& desc) {
     return intern(desc, onednn::type_of(desc) == data_type::bf16 ? precision::bf16 : precision::fp32);
   }
@@ -115,7 +119,7 @@ class layout_table {
     if (is_new) at->second = intern({s, type_of(p), steps}, p);
     return at->second;
   }
-  /// The same places, another precision; null where oneDNN cannot say that.
+  /// Returns: the layout with the same places in another precision; null where oneDNN has no descriptor for it.
   const layout* with(const layout* from, precision p) {
     if (from->precision == p) return from;
     const auto [at, is_new] = recast_.try_emplace(key{from->id, p}, nullptr);
@@ -125,7 +129,8 @@ class layout_table {
     return at->second;
   }
 
-  /// Whether the two put every element in the same place, and differ in name alone: as one channel, first or last.
+  /// True where both layouts put each element in the same place and only differ in their descriptors, as "channels
+  /// first" and "channels last" do for a single channel. Then no reorder is needed.
   bool same_places(const layout* from, const layout* to) {
     const auto [at, is_new] = same_.try_emplace(key{from->id, to->id}, false);
     if (is_new) {
@@ -134,8 +139,9 @@ class layout_table {
     }
     return at->second;
   }
-  /// Where `to` is `from` with each two rows side by side, as products of BF16 want their weights: how long the rows
-  /// are. 0: it lies otherwise.
+  /// Returns: the length of the rows, where `to` is `from` with each two rows interleaved, as oneDNN's products of BF16
+  /// read their weights; 0 where it is not. Such a copy can be written by a plain loop, which is faster than oneDNN's
+  /// reorder and can be part of the optimizer's pass.
   std::size_t paired_rows(const layout* from, const layout* to) {
     const auto [at, is_new] = paired_.try_emplace(key{from->id, to->id}, 0);
     if (is_new) at->second = paired(*from, *to);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x W' + b by oneDNN's inner product, which packs the weights as it likes best and gives the bias gradient too.
+// Linear layers, y = x W' + b, by oneDNN's inner product, which packs the weights for the CPU and also computes the
+// gradient of the bias.
 #pragma once
 
 #include <comp_native/op/linear.hpp>
@@ -14,7 +15,7 @@ namespace comp::host {
 
 namespace detail {
 
-/// The sizes of a linear layer and the descriptors of its arguments; `any` where oneDNN may choose.
+/// The sizes of a linear layer and the descriptors of its arguments. The layout is `any` where oneDNN may choose.
 struct linear_plan {
   context& c;
   std::int64_t rows, inputs, outputs;
@@ -51,7 +52,7 @@ inline linear_plan plan_linear(context& c, const tensor& x, const parameter& w, 
 
 }  // namespace detail
 
-/// x is (...,K), w is (N,K), b is (N) or null. Returns: (...,N).
+/// Computes a linear layer. x is (...,K), w is (N,K), b is (N) or null. Returns: (...,N).
 inline tensor linear(context& c, const tensor& x, parameter& w, parameter* b) {
   const auto plan = detail::plan_linear(c, x, w, b);
   auto& run = c.cached(plan.keyed(operation::linear), [&] {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses, their gradients and the count of right answers. A loss is a double of FP32 terms summed in a fixed order.
-// A target below 0 is left out of mean and gradient; a batch with no other target is refused.
+// Losses with their gradients, and the number of right answers. A loss is a sum of FP32 terms in double, in a fixed
+// order, because a search compares losses that differ by little. A target below 0 is left out of mean and gradient; a
+// batch without any other target is refused.
 #pragma once
 
 #include <cmath>
@@ -20,7 +21,8 @@ namespace comp::host {
 
 namespace detail {
 
-/// How many targets count. Throws: error for targets that do not fit scores of shape `s`.
+/// Returns how many targets count.
+/// Throws: error, for targets that do not fit scores of shape `s`.
 inline std::int64_t counted(const char* operation, const shape& s, const indices& target) {
   require_some(operation, s);
   const auto& t = target.values();
@@ -43,7 +45,7 @@ inline double mean_of(const std::vector<float>& terms, std::int64_t count) {
   return total / static_cast<double>(count);
 }
 
-/// The log of the sum of the exponentials of a row.
+/// Returns the logarithm of the sum of the exponentials of a row.
 template <class T>
 COMP_HOST_INLINE float log_sum_exp(const T* x, std::size_t n) {
   float largest = -std::numeric_limits<float>::infinity();
@@ -57,7 +59,8 @@ COMP_HOST_INLINE float log_sum_exp(const T* x, std::size_t n) {
 
 }  // namespace detail
 
-/// *loss: the mean of -log softmax(logits)[target]. saved: the logits, and the log of each row's sum of exponentials.
+/// Sets *loss to the mean of -log softmax(logits)[target]. Saved are the logits, and the logarithm of each row's sum of
+/// exponentials.
 inline saved_tensor cross_entropy(context& c, const tensor& logits, const indices& target, double* loss) {
   const std::int64_t count = detail::counted("cross_entropy", logits.shape(), target);
   const tensor in = row_major(c, computable(c, logits)), sums = c.make_plain({logits.shape()[0]});
@@ -112,7 +115,7 @@ inline tensor cross_entropy_backward(context& c, const std::vector<tensor>& save
   return cast(c, dx, logits.precision());
 }
 
-/// *loss: the mean of -logp[target].
+/// Sets *loss to the mean of -logp[target].
 inline void nll_loss(context& c, const tensor& logp, const indices& target, double* loss) {
   const std::int64_t count = detail::counted("nll_loss", logp.shape(), target);
   const tensor in = row_major(c, cast(c, logp, precision::fp32));
@@ -136,7 +139,7 @@ inline tensor nll_loss_backward(context& c, const tensor& logp, const indices& t
   return cast(c, dx, logp.precision());
 }
 
-/// *loss: the mean of (x - target)^2.
+/// Sets *loss to the mean of (x - target)^2.
 inline void mse_loss(context& c, const tensor& x, const tensor& target, double* loss) {
   require_some("mse_loss", x.shape());
   require_same("mse_loss", x.shape(), target.shape());
@@ -173,7 +176,7 @@ inline tensor mse_loss_backward(context& c, const tensor& x, const tensor& targe
   return cast(c, dx, x.precision());
 }
 
-/// *loss: the mean over logits x that should all be of `target`'s class.
+/// Sets *loss to the mean over logits x, all of which should be of class `target` (0 or 1), as in a GAN.
 inline void binary_cross_entropy(context& c, const tensor& x, double target, double* loss) {
   require_some("binary_cross_entropy", x.shape());
   const tensor a = row_major(c, cast(c, x, precision::fp32));
@@ -205,7 +208,7 @@ inline tensor binary_cross_entropy_backward(context& c, const tensor& x, double 
   return cast(c, dx, x.precision());
 }
 
-/// How many rows have their largest score, the first of equal ones, at the target.
+/// Returns how many rows have their largest score at the target. Of equal scores the first counts.
 inline std::int64_t count_correct(context& c, const tensor& logits, const indices& target) {
   (void)detail::counted("count_correct", logits.shape(), target);
   const tensor in = row_major(c, cast(c, logits, precision::fp32));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch and layer normalisation by oneDNN, statistics, scale and shift in FP32 whatever the tensors are.
+// Batch and layer normalisation by oneDNN. Statistics, scale and shift are FP32, whatever the precision of the tensors.
 #pragma once
 
 #include <comp_native/device.hpp>
@@ -21,12 +21,13 @@ namespace detail {
 
 using norm_flags = dnnl::normalization_flags;
 
-/// x as batch_norm_places() describes it.
+/// Returns x in a layout that batch_norm_places() describes.
 inline tensor normable(context& c, const tensor& x) {
   return x.shape().size() == 4 ? computable(c, x) : row_major(c, as_matrix(c, computable(c, x)));
 }
-/// The four axes that oneDNN asks for. (B,C) is one image of B pixels, channels last: as B images of one pixel oneDNN
-/// has no vector code for it, and takes 40 times as long for 1024 channels in FP32, 130 times in BF16.
+/// Returns the descriptor of four axes that oneDNN asks for. A tensor (B,C) is described as one image of B pixels with
+/// channels last. Described as B images of one pixel, oneDNN has no vector code for it, and takes 40 times as long for
+/// 1024 channels in FP32, and 130 times in BF16.
 inline dnnl::memory::desc batch_norm_places(const tensor& in) {
   const auto& desc = in.layout()->desc;
   if (in.shape().size() == 4) return desc;
@@ -39,7 +40,8 @@ inline dnnl::batch_normalization_forward::primitive_desc batch_norm_forward(cont
   return c.described<dnnl::batch_normalization_forward>(dnnl::prop_kind::forward_training, x, x,
                                                         static_cast<float>(o.eps), flags);
 }
-/// running = (1 - momentum) running + momentum batch; the variance as PyTorch's, over n - 1.
+/// Updates a running statistic: (1 - momentum) running + momentum batch. `factor` turns the batch's variance into
+/// PyTorch's, which divides by n - 1.
 inline void track(context& c, parameter& running, const tensor& batch, double momentum, double factor) {
   auto* to = running.value.as<float>();
   const auto* from = batch.as<float>();
@@ -55,8 +57,8 @@ inline key norm_key(operation o, const layout* x, double eps, bool training) {
 
 }  // namespace detail
 
-/// x is (B,C,H,W) or (B,C); gamma, beta, mean and variance are (C). In training it normalises by the batch and updates
-/// mean and variance. saved: x's mean and variance, FP32.
+/// Normalises by channel. x is (B,C,H,W) or (B,C); gamma, beta, mean and variance are (C). In training it normalises by
+/// the batch's statistics and updates mean and variance. Saved are the statistics that were used, in FP32.
 inline saved_tensor batch_norm(context& c, const tensor& x, parameter& gamma, parameter& beta, parameter& mean,
                                parameter& variance, const batch_norm_options& o) {
   const std::int64_t channels = native::channels("batch_norm", x.shape());
@@ -93,7 +95,8 @@ inline saved_tensor batch_norm(context& c, const tensor& x, parameter& gamma, pa
 
 namespace detail {
 
-/// The backward of either norm. One that wants the shift, too, reads nothing of it: its memory stays empty.
+/// Makes the backward of either norm. Some versions of oneDNN ask for the shift as an argument although they do not
+/// read it; its memory then stays empty.
 template <class Description>
 primitive made_norm_backward(context& c, const Description& made, const dnnl::memory::desc& x, std::int64_t size) {
   const dnnl::memory::desc vector{{size}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::a};
@@ -109,7 +112,7 @@ primitive made_norm_backward(context& c, const Description& made, const dnnl::me
   if (onednn::inputs_of(made) > needed) arguments.emplace_back(DNNL_ARG_SHIFT, vector);
   return c.made(made, arguments);
 }
-/// What it runs: adds the gradients of gamma and beta. Returns: the gradient of `in`.
+/// Runs the backward of either norm, and adds the gradients of gamma and beta. Returns: the gradient of `in`.
 inline tensor run_norm_backward(context& c, primitive& run, const tensor& in, const tensor& g,
                                 const std::vector<tensor>& saved, parameter& gamma, parameter& beta) {
   const tensor dx = c.make(in.shape(), in.layout());
@@ -159,7 +162,7 @@ inline dnnl::layer_normalization_forward::primitive_desc layer_norm_forward(cont
 
 }  // namespace detail
 
-/// x is (...,C), gamma and beta are (C). saved: each row's mean and variance, FP32.
+/// Normalises each row. x is (...,C), gamma and beta are (C). Saved are each row's mean and variance, in FP32.
 inline saved_tensor layer_norm(context& c, const tensor& x, parameter& gamma, parameter& beta, double eps) {
   require_some("layer_norm", x.shape());
   const std::int64_t width = x.shape().back();

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What oneDNN 3 changed: operation descriptors went, memory descriptors closed, and scales are no constants any more.
-// All of it is here, in the words of oneDNN 3; the rest of this backend does not know which of the two it is compiled
-// with. Source: oneDNN's "Transition from v2.x to v3.x".
+// The differences between oneDNN 2 and oneDNN 3, so that one source compiles with both (docs/decisions.md, "One source
+// for oneDNN 2.6 to 3.x"). oneDNN 3 dropped operation descriptors, hid the inside of memory descriptors and made scales
+// arguments. The functions here have the form of oneDNN 3; the rest of this backend does not know which one it is
+// compiled with.
+// Source: oneDNN's "Transition from v2.x to v3.x".
 #pragma once
 
 #include <algorithm>
@@ -22,8 +24,8 @@ namespace comp::host::onednn {
 
 using dnnl::memory;
 
-/// How many arguments a primitive reads. Of 2.x a norm's backward wants the shift that it has no use for, of 3.x a
-/// layer norm's does and a batch norm's refuses it.
+/// Returns how many arguments a primitive reads. In oneDNN 2 the backward of both norms asks for the shift, although it
+/// has no use for it; in oneDNN 3 that of a layer norm still does, and that of a batch norm refuses it.
 template <class Description>
 int inputs_of(const Description& description) {
   int count = 0;
@@ -34,7 +36,8 @@ int inputs_of(const Description& description) {
 
 #if DNNL_VERSION_MAJOR == 2
 
-/// Which argument of oneDNN 3's descriptions oneDNN 2 has not: the second of two equal layouts, and pooling's dilation.
+/// The place of the argument that oneDNN 3's descriptions have and oneDNN 2's do not: the second of two equal layouts,
+/// or pooling's dilation.
 template <class Op>
 inline constexpr std::size_t not_in_2 = 99;
 template <>
@@ -100,14 +103,15 @@ inline void scale_result(dnnl::primitive_attr& attributes, float by) { attribute
 
 #else
 
-/// What a primitive of `Op` is made from. `arguments`: those of its operation, in the order of oneDNN 3.
+/// Returns the description from which a primitive of `Op` is made. `arguments` are those of the operation, in the order
+/// of oneDNN 3.
 /// Throws: `dnnl::error` where oneDNN has no implementation.
 template <class Op, class... Arguments>
 typename Op::primitive_desc described(const dnnl::engine& engine, const dnnl::primitive_attr& attributes,
                                       const Arguments&... arguments) {
   return {engine, arguments..., attributes};
 }
-/// The same for the backward of what `forward` describes.
+/// The same for the backward of the operation that `forward` describes.
 template <class Op, class Forward, class... Arguments>
 typename Op::primitive_desc described_backward(const dnnl::engine& engine, const dnnl::primitive_attr& attributes,
                                                const Forward& forward, const Arguments&... arguments) {
@@ -122,8 +126,9 @@ inline int inner_blocks(const memory::desc& d) { return d.get_inner_nblks(); }
 inline memory::dim inner_size(const memory::desc& d, int i) { return d.get_inner_blks()[static_cast<std::size_t>(i)]; }
 inline memory::dim inner_axis(const memory::desc& d, int i) { return d.get_inner_idxs()[static_cast<std::size_t>(i)]; }
 inline memory::dims strides_of(const memory::desc& d) { return d.get_strides(); }
-/// The layout of `d` for values of another type; nothing where oneDNN has no name for it. Layouts in blocks are made by
-/// name alone, and none tells its name: all are tried (in a millisecond, once for each layout).
+/// Returns: the layout of `d` for values of another type; nothing where oneDNN has no name for it. Blocked layouts can
+/// only be made by their names, and a layout does not tell its name, so all names are tried. That takes a millisecond,
+/// once for each layout.
 inline std::optional<memory::desc> with_type(const memory::desc& d, memory::data_type type) {
   if (type_of(d) == type) return d;
   if (!is_blocked(d)) return {};
@@ -136,7 +141,8 @@ inline std::optional<memory::desc> with_type(const memory::desc& d, memory::data
   }
   return {};
 }
-/// The result of a matrix product is multiplied; its scales are arguments in oneDNN 3, which cost memory at each call.
+/// Multiplies the result of a matrix product. oneDNN 3 takes scales as arguments in memory at each call; a linear
+/// function behind the product is a constant.
 inline void scale_result(dnnl::primitive_attr& attributes, float by) {
   dnnl::post_ops after;
   after.append_eltwise(dnnl::algorithm::eltwise_linear, by, 0.0F);
@@ -145,12 +151,13 @@ inline void scale_result(dnnl::primitive_attr& attributes, float by) {
 
 #endif
 
-/// Steps along an axis.
+/// A number of steps along one axis.
 struct stretch {
   memory::dim axis = 0, steps = 1;
   friend bool operator==(const stretch&, const stretch&) = default;
 };
-/// Along which axes one element of a blocked layout without gaps follows another, the fastest first.
+/// Returns in which order a blocked layout without gaps goes through its axes, the fastest first. Two layouts with the
+/// same order put each element in the same place.
 inline std::vector<stretch> order_of(const memory::desc& d) {
   memory::dims left = padded_extents_of(d);
   const memory::dims strides = strides_of(d);
@@ -173,7 +180,8 @@ inline std::vector<stretch> order_of(const memory::desc& d) {
   for (const std::size_t axis : axes) add({static_cast<memory::dim>(axis), left[axis]});
   return order;
 }
-/// Whether oneDNN computes this in AVX-512 code of its own, not in older code, by products of copies or one by one.
+/// True where oneDNN computes this in AVX-512 code of its own. Its alternatives are older vector code, matrix products
+/// on copies, and scalar reference code.
 template <class Description>
 bool uses_avx512(const Description& description) {
   return std::string_view{description.impl_info_str()}.find("avx512") != std::string_view::npos;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// SGD, Adam and AdamW as one pass over value, gradient and slots, and what a loss scaler asks of the gradients.
-// A parameter without a gradient since the last zero_gradient, or not trainable, is left as it is.
+// SGD, Adam and AdamW, each in one pass over a parameter's value, gradient and slots, and the sums over gradients that
+// loss scaling and clipping need. A parameter that is not trainable, or has no gradient since the last zero_gradient,
+// is left as it is.
 // Source: torch.optim.SGD (no dampening), Adam and AdamW.
 #pragma once
 
@@ -22,6 +23,7 @@ using native::sgd_options;
 namespace detail {
 
 inline bool has_gradient(const parameter& p) { return p.trainable && !p.fresh; }
+/// Makes an optimizer slot where there is none. Returns: whether it was made, so that it has to be cleared.
 inline bool needs_slot(context& c, const parameter& p, tensor& slot) {
   if (slot) return false;
   slot = c.make(p.value.shape(), p.value.layout());
@@ -93,7 +95,7 @@ inline std::int64_t count_not_finite(context& c, std::span<parameter* const> all
       const auto* bits = p->gradient.as<std::uint32_t>();
       count += launch_sum(p->stored(), [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
         const std::uint32_t* word = bits;
-        std::uint32_t bad = 0;
+        std::uint32_t bad = 0;  // an exponent of all ones is an infinity or NaN
 #pragma omp simd reduction(+ : bad)
         for (std::size_t i = begin; i < end; ++i) bad += (word[i] & 0x7f800000U) == 0x7f800000U;
         return static_cast<double>(bad);

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two copies of oneDNN in one process, ours and one inside another library (LibTorch has 3.x), beside each other.
-// Both hide their functions, but not what the standard library's templates make of their types: such a symbol has one
-// name in both, and the loader gives every library the first one's. std::call_once then sets up the tables of kernels
-// of the other copy's matrix product, and ours says "unimplemented" when it runs. Here our copy gets its own back.
-// Inert where no other library has taken one, and on systems other than Linux on x86-64.
+// Lets two copies of oneDNN live in one process: the one that this backend links, and one inside of another library
+// (LibTorch has oneDNN 3).
+// Both copies hide their functions, but not instances of the standard library's templates over their types. Such a
+// symbol has the same name in both, and the loader gives every library the one that was loaded first. std::call_once
+// then sets up the tables of the other copy's matrix product, and this backend's copy fails with "unimplemented" when
+// it runs. The function here gives that copy its own symbols back (docs/decisions.md, "LibTorch's headers come after
+// the system's").
+// It does nothing where no other library has taken a symbol, and on systems other than Linux on x86-64.
 // Source: the loader's rules, System V ABI (gABI 4.1, AMD64 supplement 4.4).
 #pragma once
 
@@ -17,7 +20,7 @@
 
 namespace comp::host::detail {
 
-/// A loaded library, as its program headers and dynamic section describe it.
+/// A library that is loaded, as its program headers and its dynamic section describe it.
 class loaded_library {
   using address = ElfW(Addr);
   using entry = ElfW(Dyn);
@@ -35,7 +38,8 @@ class loaded_library {
     }
   }
 
-  /// Functions that the library calls and has itself, it uses of its own from here on, where `wanted(name)`.
+  /// From here on the library uses its own functions where it calls one that it defines itself and whose name is
+  /// `wanted`.
   template <class Wanted>
   void bind_own(Wanted wanted) const {
     bind_own(relocations_, relocations_end_, wanted);
@@ -46,7 +50,7 @@ class loaded_library {
   void read(const entry* one) {
     std::size_t bytes = 0, bytes_of_calls = 0;
     for (; one->d_tag != DT_NULL; ++one) {
-      // The loader has made addresses of these, in some C libraries only.
+      // Some C libraries turn these offsets into addresses when they load the library, others leave them.
       const address to = one->d_un.d_ptr < at_ ? at_ + one->d_un.d_ptr : one->d_un.d_ptr;
       if (one->d_tag == DT_SYMTAB) symbols_ = reinterpret_cast<const symbol*>(to);
       if (one->d_tag == DT_STRTAB) names_ = reinterpret_cast<const char*>(to);
@@ -92,8 +96,7 @@ class loaded_library {
 
 namespace comp::host {
 
-/// Gives oneDNN's library the functions on its own types that another library has taken. To be called before its first
-/// primitive runs.
+/// Gives oneDNN's library its own functions back. Call it before the first primitive runs.
 inline void bind_own_symbols() {
 #if defined(__linux__) && defined(__x86_64__) && defined(__LP64__)
   const auto each = [](dl_phdr_info* library, std::size_t, void*) {

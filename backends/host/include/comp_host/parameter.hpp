@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters: the FP32 master with its gradient and optimizer slots, all in one layout, and copies for the primitives.
-// The layout is the one that the weight gradient's primitive writes, so an optimizer is one pass over equal layouts. A
-// copy (low precision, or packed for a forward or a backward) is one reorder, made when first needed and again only
-// after the values have changed; a copy that went unused between two changes is dropped.
+// Parameters: the FP32 master values with gradient and optimizer slots, all in one layout, and copies for primitives.
+// The layout is the one in which the primitive of the weight gradient writes, so that an optimizer's step is one pass
+// over equal layouts.
+// A copy has a low precision, or the packing that a forward or a backward reads. It is made when it is first needed,
+// and again only after the values have changed. A copy that was not used between two changes is dropped, so that plans
+// that are no longer tried take no memory.
 #pragma once
 
 #include <comp/core/error.hpp>
@@ -26,35 +28,37 @@ class parameter {
   parameter(parameter&&) noexcept = default;
   parameter& operator=(parameter&&) noexcept = default;
 
-  /// A version of the values for one primitive. `as`: the precision that the values are rounded to.
+  /// A copy of the values for one primitive.
   struct copy {
     const layout* places;
-    comp::precision as;
+    comp::precision as;  // the precision that the values were rounded to
     tensor values;
-    bool current = true, used = true;
-    int steps = 0;  // before this one, without a break, that used it
+    bool current = true, used = true;  // whether it has the newest values; whether it was used since they changed
+    int steps = 0;                     // how many steps in a row before this one used it
   };
 
   shape extents;
   bool trainable = true;
-  bool fresh = true;                      // the next gradient overwrites
-  tensor value, gradient, first, second;  // slots: SGD's velocity, or Adam's two moments
+  bool fresh = true;                      // true: there is no gradient yet, and the next one overwrites
+  tensor value, gradient, first, second;  // `first` and `second` are SGD's velocity or Adam's two moments
   std::vector<copy> copies;
 
   std::size_t stored() const { return value.layout()->stored; }
-  /// To be called whenever the values have changed.
+  /// Must be called whenever the values have changed.
   void changed() {
     std::erase_if(copies, [](const copy& c) { return !c.used; });
     for (copy& c : copies) c.current = c.used = false, ++c.steps;
   }
 };
 
-/// What a restored parameter needs, in the layout it had: no bit changes on the way.
+/// The saved state of a parameter. It keeps the layout that the parameter had, so that no bit changes when it is
+/// restored.
 struct parameter_state {
   tensor value, first, second;
 };
 
-/// FP32 `from`, laid out as `places`; their extents may differ where the elements in row-major order are the same.
+/// Returns the FP32 tensor `from` in the layout `places`. Its extents may differ if the elements are the same in
+/// row-major order.
 inline tensor relaid(context& c, const tensor& from, const layout* places) {
   if (from.layout() == places) return from;
   if (from.layout()->extents == places->extents) return placed(c, from, places);
@@ -65,7 +69,8 @@ inline parameter make_parameter(context& c, std::span<const float> from, const s
   return {extents, upload(c, from, extents, precision::fp32), trainable};
 }
 
-/// Moves the master and its slots to `places`, where there is no gradient yet to be added to.
+/// Moves the master values and the slots to the layout `places`, unless there is a gradient already that more must be
+/// added to.
 inline void settle(context& c, parameter& p, const layout* places) {
   if (p.value.layout() == places || !p.fresh) return;
   p.gradient = {};
@@ -74,11 +79,12 @@ inline void settle(context& c, parameter& p, const layout* places) {
   }
 }
 
-/// How long the rows are where `of` has the values of `p` as pairs of rows; 0: it has not.
+/// Returns: the length of the rows, where the copy `of` is `p` in BF16 with each two rows interleaved; 0 where it is
+/// not.
 inline std::size_t paired_rows(context& c, const parameter& p, const parameter::copy& of) {
   return of.as == precision::bf16 && c.computes(of.as) ? c.layouts.paired_rows(p.value.layout(), of.places) : 0;
 }
-/// The values of `p`, rounded to `as`, in the layout of a primitive's argument.
+/// Writes the newest values of `p` to a copy.
 inline void refresh(context& c, parameter& p, parameter::copy& to) {
   const bool one_step = p.value.layout()->extents == to.places->extents;
   if (const std::size_t length = paired_rows(c, p, to)) {
@@ -91,6 +97,7 @@ inline void refresh(context& c, parameter& p, parameter::copy& to) {
   if (!c.computes(to.as)) c.run_kernel([&] { round_all(to.values.as<float>(), to.as, to.places->stored); });
   to.current = true;
 }
+/// Returns the values of `p` rounded to precision `as`, in the layout of a primitive's argument.
 inline void* weights(context& c, parameter& p, const layout* places, precision as) {
   if (places == p.value.layout() && as == precision::fp32) return p.value.data();
   const auto found =
@@ -104,8 +111,9 @@ inline void* weights(context& c, parameter& p, const layout* places, precision a
   found->used = true;
   return found->values.data();
 }
-/// Moves the values: update(from, to) does those of a range, as a loop. A copy as pairs of rows that this step and the
-/// one before have used is written in the same pass; under a plan that other steps take turns with there is none.
+/// Updates the values; update(from, to) updates those of a range, as a loop. A copy with interleaved rows that this
+/// step and the one before used is written in the same pass, since the next step will need it. Where steps under
+/// different plans take turns no copy is, because the next step will need another one.
 template <class Update>
 void update_values(context& c, parameter& p, const Update& update) {
   const auto along = std::ranges::find_if(
@@ -120,13 +128,14 @@ void update_values(context& c, parameter& p, const Update& update) {
   p.changed();
   for (auto& known : p.copies) known.current = known.places == places && known.as == precision::bf16;
 }
-/// The values in FP32, row-major.
+/// Returns the values in FP32, row-major.
 inline float* plain_values(context& c, parameter& p) {
   return static_cast<float*>(
       weights(c, p, c.layouts.plain(p.value.layout()->extents, precision::fp32), precision::fp32));
 }
 
-/// Where the next gradient of `p` is to be written, laid out as `places`: hand the result to add_gradient.
+/// Returns the tensor in layout `places` to which the next gradient of `p` is to be written, and which is then given to
+/// add_gradient. For the first gradient of a step that is the gradient itself, which saves an addition.
 inline tensor gradient_target(context& c, parameter& p, const layout* places) {
   if (!p.fresh || !p.trainable) return c.make(places);
   settle(c, p, places);
@@ -135,7 +144,7 @@ inline tensor gradient_target(context& c, parameter& p, const layout* places) {
 }
 inline void add_gradient(context& c, parameter& p, const tensor& gradient) {
   if (!p.trainable) return;
-  if (std::exchange(p.fresh, false)) return;  // it is in its place already
+  if (std::exchange(p.fresh, false)) return;  // the first gradient was written to its place
   const tensor same = relaid(c, gradient, p.gradient.layout());
   const auto* from = same.as<float>();
   auto* to = p.gradient.as<float>();
@@ -148,7 +157,7 @@ inline void add_gradient(context& c, parameter& p, const tensor& gradient) {
 }
 
 inline std::vector<float> values(context& c, const parameter& p) { return download(c, p.value); }
-/// Row-major; zeros where there has been no backward since the last zero_gradient.
+/// Returns the gradient, row-major; zeros where there was no backward since the last zero_gradient.
 inline std::vector<float> gradient(context& c, const parameter& p) {
   if (p.fresh) return std::vector<float>(static_cast<std::size_t>(elements(p.extents)));
   return download(c, p.gradient);
@@ -182,6 +191,7 @@ inline tensor duplicate(context& c, const tensor& t) {
 inline parameter_state snapshot(context& c, const parameter& p) {
   return {detail::duplicate(c, p.value), detail::duplicate(c, p.first), detail::duplicate(c, p.second)};
 }
+/// Puts a state back.
 /// Throws: error, with both sizes, for the state of another parameter.
 inline void restore(context& c, parameter& p, const parameter_state& s) {
   require<error>(
@@ -195,8 +205,8 @@ inline void restore(context& c, parameter& p, const parameter_state& s) {
   p.changed();
 }
 
-/// What the backward by weights of a linear layer or convolution runs: adds the gradients of `w` and, where there is
-/// one, `b`.
+/// Runs the primitive of a linear layer's or a convolution's weight gradients, and adds the gradients of `w` and of `b`
+/// where there is one.
 inline void run_weight_gradients(context& c, primitive& run, const tensor& x, const tensor& dy, parameter& w,
                                  parameter* b) {
   const tensor dw = gradient_target(c, w, run.places(DNNL_ARG_DIFF_WEIGHTS));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for tensors, parameters and scratch: freed blocks are kept and handed out again.
-// Blocks are aligned to a cache line and come in eight size classes per power of two, so that a step asks the system
-// for nothing once it has run. live and peak count the bytes asked for, exactly; a block that waits to be reused is not
-// live. Freeing is allowed from any thread, and after the device is gone.
+// A pool of memory for tensors, parameters and scratch. Freed blocks are kept and handed out again, because the system
+// would give fresh pages each time, which a step would fault in one by one.
+// Blocks are aligned to a cache line and come in eight size classes per power of two, so that after one step the next
+// ones ask the system for nothing. live and peak count exactly the bytes that were asked for; a block that waits to be
+// reused is not live. Blocks may be freed from any thread, and after the device is gone.
 #pragma once
 
 #include <algorithm>
@@ -23,13 +24,14 @@ class pool {
  public:
   static constexpr std::size_t alignment = 64;
 
-  /// `limit`: the most bytes that may be live at once; 0: no limit but the system's.
+  /// `limit` is the most bytes that may be live at once; 0: no limit but the system's.
   explicit pool(std::size_t limit = 0) : limit_{limit} {}
   pool(const pool&) = delete;
   pool& operator=(const pool&) = delete;
   ~pool() { trim(); }
 
-  /// Throws: out_of_memory, with the sizes, when the limit would be passed or the system refuses.
+  /// Takes a block.
+  /// Throws: out_of_memory, with the sizes, where the limit would be passed or the system has no memory.
   void* take(std::size_t bytes) {
     const std::lock_guard lock{mutex_};
     require<out_of_memory>(
@@ -48,20 +50,22 @@ class pool {
     free_[size_class(bytes)].push_back(block);
   }
 
-  /// Hands every block that waits to be reused back to the system.
+  /// Gives every block that waits to be reused back to the system.
   void trim() noexcept {
     const std::lock_guard lock{mutex_};
     release_waiting();
   }
   std::size_t live() const { return locked(live_); }
   std::size_t peak() const { return locked(peak_); }
-  std::size_t held() const { return locked(held_); }  // from the system: live, rounded up to classes, and waiting
+  std::size_t held() const {
+    return locked(held_);
+  }  // taken from the system: live blocks with their rounding, and waiting ones
   void reset_peak() {
     const std::lock_guard lock{mutex_};
     peak_ = live_;
   }
 
-  /// The bytes really taken for `bytes`: the next of eight steps per power of two, at least a cache line.
+  /// Returns the size of the block for `bytes`: the next of eight steps per power of two, and at least a cache line.
   static constexpr std::size_t size_class(std::size_t bytes) {
     if (bytes <= 512) return std::max<std::size_t>(64, (bytes + 63) / 64 * 64);
     const std::size_t step = std::bit_floor(bytes - 1) / 8;
@@ -79,7 +83,7 @@ class pool {
   void* fresh(std::size_t bytes) {
     const std::size_t size = size_class(bytes);
     void* block = size < bytes ? nullptr : std::aligned_alloc(alignment, size);
-    if (!block && size >= bytes) {  // other classes may hold what the system lacks
+    if (!block && size >= bytes) {  // blocks of other sizes may wait while the system has no more
       release_waiting();
       block = std::aligned_alloc(alignment, size);
     }
@@ -106,7 +110,7 @@ class pool {
   std::size_t limit_, live_ = 0, peak_ = 0, held_ = 0;
 };
 
-/// A piece of a pool, given back when the last owner lets go.
+/// A block of a pool. Its destructor gives it back.
 class block {
  public:
   block(std::shared_ptr<pool> from, std::size_t bytes)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Max and average pooling by oneDNN, in the layout that comes.
+// Max and average pooling by oneDNN, in whatever layout the input has.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +22,7 @@ using native::pool2d_options;
 
 namespace detail {
 
+/// The sizes of a pooling and the descriptors of its arguments.
 struct pool_plan {
   context& c;
   const layout* x;
@@ -68,13 +69,13 @@ bool any_nan(const Bits* words, std::size_t n, Bits infinity) {
            return static_cast<double>(found);
          }) > 0;
 }
-/// x is computable: FP32 or BF16.
+/// True where x may hold a NaN. Requires: x is FP32 or BF16.
 inline bool holds_nan(const tensor& x) {
-  if (!x.layout()->dense) return true;  // not worth a loop of its own: take the careful way
+  if (!x.layout()->dense) return true;  // rare, so not worth a loop of its own: true is slower and always right
   if (x.precision() == precision::fp32) return any_nan(x.as<std::int32_t>(), x.layout()->stored, 0x7f800000);
   return any_nan(x.as<std::int16_t>(), x.layout()->stored, std::int16_t{0x7f80});
 }
-/// y with NaN for each window of x that holds one.
+/// Returns y with NaN for each window of x that holds one.
 inline tensor with_nan(context& c, const tensor& x, const tensor& y, const pool2d_options& o) {
   const tensor in = row_major(c, cast(c, x, precision::fp32)),
                out = duplicate(c, row_major(c, cast(c, y, precision::fp32)));
@@ -99,8 +100,9 @@ inline tensor with_nan(context& c, const tensor& x, const tensor& y, const pool2
 
 }  // namespace detail
 
-/// NaN goes through, as in PyTorch: oneDNN's own max skips it, which would hide a training gone wrong.
-/// saved: which element of each window won, and (without memory) how x lay.
+/// Max pooling. A NaN passes, as in PyTorch; oneDNN's own maximum skips it, which would hide that a training has
+/// failed.
+/// Saved are which element of each window was the largest, and the layout of x without its memory.
 inline saved_tensor max_pool2d(context& c, const tensor& x, const pool2d_options& o) {
   const tensor in = computable(c, x);
   const auto plan = detail::plan_pool(c, "max_pool2d", x.shape(), in.layout(), o, dnnl::algorithm::pooling_max);
@@ -138,7 +140,7 @@ inline tensor max_pool2d_backward(context& c, const tensor& dy, const std::vecto
   return cast(c, dx, dy.precision());
 }
 
-/// The padding counts as zeros, as PyTorch's default does.
+/// Average pooling. The padding counts as zeros, as by default in PyTorch.
 inline tensor avg_pool2d(context& c, const tensor& x, const pool2d_options& o) {
   const tensor in = computable(c, x);
   const auto plan =
@@ -151,8 +153,8 @@ inline tensor avg_pool2d(context& c, const tensor& x, const pool2d_options& o) {
   c.run(run, {{DNNL_ARG_SRC, in.data()}, {DNNL_ARG_DST, y.data()}});
   return cast(c, y, x.precision());
 }
-/// x: without its memory; its places are those of the gradient where windows lie apart. Where they overlap oneDNN
-/// rounds each sum of BF16 once only in row-major order.
+/// `x` is the input without its memory. The gradient gets the input's layout where windows do not overlap. Where they
+/// do, it is row-major, because only then oneDNN rounds each sum of BF16 values once.
 inline tensor avg_pool2d_backward(context& c, const tensor& dy, const tensor& x, const pool2d_options& o) {
   const tensor g = computable(c, dy);
   const bool apart = o.stride[0] >= o.kernel[0] && o.stride[1] >= o.kernel[1];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax and log-softmax over the last axis, in one pass over memory for each row. The causal form never looks above
-// the diagonal. Loops of ours: oneDNN 2.6 keeps intermediate results of a BF16 softmax in BF16, which rounds more than
-// once, and has no mask.
+// Softmax and log-softmax over the last axis, in one pass over memory for each row. The causal form never reads above
+// the diagonal. These are loops of this backend, because oneDNN 2.6 keeps intermediate results of a BF16 softmax in
+// BF16, which rounds more than once, and has no mask.
 #pragma once
 
 #include <algorithm>
@@ -23,8 +23,8 @@ using native::math::exp_of;
 
 namespace detail {
 
-/// y[0..seen) = softmax of x[0..seen), y[seen..width) = 0. The loops run to a multiple of 16 where the row allows it:
-/// what is beyond `seen` counts as minus infinity.
+/// Sets y[0..seen) to the softmax of x[0..seen), and y[seen..width) to 0. Loops run to a multiple of 16 where the row
+/// is long enough, which vectorises without a remainder; elements beyond `seen` count as minus infinity.
 template <class T>
 COMP_HOST_INLINE void softmax_row(const T* x, T* y, float* work, std::size_t seen, std::size_t width) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -48,7 +48,7 @@ COMP_HOST_INLINE void softmax_row(const T* x, T* y, float* work, std::size_t see
   if (end < width) std::memset(y + end, 0, (width - end) * sizeof(T));
 }
 
-/// y = x - log of the sum of the exponentials of x.
+/// Sets y to x minus the logarithm of the sum of the exponentials of x.
 template <class T>
 COMP_HOST_INLINE void log_softmax_row(const T* x, T* y, float* work, std::size_t width) {
   float largest = -std::numeric_limits<float>::infinity();
@@ -84,7 +84,7 @@ COMP_HOST_INLINE void log_softmax_gradient_row(const T* dy, const T* y, T* dx, s
 
 enum class softmax_kind : std::uint8_t { full, causal, log };
 
-/// lengths: how much of a row each of the first axis has; null: all.
+/// `lengths` says for each element of the first axis how much of its rows counts; null: all.
 inline tensor softmax_forward(context& c, softmax_kind kind, const tensor& x, const std::int32_t* lengths = nullptr) {
   const tensor in = row_major(c, computable(c, x)), y = c.make(x.shape(), in.layout());
   const auto width = static_cast<std::size_t>(x.shape().back());
@@ -142,19 +142,20 @@ inline tensor softmax_gradient(context& c, softmax_kind kind, const tensor& dy, 
 
 }  // namespace detail
 
-/// Over the last axis. causal: x is (...,T,T), and columns beyond the row count as minus infinity.
+/// The softmax over the last axis. With `causal`, x is (...,T,T) and columns beyond the row count as minus infinity.
 inline tensor softmax(context& c, const tensor& x, bool causal) {
   require_some("softmax", x.shape());
   if (causal) native::require_causal(x.shape());
   return detail::softmax_forward(c, causal ? detail::softmax_kind::causal : detail::softmax_kind::full, x);
 }
-/// lengths: of the examples of x (B,...,T). Throws: error.
+/// Checks the lengths of the examples of x (B,...,T). Throws: error.
 inline void require_lengths(const shape& x, const indices& lengths) {
   const auto all = lengths.values();
   const auto [least, most] = std::minmax_element(all.begin(), all.end());
   native::require_lengths(x, std::ssize(all), all.empty() ? 0 : *least, all.empty() ? 0 : *most);
 }
-/// lengths (B): of the examples of x (B,...,T); columns from there on count as minus infinity, a row of none is 0.
+/// The softmax over the first lengths[b] columns of each example of x (B,...,T). The other columns get 0, and so does a
+/// row of length 0.
 inline tensor padded_softmax(context& c, const tensor& x, const indices& lengths) {
   require_some("softmax", x.shape());
   require_lengths(x.shape(), lengths);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handles that users hold: tensors and indices. Copying shares the memory; nothing is ever written through a handle
-// once an operator has returned it.
+// The handles that users hold: tensors and indices. Copying one shares its memory. That is safe because no operator
+// writes to a tensor once it has been returned.
 #pragma once
 
 #include <comp/core/precision.hpp>
@@ -16,7 +16,7 @@
 
 namespace comp::host {
 
-/// Cheap to copy; valid for as long as the device that made it. An empty one holds nothing and is false.
+/// A tensor: cheap to copy, and valid while the device that made it exists. An empty one is false.
 class tensor {
  public:
   tensor() = default;
@@ -33,7 +33,7 @@ class tensor {
   T* as() const {
     return static_cast<T*>(data());
   }
-  /// The same memory, read as another shape or layout.
+  /// Returns the same memory read as another shape or layout.
   tensor viewed(host::shape extents, const host::layout* places) const { return {std::move(extents), places, memory_}; }
 
  private:
@@ -42,6 +42,7 @@ class tensor {
   std::shared_ptr<block> memory_;
 };
 
+/// Integers: labels, tokens, lengths. They are cheap to copy, too.
 class indices {
  public:
   indices() = default;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors in and out, from one precision or layout to another.
+// Moves tensors into the device and out of it, and from one precision or layout to another.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 
 namespace comp::host {
 
+/// The operations that have cached primitives; the first part of a primitive's key.
 enum class operation : std::uint8_t {
   reorder,
   linear,
@@ -45,7 +46,7 @@ inline void require_supported(precision p) {
                  "precision {} asked of the host device (it has fp32, bf16 and fp16): use one of these", name(p));
 }
 
-/// The same values at other places; both layouts have the type that oneDNN computes in.
+/// Copies values to another layout by oneDNN's reorder. Requires: both layouts have a type that oneDNN computes in.
 inline void reorder_into(context& c, const tensor& from, const tensor& to) {
   auto& run = c.cached(key{operation::reorder, from.layout()->id, to.layout()->id}, [&] {
     const dnnl::reorder::primitive_desc description{c.engine, from.layout()->desc, c.engine, to.layout()->desc,
@@ -57,8 +58,8 @@ inline void reorder_into(context& c, const tensor& from, const tensor& to) {
 
 namespace detail {
 
-/// Pixels of `channels` values each, out of blocks of 16 channels with padding. oneDNN's own reorder takes 10 times as
-/// long. T: any type of the values' size.
+/// Copies images out of blocks of 16 channels with padding to channels last. oneDNN's own reorder takes 10 times as
+/// long where the last block is not full. T is any type of the values' size.
 template <class T>
 void unblock(context& c, const T* from, T* to, const shape& s) {
   constexpr std::size_t block = 16;
@@ -66,8 +67,9 @@ void unblock(context& c, const T* from, T* to, const shape& s) {
   c.run_kernel([&] {
     launch_rows(static_cast<std::size_t>(s[0]) * area, channels,
                 [=](std::size_t begin, std::size_t end) COMP_HOST_KERNEL {
-                  // A whole block goes beyond a pixel that is smaller: the pixels after it mend that, while there are
-                  // enough.
+                  // Copying a whole block writes beyond a pixel with fewer channels. The pixels behind it, which are
+                  // written later, repair that; the last pixels of a range have none behind them and are copied
+                  // exactly.
                   const std::size_t mended = channels < block ? (block - 1) / channels : 0;
                   const std::size_t whole = end - begin > mended ? end - mended : begin;
                   for (std::size_t i = begin; i < end; ++i) {
@@ -84,7 +86,7 @@ void unblock(context& c, const T* from, T* to, const shape& s) {
                 });
   });
 }
-/// Whether `from` is in blocks of 16 channels and `to` has channels last, so that unblock() does it.
+/// True where `from` is in blocks of 16 channels and `to` has channels last, so that unblock() can copy.
 inline bool unblocks(const layout* from, const layout* to) {
   using tag = dnnl::memory::format_tag;
   if (from->extents.size() != 4 || !from->padded || from->precision != to->precision) return false;
@@ -97,7 +99,7 @@ inline bool unblocks(const layout* from, const layout* to) {
 
 inline tensor placed(context& c, const tensor& t, const layout* places);
 
-/// The same values in precision `p`, rounded; keeps the layout unless it has gaps.
+/// Returns the values rounded to precision `p`. The layout stays the same unless it has gaps.
 inline tensor cast(context& c, const tensor& t, precision p) {
   require_supported(p);
   if (t.precision() == p) return t;
@@ -108,12 +110,12 @@ inline tensor cast(context& c, const tensor& t, precision p) {
   return out;
 }
 
-/// `t` as oneDNN can compute with it: itself, or widened to FP32.
+/// Returns `t` in a precision in which oneDNN computes: `t` itself, or widened to FP32.
 inline tensor computable(context& c, const tensor& t) {
   return c.computes(t.precision()) ? t : cast(c, t, precision::fp32);
 }
 
-/// `t` at other places; `places` has the extents of t's layout and its precision.
+/// Returns `t` in the layout `places`. Requires: `places` has the extents and the precision of t's layout.
 inline tensor placed(context& c, const tensor& t, const layout* places) {
   if (t.layout() == places) return t;
   if (!c.computes(t.precision())) {
@@ -131,7 +133,7 @@ inline tensor placed(context& c, const tensor& t, const layout* places) {
   return out;
 }
 
-/// `t` row-major, as `extents`.
+/// Returns `t` row-major with other extents.
 inline tensor reshape(context& c, const tensor& t, const shape& extents) {
   require<error>(elements(extents) == elements(t.shape()),
                  "reshape of {} to {} (it has {} elements, not {}): keep the number of elements", text(t.shape()),
@@ -140,11 +142,11 @@ inline tensor reshape(context& c, const tensor& t, const shape& extents) {
   const tensor row_major = t.layout()->plain ? t : placed(c, t, c.layouts.plain(t.layout()->extents, t.precision()));
   return row_major.viewed(extents, c.layouts.plain(extents, t.precision()));
 }
-/// `t` row-major without gaps.
+/// Returns `t` row-major without gaps.
 inline tensor row_major(context& c, const tensor& t) {
   return t.layout()->plain ? t : placed(c, t, c.layouts.plain(t.layout()->extents, t.precision()));
 }
-/// `t` as a matrix of rows of its last axis.
+/// Returns `t` as a matrix whose rows are its last axis.
 inline tensor as_matrix(context& c, const tensor& t) {
   const std::int64_t width = t.shape().back();
   return reshape(c, t, {elements(t.shape()) / width, width});
@@ -160,7 +162,8 @@ inline tensor upload(context& c, std::span<const float> from, const shape& exten
   convert_all(from.data(), precision::fp32, out.data(), p, from.size());
   return out;
 }
-/// FP32: byte b of channel c, the second axis, is of_bytes[c][b].
+/// Uploads bytes as FP32: byte b in channel c (the second axis) becomes of_bytes[c][b], so that images can stay bytes
+/// until they are read.
 inline tensor upload(context& c, std::span<const std::uint8_t> from, const shape& extents, const tensor& of_bytes) {
   require_some("upload", extents);
   const std::int64_t channels = of_bytes.shape().front(), rows = extents.size() > 1 ? extents[0] * channels : 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every Device, and every model that is being built, asks of the arguments of an operator, in the same words.
-// Throws, all of them: error, with the shapes that do not fit.
-// Not here: what one operator alone asks (op/), or one Device.
+// Checks of an operator's arguments that all Devices and the model builder share, so that a wrong shape has the same
+// message everywhere. All of them throw: error, with the shapes that do not fit.
+// Not here: checks of a single operator (op/), or of a single Device.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,8 +15,8 @@
 
 namespace comp::native {
 
-/// "(64,3,32,32)". Made at each call for messages that hardly anyone will read: without a parser and, when short,
-/// without memory.
+/// Returns a shape as "(64,3,32,32)". It is made at each call of an operator for a message that is hardly ever needed,
+/// so it does without fmt's parser and, for short shapes, without allocation.
 inline std::string text(const shape& extents) {
   std::string made{"("};
   for (const std::int64_t extent : extents) {
@@ -35,7 +35,7 @@ inline void require_same(const char* operation, const shape& a, const shape& b) 
   require<error>(a == b, "{} of {} and {} (the shapes must be equal): reshape one of them", operation, text(a),
                  text(b));
 }
-/// Of a parameter that has one value for each of `extent`.
+/// Checks that a parameter has one value for each of `extent`.
 inline void require_vector(const char* operation, const shape& parameter, const shape& x, std::int64_t extent) {
   require<error>(elements(parameter) == extent,
                  "{} of x {} with a parameter of {} (it needs one value for each of {}): make it ({})", operation,

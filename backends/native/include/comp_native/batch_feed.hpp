@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches from a data set to a Device, each on its way while the one before trains: made by the loader's threads and,
-// where the Device's copies run beside its work, copied there. What is ahead is no part of the state: at() is the batch
-// that next() gives, and after a seek() the batches are those of a feed that has read nothing ahead.
+// Feeds batches of a data set to a Device. While one batch trains, the next one is made by the loader's threads and,
+// where the Device can copy beside its work, already copied.
+// Batches that were read ahead are no part of the training's state: at() is the batch that next() will return, and
+// after a seek() the batches are those of a feed that has read nothing ahead.
 #pragma once
 
 #include <comp_native/batch_upload.hpp>
@@ -16,12 +17,12 @@
 
 namespace comp::native {
 
-/// What a Device offers whose copies run beside its work, A = D::arriving being movable:
-///   memory_resource& staging_memory()              of the host, for what copies start from
-///   A copy_ahead(span<const float | int32 | uint8>) begins to copy what lies in staging memory; nothing waits for it
-///   void await_copies()                            returns when what they were made of may be written again
+/// A Device that can copy beside its work. A = D::arriving is a copy under way, and movable.
+///   memory_resource& staging_memory()               host memory that copies start from
+///   A copy_ahead(span<const float | int32 | uint8>) starts a copy from staging memory, and waits for nothing
+///   void await_copies()                             returns when the staging memory of all copies may be written again
 ///   T arrived(A, shape); I arrived_indices(A, shape); T arrived(A of bytes, shape, const T& of_bytes)
-///                                                  work that is given later waits for the copy
+///                                                   the copied tensor; work given after this waits for the copy
 template <class D>
 concept CopiesAhead = ReadsBytes<D> &&
     requires(D& d, typename D::arriving& a, std::span<const float> values, const typename D::tensor& t) {
@@ -33,7 +34,7 @@ concept CopiesAhead = ReadsBytes<D> &&
   { d.arrived(std::move(a), shape{}, t) } -> std::same_as<typename D::tensor>;
 };
 
-/// How many threads make batches for this Device, where nobody says: one, where it does not say otherwise.
+/// Returns how many threads make batches for this Device where the user does not say: the Device's own choice, or one.
 template <Device D>
 int loading_threads_of(const D& device) {
   if constexpr (requires {
@@ -45,7 +46,7 @@ int loading_threads_of(const D& device) {
 
 namespace detail {
 
-/// A batch on its way.
+/// A batch that is being copied. A Device without such copies has none.
 template <class D>
 struct batch_ahead {};
 template <CopiesAhead D>
@@ -54,7 +55,7 @@ struct batch_ahead<D> {
   std::int64_t size = 0;
   std::int64_t judged = 0;
   std::optional<typename D::arriving> values = {}, bytes = {}, tokens = {}, labels = {}, targets = {};
-  token_batch with_segments = {};  // in place of tokens
+  token_batch with_segments = {};  // in place of tokens, for a model that reads segments, too
 };
 
 }  // namespace detail
@@ -62,7 +63,7 @@ struct batch_ahead<D> {
 template <Device D>
 class batch_feed {
  public:
-  /// `settings.memory` is the feed's to choose. Throws: as loader does.
+  /// Makes a loader with `settings`, except that the feed chooses `settings.memory`. Throws: as loader does.
   batch_feed(D& device, const native::model& m, data_source source, loader_settings settings)
       : device_{device}, model_{m}, loader_{std::move(source), in_memory_for(device, settings)} {
     const std::span<const float> table{loader_.layout().of_bytes};
@@ -73,7 +74,7 @@ class batch_feed {
 
   const data_source& source() const { return loader_.source(); }
   std::uint64_t batches_per_epoch() const { return loader_.batches_per_epoch(); }
-  /// Where the next batch comes from.
+  /// Returns the position of the batch that next() will return.
   loader_position at() const {
     if constexpr (CopiesAhead<D>) return ahead_ ? ahead_->from : loader_.at();
     return loader_.at();
@@ -84,8 +85,9 @@ class batch_feed {
     loader_.seek(to);
   }
 
-  /// Throws: what the data set does, `error` for data that the model does not know: the same batch is the next one
-  /// then.
+  /// Returns the next batch on the Device.
+  /// Throws: what the data set throws, and `error` for data that do not fit the model; the same batch is then still the
+  /// next one.
   device_batch<D> next() {
     if constexpr (CopiesAhead<D>) {
       if (!ahead_) send();
@@ -95,19 +97,20 @@ class batch_feed {
       return or_back_to(from, [&] { return received(loader_.next()); });
     }
   }
-  /// Begins to copy the next batch, where it is made by now. To be called when the work with the last one is given, and
-  /// before anybody waits for that. What cannot be copied next() says.
+  /// Starts to copy the next batch if it is made by now. Call it when the work on the current batch has been given to
+  /// the Device, and before anything waits for that work. It reports no errors; next() does.
   void ahead() {
     if constexpr (CopiesAhead<D>) {
       if (!ahead_ && loader_.prepared()) try_to_send();
     }
   }
-  /// Returns when nothing is being loaded: next() has its batch, and threads of the loader rest. For clocks.
+  /// Returns when nothing is being loaded: next() has its batch, and the loader's threads rest. Clocks call it, so that
+  /// loading the next batches does not slow the steps that they time.
   void rest() {
     loader_.prepare();
     if constexpr (CopiesAhead<D>) {
       ahead();
-      loader_.prepare();  // what came after it
+      loader_.prepare();  // the batch behind the one that is now being copied
       device_.await_copies();
     }
   }
@@ -134,11 +137,11 @@ class batch_feed {
   void try_to_send() {
     try {
       send();
-    } catch (const error&) {  // there may be memory for it when the step has ended; else next() meets it again
+    } catch (const error&) {  // there may be memory for it once the step has ended; if not, next() throws the same
     }
   }
   void send() {
-    device_.await_copies();  // of the batch before: the loader writes there again
+    device_.await_copies();  // the loader is about to write where the last copies read
     const loader_position from = loader_.at();
     or_back_to(from, [&] {
       const host_batch& batch = loader_.next();
@@ -176,7 +179,7 @@ class batch_feed {
     if (from.labels) to.labels = device_.arrived_indices(std::move(*from.labels), {labels});
     return to;
   }
-  /// The same for each batch of a size.
+  /// Returns the positions of tokens, which are uploaded once for each size of a batch.
   typename D::indices positions(const shape& input) {
     if (positions_.shape() != input) {
       const auto all = positions_of(static_cast<std::size_t>(elements(input)), static_cast<std::size_t>(input[1]));

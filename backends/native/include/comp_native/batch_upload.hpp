@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loader's batch in a Device's memory, checked against the model that is to read it: data sets are not trusted.
+// Uploads a loader's batch to a Device, after checking it against the model that reads it. Data sets come from outside,
+// and a label or a token out of range would be an access out of bounds on a GPU.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@ inline shape with_batch(std::int64_t batch, const shape& example) {
   return all;
 }
 
-/// Throws: `error` when the examples' shapes are not what the model reads and is judged by.
+/// Throws: `error` where the shapes of examples are not those that the model and its loss read.
 inline void require_fit(const model& m, const example_layout& layout) {
   require<error>(m.input == layout.input && with_batch(m.batch(), layout.input_shape) == m.input_shape,
                  "model \"{}\" reads {}{} and the data has {}{} in an example (they must agree): change one of them",
@@ -36,21 +37,22 @@ inline void require_fit(const model& m, const example_layout& layout) {
       text(layout.target_shape));
 }
 
-/// What a model reads of a batch of tokens: examples (T) of tokens, or (2,T) of tokens and their segments.
+/// The parts of a batch of tokens that a model reads. Examples are tokens (T), or tokens with their segments (2,T).
 struct token_batch {
   std::vector<std::int32_t> tokens = {}, positions = {};
-  std::vector<std::int32_t> segments = {}, lengths = {};
-  std::vector<float> hidden = {};
+  std::vector<std::int32_t> segments = {}, lengths = {};  // lengths: how many tokens of each example are no padding
+  std::vector<float> hidden = {};                         // what op::masked_columns adds, which hides padding
 };
 
-/// The place of each of `count` tokens in its row.
+/// Returns the place of each of `count` tokens in its row.
 inline std::vector<std::int32_t> positions_of(std::size_t count, std::size_t length) {
   std::vector<std::int32_t> positions(count);
   for (std::size_t i = 0; i < count; ++i) positions[i] = static_cast<std::int32_t>(i % length);
   return positions;
 }
 
-/// Segments that are negative are padding, which nothing follows. Throws: `error` where something does.
+/// Takes a batch apart. A negative segment marks padding.
+/// Throws: `error` where a token follows padding.
 inline token_batch tokens_of(const model& m, const host_batch& batch) {
   const auto length = static_cast<std::size_t>(m.input_shape.back());
   const std::size_t rows = batch.tokens.size() / length, each = m.reads_segments() ? 2 : 1;
@@ -82,8 +84,8 @@ inline token_batch tokens_of(const model& m, const host_batch& batch) {
   return made;
 }
 
-/// `of`: the batch's tokens, of a model that reads them. Throws: `error` for a label, token or segment that the model
-/// does not know.
+/// Throws: `error` for a label, token or segment that the model does not have. `of` holds the batch's tokens where the
+/// model reads tokens.
 inline void require_known(const model& m, const host_batch& batch, const token_batch& of) {
   const std::int64_t classes = m.reads_labels() ? m.shape_of(m.output()).back() : 0;
   const auto below = [&m](std::span<const std::int32_t> all, std::int64_t bound, const char* what) {
@@ -102,15 +104,15 @@ inline void require_known(const model& m, const host_batch& batch, const token_b
   }
 }
 
-/// What a Device offers that makes values of bytes:
-///   T upload(span<const uint8>, shape, const T& of_bytes)    FP32, bit for bit as example_layout::of_bytes says;
-///                                                            of_bytes: (C,256)
+/// A Device that turns bytes into values itself, so that images cross the bus as bytes:
+///   T upload(span<const uint8>, shape, const T& of_bytes)    FP32 values by the table of_bytes (C,256), bit for bit as
+///                                                            example_layout::of_bytes says
 template <class D>
 concept ReadsBytes = Device<D> && requires(D& d, std::span<const std::uint8_t> bytes, const typename D::tensor& t) {
   { d.upload(bytes, shape{}, t) } -> std::same_as<typename D::tensor>;
 };
 
-/// The values of bytes (N,C,...), C being the second of `extents`, for a Device that does not make them.
+/// Returns the values of bytes (N,C,...), for a Device that does not turn them into values itself.
 inline std::vector<float> values_of(std::span<const std::uint8_t> bytes, const shape& extents,
                                     std::span<const float> of_bytes) {
   const auto channels = of_bytes.size() / 256,
@@ -123,7 +125,7 @@ inline std::vector<float> values_of(std::span<const std::uint8_t> bytes, const s
   return values;
 }
 
-/// device_batch::judged.
+/// Returns device_batch::judged of a batch.
 inline std::int64_t judged_of(const host_batch& batch) {
   return batch.labels.empty() ? batch.size
                               : std::ranges::count_if(batch.labels, [](std::int32_t label) { return label >= 0; });
@@ -142,7 +144,7 @@ void upload_tokens(D& device, const model& m, const token_batch& of, device_batc
   to.hidden = device.upload(std::span<const float>{of.hidden}, hidden, precision::fp32);
 }
 
-/// of_bytes: what the layout of the data says.
+/// Returns a batch in the Device's memory. `of_bytes` is example_layout::of_bytes.
 template <class D>
 device_batch<D> uploaded(D& device, const model& m, const host_batch& batch, std::span<const float> of_bytes = {}) {
   const token_batch tokens = tokens_of(m, batch);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether captured steps are faster than plain ones, by the times of a training's own steps: both have the same bits,
-// so none is wasted. Blocks of plain and of captured steps take turns, and a drift of the machine touches both alike.
-// The first steps of a block do not count: they pay for what changes (memory, the capture, an empty cache).
-// The smaller median is kept; captured steps hold memory, so plain ones are kept where both are equal.
+// Chooses between captured and plain steps by the times of a training's own steps (a captured step is recorded once and
+// then launched as one piece of work, passes.hpp). Both give the same bits, so no step is wasted.
+// Blocks of plain and of captured steps take turns, so that a drift of the machine affects both alike. The first steps
+// of a block do not count, because they pay for the change (memory, the capture, an empty cache). The kind with the
+// smaller median is kept. Where both are equal it is plain steps, since captured ones hold memory.
 // Not here: which steps take part, and their clock (training_step.hpp, trainer.hpp).
 #pragma once
 
@@ -17,16 +18,16 @@
 
 namespace comp::native {
 
-/// What came of measuring, or what has so far.
+/// The result of measuring, so far.
 struct capture_report {
-  bool decided = false, captured = false;                           // captured: what was decided for
-  std::size_t plain_steps = 0, captured_steps = 0;                  // that count
-  double plain_seconds = std::numeric_limits<double>::quiet_NaN();  // of a step: the median
-  double captured_seconds = std::numeric_limits<double>::quiet_NaN();
+  bool decided = false, captured = false;                              // whether it has been decided, and for captured
+  std::size_t plain_steps = 0, captured_steps = 0;                     // steps that counted
+  double plain_seconds = std::numeric_limits<double>::quiet_NaN();     // median of a plain step
+  double captured_seconds = std::numeric_limits<double>::quiet_NaN();  // median of a captured step
   std::string refused = {};  // why steps could not be captured; empty: they could, or nobody has tried
 };
 
-/// One line for people; empty where nothing was measured and nothing refused.
+/// Returns one line for people; empty where nothing was measured and nothing was refused.
 inline std::string text(const capture_report& r) {
   if (!r.refused.empty()) return fmt::format("steps are not captured: {}", r.refused);
   if (r.plain_steps == 0 || r.captured_steps == 0) return {};
@@ -39,14 +40,14 @@ inline std::string text(const capture_report& r) {
 
 class capture_choice {
  public:
-  static constexpr std::size_t rounds = 5, counted = 4;  // counted: steps of a block
-  /// From the beginning to the decision.
+  static constexpr std::size_t rounds = 5, counted = 4;  // blocks of each kind; steps of a block that count
+  /// The number of steps from the beginning to the decision.
   static constexpr std::size_t all_steps = 2 * (3 + counted) + 2 * (rounds - 1) * (1 + counted);
 
   bool decided() const { return decided_; }
-  /// Whether the next step is to be captured.
+  /// Returns whether the next step is to be captured.
   bool captured() const { return decided_ ? keeps_ : block_ % 2 == 1; }
-  /// Tells how long the step took that captured() was asked for. Unit: [s].
+  /// Records the time of the step for which captured() was asked. Unit: [s].
   void took(double seconds) {
     if (decided_) return;
     if (at_++ >= uncounted()) (captured() ? captured_ : plain_).push_back(seconds);
@@ -56,7 +57,7 @@ class capture_choice {
     decided_ = true;
     keeps_ = median(captured_) < median(plain_);
   }
-  /// Steps cannot be captured: plain ones it is.
+  /// Decides for plain steps, because steps cannot be captured.
   void refuse(std::string why) {
     decided_ = true;
     keeps_ = false;
@@ -67,10 +68,11 @@ class capture_choice {
   }
 
  private:
-  /// A plan's first steps make its memory; the first captured ones are one call by call, the capture and a first run.
+  /// The first block of each kind has more steps that do not count: a plan's first steps allocate its memory, and the
+  /// first captured ones are a step call by call, the capture, and a first launch.
   std::size_t uncounted() const { return block_ < 2 ? 3 : 1; }
 
-  std::size_t block_ = 0, at_ = 0;  // at_: steps of the block
+  std::size_t block_ = 0, at_ = 0;  // the current block, and its steps so far
   std::vector<double> plain_, captured_;
   bool decided_ = false, keeps_ = false;
   std::string refused_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a data set must offer, and the handle that loaders keep of one.
-// A data set is anything that knows its size and layout and writes example i where it is told to.
+// What a data set must offer, and the handle by which loaders keep one. A data set is any class that knows its size and
+// its layout, and that writes example i to given memory.
 #pragma once
 
 #include <comp/core/fnv1a.hpp>
@@ -17,31 +17,32 @@
 
 namespace comp::native {
 
-/// One example, without the batch's axis.
+/// The shapes and kinds of one example, without the batch's axis.
 struct example_layout {
   input_kind input = input_kind::values;
   shape input_shape = {};                  // (C,H,W), (K) or, for tokens, (T)
-  input_kind target = input_kind::tokens;  // tokens: labels; values: for mse_loss
+  input_kind target = input_kind::tokens;  // tokens: labels; values: targets of mse_loss
   shape target_shape = {1};                // (1) for a class, (T) for a label at each token
-  /// (C,256), not empty: values are written as bytes, which the Device makes them of. Byte b of channel c, the first
-  /// axis of input_shape, is the value of_bytes[256 c + b]: the same bits on every Device.
+  /// Where not empty, (C,256): the data set writes bytes, and the Device turns byte b of channel c (the first axis of
+  /// input_shape) into the value of_bytes[256 c + b]. A table gives the same bits on every Device, which arithmetic on
+  /// bytes might not.
   std::vector<float> of_bytes = {};
   friend bool operator==(const example_layout&, const example_layout&) = default;
 };
 
-/// Where one example goes; what its layout does not have is empty.
+/// The memory that one example is written to. Parts that its layout does not have are empty.
 struct example_spans {
   std::span<float> values = {};
   std::span<std::uint8_t> bytes = {};  // in place of values
   std::span<std::int32_t> tokens = {};
-  std::span<std::int32_t> labels = {};  // negative: ignored by the loss
+  std::span<std::int32_t> labels = {};  // a negative label is ignored by the loss
   std::span<float> targets = {};
-  std::uint64_t draw = 0;  // fixed by seed, epoch and example: what random augmentation is made of (mix_seed(draw, n))
+  std::uint64_t draw = 0;  // fixed by seed, epoch and example; random augmentation draws from mix_seed(draw, n)
 };
 
 // clang-format off
-/// Also meant: write() may be called from several threads at once, and gives the same each time for an example and its
-/// draw; signature() tells two data sets apart.
+/// A data set. What syntax cannot say: write() may be called from several threads at once, and writes the same each
+/// time for an example and its draw; signature() differs between two data sets.
 template <class S>
 concept Dataset =
     (requires(const S& s) { { s.size() } -> std::convertible_to<std::size_t>; }
@@ -54,7 +55,7 @@ concept Dataset =
      || unmet<"a Dataset needs: std::string signature() const">());
 // clang-format on
 
-/// Any data set, shared and unchanged from here on.
+/// A handle of any data set. The data set is shared, and does not change any more.
 class data_source {
  public:
   template <Dataset S>
@@ -85,7 +86,7 @@ class data_source {
   std::shared_ptr<const interface> set_;
 };
 
-/// FNV-1a, for signatures.
+/// Returns the FNV-1a hash of values, for signatures.
 template <class T>
 std::uint64_t hash_of(std::span<const T> values) {
   comp::detail::fnv1a of;

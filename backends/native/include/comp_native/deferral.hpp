@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A step without a wait in its middle, on a Device that has what it takes: losses stay on the Device, gradients are
-// judged, scaled and clipped there, the update is given before anybody has looked, and is left out by the Device where
-// a loss or a gradient is not finite. The host looks once, when the step is given.
-// Losses and weights are those of a step that looks at each number, bit for bit.
-// Not here: what the host makes of it (training_step.hpp). A Device without it is waited for, as device.hpp says.
+// Deferred steps: the host gives a whole step to the Device before it looks at any of its numbers. An ordinary step
+// waits for the loss before the backward, and for the gradients before the update, and a GPU is idle meanwhile.
+// In a deferred step losses stay on the Device. Gradients are checked, scaled and clipped there. The update is given
+// unseen, and the Device leaves it out where a loss or a gradient is not finite. The host waits once, at the end.
+// Losses and weights are bit for bit those of a step that looks at each number.
+// Not here: what the host does with the results (training_step.hpp). On a Device without deferral each number is waited
+// for.
 #pragma once
 
 #include <comp_native/device.hpp>
@@ -12,23 +14,27 @@
 
 namespace comp::native {
 
-/// How gradients become those of an update.
+/// What happens to gradients before an update.
 struct update_guard {
-  double unscale = 1;    // multiplies every gradient
+  double unscale = 1;    // the factor for every gradient
   double clip_norm = 0;  // then the largest norm of all of them together; 0: no clipping
 };
+/// What the host learns at the end of a deferred step.
 struct step_seen {
-  bool finite = false;  // every gradient of the guarded update
-  double norm = 0;      // of the gradients after `unscale`, before clipping; 0 where nobody asked to clip
+  bool finite = false;  // whether every gradient of the guarded update was finite
+  double norm = 0;      // norm of the gradients after `unscale`, before clipping; 0: no clipping was asked for
 };
 
-/// What a Device offers beside its operators:
-///   void defer_losses(bool)   true: a loss operator returns at once; what its `double* loss` points to, which has to
-///                             stay, is written by end_step(). false: back to waiting; what was deferred is forgotten
-///   void guard_update(span<P* const>, const update_guard&)  the next sgd_step or adam_step, of these parameters, does
-///                             nothing where one of their gradients or a deferred loss is not finite. Gradients are
-///                             scaled and clipped on their way; in memory they stay
-///   step_seen end_step()      waits; writes the losses
+/// A Device that can defer. Beside its operators it has
+///   void defer_losses(bool)   true: a loss operator returns at once, and end_step() writes the number that its
+///   `double*
+///                             loss` points to, which has to stay valid. false: losses are waited for again, and those
+///                             that were deferred are forgotten
+///   void guard_update(span<P* const>, const update_guard&)
+///                             the next sgd_step or adam_step, which is of these parameters, does nothing where one of
+///                             their gradients or a deferred loss is not finite. Gradients are scaled and clipped while
+///                             they are read; in memory they stay as they are
+///   step_seen end_step()      waits for the step, and writes the losses
 template <class D>
 concept Defers = Device<D> && requires(D& d, std::span<typename D::parameter* const> all, const update_guard& guard) {
   d.defer_losses(true);
@@ -36,7 +42,7 @@ concept Defers = Device<D> && requires(D& d, std::span<typename D::parameter* co
   { d.end_step() } -> std::same_as<step_seen>;
 };
 
-/// Losses are deferred while it lives.
+/// Losses are deferred while an object of this class lives.
 template <Defers D>
 class deferring {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a Device says of itself, and what holds where it says nothing: the optional members of device.hpp as functions.
+// What a Device says about itself by optional members, as functions with a default for a Device that lacks the member.
 #pragma once
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ std::vector<precision> precisions_of(const D& device) {
   return {precision::fp32, precision::bf16, precision::fp16};
 }
 
-/// Whether the Device runs `op` in `p`, which is one of precisions_of(): true where it does not say otherwise.
+/// Returns whether the Device runs `op` in `p`; true where it does not say. Requires: `p` is one of precisions_of().
 template <Device D>
 bool runs_in(const D& device, const op_info& op, precision p) {
   if constexpr (requires {
@@ -40,7 +40,7 @@ bool runs_in(const D& device, const op_info& op, precision p) {
   return true;
 }
 
-/// Throws: `plan_error` for a plan with a precision that the Device lacks, or in which it does not run the operator.
+/// Throws: `plan_error` for a plan with a precision that the Device lacks, or in which it does not run an operator.
 template <Device D>
 void require_runs(const D& device, const op_graph& graph, const plan& p) {
   const std::vector<precision> known = precisions_of(device);
@@ -66,7 +66,7 @@ comp::hardware hardware_of(const D& device) {
   return {};
 }
 
-/// The Device's own clock, where it has one; else the wall's. Unit: [s].
+/// Returns the time on the Device's own clock, which a Device of tests has, or else on the wall clock. Unit: [s].
 template <Device D>
 double seconds_of(const D& device) {
   if constexpr (requires {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradients of a network, as loss scaling (comp/scaling/grad_scaler.hpp) works on them.
+// A network's gradients as comp::scaling::Gradients, on which loss scaling works (comp/scaling/grad_scaler.hpp).
 #pragma once
 
 #include <cmath>
@@ -13,11 +13,12 @@
 
 namespace comp::native {
 
-/// A handle of gradients that live in the network's parameters, of those that a phase trains.
+/// A handle of the gradients of those parameters that a phase trains. They live in the network.
 template <Device D>
 class gradients {
  public:
-  /// `clipped`: their norm will be asked for, so that one pass over them can find it and whether they are finite.
+  /// `clipped`: the norm will be asked for. Then one pass finds the norm and whether all gradients are finite, since a
+  /// norm of finite gradients is finite.
   gradients(D& device, native::network<D>& network, std::size_t phase, bool clipped)
       : device_{&device}, network_{&network}, phase_{phase}, clipped_{clipped} {}
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Examples in the host's memory, as data sets write them and Devices read them.
+// A batch in the host's memory, between the data set that writes it and the Device that reads it.
 #pragma once
 
 #include <comp_native/data_source.hpp>
@@ -9,7 +9,7 @@
 
 namespace comp::native {
 
-/// Examples one after the other; what the layout does not have is empty.
+/// The examples of a batch one after the other. Parts that the layout does not have are empty.
 struct host_batch {
   std::int64_t size = 0;
   std::pmr::vector<float> values = {};
@@ -19,7 +19,7 @@ struct host_batch {
   std::pmr::vector<float> targets = {};
 };
 
-/// An empty batch with room for `examples` in `memory`: up to there resizing allocates nothing.
+/// Returns an empty batch with room for `examples` in `memory`, so that filling it allocates nothing.
 inline host_batch batch_with_room(const example_layout& layout, std::int64_t examples,
                                   std::pmr::memory_resource* memory) {
   host_batch made{0,
@@ -57,7 +57,7 @@ inline void resize(host_batch& batch, const example_layout& layout, std::size_t 
   batch.targets.resize(labels ? 0 : outputs);
 }
 
-/// Where example i of the batch goes.
+/// Returns the memory of example i.
 inline example_spans spans_of(host_batch& batch, std::size_t i) {
   const auto part = [&](auto& all) {
     const std::size_t each = all.size() / static_cast<std::size_t>(batch.size);

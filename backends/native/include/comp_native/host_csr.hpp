@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sparse matrices in host memory, as a model holds them and Devices take them, and what is asked of one.
-// A graph is one: row v has the edges that enter node v, each from its column; its values are the weights of the edges.
+// Sparse matrices in host memory, as a model holds them and Devices take them, and the checks of one. A graph is a
+// sparse matrix: row v has the edges that enter node v, the column of each is the node that it comes from, and its
+// value is the weight of the edge.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,14 +16,14 @@
 
 namespace comp::native {
 
-/// Compressed rows in host memory: row r has the elements begin[r] to begin[r + 1]. Columns need no order in a row.
+/// A matrix in compressed rows: row r has the elements begin[r] to begin[r + 1], in any order of columns.
 struct host_csr {
   std::int64_t rows = 0, columns = 0;
   std::vector<std::int32_t> begin = {}, column = {};
   std::vector<float> value = {};  // empty: each is 1
 };
 
-/// Throws: error, with the row, for what is no sparse matrix.
+/// Throws: error, with the row, where `m` is not a valid matrix.
 inline void require_csr(const host_csr& m) {
   constexpr const char* wrong = "a sparse matrix of {} x {}";
   const auto name = fmt::format(fmt::runtime(wrong), m.rows, m.columns);
@@ -44,7 +45,8 @@ inline void require_csr(const host_csr& m) {
                    "sort the elements by row",
                    name, r, m.begin[r], m.begin[r + 1]);
   }
-  std::vector<std::int64_t> last(static_cast<std::size_t>(m.columns), -1);  // the row that had a column last
+  // The last row in which each column occurred: finds columns that occur twice in a row without sorting.
+  std::vector<std::int64_t> last(static_cast<std::size_t>(m.columns), -1);
   for (std::size_t r = 0; r + 1 < m.begin.size(); ++r) {
     for (auto e = static_cast<std::size_t>(m.begin[r]); e < static_cast<std::size_t>(m.begin[r + 1]); ++e) {
       require<error>(m.column[e] >= 0 && m.column[e] < m.columns,
@@ -59,7 +61,7 @@ inline void require_csr(const host_csr& m) {
   }
 }
 
-/// The row of each element.
+/// Returns the row of each element.
 inline std::vector<std::int32_t> rows_of(const host_csr& m) {
   std::vector<std::int32_t> to(m.column.size());
   for (std::size_t r = 0; r + 1 < m.begin.size(); ++r)

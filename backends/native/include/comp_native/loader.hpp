@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of a data set in an order that seed and epoch fix, made ahead by threads while an earlier one trains.
-// The order and the batches are the same for any number of threads, and on every machine.
+// A loader makes the batches of a data set, ahead of their use, in threads of its own while an earlier batch trains.
+// Seed and epoch fix the order of examples, so that batches are the same for any number of threads and on every
+// machine.
 #pragma once
 
 #include <algorithm>
@@ -22,31 +23,32 @@
 
 namespace comp::native {
 
+/// What is chosen of a loader.
 struct loader_settings {
   std::int64_t batch = 64;  // [examples]
   std::uint64_t seed = 0;
-  bool shuffle = true;     // anew for each epoch
-  bool keep_last = false;  // true: an epoch ends with the examples that fill no batch
-  bool goes_on = true;     // false: of the next epoch nothing is made before next() asks for it
-  int threads = 1;         // that make batches ahead; 0: none is, next() makes its own
-  std::pmr::memory_resource* memory = std::pmr::get_default_resource();  // of the batches
+  bool shuffle = true;     // true: each epoch has an order of its own
+  bool keep_last = false;  // true: an epoch ends with a smaller batch of the examples that are left
+  bool goes_on = true;     // false: batches of the next epoch are not made before next() asks for one
+  int threads = 1;         // threads that make batches ahead; 0: next() makes its own batch
+  std::pmr::memory_resource* memory = std::pmr::get_default_resource();  // the memory of batches
 };
 
 struct loader_position {
   std::uint64_t epoch = 0;
-  std::uint64_t batch = 0;  // in its epoch
+  std::uint64_t batch = 0;  // its number in the epoch
   friend bool operator==(const loader_position&, const loader_position&) = default;
 };
 
-/// A validation set may be smaller than a batch.
+/// Returns `batch`, or the size of the data set where that is smaller: a validation set may be smaller than a batch.
 inline std::int64_t batch_within(const data_source& source, std::int64_t batch) {
   return std::clamp<std::int64_t>(static_cast<std::int64_t>(source.size()), 1, batch);
 }
 
-/// For one thread at a time; its own threads call nothing but the data set's write().
+/// A loader. It is used by one thread at a time. Its own threads only call the data set's write().
 class loader {
  public:
-  /// Throws: `error` for an empty data set, or one that fills no batch.
+  /// Throws: `error` for an empty data set, or one with fewer examples than a batch.
   loader(data_source source, const loader_settings& settings)
       : source_{std::move(source)}, settings_{settings}, layout_{source_.layout()} {
     const auto size = static_cast<std::int64_t>(source_.size());
@@ -66,7 +68,7 @@ class loader {
                    "{} examples (indices have 32 bits): split the data set", size);
     const std::int64_t partial = settings.keep_last && size % settings.batch != 0;
     batches_ = static_cast<std::uint64_t>(size / settings.batch + partial);
-    const std::size_t depth = settings.threads > 0 ? 3 : 1;  // the batch in use, and two ahead: one may be late
+    const std::size_t depth = settings.threads > 0 ? 3 : 1;  // the batch in use and two ahead, so that one may be late
     slots_.reserve(depth);
     for (std::size_t i = 0; i < depth; ++i) {
       slots_.push_back({.batch = batch_with_room(layout_, settings.batch, settings.memory)});
@@ -82,9 +84,9 @@ class loader {
   const example_layout& layout() const { return layout_; }
   std::uint64_t batches_per_epoch() const { return batches_; }
 
-  /// Where the next batch comes from.
+  /// Returns the position of the next batch.
   loader_position at() const { return at_; }
-  /// What was made ahead and is not among the next batches any more is dropped; those are begun.
+  /// Goes to a position. Batches that were made ahead and are not needed any more are dropped, and the next ones begun.
   void seek(loader_position to) {
     require<error>(to.batch < batches_,
                    "batch {} of an epoch of {} (it is past the end): restore a state of this trainer", to.batch,
@@ -94,8 +96,10 @@ class loader {
     if (settings_.threads > 0) want();
   }
 
-  /// The next batch, valid until the next call; the one after an epoch's last is the next epoch's first.
-  /// Throws: what the data set's write() throws, of the first example that does; the same batch is then the next one.
+  /// Returns the next batch, which is valid until the next call. Behind the last batch of an epoch comes the first of
+  /// the next one.
+  /// Throws: what the data set's write() throws for the first example that throws, whichever thread wrote it; the same
+  /// batch is then still the next one.
   const host_batch& next() {
     std::unique_lock lock{mutex_};
     in_use_ = nullptr;
@@ -110,14 +114,14 @@ class loader {
     return made.batch;
   }
 
-  /// Returns when all that is to be made ahead is made.
+  /// Returns when all batches that are to be made ahead are made.
   void prepare() {
     std::unique_lock lock{mutex_};
     loader_position p = at_;
     const std::size_t count = std::min(slots_.size() - 1, ahead());
     for (std::size_t i = 0; i < count; ++i, p = after(p)) (void)made(p, lock);
   }
-  /// Whether next() would return at once.
+  /// Returns whether next() would return at once.
   bool prepared() {
     const std::lock_guard lock{mutex_};
     const slot* s = of(at_);
@@ -126,15 +130,15 @@ class loader {
 
  private:
   using order = std::vector<std::uint32_t>;
-  /// A batch that is made, in pieces, by whoever has time.
+  /// The memory of a batch. A batch is made in pieces, by any thread that has time.
   struct slot {
     host_batch batch;
-    bool holds = false;  // the batch at `at`, or what is made of it so far
+    bool holds = false;  // true: it belongs to the batch at `at`, of which some examples may be missing
     loader_position at = {};
-    std::shared_ptr<const order> examples = {};  // of the epoch; null: not begun
-    std::size_t count = 0, claimed = 0, finished = 0;
-    bool beginning = false;
-    std::exception_ptr failure = {};  // of the first example that has one
+    std::shared_ptr<const order> examples = {};        // the order of the epoch's examples; null: not begun
+    std::size_t count = 0, claimed = 0, finished = 0;  // its examples: all, taken by a thread, written
+    bool beginning = false;                            // a thread is preparing it with the lock open
+    std::exception_ptr failure = {};                   // the exception of the first example that has one
     std::size_t failed_at = 0;
 
     bool done() const { return examples && finished == count; }
@@ -150,7 +154,7 @@ class loader {
     }
     return nullptr;
   }
-  /// Whether `p` is one of the next batches, as many as there are slots; the one in use takes the place of one.
+  /// Returns whether the batch at `p` is among those that are made ahead.
   bool wanted(loader_position p) const {
     loader_position q = at_;
     for (std::size_t i = 0; i < ahead(); ++i, q = after(q)) {
@@ -158,14 +162,15 @@ class loader {
     }
     return false;
   }
+  /// Returns how many batches are made ahead: one for each slot, except the one that is in use.
   std::size_t ahead() const {
     const std::size_t room = std::max<std::size_t>(slots_.size() - (in_use_ ? 1 : 0), 1);
     if (settings_.goes_on) return room;
-    if (in_use_ && at_.batch == 0) return 0;  // the last of the epoch
+    if (in_use_ && at_.batch == 0) return 0;  // the last batch of the epoch is in use
     return std::min<std::size_t>(room, batches_ - at_.batch);
   }
 
-  /// Gives the next batches slots that are free, as far as there are some.
+  /// Gives free slots to the next batches, as far as there are some.
   void want() {
     loader_position p = at_;
     bool given = false;
@@ -183,7 +188,7 @@ class loader {
     if (given) changed_.notify_all();
   }
 
-  /// Waits for the batch at `p`, or makes it where nobody else does.
+  /// Returns the batch at `p` once it is made. While it waits, this thread makes pieces of it itself.
   slot& made(loader_position p, std::unique_lock<std::mutex>& lock) {
     for (;;) {
       want();
@@ -193,7 +198,7 @@ class loader {
     }
   }
 
-  /// Does a piece of a batch, with the lock open. Returns: false where there is none left to do.
+  /// Makes a piece of a batch, with the lock open. Returns: false where no piece is left.
   bool advance(slot& s, std::unique_lock<std::mutex>& lock) {
     if (s.beginning) return false;
     if (!s.examples) {
@@ -206,6 +211,7 @@ class loader {
     changed_.notify_all();
     return true;
   }
+  /// Finds the examples of a batch and makes room for them.
   void begin(slot& s, std::unique_lock<std::mutex>& lock) {
     s.beginning = true;
     const loader_position p = s.at;
@@ -229,6 +235,8 @@ class loader {
     s.count = count;
     s.failure = failure;
   }
+  /// Writes some examples of a batch. There are several pieces for each thread, so that all of them finish at about the
+  /// same time.
   void write(slot& s, std::unique_lock<std::mutex>& lock) {
     const std::size_t pieces = 4 * (static_cast<std::size_t>(settings_.threads) + 1), from = s.claimed;
     const std::size_t to = std::min(s.count, from + std::max<std::size_t>(s.count / pieces, 1));
@@ -257,7 +265,8 @@ class loader {
     }
   }
 
-  /// The examples of an epoch, of which the last two stay: batches of both may be made at once.
+  /// Returns the order of an epoch's examples. The orders of two epochs are kept, because batches of two may be made at
+  /// once.
   std::shared_ptr<const order> order_of(std::uint64_t epoch) {
     const std::lock_guard lock{orders_mutex_};
     auto& [of, made] = orders_[epoch % orders_.size()];
@@ -271,7 +280,7 @@ class loader {
     return made;
   }
 
-  /// The earliest of the next batches that has a piece to do; null where there is none.
+  /// Returns: the earliest of the next batches that has a piece left to make; null where none has.
   slot* with_work() {
     want();
     loader_position p = at_;
@@ -295,11 +304,11 @@ class loader {
   std::uint64_t batches_ = 0;
   loader_position at_ = {};
   std::vector<slot> slots_;
-  slot* in_use_ = nullptr;  // what next() gave last
+  slot* in_use_ = nullptr;  // the batch that next() returned last
   std::array<std::pair<std::uint64_t, std::shared_ptr<const order>>, 2> orders_;
   std::mutex mutex_, orders_mutex_;
   std::condition_variable_any changed_;
-  std::vector<std::jthread> workers_;  // last: they stop before what they use goes
+  std::vector<std::jthread> workers_;  // declared last, so that threads stop before the members that they use go
 };
 
 }  // namespace comp::native

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network as data: operators in execution order, their parameters, and the op_graph that a search reads.
-// Independent of Device and precision; made by model_builder. Not here: the weights (network.hpp).
+// A model as data: its operators in execution order, its parameters, and the op_graph that a search reads. It depends
+// neither on a Device nor on precisions. model_builder makes one.
+// Not here: the weights (network.hpp).
 #pragma once
 
 #include <algorithm>
@@ -17,11 +18,11 @@
 
 namespace comp::native {
 
-/// How a parameter starts.
+/// How the values of a parameter start.
 struct initial {
   enum class kind : std::uint8_t { constant, uniform, normal };
   kind how = kind::constant;
-  double scale = 0;  // the constant; half the width of the uniform interval around 0; the deviation around 0
+  double scale = 0;  // the constant; or half the width of a uniform interval around 0; or the deviation around 0
 };
 
 struct parameter_info {
@@ -32,24 +33,25 @@ struct parameter_info {
   bool decays = true;     // false: the optimizer's weight decay leaves it out
 };
 
-/// What an operator reads: another operator's output, or the model's input.
+/// The number that stands for the model's input where an operator reads it.
 inline constexpr int model_input = -1;
 
 struct node {
   std::string name = {};
   operation what = {};
-  std::vector<int> inputs = {};              // node numbers, or model_input
-  std::vector<std::size_t> parameters = {};  // numbers of parameters
+  std::vector<int> inputs = {};              // numbers of the nodes that it reads, or model_input
+  std::vector<std::size_t> parameters = {};  // numbers of its parameters
   shape output = {};
 };
 
-/// A part of a step with losses, of which the mean counts, and an optimizer of its own for what they train. A GAN has
-/// two, most models one. What it reads of an earlier one is detached.
+/// A part of a step that has losses and an optimizer of its own. The mean of the losses counts. Most models have one
+/// phase; a GAN has two, since its discriminator and its generator are trained by different losses. A phase may only
+/// read an earlier one's operators behind a detach.
 struct phase {
   std::string name = {};
   std::size_t first = 0, last = 0;       // its nodes are [first, last)
-  std::vector<bool> trains = {};         // of each parameter
-  std::vector<std::size_t> losses = {};  // numbers of nodes
+  std::vector<bool> trains = {};         // for each parameter, whether the phase trains it
+  std::vector<std::size_t> losses = {};  // numbers of its nodes that are losses
 };
 
 enum class input_kind : std::uint8_t { values, tokens };
@@ -60,17 +62,17 @@ struct model {
   shape input_shape = {};  // batch first
   std::vector<node> nodes = {};
   std::vector<parameter_info> parameters = {};
-  std::vector<phase> phases = {};  // that all nodes are in, in order
+  std::vector<phase> phases = {};  // in order; each node is in one
 
   std::int64_t batch() const { return input_shape.front(); }
   const operation& loss() const { return nodes.back().what; }
-  /// The number of the node that the loss reads: logits or predictions.
+  /// Returns the number of the node that the loss reads: logits or predictions.
   int output() const { return nodes.back().inputs.front(); }
   bool predicts_values() const { return std::holds_alternative<op::mse_loss>(loss()); }
   bool reads_labels() const { return native::reads_labels(loss()); }
-  /// True for one label for an example: what it got right can be counted.
+  /// True where an example has one label, so that right answers can be counted.
   bool classifies() const { return reads_labels() && shape_of(output()).size() == 2 && input == input_kind::values; }
-  /// Whether an example is tokens and their segments, (2,T).
+  /// True where an example is tokens with their segments, (2,T).
   bool reads_segments() const { return input == input_kind::tokens && input_shape.size() == 3; }
   bool masks_columns() const {
     return std::ranges::any_of(nodes, [](const node& n) { return std::holds_alternative<op::masked_columns>(n.what); });
@@ -78,7 +80,7 @@ struct model {
   const shape& shape_of(int value) const {
     return value == model_input ? input_shape : nodes[static_cast<std::size_t>(value)].output;
   }
-  /// Trainable elements, as papers count them.
+  /// Returns the number of trainable elements, as papers count parameters.
   std::int64_t parameter_count() const {
     std::int64_t count = 0;
     for (const parameter_info& p : parameters) count += p.trainable ? elements(p.shape) : 0;
@@ -86,7 +88,7 @@ struct model {
   }
 };
 
-/// "block0.attention.query" has the scopes "block0" and "attention".
+/// Returns the scopes of a name: "block0" and "attention" for "block0.attention.query".
 inline std::vector<std::string> scopes_of(std::string_view name) {
   std::vector<std::string> scopes;
   for (std::size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.')) {
@@ -96,8 +98,8 @@ inline std::vector<std::string> scopes_of(std::string_view name) {
   return scopes;
 }
 
-/// The operators of `m` as a search sees them: node i is operator i, the loss is the last. Parameter p is leaf p, the
-/// model's input the leaf after them.
+/// Returns the operators of `m` as a search sees them. Node i is operator i, and the loss is the last one. Parameter p
+/// is leaf p (tensor_info::leaf), and the model's input is the leaf behind all parameters.
 inline op_graph graph_of(const model& m) {
   std::vector<op_info> operators;
   operators.reserve(m.nodes.size());
@@ -126,8 +128,9 @@ inline op_graph graph_of(const model& m) {
   return op_graph{std::move(operators)};
 }
 
-/// A hash (FNV-1a) of what a training follows and the graph's fingerprint leaves out: settings of operators, numbers of
-/// their matrices, how parameters start, and which of them each phase moves.
+/// Returns a hash (FNV-1a) of all that changes a training and that the graph's fingerprint leaves out: settings of
+/// operators, the numbers of their matrices, how parameters start, and which of them each phase trains. It is part of
+/// the trainer's signature.
 inline std::uint64_t hash_of_options(const model& m) {
   comp::detail::fnv1a all;
   const auto mix = [&](const auto& chosen) { all.add_bytes(&chosen, sizeof chosen); };
@@ -157,7 +160,7 @@ inline std::uint64_t hash_of_options(const model& m) {
   return all.hash;
 }
 
-/// The first values of parameter `number`, row-major: the same for a seed on every machine.
+/// Returns the first values of parameter `number`, row-major. One seed gives the same values on every machine.
 inline std::vector<float> initial_values(const parameter_info& p, std::uint64_t seed, std::size_t number) {
   random_stream draws{seed, number};
   std::vector<float> values(static_cast<std::size_t>(elements(p.shape)));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a model down operator by operator; shapes are inferred, and what does not fit is refused at its line.
+// Builds a model operator by operator. Shapes are inferred, and an operator that does not fit throws at its line.
 //   model_builder net{"mlp", input_kind::values, {64, 784}};
 //   net.input().linear("hidden", 128).relu("relu").linear("head", 10).cross_entropy_loss("loss");
 //   const model mlp = net.finish();
 // Parameters start as in PyTorch: weights and biases uniform in +-1/sqrt(fan in) (kaiming_uniform_ with a = sqrt(5)),
-// norms at one and zero, embeddings N(0,1); `normal_weights` changes that.
-// "judge.linear@fake" is "judge.linear" once more, with its parameters. Several losses, each with an optimizer of its
-// own: `end_phase`.
+// norms at one and zero, embeddings N(0,1). normal_weights() and xavier_weights() change that.
+// An operator with @ in its name shares parameters: "judge.linear@fake" has those of "judge.linear". end_phase()
+// divides a step where it has several losses, each with an optimizer of its own.
 #pragma once
 
 #include <cmath>
@@ -22,7 +22,7 @@ namespace comp::native {
 
 class model_builder;
 
-/// Checked: host_csr.hpp says what one must be.
+/// A sparse matrix that was checked (host_csr.hpp).
 using sparse = std::shared_ptr<const host_csr>;
 
 struct linear_options {
@@ -38,7 +38,7 @@ struct convolution {
   bool bias = true;
 };
 
-/// An operator's output while a model is being written; valid as long as its builder.
+/// An operator's output while a model is being built. Valid as long as its builder.
 class value {
  public:
   value linear(std::string name, std::int64_t units, linear_options options = {}) const;
@@ -64,7 +64,7 @@ class value {
   value masked_columns(std::string name) const { return then(std::move(name), op::masked_columns{}); }
   value add(std::string name, value other) const { return then(std::move(name), op::add{}, {other}); }
   value mul(std::string name, value other) const { return then(std::move(name), op::mul{}, {other}); }
-  /// Tokens (B,T), or with segments (B,2,T) -> (B,T,width).
+  /// Tokens (B,T), or tokens with segments (B,2,T) -> (B,T,width).
   value embedding(std::string name, std::int64_t rows, std::int64_t width,
                   op::looked_up of = op::looked_up::tokens) const;
   value bmm(std::string name, value other, op::bmm o = {}) const { return then(std::move(name), o, {other}); }
@@ -74,21 +74,22 @@ class value {
   value attention_context(std::string name, value values, std::int64_t heads) const {
     return then(std::move(name), op::bmm{.heads_b = heads, .merge = true}, {values});
   }
-  /// Of queries (B,Tq,C), this, over keys and values (B,Tk,C), in one operator -> (B,Tq,C).
+  /// Attention as one operator: of the queries (B,Tq,C), which are this value, over keys and values (B,Tk,C) ->
+  /// (B,Tq,C).
   value attention(std::string name, value keys, value values, const attention_options& o) const {
     return then(std::move(name), op::attention{o}, {keys, values});
   }
   value softmax(std::string name, op::softmax_mask mask = {}) const { return then(std::move(name), op::softmax{mask}); }
   value log_softmax(std::string name) const { return then(std::move(name), op::log_softmax{}); }
-  /// Of a graph or another sparse matrix, what op/graph.hpp says of each. Here: (1,E), the values of `matrix` (N,K),
-  /// by a weight (K,units) -> (N,units).
+  /// The operators on graphs and other sparse matrices are explained in op/graph.hpp. This value holds the elements
+  /// (1,E) of `matrix` (N,K), which is multiplied by a weight (K,units) -> (N,units).
   value sparse_linear(std::string name, sparse matrix, std::int64_t units) const;
   value spmm(std::string name, sparse matrix, bool bias = true) const;
   value edge_scores(std::string name, sparse matrix, std::int64_t heads, double slope = 0.2) const;
   value edge_softmax(std::string name, sparse matrix) const {
     return then(std::move(name), op::edge_softmax{{std::move(matrix)}});
   }
-  /// Shares (E,H) of `x` (M,H*D) -> (N,H*D).
+  /// This value holds shares (E,H), which weigh `x` (M,H*D) -> (N,H*D).
   value weighted_sum(std::string name, sparse matrix, value x, bool bias = true) const;
   value cross_entropy_loss(std::string name) const { return then(std::move(name), op::cross_entropy_loss{}); }
   value nll_loss(std::string name) const { return then(std::move(name), op::nll_loss{}); }
@@ -117,34 +118,35 @@ class model_builder {
     made_.input = kind;
     made_.input_shape = std::move(input_shape);
   }
-  model_builder(const model_builder&) = delete;  // values point to it
+  model_builder(const model_builder&) = delete;  // because values point to their builder
   model_builder& operator=(const model_builder&) = delete;
 
   value input() { return {this, model_input}; }
-  /// (B,width) of N(0,1), drawn anew for each step.
+  /// Normal random numbers (B,width), other ones in each step.
   value noise(std::string name, std::int64_t width) {
     return append(std::move(name), op::noise{made_.batch(), width}, {}, {});
   }
 
-  /// From here on weights start as N(0, deviation) and biases at zero.
+  /// Lets weights from here on start as N(0, deviation), and biases at zero.
   void normal_weights(double deviation) {
     deviation_ = deviation;
     xavier_ = false;
   }
-  /// The same, uniform in +-sqrt(6 / (fan in + fan out)): Glorot and Bengio 2010.
+  /// Lets weights from here on start uniformly in +-sqrt(6 / (fan in + fan out)), and biases at zero (Glorot and Bengio
+  /// 2010).
   void xavier_weights() { xavier_ = true; }
-  /// Whether the parameters from here on are subject to the optimizer's weight decay.
+  /// Sets whether the optimizer's weight decay holds for parameters from here on.
   void decay(bool on) { decays_ = on; }
 
-  /// A sparse matrix for the operators that work with one. Throws: error, saying what is wrong with it.
+  /// Makes a sparse matrix for the operators that need one. Throws: error, saying what is wrong with it.
   static sparse matrix(host_csr from) {
     require_csr(from);
     return std::make_shared<const host_csr>(std::move(from));
   }
 
-  /// Ends a phase of a step: its losses train the parameters whose names begin with the scope `trains`.
-  /// Throws: `model_error` where it does not end with a loss, trains nothing, or reads an earlier phase's operator that
-  /// is not detached.
+  /// Ends a phase of a step. Its losses train the parameters whose names begin with the scope `trains`.
+  /// Throws: `model_error` where the phase does not end with a loss, trains nothing, or reads an operator of an earlier
+  /// phase that is not detached.
   void end_phase(std::string name, const std::string& trains) {
     phase ended = phase_of_the_rest(std::move(name));
     for (const parameter_info& p : made_.parameters) ended.trains.push_back(p.name.starts_with(trains + "."));
@@ -152,8 +154,8 @@ class model_builder {
     made_.phases.push_back(std::move(ended));
   }
 
-  /// Throws: `model_error` for a model whose last operator is no loss, or that has a loss before it, where it has no
-  /// phases.
+  /// Returns the finished model.
+  /// Throws: `model_error` where the last operator is no loss, or where there is more than one loss and no phases.
   model finish() const {
     const auto losses = std::ranges::count_if(made_.nodes, [](const node& n) { return is_loss(n.what); });
     require<model_error>(
@@ -198,7 +200,7 @@ class model_builder {
     }
   }
 
-  /// Parameters are those of an operator of the same name, what is behind an @ left out, where there is one before.
+  /// Appends an operator. Where an earlier operator has the same name up to an @, its parameters are shared.
   value append(std::string name, operation what, std::vector<int> inputs, std::vector<parameter_info> parameters) {
     require<model_error>(std::ranges::none_of(made_.nodes, [&](const node& n) { return n.name == name; }),
                          "two operators are called \"{}\" (names tell them apart in plans): rename one", name);
@@ -228,7 +230,7 @@ class model_builder {
     made_.nodes.push_back(std::move(next));
     return {this, static_cast<int>(made_.nodes.size()) - 1};
   }
-  /// Weight and bias of an operator with `fan_in` inputs to each output, and `fan_out` outputs of each input.
+  /// Returns weight and bias of an operator in which each output has `fan_in` inputs and each input `fan_out` outputs.
   std::vector<parameter_info> weights(shape extents, std::int64_t fan_in, std::int64_t fan_out, bool bias) const {
     const initial fan{initial::kind::uniform, 1 / std::sqrt(static_cast<double>(std::max<std::int64_t>(fan_in, 1)))};
     const std::int64_t outputs = extents.front();

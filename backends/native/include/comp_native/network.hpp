@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model with weights on a Device: runs forward and backward under a plan.
-// Each operator computes in its precision; a tensor is cast once for each precision that it is read in, and the copy is
-// shared; gradients flow in the operator's precision and are summed in FP32; weights stay FP32 masters. Tensors are
-// released as soon as nothing reads them again.
+// A network is a model with weights on a Device. It runs forward and backward under a plan.
+// Each operator computes in its precision. A tensor is cast once for each precision in which it is read, and its
+// readers share the copy. Gradients flow in the operators' precisions and are summed in FP32. Weights stay FP32
+// masters. A tensor is released as soon as nothing will read it again.
 // Not here: optimizers, data and epochs (trainer.hpp).
 #pragma once
 
@@ -31,7 +31,7 @@ class network {
   using tensor = typename D::tensor;
   using parameter = typename D::parameter;
 
-  /// Makes the parameters; the same seed gives the same values on every Device.
+  /// Makes the parameters. One seed gives the same values on every Device.
   network(D& device, native::model m, std::uint64_t seed)
       : device_{device},
         model_{std::move(m)},
@@ -58,13 +58,13 @@ class network {
   const op_graph& graph() const { return graph_; }
   const native::model& model() const { return model_; }
   std::span<parameter* const> trainable() const { return trainable_; }
-  /// Those that a phase moves, and their names.
+  /// The parameters that a phase trains, and their names.
   std::span<parameter* const> trained_by(std::size_t phase) const { return trained_[phase].moved; }
   std::span<const std::string> names_trained_by(std::size_t phase) const { return trained_[phase].names; }
-  /// Those of them that weight decay is for, and the others.
+  /// Those of them for which weight decay holds, and the others.
   std::span<parameter* const> decaying(std::size_t phase) const { return trained_[phase].decaying; }
   std::span<parameter* const> not_decaying(std::size_t phase) const { return trained_[phase].not_decaying; }
-  /// Of node `i`: those that its phase moves.
+  /// Returns the parameters of node `i` that its phase trains.
   std::vector<parameter*> trained_in(std::size_t i) {
     const auto of = std::ranges::find_if(model_.phases, [&](const phase& p) { return i < p.last; });
     std::vector<parameter*> all;
@@ -73,25 +73,25 @@ class network {
     }
     return all;
   }
-  /// Whether the gradient of a value is wanted; value 0 is the model's input, value i + 1 the output of node i.
+  /// Returns whether the gradient of a value is needed. Value 0 is the model's input, value i + 1 the output of node i.
   bool needs_gradient(std::size_t value) const { return needs_gradient_[value]; }
-  /// Of the inputs of `n`: which gradients its backward is to make.
+  /// Returns for each input of `n` whether its backward has to make the gradient.
   std::array<bool, 3> needed_gradients(const node& n) const {
     std::array<bool, 3> need{};
     for (std::size_t k = 0; k < n.inputs.size(); ++k) need[k] = needs_gradient_[slot(n.inputs[k])];
     return need;
   }
   std::span<parameter* const> all() const { return all_; }
-  /// The sparse matrix of node `i` on the Device; null where it has none.
+  /// Returns: the sparse matrix of node `i` on the Device; null where it has none.
   const typename D::sparse_matrix* matrix(std::size_t i) const { return matrices_[i].get(); }
   std::span<parameter> parameters() { return parameters_; }
   std::span<const parameter> parameters() const { return parameters_; }
 
-  /// Draws of random numbers so far: with the seed, the whole state of the network's random numbers.
+  /// The number of random draws so far. Together with the seed it is the whole state of the network's random numbers.
   std::uint64_t draws() const { return draws_; }
   void set_draws(std::uint64_t draws) { draws_ = draws; }
 
-  /// Throws: `plan_error` for a plan that does not fit the graph.
+  /// Sets the plan. Throws: `plan_error` for a plan that does not fit the graph.
   void set_precision(const plan& p) {
     require_fits(p, graph_);
     plan_ = p;
@@ -100,14 +100,17 @@ class network {
   }
   const plan& precisions() const { return plan_; }
 
-  /// Trains: batch statistics, dropout, everything kept that backward() reads. Phases follow one another, each one's
-  /// backward before the next one's forward. Returns: the phase's loss, the mean of the batch.
+  /// Runs the forward of a training step: with batch statistics and dropout, and keeping everything that backward()
+  /// reads.
+  /// Requires: phases come in order, and each one's backward before the next one's forward.
+  /// Returns: the phase's loss, the mean over the batch.
   double forward(const device_batch<D>& batch, std::size_t phase = 0) {
     std::vector<double> losses(losses_of(phase));
     forward(batch, phase, losses);
     return mean_of(losses);
   }
-  /// The same; the Device writes each of the phase's losses, at once or, where losses are deferred, when the step ends.
+  /// The same, with each of the phase's losses. The Device writes them at once or, where losses are deferred, at the
+  /// end of the step.
   void forward(const device_batch<D>& batch, std::size_t phase, std::span<double> losses) {
     [[maybe_unused]] const auto marked = range(device_, "forward");
     if (phase == 0) begin(batch);
@@ -120,7 +123,8 @@ class network {
     return sum / static_cast<double>(losses.size());
   }
 
-  /// Adds d(scale * loss)/d(parameter) to every parameter that the phase trains; follows its forward of the same batch.
+  /// Adds d(scale * loss)/d(parameter) to the gradient of every parameter that the phase trains.
+  /// Requires: the phase's forward of the same batch came before.
   void backward(const device_batch<D>& batch, double scale = 1, std::size_t phase = 0) {
     [[maybe_unused]] const auto marked = range(device_, "backward");
     const native::phase& of = model_.phases[phase];
@@ -139,12 +143,12 @@ class network {
   }
 
   struct evaluation {
-    double loss = 0;                               // mean over the batch; the sum of the phases'
-    std::int64_t correct = 0;                      // labels that are the largest output; 0 for a model without labels
-    std::vector<std::vector<float>> outputs = {};  // of the operators that were asked for
+    double loss = 0;                               // mean over the batch, summed over phases
+    std::int64_t correct = 0;                      // examples whose label has the largest output; 0 without labels
+    std::vector<std::vector<float>> outputs = {};  // the outputs of the nodes that were asked for
   };
-  /// Without dropout, by the running statistics, keeping nothing. `number` tells batches apart: noise is that of the
-  /// number. `wanted`: nodes whose outputs are to be seen.
+  /// Runs a forward without dropout, by the running statistics, keeping nothing. `number` is the batch's number, which
+  /// fixes the random noise that a model reads. `wanted` are the nodes whose outputs are returned.
   evaluation evaluate(const device_batch<D>& batch, std::uint64_t number = 0,
                       std::span<const std::size_t> wanted = {}) {
     [[maybe_unused]] const auto marked = range(device_, "evaluation");
@@ -166,15 +170,16 @@ class network {
     return result;
   }
 
-  /// Measures each operator from now on, casts left out: costs a wait for the Device before and after each.
+  /// Times each operator from now on, without casts. It waits for the Device before and after each one, so steps take
+  /// longer.
   void measure(bool on) {
     measuring_ = on;
     times_.assign(model_.nodes.size(), {});
   }
-  /// Seconds of each operator in the last forward and backward.
+  /// Returns the seconds of each operator in the last forward and backward.
   const std::vector<op_time>& times() const { return times_; }
 
-  /// Drops what a forward kept.
+  /// Drops everything that a forward kept.
   void forget() {
     values_.assign(model_.nodes.size() + 1, {});
     memories_.assign(model_.nodes.size(), {});
@@ -194,7 +199,7 @@ class network {
     operands_.push_back(std::move(mine));
     matrices_.push_back(on_device(matrix_of(n.what)));
   }
-  /// Nodes that share a matrix share what the Device makes of it.
+  /// Returns the Device's form of a matrix. Nodes with the same matrix share it.
   std::shared_ptr<const typename D::sparse_matrix> on_device(const std::shared_ptr<const host_csr>& from) {
     if (!from) return nullptr;
     for (std::size_t i = 0; i < matrices_.size(); ++i) {
@@ -203,7 +208,7 @@ class network {
     return std::make_shared<const typename D::sparse_matrix>(device_.make_sparse(*from));
   }
 
-  /// Value `input` in precision `p`, cast and shared where it is not there yet.
+  /// Returns value `input` in precision `p`. The first reader casts it, later ones share the copy.
   tensor in_precision(int input, precision p) {
     auto& copies = values_[slot(input)];
     for (const tensor& copy : copies) {
@@ -217,7 +222,7 @@ class network {
     forget();
     if (model_.input == input_kind::values) values_[slot(model_input)] = {batch.values};
   }
-  /// `number`: of an evaluation's batch. seen(i, output of node i).
+  /// Runs the nodes of a phase and calls seen(i, output of node i). `number` is that of an evaluation's batch.
   template <class Seen>
   void run(const device_batch<D>& batch, std::size_t phase, bool training, std::uint64_t number,
            std::span<double> losses, Seen seen) {
@@ -274,8 +279,8 @@ class network {
     memories_[i] = {};
   }
 
-  /// The sum of the readers' gradients in the precision `p` of the producer: those of one cast are summed in its
-  /// precision first, as automatic differentiation of the cast would.
+  /// Returns the sum of the readers' gradients in the precision `p` of the producer. Gradients of readers that share a
+  /// cast are summed in the cast's precision first, as automatic differentiation of the cast would do.
   tensor combined(std::vector<tensor> all, precision p) {
     std::vector<tensor> in_p;
     while (!all.empty()) {
@@ -312,13 +317,13 @@ class network {
   precision_flow flow_;
   std::vector<parameter> parameters_;
   std::vector<parameter*> trainable_, all_;
-  std::vector<trained_parameters<parameter>> trained_;                      // of each phase
-  std::vector<std::vector<parameter*>> operands_;                           // of each node
-  std::vector<std::shared_ptr<const typename D::sparse_matrix>> matrices_;  // of each node
-  std::vector<bool> needs_gradient_{false};                                 // of each value
-  std::vector<std::vector<tensor>> values_;  // copies of each value, one for each precision it is read in
-  std::vector<memory<D>> memories_;
-  std::vector<std::vector<tensor>> incoming_;  // gradients of each value, by reader
+  std::vector<trained_parameters<parameter>> trained_;                      // by phase
+  std::vector<std::vector<parameter*>> operands_;                           // by node
+  std::vector<std::shared_ptr<const typename D::sparse_matrix>> matrices_;  // by node
+  std::vector<bool> needs_gradient_{false};                                 // by value
+  std::vector<std::vector<tensor>> values_;    // by value: a copy for each precision in which it is read
+  std::vector<memory<D>> memories_;            // by node: what its backward reads
+  std::vector<std::vector<tensor>> incoming_;  // by value: the gradients from its readers
   std::uint64_t seed_, evaluation_seed_;
   std::uint64_t draws_ = 0;
   bool measuring_ = false;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators that a network is made of. What each does stands in its file of op/; here is only which there are.
+// The list of all operators, and questions about an operator of unknown type. What each operator is stands in its file
+// in op/.
 #pragma once
 
 #include <comp_native/op/attention.hpp>
@@ -19,7 +20,7 @@
 
 namespace comp::native {
 
-/// Parameters are in the order that PyTorch lists them.
+/// One operator. Its parameters are in PyTorch's order.
 using operation =
     std::variant<op::linear, op::conv2d, op::batch_norm, op::layer_norm, op::activate, op::dropout, op::max_pool2d,
                  op::avg_pool2d, op::adaptive_avg_pool2d, op::flatten, op::add, op::mul, op::embedding, op::bmm,
@@ -27,12 +28,12 @@ using operation =
                  op::binary_cross_entropy_loss, op::masked_columns, op::noise, op::detach, op::sparse_linear, op::spmm,
                  op::edge_scores, op::edge_softmax, op::weighted_sum>;
 
-/// A model whose operators do not fit together.
+/// Thrown for a model whose operators do not fit together.
 struct model_error : error {
   using error::error;
 };
 
-/// ATen's name of an operator.
+/// Returns ATen's name of an operator.
 inline std::string_view kind_of(const operation& what) {
   return std::visit([](const auto& o) { return o.kind(); }, what);
 }
@@ -43,7 +44,7 @@ constexpr bool is_loss(const operation& what) {
       },
       what);
 }
-/// A loss over the batch's labels.
+/// True for a loss over the batch's labels.
 constexpr bool reads_labels(const operation& what) {
   return std::visit(
       []<class O>(const O&) {
@@ -51,7 +52,7 @@ constexpr bool reads_labels(const operation& what) {
       },
       what);
 }
-/// Whether each forward of it takes random numbers of its own.
+/// True where each forward of it draws random numbers.
 constexpr bool draws(const operation& what) {
   return std::visit(
       []<class O>(const O& o) {
@@ -60,7 +61,7 @@ constexpr bool draws(const operation& what) {
       },
       what);
 }
-/// Whether it reads how many tokens of each example are no padding.
+/// True where it reads how many tokens of each example are no padding.
 constexpr bool reads_lengths(const operation& what) {
   return std::visit(
       []<class O>(const O& o) {
@@ -69,7 +70,7 @@ constexpr bool reads_lengths(const operation& what) {
       },
       what);
 }
-/// A view moves no data: it has its producer's precision, and none of its own.
+/// True for a view, which moves no data and therefore has its producer's precision and none of its own.
 constexpr bool is_view(const operation& what) {
   return std::visit(
       []<class O>(const O&) {
@@ -78,7 +79,7 @@ constexpr bool is_view(const operation& what) {
       what);
 }
 
-/// The sparse matrix that an operator works with; null where it has none.
+/// Returns: the sparse matrix that an operator holds; null where it has none.
 inline std::shared_ptr<const host_csr> matrix_of(const operation& what) {
   return std::visit(
       []<class O>(const O& o) -> std::shared_ptr<const host_csr> {
@@ -88,7 +89,7 @@ inline std::shared_ptr<const host_csr> matrix_of(const operation& what) {
       what);
 }
 
-/// Calls `f` with each choice that neither its kind nor its shapes tell.
+/// Calls `f` with each setting of an operator that neither its kind nor its shapes show.
 template <class F>
 void for_each_setting(const operation& what, F f) {
   std::visit(
@@ -100,7 +101,8 @@ void for_each_setting(const operation& what, F f) {
       what);
 }
 
-/// Throws: `model_error`, naming the operator and the shapes.
+/// Returns the shape of an operator's result.
+/// Throws: `model_error`, naming the operator and the shapes, for inputs that do not fit.
 inline shape output_shape(std::string_view name, const operation& what, std::span<const shape> inputs) {
   try {
     return std::visit([&](const auto& o) { return o.output(inputs); }, what);
@@ -109,7 +111,7 @@ inline shape output_shape(std::string_view name, const operation& what, std::spa
   }
 }
 
-/// Fills in tensors, contraction sizes, bytes and flops; name, scopes and producers are the model's to say.
+/// Fills in tensors, contraction sizes, bytes and flops of an op_info. The model fills in name, scopes and producers.
 inline void describe(op_info& info, const operation& what, std::span<const shape> inputs,
                      std::span<const shape> parameters, const shape& output) {
   info.kind = kind_of(what);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How weights move: SGD, Adam, AdamW, and the learning rate over the steps.
-// Settings are values; the slots (momentum, moments) live in the Device's parameters.
+// The optimizers SGD, Adam and AdamW, and the learning rate over the steps. Settings are values; slots (momentum,
+// moments) live in the Device's parameters.
 #pragma once
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ inline optimizer adamw(double learning_rate = 1e-3, double weight_decay = 1e-2) 
   return adam_options{.learning_rate = learning_rate, .weight_decay = weight_decay, .decoupled = true};
 }
 
-/// "sgd lr 0.1 momentum 0.9 decay 0.0005": for signatures and reports.
+/// Returns "sgd lr 0.1 momentum 0.9 decay 0.0005", for signatures and reports.
 inline std::string text(const optimizer& o) {
   if (const auto* s = std::get_if<sgd_options>(&o)) {
     return fmt::format("sgd lr {} momentum {}{} decay {}", s->learning_rate, s->momentum,
@@ -40,7 +40,7 @@ inline std::string text(const optimizer& o) {
                      a.beta2, a.eps, a.weight_decay);
 }
 
-/// Throws: `settings_error` for a rate, momentum, decay or beta that no training can use.
+/// Throws: `settings_error` for a learning rate, momentum, decay or beta with which no training is possible.
 inline void require_usable(const optimizer& o) {
   const auto check = [](bool holds, const char* what, double value, const char* range) {
     require<settings_error>(holds, "optimizer with {} = {} (it must be {}): change it", what, value, range);
@@ -63,13 +63,13 @@ inline void require_usable(const optimizer& o) {
   }
 }
 
-/// The learning rate over the steps: constant, or linear warm-up and half a cosine down to `floor` of the rate.
+/// The learning rate over the steps: a linear warm-up, and then a constant rate or half a cosine down to `floor`.
 struct schedule {
   std::int64_t warmup = 0;  // [steps]
   std::int64_t total = 0;   // [steps], warm-up included; 0: constant after the warm-up
-  double floor = 0;
+  double floor = 0;         // the last rate, as a part of the learning rate
 
-  /// What the rate is multiplied by in step `step`, from 0.
+  /// Returns the factor on the learning rate in step `step`, counted from 0.
   double factor(std::int64_t step) const {
     if (step < warmup) return static_cast<double>(step + 1) / static_cast<double>(warmup);
     if (total <= warmup) return 1;
@@ -78,7 +78,7 @@ struct schedule {
   }
 };
 
-/// One step of the optimizer; `step` counts those taken before.
+/// Takes one step of the optimizer. `step` is how many were taken before.
 template <class D>
 void update(D& device, std::span<typename D::parameter* const> parameters, optimizer o, const schedule& over,
             std::int64_t step) {
@@ -90,7 +90,7 @@ void update(D& device, std::span<typename D::parameter* const> parameters, optim
   }
 }
 
-/// The same of what a phase of a network trains, which need not all decay.
+/// The same for the parameters that a phase of a network trains. Some of them may have no weight decay.
 template <class D, class Network>
 void update(D& device, const Network& network, std::size_t phase, optimizer o, const schedule& over,
             std::int64_t step) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward and backward of a micro-batch, given to the Device call by call, or, on a Device that can, captured once and
-// given as one from then on. What is captured fixes shapes, plan, loss scale and memory; inputs and the counter of
-// dropouts are copied into the place where the captured work reads them.
-// The first micro-batch under a plan is always given call by call: it makes the memory that stays, and lets the
-// libraries choose their algorithms. So is a batch that is not full, and everything where capturing was refused.
+// Gives forward and backward of a micro-batch to the Device: call by call or, on a Device that can capture, recorded
+// once and from then on launched as one piece of work (a CUDA graph). That saves the host's time for each call, which
+// small models are bound by.
+// A capture fixes shapes, plan, loss scale and memory. Inputs and the counter of random draws are copied to the places
+// where the captured work reads them.
+// The first micro-batch under a plan is always given call by call: it allocates the memory that stays, and libraries
+// choose their algorithms in it. So are batches that are not full, and all batches where capturing was refused.
 // Not here: when to capture (training_step.hpp), the update.
 #pragma once
 
@@ -23,20 +25,23 @@
 
 namespace comp::native {
 
-/// This work cannot be captured, or not be given as captured; nothing of it was done. It can be given call by call.
+/// Thrown where work cannot be captured, or cannot be launched as captured. Nothing of it was done, so it can be given
+/// call by call.
 struct capture_refused : error {
   using error::error;
 };
 
-/// What a Device offers beside Defers:
+/// A Device that can capture. Beside the members of Defers it has
 ///   W = D::captured_work, movable only
-///   W capture(span<P* const>, uint64 draws, F work)   what `work`, a forward and backward with these parameters, gives
-///                              to the Device is not done but kept. draws: of dropouts so far. Throws: capture_refused
-///   bool usable(const W&)      false where memory that it works on has moved since
-///   void replay(W&, uint64 draws, double* loss)       does it, with the dropouts that come after `draws`; the loss is
-///                              deferred. Throws: capture_refused
-///   void refill(tensor&, const tensor& from); void refill(indices&, const indices& from)   other values at the same
-///   place
+///   W capture(span<P* const>, uint64 draws, F work)
+///                              records what `work`, a forward and backward with these parameters, gives to the Device,
+///                              instead of doing it. draws: random draws so far. Throws: capture_refused
+///   bool usable(const W&)      returns false where memory that the work uses has moved since
+///   void replay(W&, uint64 draws, double* loss)
+///                              does the work, with the random draws that come after `draws`. The loss is deferred.
+///                              Throws: capture_refused
+///   void refill(tensor&, const tensor& from); void refill(indices&, const indices& from)
+///                              writes other values to the same memory
 template <class D>
 concept Captures = Defers<D> &&
     requires(D& d, std::span<typename D::parameter* const> all, typename D::captured_work& work, typename D::tensor& t,
@@ -49,13 +54,13 @@ concept Captures = Defers<D> &&
   d.refill(t, from);
 };
 
-/// Call by call.
+/// Gives work call by call.
 template <Device D>
 class passes {
  public:
   passes(D& device, native::network<D>& network) : device_{device}, network_{network} {}
 
-  /// losses: of the phase, where the Device writes them, now or when a step ends.
+  /// Runs forward and backward of a phase. The Device writes the phase's `losses`, now or at the end of the step.
   void plain(const device_batch<D>& batch, double scale, std::span<double> losses, std::size_t phase = 0) {
     network_.forward(batch, phase, losses);
     network_.backward(batch, scale, phase);
@@ -66,7 +71,7 @@ class passes {
   native::network<D>& network_;
 };
 
-/// The micro-batches of a step differ in one thing: the first one's gradients overwrite, the others' are added.
+/// The gradients of a step's first micro-batch overwrite, those of further ones are added. These are two captures.
 enum class micro_batch : std::uint8_t { first, further };
 
 template <Captures D>
@@ -75,7 +80,7 @@ class captured_passes : public passes<D> {
   using passes<D>::passes;
   using passes<D>::plain;
 
-  /// Requires: a model of one phase, and so of one loss.
+  /// Runs forward and backward, captured where possible. Requires: the model has one phase and one loss.
   void run(const device_batch<D>& batch, micro_batch which, double scale, std::span<double> loss) {
     const auto at = static_cast<std::size_t>(which);
     if (!refused_.empty() || !whole(batch) || !std::exchange(warm_[at], true)) return plain(batch, scale, loss);
@@ -92,14 +97,14 @@ class captured_passes : public passes<D> {
       plain(batch, scale, loss);
     }
   }
-  /// To be called when plan or parameters change.
+  /// Must be called when the plan or the parameters change.
   void forget() {
     works_ = {};
     warm_ = {};
     batch_.reset();
     refused_.clear();
   }
-  /// Why nothing is captured since forget(); empty: it is.
+  /// Returns why nothing is captured since forget(); empty where it is.
   const std::string& refused() const { return refused_; }
   bool captures() const { return works_[0].has_value(); }
 
@@ -107,7 +112,8 @@ class captured_passes : public passes<D> {
   using passes<D>::device_;
   using passes<D>::network_;
 
-  /// One of the model's size, with something to be judged by: a Device refuses others in words.
+  /// True for a full batch in which at least one label counts. A Device refuses one without any in words, which a
+  /// capture could not.
   bool whole(const device_batch<D>& batch) const { return batch.judged > 0 && batch.size == network_.model().batch(); }
   void fill(const device_batch<D>& batch) {
     if (!batch_) {
@@ -130,7 +136,7 @@ class captured_passes : public passes<D> {
     }
   }
   typename D::captured_work captured(double scale) {
-    network_.forget();  // what is left of the last step is not part of this one
+    network_.forget();  // releasing the last step's tensors must not become part of the capture
     const std::uint64_t before = network_.draws();
     double unread = 0;
     try {
@@ -148,11 +154,11 @@ class captured_passes : public passes<D> {
     }
   }
 
-  std::optional<device_batch<D>> batch_;  // where captured work reads
+  std::optional<device_batch<D>> batch_;  // the memory that captured work reads
   std::array<std::optional<typename D::captured_work>, 2> works_;
-  std::array<bool, 2> warm_{};  // given call by call before
+  std::array<bool, 2> warm_{};  // whether such a micro-batch was given call by call before
   double scale_ = 0;
-  std::uint64_t draws_ = 0;  // of one forward
+  std::uint64_t draws_ = 0;  // random draws of one forward
   std::string refused_;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a plan means for a model: the precision that each operator really has, and when each tensor is read last.
+// What a plan means for a model: the precision in which each operator really runs, and after which operator each tensor
+// can be released.
 // Not here: the casts themselves (network.hpp).
 #pragma once
 
@@ -12,15 +13,16 @@
 
 namespace comp::native {
 
-/// A copy of a value that is read no more; value 0 is the model's input, value i + 1 the output of node i.
+/// A copy of a value, in one precision, that can be released. Value 0 is the model's input, value i + 1 the output of
+/// node i.
 struct last_read {
   std::size_t value = 0;
   comp::precision precision = comp::precision::fp32;
 };
 
 struct precision_flow {
-  std::vector<comp::precision> of = {};           // of each node; a view's is its producer's
-  std::vector<std::vector<last_read>> dead = {};  // after each node
+  std::vector<comp::precision> of = {};           // by node: its precision; a view has its producer's
+  std::vector<std::vector<last_read>> dead = {};  // by node: the copies that nothing reads after it
 };
 
 constexpr std::size_t slot(int value) { return static_cast<std::size_t>(value + 1); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers that are the same with every standard library: own mappings of std::mt19937_64, whose words the
-// standard fixes. (The standard's distributions differ between libraries.)
+// Random numbers that are the same with every standard library. The standard fixes the words of std::mt19937_64 but not
+// its distributions, so the mappings from words to numbers are here.
 #pragma once
 
 #include <comp_native/math/normal.hpp>
@@ -14,7 +14,8 @@
 
 namespace comp::native {
 
-/// A seed for one of several streams of a run. Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014).
+/// Returns the seed of one of several streams of a run. Source: the finaliser of SplitMix64 (Steele, Lea and Flood
+/// 2014).
 constexpr std::uint64_t mix_seed(std::uint64_t seed, std::uint64_t stream) {
   std::uint64_t z = seed + (stream + 1) * 0x9E3779B97F4A7C15ULL;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
@@ -26,10 +27,10 @@ class random_stream {
  public:
   random_stream(std::uint64_t seed, std::uint64_t stream) : words_{mix_seed(seed, stream)} {}
 
-  /// In [0, 1), 53 bits.
+  /// Draws from [0, 1), with 53 bits.
   double uniform() { return static_cast<double>(words_() >> 11) * 0x1p-53; }
   double uniform(double low, double high) { return low + (high - low) * uniform(); }
-  /// Mean 0, deviation 1: Box and Muller's, both numbers used.
+  /// Draws from N(0,1) by Box and Muller's method, which gives two numbers at a time; both are used.
   double normal() {
     if (std::exchange(has_second_, false)) return second_;
     double u = 0, v = 0;
@@ -39,14 +40,15 @@ class random_stream {
     has_second_ = true;
     return first;
   }
-  /// What as many calls of normal() are made of, where none came before: math::normal_pair(u[i], v[i]) each.
+  /// Draws the uniform numbers of as many pairs of normal() as u has elements: pair i is math::normal_pair(u[i], v[i]).
+  /// Requires: normal() was not called before.
   void normal_parts(std::span<double> u, std::span<double> v) {
     for (std::size_t i = 0; i < u.size(); ++i) {
       u[i] = 1 - uniform();
       v[i] = uniform();
     }
   }
-  /// Uniform in [0, bound), without the bias of %.
+  /// Draws uniformly from [0, bound), without the bias that a remainder alone would have.
   std::uint64_t below(std::uint64_t bound) {
     constexpr auto most = std::numeric_limits<std::uint64_t>::max();
     const std::uint64_t limit = most / bound * bound;
@@ -61,7 +63,7 @@ class random_stream {
   bool has_second_ = false;
 };
 
-/// The numbers 0 .. size-1 in an order that seed and stream fix (Fisher and Yates).
+/// Returns the numbers 0 .. size-1 in an order that seed and stream fix (Fisher and Yates).
 inline std::vector<std::uint32_t> permutation(std::uint32_t size, std::uint64_t seed, std::uint64_t stream) {
   std::vector<std::uint32_t> order(size);
   for (std::uint32_t i = 0; i < size; ++i) order[i] = i;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names for a profiler: forward, backward, update and evaluation of each step, and in them each operator's, on a Device
-// that has ranges. Inert on others.
+// Names the parts of a step for a profiler: forward, backward, update and evaluation, and in them each operator. Does
+// nothing on a Device without ranges.
 #pragma once
 
 #include <comp_native/device.hpp>
@@ -8,9 +8,9 @@
 
 namespace comp::native {
 
-/// What a Device may offer:
-///   R range(const char* name)      a profiler's range from here to the end of R's life; those of one thread nest
-/// Returns: R; std::monostate on a Device without.
+/// A Device may have
+///   R range(const char* name)      a profiler's range, which ends when R is destroyed; the ranges of a thread nest
+/// Returns: R; std::monostate on a Device without ranges.
 template <Device D>
 auto range([[maybe_unused]] D& device, [[maybe_unused]] const char* name) {
   if constexpr (requires { device.range(name); }) {

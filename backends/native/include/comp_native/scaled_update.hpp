@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From accumulated gradients to moved weights: unscaled, clipped, skipped where one is not finite.
+// The update of a step: unscales and clips accumulated gradients, and lets the optimizer move the weights unless a
+// gradient is not finite.
 #pragma once
 
 #include <fmt/format.h>
@@ -21,7 +22,7 @@
 
 namespace comp::native {
 
-/// "features.conv1.weight, features.conv1.bias and 7 more".
+/// Returns "features.conv1.weight, features.conv1.bias and 7 more".
 inline std::string first_names(std::span<const std::string> all, std::size_t most = 3) {
   std::string text;
   for (std::size_t i = 0; i < std::min(most, all.size()); ++i) text += (i == 0 ? "" : ", ") + all[i];
@@ -29,11 +30,12 @@ inline std::string first_names(std::span<const std::string> all, std::size_t mos
 }
 
 struct update_report {
-  std::string not_finite = {};  // what was, and where: the training cannot go on so; empty: nothing
-  bool skipped = false;         // an FP16 gradient overflowed: no update, a smaller scale
+  std::string not_finite = {};  // what was not finite, and where, so that the batch is lost; empty: all was
+  bool skipped = false;         // an FP16 gradient overflowed, so that there was no update and the scale gets smaller
 };
 
-/// The gradients of an update that the Device was given already, as a scaler asks for them: nothing is left to do.
+/// The gradients of an update that the Device has done already, in the form that a scaler asks for. It only reports
+/// what the Device found.
 template <Device D>
 struct seen_gradients {
   gradients<D> inside;
@@ -44,14 +46,14 @@ struct seen_gradients {
   std::vector<std::string> not_finite() { return inside.not_finite(); }
 };
 
-/// All that it carries from step to step.
+/// All that an update remembers from step to step.
 struct update_state {
   std::int64_t taken = 0;  // steps that moved the weights
   scaling::state scale = {};
   friend bool operator==(const update_state&, const update_state&) = default;
 };
 
-/// Of one phase of a step: an optimizer, its steps and the scale of its losses.
+/// The updates of one phase of a step: an optimizer, its steps, and the scale of its losses.
 template <Device D>
 class scaled_update {
  public:
@@ -62,22 +64,22 @@ class scaled_update {
         plain_{unscaled(chosen.scaling)},
         dynamic_{chosen.scaling.dynamic} {}
 
-  /// Whether losses are scaled from now on: the plan has FP16.
+  /// Sets whether losses are scaled from now on, which they are where the plan has FP16.
   void scale(bool on) { scaled_ = on; }
   update_state state() const { return {taken_, scaler_.now()}; }
   void load(const update_state& from) {
     taken_ = from.taken;
     scaler_.load(from.scale);
   }
-  /// Steps that moved the weights.
+  /// Returns how many steps moved the weights.
   std::int64_t taken() const { return taken_; }
 
-  /// Begins a step. Returns: what says how losses are scaled, and counts the backwards.
+  /// Begins a step. Returns: the scaler of its losses, which also counts the backwards.
   scaling::grad_scaler& begin() {
     now().give_up();
     return now();
   }
-  /// Ends a step.
+  /// Ends a step: unscales, clips and updates.
   update_report operator()(D& device, network<D>& network, const training& chosen) {
     [[maybe_unused]] const auto marked = range(device, "update");
     auto step = now().unscale(gradients<D>{device, network, phase_, chosen.clip_norm > 0});
@@ -85,14 +87,14 @@ class scaled_update {
     return told(std::move(step).apply([&] { update(device, network, phase_, optimizer_, chosen.schedule, taken_++); }));
   }
 
-  /// The same in two halves, on a Device that defers. First the update is given, unseen, and waited for.
+  /// The first half of the same on a Device that defers: gives the update unseen, and waits for it.
   step_seen give(D& device, network<D>& network, const training& chosen, double unscale_factor) requires Defers<D> {
     [[maybe_unused]] const auto marked = range(device, "update");
     device.guard_update(network.trained_by(phase_), {unscale_factor, chosen.clip_norm});
     update(device, network, phase_, optimizer_, chosen.schedule, taken_);
     return device.end_step();
   }
-  /// Then the scaler is told of what the Device did. Requires: every loss was finite.
+  /// The second half: tells the scaler what the Device did. Requires: every loss was finite.
   update_report judge(const step_seen& seen, D& device, network<D>& network, const training& chosen) {
     auto step = now().unscale(seen_gradients<D>{{device, network, phase_, false}, seen});
     if (chosen.clip_norm > 0) step.clip_norm(chosen.clip_norm);
@@ -119,8 +121,8 @@ class scaled_update {
   optimizer optimizer_;
   std::int64_t taken_ = 0;
   scaling::grad_scaler scaler_;
-  scaling::grad_scaler plain_;  // accumulates only
-  bool dynamic_ = true;         // a static scale cannot move: what overflows is skipped, and told
+  scaling::grad_scaler plain_;  // for plans without FP16: only counts micro-batches
+  bool dynamic_ = true;         // false: the scale cannot get smaller, so an overflow is always just skipped
   bool scaled_ = false;
 };
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What lowering each operator alone does to its output and to the gradients that it makes, for all operators of a
-// network in one pass in FP32: on the way back each one is run once more, forward and backward, in the low precision,
-// from FP32's inputs and FP32's gradient of its output. Costs two to five steps, all of it on the Device.
-// Errors are 2-norms relative to FP32's; that of gradients is over all inputs and trainable parameters together, since
-// one of them alone may be nothing but rounding (a convolution's bias before batch norm, an attention's key bias).
-// Not here: what such an error does to the loss (the search tries), the state (trainer.hpp puts it back).
+// Measures the error of each operator when it alone is lowered, for all operators of a network in one pass in FP32. On
+// the way back each operator runs once more, forward and backward, in the low precision, with FP32's inputs and FP32's
+// gradient of its output. So an operator answers for its own error and not for those before it. It takes two to five
+// steps, all on the Device.
+// Errors are 2-norms relative to FP32's. The error of gradients is over all inputs and trainable parameters together,
+// because a single one may be nothing but rounding (a convolution's bias before batch norm, an attention's key bias).
+// Not here: what such an error does to the loss (the search tries that), putting the state back (trainer.hpp).
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@
 
 namespace comp::native {
 
-/// Sums of squares of one operator's results: of FP32's, and of what the low precision differs by.
+/// Sums of squares of one operator's results: of FP32's, and of the difference in the low precision.
 struct squared_error {
   double of_difference = 0, of_whole = 0;
 
@@ -38,11 +39,12 @@ struct squared_error {
 template <Device D>
 class sensitivity_pass {
  public:
-  /// `scale` of the loss keeps small gradients in the range of FP16; relative errors do not depend on it otherwise.
+  /// `scale` is the factor of the loss, which keeps small gradients in FP16's range. Relative errors do not depend on
+  /// it otherwise.
   sensitivity_pass(D& device, network<D>& of, const device_batch<D>& batch, precision low, double scale)
       : device_{device}, network_{of}, model_{of.model()}, batch_{batch}, low_{low}, scale_{scale} {}
 
-  /// Returns: an error for each operator; 0 where `lowers(op)` is false. The gradients of the network are lost.
+  /// Returns: an error for each operator; 0 where `lowers(op)` is false. The network's gradients are lost.
   template <class Lowers>
   std::vector<op_error> operator()(Lowers lowers) {
     const std::size_t n = model_.nodes.size();
@@ -82,7 +84,7 @@ class sensitivity_pass {
       if (const tensor& value = values_[slot(input)]; value) x.push_back(in(value, p));
     }
     run made;
-    made.left.key = {0, i, true};  // any mask will do, if it is the same in both precisions
+    made.left.key = {0, i, true};  // any mask will do, as long as both precisions have the same
     if (!x.empty()) made.left.input_shape = x[0].shape();
     const std::vector<parameter*> operands = parameters_of(n);
     made.output = native::forward(
@@ -103,7 +105,7 @@ class sensitivity_pass {
     losses_[i] = made.loss;
   }
 
-  /// Whether a gradient comes to operator `i`.
+  /// Returns whether operator `i` gets a gradient of its output.
   bool wanted(std::size_t i) const {
     return network_.needs_gradient(i + 1) && (is_loss(model_.nodes[i].what) || !gradients_[i + 1].empty());
   }
@@ -128,7 +130,7 @@ class sensitivity_pass {
     }
   }
 
-  /// Both precisions of operator `i`, one after the other.
+  /// Runs operator `i` in both precisions and compares its results.
   op_error compared(std::size_t i) {
     run low = forward_in(i, low_);
     const squared_error output = is_loss(model_.nodes[i].what)
@@ -141,7 +143,9 @@ class sensitivity_pass {
     for (parameter* p : trained) device_.zero_gradient(*p);
     of_inputs dx = backward(i, kept_[i], precision::fp32, dy);
     squared_error gradient;
-    if (!trained.empty()) {  // what the low precision then adds to minus FP32's gradients is the difference
+    // FP32's gradients are negated in place; the low precision's backward then adds its own, which leaves the
+    // difference without memory for a second set of gradients.
+    if (!trained.empty()) {
       gradient.of_whole = squared(device_.gradient_norm(trained));
       device_.scale_gradients(trained, -1);
     }
@@ -159,7 +163,7 @@ class sensitivity_pass {
 
   static double squared(double x) { return x * x; }
   tensor in(const tensor& t, precision p) { return t.precision() == p ? t : device_.cast(t, p); }
-  /// By the Device's own mean of squared differences: nothing but two numbers comes to the host.
+  /// Compares two tensors by the Device's own mean squared error, so that only two numbers come to the host.
   squared_error between(const tensor& low, const tensor& exact) {
     const std::array twice{exact, exact};
     double difference = 0, whole = 0;
@@ -182,14 +186,14 @@ class sensitivity_pass {
   precision low_;
   double scale_;
   std::vector<tensor> values_;                  // value 0 is the model's input, value i + 1 the output of node i
-  std::vector<std::vector<tensor>> gradients_;  // of each value, by reader
+  std::vector<std::vector<tensor>> gradients_;  // by value: the gradients from its readers
   std::vector<memory<D>> kept_;
   std::vector<double> losses_;
 };
 
-/// The errors of every operator in `low`. `scale`: what losses are multiplied by; where FP16's gradients overflow, a
-/// smaller one is tried, not below `least_scale`, as a dynamic loss scale would find it.
-/// Requires: running statistics, dropout and data order are put back by the caller.
+/// Returns the errors of all operators in `low`. `scale` is the factor of losses. Where gradients overflow in FP16,
+/// smaller ones are tried down to `least_scale`, as dynamic loss scaling would find one.
+/// Requires: the caller puts running statistics, random draws and data order back.
 template <Device D, class Lowers>
 std::vector<op_error> sensitivity_of(D& device, network<D>& of, const device_batch<D>& batch, precision low,
                                      double scale, double least_scale, Lowers lowers) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the tensors of a precision are stored: FP32 and TF32 as FP32; BF16, and FP8 between operators, as BF16; FP16 as
-// FP16. An operator in FP8 rounds its operands itself, with a scale for each tensor; what it gives is no FP8.
+// How the tensors of a precision are stored: those of FP32 and TF32 as FP32, those of FP16 as FP16, those of BF16 and
+// FP8 as BF16. An operator in FP8 rounds its operands itself, with a scale for each tensor, and its result is BF16.
 #pragma once
 
 #include <comp/core/precision.hpp>
@@ -29,7 +29,7 @@ constexpr storage storage_of(precision p) {
   return storage::fp32;
 }
 
-/// f(std::type_identity<T>{}) with the type that `s` is stored in. Returns: what f does.
+/// Calls f(std::type_identity<T>{}) with the type T of storage `s`. Returns: what f returns.
 template <class F>
 decltype(auto) with_storage(storage s, F&& f) {
   if (s == storage::bf16) return f(std::type_identity<math::bf16>{});

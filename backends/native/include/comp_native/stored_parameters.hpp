@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters and counters of a training as comp::stored_state: weights by their names, an optimizer's slots as
-// "optimizer.first.NAME" and "optimizer.second.NAME".
+// Converts the parameters and counters of a training to comp::stored_state and back. Weights have their names, an
+// optimizer's slots are called "optimizer.first.NAME" and "optimizer.second.NAME".
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,7 @@
 
 namespace comp::native {
 
-/// A Device whose optimizer slots come out and go in again.
+/// A Device whose optimizer slots can be read and set.
 template <class D>
 concept StoresSlots = Device<D> && requires(D& d, typename D::parameter& p, const parameter_slots& s) {
   { d.slots(p) } -> std::same_as<parameter_slots>;
@@ -33,7 +33,7 @@ inline std::string slot_name(std::string_view which, const std::string& paramete
 
 }  // namespace detail
 
-/// The weights and running statistics of a network, in FP32.
+/// Returns the weights and running statistics of a network, in FP32.
 template <Device D>
 std::vector<named_tensor> stored_weights(D& device, network<D>& of) {
   std::vector<named_tensor> all;
@@ -44,7 +44,7 @@ std::vector<named_tensor> stored_weights(D& device, network<D>& of) {
   return all;
 }
 
-/// The same and the optimizer's slots.
+/// Returns the same with the optimizer's slots.
 template <StoresSlots D>
 std::vector<named_tensor> stored_parameters(D& device, network<D>& of) {
   std::vector<named_tensor> all = stored_weights(device, of);
@@ -58,8 +58,8 @@ std::vector<named_tensor> stored_parameters(D& device, network<D>& of) {
   return all;
 }
 
-/// Puts them back. Throws: `error`, naming the tensor, where they are not those of this network; nothing is changed
-/// then.
+/// Puts weights and slots back.
+/// Throws: `error`, naming the tensor, where they are not those of this network; nothing is changed then.
 template <StoresSlots D>
 void load_parameters(D& device, network<D>& into, const std::vector<named_tensor>& from) {
   constexpr auto remedy = "load what this model stored";
@@ -95,7 +95,7 @@ void load_parameters(D& device, network<D>& into, const std::vector<named_tensor
   }
 }
 
-/// A number that counts. Throws: `error` where it is missing, or none.
+/// Returns a stored count. Throws: `error` where it is missing, or is no whole number from 0 on.
 inline std::uint64_t stored_count(const stored_state& from, const std::string& name) {
   const auto found = from.numbers.find(name);
   const double value = found == from.numbers.end() ? -1 : found->second;
@@ -106,14 +106,14 @@ inline std::uint64_t stored_count(const stored_state& from, const std::string& n
 
 namespace detail {
 
-/// "step", or of a phase that has a name "step of generator".
+/// Returns "step", or "step of generator" for a phase with a name.
 inline std::string of_phase(const char* what, const std::string& phase) {
   return phase.empty() ? what : fmt::format("{} of {}", what, phase);
 }
 
 }  // namespace detail
 
-/// The numbers of a phase's updates; `phase`: its name, where there are several.
+/// Returns the numbers of a phase's updates. `phase` is its name where the model has several, else empty.
 inline std::map<std::string, double> stored_update(const update_state& from, const std::string& phase) {
   std::map<std::string, double> numbers;
   const auto store = [&](const char* what, auto number) {
@@ -127,7 +127,7 @@ inline std::map<std::string, double> stored_update(const update_state& from, con
   store("loss scale, steps", from.scale.steps);
   return numbers;
 }
-/// Throws: `error` where one is missing, or none that counts.
+/// Reads the numbers of a phase's updates. Throws: `error` where one is missing or is no count.
 inline update_state update_from(const stored_state& from, const std::string& phase) {
   const auto count = [&](const char* what) {
     return static_cast<std::int64_t>(stored_count(from, detail::of_phase(what, phase)));

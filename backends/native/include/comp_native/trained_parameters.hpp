@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which parameters each phase of a model's step moves, and which it reads only.
+// Which parameters each phase of a step trains, and which it only reads.
 #pragma once
 
 #include <comp_native/model.hpp>
@@ -14,13 +14,13 @@ constexpr bool trains(const model& m, const phase& p, std::size_t parameter) {
   return m.parameters[parameter].trainable && p.trains[parameter];
 }
 
-/// Of one phase.
+/// The parameters of one phase.
 template <class Parameter>
 struct trained_parameters {
-  std::vector<Parameter*> moved = {};
-  std::vector<Parameter*> decaying = {}, not_decaying = {};  // those of them that weight decay is for, and the others
-  std::vector<std::string> names = {};                       // of those
-  std::vector<Parameter*> others_move = {};                  // that its operators read
+  std::vector<Parameter*> moved = {};                        // those that it trains
+  std::vector<Parameter*> decaying = {}, not_decaying = {};  // of these, those with weight decay and those without
+  std::vector<std::string> names = {};                       // the names of `moved`
+  std::vector<Parameter*> others_move = {};                  // those that it reads and another phase trains
 
   trained_parameters(const model& m, const phase& of, std::span<Parameter> all) {
     std::vector<bool> read(m.parameters.size());
@@ -39,7 +39,7 @@ struct trained_parameters {
   }
 };
 
-/// No gradient of these parameters is made while it lives.
+/// Backwards make no gradients of these parameters while an object of this class lives.
 template <class D>
 class without_gradients {
  public:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The native trainer: a model, its data and an optimizer on a Device, as a comp::Backend with every capability.
+// The native trainer: a model, its data and an optimizer on a Device. It is a comp::Backend with every capability.
 //   trainer<host::device> t{device, model, train, validation, {.optimizer = sgd(0.1, 0.9)}};
-// The same state, seed and plan give the same losses bit for bit where the Device is deterministic.
+// The same state, seed and plan give the same losses bit for bit, if the Device is deterministic.
 // Not here: the search (comp/search), reading data (examples/data), devices.
 #pragma once
 
@@ -37,16 +37,16 @@ namespace comp::native {
 template <Device D>
 class trainer {
  public:
-  /// The whole state of a training: what `save` gives and `restore` takes.
+  /// The whole state of a training, which save() returns and restore() takes.
   struct state {
     std::vector<typename D::parameter_state> parameters;  // weights, optimizer slots, running statistics
-    std::vector<update_state> updates;                    // of each phase
-    std::uint64_t draws = 0;                              // of dropout and noise
+    std::vector<update_state> updates;                    // by phase
+    std::uint64_t draws = 0;                              // random draws of dropout and noise
     loader_position position = {};
-    std::shared_ptr<void> counted = {};  // what it holds of the Device's memory is no need of the training's
+    std::shared_ptr<void> counted = {};  // subtracts its memory, while it lives, from what the training is said to need
   };
 
-  /// Batches are as large as the model's. Throws: `error` when model and data do not fit, `settings_error`.
+  /// Batches have the model's batch size. Throws: `error` where model and data do not fit together; `settings_error`.
   trainer(D& device, native::model m, data_source train, const data_source& validation, training settings = {})
       : device_{device},
         settings_{std::move(settings)},
@@ -84,20 +84,20 @@ class trainer {
   const op_graph& graph() const { return network_.graph(); }
   const native::model& model() const { return network_.model(); }
   native::network<D>& network() { return network_; }
-  /// Why the steps of this plan are not captured, where they were to be; empty: they are, or nobody asked.
+  /// Returns: why steps under this plan are not captured, where they should be; empty where they are, or nobody asked.
   std::string capture_refused() const { return step_.captured_steps().refused; }
-  /// What capture_mode::measured has found of this plan's steps.
+  /// Returns what capture_mode::measured found for steps under this plan.
   capture_report captured_steps() const { return step_.captured_steps(); }
-  /// true: the epochs from here on train with the plan that was found, and their steps may be captured where that is
-  /// faster. false: epochs are compared by their time again.
+  /// true: the epochs from here on train with the found plan, and their steps may be captured where that is faster.
+  /// false: epochs are compared by their times again, so that all plans are run the same way.
   void post_training(bool on) { step_.post_training(on); }
-  /// Of as many micro-batches as `training::scaling` says; the last one of those that are left.
+  /// A batch is a step of as many micro-batches as `training::scaling` says; the last one of an epoch may have fewer.
   std::uint64_t batches_per_epoch() const {
     return (train_.batches_per_epoch() + micro_batches() - 1) / micro_batches();
   }
 
-  /// Throws: `plan_error` for a plan that does not fit the model or has a precision that the Device lacks, or in which
-  /// it does not run the operator.
+  /// Throws: `plan_error` for a plan that does not fit the model, has a precision that the Device lacks, or one in
+  /// which the Device does not run the operator.
   void set_precision(const plan& p) {
     require_runs(device_, graph(), p);
     if (p != network_.precisions()) step_.forget_choice();
@@ -105,7 +105,8 @@ class trainer {
     for (auto& update : step_.updates()) update.scale(std::ranges::find(p, precision::fp16) != p.end());
   }
 
-  /// Trains the whole data set once, from the beginning of an epoch: one that run_batch() began is left.
+  /// Trains the whole data set once, from the beginning of an epoch. The rest of an epoch that run_batch() began is
+  /// skipped.
   sample run_epoch() {
     return run_epoch([](const sample&) { return false; });
   }
@@ -113,7 +114,7 @@ class trainer {
     if (train_.at().batch != 0) train_.seek({train_.at().epoch + 1, 0});
     return run(batches_per_epoch(), stop);
   }
-  /// Trains the next batch of the epoch's order; after its last the next epoch begins.
+  /// Trains the next batch in the epoch's order. Behind the last one the next epoch begins.
   sample run_batch() {
     return run(1, [](const sample&) { return false; });
   }
@@ -136,7 +137,7 @@ class trainer {
         from.parameters.size() == network_.parameters().size() && from.updates.size() == step_.updates().size(),
         "state of {} parameters for a model of {} (it is another model's): save and restore one trainer",
         from.parameters.size(), network_.parameters().size());
-    network_.forget();  // first: after a step that ran out of memory there is none for what is restored
+    network_.forget();  // comes first: after a step that ran out of memory there would be none left to restore into
     step_.forget();
     for (auto&& [parameter, saved] : ranges::views::zip(network_.parameters(), from.parameters)) {
       device_.restore(parameter, saved);
@@ -146,9 +147,9 @@ class trainer {
     for (std::size_t k = 0; k < from.updates.size(); ++k) step_.updates()[k].load(from.updates[k]);
   }
 
-  /// The weights and running statistics, by the names of the model's parameters.
+  /// Returns the weights and running statistics, by the names of the model's parameters.
   std::vector<named_tensor> weights() { return stored_weights(device_, network_); }
-  /// The whole state, to be kept in a file. The same losses follow in another process with the same signature().
+  /// Returns the whole state in a form for files. In another process with the same signature() the same losses follow.
   stored_state store_state() requires StoresSlots<D> {
     const auto number = [](auto count) { return static_cast<double>(count); };
     stored_state made{stored_parameters(device_, network_),
@@ -160,7 +161,7 @@ class trainer {
     }
     return made;
   }
-  /// Throws: `error`, naming what differs, for the state of another trainer.
+  /// Puts such a state back. Throws: `error`, naming what differs, for the state of another trainer.
   void load_state(const stored_state& from) requires StoresSlots<D> {
     std::vector<update_state> updates;
     for (std::size_t k = 0; k < step_.updates().size(); ++k) updates.push_back(update_from(from, name_of(k)));
@@ -174,8 +175,9 @@ class trainer {
     network_.set_draws(draws);
   }
 
-  /// Higher is better. Returns: what `training::score` says, else the share of validation examples with a label that
-  /// are classified right or, for token models and those that predict values, minus the mean loss.
+  /// Returns: a score, higher is better. It is that of `training::score` where the user gave one, else the share of
+  /// validation examples that are classified right or, for models of tokens and models that predict values, minus the
+  /// mean loss.
   double validate() {
     double loss = 0;
     std::int64_t correct = 0, judged = 0;
@@ -197,7 +199,7 @@ class trainer {
   }
 
   std::vector<precision> supported_precisions() const { return precisions_of(device_); }
-  /// True for everything that supported_precisions() lists, where the Device does not say otherwise.
+  /// Returns whether the Device runs `op` in `p`; true where it does not say.
   bool supports(const op_info& op, precision p) const { return runs_in(device_, op, p); }
   comp::hardware hardware() const { return hardware_of(device_); }
   std::string signature() const {
@@ -206,8 +208,9 @@ class trainer {
                        validation_.source().signature(), network_.model().batch(), text(settings_));
   }
 
-  /// Seconds of each operator in one step under the current plan, casts left out: medians of a few steps, the first not
-  /// counted; each begins when its batch and the next one are loaded. The state is as before.
+  /// Returns the seconds of each operator in one step under the current plan, without casts: medians of a few steps
+  /// after a first one that does not count. A step begins only when its batch and the next one are loaded, so that the
+  /// loader does not disturb it. The state is the same afterwards.
   std::vector<op_time> profile() {
     std::vector<std::vector<double>> forward(graph().size()), backward(graph().size());
     undone([&] {
@@ -226,8 +229,9 @@ class trainer {
     return ranges::views::zip_with(medians, forward, backward) | ranges::to<std::vector>();
   }
 
-  /// What lowering each operator alone does to its output and gradients on the next batch; 0 where it cannot be lowered
-  /// so. The state is as before. Throws: `settings_error` for a precision that the Device lacks.
+  /// Returns the error of each operator when it alone is lowered, on the next batch; 0 where it cannot be lowered to
+  /// `low`. The state is the same afterwards.
+  /// Throws: `settings_error` for a precision that the Device lacks.
   std::vector<op_error> sensitivity(precision low) {
     const auto known = supported_precisions();
     require<settings_error>(std::ranges::find(known, low) != known.end(),
@@ -244,7 +248,7 @@ class trainer {
     return errors;
   }
 
-  /// Moves each weight by about half a unit in its last place, at random: see perturbation.hpp. restore() undoes it.
+  /// Moves each weight at random by about half a unit in its last place (perturbation.hpp). restore() undoes it.
   void perturb(std::uint64_t seed) {
     network_.forget();
     step_.forget();
@@ -253,7 +257,8 @@ class trainer {
 
  private:
   double now() const { return seconds_of(device_); }
-  /// Where `work` throws, nothing of it is kept: what waits to be computed holds memory, and would be asked for again.
+  /// Does `work` and, where it throws, drops what it has left on the Device. Work that still waits to be computed would
+  /// hold memory, and would fail again in the next step.
   template <class F>
   auto or_forgotten(F work) {
     try {
@@ -264,7 +269,7 @@ class trainer {
       throw;
     }
   }
-  /// Runs `work` on a state that is then put back, also where it throws.
+  /// Runs `work` and puts the state back afterwards, also where it throws.
   template <class F>
   void undone(F work) {
     const state before = save();
@@ -278,12 +283,13 @@ class trainer {
     network_.measure(false);
     restore(before);
   }
-  /// Of one phase of several.
+  /// Returns the name of a phase; empty where the model has only one.
   std::string name_of(std::size_t phase) const {
     const auto& phases = network_.model().phases;
     return phases.size() == 1 ? "" : phases[phase].name;
   }
-  /// The losses of a batch: their sum, and of several phases each. A batch whose step could not be made is lost.
+  /// Adds the losses of a batch to a sample: their sum and, with several phases, each of them. A batch without an
+  /// update, because something was not finite, is lost.
   void add_losses(sample& to, const step_result& result) const {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN();
     const bool lost = !result.update.not_finite.empty();
@@ -306,7 +312,7 @@ class trainer {
   sample run(std::uint64_t batches, const stop_predicate& stop) {
     sample so_far;
     std::int64_t skipped = 0;
-    train_.rest();  // after a restore() batches are loaded: that is no time of the plan
+    train_.rest();  // after a restore() batches are loaded again, which must not count as time of the plan
     device_.reset_peak();
     const double start = now();
     for (std::uint64_t i = 0; i < batches; ++i) {
@@ -346,7 +352,7 @@ class trainer {
   batch_feed<D> train_;
   batch_feed<D> validation_;
   training_step<D> step_;
-  std::vector<std::size_t> scored_;  // nodes
+  std::vector<std::size_t> scored_;  // the nodes whose outputs `training::score` reads
 };
 
 }  // namespace comp::native

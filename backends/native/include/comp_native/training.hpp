@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The settings of a training, beside its model and data.
+// The settings of a training other than its model and data.
 #pragma once
 
 #include <fmt/format.h>
@@ -20,41 +20,43 @@
 
 namespace comp::native {
 
-/// Forward and backward of a step as one piece of work for the Device, on one that captures (passes.hpp). The bits are
-/// those of plain steps.
+/// Which steps are captured, that is, recorded once and launched as one piece of work, on a Device that can
+/// (passes.hpp). Captured steps give the same bits as plain ones.
 enum class capture_mode : std::uint8_t {
   off,
-  measured,  // of the training after a search: the faster of both, by its own first steps (capture_choice.hpp)
-  on         // of every epoch
+  measured,  // in the training after a search, if its own first steps show that it is faster (capture_choice.hpp)
+  on         // in every epoch
 };
 constexpr std::string_view name(capture_mode m) {
   constexpr std::string_view names[] = {"off", "measured", "on"};
   return names[static_cast<std::size_t>(m)];
 }
 
-/// A validation score of one's own, in the place of that which validate() has.
+/// A validation score of the user's, in place of the one that validate() has.
 struct scoring {
-  std::vector<std::string> reads = {};  // operators, whose outputs it is given: of all examples, in order
+  std::vector<std::string> reads = {};  // names of operators; the score gets their outputs for all examples, in order
   std::function<double(std::span<const std::vector<float>> outputs)> score = {};  // higher is better
 };
 
+/// The settings.
 struct training {
   native::optimizer optimizer = sgd_options{};
-  /// By the names of phases, where they have others.
+  /// Other optimizers for some phases, by the names of the phases.
   std::map<std::string, native::optimizer, std::less<>> optimizer_of = {};
   native::schedule schedule = {};
-  double clip_norm = 0;  // largest norm of all gradients together; 0: no clipping
+  double clip_norm = 0;  // the largest norm of all gradients together; 0: no clipping
   std::uint64_t seed = 0;
   bool shuffle = true;
-  bool keep_last = false;  // true: train on a last batch that is not full
-  /// Threads that make batches ahead, beside those of the Device; 0: each step makes its own. Empty: what suits the
-  /// Device. Batches are the same for any number.
+  bool keep_last = false;  // true: also trains on a last batch that is not full
+  /// How many threads make batches ahead; 0: each step makes its own; empty: as many as suit the Device. Batches are
+  /// the same for any number.
   std::optional<int> loading_threads = {};
-  /// Scales while the plan has FP16; `micro_batches` are accumulated in every plan. One by name: comp::scaling::preset.
+  /// Losses are scaled while the plan has FP16; `micro_batches` are accumulated under every plan. comp::scaling::preset
+  /// makes settings by name.
   comp::scaling::settings scaling = {};
-  /// Which steps are captured; see training_step.hpp. `measured` is `off` on a Device that does not capture.
+  /// Which steps are captured (training_step.hpp). On a Device that cannot capture, `measured` is `off`.
   capture_mode captured = capture_mode::measured;
-  int profile_steps = 2;  // that are measured, after one that is not
+  int profile_steps = 2;  // how many steps profile() measures, after one that does not count
   scoring score = {};
 };
 
@@ -78,7 +80,7 @@ inline void require_usable(const training& t) {
   require<settings_error>(t.profile_steps > 0, "profile of {} steps (at least one): change it", t.profile_steps);
 }
 
-/// "65536 up 2 after 2000 down 0.5 after 1, of 4 micro-batches".
+/// Returns "65536 up 2 after 2000 down 0.5 after 1, of 4 micro-batches".
 inline std::string text(const comp::scaling::settings& s) {
   const std::string moves = s.dynamic
                                 ? fmt::format(" up {} after {} down {} after {}, {} to {}", s.growth, s.growth_interval,
@@ -88,7 +90,7 @@ inline std::string text(const comp::scaling::settings& s) {
                      s.micro_batches > 1 ? fmt::format(", of {} micro-batches", s.micro_batches) : "");
 }
 
-/// Everything that changes the course of a training or how it is timed, for signatures.
+/// Returns everything that changes the losses of a training or its times, for signatures.
 inline std::string text(const training& t) {
   std::string own;
   for (const auto& [phase, optimizer] : t.optimizer_of) own += fmt::format(", {} {}", phase, text(optimizer));

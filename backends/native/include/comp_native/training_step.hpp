@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step of a training: the gradients of its micro-batches, and what the optimizer makes of them.
-// On a Device that defers (deferral.hpp) all of it is given before the host looks once at what came out; on others each
-// loss is looked at before its backward. Losses, weights and the state after a step are the same bit for bit, but for
-// one thing: where a loss is not finite, the micro-batches after it have moved running statistics.
-// A model with several phases (model.hpp) makes all of that for each of them, on one batch; nothing of them is
-// captured. Captured steps (training::captured, on a Device that captures: passes.hpp) give the same bits too. Steps
-// that run_batch() makes one by one never are: a race sets another plan before each of them, and capturing each time
-// would be what it times. Of the steps of epochs are captured
+// One step of a training: the gradients of its micro-batches, and the optimizer's update.
+// On a Device that defers (deferral.hpp) the whole step is given before the host looks at its numbers, once. On other
+// Devices each loss is looked at before its backward. Losses, weights and the state after a step are the same bit for
+// bit, with one exception: where a loss is not finite, the micro-batches after it have moved running statistics.
+// A model with several phases (model.hpp) does all of that for each phase, on one batch, and captures nothing.
+// Captured steps (training::captured, on a Device that captures: passes.hpp) give the same bits, too. Steps that
+// run_batch() makes one by one are never captured: a race sets another plan before each of them, so it would time the
+// captures. Of the steps of epochs those are captured that training::captured names:
 //   off        none
-//   measured   those of the training after a search, where that is faster: it is where the host gives work more slowly
-//              than the Device does it, which small models show and large ones do not. A search times plain steps
-//   on         all from a plan's second on, a search's and those after it: FP32's and the plan's alike
+//   measured   those of the training after a search, where captured steps are faster, which is where the host gives
+//              work more slowly than the Device does it, as with small models. A search times plain steps
+//   on         all from a plan's second one on, in a search and after it, FP32's as well as those of other plans
 #pragma once
 
 #include <fmt/format.h>
@@ -36,7 +36,7 @@
 namespace comp::native {
 
 struct step_result {
-  std::vector<double> losses = {};  // of each phase
+  std::vector<double> losses = {};  // by phase
   update_report update = {};
 
   double loss() const {
@@ -62,8 +62,9 @@ struct passes_of<D> {
 template <Device D>
 class training_step {
  public:
-  /// Throws: `settings_error` where captured steps are asked of a Device that has none, and captured steps,
-  /// micro-batches or another phase's optimizer of a model that has none of them.
+  /// Throws: `settings_error` where captured steps are asked of a Device that cannot capture, where captured steps or
+  /// micro-batches are asked for a model of several phases, and for an optimizer of a phase that the model does not
+  /// have.
   training_step(D& device, network<D>& network, batch_feed<D>& train, const training& chosen)
       : device_{device}, network_{network}, train_{train}, chosen_{chosen}, passes_{device, network} {
     const std::vector<phase>& phases = network.model().phases;
@@ -83,7 +84,7 @@ class training_step {
     for (std::size_t k = 0; k < phases.size(); ++k) updates_.emplace_back(chosen, network.model(), k);
   }
 
-  /// The next step: its phases one after another, on one batch. captured: it may be.
+  /// Makes the next step: its phases one after the other, on one batch. It may be captured where `captured` is true.
   step_result operator()(bool captured = false) {
     step_result result;
     batch_ = {};
@@ -104,17 +105,17 @@ class training_step {
     return result;
   }
 
-  /// Whether the epochs from here on are those of the training after a search.
+  /// Sets whether the epochs from here on belong to the training after a search.
   void post_training(bool on) {
     if (measures() && !on) forget();
     post_training_ = on;
   }
-  /// Whether the next step of an epoch is to be captured.
+  /// Returns whether the next step of an epoch is to be captured.
   bool captures() const {
     if (measures()) return post_training_ && choice_.captured();
     return chosen_.captured == capture_mode::on;
   }
-  /// Tells how long the step took that captures() was asked for. Unit: [s].
+  /// Records the time of the step for which captures() was asked. Unit: [s].
   void took(double seconds) {
     if (!measures() || !post_training_ || (choice_.decided() && !choice_.captured())) return;
     const std::string why = refused();
@@ -132,15 +133,15 @@ class training_step {
     return report;
   }
 
-  /// Of each phase.
+  /// The updates of each phase.
   std::vector<scaled_update<D>>& updates() { return updates_; }
   const std::vector<scaled_update<D>>& updates() const { return updates_; }
-  /// To be called when the plan changes: another one's steps are other work.
+  /// Must be called when the plan changes, because its steps are other work.
   void forget_choice() {
     choice_ = {};
     forget();
   }
-  /// To be called when plan or parameters change.
+  /// Must be called when the plan or the parameters change.
   void forget() {
     batch_ = {};
     if constexpr (Captures<D>) passes_.forget();
@@ -152,7 +153,7 @@ class training_step {
 
  private:
   bool measures() const { return Captures<D> && chosen_.captured == capture_mode::measured && updates_.size() == 1; }
-  /// Of the next step: the last one of an epoch has those that are left.
+  /// Returns the number of micro-batches of the next step. The last step of an epoch has those that are left.
   std::uint64_t micro_batches() const {
     return std::min(static_cast<std::uint64_t>(chosen_.scaling.micro_batches),
                     train_.batches_per_epoch() - train_.at().batch);
@@ -161,13 +162,14 @@ class training_step {
     return {.not_finite = fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", loss,
                                       updates_[phase].taken())};
   }
-  /// The batch that a phase reads: the first one the next micro-batch, the others the same.
+  /// Returns the batch that a phase reads: the first phase reads the next batch, and the others read the same one.
   const device_batch<D>& batch_for(std::size_t phase) {
     if (phase == 0) batch_.reset();
     if (!batch_) batch_ = train_.next();
     return *batch_;
   }
 
+  /// Makes a phase on a Device that does not defer: the host waits for each loss before its backward.
   update_report looked_at(std::size_t phase, comp::scaling::grad_scaler& scaler, double& loss) {
     const std::uint64_t all = phase == 0 ? micro_batches() : 1;
     for (std::uint64_t i = 0; i < all; ++i) {
@@ -186,12 +188,14 @@ class training_step {
     return updates_[phase](device_, network_, chosen_);
   }
 
-  /// A micro-batch whose losses are deferred, and where the step would end if one is not finite.
+  /// A micro-batch whose losses are deferred, with the state to which the training returns if one is not finite.
   struct given {
     std::vector<double> losses = {};
     loader_position position = {};
     std::uint64_t draws = 0;
   };
+  /// Makes a phase on a Device that defers: everything is given, and then waited for once. If a loss was not finite,
+  /// the batches given after it count as not read.
   update_report deferred(std::size_t phase, comp::scaling::grad_scaler& scaler, double& loss, bool captured) {
     const deferring<D> until_the_end{device_};
     std::vector<given> all(phase == 0 ? micro_batches() : 1);
@@ -232,7 +236,7 @@ class training_step {
   const training& chosen_;
   std::vector<scaled_update<D>> updates_;
   typename detail::passes_of<D>::type passes_;
-  std::optional<device_batch<D>> batch_;  // of the step that is made
+  std::optional<device_batch<D>> batch_;  // the batch of the current step
   capture_choice choice_;
   bool post_training_ = false;
 };

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One element of activations, sums, products, softmax gradients and losses, in FP32. NaN goes through all of them.
+// The arithmetic of one element, in FP32: activations, sums, products, gradients of softmax, and losses. Loops of the
+// host and kernels of a GPU share it, so that both give the same values. A NaN passes through all of them, so that a
+// training that has failed is noticed.
 #pragma once
 
 #include <cmath>
@@ -16,7 +18,7 @@ struct times {
   COMP_HD float operator()(float a, float b) const { return a * b; }
 };
 
-/// f(x) is the activation; backward(dy, x, y) the gradient of x, where y = f(x).
+/// Of each activation f, f(x) is its value and backward(dy, x, y) the gradient of x, where y = f(x).
 struct relu {
   COMP_HD float operator()(float x) const { return x > 0 || x != x ? x : 0.0F; }
   COMP_HD float backward(float dy, float, float y) const { return y != y ? y : y > 0 ? dy : 0.0F; }
@@ -45,7 +47,7 @@ struct hyperbolic_tangent {
   COMP_HD float backward(float dy, float, float y) const { return dy * (1.0F - y * y); }
 };
 struct sigmoid {
-  COMP_HD float operator()(float x) const {  // the exponential of -|x| never overflows
+  COMP_HD float operator()(float x) const {  // exp(-|x|) never overflows
     const float e = exp_of(x > 0 ? -x : x);
     return (x > 0 ? 1.0F : e) / (1.0F + e);
   }
@@ -53,7 +55,7 @@ struct sigmoid {
 };
 
 struct elu {                                 // with alpha = 1
-  COMP_HD float operator()(float x) const {  // a sum: ptxas keeps it in registers, where a choice spilled
+  COMP_HD float operator()(float x) const {  // the sum of both branches: with a choice between them ptxas spilled
     const std::uint32_t bits = bits_as<std::uint32_t>(x), positive = 0U - static_cast<std::uint32_t>(x > 0);  // a mask
     return bits_as<float>(bits & positive) +
            (exp_of(bits_as<float>(bits & ~positive)) - 1.0F);  // off by half an ulp of 1
@@ -61,15 +63,17 @@ struct elu {                                 // with alpha = 1
   COMP_HD float backward(float dy, float, float y) const { return y > 0 ? dy : dy * (y + 1.0F); }
 };
 
-/// The gradients of softmax and log-softmax; `dot` and `total` are the row's sums of dy * y and of dy.
+/// The gradients of softmax and log-softmax. `dot` is the row's sum of dy * y, `total` that of dy.
 COMP_HD float softmax_gradient(float dy, float y, float dot) { return y * (dy - dot); }
 COMP_HD float log_softmax_gradient(float dy, float y, float total) { return dy - exp_of(y) * total; }
-/// share * (softmax - hit), from the log of the row's sum of exponentials.
+/// The gradient of cross-entropy: share * (softmax - 1 at the target, 0 elsewhere). `log_sum` is the logarithm of the
+/// row's sum of exponentials.
 COMP_HD float cross_entropy_gradient(float x, float log_sum, float share) { return share * exp_of(x - log_sum); }
 COMP_HD float cross_entropy_gradient_at_target(float x, float log_sum, float share) {
   return share * (exp_of(x - log_sum) - 1.0F);
 }
-/// -(target log s(x) + (1 - target) log(1 - s(x))) of the sigmoid s, without overflow, and its gradient.
+/// -(target log s(x) + (1 - target) log(1 - s(x))) with the sigmoid s, in a form that cannot overflow, and its
+/// gradient.
 COMP_HD float binary_cross_entropy(float x, float target) {
   return (x > 0 ? x : 0.0F) - x * target + log1pf(exp_of(x > 0 ? -x : x));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// BF16 and FP16 as storage, and the conversions from and to FP32: to the nearest, ties to even, with subnormals,
-// infinities and NaN. A value too large for FP16 becomes infinity. On a GPU its own instructions do it, with the same
-// bits (a NaN's payload aside).
+// BF16 and FP16 as storage, and their conversions from and to FP32: rounding to the nearest value, ties to even, with
+// subnormals, infinities and NaN. A value too large for FP16 becomes infinity. On a GPU its own instructions convert,
+// and give the same bits except for a NaN's payload.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ COMP_HD To bits_as(From from) {
 #endif
 }
 
-/// One value, in integer arithmetic only.
+/// Rounds one value, in integer arithmetic only, so that it works in constant expressions and on any CPU.
 constexpr std::uint16_t fp16_bits(float x) {
   const auto bits = __builtin_bit_cast(std::uint32_t, x);
   const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000U);
@@ -44,7 +44,7 @@ constexpr std::uint16_t fp16_bits(float x) {
   if (magnitude <= 0x33000000U) return sign;                                        // 2^-25 and less
   const int exponent = static_cast<int>(magnitude >> 23) - 127;
   std::uint32_t fraction = (magnitude & 0x7fffffU) | 0x800000U;
-  const int shift = exponent < -14 ? -1 - exponent : 13;  // bits cut off: more of them for subnormals
+  const int shift = exponent < -14 ? -1 - exponent : 13;  // bits that are cut off; subnormals lose more
   const std::uint32_t half = 1U << (shift - 1), rest = fraction & ((half << 1) - 1);
   fraction >>= shift;
   if (rest > half || (rest == half && (fraction & 1))) ++fraction;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two FP8 formats as storage, and the conversions from and to FP32: to the nearest, ties to even, with subnormals.
-// What is too large becomes the largest value, as NVIDIA's instructions saturate; what is not finite becomes NaN, so
-// that an overflow before the conversion is not hidden by it. On a GPU its own instructions do it, with the same bits
-// (a NaN's sign aside).
+// The two FP8 formats as storage, and their conversions from and to FP32: rounding to the nearest value, ties to even,
+// with subnormals. A value that is too large becomes the largest one, as NVIDIA's saturating instructions do. A value
+// that is not finite becomes NaN, so that the conversion does not hide an overflow before it. On a GPU its own
+// instructions convert, and give the same bits except for a NaN's sign.
 // Source: OCP 8-bit floating point specification 1.0: E4M3 has no infinity and one NaN, E5M2 is FP16 cut short.
 #pragma once
 
@@ -36,7 +36,7 @@ struct fp8_format<e4m3> : fp8_limits<precision::fp8_e4m3, 0x7e> {};
 template <>
 struct fp8_format<e5m2> : fp8_limits<precision::fp8_e5m2, 0x7b> {};
 
-/// One value, in integer arithmetic only.
+/// Rounds one value, in integer arithmetic only.
 template <class F>
 constexpr std::uint8_t fp8_bits(float x) {
   using format = fp8_format<F>;

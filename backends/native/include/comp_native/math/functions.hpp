@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exponential and the square root, in forms that loops turn into vector code and kernels into a dozen instructions.
+// The exponential and the square root, written so that compilers vectorise loops with them and kernels need a dozen
+// instructions. The standard library's may set errno or call functions, which stops the vectoriser.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +9,16 @@
 
 namespace comp::native::math {
 
-/// e^x for x <= 0 and a little above, off by 2 units in the last place at most. Below -87.3 it is 0, or less than the
-/// smallest normal number; NaN stays NaN. A GPU has a unit for 2^x: its expf takes half of the polynomial's
-/// instructions. Source: range reduction and polynomial as in Cephes' expf.
+/// Returns e^x for x <= 0 and a little above, with an error of 2 units in the last place at most. Below -87.3 it is 0
+/// or less than the smallest normal number; NaN stays NaN. A GPU has a unit for 2^x, so its expf takes half as many
+/// instructions as the polynomial.
+/// Source: range reduction and polynomial as in Cephes' expf.
 COMP_HD float exp_of(float x) {
 #ifdef __CUDA_ARCH__
   return expf(x);
 #else
   const float clamped = x > 88.0F ? 88.0F : (x < -87.3F ? -87.3F : x);
-  const float shifted = clamped * 1.44269504F + 12582912.0F;  // 1.5 * 2^23: the integer ends up in the low bits
+  const float shifted = clamped * 1.44269504F + 12582912.0F;  // adding 1.5 * 2^23 leaves the integer in the low bits
   const float n = shifted - 12582912.0F;
   const float r = (clamped - n * 0.693359375F) + n * 2.12194440e-4F;
   float p = 1.9875691500e-4F;
@@ -33,8 +35,8 @@ COMP_HD float exp_of(float x) {
 #endif
 }
 
-/// The square root of v >= 0 to an ulp or two: a sqrt that may set errno stops the vectoriser.
-/// Source: the reciprocal root's first guess from the bits, and three steps of Newton's method.
+/// Returns the square root of v >= 0 to an ulp or two.
+/// Source: a first guess of the reciprocal root from the bits of v, and three steps of Newton's method.
 COMP_HD float root_of(float v) {
   float r = bits_as<float>(0x5f3759dfU - (bits_as<std::uint32_t>(v) >> 1));
   for (int i = 0; i < 3; ++i) r = r * (1.5F - (0.5F * v * r) * r);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// COMP_HD marks the mathematics that loops of the host and kernels of a GPU share: __host__ __device__ under nvcc.
-// Always inlined elsewhere, so that it takes the vector unit of the loop that it is called from.
+// COMP_HD marks functions that loops of the host and kernels of a GPU share. Under nvcc it is __host__ __device__.
+// Elsewhere the function is always inlined, so that it is compiled for the vector unit of the loop that calls it.
 #pragma once
 
 #ifdef __CUDACC__

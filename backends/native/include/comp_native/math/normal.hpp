@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of N(0,1) from uniform ones, two at a time: with the standard library, and many side by side with the same
-// bits. Source: Box and Muller 1958; rounding that is tested and, where it is in doubt, made again: Ziv 1991.
+// Normal random numbers from uniform ones, two at a time: one pair with the standard library, and many pairs side by
+// side in vector code. Both give the same bits in FP32, so that a training is the same whichever computed them. The
+// vector code is less exact, so it tests whether its error could change the rounding to FP32 and, where it could,
+// computes the pair again with the standard library.
+// Source: Box and Muller 1958; the rounding test: Ziv 1991.
 #pragma once
 
 #include <array>
@@ -13,14 +16,14 @@
 
 namespace comp::native::math {
 
-/// u in (0,1], v in [0,1).
+/// Returns a pair of normal numbers. Requires: u is in (0,1], v in [0,1).
 inline std::array<double, 2> normal_pair(double u, double v) {
   const double radius = std::sqrt(-2 * std::log(u)), angle = 2 * std::numbers::pi * v;
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-/// The logarithm of u in (0,1], off by 1e-15 of its value at most. Source: that of m in [sqrt(1/2), sqrt(2)), where
-/// u = 2^e m, is twice the area tangent of (m-1)/(m+1).
+/// Returns the logarithm of u in (0,1], with a relative error of 1e-15 at most. With u = 2^e m and m in [sqrt(1/2),
+/// sqrt(2)), the logarithm of m is 2 artanh((m-1)/(m+1)).
 COMP_HD double log_of(double u) {
   constexpr std::uint64_t root_of_half = 0x3FE6A09E667F3BCD, exponents = 0xFFF0000000000000;
   const auto bits = bits_as<std::uint64_t>(u), above = bits - root_of_half;
@@ -39,8 +42,8 @@ COMP_HD double log_of(double u) {
   return e * std::numbers::ln2 + (2 * f + 2 * f * z * p);
 }
 
-/// Cosine and sine of an angle in [0,2 pi], off by 1e-15 of their values at most: Taylor's series around the nearest
-/// multiple of pi / 2, taken off in two parts (Cody and Waite 1980).
+/// Sets cosine and sine of an angle in [0,2 pi], with a relative error of 1e-15 at most: Taylor's series around the
+/// nearest multiple of pi / 2, which is subtracted in two parts (Cody and Waite 1980).
 COMP_HD void turn(double angle, double& cosine, double& sine) {
   constexpr double first = 0x1.921fb54442d18p+0, rest = 0x1.1a62633145c07p-54;  // of pi / 2; first has 50 bits
   constexpr double to_integer = 0x1.8p52;
@@ -68,10 +71,11 @@ COMP_HD void turn(double angle, double& cosine, double& sine) {
   sine = k == 2 || k == 3 ? -across : across;
 }
 
-/// to[2 i] and to[2 i + 1]: normal_pair(u[i], v[i]) in FP32, the same bits. For loops: inlined, of a fixed size.
+/// Sets to[2 i] and to[2 i + 1] to normal_pair(u[i], v[i]) in FP32, with the same bits. The size is fixed and the
+/// function inlined, so that it is vectorised for the calling loop.
 template <std::size_t Pairs>
 __attribute__((always_inline)) inline void normal_pairs(const double* u, const double* v, float* to) {
-  constexpr double doubt = 1e-14;  // of a value: more than what either way of computing it is off
+  constexpr double doubt = 1e-14;  // a relative error larger than that of either way to compute a value
   double radius[Pairs], cosine[Pairs], sine[Pairs];
 #ifdef _OPENMP
 #pragma omp simd

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout masks as a function of key and element, not of threads, layout or device: Philox 4x32-10.
+// Dropout masks by the counter-based generator Philox 4x32-10. A mask is a function of the key and the element's
+// position, and not of threads, layout or device, so that all plans and devices drop the same elements.
 // Source: Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
 #pragma once
 
@@ -12,8 +13,7 @@
 
 namespace comp::native::math {
 
-/// The words of `Lanes` counters side by side: word[j][lane] is word j of a counter. On entry the counters, then the
-/// words.
+/// Replaces `Lanes` counters by their random words, side by side: word[j][lane] is word j of a lane's counter.
 template <std::size_t Lanes>
 COMP_HD void philox(std::uint32_t (&word)[4][Lanes], std::uint32_t key0, std::uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
@@ -34,10 +34,10 @@ COMP_HD void philox(std::uint32_t (&word)[4][Lanes], std::uint32_t key0, std::ui
   }
 }
 
-/// What makes a mask: an element is kept where its word is at least `least`, and then scaled.
+/// A mask: an element is kept and scaled where its random word is at least `least`.
 struct dropout_mask {
   std::uint32_t least;
-  float scale;  // 0: nothing is kept
+  float scale;  // the factor of kept elements; 0: none is kept
   std::uint32_t draw[2], key[2];
 
   dropout_mask() = default;
@@ -47,7 +47,7 @@ struct dropout_mask {
         draw{static_cast<std::uint32_t>(k.draw), static_cast<std::uint32_t>(k.draw >> 32)},
         key{static_cast<std::uint32_t>(k.seed), static_cast<std::uint32_t>(k.seed >> 32)} {}
 
-  /// The mask of the draw that comes `more` after this one.
+  /// Returns the mask of the draw that comes `more` draws after this one.
   COMP_HD dropout_mask later(std::uint64_t more) const {
     const std::uint64_t then = (std::uint64_t{draw[1]} << 32 | draw[0]) + more;
     dropout_mask moved = *this;
@@ -55,7 +55,7 @@ struct dropout_mask {
     moved.draw[1] = static_cast<std::uint32_t>(then >> 32);
     return moved;
   }
-  /// factor[4 * i + j]: of element 4 * (group + i) + j.
+  /// Sets factor[4 * i + j] to the factor of element 4 * (group + i) + j.
   template <std::size_t Groups>
   COMP_HD void factors(std::uint64_t group, float (&factor)[4 * Groups]) const {
     std::uint32_t word[4][Groups];

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One element of a step of SGD, Adam or AdamW, in FP32. Source: torch.optim.SGD (no dampening), Adam and AdamW.
+// The update of one element by SGD, Adam or AdamW, in FP32. Hosts and GPUs share it.
+// Source: torch.optim.SGD (no dampening), Adam and AdamW.
 #pragma once
 
 #include <cmath>

@@ -11,15 +11,15 @@ namespace comp::native {
 
 struct attention_options {
   std::int64_t heads = 1;
-  op::softmax_mask mask = {};  // padding: of the keys
-  double dropout = 0;          // of the softmax
-  /// channels: of all heads.
+  op::softmax_mask mask = {};  // `padding` masks keys
+  double dropout = 0;          // on the probabilities
+  /// Returns the factor on the scores. `channels` is the number of channels of all heads.
   double scale(std::int64_t channels) const {
     return 1 / std::sqrt(static_cast<double>(channels) / static_cast<double>(heads));
   }
 };
 
-/// (B,Tq,C), (B,Tk,C), (B,Tk,C). Throws: error.
+/// Checks q (B,Tq,C), k (B,Tk,C) and v (B,Tk,C). Throws: error.
 inline void require_attention(const shape& q, const shape& k, const shape& v, const attention_options& o) {
   require_same("attention's keys and values", k, v);
   (void)split(q, o.heads);
@@ -31,11 +31,12 @@ inline void require_attention(const shape& q, const shape& k, const shape& v, co
                  o.dropout);
 }
 
-/// A Device that may have attention in one, and its backward, for some cases:
+/// A Device that computes attention as one operator in some cases:
 ///   optional<with_saved> attention(q (B,Tq,C), k (B,Tk,C), v (B,Tk,C), I lengths, attention_options, dropout_key)
-///                                   nothing where it has not, and nothing was done; lengths (B) are read with padding
+///                                   returns nothing, and has done nothing, in the other cases; lengths (B) are read
+///                                   with mask padding
 ///   array<T, 3> attention_backward(dy, q, k, v, span<const T> saved, lengths, attention_options, dropout_key)
-///                                   of q, k and v
+///                                   returns the gradients of q, k and v
 template <class D>
 concept Attends = requires(D& d, const typename D::tensor& t, const typename D::indices& lengths,
                            const attention_options& o, const dropout_key& key) {
@@ -44,9 +45,9 @@ concept Attends = requires(D& d, const typename D::tensor& t, const typename D::
 
 namespace op {
 
-/// softmax(q k' / sqrt(width of a head)) v for each head, with dropout of the softmax. Where a Device has it in one,
-/// nothing between is rounded but what its products read; elsewhere it is that Device's products and softmax, each
-/// rounded to the operator's precision.
+/// Attention: softmax(q k' / sqrt(width of a head)) v for each head, with dropout on the softmax. Where the Device
+/// computes it as one operator, only what its products read is rounded. Elsewhere it is the Device's products and
+/// softmax one by one, each rounded to the operator's precision.
 struct attention {  // queries (B,Tq,C), keys (B,Tk,C), values (B,Tk,C) -> (B,Tq,C)
   attention_options options = {};
 
@@ -55,7 +56,7 @@ struct attention {  // queries (B,Tq,C), keys (B,Tk,C), values (B,Tk,C) -> (B,Tq
   constexpr std::string_view kind() const { return "scaled_dot_product_attention"; }
   constexpr auto settings() const { return std::tuple{options.heads, options.mask, options.dropout}; }
   shape output(std::span<const shape> x) const { return require_attention(x[0], x[1], x[2], options), x[0]; }
-  /// The sizes are those of the first product; all of it counts, causal or not.
+  /// The contraction sizes are those of the first product. Masked scores are counted as work, too.
   void cost(const cost_call& c) const {
     const shape& q = c.inputs[0];
     const std::int64_t all = q[0] * options.heads * q[1] * c.inputs[1][1];
@@ -101,7 +102,7 @@ struct attention {  // queries (B,Tq,C), keys (B,Tk,C), values (B,Tk,C) -> (B,Tq
   }
 
  private:
-  static constexpr std::size_t in_parts = 4;  // tensors that are kept without a Device's own
+  static constexpr std::size_t in_parts = 4;  // how many tensors are kept where attention ran operator by operator
   attention_options at(bool training) const {
     attention_options now = options;
     if (!training) now.dropout = 0;

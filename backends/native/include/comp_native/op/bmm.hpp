@@ -6,7 +6,7 @@
 
 namespace comp::native {
 
-/// (B,T,C). Returns: (B,heads,T,C/heads). Throws: error.
+/// The shape of x (B,T,C) with its heads split. Returns: (B,heads,T,C/heads). Throws: error.
 inline shape split(const shape& x, std::int64_t heads) {
   require_some("split_heads", x);
   require<error>(x.size() == 3 && heads > 0 && x[2] % heads == 0,
@@ -14,7 +14,7 @@ inline shape split(const shape& x, std::int64_t heads) {
                  heads);
   return {x[0], heads, x[1], x[2] / heads};
 }
-/// (B,H,T,D). Returns: (B,T,H*D). Throws: error.
+/// The shape of x (B,H,T,D) with its heads merged. Returns: (B,T,H*D). Throws: error.
 inline shape merged(const shape& x) {
   require_some("merge_heads", x);
   require<error>(x.size() == 4, "merge_heads of x {} (it takes (B,H,T,D)): reshape it", text(x));
@@ -23,11 +23,11 @@ inline shape merged(const shape& x) {
 
 namespace op {
 
-struct bmm {  // alpha a b over the last two axes; heads split a (B,T,C) into (B,heads,T,C/heads) first, 0: as it is
-  std::int64_t heads_a = 0;
-  std::int64_t heads_b = 0;
+struct bmm {                 // alpha a b over the last two axes
+  std::int64_t heads_a = 0;  // above 0: a (B,T,C) is split into (B,heads,T,C/heads) first
+  std::int64_t heads_b = 0;  // the same for b
   bool transpose_b = false;
-  bool merge = false;  // (B,heads,T,D) -> (B,T,heads*D) afterwards
+  bool merge = false;  // true: the result (B,heads,T,D) becomes (B,T,heads*D)
   double alpha = 1;
 
   constexpr std::string_view kind() const { return "bmm"; }

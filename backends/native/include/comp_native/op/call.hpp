@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each operator is given (one file of this folder says all that it is): its costs' sizes, its forward's tensors,
-// and what its backward gets of that. An operator has
-//   string_view kind() const                      ATen's name
-//   shape output(span<const shape> x) const       Throws: error, for inputs that do not fit
-//   void cost(const cost_call&) const             contraction sizes, bytes and flops of one forward; counts are of the
-//                                                 definition (each input read once, each output written once)
-//   auto forward(const forward_call<D>& c) const  Returns: a tensor; c.nothing() for a loss
-//   auto backward(const backward_call<D>& c) const  Returns: c.gradients(of the first input, of the second, ...)
-//   auto settings() const                         a tuple of what was chosen that neither kind nor shapes tell, for
-//                                                 signatures; only where there is any
-// Not here: precisions and casts, the order of operators, what is released when (network.hpp).
+// What the network gives to an operator: the sizes for its cost, the tensors of its forward, and those of its backward.
+// Each operator is defined in one file of this folder. An operator has
+//   string_view kind() const                        returns ATen's name
+//   shape output(span<const shape> x) const         returns the shape of its result; throws error for inputs that do
+//   not
+//                                                   fit
+//   void cost(const cost_call&) const               sets contraction sizes, bytes and flops of one forward, as if each
+//                                                   input were read once and each output written once
+//   auto forward(const forward_call<D>& c) const    returns a tensor; c.nothing() for a loss
+//   auto backward(const backward_call<D>& c) const  returns c.gradients(of the first input, of the second, ...)
+//   auto settings() const                           optional: returns a tuple of the settings that neither kind nor
+//                                                   shapes show, for signatures
+// Not here: precisions, casts, the order of operators and the release of tensors (network.hpp).
 #pragma once
 
 #include <array>
@@ -25,7 +27,7 @@
 
 namespace comp::native {
 
-/// The sizes of an operator with these inputs, parameters and output, and where to say what follows from them.
+/// The shapes of an operator's inputs, parameters and output, and the op_info that its cost is written to.
 struct cost_call {
   std::span<const shape> inputs;
   std::span<const shape> parameters;
@@ -41,30 +43,30 @@ struct cost_call {
   void per_element(std::int64_t flops) const { info.flops = flops * elements(output); }
 };
 
-/// The data of a step in a Device's memory; what a model does not read is empty.
+/// The data of a step in a Device's memory. Parts that a model does not read are empty.
 template <class D>
 struct device_batch {
   std::int64_t size = 0;               // examples
   typename D::tensor values = {};      // FP32
   typename D::indices tokens = {};     // (B,T)
   typename D::indices positions = {};  // (B,T), 0 .. T-1 in each row
-  typename D::indices segments = {};   // (B,T); with them comes
+  typename D::indices segments = {};   // (B,T), for a model that reads segments; then it has lengths, too
   typename D::indices lengths = {};    // (B), how many tokens of each row are no padding
-  typename D::tensor hidden = {};      // (B,C,T) as the model's masked_columns: FP32, 0, and what hides padding
-  typename D::indices labels = {};     // all targets of the batch, in one axis
+  typename D::tensor hidden = {};      // (B,C,T), FP32: what masked_columns adds; 0, and a low number at padding
+  typename D::indices labels = {};     // all labels of the batch, in one axis
   typename D::tensor targets = {};     // FP32
-  std::int64_t judged = 0;             // labels that count; without labels the examples
+  std::int64_t judged = 0;             // how many labels count; without labels how many examples
 };
 
-/// What the forward of one operator leaves for its backward.
+/// What the forward of an operator keeps for its backward.
 template <class D>
 struct memory {
   std::vector<typename D::tensor> kept = {};
   shape input_shape = {};
-  dropout_key key = {};  // of one that draws random numbers
+  dropout_key key = {};  // for an operator that draws random numbers
 };
 
-/// What both directions are given.
+/// What an operator is given in both directions.
 template <class D>
 struct operator_call {
   using tensor = typename D::tensor;
@@ -76,14 +78,14 @@ struct operator_call {
   const typename D::sparse_matrix* matrix = nullptr;  // the operator's, on the Device; null where it has none
 
   typename D::parameter* bias() const { return parameters.size() > 1 ? parameters[1] : nullptr; }
-  /// A tensor of the batch in the operator's precision.
+  /// Returns a tensor of the batch in the operator's precision.
   tensor in_precision(const tensor& t) const { return precision == t.precision() ? t : device.cast(t, precision); }
 };
 
 template <class D>
 struct forward_call : operator_call<D> {
   using tensor = typename D::tensor;
-  std::span<const tensor> x;  // in the operator's precision
+  std::span<const tensor> x;  // its inputs, in the operator's precision
   bool training;
   double& loss;
 
@@ -101,7 +103,7 @@ struct forward_call : operator_call<D> {
     return y;
   }
   tensor nothing() const { return {}; }
-  /// (...,V) as (N,V).
+  /// Returns the input (...,V) as (N,V).
   tensor rows() const {
     const shape s = x[0].shape();
     return s.size() == 2 ? x[0] : this->device.reshape(x[0], {elements(s) / s.back(), s.back()});
@@ -112,15 +114,15 @@ template <class D>
 struct backward_call : operator_call<D> {
   using tensor = typename D::tensor;
   const tensor& dy;          // empty for a loss
-  std::array<bool, 3> need;  // which inputs' gradients are wanted
-  double scale;              // of the loss
+  std::array<bool, 3> need;  // for each input, whether its gradient is needed
+  double scale;              // the factor of the loss
 
-  /// Those of its parameters are added to them.
+  /// Returns the gradients of the inputs. Those of parameters have been added to the parameters.
   std::array<tensor, 3> gradients(tensor first = {}, tensor second = {}, tensor third = {}) const {
     return {std::move(first), std::move(second), std::move(third)};
   }
   const tensor& kept(std::size_t i) const { return this->left.kept[i]; }
-  /// The input, where it was kept behind what the Device saved.
+  /// Returns the input, which keep_with_input() kept behind the tensors that the Device saved.
   tensor take_input() const {
     tensor x = std::move(this->left.kept.back());
     this->left.kept.pop_back();

@@ -5,7 +5,7 @@
 
 namespace comp::native {
 
-/// bias: null where there is none. Returns: (B,O,H',W'). Throws: error.
+/// Checks the shapes of a convolution; `bias` is null where there is none. Returns: (B,O,H',W'). Throws: error.
 inline shape convolved(const shape& x, const shape& weights, const shape* bias, const conv2d_options& o) {
   require_some("conv2d", x);
   require<error>(
@@ -55,7 +55,8 @@ struct conv2d {  // x (B,C,H,W), weight (O,C/groups,R,S)[, bias (O)]
                    options.groups, x[0][1], channels);
     return convolved(x[0], {channels, x[0][1] / options.groups, kernel[0], kernel[1]}, nullptr, options);
   }
-  /// As the implicit matrix product: m = B H W, n = channels out, k = channels in of a group times the kernel.
+  /// A convolution counts as the matrix product that it is: m = B H' W', n = channels out, k = channels in of a group
+  /// times the size of the kernel.
   void cost(const cost_call& c) const {
     const std::int64_t k = c.parameters[0][1] * c.parameters[0][2] * c.parameters[0][3];
     c.matrix(options.groups, c.output[0] * c.output[2] * c.output[3], channels / options.groups, k);

@@ -49,7 +49,9 @@ struct add {
 };
 
 struct mul {
-  constexpr std::string_view kind() const { return "aten::mul"; }  // Paddle's mul is another
+  constexpr std::string_view kind() const {
+    return "aten::mul";
+  }  // with its namespace: Paddle's mul multiplies matrices
   shape output(std::span<const shape> x) const { return require_same("mul", x[0], x[1]), x[0]; }
   void cost(const cost_call& c) const { c.per_element(1); }
   auto forward(const auto& c) const {
@@ -64,9 +66,10 @@ struct mul {
   }
 };
 
-/// x (B,T,C) -> (B,C,T) where padding is so low that no softmax over T gives it a share; of models that read segments.
+/// x (B,T,C) -> (B,C,T), where padding gets such a low number that a softmax over T gives it no share. Only for models
+/// that read segments, since those mark padding.
 struct masked_columns {
-  static constexpr float low = -1e4F;  // FP16 has it, too
+  static constexpr float low = -1e4F;  // FP16 can hold it, too
 
   constexpr bool reads_lengths() const { return true; }
   constexpr std::string_view kind() const { return "masked_fill"; }
@@ -86,7 +89,8 @@ struct masked_columns {
   }
 };
 
-/// Numbers of N(0,1), others in each step: (B,width). In an evaluation those of a batch are always the same.
+/// Normal random numbers (B,width), other ones in each step. In an evaluation a batch always gets the same ones, so
+/// that scores can be compared.
 struct noise {
   std::int64_t batch = 0;
   std::int64_t width = 0;
@@ -101,7 +105,7 @@ struct noise {
     c.info.choosable = false;
     c.info.bytes = 4 * elements(c.output);
   }
-  /// A Device may have T normal(dropout_key, shape, precision): the same bits.
+  /// A Device may have T normal(dropout_key, shape, precision), which has to give the same bits.
   auto forward(const auto& c) const {
     const shape size{c.batch.size, width};
     if constexpr (requires { c.device.normal(c.left.key, size, c.precision); }) {
@@ -116,7 +120,7 @@ struct noise {
   auto backward(const auto& c) const { return c.gradients(); }
 };
 
-struct detach {  // x, whose gradient ends here: what a later phase of a step reads of an earlier one
+struct detach {  // x without its gradient: a later phase of a step reads an earlier one's results through it
   static constexpr bool is_view = true;
   constexpr std::string_view kind() const { return "detach"; }
   shape output(std::span<const shape> x) const { return x[0]; }

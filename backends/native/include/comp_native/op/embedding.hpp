@@ -5,11 +5,11 @@
 
 namespace comp::native::op {
 
-/// What of a batch of tokens (B,T) is looked up.
+/// Which numbers of a batch of tokens (B,T) an embedding looks up.
 enum class looked_up : std::uint8_t {
   tokens,
   positions,  // 0 .. T-1 in each row
-  segments    // of models that read them (B,2,T): those of padding count as 0
+  segments    // only of a model that reads them, (B,2,T); padding counts as segment 0
 };
 
 struct embedding {  // weight (V,C); reads the batch's tokens (B,T), their positions or segments -> (B,T,C)
@@ -33,7 +33,7 @@ struct embedding {  // weight (V,C); reads the batch's tokens (B,T), their posit
                    x[0].back());
     return {x[0][0], x[0].back(), width};
   }
-  /// Only the rows that are looked up.
+  /// Counts only the rows that are looked up, since the rest of the table is not read.
   void cost(const cost_call& c) const {
     c.info.inputs[0].floating = false;
     c.info.bytes = 4 * elements(c.output) / width + 8 * elements(c.output);

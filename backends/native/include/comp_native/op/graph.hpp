@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What networks on graphs do along edges. A graph is a sparse matrix (N,M) with E elements that an operator holds, the
-// same in every step: element (row, column) is the edge that enters node `row` and comes from node `column`. What
-// belongs to edges is (E,H) for H heads, in the order of the matrix; what belongs to nodes has a row for each.
+// The operators of networks on graphs. A graph is a sparse matrix (N,M) with E elements that the operator holds and
+// that is the same in every step. Element (row, column) is the edge that enters node `row` and comes from node
+// `column`. Tensors of edges are (E,H) for H heads, in the order of the matrix; tensors of nodes have a row for each
+// node.
 #pragma once
 
 #include <comp_native/host_csr.hpp>
@@ -10,7 +11,7 @@
 
 namespace comp::native {
 
-/// Throws, all three: error.
+/// These three throw: error.
 inline void require_edges(const char* operation, std::int64_t edges, const shape& t) {
   require<error>(t.size() == 2 && t[0] == edges,
                  "{} of {} on a graph of {} edges (there is a row for each edge): make it ({},H)", operation, text(t),
@@ -29,13 +30,13 @@ inline void require_heads(const char* operation, const shape& share, const shape
 
 namespace op {
 
-/// What has a matrix, and reads its numbers.
+/// The base of operators that hold a matrix.
 struct of_graph {
   std::shared_ptr<const host_csr> matrix = {};
 
  protected:
   std::int64_t edges() const { return std::ssize(matrix->column); }
-  /// `multiplications` for each edge, whose two numbers are read.
+  /// Counts `multiplications` for each edge, and the two numbers of the edge that are read (its column and its value).
   void along_edges(const cost_call& c, std::int64_t multiplications) const {
     c.info.flops = 2 * edges() * multiplications;
     c.info.bytes += 8 * edges();
@@ -85,7 +86,7 @@ struct spmm : of_graph {  // matrix (N,M) by x (M,K)[, bias (K)] -> (N,K)
   }
 };
 
-/// leaky_relu(target . x[row] + source . x[column]) for each edge and head: what graph attention's softmax reads.
+/// The scores of graph attention: leaky_relu(target . x[row] + source . x[column]) for each edge and head.
 struct edge_scores : of_graph {  // x (N,H*D), source (1,H,D), target (1,H,D) -> (E,H)
   std::int64_t heads = 1;
   double slope = 0.2;
@@ -126,7 +127,7 @@ struct edge_softmax : of_graph {  // over the edges that enter each node: (E,H) 
   auto backward(const auto& c) const { return c.gradients(c.device.edge_softmax_backward(*c.matrix, c.dy, c.kept(0))); }
 };
 
-/// For each node and head the sum over the edges that enter it of share * x[column].
+/// The sum of share * x[column] over the edges that enter a node, for each node and head.
 struct weighted_sum : of_graph {  // share (E,H), x (M,H*D)[, bias (H*D)] -> (N,H*D)
   bool bias = true;
 

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses end a model: their forward writes a number and gives no tensor, but for what cross-entropy saves.
+// Losses, which end a model or a phase. Their forward writes a number, and their result is no tensor that another
+// operator could read.
 #pragma once
 
 #include <comp_native/op/call.hpp>
 
 namespace comp::native::op {
 
-/// A loss over labels of the batch (...): the mean over those that are not negative.
+/// A loss over the batch's labels: the mean over those that are not negative.
 struct label_loss {
   static constexpr bool is_loss = true;
   static constexpr bool reads_labels = true;
@@ -50,7 +51,7 @@ struct nll_loss : label_loss {  // x (...,V) of log-probabilities
   }
 };
 
-/// Of logits x, which should all say yes (target 1) or all no (0): the mean.
+/// The mean loss of logits x that should all say yes (target 1) or all say no (target 0), as in a GAN.
 struct binary_cross_entropy_loss {
   static constexpr bool is_loss = true;
   double target = 1;
@@ -72,7 +73,7 @@ struct binary_cross_entropy_loss {
   }
 };
 
-struct mse_loss {  // x, target values of the batch, of one shape
+struct mse_loss {  // x, and the batch's target values of the same shape
   static constexpr bool is_loss = true;
   constexpr std::string_view kind() const { return "mse_loss"; }
   shape output(std::span<const shape>) const { return {}; }

@@ -5,7 +5,7 @@
 
 namespace comp::native {
 
-/// Of (B,C,H,W) or (B,C). Returns: C. Throws: error.
+/// Returns: the channels C of x (B,C,H,W) or (B,C). Throws: error.
 inline std::int64_t channels(const char* operation, const shape& x) {
   require_some(operation, x);
   require<error>(x.size() == 4 || x.size() == 2, "{} of x {} (it takes (B,C,H,W) or (B,C)): reshape it", operation,

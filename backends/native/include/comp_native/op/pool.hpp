@@ -5,7 +5,7 @@
 
 namespace comp::native {
 
-/// Returns: (B,C,H',W'). Throws: error.
+/// Checks a pooling. Returns: (B,C,H',W'). Throws: error.
 inline shape pooled(const char* operation, const shape& x, const pool2d_options& o) {
   require_some(operation, x);
   require<error>(x.size() == 4, "{} of x {} (it takes (B,C,H,W)): reshape it", operation, text(x));
@@ -31,7 +31,7 @@ inline void require_bins(const shape& x, const std::array<std::int64_t, 2>& size
                  "adaptive_avg_pool2d of x {} to {}x{} (it takes (B,C,H,W) and a positive size): fix the sizes",
                  text(x), size[0], size[1]);
 }
-/// True where the bins are windows that do not overlap: those of bin_windows().
+/// True where all bins have the same size and do not overlap, so that they are the windows of bin_windows().
 inline bool even_bins(const shape& x, const std::array<std::int64_t, 2>& size) {
   return x[2] % size[0] == 0 && x[3] % size[1] == 0;
 }
@@ -63,8 +63,9 @@ struct avg_pool2d {
   constexpr auto settings() const { return std::tuple{options.kernel, options.stride, options.padding}; }
   shape output(std::span<const shape> x) const { return pooled("avg_pool2d", x[0], options); }
   void cost(const cost_call& c) const { c.per_element(options.kernel[0] * options.kernel[1]); }
-  /// A Device whose tensors lie in many ways can say how this one did, T places_of(x), which holds no memory: its
-  /// backward then takes that in place of the shape.
+  /// The backward only needs the input's shape, but a Device with many layouts wants to give the gradient the input's
+  /// layout. Such a Device has T places_of(x), which returns x without its memory, and its backward takes that in place
+  /// of the shape.
   auto forward(const auto& c) const {
     if constexpr (requires { c.device.places_of(c.x[0]); }) c.left.kept = {c.device.places_of(c.x[0])};
     return c.device.avg_pool2d(c.x[0], options);

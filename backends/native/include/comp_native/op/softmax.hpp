@@ -5,14 +5,14 @@
 
 namespace comp::native {
 
-/// Throws: error.
+/// Checks that x is (...,T,T). Throws: error.
 inline void require_causal(const shape& x) {
   require<error>(x.size() >= 2 && x[x.size() - 1] == x[x.size() - 2],
                  "softmax of x {}, causal (the last two sizes must be equal): leave the mask out or fix the shape",
                  text(x));
 }
 
-/// lengths: of each example in x (B,...,T). Throws: error.
+/// Checks `count` lengths from `least` to `most` for the examples of x (B,...,T). Throws: error.
 inline void require_lengths(const shape& x, std::int64_t count, std::int64_t least, std::int64_t most) {
   require<error>(
       !x.empty() && count == x[0] && least >= 0 && most <= x.back(),
@@ -24,8 +24,8 @@ namespace op {
 
 enum class softmax_mask : std::uint8_t {
   none,
-  causal,  // x (...,T,T): columns beyond the row
-  padding  // x (B,...,T): columns beyond the example's length, of models that read segments
+  causal,  // of x (...,T,T), columns beyond the row
+  padding  // of x (B,...,T), columns beyond the example's length; only for models that read segments
 };
 
 struct softmax {
@@ -39,7 +39,7 @@ struct softmax {
     return x[0];
   }
   void cost(const cost_call& c) const { c.per_element(5); }
-  /// Of x, on the call's Device.
+  /// Returns the softmax of x with this mask.
   auto of(const auto& c, const auto& x) const {
     return mask == softmax_mask::padding ? c.device.padded_softmax(x, c.batch.lengths)
                                          : c.device.softmax(x, mask == softmax_mask::causal);
