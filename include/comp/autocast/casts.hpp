@@ -81,7 +81,7 @@ class cast_placer {
   cast_placer(const op_graph& graph, const typed_plan& types)
       : graph_{graph}, types_{types}, viewed_(graph.size(), none), root_(graph.size()) {
     for (std::size_t i = 0; i < graph.size(); ++i) {
-      if (!graph[i].choosable && moves_only(graph[i].kind)) look_through(i);
+      if (!computes(graph[i]) && moves_only(graph[i].kind)) look_through(i);
       root_[i] = is_view(i) ? root_[viewed_[i]] : i;
     }
   }
@@ -108,7 +108,7 @@ class cast_placer {
   }
 
  private:
-  bool chooses(std::size_t reader) const { return graph_[reader].choosable && !cast_target(graph_[reader]); }
+  bool chooses(std::size_t reader) const { return computes(graph_[reader]) && !cast_target(graph_[reader]); }
   /// A view: a node of its tensor's tree. Every other carrier is a tensor of its own, and runs in what it gets.
   bool is_view(std::size_t i) const { return viewed_[i] != none; }
   void look_through(std::size_t i) {
@@ -168,7 +168,7 @@ class cast_placer {
 inline void cast_leaves(const op_graph& graph, const typed_plan& types, std::vector<cast>& casts) {
   std::map<std::tuple<std::int32_t, precision, precision>, std::size_t> known;
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (!graph[i].choosable || cast_target(graph[i]) || keeps_parameters(graph[i].kind)) continue;
+    if (!computes(graph[i]) || cast_target(graph[i]) || keeps_parameters(graph[i].kind)) continue;
     const precision to = handed_on(types.plan[i]);
     for (const std::size_t k : leaf_inputs(graph, i)) {
       const bool data = is_data(graph, i, k);

@@ -100,8 +100,8 @@ inline handed passed_on(const op_graph& graph, const std::vector<handed>& carrie
 /// is `fixed` holds. The graph's own inputs, and operators that read only integers (an embedding), count as FP32.
 /// Parameters are cast to what the operator runs in, but for operators that promote (`x + bias`): those compute in
 /// FP32, where the graph says which inputs are parameters. Returns: a plan that fits `graph`: an operator that is not
-/// choosable has FP32 there, but hands on what it reads; a cast of the model's own is what it is. Throws: what the
-/// policy throws.
+/// choosable has FP32 there, but hands on what it reads, unless its author fixed it; a cast of the model's own is what
+/// it is. Throws: what the policy throws.
 template <OperatorPolicy P>
 plan rule_plan(const P& policy, const op_graph& graph, precision low) {
   plan result{graph.size()};
@@ -111,6 +111,7 @@ plan rule_plan(const P& policy, const op_graph& graph, precision low) {
     const precision read =
         detail::met(graph, carried, graph[i], said.category == category::infer || promotes(graph[i].kind));
     carried[i] = detail::passed_on(graph, carried, graph[i], read);
+    if (graph[i].author != author_choice::none) carried[i] = {};
     if (!graph[i].choosable) continue;
     result[i] = said.fixed                         ? said.compute
                 : cast_target(graph[i])            ? carried[i].in

@@ -98,7 +98,7 @@ inline std::vector<std::size_t> float_sources(const op_graph& graph, std::size_t
 /// True for an operator that is not choosable and gives floats out of floats: a view, an in-place write. It has no
 /// precision of its own: it hands on what it reads.
 inline bool is_carrier(const op_graph& graph, std::size_t i) {
-  return !graph[i].choosable && detail::gives_floats(graph[i]) && !cast_target(graph[i]) &&
+  return !computes(graph[i]) && detail::gives_floats(graph[i]) && !cast_target(graph[i]) &&
          !detail::float_sources(graph, i).empty();
 }
 

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace comp {
@@ -23,6 +24,25 @@ struct tensor_info {
   std::int32_t leaf = -1;                // of an input that none made: which parameter or datum of the model, the same
                                          // number for the same tensor (tied weights); -1: not known
 };
+
+/// What the author of a model has decided of an operator in the model's own code, which no plan changes.
+enum class author_choice : std::uint8_t {
+  none,
+  autocast_off,  // the block around it switches autocast off: FP32
+  autocast_on    // the block around it is an autocast of its own, which runs it
+};
+
+/// "none", "autocast off", "autocast on".
+constexpr std::string_view name(author_choice c) {
+  constexpr std::string_view names[] = {"none", "autocast off", "autocast on"};
+  return names[static_cast<std::size_t>(c)];
+}
+/// Why such an operator has its precision, in words.
+constexpr std::string_view reason(author_choice c) {
+  constexpr std::string_view reasons[] = {"", "the model's author switched autocast off there",
+                                          "the model's author runs an autocast there, which decides"};
+  return reasons[static_cast<std::size_t>(c)];
+}
 
 /// An operator of a forward pass.
 struct op_info {
@@ -42,7 +62,11 @@ struct op_info {
 
   bool hands_on_fp32 = false;  // whatever it computes in, what reads it gets FP32 (code that the backend does not see)
   bool choosable = true;  // false: a view, an in-place write, an integer operator: its precision is not ours to choose
+  author_choice author = author_choice::none;  // other than none: it would be choosable, were it not for its author
 };
+
+/// Whether the operator computes in a precision of its own, instead of handing on what it reads.
+inline bool computes(const op_info& op) { return op.choosable || op.author != author_choice::none; }
 
 /// How much an operator does: operations, or bytes at the 16 operations that machines do per byte.
 inline double work_of(const op_info& op) {

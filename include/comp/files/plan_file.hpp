@@ -9,7 +9,7 @@
 //     "hardware": {...}, "precisions": ["fp32", "fp16"], "speedup": 1.25, "speedup_bounds": [1.2, 1.3],
 //     "execution": {"images": {"value": "channels_last", "speedup": 1.1, "speedup_bounds": [1.05, 1.15]}} }
 // `execution` is the backend's (core/execution.hpp), and may be missing; an operator with "hands_on_fp32": true gives
-// its results back to FP32.
+// its results back to FP32, one with "author": "autocast off" is fixed by the model's own code (core/op_info.hpp).
 // `plan` and `operators` must agree; either may be left out, so one who edits precisions edits one of them and deletes
 // the other. A file without `operators` and `model` (a plan saved alone) is checked by the number of operators only.
 // Not here: the plan of an outcome, with its speed-up (observe/save_outcome.hpp).
@@ -52,6 +52,8 @@ COMP_INLINE void save(const plan& p, const std::string& path);
 COMP_INLINE void save(const plan& p, const op_graph& graph, const hardware& machine, const std::string& path);
 
 namespace detail {
+/// Puts the operators of `to` that the model's author has fixed back to FP32, and adds a warning that names the first.
+COMP_INLINE void keep_authors_choices(loaded_plan& to, const op_graph& graph, const std::string& file);
 /// Adds a warning to `to` for each thing in which the machine differs from the one that the plan was found on.
 COMP_INLINE void warn_of_hardware(const hardware& made_for, const hardware& here, loaded_plan& to);
 }  // namespace detail
