@@ -30,6 +30,7 @@ class Operator:
     flops: int
     choosable: bool
     hands_on_fp32: bool
+    fixed_by_author: str
 
 class Decision:
     category: str
@@ -191,6 +192,7 @@ class Planned:
         match: str,
         forced: bool,
         otherwise: str,
+        protect_blocks: bool,
     ) -> None: ...
 
 class Training:
@@ -210,6 +212,7 @@ class Training:
         keep_bytes: int,
         data: str,
         tune: bool,
+        protect_blocks: bool,
         states_on: str | None,
         about: str,
     ) -> None: ...

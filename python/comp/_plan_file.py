@@ -26,6 +26,8 @@ class PlanFile:
     """Where it was found; "" where that is not known."""
     speedup: float | None = None
     """Over FP32, there."""
+    fixed: tuple[str, ...] = ()
+    """Of each operator why no plan changes it, where the model's author fixed its precision; "" elsewhere."""
 
     def by_module(self) -> dict[str, Counter[str]]:
         """How many operators of each module have each precision; "" for those that belong to none."""
@@ -41,7 +43,11 @@ class PlanFile:
             faster = "" if self.speedup is None else f", {self.speedup:.2f}x as fast as FP32"
             lines.append(f"found on {self.machine}{faster}")
         width = max((len(name) for name, _, _ in self.operators), default=0)
-        lines += [f"  {name:<{width}}  {precision:<8}  {kind}" for name, kind, precision in self.operators]
+        fixed = self.fixed or ("",) * len(self.operators)
+        lines += [
+            f"  {name:<{width}}  {precision:<8}  {kind}" + (why and f"  ({why})")
+            for (name, kind, precision), why in zip(self.operators, fixed)
+        ]
         return "\n".join(lines)
 
 
@@ -51,7 +57,7 @@ def load(path: str | os.PathLike[str]) -> PlanFile:
     operators = tuple(said["operators"]) or tuple(
         (f"operator {i}", "", _NAMES[letter]) for i, letter in enumerate(said["letters"].partition("@")[0])
     )
-    return PlanFile(said["letters"], operators, said["machine"], said["speedup"])
+    return PlanFile(said["letters"], operators, said["machine"], said["speedup"], tuple(said["fixed"]))
 
 
 def plan_file(given: Any) -> PlanFile:
@@ -65,7 +71,11 @@ def plan_file(given: Any) -> PlanFile:
 
 def _with(found: Any, letters: str) -> PlanFile:
     precisions = [_NAMES[letter] for letter in letters.partition("@")[0]]
-    return PlanFile(letters, tuple((op.name, op.kind, p) for op, p in zip(found.operators, precisions)))
+    return PlanFile(
+        letters,
+        tuple((op.name, op.kind, p) for op, p in zip(found.operators, precisions)),
+        fixed=tuple(op.fixed_by_author for op in found.operators),
+    )
 
 
 def _rival(found: Any, label: str) -> str:

@@ -279,6 +279,7 @@ def plan(
     match: Literal["by_name", "exact"] = "by_name",
     forced: bool = False,
     otherwise: Literal["follow", "error", "fp32"] = "follow",
+    protect_blocks: bool = True,
 ) -> Planned:
     """A plan that was found before, from Python or C++, for `with`:
 
@@ -295,7 +296,9 @@ def plan(
     runs as most of its kind, with a warning. `match="exact"` refuses a model whose operators, shapes or edges differ.
     Later forwards may skip operators, repeat them and add some: `otherwise="follow"` recognises each by the parameter
     that it reads or by its neighbours, and counts in `left` those that the first forward did not have. `otherwise="error"` raises at the first operator that differs, `"fp32"` goes on in FP32 from
-    there. `forced`: use a plan that this machine computes slowly.
+    there. `forced`: use a plan that this machine computes slowly. `protect_blocks`: what stands in
+    `with torch.autocast(..., enabled=False)` or another autocast of the model's own runs as its author wrote, whatever
+    the file says of it.
 
     Raises: FileError when the file cannot be read; PlanError in the second `with` when the file lacks more than half of
     the model's operators; with `match="exact"` RuntimeError in the first forward, with what differs.
@@ -310,6 +313,7 @@ def plan(
             match=match,
             forced=forced,
             otherwise=otherwise,
+            protect_blocks=protect_blocks,
         ),
         models,
     )

@@ -136,6 +136,7 @@ def search(
     keep_bytes: int = 4 << 30,
     states_on: str | None = None,
     tune: bool = True,
+    protect_blocks: bool = True,
     about: str = "",
     **settings: Any,
 ) -> Outcome:
@@ -169,6 +170,8 @@ def search(
         stop_requested().
     states_on: device of saved states ("cpu" keeps them off the GPU). tune: measure how a plan is best run.
     keep: False: when the search ends, the training is put back to where it began.
+    protect_blocks: what stands in `with torch.autocast(..., enabled=False)` or another autocast of the model's own runs as
+        its author wrote, in every plan; False: the plan decides there, too.
     about: anything else that makes two trainings comparable, for ledgers.
     settings: those of C++'s search_settings: tolerance, budget, planned_epochs, memory_limit, slowdown, criterion, ...
 
@@ -217,6 +220,7 @@ def search(
         keep_bytes=keep_bytes,
         data=f"{type(data).__name__} of {batches.length or 'unknown'} batches",
         tune=tune,
+        protect_blocks=protect_blocks,
         states_on=states_on,
         about=" ".join([about, *(repr(each) for each in optimizers)]),
     )

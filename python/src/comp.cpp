@@ -55,7 +55,7 @@ void add_regions(py::module_& m) {
   py::class_<planned>(m, "Planned")
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, const std::string& path,
                        std::vector<std::string> segments, const std::string& match, bool forced,
-                       const std::string& otherwise) {
+                       const std::string& otherwise, bool protect_blocks) {
              using matches = std::pair<std::string_view, libtorch::plan_match>;
              using ways = std::pair<std::string_view, libtorch::on_mismatch>;
              libtorch::planned_settings s{
@@ -68,9 +68,10 @@ void add_regions(py::module_& m) {
                                           std::vector<ways>{{"follow", libtorch::on_mismatch::follow},
                                                             {"error", libtorch::on_mismatch::error},
                                                             {"fp32", libtorch::on_mismatch::fp32}});
+             s.program.protect_blocks = protect_blocks;
              return std::make_unique<planned>(std::move(models), path, std::move(s));
            }),
-           "models"_a, "path"_a, py::kw_only(), "segments"_a, "match"_a, "forced"_a, "otherwise"_a)
+           "models"_a, "path"_a, py::kw_only(), "segments"_a, "match"_a, "forced"_a, "otherwise"_a, "protect_blocks"_a)
       .def("name_parameters", &planned::name_parameters, "models"_a)
       .def_property_readonly("regions", &planned::opened, py::return_value_policy::reference_internal)
       .def_property_readonly("in_use", [](planned& p) { return p.plan().planned(); })
@@ -88,7 +89,8 @@ void add_training(py::module_& m) {
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, py::function pull,
                        py::function step, py::object score, py::function saved, py::function restore,
                        py::function tensors, py::object rates, std::int64_t length, std::int64_t keep_bytes,
-                       std::string data, bool tune, const std::optional<std::string>& states_on, std::string about) {
+                       std::string data, bool tune, bool protect_blocks,
+                       const std::optional<std::string>& states_on, std::string about) {
              return make_training(
                  {.models = std::move(models),
                   .call = {std::move(pull), std::move(step), std::move(score), std::move(saved), std::move(restore),
@@ -96,11 +98,12 @@ void add_training(py::module_& m) {
                   .length = length,
                   .keep = {.limit_bytes = keep_bytes, .about = std::move(data)},
                   .choices = tune ? libtorch::executor_choices::measured : libtorch::executor_choices::fixed,
+                  .protect_blocks = protect_blocks,
                   .states_on = states_on ? std::optional{c10::Device{*states_on}} : std::nullopt,
                   .about = std::move(about)});
            }),
            py::kw_only(), "models"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a, "rates"_a,
-           "length"_a, "keep_bytes"_a, "data"_a, "tune"_a, "states_on"_a, "about"_a)
+           "length"_a, "keep_bytes"_a, "data"_a, "tune"_a, "protect_blocks"_a, "states_on"_a, "about"_a)
       .def_property_readonly("regions", &training::opened, py::return_value_policy::reference_internal)
       .def("operators",
            [](training& t) {
@@ -139,13 +142,14 @@ void add_training(py::module_& m) {
 /// What a plan file says, checked: for people and for other programs. Throws: `file_error`, `plan_error`.
 py::dict read_plan_file(const std::string& path) {
   const plan_listing from = load_listing(path);
-  py::list operators;
-  if (from.operators) {
-    for (const plan_listing::entry& op : *from.operators)
-      operators.append(py::make_tuple(op.name, op.kind, std::string{name(op.chosen)}));
+  py::list operators, fixed;
+  for (const plan_listing::entry& op : from.operators.value_or(std::vector<plan_listing::entry>{})) {
+    operators.append(py::make_tuple(op.name, op.kind, std::string{name(op.chosen)}));
+    fixed.append(std::string{reason(op.author)});
   }
   py::dict said;
   said["operators"] = operators;
+  said["fixed"] = fixed;
   said["letters"] = from.letters ? from.letters->str() : std::string{};
   said["machine"] = from.made_for ? from.made_for->name : std::string{};
   said["fingerprint"] = from.fingerprint.value_or("");

@@ -68,6 +68,7 @@ struct job {
   std::int64_t length = 0;
   libtorch::replay_options keep;
   libtorch::executor_choices choices = libtorch::executor_choices::measured;
+  bool protect_blocks = true;
   std::optional<c10::Device> states_on;
   std::string about;
 };
@@ -183,6 +184,7 @@ class training_of final : public training {
                         return fault_.kept(
                             [&] { return given_.call.tensors().template cast<std::vector<at::Tensor>>(); });
                       }},
+        .program = {.protect_blocks = given_.protect_blocks},
         .choices = given_.choices,
         .scale_loss = libtorch::loss_scaling::never,  // torch.amp.GradScaler does, which is Python's
         .states_on = given_.states_on,

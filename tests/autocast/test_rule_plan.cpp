@@ -2,6 +2,7 @@
 // The expected plans are derived by hand from PyTorch's lists and its rule of type promotion.
 #include <doctest/doctest.h>
 
+#include <comp/autocast/casts.hpp>
 #include <comp/autocast/rule_plan.hpp>
 #include <comp/policy/all_fp32.hpp>
 #include <comp/policy/custom.hpp>
@@ -216,3 +217,16 @@ TEST_CASE("an empty graph has an empty plan, and every plan fits its graph") {
   }
 }
 }  // namespace
+
+TEST_CASE("what the model's author fixed is FP32 and hands on FP32, where a view hands on what it reads") {
+  for (const bool fixed : {false, true}) {
+    comp::op_info middle = view("softmax", {0});
+    if (fixed) middle.author = comp::author_choice::autocast_off;
+    const comp::op_graph graph{{op("linear", {}), middle, op("relu", {1})}};
+    const comp::plan made = comp::autocast::rule_plan(cpu, graph, precision::bf16);
+    CHECK(made.str() == (fixed ? "b11" : "b1b"));
+    const comp::plan low{precision::bf16, precision::fp32, precision::bf16};
+    const auto placed = comp::autocast::casts(graph, comp::autocast::typed(graph, low));
+    CHECK(placed.forward.size() == (fixed ? 2 : 0));
+  }
+}

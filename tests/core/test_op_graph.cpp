@@ -139,6 +139,13 @@ TEST_CASE("where operators have no shapes their sizes tell models apart") {
   }
 }
 
+TEST_CASE("a model has one fingerprint, whether its author's blocks are heeded or freed") {
+  auto operators = diamond();
+  operators[1].choosable = false;
+  operators[1].author = comp::author_choice::autocast_off;
+  CHECK(op_graph{std::move(operators)}.fingerprint() == op_graph{diamond()}.fingerprint());
+}
+
 TEST_CASE("a fingerprint does not depend on the machine or the version of this file") {
   CHECK(op_graph{}.fingerprint() == 0xcbf29ce484222325ULL);         // FNV-1a of nothing
   CHECK(op_graph{diamond()}.fingerprint() == 0x16b87f2819083aULL);  // computed apart from this code

@@ -101,6 +101,32 @@ TEST_CASE("a listing tells an operator's precision before the model is known, an
             "the first that the file lacks is operator 12, \"more\" (\"relu\")"));
 }
 
+TEST_CASE("a file tells what the model's author fixed, and a plan of when that was not so is taken without it") {
+  const auto fixing = changed([](auto& ops) {
+    ops[3].author = comp::author_choice::autocast_off;
+    ops[3].choosable = false;
+  });
+  comp::plan lowers = chosen;
+  lowers[3] = comp::precision::bf16;
+  const scratch folder;
+  comp::save(lowers, model, made_up::machine(), folder / "plan.json");
+  const auto loaded = comp::load_plan(folder / "plan.json", fixing);
+  CHECK((loaded.plan[3] == comp::precision::fp32));
+  CHECK(loaded.plan.count_low() == lowers.count_low() - 1);
+  REQUIRE(loaded.warnings.size() == 1);
+  CHECK(has(loaded.warnings[0],
+            "lowers 1 operators that no plan changes, first \"block0.softmax3\" (the model's author "
+            "switched autocast off there): they run as the model's author wrote them"));
+  comp::save(loaded.plan, fixing, made_up::machine(), folder / "plan.json");
+  CHECK(comp::load_plan(folder / "plan.json", fixing).warnings.empty());
+  CHECK(((*comp::load_listing(folder / "plan.json").operators)[3].author == comp::author_choice::autocast_off));
+  json file = json::parse(text_of(folder / "plan.json"));
+  CHECK(file["operators"][3]["author"] == "autocast off");
+  file["operators"][3]["author"] = "autocast";
+  CHECK(has(refusal<comp::file_error>(file, fixing),
+            "author is \"autocast\" (one of none, autocast off, autocast on is needed)"));
+}
+
 TEST_CASE("a plan saved alone is checked by its size only, and the loader says so") {
   const scratch folder;
   comp::save(chosen, folder / "plan.json");

@@ -145,7 +145,7 @@ TEST_CASE("backward in a region is an error that says so") {
   }
 }
 
-TEST_CASE("LibTorch's autocast in a region is an error that says so") {
+TEST_CASE("a region in LibTorch's autocast is an error that says so; where that is switched on inside, it decides") {
   small_program s;
   at::autocast::set_autocast_enabled(at::kCPU, true);
   CHECK_THROWS_WITH_AS(static_cast<void>(s.p.enter()), doctest::Contains("switch it off, the plan alone decides"),
@@ -154,9 +154,12 @@ TEST_CASE("LibTorch's autocast in a region is an error that says so") {
   at::autocast::set_autocast_enabled(at::kCPU, false);
   {
     const auto r = s.p.enter();
-    at::autocast::set_autocast_enabled(at::kCPU, true);
-    CHECK_THROWS_AS(s.forward(), comp::error);
+    at::autocast::set_autocast_enabled(at::kCPU, true);  // nested no deeper, and seen all the same
+    at::autocast::set_autocast_dtype(at::kCPU, at::kHalf);
+    CHECK(s.forward().dtype() == torch::kHalf);
+    at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
     at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::clear_cache();
   }
   CHECK(s.forward().dtype() == torch::kFloat);
 }

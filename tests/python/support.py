@@ -97,7 +97,7 @@ class NoPlan:
         return self
 
 
-def plan_file(net, run, precision='bf16', kinds=('conv2d', 'linear'), **given):
+def plan_file(net, run, precision='bf16', kinds=('conv2d', 'linear'), protect_blocks=True):
     """A plan file for what `run(plan)` does with `net`: `precision` for the kinds."""
     import json
 
@@ -109,14 +109,14 @@ def plan_file(net, run, precision='bf16', kinds=('conv2d', 'linear'), **given):
             'precision': precision if op.choosable and any(k in op.kind for k in kinds) else 'fp32',
             'hands_on_fp32': op.hands_on_fp32,
         }
-        for op in operators_of(net, run)
+        for op in operators_of(net, run, protect_blocks)
     ]
     with open(path, 'w') as file:
         json.dump({'comp_plan': 1, 'operators': operators}, file)
     return path
 
 
-def operators_of(net, run):
+def operators_of(net, run, protect_blocks=True):
     """The operators that `run(plan)`, a forward that returns a loss, is recorded with."""
     models = comp._models.modules_of(net)
     idle = torch.optim.SGD(
@@ -140,6 +140,7 @@ def operators_of(net, run):
         keep_bytes=1 << 30,
         data='',
         tune=False,
+        protect_blocks=protect_blocks,
         states_on=None,
         about='',
     )

@@ -81,6 +81,17 @@ TEST_CASE("of a two-stage search each operator's reason names what decided it") 
   CHECK(explained[4].category == comp::category::deny);
 }
 
+TEST_CASE("what the model's author fixed says so, whoever won") {
+  told search;
+  std::vector<comp::op_info> ops{search.found.graph.begin(), search.found.graph.end()};
+  ops[10].author = comp::author_choice::autocast_off;
+  search.found.graph = std::move(ops);
+  CHECK(search.reasons()[10] == "the model's author switched autocast off there");
+  CHECK(search.reasons("rule-based bf16", false)[10] == search.reasons()[10]);
+  search.found.fates.resize(11);
+  CHECK(search.reasons()[10] == "the model's author switched autocast off there");
+}
+
 TEST_CASE("a first look at a precision is no acceptance") {
   told search;
   search.judged("bbbbbbbbbb1", true, comp::first_look_repeats);

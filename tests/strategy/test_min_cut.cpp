@@ -105,6 +105,15 @@ TEST_CASE("the plan of three precisions is within 5% of the best, and no worse t
   CHECK(worst < 1.05);
 }
 
+TEST_CASE("what the model's author fixed reads and makes tensors of its own, which a view does not") {
+  std::vector<comp::op_info> ops{
+      {.name = "a"}, {.name = "b", .producers = {0}, .choosable = false}, {.name = "c", .producers = {1}}};
+  CHECK(comp::detail::shared_tensors(ops)[0].readers == std::vector<std::uint32_t>{2});
+  ops[1].author = comp::author_choice::autocast_off;
+  CHECK(comp::detail::shared_tensors(ops)[0].readers == std::vector<std::uint32_t>{1});
+  CHECK(comp::detail::shared_tensors(ops)[1].readers == std::vector<std::uint32_t>{2});
+}
+
 TEST_CASE("a tensor that many read is cast once, and a view hands it on") {
   // a -> view -> three readers that win 0.4 each; a cast takes 1. Cast for each they would not pay.
   const comp::op_graph graph{{{.name = "a"},

@@ -88,7 +88,7 @@ class cast_placer {
   cast_placer(const op_graph& graph, const typed_plan& types)
       : graph_{graph}, types_{types}, viewed_(graph.size(), none), root_(graph.size()) {
     for (std::size_t i = 0; i < graph.size(); ++i) {
-      if (!graph[i].choosable && moves_only(graph[i].kind)) look_through(i);
+      if (!computes(graph[i]) && moves_only(graph[i].kind)) look_through(i);
       root_[i] = is_view(i) ? root_[viewed_[i]] : i;
     }
   }
@@ -116,7 +116,7 @@ class cast_placer {
   }
 
  private:
-  bool chooses(std::size_t reader) const { return graph_[reader].choosable && !cast_target(graph_[reader]); }
+  bool chooses(std::size_t reader) const { return computes(graph_[reader]) && !cast_target(graph_[reader]); }
   /// True for a view of another operator's tensor. An in-place write hands on its input's format too, but is no view: a
   /// cast in front of it would change the format in which it computes.
   bool is_view(std::size_t i) const { return viewed_[i] != none; }
@@ -180,7 +180,7 @@ class cast_placer {
 inline void cast_leaves(const op_graph& graph, const typed_plan& types, std::vector<cast>& casts) {
   std::map<std::tuple<std::int32_t, precision, precision>, std::size_t> known;
   for (std::size_t i = 0; i < graph.size(); ++i) {
-    if (!graph[i].choosable || cast_target(graph[i]) || keeps_parameters(graph[i].kind)) continue;
+    if (!computes(graph[i]) || cast_target(graph[i]) || keeps_parameters(graph[i].kind)) continue;
     const precision to = handed_on(types.plan[i]);
     for (const std::size_t k : leaf_inputs(graph, i)) {
       const bool data = is_data(graph, i, k);

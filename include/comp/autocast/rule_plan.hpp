@@ -109,8 +109,8 @@ inline handed passed_on(const op_graph& graph, const std::vector<handed>& carrie
 /// The model's data, and operators that read only integers (an embedding), count as FP32. Parameters are cast to the
 /// precision of their operator; an operator that promotes (`x + bias`) computes in FP32 because of them, where the
 /// graph says which inputs are parameters.
-/// Returns: a plan that fits `graph`. An operator that is not choosable has FP32 in it, and still hands on the format
-/// that it reads.
+/// Returns: a plan that fits `graph`. An operator that is not choosable has FP32 in it. It hands on the format that
+/// it reads, unless the model's author fixed it (op_info::author): then it hands on FP32.
 /// Throws: what the policy throws.
 template <OperatorPolicy P>
 plan rule_plan(const P& policy, const op_graph& graph, precision low) {
@@ -121,6 +121,7 @@ plan rule_plan(const P& policy, const op_graph& graph, precision low) {
     const precision read =
         detail::met(graph, carried, graph[i], said.category == category::infer || promotes(graph[i].kind));
     carried[i] = detail::passed_on(graph, carried, graph[i], read);
+    if (graph[i].author != author_choice::none) carried[i] = {};
     if (!graph[i].choosable) continue;
     result[i] = said.fixed                         ? said.compute
                 : cast_target(graph[i])            ? carried[i].in

@@ -101,7 +101,7 @@ inline std::vector<std::size_t> float_sources(const op_graph& graph, std::size_t
 /// A carrier is an operator without a precision of its own (a view, an in-place write): it hands on the format that it
 /// reads. True where `i` is one.
 inline bool is_carrier(const op_graph& graph, std::size_t i) {
-  return !graph[i].choosable && detail::gives_floats(graph[i]) && !cast_target(graph[i]) &&
+  return !computes(graph[i]) && detail::gives_floats(graph[i]) && !cast_target(graph[i]) &&
          !detail::float_sources(graph, i).empty();
 }
 

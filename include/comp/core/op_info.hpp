@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace comp {
@@ -23,6 +24,25 @@ struct tensor_info {
   std::int32_t leaf = -1;  // of an input that no operator made: the number of this parameter or datum. Tied
                            // weights are one tensor and have one number; -1: unknown
 };
+
+/// What the author of a model has decided of an operator in the model's own code, which no plan changes.
+enum class author_choice : std::uint8_t {
+  none,
+  autocast_off,  // the block around it switches autocast off: FP32
+  autocast_on    // the block around it is an autocast of its own, which runs it
+};
+
+/// "none", "autocast off", "autocast on".
+constexpr std::string_view name(author_choice c) {
+  constexpr std::string_view names[] = {"none", "autocast off", "autocast on"};
+  return names[static_cast<std::size_t>(c)];
+}
+/// Why such an operator has its precision, in words.
+constexpr std::string_view reason(author_choice c) {
+  constexpr std::string_view reasons[] = {"", "the model's author switched autocast off there",
+                                          "the model's author runs an autocast there, which decides"};
+  return reasons[static_cast<std::size_t>(c)];
+}
 
 /// An operator of a forward pass.
 struct op_info {
@@ -44,7 +64,11 @@ struct op_info {
   /// it.
   bool hands_on_fp32 = false;
   bool choosable = true;  // false: it has no precision of its own (a view, an in-place write, an integer operator)
+  author_choice author = author_choice::none;  // other than none: `choosable` is false because of the model's author
 };
+
+/// Returns: true where the operator computes in a precision of its own, instead of handing on the format that it reads.
+inline bool computes(const op_info& op) { return op.choosable || op.author != author_choice::none; }
 
 /// Estimates how long an operator takes where nothing was measured, in operations: its operations, or its bytes where
 /// it is bound by memory. Machines do about 16 operations in the time in which they move a byte.

@@ -9,7 +9,8 @@
 //     "hardware": {...}, "precisions": ["fp32", "fp16"], "speedup": 1.25, "speedup_bounds": [1.2, 1.3],
 //     "execution": {"images": {"value": "channels_last", "speedup": 1.1, "speedup_bounds": [1.05, 1.15]}} }
 // `execution` holds the backend's choices (core/execution.hpp) and may be missing. "hands_on_fp32": true marks an
-// operator whose results are cast back to FP32 (core/op_info.hpp).
+// operator whose results are cast back to FP32, "author": "autocast off" one that the model's own code fixes
+// (core/op_info.hpp).
 // `plan` and `operators` say the same twice and must agree; either may be left out. To change precisions by hand, edit
 // one of them and delete the other. A plan that was saved without its model has neither `operators` nor `model`, and
 // only its number of operators can be checked.
@@ -53,6 +54,8 @@ COMP_INLINE void save(const plan& p, const std::string& path);
 COMP_INLINE void save(const plan& p, const op_graph& graph, const hardware& machine, const std::string& path);
 
 namespace detail {
+/// Puts the operators of `to` that the model's author has fixed back to FP32, and adds a warning that names the first.
+COMP_INLINE void keep_authors_choices(loaded_plan& to, const op_graph& graph, const std::string& file);
 /// Adds a warning to `to` for each thing in which the machine differs from the one that the plan was found on.
 COMP_INLINE void warn_of_hardware(const hardware& made_for, const hardware& here, loaded_plan& to);
 }  // namespace detail

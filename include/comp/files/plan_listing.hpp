@@ -7,6 +7,7 @@
 #include <comp/core/execution.hpp>
 #include <comp/core/hardware.hpp>
 #include <comp/core/linkage.hpp>
+#include <comp/core/op_info.hpp>
 #include <comp/core/plan.hpp>
 #include <cstddef>
 #include <optional>
@@ -23,6 +24,7 @@ struct plan_listing {
     std::string name, kind;
     precision chosen = precision::fp32;
     bool hands_on_fp32 = false;
+    author_choice author = author_choice::none;
   };
   std::string file;
   std::optional<comp::plan> letters = {};

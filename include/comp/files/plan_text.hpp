@@ -40,6 +40,7 @@ inline json plan_json(const plan& p, const op_graph& graph, const hardware& mach
     op["kind"] = graph[i].kind;
     op["precision"] = name(p[i]);
     if (graph[i].hands_on_fp32) op["hands_on_fp32"] = true;
+    if (graph[i].author != author_choice::none) op["author"] = name(graph[i].author);
     list.push_back(std::move(op));
   }
   return to;
@@ -133,6 +134,20 @@ inline void check_facts(const json_reader& from) {
   }
 }
 
+COMP_INLINE void keep_authors_choices(loaded_plan& to, const op_graph& graph, const std::string& file) {
+  std::size_t kept = 0, first = 0;
+  for (std::size_t i = 0; i < to.plan.size(); ++i) {
+    if (graph[i].author == author_choice::none || to.plan[i] == precision::fp32) continue;
+    if (kept++ == 0) first = i;
+    to.plan[i] = precision::fp32;
+  }
+  if (kept == 0) return;
+  to.warnings.push_back(
+      fmt::format("\"{}\" lowers {} operators that no plan changes, first \"{}\" ({}): they run as the model's author "
+                  "wrote them; where a plan is to have them, set protect_blocks to false",
+                  file, kept, graph[first].name, reason(graph[first].author)));
+}
+
 }  // namespace detail
 
 COMP_INLINE void plan_listing::require_operator(std::size_t i, const std::string& name, const std::string& kind) const {
@@ -160,11 +175,13 @@ COMP_INLINE plan_listing read_listing(std::string_view text, const std::string& 
   if (const auto list = from.find("operators")) {
     listing.operators.emplace();
     list->each([&](const json_reader& op) {
-      op.only({"name", "kind", "precision", "hands_on_fp32"});
+      op.only({"name", "kind", "precision", "hands_on_fp32", "author"});
       const auto chosen = precision_of(std::string_view{op["precision"].text()});
       if (!chosen) op["precision"].fail("one of fp32, tf32, bf16, fp16, fp8_e4m3, fp8_e5m2");
       const auto hands_on = op.find("hands_on_fp32");
-      listing.operators->push_back({op["name"].text(), op["kind"].text(), *chosen, hands_on && hands_on->boolean()});
+      const auto author = op.find("author");
+      listing.operators->push_back({op["name"].text(), op["kind"].text(), *chosen, hands_on && hands_on->boolean(),
+                                    author ? author->one_of(author_choice::autocast_on) : author_choice::none});
     });
   }
   if (!listing.letters && !listing.operators) from.fail("an object with field \"plan\" or \"operators\"");
@@ -211,6 +228,7 @@ COMP_INLINE loaded_plan fitted(const plan_listing& from, const op_graph& graph, 
                     "checked",
                     from.file));
   }
+  detail::keep_authors_choices(result, graph, from.file);
   require_fits(result.plan, graph);
   if (!from.made_for) return result;
   result.made_for = *from.made_for;

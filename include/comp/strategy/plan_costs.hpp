@@ -100,7 +100,7 @@ inline std::vector<shared_tensor> shared_tensors(const op_graph& graph) {
       seen.insert(seen.end(), roots[producer].begin(), roots[producer].end());
     std::sort(seen.begin(), seen.end());
     seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
-    if (graph[i].choosable) {
+    if (computes(graph[i])) {
       for (const auto root : seen) tensors[root].readers.push_back(i);
       roots[i] = {i};
     } else if (seen.size() <= 8) {

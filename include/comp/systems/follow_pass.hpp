@@ -89,7 +89,7 @@ typed_plan follow_pass(const op_graph& graph, const follow_settings& settings, R
       continue;
     }
     if (!graph[i].choosable) {
-      carried[i] = detail::carried_by(graph, carried, i, own);
+      carried[i] = computes(graph[i]) ? settings.full : detail::carried_by(graph, carried, i, own);
       types.written[i] = types.handed_on[i] = carried[i].value_or(settings.full);
       continue;
     }

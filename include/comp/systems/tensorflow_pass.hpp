@@ -59,6 +59,7 @@ class tensorflow_painter {
       : graph_{graph}, own_{own_precisions(graph)}, painted_(graph.size(), paint::none) {
     for (std::size_t i = 0; i < graph.size(); ++i) {
       said_.push_back(policy.classify(graph[i]));
+      if (graph[i].author != author_choice::none) said_.back() = {.category = category::deny};
       convertible_.push_back(own_[i] == precision::fp32 && has_floats(graph[i]) &&
                              has_kernel(graph[i], without_kernel));
     }

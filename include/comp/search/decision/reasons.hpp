@@ -166,7 +166,9 @@ inline std::vector<op_reason> explain(const outcome& result, const candidate_spa
     reason.category = candidates.decisions[i].category;
     reason.decided_by_epochs = decided_by_epochs(candidates.roles[i]);
     const bool view = candidates.roles[i] == op_role::view;
-    if (guided) {
+    if (const author_choice author = result.graph[i].author; author != author_choice::none) {
+      reason.text = comp::reason(author);
+    } else if (guided) {
       const bool own = searched || result.plan == base || winner.find("comp: ") != std::string::npos;
       reason.text = detail::guided_reason(result.evidence[i], result.plan[i], base[i], own ? "" : winner);
     } else if (!stage_two.empty() && stage_two[i] != result.plan[i]) {

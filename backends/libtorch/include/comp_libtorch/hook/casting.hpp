@@ -5,7 +5,9 @@
 
 #include <ATen/InferSize.h>
 #include <ATen/TensorUtils.h>
+#include <ATen/autocast_mode.h>
 
+#include <comp/core/op_info.hpp>
 #include <comp_libtorch/hook/cast.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
 #include <comp_libtorch/support/tensors.hpp>
@@ -49,16 +51,18 @@ inline bool is_number_beside_values(const at::Tensor& tensor, const op_traits& k
   return values;
 }
 
-/// What the operator reads, in `to`; what it writes and running statistics stay.
+/// What the operator reads, in `to`; what it writes, running statistics and tensors in `kept` stay.
 inline void cast_read(torch::jit::Stack& stack, const op_traits& known, at::ScalarType to, at::DeviceType device,
-                      bool affine_too) {
+                      bool affine_too, std::optional<at::ScalarType> kept = {}) {
   const std::size_t first = stack.size() - known.arguments.size();
   for (std::size_t i = 0; i < known.arguments.size(); ++i) {
     const argument_use use = known.arguments[i];
     if (use != argument_use::read && !(use == argument_use::affine && affine_too)) continue;
     replace(
         stack[first + i], device,
-        [&](const at::Tensor& t) { return t.scalar_type() != to && !is_number_beside_values(t, known, stack, device); },
+        [&](const at::Tensor& t) {
+          return t.scalar_type() != to && t.scalar_type() != kept && !is_number_beside_values(t, known, stack, device);
+        },
         [&](const at::Tensor& t) { return cast(t, to, at::MemoryFormat::Preserve); });
   }
 }
@@ -88,6 +92,15 @@ inline void hand_on_fp32(const c10::OperatorHandle& op, torch::jit::Stack& stack
 inline void cast_to_fp32(torch::jit::Stack& stack, const op_traits& known, at::DeviceType device) {
   if (known.writes && !known.pointwise) follow_written(stack, known, device);
   if (!known.writes && !known.views && !known.makes) cast_read(stack, known, at::kFloat, device, true);
+}
+
+/// In a block of the author's of which no recording says what an operator reads there without a plan: FP32 where autocast
+/// is off. An autocast of the model's own takes what is in its own format as its own, the rest as FP32.
+inline void cast_for_author(torch::jit::Stack& stack, const op_traits& known, author_choice block,
+                            at::DeviceType device) {
+  if (block == author_choice::autocast_off) return cast_to_fp32(stack, known, device);
+  if (known.writes || known.views || known.makes) return;
+  cast_read(stack, known, at::kFloat, device, true, at::autocast::get_autocast_dtype(device));
 }
 
 /// Makes the first argument of aten::view contiguous where its strides (channels-last) do not allow the new shape.

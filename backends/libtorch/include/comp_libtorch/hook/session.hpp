@@ -2,9 +2,8 @@
 // What listens to the operators of one life of a region, and what it leaves behind when it ends.
 #pragma once
 
-#include <ATen/autocast_mode.h>
-
 #include <comp/core/error.hpp>
+#include <comp_libtorch/hook/author_blocks.hpp>
 #include <comp_libtorch/hook/autocast_guard.hpp>
 #include <comp_libtorch/hook/dispatch_key.hpp>
 #include <cstddef>
@@ -26,8 +25,9 @@ namespace detail {
 
 class session : public listener {
  public:
-  explicit session(at::DeviceType device)
-      : device_{device}, autocast_{at::autocast::get_autocast_dispatch_key_from_device_type(device)} {}
+  /// `frees_blocks`: what the model's author says of precisions is not asked for.
+  explicit session(at::DeviceType device, bool frees_blocks = false)
+      : device_{device}, frees_blocks_{frees_blocks}, blocks_{device} {}
   virtual ~session() = default;
   /// The region begins on this thread. Returns: whether operators come to called().
   virtual bool begin() { return true; }
@@ -36,17 +36,35 @@ class session : public listener {
 
   /// Throws: `error` while LibTorch's own autocast is on for the device.
   void require_no_autocast() const {
-    if (c10::impl::tls_local_dispatch_key_set().excluded_.has(autocast_)) return;
+    if (!blocks_.is_on()) return;
     throw error{
         fmt::format("LibTorch's autocast is on for {} in a region of comp (it would cast what the plan has cast): "
                     "switch it off, the plan alone decides precisions",
                     c10::DeviceTypeName(device_, true))};
   }
+  /// The region is a part of another one that is run again: of what stood in `block` there.
+  void begin_in(author_choice block) { blocks_.begin_in(block); }
   at::DeviceType device() const { return device_; }
+
+ protected:
+  /// What the author of the code that runs now says of its operators. Throws: `error` in an autocast of the model's own
+  /// where blocks are freed.
+  author_choice block() const {
+    const author_choice now = blocks_.now();
+    if (!frees_blocks_) return now;
+    if (now == author_choice::autocast_on) require_no_autocast();
+    return author_choice::none;
+  }
+  /// comp itself has switched LibTorch's autocast on: this is no block of the author's.
+  void begin_autocast(std::optional<autocast_guard>& on, at::ScalarType low) {
+    on.emplace(device_, low);
+    blocks_.begin();
+  }
 
  private:
   at::DeviceType device_;
-  c10::DispatchKey autocast_;
+  bool frees_blocks_;
+  author_blocks blocks_;
 };
 
 /// A region that LibTorch's own autocast runs, and nothing of comp's.

@@ -25,10 +25,13 @@ class evaluator final : public session {
  public:
   evaluator(named_choice choose, const parameter_names& names, const opened_composites& opened,
             const program_settings& settings)
-      : session{settings.device.type()}, choose_{std::move(choose)}, opened_{opened}, names_{names} {}
+      : session{settings.device.type(), !settings.protect_blocks},
+        choose_{std::move(choose)},
+        opened_{opened},
+        names_{names} {}
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
-    require_no_autocast();
+    const author_choice author = block();
     if (torch::autograd::get_current_node() != nullptr) require_no_backward();
     if (const auto at = opened_.find(op); at != opened_.end()) {
       if (at->second) cast_read(stack, traits(op), at::kFloat, device(), true);
@@ -36,8 +39,11 @@ class evaluator final : public session {
     }
     const op_traits& known = traits(op);
     const op_names::named named = names_.next(known, stack);
-    const precision chosen = choose_(named.name, known.kind);
-    if (is_low(chosen) && chosen != precision::tf32) {
+    const precision chosen =
+        author == author_choice::none ? choose_(named.name, known.kind) : precision::fp32;
+    if (author != author_choice::none) {
+      cast_for_author(stack, known, author, device());
+    } else if (is_low(chosen) && chosen != precision::tf32) {
       cast_read(stack, known, scalar_type(chosen), device(), !keeps_affine(known, device()));
     } else {
       cast_to_fp32(stack, known, device());

@@ -43,7 +43,7 @@ class executor final : public session {
  public:
   /// `life`: null, or where times go.
   executor(const executor_context& context, std::shared_ptr<const code> program, std::shared_ptr<profiled_life> life)
-      : session{context.settings->device.type()},
+      : session{context.settings->device.type(), !context.settings->protect_blocks},
         context_{context},
         code_{std::move(program)},
         shared_(code_->shared),
@@ -51,7 +51,7 @@ class executor final : public session {
 
   resumption from_here() const override {
     if (lost_) return {};
-    return [context = context_, program = std::weak_ptr{code_}, life = life_, next = next_,
+    return [context = context_, program = std::weak_ptr{code_}, life = life_, next = next_, in = block(),
             segment = std::string{context_.segment}]() -> std::unique_ptr<session> {
       const auto same = program.lock();
       require<error>(
@@ -62,6 +62,7 @@ class executor final : public session {
       auto again = std::make_unique<executor>(context, same, life);
       again->next_ = next;
       again->is_again_ = true;
+      again->begin_in(in);
       return again;
     };
   }
@@ -69,8 +70,10 @@ class executor final : public session {
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     const std::optional<std::size_t> here = place_of(op, stack);
     if (!here) return leave(op, stack);
-    if (context_.autocast_plan == nullptr) require_no_autocast();
     const instruction& now = code_->instructions[*here];
+    if (now.lowers) {
+      if (const author_choice author = block(); author != author_choice::none) return run_protected(now, author, stack);
+    }
     if (now.opens) return open(now, keys, stack);
     if (context_.autocast_plan != nullptr) return run_autocast(now, stack);
     if (life_ != nullptr) return run_watched(now, stack);
@@ -89,8 +92,7 @@ class executor final : public session {
     if (!is_next(op, argument) || life_ != nullptr || context_.errors != nullptr || context_.autocast_plan != nullptr)
       return false;
     const instruction& now = code_->instructions[next_];
-    if (now.unusual || now.lists || now.opens) return false;
-    require_no_autocast();
+    if (now.unusual || now.lists || now.opens || (now.lowers && block() != author_choice::none)) return false;
     ++next_;
     const cast_slot* slot = code_->slots.data() + now.first_slot;
     for (const cast_slot* last = slot + now.slots; slot != last; ++slot) {
@@ -102,7 +104,7 @@ class executor final : public session {
   }
 
   bool begin() override {
-    if (context_.autocast_plan != nullptr) autocast_.emplace(device(), scalar_type(context_.low));
+    if (context_.autocast_plan != nullptr) begin_autocast(autocast_, scalar_type(context_.low));
     context_.weights->begin_region();
     return true;
   }
@@ -293,6 +295,13 @@ class executor final : public session {
     profiled(life_, now.index, stack, now.op.schema().returns().size(), [&] { run_unusual(now, stack); });
   }
 
+  /// An operator that the plan lowers stands in a block of the author's, where it did not when it was recorded.
+  void run_protected(const instruction& now, author_choice author, torch::jit::Stack& stack) const {
+    cast_for_author(stack, traits(now.op), author, device());
+    now.op.callBoxed(stack);
+    if (now.hands_on_fp32) hand_on_fp32(now.op, stack, device());
+  }
+
   void run_unusual(const instruction& now, torch::jit::Stack& stack) const {
     if (now.follows_written) follow_written(stack, traits(now.op), device());
     if (now.wants_view) make_viewable(stack);
@@ -305,7 +314,6 @@ class executor final : public session {
   /// The forward has left the recorded sequence.
   void leave(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     if (!is_again_) require_no_backward();
-    if (context_.autocast_plan == nullptr) require_no_autocast();
     const op_traits& known = traits(op);
     if (follows()) return run_unknown(op, known, stack);
     if (!lost_ && composite_.empty()) {
@@ -324,14 +332,18 @@ class executor final : public session {
     for_each_tensor(stack, known.arguments.size(), [&](const at::Tensor& tensor, std::size_t, int) {
       if (called.empty()) called = context_.names->name_of(known, tensor);
     });
-    const precision chosen = (*context_.unknown)(called, known.kind);
+    const author_choice author = context_.autocast_plan == nullptr ? block() : author_choice::none;
+    const precision chosen =
+        author == author_choice::none ? (*context_.unknown)(called, known.kind) : precision::fp32;
     context_.problems->add(&program_problems::unknown, [&] {
       return fmt::format("{} of region \"{}\" was not in the recorded forward: it runs in {}",
                          called.empty() ? known.kind : called, context_.segment, name(chosen));
     });
     if (context_.autocast_plan == nullptr && code_->any_low) {
       const bool computes = !known.writes && !known.views && !known.makes && !known.only_fp32;
-      if (computes && is_low(chosen) && chosen != precision::tf32) {
+      if (author != author_choice::none) {
+        cast_for_author(stack, known, author, device());
+      } else if (computes && is_low(chosen) && chosen != precision::tf32) {
         cast_read(stack, known, scalar_type(chosen), device(), !keeps_affine(known, device()));
       } else {
         cast_to_fp32(stack, known, device());

@@ -156,12 +156,12 @@ class first_again final : public session {
 /// A region that is recorded while `plan` runs it.
 class first_forward final : public recording_session {
  public:
-  first_forward(std::shared_ptr<recording> to, std::string segment, at::DeviceType device,
+  first_forward(std::shared_ptr<recording> to, std::string segment, at::DeviceType device, bool frees_blocks,
                 std::shared_ptr<const first_plan> plan)
-      : recording_session{std::move(to), std::move(segment), device}, plan_{std::move(plan)}, run_{device} {}
+      : recording_session{std::move(to), std::move(segment), device, frees_blocks}, plan_{std::move(plan)}, run_{device} {}
 
   bool begin() override {
-    if (plan_->autocast) autocast_.emplace(device(), *plan_->autocast);
+    if (plan_->autocast) begin_autocast(autocast_, *plan_->autocast);
     return true;
   }
   void end(bool abandoned) noexcept override {
@@ -174,10 +174,10 @@ class first_forward final : public recording_session {
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     require_no_backward();
-    if (!autocast_) require_no_autocast();
+    const author_choice author = block();
     if (lost_) return run_fp32(op, stack);
     if (has_products(op, stack, device())) return open(op, keys, stack);
-    recorder::call now = recording_->before(op, stack, segment_);
+    recorder::call now = recording_->before(op, stack, segment_, author);
     first_choice choice;
     try {
       choice = plan_->choose(recording_->number(), now.info);
@@ -187,7 +187,7 @@ class first_forward final : public recording_session {
       recording_->make_unsure();
       return run_fp32(op, stack);
     }
-    now.lowers = now.lowers || autocast_ || (now.op.role == op_role::choosable && is_low(choice.chosen));
+    now.lowers = now.lowers || (autocast_ && author != author_choice::autocast_on) || (now.op.role == op_role::choosable && is_low(choice.chosen));
     calls_->push_back({op, now.op, choice});
     if (autocast_) {
       op.callBoxed(stack);

@@ -46,6 +46,7 @@ struct instruction {
   bool lists = false;                          // a slot is in a list of tensors
   bool opens = false;    // a composite, which no plan has: the instructions up to `end` are of what it is made of
   bool uniform = false;  // it takes tensors of one format only
+  bool lowers = false;   // the plan gives it another precision than FP32
   std::uint32_t end = 0;
   // What needs more than casts and a call:
   bool unusual = false;           // one of the following
@@ -150,6 +151,7 @@ class compiler {
     instruction now{.op = op.op, .index = index};
     now.arguments = static_cast<std::uint16_t>(known.arguments.size());
     now.target = scalar_type(chosen);
+    now.lowers = chosen != precision::fp32;
     now.first_slot = static_cast<std::uint32_t>(compiled.slots.size());
     now.parameter = op.parameter;
     now.parameter_argument = op.parameter_argument;

@@ -193,9 +193,9 @@ class program {
     const std::string name{segment};
     if (first_ != nullptr)
       return std::make_unique<detail::first_forward>(again ? recording_->again(segment) : recording_, name, device,
-                                                     first_);
+                                                     !settings_.protect_blocks, first_);
     if (again) return std::make_unique<detail::passing_session>(device);
-    return std::make_unique<detail::recording_session>(recording_, name, device);
+    return std::make_unique<detail::recording_session>(recording_, name, device, !settings_.protect_blocks);
   }
 
   /// Kept memory of weights is written in each region: what another thread still reads must not be.

@@ -84,7 +84,9 @@ class recorder {
     bool lowers = false;  // a plan runs it, or what it reads comes from such: its low results are FP32 by rights
   };
 
-  call before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t segment) {
+  /// `author`: of the block that the operator stands in.
+  call before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t segment,
+              author_choice author) {
     const op_traits& known = traits(op);
     const bool without_grad = !at::GradMode::is_enabled() && !in_checkpoint;
     call current{{.op = op, .without_grad = without_grad, .segment = segment}, {}, names_.next(known, stack)};
@@ -100,6 +102,11 @@ class recorder {
     current.op.role = role(known, current);
     const bool doubtful = current.op.role == op_role::choosable && (sparse || !known.aten);
     if (doubtful && !runs_low(op, known, stack, device_)) current.op.role = op_role::fp32;
+    if (author != author_choice::none && current.op.role == op_role::choosable) {
+      current.op.role = op_role::fp32;
+      current.info.author = author;
+      current.lowers = false;  // it reads FP32 where it would without a plan
+    }
     return current;
   }
 
@@ -117,7 +124,10 @@ class recorder {
     });
     if (known.writes) add_written(current, known, index);
     if (known.takes_view && first.has_storage()) views_[first.storage().unsafeGetStorageImpl()].push_back(ops_.size());
-    if (!floating && current.op.role == op_role::choosable) current.op.role = op_role::as_is;
+    if (!floating && (current.op.role == op_role::choosable || current.info.author != author_choice::none)) {
+      current.op.role = op_role::as_is;
+      current.info.author = author_choice::none;
+    }
     current.info.choosable = current.op.role == op_role::choosable;
     measure(current.info, known, current.arguments, first);
     std::ranges::sort(current.info.producers);
@@ -277,11 +287,13 @@ class recorder {
     if (!op.without_grad || op.segment != segment) return false;
     if (op.role == op_role::choosable) op.role = op_role::fp32;
     infos_[i].choosable = false;
+    infos_[i].author = author_choice::none;
     for (const std::size_t producer : infos_[i].producers) hand_on_fp32(producer);
     return true;
   }
   void hand_on_fp32(std::size_t i) {
-    if (!ops_[i].without_grad) ops_[i].hands_on_fp32 = infos_[i].hands_on_fp32 = true;
+    const bool planned = !ops_[i].without_grad && infos_[i].author == author_choice::none;
+    if (planned) ops_[i].hands_on_fp32 = infos_[i].hands_on_fp32 = true;
   }
 
   const parameter_names* parameters_;

@@ -90,9 +90,10 @@ class recording {
     const std::lock_guard only_one{mutex_};
     unsure_ = true;
   }
-  recorder::call before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t number) {
+  recorder::call before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t number,
+                        author_choice author) {
     const std::lock_guard only_one{mutex_};
-    return recorder_.before(op, stack, number);
+    return recorder_.before(op, stack, number, author);
   }
   void after(recorder::call now, const torch::jit::Stack& stack) {
     const std::lock_guard only_one{mutex_};
@@ -181,14 +182,15 @@ class recording {
 /// A region whose operators are recorded, in FP32.
 class recording_session : public session {
  public:
-  recording_session(std::shared_ptr<recording> to, std::string segment, at::DeviceType device)
-      : session{device}, recording_{std::move(to)}, segment_{recording_->begin(std::move(segment))} {}
+  recording_session(std::shared_ptr<recording> to, std::string segment, at::DeviceType device,
+                    bool frees_blocks = false)
+      : session{device, frees_blocks}, recording_{std::move(to)}, segment_{recording_->begin(std::move(segment))} {}
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     require_no_backward();
-    require_no_autocast();
+    const author_choice author = block();
     if (has_products(op, stack, device())) return record_opened(op, keys, stack);
-    recorder::call now = recording_->before(op, stack, segment_);
+    recorder::call now = recording_->before(op, stack, segment_, author);
     run(now, stack);
     recording_->after(std::move(now), stack);
   }

@@ -109,11 +109,14 @@ inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& grap
   std::size_t choosable = 0;
   std::vector<std::size_t> unknown;
   for (std::size_t i = 0; i < graph.size(); ++i) {
+    if (!computes(graph[i])) continue;
+    const auto* listed = known.find(graph[i].name, graph[i].kind);
+    if (graph[i].choosable || listed != nullptr) loaded.plan[i] = known.chosen(graph[i].name, graph[i].kind);
     if (!graph[i].choosable) continue;
     ++choosable;
-    loaded.plan[i] = known.chosen(graph[i].name, graph[i].kind);
-    if (known.find(graph[i].name, graph[i].kind) == nullptr) unknown.push_back(i);
+    if (listed == nullptr) unknown.push_back(i);
   }
+  comp::detail::keep_authors_choices(loaded, graph, from.file);
   if (!unknown.empty()) {
     const op_info& first = graph[unknown.front()];
     const std::string nearest = known.nearest(first.name, first.kind);
