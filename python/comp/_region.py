@@ -279,6 +279,7 @@ def plan(
     match: Literal["by_name", "exact"] = "by_name",
     forced: bool = False,
     otherwise: Literal["follow", "error", "fp32"] = "follow",
+    keep_memory: bool = False,
 ) -> Planned:
     """A plan that was found before, from Python or C++, for `with`:
 
@@ -295,7 +296,9 @@ def plan(
     runs as most of its kind, with a warning. `match="exact"` refuses a model whose operators, shapes or edges differ.
     Later forwards may skip operators, repeat them and add some: `otherwise="follow"` recognises each by the parameter
     that it reads or by its neighbours, and counts in `left` those that the first forward did not have. `otherwise="error"` raises at the first operator that differs, `"fp32"` goes on in FP32 from
-    there. `forced`: use a plan that this machine computes slowly.
+    there. `forced`: use a plan that this machine computes slowly. `keep_memory`: on a CPU, large blocks that torch frees
+    keep their pages for the next step's, of the whole process and until no step has used them for 5 seconds; without it
+    torch's allocator stays as it is.
 
     Raises: FileError when the file cannot be read; PlanError in the second `with` when the file lacks more than half of
     the model's operators; with `match="exact"` RuntimeError in the first forward, with what differs.
@@ -310,6 +313,7 @@ def plan(
             match=match,
             forced=forced,
             otherwise=otherwise,
+            keep_memory=keep_memory,
         ),
         models,
     )
