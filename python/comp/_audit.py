@@ -215,7 +215,7 @@ class Audit:
                 skip = _SAVED_OF_OPTIMIZERS if id(value) in optimizers else skip
                 counts = issubclass(kind, STATEFUL) or not is_library(kind)
                 look(id(value), lambda: Body(path, places_of_object(value, skip), value, counts), depth)
-                left.extend((path, each, depth + 1) for each in methods_of(kind))
+                left.extend((path, each, depth + 1) for each in methods_of(kind) if id(each) not in seen)
             elif (own_place := place_of(value)) is not None:
                 look(id(value), lambda: Body(path, [own_place], value, True), depth)
             seen.add(id(value))

@@ -206,7 +206,7 @@ class Saved:
 def _put_content(place: Place, then: Any) -> None:
     """Only what matters: what autograd made, say, is not brought back."""
     now = place.read()
-    names = _differing(then, now)
+    names = dict.fromkeys(_differing(then, now))  # a key may be a tensor, which a list would compare
     if type(then) is dict:
         now = {name: value for name, value in now.items() if name in then or name not in names}
         now.update((name, then[name]) for name in names if name in then)

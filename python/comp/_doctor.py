@@ -141,7 +141,7 @@ def _run(
                     output = module(*inputs) if isinstance(inputs, (tuple, list)) else module(inputs)
                 made = loss(output, target) if loss is not None else _loss_of(output)
             if made.requires_grad:
-                made.backward()
+                torch.autograd.backward(made)
         finally:
             for p, gradient in zip(parameters, gradients):
                 p.grad = gradient

@@ -208,9 +208,11 @@ def behind(value: Any) -> list[Any]:
     return list((attributes(value) or {}).values()) if kind is _CACHED else []
 
 
-def methods_of(kind: type) -> list[types.FunctionType]:
-    """Of a class and of those that it is derived from, but for libraries' (variables_of gives nothing of these)."""
-    return [each for owner in _mro(kind) for each in _names_of(owner).values() if type(each) is types.FunctionType]
+@functools.lru_cache(maxsize=4096)
+def methods_of(kind: Any) -> list[types.FunctionType]:
+    """Of a class and of those that it is derived from, but for libraries'."""
+    owners = [each for each in _mro(kind) if not is_library(each)]
+    return [each for owner in owners for each in _names_of(owner).values() if type(each) is types.FunctionType]
 
 
 def dice_of(value: Any) -> tuple[Callable[[], Any], Callable[[Any], None]] | None:

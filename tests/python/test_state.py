@@ -61,6 +61,29 @@ class Lookahead(torch.optim.Optimizer):
                 fast.data.copy_(slow)
 
 
+class Sharpness(torch.optim.Optimizer):
+    """SAM: steps another optimizer, whose momenta lie under parameters as keys."""
+
+    def __init__(self, parameters, **given):
+        super().__init__(parameters, given)
+        self.base = torch.optim.SGD(self.param_groups, **given)
+        self.param_groups = self.base.param_groups
+
+    @torch.no_grad()
+    def climb(self):
+        for p in (p for group in self.param_groups for p in group['params']):
+            self.state[p]['before'] = p.clone()
+            p.add_(p.grad, alpha=0.05)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in (p for group in self.param_groups for p in group['params']):
+            p.copy_(self.state[p]['before'])
+        self.base.step()
+        self.zero_grad()
+
+
 class Caller:
     """A step with slots, and no __dict__."""
 
@@ -171,6 +194,29 @@ class Counts(unittest.TestCase):
             return step, lambda: look.count
 
         self.assertIn('optimizer.count', self.search(make, state=[]).also_saved)
+
+    def test_an_optimizer_within_the_optimizer(self):
+        def make(job):
+            sharp = job.optimizer = Sharpness(job.net.parameters(), lr=0.05, momentum=0.9)
+            count = 0
+
+            def step(plan, batch):
+                nonlocal count
+                count += 1
+                with plan:
+                    loss = nn.functional.cross_entropy(job.net(batch[0]), batch[1])
+                loss.backward()
+                sharp.climb()
+                with plan:
+                    again = nn.functional.cross_entropy(job.net(batch[0]), batch[1])
+                again.backward()
+                sharp.step()
+                return loss
+
+            return step, lambda: count
+
+        found = self.search(make, state=[])
+        self.assertTrue(any(path.startswith('optimizer.base.state') for path in found.also_saved), found.also_saved)
 
     def test_variables(self):
         def local(job):
