@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -67,7 +68,8 @@ class Audit:
         self._device = device
         self._bodies: dict[Any, Body] = {}
         self._known: dict[Body, None] = {}  # a step has changed them
-        self._uncopied: set[int] = set()
+        self._uncopied: set[int] = set()  # identities of tensors that a saved state does not have
+        self._made: list[weakref.ref[Saved]] = []  # in the first steps
         self._room = 0  # [bytes] for copies on suspicion
         self._looked, self._looking, self._trained = 0, 0.0, 0.0
         self.found: dict[str, None] = {}
@@ -101,6 +103,8 @@ class Audit:
             for each in marks:
                 _tried(lambda: self._learn(each))
             self._looked += 1
+            if self._looked == _ALWAYS:
+                self._forget_suspicions()
             self._looking += begin - start + time.perf_counter() - end
         return result
 
@@ -152,11 +156,23 @@ class Audit:
             leave = self._saved_otherwise()
             tried = [_tried(lambda: Sight(each, leave)) for each in self._known]
             sights = [each for each in tried if each is not None]
+        if not sights:
+            return []
         shapes = {tuple(t.shape) for model in self._models for t in [*model.parameters(), *model.buffers()]}
         self._room = _TOGETHER + 2 * sum(bytes_of(t) for model in self._models for t in model.parameters())
-        self._uncopied.clear()
-        saved = [_tried(lambda: Saved(each, [self._kept(each.body, t, shapes) for _, t in each.tensors])) for each in sights]
-        return [each for each in saved if each is not None]
+        tried = [_tried(lambda: Saved(each, [self._kept(each.body, t, shapes) for _, t in each.tensors])) for each in sights]
+        saved = [each for each in tried if each is not None]
+        if self._looked < _ALWAYS:
+            self._made += [weakref.ref(each) for each in saved]
+        return saved
+
+    def _forget_suspicions(self) -> None:
+        """Copies of what the first steps did not change are given up: they may be as large as a model."""
+        for each in (reference() for reference in self._made):
+            if each is not None and each.sight.body not in self._known:
+                self._uncopied.update(id(tensor) for _, tensor in each.sight.tensors)
+                each.tensors = [None] * len(each.tensors)
+        self._made.clear()
 
     def _kept(self, body: Body, value: Any, shapes: set[tuple[int, ...]]) -> Any:
         """A copy; None of what is large, unlike the weights, and was never seen to change."""
@@ -166,6 +182,7 @@ class Audit:
             self._uncopied.add(id(value))
             return None
         self._room -= size
+        self._uncopied.discard(id(value))
         return self._copied(value)
 
     def _copied(self, value: Any) -> Any:
@@ -205,15 +222,16 @@ class Audit:
 
         def visit(path: str, value: Any, depth: int) -> None:
             kind: Any = type(value)
+            of_step = path in ("step", "self") and depth < 3  # the user's, wherever it is installed
             if depth > _DEPTH or id(value) in seen or issubclass(kind, type):
                 return
             if kind is types.FunctionType:
-                for name, key, place in variables_of(value):
+                for name, key, place in variables_of(value, of_step):
                     look(key, lambda: Body(name, [place], None, True), depth)
             elif may_hold_state(kind):
                 skip = _SAVED_OF_MODELS if id(value) in ours else frozenset()
                 skip = _SAVED_OF_OPTIMIZERS if id(value) in optimizers else skip
-                counts = issubclass(kind, STATEFUL) or not is_library(kind)
+                counts = of_step or issubclass(kind, STATEFUL) or not is_library(kind)
                 look(id(value), lambda: Body(path, places_of_object(value, skip), value, counts), depth)
                 left.extend((path, each, depth + 1) for each in methods_of(kind) if id(each) not in seen)
             elif (own_place := place_of(value)) is not None:

@@ -178,10 +178,11 @@ def place_of_global(names: dict[str, Any], name: str) -> Place:
     return Place(lambda: {name: names[name]} if name in names else {}, write)
 
 
-def variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any, Place]]:
-    """Name, identity and place of each variable outside of a function that it, or one that is defined in it, uses."""
+def variables_of(function: types.FunctionType, of_library: bool) -> Iterator[tuple[str, Any, Place]]:
+    """Name, identity and place of each variable outside of a function that it, or one that is defined in it, uses; of an
+    installed library's functions only where `of_library` says so."""
     code = function.__code__
-    if _is_installed(code.co_filename):
+    if _is_installed(code.co_filename) and not of_library:
         return
     for name, cell in zip(code.co_freevars, function.__closure__ or ()):
         yield name, id(cell), place_of_cell(name, cell)

@@ -445,6 +445,20 @@ class Others(unittest.TestCase):
         found = job.search(step)
         self.assertEqual(job.steps, found.trained_batches)
 
+    def test_copies_of_what_steps_do_not_change_are_given_up(self):
+        net, teacher = nn.Linear(700, 700), nn.Linear(700, 700)
+        average = Average(net)
+        audit = Audit(lambda: (teacher, average), {'': net}, [torch.optim.SGD(net.parameters(), 0.1)], [], None)
+        first = audit.save()
+        held = {each.sight.body.path: each for each in first}
+        self.assertTrue(same(held['teacher'].tensors[0], teacher.weight.detach()))
+        for _ in range(3):
+            audit.around(lambda: average.update(net))
+        self.assertEqual(held['teacher'].tensors, [None, None])
+        audit.restore(first)
+        self.assertEqual(average.updates, 0)
+        self.assertEqual([each.sight.body.path for each in audit.save()], ['average'])
+
     def test_an_audit_takes_a_small_part_of_the_steps(self):
         net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(300)])
         audit = Audit(lambda: net, {'': net}, [torch.optim.SGD(net.parameters(), 0.1)], [], None)
