@@ -29,7 +29,7 @@ from comp._objects import (
 )
 
 _BODIES, _DEPTH = 5_000, 20  # that are looked at
-_SMALL, _TOGETHER = 1 << 20, 64 << 20  # [bytes] of tensors that are copied although no step has changed them yet
+_SMALL, _TINY, _TOGETHER = 1 << 20, 1 << 16, 64 << 20  # [bytes] of tensors that are copied before a step changes them
 _ALWAYS, _MOST, _SHARE = 3, 16, 0.05  # steps that are looked at: the first, in all, and the part of their time
 _SAVED_OF_MODELS = frozenset(("_parameters", "_buffers"))
 _SAVED_OF_OPTIMIZERS = frozenset(("state", "param_groups", "_opt_called"))
@@ -110,8 +110,8 @@ class Audit:
 
     def plain_state(self) -> dict[tuple[str, bool], Any]:
         """What steps change and nobody named, by paths, for a file."""
-        leave = self._saved_otherwise()
-        return {_key(body): plain_state(Sight(body, leave)) for body in self._known}
+        leave, shapes = self._saved_otherwise(), self._shapes()
+        return {_key(b): (sorted(b.changed), *plain_state(Sight(b, leave), shapes)) for b in self._known}
 
     def put_plain_state(self, state: Mapping[tuple[str, bool], Any]) -> None:
         """Raises: SettingsError where this training does not have what another had."""
@@ -122,8 +122,9 @@ class Audit:
                     f"the checkpoint has a state of {key[0]}, and nothing that this step reaches is called that (it "
                     "would not go on as it was): give the step of that training"
                 )
-            put_plain_state(sights[key], each)
+            put_plain_state(sights[key], each[1:])
             self._known[sights[key].body] = None
+            sights[key].body.changed.update(each[0])
 
     def _learn(self, marks: Marks) -> None:
         sight = marks.sight
@@ -132,16 +133,17 @@ class Audit:
                 f"the step draws from {path}, an iterator of a DataLoader (it does not go back, so each plan trains on "
                 "other batches): let `data` give these batches, too"
             )
-        paths = marks.changed() if sight.is_state() else []
+        paths = marks.changed() if sight.is_state() else {}
         if not paths:
             return
         self._known[sight.body] = None
+        sight.body.changed.update(paths.values())
         self.found.update(dict.fromkeys(paths))
         for path, value in marks.written():
             if id(value) in self._uncopied:
                 self._tell(
-                    f"{path} of {bytes_of(value)} bytes is changed by the step (what is that large is not saved unless "
-                    "it is named, and plans that were rejected have changed it): give the search state=[...] with what "
+                    f"{path} of {bytes_of(value)} bytes was changed by the step, and nobody has it as it was (what is "
+                    "large, or changes late, is saved from its first change on): give the search state=[...] with what "
                     "saves and loads it"
                 )
 
@@ -158,9 +160,9 @@ class Audit:
             sights = [each for each in tried if each is not None]
         if not sights:
             return []
-        shapes = {tuple(t.shape) for model in self._models for t in [*model.parameters(), *model.buffers()]}
+        shapes = self._shapes()
         self._room = _TOGETHER + 2 * sum(bytes_of(t) for model in self._models for t in model.parameters())
-        tried = [_tried(lambda: Saved(each, [self._kept(each.body, t, shapes) for _, t in each.tensors])) for each in sights]
+        tried = [_tried(lambda: Saved(each, [self._kept(each.body, *t, shapes) for t in each.tensors])) for each in sights]
         saved = [each for each in tried if each is not None]
         if self._looked < _ALWAYS:
             self._made += [weakref.ref(each) for each in saved]
@@ -174,16 +176,20 @@ class Audit:
                 each.tensors = [None] * len(each.tensors)
         self._made.clear()
 
-    def _kept(self, body: Body, value: Any, shapes: set[tuple[int, ...]]) -> Any:
+    def _kept(self, body: Body, path: str, value: Any, shapes: set[tuple[int, ...]]) -> Any:
         """A copy; None of what is large, unlike the weights, and was never seen to change."""
-        size = bytes_of(value)
-        suspected = size <= self._room and (size <= _SMALL or tuple(value.shape) in shapes)
-        if body not in self._known and not suspected:
+        size, small = bytes_of(value), _SMALL if self._looked < _ALWAYS else _TINY
+        suspected = size <= self._room and (size <= small or tuple(value.shape) in shapes)
+        if path not in body.changed and not suspected:
             self._uncopied.add(id(value))
             return None
         self._room -= size
         self._uncopied.discard(id(value))
         return self._copied(value)
+
+    def _shapes(self) -> set[tuple[int, ...]]:
+        """Of weights, and so of their averages."""
+        return {tuple(t.shape) for model in self._models for t in [*model.parameters(), *model.buffers()]}
 
     def _copied(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

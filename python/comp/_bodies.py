@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sys
 import types
@@ -30,6 +31,7 @@ class Body:
         self.places = places
         self.owner = owner  # None: of a variable. It is held, for its identity is the key
         self.counts = counts  # whether numbers alone are state
+        self.changed: set[str] = set()  # paths of what steps were seen to change: the data may change the rest
 
 
 class Sight:
@@ -165,12 +167,16 @@ class Marks:
         self.dice = [_state_bytes(read()) for _, read, _ in sight.dice]
         self.iterators = [_drawn(value) for _, value in sight.iterators]
 
-    def changed(self) -> list[str]:
-        """Paths of what is not as it was."""
-        seen = self.sight
-        paths = [seen.called(path, n) for path, place, then in seen.places for n in _differing(then, place.read())]
-        paths += [path for path, _ in self.written()]
-        return paths + [p for (p, read, _), then in zip(seen.dice, self.dice) if _state_bytes(read()) != then]
+    def changed(self) -> dict[str, str]:
+        """Paths of what is not as it was, and the path of that of which it is a part."""
+        seen, paths = self.sight, {}
+        for path, place, then in seen.places:
+            for name in _differing(then, place.read()):
+                called = seen.called(path, name)
+                paths[called] = called if place.variables else path
+        paths.update((path, path) for path, _ in self.written())
+        paths.update((p, p) for (p, read, _), then in zip(seen.dice, self.dice) if _state_bytes(read()) != then)
+        return paths
 
     def written(self) -> list[tuple[str, Any]]:
         return [each for each, then in zip(self.sight.tensors, self.tensors) if _mark(each[1]) != then]
@@ -188,30 +194,47 @@ class Saved:
 
     def __init__(self, sight: Sight, copied: list[Any]) -> None:
         self.sight = sight
-        self.tensors = copied  # None: it was too large to be copied on suspicion
+        self.tensors = copied  # None: it was not copied
+        self.marks = [None if copy is None else _mark(value) for (_, value), copy in zip(sight.tensors, copied)]
         self.dice = [read() for _, read, _ in sight.dice]
 
     def put_back(self) -> bool:
-        for _, place, then in self.sight.places:
-            _put_content(place, then)
+        for path, place, then in self.sight.places:
+            self._put_content(path, place, then)
         with torch.no_grad():
-            for (_, value), then in zip(self.sight.tensors, self.tensors):
-                if then is not None and value.shape == then.shape:
+            for (path, value), then, mark in zip(self.sight.tensors, self.tensors, self.marks):
+                if then is None or value.shape != then.shape:
+                    continue
+                if path in self.sight.body.changed or _mark(value) != mark:  # else it may be a batch, which is not written
                     _assign(value, then)
-        for (_, _, write), state in zip(self.sight.dice, self.dice):
-            write(state)
+        for (path, _, write), state in zip(self.sight.dice, self.dice):
+            if path in self.sight.body.changed:
+                write(state)
         return True
 
+    def _put_content(self, path: str, place: Place, then: Any) -> None:
+        """Of what differs, what steps change, and tensors; what autograd made, say, is not brought back."""
+        seen, now = self.sight, place.read()
+        names = dict.fromkeys(_differing(then, now))  # a key may be a tensor, which a list would compare
+        if place.variables:
+            values = {name: (then.get(name), now.get(name)) for name in names}
+            known = {name for name in names if seen.called(path, name) in seen.body.changed}
+            names = {name: None for name in names if name in known or any(map(_tensors_in, values[name]))}
+        elif path not in seen.body.changed:
+            content = [*then.values(), *now.values()] if type(then) is dict else [*then, *now]
+            names = names if any(map(_tensors_in, content)) else {}
+        if type(then) is dict:
+            now = {name: value for name, value in now.items() if name in then or name not in names}
+            now.update((name, then[name]) for name in names if name in then)
+        if names:
+            place.write(now if type(then) is dict else then)
 
-def _put_content(place: Place, then: Any) -> None:
-    """Only what matters: what autograd made, say, is not brought back."""
-    now = place.read()
-    names = dict.fromkeys(_differing(then, now))  # a key may be a tensor, which a list would compare
-    if type(then) is dict:
-        now = {name: value for name, value in now.items() if name in then or name not in names}
-        now.update((name, then[name]) for name in names if name in then)
-    if names:
-        place.write(now if type(then) is dict else then)
+
+def _tensors_in(value: Any) -> list[Any]:
+    place = place_of(value)
+    content = [value] if place is None else place.read()
+    values = content.values() if type(content) is dict else content
+    return [v for v in values if (isinstance(v, torch.Tensor) or _is_array(v)) and _has_values(v)]
 
 
 def _assign(value: Any, then: Any) -> None:
@@ -244,16 +267,18 @@ def _plain(value: Any) -> Any:
     return _plain(place.read())
 
 
-def plain_state(sight: Sight) -> tuple[list[Any], list[Any]]:
-    """What a body holds, for a file: of each place, then of each generator. Objects in it are bodies of their own."""
+def plain_state(sight: Sight, shapes: set[tuple[int, ...]]) -> tuple[list[Any], list[Any]]:
+    """What steps change of a body, and what is shaped like weights, for a file: of each place, then of each generator.
+    Objects in it are bodies of their own."""
     contents = []
     for place in sight.body.places:
         content, kept = place.read(), {}
         for name, value in content.items() if type(content) is dict else [("", content)]:
-            try:
-                kept[name] = _plain(value)
-            except _NotPlain:
-                continue
+            path = sight.called(sight.body.path, name if type(content) is dict else None)
+            changes = any(each == path or each.startswith((f"{path}.", f"{path}[")) for each in sight.body.changed)
+            if changes or any(tuple(t.shape) in shapes for t in _tensors_in(value)):
+                with contextlib.suppress(_NotPlain):
+                    kept[name] = _plain(value)
         contents.append(kept)
     return contents, [read() for _, read, _ in sight.dice]
 

@@ -81,11 +81,13 @@ def may_hold_state(kind: Any) -> bool:
 
 
 class Place:
-    """Something that holds values by names or in an order, and its contents as they were."""
+    """Something that holds values by names or in an order. `variables`: attributes and variables, each for itself;
+    what is in a container belongs together."""
 
-    def __init__(self, read: Callable[[], Any], write: Callable[[Any], None]) -> None:
+    def __init__(self, read: Callable[[], Any], write: Callable[[Any], None], variables: bool = True) -> None:
         self.read = read
         self.write = write
+        self.variables = variables
 
 
 def place_of(value: Any) -> Place | None:
@@ -101,15 +103,15 @@ def place_of(value: Any) -> Place | None:
             for key, each in content.items():
                 base.__setitem__(value, key, each)
 
-        return Place(lambda: dict(base.items(value)), write)
+        return Place(lambda: dict(base.items(value)), write, False)
     if base is list:
-        return Place(lambda: list.copy(value), lambda content: list.__setitem__(value, slice(None), content))
+        return Place(lambda: list.copy(value), lambda content: list.__setitem__(value, slice(None), content), False)
 
     def fill(content: Any) -> None:
         base.clear(value)
         (deque.extend if base is deque else set.update)(value, content)
 
-    return Place(lambda: list(base.__iter__(value)), fill)
+    return Place(lambda: list(base.__iter__(value)), fill, False)
 
 
 def places_of_object(value: Any, skip: frozenset[str]) -> list[Place]:

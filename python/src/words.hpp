@@ -41,6 +41,11 @@ inline constexpr std::array in_cpp_and_python{
         "look at what is timed (sample.seconds is the wall time of the whole batch, data loading included), or leave 0 "
         "and comp takes the time itself",
         "search again when nothing else runs on the machine"},
+    words{"(this backend has no validate()): give it double validate(), or", "(there is no score): give score=..., or"},
+    words{"check validate()", "check score"},
+    words{"by its base(), set() or random()", "by its base and set()"},
+    words{"(batches_per_epoch() says ", "(len(data) or batches_per_epoch says "},
+    words{"give the number that run_epoch() trains", "give batches_per_epoch"},
     words{"look at what the trainer does there", "look at what the step does there"},
     words{"what sample.loss is set to", "what the step returns"},
     words{"(the trainer does not say what a batch needs): set sample.peak_bytes",

@@ -405,6 +405,10 @@ class Refusals(unittest.TestCase):
             with self.assertRaisesRegex(comp.Error, r'give another file, or delete this one$'):
                 Classification(nn.Sequential(nn.Flatten(), nn.Linear(192, 4))).search(ledger=ledger)
         self.refused(r'raise keep_bytes$', kind=comp.Error, data=Unsized(), keep_bytes=40000)
+        self.refused(
+            r'^plans are to be judged by scores \(there is no score\): give score=..., or choose another criterion$',
+            criterion='scores',
+        )
         short = Classification().search(planned_epochs=2).warnings
         self.assertTrue(any("an earlier search's plan in warm_start or its ledger" in s for s in short), short)
 

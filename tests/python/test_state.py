@@ -384,8 +384,8 @@ class Others(unittest.TestCase):
             return job.step(plan, batch)
 
         sentence = (
-            'seen of 12582912 bytes is changed by the step (what is that large is not saved unless it is named, and plans '
-            'that were rejected have changed it): give the search state=[...] with what saves and loads it'
+            'seen of 12582912 bytes was changed by the step, and nobody has it as it was (what is large, or changes late, '
+            'is saved from its first change on): give the search state=[...] with what saves and loads it'
         )
         with self.assertWarns(UserWarning) as told:
             found = job.search(step)
@@ -423,6 +423,34 @@ class Others(unittest.TestCase):
 
         job.search(step, data=data)
         self.assertGreaterEqual(data.given, 8)
+
+    def test_what_the_data_and_observers_change_in_the_same_object_stays_theirs(self):
+        class Experiment(Classification):
+            def __init__(self):
+                super().__init__()
+                self.given, self.told, self.batches = 0, [], list(self.loader)
+
+            def stream(self):
+                while True:
+                    self.given += 1
+                    yield self.batches[self.given % 8]
+
+            def trial_done(self, trial):
+                self.told.append(trial.label)
+
+        class Stream:
+            def __init__(self, made):
+                self.made = made
+
+            def __iter__(self):
+                return self.made()
+
+        job = Experiment()
+        found = job.search(data=Stream(job.stream), batches_per_epoch=8, observers=[job])
+        self.assertEqual(job.steps, found.trained_batches)
+        self.assertEqual(len(job.told), len(found.trials))
+        self.assertGreaterEqual(job.given, found.trained_batches)
+        self.assertEqual(found.also_saved, ['self.steps'])
 
     def test_loops_deep_structures_and_odd_objects_are_walked_over(self):
         class Odd:

@@ -83,6 +83,14 @@ class Trainings(unittest.TestCase):
         self.assertEqual(other.stdout.strip(), f'{ended[False][1]} {begun + 3}', other.stderr)
         self.assertNotEqual(ended[True][1], ended[False][1])
 
+    def test_a_checkpoint_has_no_data_in_it(self):
+        job = Classification()
+        job.images = torch.zeros(1 << 20)
+        found = job.search()
+        found.train(found.trained_batches // 8 + 1, checkpoint=self.path)
+        self.assertEqual(found.also_saved, ['self.steps'])
+        self.assertLess(os.path.getsize(self.path), 1 << 20)
+
     def test_callbacks_see_each_epoch_and_may_end_the_training(self):
         job = Classification()
         found = job.search()
