@@ -162,7 +162,9 @@ class Audit:
             return []
         shapes = self._shapes()
         self._room = _TOGETHER + 2 * sum(bytes_of(t) for model in self._models for t in model.parameters())
-        tried = [_tried(lambda: Saved(each, [self._kept(each.body, *t, shapes) for t in each.tensors])) for each in sights]
+        tried = [
+            _tried(lambda: Saved(each, [self._kept(each.body, *t, shapes) for t in each.tensors])) for each in sights
+        ]
         saved = [each for each in tried if each is not None]
         if self._looked < _ALWAYS:
             self._made += [weakref.ref(each) for each in saved]

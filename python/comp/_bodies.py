@@ -64,9 +64,7 @@ class Sight:
             return path if name in ("_parameters", "_buffers", "_modules") else f"{path}.{name}"
         return f"{path}[{name!r}]" if type(name) in SIMPLE else f"{path}[...]"
 
-    def _sort(
-        self, path: str, value: Any, left: list[tuple[str, Place]], known: set[int], leave: set[int]
-    ) -> None:
+    def _sort(self, path: str, value: Any, left: list[tuple[str, Place]], known: set[int], leave: set[int]) -> None:
         kind: Any = type(value)
         if kind in _LEAVES or id(value) in known or id(value) in leave:
             return
@@ -205,7 +203,8 @@ class Saved:
             for (path, value), then, mark in zip(self.sight.tensors, self.tensors, self.marks):
                 if then is None or value.shape != then.shape:
                     continue
-                if path in self.sight.body.changed or _mark(value) != mark:  # else it may be a batch, which is not written
+                # What did not change may be a batch, which must not be written.
+                if path in self.sight.body.changed or _mark(value) != mark:
                     _assign(value, then)
         for (path, _, write), state in zip(self.sight.dice, self.dice):
             if path in self.sight.body.changed:

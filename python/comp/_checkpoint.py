@@ -80,9 +80,7 @@ def contents(job: Job, progress: TrainingProgress) -> dict[str, Any]:
         "fingerprint": job.training.fingerprint(),
         "progress": progress.text(),
         "parameters": {name: {n: p.detach() for n, p in parameters} for name, parameters in job.named},
-        "gradients": {
-            name: {n: p.grad for n, p in parameters if p.grad is not None} for name, parameters in job.named
-        },
+        "gradients": {name: {n: p.grad for n, p in parameters if p.grad is not None} for name, parameters in job.named},
         "buffers": {name: dict(module.named_buffers()) for name, module in job.models.items()},
         "optimizers": [each.state_dict() for each in job.optimizers],
         "state": job.others.others(),
@@ -125,7 +123,9 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
             found = torch.load(file, map_location="cpu", weights_only=False)
         except Exception as error:
             words = str(error).partition("\n")[0]
-            raise FileError(f"{named} is no whole checkpoint ({words}): go on from another one, or begin anew") from None
+            raise FileError(
+                f"{named} is no whole checkpoint ({words}): go on from another one, or begin anew"
+            ) from None
     if not isinstance(found, dict) or found.get("comp_training") != 1:
         raise FileError(f"{named} holds no training (found.train(checkpoint=...) writes them): give another file")
     return found
@@ -140,7 +140,7 @@ def load(job: Job, found: dict[str, Any], path: str | os.PathLike[str]) -> None:
         there = {(name, n): tuple(t.shape) for name, tensors in found[what].items() for n, t in tensors.items()}
         for name, n in sorted(shapes.keys() ^ there.keys()) or [k for k in shapes if shapes[k] != there[k]]:
             raise SettingsError(
-                f"{named}: {n} of model \"{name}\" is {_shape(there.get((name, n)))} there and "
+                f'{named}: {n} of model "{name}" is {_shape(there.get((name, n)))} there and '
                 f"{_shape(shapes.get((name, n)))} here (it would not go on as it was): build the model as it was"
             )
     if len(found["optimizers"]) != len(job.optimizers) or len(found["state"]) != job.others.count():

@@ -63,7 +63,9 @@ class Batches:
 
     def __init__(self, data: Iterable[Any], batches_per_epoch: int | None = None) -> None:
         if batches_per_epoch is not None and batches_per_epoch < 1:
-            raise SettingsError(f"batches_per_epoch is {batches_per_epoch} (an epoch has one at least): give more, or none")
+            raise SettingsError(
+                f"batches_per_epoch is {batches_per_epoch} (an epoch has one at least): give more, or none"
+            )
         if not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
             raise SettingsError(
                 f"data is a {type(data).__name__} (it cannot be iterated): give a DataLoader or a list " "of batches"

@@ -112,9 +112,7 @@ class Doctor:
 doctor = Doctor()
 
 
-def _run(
-    models: Mapping[str, nn.Module], region: Region, batch: Any, loss: Callable[..., torch.Tensor] | None
-) -> None:
+def _run(models: Mapping[str, nn.Module], region: Region, batch: Any, loss: Callable[..., torch.Tensor] | None) -> None:
     if len(models) != 1:
         raise SettingsError(
             f"{len(models)} models and a batch (which gets it is not known): give comp.doctor(step, batch, "

@@ -155,4 +155,3 @@ def _modules(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, str], li
         if precision != "fp32":
             left.append(f"{count} operators in {precision} are in no linear module ({swaps} alone): they are left out")
     return modules, left
-

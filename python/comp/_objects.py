@@ -63,8 +63,10 @@ def _is_installed(file: Any) -> bool:
 def is_library(kind: Any) -> bool:
     """Whether a class is not the user's own."""
     module = sys.modules.get(str(_names_of(kind).get("__module__")))
-    return module is not None and issubclass(type(module), types.ModuleType) and _is_installed(
-        _of_module(module).get("__file__")
+    return (
+        module is not None
+        and issubclass(type(module), types.ModuleType)
+        and _is_installed(_of_module(module).get("__file__"))
     )
 
 
@@ -204,7 +206,11 @@ def behind(value: Any) -> list[Any]:
     if kind is types.MethodType:
         return [value.__func__, value.__self__]
     if kind is types.FunctionType:
-        return [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *(attributes(value) or {}).values()]
+        return [
+            *(value.__defaults__ or ()),
+            *(value.__kwdefaults__ or {}).values(),
+            *(attributes(value) or {}).values(),
+        ]
     if issubclass(kind, functools.partial):
         part: Any = functools.partial
         return [part.func.__get__(value), *part.args.__get__(value), *part.keywords.__get__(value).values()]

@@ -9,7 +9,6 @@ import unittest
 
 from torch import nn
 
-import comp
 from support import plan_file, small_net, some_images
 
 CHILD = '''

@@ -13,7 +13,7 @@ from torch import nn
 
 import comp
 from comp import _checkpoint
-from support import Classification, same
+from support import Classification
 
 STEPS_OF_ANOTHER_PROCESS = '''
 import sys, torch, comp
