@@ -110,7 +110,7 @@ def measure(name, make, shape, rounds):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, 'plan.json')
         there.plan(path)
-        plan = comp.plan(path, net)
+        plan = comp.plan(path, net, keep_memory=True)  # as the C++ step beside it
         twin.load_state_dict(net.state_dict())  # recording was a forward
         optimizer = torch.optim.SGD(net.parameters(), 1e-3, momentum=0.9)
         for _ in range(3):

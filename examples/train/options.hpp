@@ -199,7 +199,7 @@ inline void describe(CLI::App& app, options& chosen) {
   app.description(
       "Trains a model and finds, while doing so, the precision of each operator that trains fastest and still converges.\n"
       "Writes plan.json, search.jsonl (the ledger), report.html, summary.json and training.json (each epoch's loss, seconds\n"
-      "and score) into --out, and after each epoch checkpoint.safetensors (with libtorch not yet).");
+      "and score) into --out, and after each epoch checkpoint.safetensors.");
   app.footer(
       "Examples:\n"
       "  train --model vgg16 --data cifar-100-binary --epochs 10 --out out/vgg\n"

@@ -9,17 +9,31 @@ Guide: docs/python.md.
 
 import torch  # noqa: F401  its libraries come first
 
+from comp import _torch_version
+
+_torch_version.require()
+try:
+    from comp import _comp  # noqa: F401
+except ImportError as error:  # the same release, built otherwise
+    raise ImportError(_torch_version.sentence(str(error))) from error
+
 from comp._comp import (
+    Contestant,
     Difference,
     Error,
     Examination,
     FileError,
     GraphError,
     Interrupted,
+    Operator,
     OutOfMemory,
     PlanError,
+    Sample,
     SettingsError,
     SpaceError,
+    TrainingProgress,
+    TrainingResult,
+    Trial,
     __version__,
     allow,
     by_kind,
@@ -36,23 +50,30 @@ from comp._exports import to_torchao, to_transformer_engine
 from comp._outcome import Outcome
 from comp._plan_file import PlanFile, compare, load
 from comp._region import Planned, Region, plan
+from comp._resume import resume
 from comp._search import search
 
 __all__ = [
+    "Contestant",
     "Difference",
     "Error",
     "Examination",
     "FileError",
     "GraphError",
     "Interrupted",
+    "Operator",
     "Outcome",
     "OutOfMemory",
     "PlanError",
     "PlanFile",
     "Planned",
     "Region",
+    "Sample",
     "SettingsError",
     "SpaceError",
+    "TrainingProgress",
+    "TrainingResult",
+    "Trial",
     "__version__",
     "allow",
     "by_kind",
@@ -66,6 +87,7 @@ __all__ = [
     "load",
     "plan",
     "policy",
+    "resume",
     "search",
     "strategy",
     "to_torchao",

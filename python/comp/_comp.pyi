@@ -138,8 +138,22 @@ class Contestant:
     speedup: float
     peak_bytes: int
 
+class Fallback:
+    epoch: int
+    given_up: str
+    plan: str
+    status: str
+    message: str
+
+class TrainingProgress:
+    epochs: list[Sample]
+    fallbacks: list[Fallback]
+    plan: str
+    def text(self) -> str: ...
+
 class TrainingResult:
     epochs: list[Sample]
+    fallbacks: list[Fallback]
     warnings: list[str]
     plan: str
 
@@ -193,6 +207,7 @@ class Planned:
         forced: bool,
         otherwise: str,
         protect_blocks: bool,
+        keep_memory: bool,
     ) -> None: ...
 
 class Training:
@@ -210,6 +225,7 @@ class Training:
         rates: Callable[[], list[float]] | None,
         length: int,
         keep_bytes: int,
+        keep_memory: bool,
         data: str,
         tune: bool,
         protect_blocks: bool,
@@ -217,6 +233,7 @@ class Training:
         about: str,
     ) -> None: ...
     def operators(self) -> list[Operator]: ...
+    def fingerprint(self) -> str: ...
     def set_plan(self, plan: str) -> None: ...
     def search(
         self,
@@ -231,7 +248,12 @@ class Training:
         progress: bool,
         observers: list[Any],
     ) -> Outcome: ...
-    def train_on(self, found: Outcome, epochs: int, progress: bool) -> TrainingResult: ...
+    def train_on(
+        self, found: Outcome, epochs: int, progress: bool, tell: Callable[[TrainingProgress], bool]
+    ) -> TrainingResult: ...
+    def go_on(
+        self, progress_text: str, epochs: int, progress: bool, tell: Callable[[TrainingProgress], bool]
+    ) -> TrainingResult: ...
 
 def read_plan_file(path: str) -> dict[str, Any]: ...
 

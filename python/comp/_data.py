@@ -10,33 +10,62 @@ from typing import Any
 import torch
 
 from comp._comp import SettingsError
+from comp._objects import attributes
 from comp._state import random_state, same_random_state
 
 
 def tensors_of(value: Any) -> list[torch.Tensor]:
-    """A batch's tensors."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        return tensors_of(list(value.values()))
-    if isinstance(value, (list, tuple)):
-        return [tensor for each in value for tensor in tensors_of(each)]
-    return tensors_of(vars(value)) if hasattr(value, "__dict__") and not isinstance(value, type) else []
+    """A batch's tensors, in their order. It may refer to itself."""
+    found: list[torch.Tensor] = []
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        now = left.pop()
+        if id(now) in seen:
+            continue
+        seen.add(id(now))
+        if isinstance(now, torch.Tensor):
+            found.append(now)
+        elif isinstance(now, Mapping):
+            left += reversed(list(now.values()))
+        elif isinstance(now, (list, tuple)):
+            left += reversed(now)
+        elif not isinstance(now, (type, torch.nn.Module)):
+            left += reversed(list((attributes(now) or {}).values()))
+    return found
 
 
 def own(value: Any) -> Any:
     """The batch in containers of its own: a step may pop from them, and the batch is given again."""
-    if type(value) is dict:
-        return {key: own(each) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(own(each) for each in value)
-    return copy.copy(value) if isinstance(value, Mapping) else value
+    known: dict[int, Any] = {}
+
+    def copied(each: Any) -> Any:
+        if id(each) in known:
+            return known[id(each)]
+        if type(each) is dict:
+            made: Any = known.setdefault(id(each), {})
+            made.update((key, copied(inner)) for key, inner in each.items())
+        elif type(each) is list:
+            made = known.setdefault(id(each), [])
+            made.extend(copied(inner) for inner in each)
+        elif type(each) is tuple:
+            made = tuple(copied(inner) for inner in each)
+        else:
+            made = copy.copy(each) if isinstance(each, Mapping) else each
+        return made
+
+    return copied(value)
 
 
 class Batches:
-    """Each epoch is one iteration over `data`."""
+    """An epoch is one iteration over `data`, or, where `batches_per_epoch` is given, so many batches of it: the next
+    epoch goes on from there, and over its end."""
 
-    def __init__(self, data: Iterable[Any]) -> None:
+    def __init__(self, data: Iterable[Any], batches_per_epoch: int | None = None) -> None:
+        if batches_per_epoch is not None and batches_per_epoch < 1:
+            raise SettingsError(
+                f"batches_per_epoch is {batches_per_epoch} (an epoch has one at least): give more, or none"
+            )
         if not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
             raise SettingsError(
                 f"data is a {type(data).__name__} (it cannot be iterated): give a DataLoader or a list " "of batches"
@@ -48,25 +77,40 @@ class Batches:
             )
         self._data = data
         self._at: Iterator[Any] | None = None
+        self._epoch = batches_per_epoch
+        self._given = 0  # of this epoch, where its length was given
         try:
-            self.length = len(data)  # type: ignore[arg-type]
+            self.length = batches_per_epoch or len(data)  # type: ignore[arg-type]
         except TypeError:
             self.length = 0
 
     def pull(self) -> tuple[Any, Any, list[torch.Tensor]] | None:
         """The next batch, the random generators after it where it moved them, its tensors; None at an epoch's end."""
+        if self._epoch is not None and self._given == self._epoch:
+            self._given = 0
+            return None
         before = random_state()
+        try:
+            value = self._next()
+        except StopIteration:
+            if self._epoch is None:
+                return None
+            value = self._next()
+        self._given += 1
+        after = random_state()
+        return value, None if same_random_state(before, after) else after, tensors_of(value)
+
+    def _next(self) -> Any:
+        """Raises: StopIteration at the end of the data; the next call begins anew."""
         begins = self._at is None
         if self._at is None:
             self._at = iter(self._data)
         try:
-            value = next(self._at)
+            return next(self._at)
         except StopIteration:
             self._at = None
             if begins:
                 raise SettingsError(
                     "data gives no batch (there is nothing to train on): check the DataLoader"
                 ) from None
-            return None
-        after = random_state()
-        return value, None if same_random_state(before, after) else after, tensors_of(value)
+            raise

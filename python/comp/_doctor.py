@@ -112,9 +112,7 @@ class Doctor:
 doctor = Doctor()
 
 
-def _run(
-    models: Mapping[str, nn.Module], region: Region, batch: Any, loss: Callable[..., torch.Tensor] | None
-) -> None:
+def _run(models: Mapping[str, nn.Module], region: Region, batch: Any, loss: Callable[..., torch.Tensor] | None) -> None:
     if len(models) != 1:
         raise SettingsError(
             f"{len(models)} models and a batch (which gets it is not known): give comp.doctor(step, batch, "
@@ -141,7 +139,7 @@ def _run(
                     output = module(*inputs) if isinstance(inputs, (tuple, list)) else module(inputs)
                 made = loss(output, target) if loss is not None else _loss_of(output)
             if made.requires_grad:
-                made.backward()
+                torch.autograd.backward(made)
         finally:
             for p, gradient in zip(parameters, gradients):
                 p.grad = gradient

@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from comp._comp import SettingsError
 from comp._plan_file import PlanFile, plan_file
 
 _LINEAR = ("linear", "addmm", "mm", "matmul")
 _FP8 = ("fp8_e4m3", "fp8_e5m2")
+_MULTIPLE = 16  # of both sizes of a weight: the products of FP8 units
+Model = str | nn.Module | Mapping[str, nn.Module]
 
 
 @dataclass(frozen=True)
@@ -24,22 +27,36 @@ class ModulePrecisions:
     modules: dict[str, str]
     """The precision of each linear module, by the name that named_modules() gives it."""
     swapped: tuple[str, ...]
-    """Those of them that become the library's FP8 modules."""
-    recipe: dict[str, Any]
+    """Those of them that become the library's FP8 modules; where the model was given, those that it really swaps."""
+    recipe: dict[str, str]
     """Arguments of the library's recipe; see to_torchao and to_transformer_engine."""
     left: tuple[str, ...]
     """Sentences: what the plan has and the library cannot express. Empty: nothing is lost."""
 
     def module_filter_fn(self, module: nn.Module, name: str) -> bool:
         """True for the modules to swap: torchao's convert_to_float8_training(module_filter_fn=...) takes it."""
-        return isinstance(module, nn.Linear) and name in self.swapped
+        return name in self.swapped and _why_not(module) is None
 
     def __str__(self) -> str:
         lines = [f"{name}: {precision}" for name, precision in self.modules.items()]
         return "\n".join(lines + [f"left: {sentence}" for sentence in self.left])
 
 
-def to_torchao(plan: Any, *, model: str = "", fp8: Sequence[str] = _FP8) -> ModulePrecisions:
+def _why_not(module: nn.Module | None) -> str | None:
+    """Why FP8 libraries that swap linear modules do not swap this one, or to no effect."""
+    if module is None:
+        return "is no module of this model"
+    if not isinstance(module, nn.Linear):
+        return f"is a {type(module).__name__}, no nn.Linear"
+    if isinstance(module, NonDynamicallyQuantizableLinear):
+        return "is never called (its MultiheadAttention reads its weights)"
+    rows, columns = module.weight.shape
+    if rows % _MULTIPLE or columns % _MULTIPLE:
+        return f"has a weight of {rows} x {columns} (FP8 products want multiples of {_MULTIPLE})"
+    return None
+
+
+def to_torchao(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> ModulePrecisions:
     """A plan for torchao.float8:
 
         said = comp.to_torchao("plan.json")
@@ -47,9 +64,10 @@ def to_torchao(plan: Any, *, model: str = "", fp8: Sequence[str] = _FP8) -> Modu
                                    config=Float8LinearConfig.from_recipe_name(said.recipe["recipe_name"]))
         print(said.left)                                # what torchao cannot have of the plan
 
-    plan: an outcome, a PlanFile or a path. model: the name that the model had in the search. fp8: the plan's
-    precisions whose linear modules become FP8; ("bf16",) begins with all that tolerated BF16, which nobody has tested
-    in FP8.
+    plan: an outcome, a PlanFile or a path. model: as it was given to the search, net or {"net": net}: `swapped` are then
+        the modules that torchao really swaps, and `left` says why others are none. Its name alone, "net", says only what
+        the plan has. fp8: the plan's precisions whose linear modules become FP8; ("bf16",) begins with all that tolerated
+        BF16, which nobody has tested in FP8.
     Raises: SettingsError, FileError.
     """
     return _swapped(
@@ -63,7 +81,7 @@ def to_torchao(plan: Any, *, model: str = "", fp8: Sequence[str] = _FP8) -> Modu
     )
 
 
-def to_transformer_engine(plan: Any, *, model: str = "", fp8: Sequence[str] = _FP8) -> ModulePrecisions:
+def to_transformer_engine(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> ModulePrecisions:
     """A plan for Transformer Engine: `swapped` are the modules to make te.Linear and to run in
 
         from transformer_engine.common.recipe import DelayedScaling, Format
@@ -85,14 +103,29 @@ def to_transformer_engine(plan: Any, *, model: str = "", fp8: Sequence[str] = _F
 
 
 def _swapped(
-    plan: Any, model: str, fp8: Sequence[str], recipe: dict[str, Any], *, swaps: str, casts: str, remedy: str
+    plan: Any, model: Model, fp8: Sequence[str], recipe: dict[str, str], *, swaps: str, casts: str, remedy: str
 ) -> ModulePrecisions:
-    modules, left = _modules(plan_file(plan), model, swaps)
-    swapped = tuple(name for name, precision in modules.items() if precision in fp8)
+    name, module = _named(model)
+    modules, left = _modules(plan_file(plan), name, swaps)
+    wanted = [n for n, precision in modules.items() if precision in fp8]
+    parts = {} if module is None else dict(module.named_modules(remove_duplicate=False))
+    reasons = {} if module is None else {n: why for n in wanted if (why := _why_not(parts.get(n))) is not None}
+    left += [f'"{n}" is in {modules[n]} and {why}: it stays as it is' for n, why in reasons.items()]
+    swapped = tuple(n for n in wanted if n not in reasons)
     left += [f'"{n}" is in fp8_e5m2 ({casts}): it becomes E4M3' for n in swapped if modules[n] == "fp8_e5m2"]
-    counts = Counter(p for name, p in modules.items() if name not in swapped and p != "fp32")
+    counts = Counter(p for n, p in modules.items() if n not in wanted and p != "fp32")
     left += [f"{n} linear modules are in {p} and not swapped: {remedy}" for p, n in sorted(counts.items())]
     return ModulePrecisions(modules, swapped, recipe, tuple(left))
+
+
+def _named(model: Model) -> tuple[str, nn.Module | None]:
+    if isinstance(model, str):
+        return model, None
+    if isinstance(model, nn.Module):
+        return "", model
+    if len(model) != 1:
+        raise SettingsError(f"{len(model)} models are given (a library swaps modules in one): give them one by one")
+    return next(iter(model.items()))
 
 
 def _modules(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, str], list[str]]:
@@ -122,4 +155,3 @@ def _modules(plan: PlanFile, model: str, swaps: str) -> tuple[dict[str, str], li
         if precision != "fp32":
             left.append(f"{count} operators in {precision} are in no linear module ({swaps} alone): they are left out")
     return modules, left
-

@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Any
 
-from comp import _comp
+from comp import _checkpoint, _comp
+from comp._comp import Contestant, Operator, Sample, SettingsError, TrainingResult, Trial
 from comp._region import Region
+from comp._training import Job, alone
 
 
 class Outcome:
     """What a search found. `print(found)` shows the contest, `found.plan` is the plan, one letter per operator."""
 
-    def __init__(self, inner: Any, training: Any, progress: bool) -> None:
+    def __init__(self, inner: _comp.Outcome, job: Job, progress: bool) -> None:
         self._inner = inner
-        self._training = training
+        self._job = job
         self._progress = progress
-        self.region = Region(training.regions)
+        self.region = Region(job.training.regions)
         """What the step was given: `with found.region:` trains on with the plan."""
 
     @property
@@ -38,7 +41,7 @@ class Outcome:
         return float(low), float(high)
 
     @property
-    def operators(self) -> list[Any]:
+    def operators(self) -> list[Operator]:
         """Of a step's forward, in the order of their calls: name, kind, shapes, m, n, k and so on."""
         return list(self._inner.operators)
 
@@ -55,20 +58,25 @@ class Outcome:
     @property
     def warnings(self) -> list[str]:
         """What makes the outcome less certain, and what to do."""
-        return list(self._inner.warnings)
+        return list(self._inner.warnings) + self._job.sentences
 
     @property
-    def contest(self) -> list[Any]:
+    def also_saved(self) -> list[str]:
+        """What the step was seen to change beside models, optimizers and `state`: it was put back with these."""
+        return list(self._job.audit.found)
+
+    @property
+    def contest(self) -> list[Contestant]:
         """The plans of the final head-to-head, FP32 first: label, plan, seconds, speedup, peak_bytes."""
         return list(self._inner.contest)
 
     @property
-    def trials(self) -> list[Any]:
+    def trials(self) -> list[Trial]:
         """Every run, in order."""
         return list(self._inner.trials)
 
     @property
-    def baseline(self) -> Any:
+    def baseline(self) -> Sample:
         """FP32's batches from the start."""
         return self._inner.baseline
 
@@ -107,11 +115,36 @@ class Outcome:
             os.fspath(path), _comp.ReportInfo(model=model, data=data, use_command=use, plan_file=plan_file)
         )
 
-    def train(self, epochs: int) -> Any:
+    def train(
+        self,
+        epochs: int,
+        *,
+        callbacks: Sequence[_checkpoint.Callback] = (),
+        checkpoint: str | os.PathLike[str] | None = None,
+        every: int = 1,
+    ) -> TrainingResult:
         """Trains on with the plan, guarded: a loss that goes wrong puts the last good state back, and a more
-        conservative plan goes on. `epochs`: in all, those that the search trained counted in. Returns: `epochs` (a
-        sample for each), `plan` (the one that it ended with) and `warnings`."""
-        return self._training.train_on(self._inner, epochs, self._progress)
+        conservative plan goes on. `epochs`: in all, those that the search trained counted in.
+
+        callbacks: called after each epoch with a TrainingProgress (`epochs`, `fallbacks`, `plan`); one that returns True
+            ends the training.
+        checkpoint: a file that is written before the first epoch, after each `every` epochs and after the last, and
+            that comp.resume() goes on from. It is the old or the new one, never half; one of an earlier training is
+            kept as FILE.old.
+
+        Raises: SettingsError where nobody knows how long an epoch is; FileError for a checkpoint that cannot be written;
+        Error where FP32 does not train; what callbacks raise.
+        """
+        if self.batches_per_epoch == 0:
+            raise SettingsError(
+                "the data did not end, so nobody knows how long an epoch is (each may go on for ever): give "
+                "comp.search batches_per_epoch=..."
+            )
+        with alone("a training"):
+            watcher = _checkpoint.Watcher(self._job, epochs, callbacks, checkpoint, every)
+            if checkpoint is not None:
+                _checkpoint.set_aside(checkpoint)
+            return self._job.training.train_on(self._inner, epochs, self._progress, watcher)
 
     def __reduce__(self) -> Any:
         raise TypeError("an outcome cannot be pickled or copied (it holds on to the training): use found.save(path)")

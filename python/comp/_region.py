@@ -280,6 +280,7 @@ def plan(
     forced: bool = False,
     otherwise: Literal["follow", "error", "fp32"] = "follow",
     protect_blocks: bool = True,
+    keep_memory: bool = False,
 ) -> Planned:
     """A plan that was found before, from Python or C++, for `with`:
 
@@ -298,7 +299,8 @@ def plan(
     that it reads or by its neighbours, and counts in `left` those that the first forward did not have. `otherwise="error"` raises at the first operator that differs, `"fp32"` goes on in FP32 from
     there. `forced`: use a plan that this machine computes slowly. `protect_blocks`: what stands in
     `with torch.autocast(..., enabled=False)` or another autocast of the model's own runs as its author wrote, whatever
-    the file says of it.
+    the file says of it. `keep_memory`: on a CPU, large blocks that torch frees keep their pages for the next step's, of
+    the whole process and until no step has used them for 5 seconds; without it torch's allocator stays as it is.
 
     Raises: FileError when the file cannot be read; PlanError in the second `with` when the file lacks more than half of
     the model's operators; with `match="exact"` RuntimeError in the first forward, with what differs.
@@ -314,6 +316,7 @@ def plan(
             forced=forced,
             otherwise=otherwise,
             protect_blocks=protect_blocks,
+            keep_memory=keep_memory,
         ),
         models,
     )

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,65 +13,10 @@ from torch.amp.grad_scaler import GradScaler
 
 from comp import _comp
 from comp._comp import SettingsError
-from comp._data import Batches, own
-from comp._models import modules_of, named_parameters
 from comp._outcome import Outcome
-from comp._region import Region, depth, forget_beyond
-from comp._state import OtherState, copied, put, set_random_state
-
-
-class _Glue:
-    """The functions that the C++ side calls."""
-
-    def __init__(
-        self, step: Callable[[Region, Any], Any], score: Callable[[], float] | None, models: Mapping[str, nn.Module]
-    ) -> None:
-        self._step = step
-        self._score = score
-        self._models = models
-        self.training: Callable[[], Any]  # a weak reference: the training holds this
-
-    def step(self, value: Any, generators: Any) -> list[tuple[str, torch.Tensor]]:
-        if generators is not None:
-            set_random_state(generators)
-        region = Region(self.training().regions)
-        before = depth()
-        try:
-            return [(name, _scalar(name, loss)) for name, loss in _losses(self._step(region, own(value))).items()]
-        finally:
-            forget_beyond(before)
-
-    def score(self) -> float:
-        modes = [(part, part.training) for model in self._models.values() for part in model.modules()]
-        try:
-            for model in self._models.values():
-                model.eval()
-            return float(self._score())  # type: ignore[misc]
-        finally:
-            for part, training in modes:
-                part.training = training
-
-
-def _rates(optimizers: Sequence[Any]) -> Callable[[], list[float]]:
-    """The learning rates that a scheduler may change; those that are tensors are left out: to look would be to wait."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    return lambda: [float(group["lr"]) for group in groups if isinstance(group.get("lr"), (int, float))]
-
-
-def _losses(returned: Any) -> dict[str, Any]:
-    return dict(returned) if isinstance(returned, Mapping) else {"loss": returned}
-
-
-def _scalar(name: str, loss: Any) -> torch.Tensor:
-    if isinstance(loss, (int, float)):
-        return torch.tensor(float(loss), dtype=torch.float64)
-    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        shape = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
-        raise SettingsError(
-            f'the step returned {shape} as "{name}" (plans are judged by their losses): return the loss, '
-            "or a dict of several"
-        )
-    return loss.detach()
+from comp._region import Region
+from comp._state import copied, put
+from comp._training import Job, alone
 
 
 def _named(kind: str, module: Any, made: type, given: Any, allowed: str) -> Any:
@@ -116,6 +60,28 @@ def _precisions(wanted: Sequence[str] | None, others: Iterable[Any], device: tor
     return ["bf16", "tf32"]
 
 
+def _chosen(policy: Any, strategy: Any, batches_strategy: Any) -> dict[str, Any]:
+    a_strategy = "a name, one of comp.strategy or an object with ask and tell"
+    a_policy = "a name, one of comp.policy or a callable"
+    return {
+        "policy": _named("policy", _comp.policy, _comp.policy.Policy, policy, a_policy),
+        "stage1": _named("strategy", _comp.strategy, _comp.strategy.Strategy, strategy, a_strategy),
+        "stage2": _named("batches_strategy", _comp.strategy, _comp.strategy.Strategy, batches_strategy, a_strategy),
+    }
+
+
+def _whole_state(job: Job, states_on: str | None) -> tuple[Any, list[tuple[torch.Tensor, Any, Any]]]:
+    weights = [(p, copied(p, states_on), copied(p.grad, states_on)) for _, named in job.named for _, p in named]
+    return job.state.save(), weights
+
+
+def _put_whole_state(job: Job, state: tuple[Any, list[tuple[torch.Tensor, Any, Any]]]) -> None:
+    for parameter, value, gradient in state[1]:
+        put(parameter, value)
+        parameter.grad = put(parameter.grad, gradient)
+    job.state.restore(state[0])
+
+
 def search(
     step: Callable[[Region, Any], Any],
     *,
@@ -133,7 +99,9 @@ def search(
     observers: Sequence[Any] = (),
     progress: bool = True,
     keep: bool = True,
+    batches_per_epoch: int | None = None,
     keep_bytes: int = 4 << 30,
+    keep_memory: bool = False,
     states_on: str | None = None,
     tune: bool = True,
     protect_blocks: bool = True,
@@ -158,10 +126,12 @@ def search(
     step: trains one batch and returns its loss.
     model: the module, or several by name. optimizer: one, or a list of them.
     data: what can be iterated again for each epoch: a DataLoader, a list of batches. Batches that a saved state may
-        need again are kept in memory, `keep_bytes` at most.
+        need again are kept in memory, `keep_bytes` at most. Of data without an end, or whose length is not known, an
+        epoch has `batches_per_epoch`.
     score: a validation score, higher is better; run under the plan, in evaluation mode, without gradients.
     state: what else changes while training: schedulers, GradScaler, averages of weights (what has state_dict and
-        load_state_dict), torch.Generator. torch's, Python's and NumPy's own generators are always saved.
+        load_state_dict), torch.Generator. torch's, Python's and NumPy's own generators are always saved, and so is what
+        the first steps are seen to change among the objects that they reach (found.also_saved).
     policy, strategy, batches_strategy: by name, from comp.policy and comp.strategy, or your own: a callable of an
         operator that returns a decision; an object with ask(n) and tell(trial), which may have start(space).
     precisions: to search, in order of preference; None: what runs fast here. fp16 wants a GradScaler in `state`.
@@ -169,6 +139,8 @@ def search(
     observers: objects with some of trial_started(trial), trial_done(trial), warned(sentence), search_done(outcome),
         stop_requested().
     states_on: device of saved states ("cpu" keeps them off the GPU). tune: measure how a plan is best run.
+    keep_memory: CPU memory that torch frees keeps its pages for the next step's blocks, for all plans alike. Give it to
+        comp.plan, too: which plan is fastest may depend on it.
     keep: False: when the search ends, the training is put back to where it began.
     protect_blocks: what stands in `with torch.autocast(..., enabled=False)` or another autocast of the model's own runs as
         its author wrote, in every plan; False: the plan decides there, too.
@@ -182,89 +154,44 @@ def search(
     Raises: SettingsError before anything is run; Error when FP32 itself does not train; Interrupted when an observer
     asks to stop.
     """
-    if (
-        torch.distributed.is_available()
-        and torch.distributed.is_initialized()
-        and torch.distributed.get_world_size() > 1
-    ):
-        raise SettingsError(
-            f"a search in {torch.distributed.get_world_size()} processes (each would decide by its own "
-            "times, and they would wait for each other): search in one process with the batch of one, then "
-            "train in all with comp.plan"
+    with alone("a search"):
+        job = Job(
+            step,
+            model=model,
+            optimizer=optimizer,
+            data=data,
+            score=score,
+            state=state,
+            batches_per_epoch=batches_per_epoch,
+            keep_bytes=keep_bytes,
+            keep_memory=keep_memory,
+            states_on=states_on,
+            tune=tune,
+            protect_blocks=protect_blocks,
+            about=about,
         )
-    if not callable(step):
-        raise SettingsError(
-            f"step is a {type(step).__name__} (a function of a plan and a batch is wanted): give "
-            "def step(plan, batch)"
+        wanted = _precisions(precisions, state, job.device)
+        if wanted is not None:
+            settings["precisions"] = list(wanted)
+        chosen = _chosen(policy, strategy, batches_strategy)
+        info = _comp.ReportInfo(
+            model=", ".join(type(m).__name__ for m in job.models.values()),
+            data=type(data).__name__,
+            use_command='with comp.plan("plan.json", model): ...',
         )
-    models = modules_of(model)
-    optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-    others = OtherState(models, optimizers, state, states_on)
-    named = named_parameters(models)
-    device = next((p.device for _, parameters in named for _, p in parameters), torch.device("cpu"))
-    wanted = _precisions(precisions, state, device)
-    if wanted is not None:
-        settings["precisions"] = list(wanted)
-    batches = Batches(data)
-    glue = _Glue(step, score, models)
-    training = _comp.Training(
-        models=named,
-        pull=batches.pull,
-        step=glue.step,
-        score=None if score is None else glue.score,
-        save=others.save,
-        restore=others.restore,
-        tensors=others.tensors,
-        rates=_rates(optimizers) if all(isinstance(each, (GradScaler, torch.Generator)) for each in state) else None,
-        length=batches.length,
-        keep_bytes=keep_bytes,
-        data=f"{type(data).__name__} of {batches.length or 'unknown'} batches",
-        tune=tune,
-        protect_blocks=protect_blocks,
-        states_on=states_on,
-        about=" ".join([about, *(repr(each) for each in optimizers)]),
-    )
-    glue.training = weakref.ref(training)
-    info = _comp.ReportInfo(
-        model=", ".join(type(m).__name__ for m in models.values()),
-        data=type(data).__name__,
-        use_command='with comp.plan("plan.json", model): ...',
-    )
-    before = (
-        None
-        if keep
-        else (
-            others.save(),
-            [(p, copied(p, states_on), copied(p.grad, states_on)) for _, parameters in named for _, p in parameters],
-        )
-    )
-    inner = training.search(
-        policy=_named("policy", _comp.policy, _comp.policy.Policy, policy, "a name, one of comp.policy or a callable"),
-        stage1=_named(
-            "strategy",
-            _comp.strategy,
-            _comp.strategy.Strategy,
-            strategy,
-            "a name, one of comp.strategy or an object with ask and tell",
-        ),
-        stage2=_named(
-            "batches_strategy",
-            _comp.strategy,
-            _comp.strategy.Strategy,
-            batches_strategy,
-            "a name, one of comp.strategy or an object with ask and tell",
-        ),
-        settings=settings,
-        ledger=None if ledger is None else os.fspath(ledger),
-        report=None if report is None else os.fspath(report),
-        info=info,
-        progress=progress,
-        observers=list(observers),
-    )
-    training.set_plan(inner.plan)
-    if before is not None:
-        for parameter, value, gradient in before[1]:
-            put(parameter, value)
-            parameter.grad = put(parameter.grad, gradient)
-        others.restore(before[0])
-    return Outcome(inner, training, progress)
+        before = None if keep else _whole_state(job, states_on)
+        with job.watch:
+            inner = job.training.search(
+                **chosen,
+                settings=settings,
+                ledger=None if ledger is None else os.fspath(ledger),
+                report=None if report is None else os.fspath(report),
+                info=info,
+                progress=progress,
+                observers=list(observers),
+            )
+        job.training.set_plan(inner.plan)
+        job.tell_of_data(inner.batches_per_epoch)
+        if before is not None:
+            _put_whole_state(job, before)
+        return Outcome(inner, job, progress)

@@ -99,10 +99,7 @@ class OtherState:
         return {
             "buffers": [{name: copied(b, self._device) for name, b in m.named_buffers()} for m in self._models],
             "optimizers": [self._saved(each) for each in self._optimizers],
-            "others": [
-                each.get_state() if isinstance(each, torch.Generator) else copied(each.state_dict(), self._device)
-                for each in self._others
-            ],
+            "others": self.others(),
             "random": random_state(),
         }
 
@@ -112,12 +109,25 @@ class OtherState:
                 put_buffers(model, buffers)
             for optimizer, state in zip(self._optimizers, saved["optimizers"]):
                 self._restore_optimizer(optimizer, state)
-        for each, state in zip(self._others, saved["others"]):
+        self.put_others(saved["others"])
+        set_random_state(saved["random"])
+
+    def count(self) -> int:
+        return len(self._others)
+
+    def others(self) -> list[Any]:
+        """What `state` names."""
+        return [
+            each.get_state() if isinstance(each, torch.Generator) else copied(each.state_dict(), self._device)
+            for each in self._others
+        ]
+
+    def put_others(self, saved: list[Any]) -> None:
+        for each, state in zip(self._others, saved):
             if isinstance(each, torch.Generator):
                 each.set_state(state)
             else:
                 each.load_state_dict(copied(state))
-        set_random_state(saved["random"])
 
     def tensors(self) -> list[torch.Tensor]:
         """What lives from step to step."""

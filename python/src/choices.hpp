@@ -8,6 +8,7 @@
 #include <comp/comp.hpp>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,6 +80,26 @@ class called_observer {
   py::object told_;
 };
 
+/// Where a training stands, and whether its watcher has asked to stop.
+struct watched_training {
+  py::function tell;  // (progress) -> bool: whether to stop
+  std::optional<training_progress> last = {};
+  bool stop = false;
+};
+class training_watch {
+ public:
+  explicit training_watch(watched_training& watched) : watched_{watched} {}
+
+  void training_progressed(const training_progress& now) {
+    watched_.last = now;
+    watched_.stop = watched_.tell(now).cast<bool>();
+  }
+  bool stop_requested() { return watched_.stop; }
+
+ private:
+  watched_training& watched_;
+};
+
 /// Observers of any types, told in the order in which they were added.
 class observers : public observer_group<observers> {
   template <class O>
@@ -88,7 +109,7 @@ class observers : public observer_group<observers> {
   template <class O>
   struct told_by final : private kept<O>, public observer_list<O> {
     template <class... A>
-    explicit told_by(A&&... how) : kept<O>{O{std::forward<A>(how)...}}, observer_list<O>{kept<O>::observer} {}
+    explicit told_by(A&&... how) : kept<O>{O(std::forward<A>(how)...)}, observer_list<O>{kept<O>::observer} {}
   };
 
  public:

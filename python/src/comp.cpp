@@ -3,6 +3,7 @@
 #include <torch/extension.h>
 //
 #include <comp/comp.hpp>
+#include <comp/files/training_file.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
 
 #include "choices.hpp"
@@ -10,6 +11,7 @@
 #include "regions.hpp"
 #include "settings.hpp"
 #include "training.hpp"
+#include "words.hpp"
 
 namespace comp::python {
 namespace {
@@ -24,7 +26,7 @@ py::handle add_error(py::module_& m, const char* name, py::handle base) {
     try {
       if (thrown) std::rethrow_exception(thrown);
     } catch (const E& e) {
-      const std::string_view said = e.what();
+      const std::string said = in_python(e.what());
       const auto size = static_cast<Py_ssize_t>(said.size());
       PyErr_SetObject(
           type.ptr(),
@@ -45,6 +47,10 @@ void add_errors(py::module_& m) {
   add_error<interrupted>(m, "Interrupted", base);
 }
 
+libtorch::freed_memory freed(bool keep) {
+  return keep ? libtorch::freed_memory::kept : libtorch::freed_memory::returned;
+}
+
 void add_regions(py::module_& m) {
   py::class_<place>(m, "Place");
   py::class_<regions>(m, "Regions")
@@ -55,7 +61,7 @@ void add_regions(py::module_& m) {
   py::class_<planned>(m, "Planned")
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, const std::string& path,
                        std::vector<std::string> segments, const std::string& match, bool forced,
-                       const std::string& otherwise, bool protect_blocks) {
+                       const std::string& otherwise, bool protect_blocks, bool keep_memory) {
              using matches = std::pair<std::string_view, libtorch::plan_match>;
              using ways = std::pair<std::string_view, libtorch::on_mismatch>;
              libtorch::planned_settings s{
@@ -69,19 +75,54 @@ void add_regions(py::module_& m) {
                                                             {"error", libtorch::on_mismatch::error},
                                                             {"fp32", libtorch::on_mismatch::fp32}});
              s.program.protect_blocks = protect_blocks;
+             s.program.freed = freed(keep_memory);
              return std::make_unique<planned>(std::move(models), path, std::move(s));
            }),
-           "models"_a, "path"_a, py::kw_only(), "segments"_a, "match"_a, "forced"_a, "otherwise"_a, "protect_blocks"_a)
+           "models"_a, "path"_a, py::kw_only(), "segments"_a, "match"_a, "forced"_a, "otherwise"_a, "protect_blocks"_a,
+           "keep_memory"_a)
       .def("name_parameters", &planned::name_parameters, "models"_a)
       .def_property_readonly("regions", &planned::opened, py::return_value_policy::reference_internal)
       .def_property_readonly("in_use", [](planned& p) { return p.plan().planned(); })
       .def_property_readonly("letters", [](planned& p) { return p.plan().executor().current_plan().str(); })
       .def_property_readonly("needs_scaling", [](planned& p) { return p.plan().needs_scaling(); })
-      .def_property_readonly("warnings", [](planned& p) { return p.plan().warnings(); })
+      .def_property_readonly("warnings",
+                             [](planned& p) {
+                               std::vector<std::string> sentences = p.plan().warnings();
+                               put_in_python(sentences);
+                               return sentences;
+                             })
       .def_property_readonly("left", [](planned& p) {
         const auto seen = p.plan().executor().problems();
         return std::pair{seen.unknown + seen.mismatches + seen.ended_early, seen.first};
       });
+}
+
+/// A training that `tell` watches and may end after any epoch.
+template <class Train>
+training_result watched(training& t, bool progress, py::function tell, Train train) {
+  watched_training by{.tell = std::move(tell)};
+  observers all;
+  all.add<called_observer>(py::none());
+  if (progress) all.add<in_python_words<progress_bar>>();
+  all.add<training_watch>(by);
+  training_result got;
+  try {
+    got = train(all);
+  } catch (const interrupted&) {
+    if (!by.stop) throw;
+    got = by.last->so_far;
+    got.plan = by.last->ladder[by.last->rung];
+    t.set_plan(got.plan);
+  }
+  put_in_python(got);
+  return got;
+}
+
+/// What training_progress::text said. Throws: `file_error`.
+training_progress progress_of(const std::string& text) {
+  const json_place place{"the checkpoint", 0, "go on from another one, or begin anew"};
+  const json document = parse_json(text, place);
+  return comp::detail::progress_from(json_reader{document, place});
 }
 
 void add_training(py::module_& m) {
@@ -89,7 +130,7 @@ void add_training(py::module_& m) {
       .def(py::init([](std::vector<std::pair<std::string, parameter_tree::named>> models, py::function pull,
                        py::function step, py::object score, py::function saved, py::function restore,
                        py::function tensors, py::object rates, std::int64_t length, std::int64_t keep_bytes,
-                       std::string data, bool tune, bool protect_blocks,
+                       bool keep_memory, std::string data, bool tune, bool protect_blocks,
                        const std::optional<std::string>& states_on, std::string about) {
              return make_training(
                  {.models = std::move(models),
@@ -99,17 +140,20 @@ void add_training(py::module_& m) {
                   .keep = {.limit_bytes = keep_bytes, .about = std::move(data)},
                   .choices = tune ? libtorch::executor_choices::measured : libtorch::executor_choices::fixed,
                   .protect_blocks = protect_blocks,
+                  .freed = freed(keep_memory),
                   .states_on = states_on ? std::optional{c10::Device{*states_on}} : std::nullopt,
                   .about = std::move(about)});
            }),
            py::kw_only(), "models"_a, "pull"_a, "step"_a, "score"_a, "save"_a, "restore"_a, "tensors"_a, "rates"_a,
-           "length"_a, "keep_bytes"_a, "data"_a, "tune"_a, "protect_blocks"_a, "states_on"_a, "about"_a)
+           "length"_a, "keep_bytes"_a, "keep_memory"_a, "data"_a, "tune"_a, "protect_blocks"_a, "states_on"_a,
+           "about"_a)
       .def_property_readonly("regions", &training::opened, py::return_value_policy::reference_internal)
       .def("operators",
            [](training& t) {
              const op_graph& graph = t.graph();
              return std::vector<op_info>(graph.begin(), graph.end());
            })
+      .def("fingerprint", [](training& t) { return fmt::format("{:016x}", t.graph().fingerprint()); })
       .def(
           "set_plan", [](training& t, const std::string& letters) { t.set_plan(parse_plan(letters)); }, "plan"_a)
       .def(
@@ -120,23 +164,31 @@ void add_training(py::module_& m) {
             const recipe how{policy, stage1, stage2, settings_of(settings)};
             observers all;
             all.add<called_observer>(py::none());
-            if (progress) all.add<progress_bar>();
+            if (progress) all.add<in_python_words<progress_bar>>();
             if (ledger_path) all.add<ledger>(*ledger_path);
-            if (report) all.add<html_report>(*report, info);
-            for (const py::handle each : told) all.add<called_observer>(py::reinterpret_borrow<py::object>(each));
-            return std::make_shared<outcome>(t.search(how, all));
+            if (report) all.add<in_python_words<html_report>>(*report, info);
+            for (const py::handle each : told)
+              all.add<in_python_words<called_observer>>(py::reinterpret_borrow<py::object>(each));
+            auto found = std::make_shared<outcome>(t.search(how, all));
+            put_in_python(*found);
+            return found;
           },
           py::kw_only(), "policy"_a, "stage1"_a, "stage2"_a, "settings"_a, "ledger"_a, "report"_a, "info"_a,
           "progress"_a, "observers"_a)
       .def(
           "train_on",
-          [](training& t, const outcome& found, std::size_t epochs, bool progress) {
-            observers all;
-            all.add<called_observer>(py::none());
-            if (progress) all.add<progress_bar>();
-            return t.train_on(found, epochs, all);
+          [](training& t, const outcome& found, std::size_t epochs, bool progress, py::function tell) {
+            return watched(t, progress, std::move(tell),
+                           [&](observers& all) { return t.train_on(found, epochs, all); });
           },
-          "found"_a, "epochs"_a, "progress"_a);
+          "found"_a, "epochs"_a, "progress"_a, "tell"_a)
+      .def(
+          "go_on",
+          [](training& t, const std::string& from, std::size_t epochs, bool progress, py::function tell) {
+            return watched(t, progress, std::move(tell),
+                           [&](observers& all) { return t.go_on(progress_of(from), epochs, all); });
+          },
+          "progress_text"_a, "epochs"_a, "progress"_a, "tell"_a);
 }
 
 /// What a plan file says, checked: for people and for other programs. Throws: `file_error`, `plan_error`.

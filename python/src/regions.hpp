@@ -69,6 +69,7 @@ class regions {
     const auto at = innermost();
     require<error>(at != open_.end(),
                    "a region was left that is not open (enter and exit are for `with`): write `with`");
+    failed_ = failed_ || by_exception;
     if (by_exception) at->second->abandon();
     const std::unique_ptr<libtorch::region> left = std::move(at->second);
     open_.erase(at);
@@ -82,6 +83,9 @@ class regions {
   void enter_again(const place& from) { add(std::make_unique<libtorch::region>(from.resume())); }
   bool open() { return innermost() != open_.end(); }
   std::size_t entered() const { return entered_; }
+  /// Whether an exception has left a region since forget_failure().
+  bool failed() const { return failed_; }
+  void forget_failure() { failed_ = false; }
   void abandon_all() {
     while (open()) exit(true);
   }
@@ -99,6 +103,7 @@ class regions {
   maker make_;
   std::vector<entered_region> open_;
   std::size_t entered_ = 0;
+  bool failed_ = false;
 };
 
 /// A plan from a file over a Python model, for a loop of the user's own.

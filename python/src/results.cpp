@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 //
 #include <comp/comp.hpp>
+#include <comp/files/training_file.hpp>
 #include <comp/observe/summary.hpp>
 #include <comp/systems/all_rules.hpp>
 #include <memory>
@@ -44,8 +45,20 @@ void add_results(py::module_& m) {
       .def_readonly("seconds", &contestant::seconds)
       .def_property_readonly("speedup", [](const contestant& c) { return c.over_fp32.ratio; })
       .def_readonly("peak_bytes", &contestant::peak_bytes);
+  py::class_<training_fallback>(m, "Fallback")
+      .def_readonly("epoch", &training_fallback::epoch)
+      .def_property_readonly("given_up", [](const training_fallback& f) { return f.from.str(); })
+      .def_property_readonly("plan", [](const training_fallback& f) { return f.to.str(); })
+      .def_property_readonly("status", [](const training_fallback& f) { return name(f.why); })
+      .def_readonly("message", &training_fallback::message);
+  py::class_<training_progress>(m, "TrainingProgress")
+      .def_property_readonly("epochs", [](const training_progress& p) { return p.so_far.epochs; })
+      .def_property_readonly("fallbacks", [](const training_progress& p) { return p.so_far.fallbacks; })
+      .def_property_readonly("plan", [](const training_progress& p) { return p.ladder[p.rung].str(); })
+      .def("text", [](const training_progress& p) { return json_text(comp::detail::json_of(p)); });
   py::class_<training_result>(m, "TrainingResult")
       .def_readonly("epochs", &training_result::epochs)
+      .def_readonly("fallbacks", &training_result::fallbacks)
       .def_readonly("warnings", &training_result::warnings)
       .def_property_readonly("plan", [](const training_result& r) { return r.plan.str(); });
   py::class_<outcome, std::shared_ptr<outcome>>(m, "Outcome")

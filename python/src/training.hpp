@@ -10,7 +10,6 @@
 #include <comp/comp.hpp>
 #include <comp_libtorch/comp_libtorch.hpp>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "choices.hpp"
+#include "fault.hpp"
 #include "regions.hpp"
 
 namespace comp::python {
@@ -69,6 +69,7 @@ struct job {
   libtorch::replay_options keep;
   libtorch::executor_choices choices = libtorch::executor_choices::measured;
   bool protect_blocks = true;
+  libtorch::freed_memory freed = libtorch::freed_memory::returned;
   std::optional<c10::Device> states_on;
   std::string about;
 };
@@ -85,53 +86,10 @@ class training {
   virtual ~training() = default;
   virtual outcome search(const recipe& how, observers& told) = 0;
   virtual training_result train_on(const outcome& found, std::size_t epochs, observers& told) = 0;
+  virtual training_result go_on(training_progress from, std::size_t epochs, observers& told) = 0;
   virtual regions& opened() = 0;
   virtual const op_graph& graph() = 0;
   virtual void set_plan(const plan& p) = 0;
-};
-
-/// An exception of Python's on its way through the search, which would take it for a plan's failure.
-class fault {
- public:
-  /// Runs `work`; an exception that Python has raised is kept, and the search is asked to end.
-  template <class F>
-  auto kept(F&& work) {
-    if (raised_) throw interrupted{"an exception was raised in Python (it comes out of the search): see there"};
-    try {
-      return work();
-    } catch (const py::error_already_set&) {
-      raised_ = std::current_exception();
-      throw interrupted{"an exception was raised in Python (it comes out of the search): see there"};
-    }
-  }
-  /// Runs `work` to its end: where Ctrl-C comes in between it is kept, and `work` begins anew.
-  template <class F>
-  void whole(F&& work) {
-    for (;;) {
-      try {
-        return work();
-      } catch (const py::error_already_set& e) {
-        if (!e.matches(PyExc_KeyboardInterrupt)) throw;
-        if (!raised_) raised_ = std::current_exception();
-      }
-    }
-  }
-  /// Runs `work`. Throws: what was kept, unchanged, else what `work` throws.
-  template <class F>
-  auto out_of(F&& work) {
-    raised_ = nullptr;
-    try {
-      auto made = libtorch::translated(work);
-      if (raised_) std::rethrow_exception(std::exchange(raised_, nullptr));
-      return made;
-    } catch (...) {
-      if (raised_) std::rethrow_exception(std::exchange(raised_, nullptr));
-      throw;
-    }
-  }
-
- private:
-  std::exception_ptr raised_;
 };
 
 template <bool Validates>
@@ -157,6 +115,9 @@ class training_of final : public training {
   }
   training_result train_on(const outcome& found, std::size_t epochs, observers& told) override {
     return fault_.out_of([&] { return post_training{.epochs = epochs}.run(*trainer_, found, told); });
+  }
+  training_result go_on(training_progress from, std::size_t epochs, observers& told) override {
+    return fault_.out_of([&] { return post_training{.epochs = epochs}.go_on(*trainer_, std::move(from), told); });
   }
   regions& opened() override { return regions_; }
   const op_graph& graph() override {
@@ -184,7 +145,7 @@ class training_of final : public training {
                         return fault_.kept(
                             [&] { return given_.call.tensors().template cast<std::vector<at::Tensor>>(); });
                       }},
-        .program = {.protect_blocks = given_.protect_blocks},
+        .program = {.freed = given_.freed, .protect_blocks = given_.protect_blocks},
         .choices = given_.choices,
         .scale_loss = libtorch::loss_scaling::never,  // torch.amp.GradScaler does, which is Python's
         .states_on = given_.states_on,
@@ -192,9 +153,8 @@ class training_of final : public training {
     batches from{[this] { return pulled(); }, given_.length, given_.keep};
     const auto step = [this](libtorch::step& s, batch& b) { train(s, b); };
     if constexpr (Validates) {
-      return std::make_unique<trainer_type>(std::move(setup), std::move(from), step, [this] {
-        return fault_.kept([&] { return given_.call.score().template cast<double>(); });
-      });
+      return std::make_unique<trainer_type>(std::move(setup), std::move(from), step,
+                                            [this] { return fault_.kept([&] { return score(); }); });
     } else {
       return std::make_unique<trainer_type>(std::move(setup), std::move(from), step);
     }
@@ -209,8 +169,18 @@ class training_of final : public training {
     });
   }
 
+  double score() {
+    try {
+      return given_.call.score().template cast<double>();
+    } catch (const py::error_already_set& e) {
+      throw_if_the_plan_failed(e, true);
+      throw;
+    }
+  }
+
   void train(libtorch::step& s, const batch& b) {
     const std::size_t entered = regions_.entered();
+    regions_.forget_failure();
     const auto rates = [&] { return given_.call.rates().template cast<std::vector<double>>(); };
     const bool watches = !given_.call.rates.is_none();
     fault_.kept([&] {
@@ -222,7 +192,7 @@ class training_of final : public training {
         if (watches) rates_.end(rates(), s.number());
       } catch (const py::error_already_set& e) {
         regions_.abandon_all();
-        throw_if_the_plan_failed(e);
+        throw_if_the_plan_failed(e, regions_.failed());
         throw;
       }
       return true;
@@ -238,15 +208,23 @@ class training_of final : public training {
     trainer_->executor().end_step();
   }
 
-  /// What LibTorch does not run in a low precision is the plan's failure, no error of the user's.
-  void throw_if_the_plan_failed(const py::error_already_set& e) {
+  /// What LibTorch or the model does not do in a low precision is the plan's failure, no error of the user's: any
+  /// exception out of a region, and outside of one those that calculations raise. Where FP32 raises it, too, it ends
+  /// the search then.
+  void throw_if_the_plan_failed(const py::error_already_set& e, bool in_region) {
     const auto& executor = trainer_->executor();
-    if (executor.is_recording() || executor.current_plan().count_low() == 0 || !e.matches(PyExc_RuntimeError)) return;
+    if (executor.is_recording() || !executor.lowers() || !e.matches(PyExc_Exception)) return;
+    const auto is_any_of = [&](auto... types) { return (e.matches(types) || ...); };
+    const bool calculated =
+        is_any_of(PyExc_RuntimeError, PyExc_ArithmeticError, PyExc_AssertionError, PyExc_TypeError, PyExc_ValueError);
+    const py::object own = py::module_::import("comp._comp");
+    if (!(in_region || calculated) || is_any_of(own.attr("SettingsError"), own.attr("Interrupted"))) return;
     const std::string said = libtorch::detail::first_line(std::string{py::str(e.value())});
     const bool memory =
         e.matches(py::module_::import("torch").attr("OutOfMemoryError")) || libtorch::detail::says_out_of_memory(said);
     if (memory) throw out_of_memory{said};
-    throw error{said};
+    if (e.matches(PyExc_RuntimeError)) throw error{said};
+    throw error{fmt::format("{}: {}", std::string{py::str(e.type().attr("__name__"))}, said)};
   }
 
   job given_;

@@ -334,7 +334,9 @@ TEST_CASE("a loss that is not finite and spoils the weights ends the run with a 
   CHECK(got.not_finite == 2);
   CHECK(std::isfinite(got.loss));
   CHECK(trainer.run_epoch().status == status::not_finite);
-  CHECK(got.message == "loss inf in step 2 (it left the range of its precision): use more FP32");
+  CHECK(got.message == "loss inf in step 2 (in FP32): look at the data of that batch and at the learning rate");
+  trainer.set_precision(lowered(trainer.graph(), precision::bf16));
+  CHECK(trainer.run_batch().message.find("(it left the range of its precision): use more FP32") != std::string::npos);
 }
 
 TEST_CASE("exceptions in a step become comp's, and the trainer goes on") {

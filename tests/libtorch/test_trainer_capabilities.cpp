@@ -143,6 +143,21 @@ TEST_CASE("a loader too large to be read ahead is not counted, and goes on where
   CHECK(t->batches_per_epoch() == 4);
 }
 
+TEST_CASE("data without an end are read ahead for so many batches, and given again") {
+  int pulled = 0;
+  auto endless = lt::replayed([&] { return std::optional{torch::full({2}, pulled++)}; }, {.read_ahead = 10});
+  CHECK(endless.batches_per_epoch() == 0);
+  CHECK(pulled == 11);
+  CHECK(endless.batches_per_epoch() == 0);
+  CHECK(pulled == 11);
+  for (int i = 0; i < 11; ++i) CHECK(endless.next()->index({0}).item<int>() == i);
+  int at = 0;
+  const auto ten = [&]() -> std::optional<at::Tensor> {
+    return ++at % 11 == 0 ? std::nullopt : std::optional{torch::ones(1)};
+  };
+  CHECK(lt::replayed(ten, {.read_ahead = 10}).batches_per_epoch() == 10);
+}
+
 TEST_CASE("a batch that the step wrote is not given again as if it were the same") {
   classification job;
   auto loader = [batches = job.batches]() mutable { return batches.next(); };

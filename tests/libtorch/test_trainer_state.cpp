@@ -4,12 +4,14 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <comp_libtorch/plan/program.hpp>
 #include <comp_libtorch/support/exceptions.hpp>
 #include <comp_libtorch/support/hardware.hpp>
@@ -414,6 +416,13 @@ TEST_CASE("pages of freed memory serve again, and are the system's when they are
     torch::ones({megas << 20}, torch::kByte);
     return faults() - before;
   };
+  const auto* const before = c10::GetCPUAllocator();
+  if (before == c10::GetDefaultCPUAllocator()) {  // no test before this one has kept memory
+    lt::keep_freed_memory(false);
+    const lt::program none{{.freed = lt::freed_memory::returned}};
+    lt::release_freed_memory();
+    CHECK(c10::GetCPUAllocator() == before);
+  }
   lt::keep_freed_memory(true);
   (void)faults_of_use();
   CHECK(faults_of_use() < megas);
@@ -461,6 +470,39 @@ TEST_CASE("blocks of kept memory never overlap, lie as LibTorch's do, and join a
   CHECK(lt::detail::page_keeper{1 << 20}.allocate(100) == nullptr);
   CHECK(lt::detail::page_keeper{1 << 20}.allocate(SIZE_MAX) == nullptr);
   CHECK(lt::detail::page_keeper{std::size_t{1} << 62}.allocate(1 << 20) == nullptr);  // no such range of addresses
+}
+
+TEST_CASE("pages of kept memory go back when no block used them for a while, and those of other blocks stay") {
+  constexpr std::size_t mega = 1 << 20;
+  lt::detail::page_keeper pages{64 * mega};
+  const auto resident = [](void* block, std::size_t bytes) {
+    std::vector<unsigned char> in_memory(bytes / 4096);
+    auto* const page = reinterpret_cast<std::byte*>((reinterpret_cast<std::uintptr_t>(block) + 4095) / 4096 * 4096);
+    REQUIRE(::mincore(page, in_memory.size() * 4096, in_memory.data()) == 0);
+    return std::ranges::count_if(in_memory, [](unsigned char each) { return (each & 1) != 0; });
+  };
+  auto* const used = pages.allocate(8 * mega);
+  std::memset(used, 7, 8 * mega);
+  auto* const large = pages.allocate(16 * mega);
+  std::memset(large, 1, 16 * mega);
+  auto* const more = pages.allocate(4 * mega);
+  std::memset(more, 2, 4 * mega);
+  pages.give_back(large);
+  CHECK(pages.keeps());
+  pages.release_unused(5);
+  CHECK(resident(large, 15 * mega) == 15 * 256);
+  std::this_thread::sleep_for(std::chrono::milliseconds{2100});
+  pages.give_back(more);
+  pages.release_unused(1);
+  CHECK(resident(large, 15 * mega) == 0);
+  CHECK(resident(more, 3 * mega) > 2 * 256);  // it has only just been freed
+  CHECK(pages.keeps());
+  CHECK(static_cast<unsigned char*>(used)[8 * mega - 1] == 7);
+  pages.release();
+  CHECK(resident(more, 3 * mega) == 0);
+  CHECK(!pages.keeps());
+  CHECK(static_cast<unsigned char*>(used)[0] == 7);
+  CHECK(pages.allocate(18 * mega) != nullptr);  // of both, joined
 }
 
 TEST_CASE("a process that forks while other threads allocate has a child that can allocate") {

@@ -138,6 +138,7 @@ def operators_of(net, run, protect_blocks=True):
         rates=None,
         length=1,
         keep_bytes=1 << 30,
+        keep_memory=False,
         data='',
         tune=False,
         protect_blocks=protect_blocks,

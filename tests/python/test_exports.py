@@ -54,6 +54,42 @@ class Exports(unittest.TestCase):
         self.assertEqual(comp.to_torchao(plan_file(*PLAN), model='net', fp8=['bf16']).swapped, ('gate',))
         self.assertEqual(comp.to_torchao(plan_file(*PLAN), model='other').modules, {})
 
+    def odd_net(self):
+        class Own(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.weight = nn.Parameter(torch.ones(16, 16))
+
+            def forward(self, x):
+                return nn.functional.linear(x, self.weight)
+
+        return nn.ModuleDict(
+            {'up': nn.Linear(16, 16), 'odd': nn.Linear(16, 10), 'own': Own(), 'seen': nn.MultiheadAttention(16, 2)}
+        )
+
+    ODD = tuple((f'net.{name}.linear', 'linear', 'fp8_e4m3') for name in ('up', 'odd', 'own', 'seen.out_proj', 'gone'))
+
+    def test_with_the_model_given_swapped_are_those_that_are_swapped(self):
+        net = self.odd_net()
+        said = comp.to_torchao(plan_file(*self.ODD), model={'net': net})
+        self.assertEqual(said.swapped, ('up',))
+        self.assertEqual(
+            said.left,
+            (
+                '"odd" is in fp8_e4m3 and has a weight of 10 x 16 (FP8 products want multiples of 16): it stays as it is',
+                '"own" is in fp8_e4m3 and is a Own, no nn.Linear: it stays as it is',
+                '"seen.out_proj" is in fp8_e4m3 and is never called (its MultiheadAttention reads its weights): it stays as '
+                'it is',
+                '"gone" is in fp8_e4m3 and is no module of this model: it stays as it is',
+            ),
+        )
+        filtered = {name for name, module in net.named_modules() if said.module_filter_fn(module, name)}
+        self.assertEqual(filtered, {'up'})
+        by_name = comp.to_torchao(plan_file(*self.ODD), model='net')
+        self.assertEqual({n for n, m in net.named_modules() if by_name.module_filter_fn(m, n)}, {'up'})
+        with self.assertRaisesRegex(comp.SettingsError, '2 models are given'):
+            comp.to_torchao(plan_file(*self.ODD), model={'a': net, 'b': net})
+
     def test_letters_alone_are_refused(self):
         path = os.path.join(tempfile.mkdtemp(), 'plan.json')
         with open(path, 'w') as file:
@@ -73,6 +109,11 @@ class Exports(unittest.TestCase):
         swapped = {name for name, module in net.named_modules() if isinstance(module, Float8Linear)}
         self.assertEqual(swapped, {'up', 'down'})
 
+        net = self.odd_net()
+        said = comp.to_torchao(plan_file(*self.ODD), model={'net': net})
+        convert_to_float8_training(net, module_filter_fn=said.module_filter_fn, config=config)
+        swapped = {name for name, module in net.named_modules() if isinstance(module, Float8Linear)}
+        self.assertEqual(swapped, set(said.swapped))
 
     @unittest.skipUnless(importlib.util.find_spec('transformer_engine'), 'Transformer Engine is not installed')
     def test_transformer_engine_has_the_recipe_and_takes_it(self):

@@ -128,6 +128,29 @@ class Plans(unittest.TestCase):
         theirs = trained(torch.autocast('cpu', torch.bfloat16), Scaled())
         self.assertEqual(trained(comp.plan(path, net), net), theirs)
 
+    def test_what_is_quantized_is_fp32(self):
+        class Quantizes(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.last = nn.Linear(192, 16), nn.Linear(16, 4)
+
+            def forward(self, x):
+                x = self.first(x)
+                q = torch.quantize_per_tensor(x.detach(), 0.1, 0, torch.quint8).dequantize()
+                c = torch.quantize_per_channel(x.detach(), torch.ones(16), torch.zeros(16), 1, torch.quint8).dequantize()
+                return self.last(x + q + c)
+
+        net = Quantizes()
+        plan = comp.plan(plan_file(net, forward(net), kinds=('',)), net)
+        seen = dtypes_of(net)
+        for _ in range(2):
+            with plan:
+                loss = cross_entropy(net(FLAT), Y)
+            loss.backward()
+        with torch.no_grad(), plan:
+            net(FLAT)
+        self.assertEqual(seen, [torch.bfloat16] * 6)
+
     def test_a_plan_of_another_model_or_size_is_refused(self):
         net = mlp()
         path = plan_file(net, forward(net))

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -112,6 +113,37 @@ class Data(unittest.TestCase):
         self.assertTrue(same_random_state(second[1], random_state()))
         self.assertEqual(batches.length, 2)
 
+    def test_epochs_of_a_given_length_go_on_over_the_end_of_the_data(self):
+        batches = Batches([1, 2, 3], 2)
+        got = [batches.pull() for _ in range(9)]
+        self.assertEqual([each and each[0] for each in got], [1, 2, None, 3, 1, None, 2, 3, None])
+        self.assertEqual(batches.length, 2)
+        with self.assertRaisesRegex(comp.SettingsError, 'batches_per_epoch is 0'):
+            Batches([1], 0)
+        with self.assertRaisesRegex(comp.SettingsError, 'data gives no batch'):
+            Batches([], 2).pull()
+
+    def test_a_batch_may_refer_to_itself_and_be_deep(self):
+        batch = {'x': torch.zeros(3), 'all': []}
+        batch['all'] += [batch, torch.zeros(2), batch['x']]
+        self.assertEqual([t.numel() for t in tensors_of(batch)], [3, 2])
+        mine = own(batch)
+        self.assertIs(mine['all'][0], mine)
+        self.assertIsNot(mine, batch)
+        mine['all'].clear()
+        self.assertEqual(len(batch['all']), 3)
+        deep = torch.zeros(1)
+        for _ in range(10000):
+            deep = [deep]
+        self.assertEqual(len(tensors_of(deep)), 1)
+
+        job = Classification()
+        x, y = some_images(16)
+        given = {'x': x, 'y': y}
+        given['again'] = given
+        found = job.search(lambda plan, b: job.step(plan, (b['again']['x'], b['y'])), data=[given] * 8)
+        self.assertGreater(found.trained_batches, 0)
+
     def test_tensors_and_containers(self):
         batch = {'x': torch.zeros(3), 'more': [torch.zeros(2), (torch.zeros(1), 'text')]}
         self.assertEqual([t.numel() for t in tensors_of(batch)], [3, 2, 1])
@@ -119,6 +151,38 @@ class Data(unittest.TestCase):
         mine.pop('x')
         mine['more'].clear()
         self.assertEqual([t.numel() for t in tensors_of(batch)], [3, 2, 1])
+
+
+class Imports(unittest.TestCase):
+    def imported(self, **files):
+        """What `import comp` says where the package has these files in place of its own."""
+        package = os.path.dirname(comp.__file__)
+        with tempfile.TemporaryDirectory() as folder:
+            there = os.path.join(folder, 'comp')
+            shutil.copytree(package, there, ignore=shutil.ignore_patterns('*.p', '__pycache__'))
+            for name in os.listdir(there):
+                text = files.get(name.partition('.')[0])
+                if text is not None and not name.endswith('.pyi'):
+                    with open(os.path.join(there, name), 'w') as file:
+                        file.write(text)
+            ran = subprocess.run(
+                [sys.executable, '-c', 'import comp'],
+                capture_output=True,
+                text=True,
+                env=os.environ | {'PYTHONPATH': folder},
+            )
+        return ran.stderr.strip().splitlines()[-1]
+
+    def test_a_package_for_another_torch_says_so(self):
+        here = torch.__version__
+        self.assertEqual(
+            self.imported(_built_for='TORCH = "1.2.3"'),
+            f'ImportError: comp was compiled against torch 1.2.3 and does not fit torch {here} (each release has libraries '
+            "of its own): install comp's wheel for that torch, or compile it here with pip install --no-build-isolation",
+        )
+        broken = self.imported(_comp='no library')
+        self.assertTrue(broken.startswith('ImportError: comp was compiled against torch '), broken)
+        self.assertIn('file too short', broken)
 
 
 class Files(unittest.TestCase):

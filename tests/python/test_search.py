@@ -192,12 +192,148 @@ class Searches(unittest.TestCase):
         self.assertGreater(found.trained_batches, 0)
         self.assertTrue(same(before, job.everything()))
 
+    def test_data_without_an_end_have_epochs_of_a_given_length(self):
+        class Endless(torch.utils.data.IterableDataset):
+            def __iter__(self):
+                x, y = some_images(64)
+                at = 0
+                while True:
+                    yield x[at % 64], y[at % 64]
+                    at += 1
+
+        job = Classification()
+        endless = torch.utils.data.DataLoader(Endless(), 16)
+        found = job.search(data=endless, batches_per_epoch=4)
+        self.assertEqual(found.batches_per_epoch, 4)
+        self.assertEqual(len(found.train(found.trained_batches // 4 + 2).epochs), found.trained_batches // 4 + 2)
+        unknown = (
+            'the data did not end while the search read ahead (so nobody knows how long an epoch is, and nothing of the '
+            'search counts as training): give batches_per_epoch=...'
+        )
+        with self.assertWarns(UserWarning) as told:
+            found = Classification().search(data=endless, keep_bytes=4 << 20)
+        self.assertEqual(str(told.warning), unknown)
+        self.assertIn(unknown, found.warnings)
+        with self.assertRaises(comp.SettingsError) as raised:
+            found.train(3)
+        self.assertEqual(
+            str(raised.exception),
+            'the data did not end, so nobody knows how long an epoch is (each may go on for ever): give comp.search '
+            'batches_per_epoch=...',
+        )
+
+    def test_what_the_model_raises_under_a_plan_is_a_failed_trial(self):
+        class Mine(Exception):
+            pass
+
+        class Strict(nn.Module):
+            def __init__(self, raised):
+                super().__init__()
+                self.first, self.last, self.raised = nn.Linear(192, 16), nn.Linear(16, 4), raised
+
+            def forward(self, x):
+                x = self.first(x.flatten(1))
+                if x.dtype != torch.float32:
+                    raise self.raised(f'no {x.dtype}')
+                return self.last(x.relu())
+
+        for raised in (ValueError, AssertionError, Mine):
+            found = Classification(Strict(raised)).search()
+            self.assertEqual(found.plan[[op.name for op in found.operators].index('first.linear')], '1')
+            said = [t.sample.message for t in found.trials if t.sample.status == 'failed']
+            self.assertEqual(set(said), {f'{raised.__name__}: no torch.bfloat16'})
+
+    def test_what_a_score_or_a_check_raises_under_a_plan_is_a_failed_trial(self):
+        job = Classification()
+
+        def checked(plan, batch):
+            with plan:
+                out = job.net(batch[0])
+                loss = cross_entropy(out, batch[1])
+            if out.dtype != torch.float32:
+                raise ValueError('not FP32')
+            loss.backward()
+            job.optimizer.step()
+            job.optimizer.zero_grad()
+            job.schedule.step()
+            return loss
+
+        def score():
+            out = job.net(torch.ones(2, 3, 8, 8))
+            assert out.dtype == torch.float32, 'not FP32'
+            return 0.5
+
+        self.assertIn('ValueError: not FP32', {t.sample.message for t in job.search(checked).trials})
+        job = Classification()
+        found = job.search(score=score, criterion='scores')
+        self.assertIn('AssertionError: not FP32', {t.sample.message for t in found.trials})
+
+    def test_what_is_not_finite_in_fp32_is_not_laid_to_its_precision(self):
+        job = Classification()
+
+        def step(plan, batch):
+            with plan:
+                loss = cross_entropy(job.net(batch[0]), batch[1])
+            loss.backward()
+            job.optimizer.step()
+            job.optimizer.zero_grad()
+            job.schedule.step()
+            return loss * (float('nan') if batch[1][0] == lost else 1)
+
+        data = [(torch.randn(16, 3, 8, 8), torch.full((16,), i % 4)) for i in range(8)]
+        lost = 1
+        found = job.search(step, data=data, policy='all_fp32')
+        done = found.train(found.trained_batches // 8 + 1)
+        self.assertRegex(
+            done.epochs[-1].message,
+            r'^loss nan in step \d+ \(in FP32\): look at the data of that batch and at the learning rate$',
+        )
+        lost = None
+        with self.assertRaises(comp.Error) as raised:
+            Classification().search(lambda plan, batch: step(plan, batch) * float('nan'), data=data)
+        self.assertIn(
+            "(plans are judged against FP32's losses): look at the data and the learning rate, or at what comp.doctor says "
+            'of a step',
+            str(raised.exception),
+        )
+
+    def test_one_search_at_a_time(self):
+        inside, go_on, got = threading.Event(), threading.Event(), []
+
+        def slow(plan, batch):
+            inside.set()
+            go_on.wait(60)
+            return job.step(plan, batch)
+
+        job = Classification()
+        thread = threading.Thread(target=lambda: got.append(job.search(slow)))
+        thread.start()
+        inside.wait(60)
+        with self.assertRaises(comp.SettingsError) as raised:
+            Classification().search()
+        go_on.set()
+        thread.join()
+        self.assertEqual(
+            str(raised.exception),
+            'a search beside another search or training of comp in this process (both put back its random generators, and '
+            "each slows the other's batches down): run one after the other, or train with comp.plan",
+        )
+        self.assertEqual(len(got), 1)
+        self.assertGreater(Classification().search().trained_batches, 0)
+
     def test_a_region_works_from_another_thread(self):
         got = []
         thread = threading.Thread(target=lambda: got.append(Classification().search()))
         thread.start()
         thread.join()
         self.assertGreaterEqual(got[0].speedup, 0.5)
+
+
+class Unsized:
+    """Nobody knows how many batches it has."""
+
+    def __iter__(self):
+        return iter([some_images(16)] * 8)
 
 
 class Refusals(unittest.TestCase):
@@ -222,6 +358,59 @@ class Refusals(unittest.TestCase):
         self.refused('"0" has no shape yet|parameter .* has no shape yet', model=nn.Sequential(nn.LazyLinear(3)))
         self.refused('is compiled by torch.compile', model=torch.compile(small))
         self.refused('is a DataParallel', model=nn.DataParallel(net))
+
+    def test_optimizers_that_are_not_those_of_the_step_are_told(self):
+        job = Classification()
+        other = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)
+        self.refused(
+            r"^optimizer 0, a SGD, holds none of the model's parameters \(it would train something else\): give the "
+            'optimizer of this model$',
+            optimizer=other,
+        )
+        unused = torch.optim.Adam(job.net.parameters(), 1e-3)
+        with self.assertRaises(comp.SettingsError) as raised:
+            job.search(optimizer=unused)
+        self.assertEqual(
+            str(raised.exception),
+            'the step steps a SGD that was not given (given: Adam; a rejected plan would leave its moments changed): give '
+            'the search optimizer=[...] with it',
+        )
+
+        def none(plan, batch):
+            with plan:
+                return cross_entropy(job.net(batch[0]), batch[1])
+
+        with self.assertWarns(UserWarning) as told:
+            found = job.search(none)
+        self.assertEqual(
+            str(told.warning),
+            '16 steps ended without optimizer.step() (no plan can be judged by weights that stay as they are): call it in '
+            'the step; where gradients of more batches are accumulated all is well',
+        )
+        self.assertIn(str(told.warning), found.warnings)
+
+    def test_no_message_names_what_python_does_not_have(self):
+        job = Classification()
+
+        def flat(plan, batch):
+            job.step(plan, batch)
+            return 1.0
+
+        said = job.search(flat).warnings
+        self.assertTrue(any(s.endswith('look whether the weights are trained, and what the step returns') for s in said), said)
+
+        with tempfile.TemporaryDirectory() as folder:
+            ledger = os.path.join(folder, 'search.jsonl')
+            Classification().search(ledger=ledger)
+            with self.assertRaisesRegex(comp.Error, r'give another file, or delete this one$'):
+                Classification(nn.Sequential(nn.Flatten(), nn.Linear(192, 4))).search(ledger=ledger)
+        self.refused(r'raise keep_bytes$', kind=comp.Error, data=Unsized(), keep_bytes=40000)
+        self.refused(
+            r'^plans are to be judged by scores \(there is no score\): give score=..., or choose another criterion$',
+            criterion='scores',
+        )
+        short = Classification().search(planned_epochs=2).warnings
+        self.assertTrue(any("an earlier search's plan in warm_start or its ledger" in s for s in short), short)
 
     def test_a_step_that_a_search_cannot_use_is_refused(self):
         job = Classification()

@@ -57,7 +57,8 @@ inline bool makes(std::string_view word) {
   return word.ends_with("_like") || word.starts_with("new_") || std::ranges::find(copies, word) != copies.end();
 }
 
-/// Decompositions, transforms and order statistics that ATen has in FP32 and FP64 only.
+/// Decompositions, transforms, order statistics and conversions to quantized tensors that ATen has in FP32 and FP64
+/// only.
 inline bool only_fp32(std::string_view word) {
   constexpr std::array products{"linalg_vector_norm", "linalg_matmul",    "linalg_vecdot",
                                 "linalg_cross",       "linalg_multi_dot", "linalg_diagonal"};
@@ -92,7 +93,8 @@ inline bool only_fp32(std::string_view word) {
                               "_ctc_loss",
                               "symeig",
                               "trapezoid"};
-  return word.starts_with("fft_") || std::ranges::find(others, word) != others.end();
+  return word.starts_with("fft_") || word.starts_with("quantize_per_") ||
+         std::ranges::find(others, word) != others.end();
 }
 
 /// Multiplies matrices, or what amounts to it.

@@ -121,6 +121,8 @@ class program {
     compile();
   }
   const plan& current_plan() const { return plan_; }
+  /// Whether regions lower operators, by the plan or by LibTorch's autocast.
+  bool lowers() const { return autocast_plan_ != nullptr || plan_.count_low() > 0; }
   /// What operators get that were not recorded: of a plan file that has more of them.
   void set_unrecorded(detail::named_choice chosen) { elsewhere_ = std::move(chosen); }
 

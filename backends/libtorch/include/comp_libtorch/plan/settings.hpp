@@ -31,7 +31,7 @@ enum class optimizer_pass : std::uint8_t {
 
 /// What becomes of CPU memory that LibTorch frees; of the whole process, by the program that was made last.
 enum class freed_memory : std::uint8_t {
-  kept,     // pages of large blocks stay, for the next step's (memory.hpp)
+  kept,     // pages of large blocks stay for the next step's, as long as steps use them (memory.hpp)
   returned  // the C library decides
 };
 

@@ -2,14 +2,18 @@
 // Blocks of CPU memory out of one reserved range of addresses, which keep their pages when they are freed: a training
 // asks for the same sizes in each step, and pages that went back to the system would be faulted in and zeroed anew.
 // Free ranges join with their neighbours, the smallest one that fits is taken. Use from several threads is safe.
+// Not here: who calls release_unused(), so that pages which no step uses any more go back (memory.hpp).
 #pragma once
 
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -30,12 +34,14 @@ class page_keeper {
     if (range == MAP_FAILED) return;
     begin_ = static_cast<std::byte*>(range);
     end_ = begin_ + bytes;
-    add_free(begin_, bytes);
+    freed_at_ = static_cast<std::uint32_t*>(std::calloc(bytes / chunk + 1, sizeof(std::uint32_t)));
+    if (freed_at_ != nullptr) add_free(begin_, bytes);
   }
   page_keeper(const page_keeper&) = delete;
   page_keeper& operator=(const page_keeper&) = delete;
   ~page_keeper() {
     if (begin_ != nullptr) ::munmap(begin_, static_cast<std::size_t>(end_ - begin_));
+    std::free(freed_at_);
   }
 
   /// Null for small blocks, and where nothing is left in the range. What is in the block is not defined.
@@ -60,6 +66,7 @@ class page_keeper {
     auto* at = static_cast<std::byte*>(block) - alignment;
     const std::lock_guard only_one{mutex_};
     std::size_t size = *size_before(block);
+    note_freed(at, size);
     auto next = by_place_.lower_bound(at);
     if (next != by_place_.end() && at + size == next->first) {
       size += next->second;
@@ -80,18 +87,56 @@ class page_keeper {
   void after_fork() { mutex_.unlock(); }
 
   /// Pages of what is free go back to the system.
-  void release() {
-    const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  void release() { release_unused(0); }
+  /// The same, but for those of blocks that were freed in the last `seconds`.
+  void release_unused(std::uint32_t seconds) {
     const std::lock_guard only_one{mutex_};
+    const std::uint32_t now = this->now();
+    const auto unused = [&](std::size_t c) { return freed_at_[c] != 0 && now - freed_at_[c] >= seconds; };
     for (const auto& [at, size] : by_place_) {
-      const auto begin = reinterpret_cast<std::uintptr_t>(at), first = (begin + page - 1) / page * page;
-      const std::uintptr_t last = (begin + size) / page * page;
-      if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+      const std::size_t last = std::min(chunk_of(at + size - 1) + 1, chunks_);
+      for (std::size_t c = chunk_of(at); c < last; ++c) {
+        if (!unused(c)) continue;
+        const std::size_t first = c;
+        while (c + 1 < last && unused(c + 1)) ++c;
+        give_to_system(std::max(at, begin_ + first * chunk), std::min(at + size, begin_ + (c + 1) * chunk));
+      }
     }
+    bool any = false;
+    for (std::size_t c = 0; c < chunks_; ++c) {
+      if (unused(c)) freed_at_[c] = 0;
+      any = any || freed_at_[c] != 0;
+    }
+    keeps_ = any;
   }
+  /// Whether pages of freed blocks are kept.
+  bool keeps() const { return keeps_; }
 
  private:
   using places = std::map<std::byte*, std::size_t>;
+
+  static constexpr std::size_t chunk = 256 * 1024;  // [bytes], of which is known when a block in it was freed
+
+  std::size_t chunk_of(const std::byte* at) const { return static_cast<std::size_t>(at - begin_) / chunk; }
+  /// From 1 on.
+  std::uint32_t now() const { return static_cast<std::uint32_t>(seconds_now() - began_ + 1); }
+  static long seconds_now() {
+    timespec now{};
+    ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return now.tv_sec;
+  }
+  void note_freed(const std::byte* at, std::size_t size) {
+    const std::size_t last = chunk_of(at + size - 1) + 1;
+    std::fill(freed_at_ + chunk_of(at), freed_at_ + last, now());
+    chunks_ = std::max(chunks_, last);
+    keeps_ = true;
+  }
+  static void give_to_system(std::byte* begin, std::byte* end) {
+    static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+    const std::uintptr_t first = (reinterpret_cast<std::uintptr_t>(begin) + page - 1) / page * page;
+    const std::uintptr_t last = reinterpret_cast<std::uintptr_t>(end) / page * page;
+    if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  }
 
   static const std::size_t* size_before(const void* block) {
     return reinterpret_cast<const std::size_t*>(static_cast<const std::byte*>(block) - alignment);
@@ -107,6 +152,11 @@ class page_keeper {
 
   std::mutex mutex_;
   std::byte *begin_ = nullptr, *end_ = nullptr;
+  std::uint32_t* freed_at_ =
+      nullptr;              // of each chunk: the second in which a block in it was freed last; 0: never since
+  std::size_t chunks_ = 0;  // that ever had a block
+  long began_ = seconds_now();
+  std::atomic<bool> keeps_ = false;
   places by_place_;                                       // what is free
   std::set<std::pair<std::size_t, std::byte*>> by_size_;  // the same
 };

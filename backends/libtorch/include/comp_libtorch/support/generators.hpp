@@ -16,6 +16,8 @@ namespace comp::libtorch {
 
 class generator_states {
  public:
+  generator_states() = default;
+  explicit generator_states(std::vector<at::Tensor> states) : states_{std::move(states)} {}
   static generator_states save(c10::Device device, const std::vector<at::Generator>& own = {}) {
     generator_states saved;
     for (at::Generator g : all(device, own)) {
@@ -24,6 +26,8 @@ class generator_states {
     }
     return saved;
   }
+
+  const std::vector<at::Tensor>& tensors() const { return states_; }
 
   /// Throws: `error` when the state was saved of other generators.
   void restore(c10::Device device, const std::vector<at::Generator>& own = {}) const {

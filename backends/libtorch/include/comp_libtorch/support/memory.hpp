@@ -11,16 +11,20 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <comp_libtorch/support/freed_memory.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <limits>
+#include <system_error>
+#include <thread>
 #include <unordered_set>
 #include <vector>
 
@@ -40,7 +44,8 @@ inline std::int64_t bytes_held(const std::vector<at::Tensor>& tensors) {
 namespace detail {
 
 /// LibTorch's own CPU allocator, counting, with blocks whose pages are kept before it. Installed once per process and
-/// never taken away, because tensors outlive everything.
+/// never taken away, because tensors outlive everything. While pages are kept, a thread looks once a second for those
+/// that no step uses any more.
 class counting_allocator final : public c10::Allocator {
  public:
   /// Null where the process has an allocator of its own: its blocks cannot be measured.
@@ -48,6 +53,8 @@ class counting_allocator final : public c10::Allocator {
     static counting_allocator* const one = install();
     return one;
   }
+  /// Null where none was installed before.
+  static counting_allocator* if_installed() { return ours_; }
 
   c10::DataPtr allocate(std::size_t bytes) override {
     if (keeps_.load(std::memory_order_relaxed)) {
@@ -100,11 +107,14 @@ class counting_allocator final : public c10::Allocator {
   static counting_allocator* install() {
     if (c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator() || c10::GetCPUAllocator()->raw_deleter() == nullptr)
       return nullptr;
-    auto* one = new counting_allocator{*c10::GetCPUAllocator()};  // NOLINT: lives as long as the process
-    c10::SetCPUAllocator(one);
-    static page_keeper* const pages = &one->pages_;
-    ::pthread_atfork([] { pages->before_fork(); }, [] { pages->after_fork(); }, [] { pages->after_fork(); });
-    return one;
+    ours_ = new counting_allocator{*c10::GetCPUAllocator()};  // NOLINT: lives as long as the process
+    c10::SetCPUAllocator(ours_);
+    ::pthread_atfork([] { if_installed()->pages_.before_fork(); }, [] { if_installed()->pages_.after_fork(); },
+                     [] {
+                       if_installed()->pages_.after_fork();
+                       if_installed()->watched_ = false;  // the child has no such thread
+                     });
+    return ours_;
   }
   static void give_back(void* block) {
     if (block == nullptr) return;
@@ -112,9 +122,29 @@ class counting_allocator final : public c10::Allocator {
     all.count(block, -1);
     if (all.pages_.owns(block)) {
       all.pages_.give_back(block);
+      if (!all.watched_) all.watch();
     } else {
       all.below_.raw_deleter()(block);
     }
+  }
+  /// Starts the thread that gives back what was not used for a while; it ends where nothing is kept.
+  void watch() {
+    if (watched_.exchange(true)) return;
+    sigset_t all{}, before{};
+    ::sigfillset(&all);
+    ::pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are for the program's own threads
+    try {
+      std::thread{[this] {
+        do {
+          std::this_thread::sleep_for(std::chrono::seconds{1});
+          pages_.release_unused(unused_seconds);
+          if (!pages_.keeps()) watched_ = false;
+        } while (watched_ || (pages_.keeps() && !watched_.exchange(true)));
+      }}.detach();
+    } catch (const std::system_error&) {  // no thread can be had: the next block that is freed tries again
+      watched_ = false;
+    }
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   void count(void* block, std::int64_t sign) {
     const std::size_t size = pages_.owns(block) ? pages_.size_of(block) : ::malloc_usable_size(block);
@@ -124,22 +154,27 @@ class counting_allocator final : public c10::Allocator {
     while (now > peak && !peak_.compare_exchange_weak(peak, now, std::memory_order_relaxed)) continue;
   }
 
+  static constexpr std::uint32_t unused_seconds = 5;  // a step that takes longer has its pages faulted in anew
+  static inline std::atomic<counting_allocator*> ours_ = nullptr;
+
   c10::Allocator& below_;
   page_keeper pages_;
-  std::atomic<bool> keeps_ = false;
+  std::atomic<bool> keeps_ = false, watched_ = false;
   std::atomic<std::int64_t> current_ = 0, peak_ = 0;
 };
 
 }  // namespace detail
 
-/// What LibTorch's CPU memory of the process does from now on: large blocks keep their pages when they are freed, up to
-/// half of the machine's memory, or these go back to the system. Nothing where a program has set its own allocator.
+/// What LibTorch's CPU memory of the process does from now on: large blocks keep their pages when they are freed, for 5
+/// seconds and up to half of the machine's memory, or these go back to the system. Nothing where a program has set its
+/// own allocator. Where it was never on, LibTorch's allocator stays as it is.
 inline void keep_freed_memory(bool on) {
-  if (auto* cpu = detail::counting_allocator::installed()) cpu->keep(on);
+  using detail::counting_allocator;
+  if (auto* cpu = on ? counting_allocator::installed() : counting_allocator::if_installed()) cpu->keep(on);
 }
 /// Hands pages of kept memory that nobody uses back to the system.
 inline void release_freed_memory() {
-  if (auto* cpu = detail::counting_allocator::installed()) cpu->release();
+  if (auto* cpu = detail::counting_allocator::if_installed()) cpu->release();
 }
 
 /// Measures from its construction on: one run. There is one peak per device: of two meters at a time the older one sees

@@ -66,6 +66,7 @@ std::uint64_t writes_of(const std::vector<T>& all) {
 
 struct replay_options {
   std::int64_t limit_bytes = std::int64_t{4} << 30;  // of kept batches
+  std::int64_t read_ahead = 10'000;                  // batches, to find out how many an epoch has
   std::string about = "loader";                      // for signatures: data, batch size, seed
 };
 
@@ -113,11 +114,14 @@ class replayed_batches {
   }
 
   /// Of the last epoch that ended; where none has, the rest of this one is read ahead and kept, since it is trained
-  /// next. Returns: 0 where that would take more than half of replay_options::limit_bytes.
+  /// next. Returns: 0 where that would take more than half of replay_options::limit_bytes, or more batches than
+  /// replay_options::read_ahead: the data may have no end.
   std::int64_t batches_per_epoch() {
     if (of_epoch_ > 0 || too_large_) return of_epoch_;
     const position_type here = position();
-    while (next() && bytes_ <= options_.limit_bytes / 2) continue;
+    for (std::int64_t read = 0; next() && bytes_ <= options_.limit_bytes / 2; ++read) {
+      if (read == options_.read_ahead) break;
+    }
     too_large_ = of_epoch_ == 0;
     seek(here);
     return of_epoch_;

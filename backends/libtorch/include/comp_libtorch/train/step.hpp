@@ -155,7 +155,10 @@ class step {
       all.losses.push_back({loss.name, sum});
       if (std::isfinite(sum) || !all.not_finite.empty()) continue;
       all.not_finite =
-          fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", sum, number_);
+          program_.lowers()
+              ? fmt::format("loss {} in step {} (it left the range of its precision): use more FP32", sum, number_)
+              : fmt::format("loss {} in step {} (in FP32): look at the data of that batch and at the learning rate",
+                            sum, number_);
     }
     return all;
   }

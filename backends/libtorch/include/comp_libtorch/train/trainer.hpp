@@ -25,6 +25,7 @@
 #include <comp_libtorch/train/rate_watch.hpp>
 #include <comp_libtorch/train/setup.hpp>
 #include <comp_libtorch/train/step.hpp>
+#include <comp_libtorch/train/stored_training.hpp>
 #include <comp_libtorch/train/training_signature.hpp>
 #include <comp_libtorch/train/training_state.hpp>
 #include <comp_libtorch/train/validation.hpp>
@@ -41,8 +42,11 @@
 namespace comp::libtorch {
 
 template <BatchSource Source, bool Validates = false>
-class trainer : public std::conditional_t<Validates, detail::with_validation<trainer<Source, Validates>>,
-                                          detail::without_validation> {
+class trainer
+    : public std::conditional_t<Validates, detail::with_validation<trainer<Source, Validates>>,
+                                detail::without_validation>,
+      public std::conditional_t<detail::stores_place<Source>, detail::with_stored_state<trainer<Source, Validates>>,
+                                detail::without_stored_state> {
  public:
   using batch_type = typename Source::batch_type;
   using step_function = std::function<void(step&, batch_type&)>;
@@ -218,6 +222,7 @@ class trainer : public std::conditional_t<Validates, detail::with_validation<tra
 
  private:
   friend class detail::with_validation<trainer>;
+  friend class detail::with_stored_state<trainer>;
 
   step_result train(batch_type& batch) {
     scaler_.give_up();

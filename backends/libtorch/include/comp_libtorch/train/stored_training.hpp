@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// A training's state for a file (core/stored_state.hpp, files/training_file.hpp): models, optimizers, random generators
+// and numbers by their names, so that it goes on in another process with the same losses.
+// Not here: states of one process (training_state.hpp). A source of batches that cannot go to a place by numbers, as a
+// loader cannot, has no such state; neither have optimizers with states of the user's own, and setup::extra.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/optim.h>
+
+#include <comp/core/error.hpp>
+#include <comp/core/stored_state.hpp>
+#include <comp_libtorch/support/exceptions.hpp>
+#include <comp_libtorch/support/generators.hpp>
+#include <comp_libtorch/train/grad_scaler.hpp>
+#include <comp_libtorch/train/optimizer_state.hpp>
+#include <comp_libtorch/train/setup.hpp>
+#include <comp_libtorch/train/stored_values.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace comp::libtorch::detail {
+
+/// Calls `f(name, tensor)` with each parameter and buffer, and `g(name, parameter)` for its gradient.
+template <class F, class G>
+void for_tensors(const std::vector<named_module>& models, F f, G g) {
+  for (const named_module& m : models) {
+    const std::string before = m.name.empty() ? "" : m.name + ".";
+    for (auto& p : m.module->named_parameters()) {
+      f(before + p.key(), p.value());
+      g(before + p.key() + " gradient", p.value());
+    }
+    for (auto& b : m.module->named_buffers()) f(before + b.key(), b.value());
+  }
+}
+
+/// An empty state of the class that LibTorch's optimizer with these options has.
+inline std::unique_ptr<OptimizerParamState> empty_state(const torch::optim::OptimizerOptions& options) {
+  using namespace torch::optim;
+  std::unique_ptr<OptimizerParamState> made;
+  const auto is = [&]<class Options, class State>() {
+    if (typeid(options) == typeid(Options)) made = std::make_unique<State>();
+  };
+  is.template operator()<SGDOptions, SGDParamState>();
+  is.template operator()<AdamOptions, AdamParamState>();
+  is.template operator()<AdamWOptions, AdamWParamState>();
+  is.template operator()<RMSpropOptions, RMSpropParamState>();
+  is.template operator()<AdagradOptions, AdagradParamState>();
+  is.template operator()<LBFGSOptions, LBFGSParamState>();
+  return made;
+}
+
+inline void require_storable(const setup& s) {
+  require<error>(!s.extra.save,
+                 "setup::extra has state that only this process can hold (it is any object of yours): train "
+                 "without checkpoints, or write a file of your own");
+  for (auto* optimizer : s.optimizers) {
+    for (const auto& group : optimizer->param_groups()) {
+      require<error>(group.has_options() && empty_state(group.options()) != nullptr,
+                     "an optimizer has options of a class of yours (the states of LibTorch's own can be stored): train "
+                     "without checkpoints");
+    }
+  }
+}
+
+/// Calls `f(name, group)` and `g(name, group, parameter)`.
+template <class F, class G>
+void for_optimizers(const setup& s, F f, G g) {
+  for (std::size_t o = 0; o < s.optimizers.size(); ++o) {
+    auto& groups = s.optimizers[o]->param_groups();
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      f(fmt::format("optimizer {} group {}", o, i), groups[i]);
+      for (std::size_t p = 0; p < groups[i].params().size(); ++p)
+        g(fmt::format("optimizer {} group {} parameter {}", o, i, p), *s.optimizers[o], groups[i],
+          groups[i].params()[p]);
+    }
+  }
+}
+
+inline at::Tensor bytes_of_options(const torch::optim::OptimizerOptions& options) {
+  const std::string bytes = serialized(options);
+  return at::tensor(std::vector<std::uint8_t>(bytes.begin(), bytes.end()), at::kByte);
+}
+
+inline void store_training(const setup& from, c10::Device device, state_writer& to) {
+  for_tensors(
+      from.modules, [&](const std::string& name, const at::Tensor& t) { to.add(name, t); },
+      [&](const std::string& name, const at::Tensor& parameter) { to.add(name, parameter.grad()); });
+  for_optimizers(
+      from, [&](const std::string& name, auto& group) { to.add(name + " options", bytes_of_options(group.options())); },
+      [&](const std::string& name, auto& optimizer, auto& /*group*/, const at::Tensor& parameter) {
+        const auto at = optimizer.state().find(parameter.unsafeGetTensorImpl());
+        if (at == optimizer.state().end()) return;
+        std::size_t member = 0;
+        for_members(*at->second, *at->second, [&](auto& /*same*/, const auto& value) {
+          to.add(fmt::format("{} state {}", name, member++), value);
+        });
+        to.add(name + " members", member);
+      });
+  const std::vector<at::Tensor> generators = generator_states::save(device, from.generators).tensors();
+  to.add("generators", generators);
+}
+
+inline void load_training(setup& to, c10::Device device, const state_reader& from) {
+  const torch::NoGradGuard no_grad;
+  for_tensors(
+      to.modules, [&](const std::string& name, at::Tensor& t) { (void)from.tensor(name, t); },
+      [](const std::string& /*name*/, at::Tensor& /*parameter*/) {});  // what is not this training's changes nothing
+  for_tensors(
+      to.modules, [&](const std::string& name, at::Tensor& t) { t.copy_(from.tensor(name, t)); },
+      [&](const std::string& name, at::Tensor& parameter) {
+        put(parameter.mutable_grad(), from.tensor(name), parameter.device());
+      });
+  for_optimizers(
+      to,
+      [&](const std::string& name, auto& group) {
+        const at::Tensor bytes = from.tensor(name + " options");
+        require<error>(bytes.defined(),
+                       "no stored \"{} options\" (it is another training's state): load what this "
+                       "trainer stored",
+                       name);
+        const auto* begin = static_cast<const char*>(bytes.const_data_ptr());
+        auto archive = archive_of(std::string{begin, begin + bytes.nbytes()});
+        group.options().serialize(archive);
+      },
+      [&](const std::string& name, auto& optimizer, auto& group, const at::Tensor& parameter) {
+        void* key = parameter.unsafeGetTensorImpl();
+        optimizer.state().erase(key);
+        if (!from.has(name + " members")) return;
+        auto state = empty_state(group.options());
+        std::size_t member = 0;
+        for_members(*state, *state, [&](auto& value, const auto& /*same*/) {
+          std::remove_cvref_t<decltype(value)> read{};
+          from.get(fmt::format("{} state {}", name, member++), read);
+          value = std::remove_cvref_t<decltype(value)>{};
+          put(value, read, parameter.device());
+        });
+        optimizer.state()[key] = std::move(state);
+      });
+  std::vector<at::Tensor> generators;
+  from.get("generators", generators);
+  generator_states{std::move(generators)}.restore(device, to.generators);
+}
+
+/// Gives a trainer the members store_state() and load_state(), by which it is kept in a file (StoresState). The
+/// batches' place is an epoch and a batch in it.
+template <class Trainer>
+class with_stored_state {
+ public:
+  /// Throws: `error` for a training with state that cannot be stored.
+  stored_state store_state() {
+    auto& t = static_cast<Trainer&>(*this);
+    return translated([&] {
+      require_storable(t.setup_);
+      t.served_.zero();
+      stored_state made;
+      state_writer to{made};
+      store_training(t.setup_, t.device_, to);
+      const scaling::state& s = t.scaler_.state();
+      to.add("loss scale", s.scale);
+      to.add("loss scale, finite steps", s.finite_steps);
+      to.add("loss scale, overflows", s.overflows);
+      to.add("loss scale, skipped", s.skipped);
+      to.add("loss scale, steps", s.steps);
+      to.add("factor of pending gradients", t.pending_factor_);
+      to.add("steps", t.steps_);
+      to.add("epoch", t.source_.position().epoch);
+      to.add("batch", t.source_.position().batch);
+      return made;
+    });
+  }
+  /// Throws: `error`, naming what differs, for the state of another trainer.
+  void load_state(const stored_state& stored) {
+    auto& t = static_cast<Trainer&>(*this);
+    translated([&] {
+      require_storable(t.setup_);
+      const state_reader from{stored};
+      scaling::state s = t.scaler_.state();
+      from.get("loss scale", s.scale);
+      from.get("loss scale, finite steps", s.finite_steps);
+      from.get("loss scale, overflows", s.overflows);
+      from.get("loss scale, skipped", s.skipped);
+      from.get("loss scale, steps", s.steps);
+      auto place = t.source_.position();
+      from.get("epoch", place.epoch);
+      from.get("batch", place.batch);
+      t.served_.zero();
+      load_training(t.setup_, t.device_, from);
+      from.get("factor of pending gradients", t.pending_factor_);
+      from.get("steps", t.steps_);
+      t.scaler_.load(s);
+      t.source_.seek(place);
+    });
+  }
+};
+class without_stored_state {};
+
+/// Whether a place in the batches is two numbers.
+template <class Source>
+inline constexpr bool stores_place = requires(Source& s) {
+  s.position().epoch;
+  s.position().batch;
+};
+
+}  // namespace comp::libtorch::detail

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which optimizers a step steps: those that are given, and no other."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from comp._comp import SettingsError
+from comp._objects import attributes
+
+_PATIENCE = 16  # steps
+
+
+def _parameters(optimizer: Any) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def _belong_together(a: Any, b: Any) -> bool:
+    """One wraps the other, or is made of its groups."""
+    of_a, of_b = attributes(a) or {}, attributes(b) or {}
+    shared = of_a.get("param_groups")
+    if shared is not None and shared is of_b.get("param_groups"):
+        return True
+    return any(each is b for each in of_a.values()) or any(each is a for each in of_b.values())
+
+
+class OptimizerWatch:
+    """Within it, after_step() holds the optimizers that were stepped against the given ones. Raises: SettingsError."""
+
+    def __init__(self, models: Mapping[str, nn.Module], optimizers: list[Any]) -> None:
+        self._given = optimizers
+        self._weights = {id(p) for module in models.values() for p in module.parameters()}
+        self._steps, self._thread = 0, 0
+        self._stepped: list[Any] = []
+        self.told: list[str] = []
+        for i, each in enumerate(optimizers):
+            if not _parameters(each) & self._weights:
+                raise SettingsError(
+                    f"optimizer {i}, a {type(each).__name__}, holds none of the model's parameters (it would train "
+                    "something else): give the optimizer of this model"
+                )
+
+    def __enter__(self) -> OptimizerWatch:
+        self._handle = register_optimizer_step_post_hook(self._note)
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._handle.remove()
+        self._thread = 0
+
+    def before_step(self) -> None:
+        self._stepped, self._thread = [], threading.get_ident()
+
+    def _note(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._thread == threading.get_ident() and not any(each is optimizer for each in self._stepped):
+            self._stepped.append(optimizer)
+
+    def after_step(self) -> None:
+        for each in self._stepped:
+            if not self._is_given(each) and _parameters(each) & self._weights:
+                given = ", ".join(type(o).__name__ for o in self._given)
+                raise SettingsError(
+                    f"the step steps a {type(each).__name__} that was not given (given: {given}; a rejected plan would "
+                    "leave its moments changed): give the search optimizer=[...] with it"
+                )
+        if self._steps < 0:
+            return
+        self._steps += 1
+        seen = any(self._is_given(each) for each in self._stepped)
+        if seen or not any(isinstance(each, Optimizer) for each in self._given):
+            self._steps = -1
+        elif self._steps == _PATIENCE:
+            self.told.append(
+                f"{_PATIENCE} steps ended without optimizer.step() (no plan can be judged by weights that stay as they "
+                "are): call it in the step; where gradients of more batches are accumulated all is well"
+            )
+
+    def _is_given(self, optimizer: Any) -> bool:
+        return any(optimizer is each or _belong_together(optimizer, each) for each in self._given)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training that goes on from a checkpoint, in another process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from comp import _checkpoint
+from comp._comp import SettingsError, TrainingResult
+from comp._region import Region
+from comp._training import Job, alone
+
+
+def resume(
+    checkpoint: str | os.PathLike[str],
+    step: Callable[[Region, Any], Any],
+    *,
+    model: nn.Module | Mapping[str, nn.Module],
+    optimizer: Any,
+    data: Iterable[Any],
+    epochs: int,
+    score: Callable[[], float] | None = None,
+    state: Sequence[Any] = (),
+    callbacks: Sequence[_checkpoint.Callback] = (),
+    every: int = 1,
+    progress: bool = True,
+    batches_per_epoch: int | None = None,
+    keep_bytes: int = 4 << 30,
+    keep_memory: bool = False,
+    states_on: str | None = None,
+    tune: bool = True,
+    protect_blocks: bool = True,
+) -> TrainingResult:
+    """Goes on with a training that found.train(checkpoint=...) kept in a file, without another search and with the
+    losses that it would have had:
+
+        comp.resume("training.pt", step, model=net, optimizer=optimizer, data=loader, state=[scheduler], epochs=100)
+
+    All but `checkpoint` is what the search and found.train() had. A checkpoint is a pickle, as torch.save makes it:
+    load none that is of strangers.
+    Raises: FileError for a file that is no whole checkpoint, SettingsError for one of another training; as
+    found.train().
+    """
+    with alone("a training"):
+        found = _checkpoint.read(checkpoint)
+        job = Job(
+            step,
+            model=model,
+            optimizer=optimizer,
+            data=data,
+            score=score,
+            state=state,
+            batches_per_epoch=batches_per_epoch,
+            keep_bytes=keep_bytes,
+            keep_memory=keep_memory,
+            states_on=states_on,
+            tune=tune,
+            protect_blocks=protect_blocks,
+            about="",
+        )
+        _checkpoint.load(job, found, checkpoint)
+        if job.training.fingerprint() != found["fingerprint"]:
+            raise SettingsError(
+                f'"{os.fspath(checkpoint)}" belongs to another training: its step has other operators (a plan is about '
+                "them): give the step, the model and batches of the size that it had"
+            )
+        watcher = _checkpoint.Watcher(job, epochs, callbacks, checkpoint, every)
+        return job.training.go_on(found["progress"], epochs, progress, watcher)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training of the user's, as a search and the training after it run it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+
+from comp import _comp
+from comp._audit import Audit
+from comp._comp import SettingsError
+from comp._data import Batches, own
+from comp._models import modules_of, named_parameters
+from comp._optimizers import OptimizerWatch
+from comp._region import Region, depth, forget_beyond
+from comp._state import OtherState, set_random_state
+
+_one_at_a_time = threading.Lock()
+
+
+class _Glue:
+    """The functions that the C++ side calls."""
+
+    def __init__(
+        self,
+        step: Callable[[Region, Any], Any],
+        score: Callable[[], float] | None,
+        models: Mapping[str, nn.Module],
+        audit: Audit,
+        watch: OptimizerWatch,
+    ) -> None:
+        self._step = step
+        self._score = score
+        self._models = models
+        self._audit = audit
+        self._watch = watch
+        self._told = 0
+        self.training: Callable[[], Any]  # a weak reference: the training holds this
+
+    def step(self, value: Any, generators: Any) -> list[tuple[str, torch.Tensor]]:
+        if generators is not None:
+            set_random_state(generators)
+        region = Region(self.training().regions)
+        before = depth()
+        batch = own(value)
+        self._watch.before_step()
+        try:
+            returned = self._audit.around(lambda: self._step(region, batch))
+        finally:
+            forget_beyond(before)
+        self._watch.after_step()
+        self._tell()
+        return [(name, _scalar(name, loss)) for name, loss in _losses(returned).items()]
+
+    def score(self) -> float:
+        modes = [(part, part.training) for model in self._models.values() for part in model.modules()]
+        try:
+            for model in self._models.values():
+                model.eval()
+            return float(self._score())  # type: ignore[misc]
+        finally:
+            for part, training in modes:
+                part.training = training
+
+    def sentences(self) -> list[str]:
+        return self._watch.told + self._audit.told
+
+    def _tell(self) -> None:
+        for sentence in self.sentences()[self._told :]:
+            self._told += 1
+            warnings.warn(sentence, stacklevel=2)
+
+
+def _rates(optimizers: Sequence[Any]) -> Callable[[], list[float]]:
+    """The learning rates that a scheduler may change; those that are tensors are left out: to look would be to wait."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    return lambda: [float(group["lr"]) for group in groups if isinstance(group.get("lr"), (int, float))]
+
+
+def _losses(returned: Any) -> dict[str, Any]:
+    return dict(returned) if isinstance(returned, Mapping) else {"loss": returned}
+
+
+def _scalar(name: str, loss: Any) -> torch.Tensor:
+    if isinstance(loss, (int, float)):
+        return torch.tensor(float(loss), dtype=torch.float64)
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        shape = f"a tensor of {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+        raise SettingsError(
+            f'the step returned {shape} as "{name}" (plans are judged by their losses): return the loss, '
+            "or a dict of several"
+        )
+    return loss.detach()
+
+
+class _State:
+    """What the C++ side does not know; it holds this, so this holds nothing of it."""
+
+    def __init__(self, others: OtherState, audit: Audit) -> None:
+        self._others = others
+        self._audit = audit
+
+    def save(self) -> Any:
+        return self._others.save(), self._audit.save()
+
+    def restore(self, saved: Any) -> None:
+        self._others.restore(saved[0])
+        self._audit.restore(saved[1])
+
+
+class Job:
+    """The user's step, models, optimizers, data and state, and the C++ training over them. Raises: SettingsError."""
+
+    def __init__(
+        self,
+        step: Callable[[Region, Any], Any],
+        *,
+        model: nn.Module | Mapping[str, nn.Module],
+        optimizer: Any,
+        data: Iterable[Any],
+        score: Callable[[], float] | None,
+        state: Sequence[Any],
+        batches_per_epoch: int | None,
+        keep_bytes: int,
+        keep_memory: bool,
+        states_on: str | None,
+        tune: bool,
+        protect_blocks: bool,
+        about: str,
+    ) -> None:
+        if not callable(step):
+            raise SettingsError(
+                f"step is a {type(step).__name__} (a function of a plan and a batch is wanted): give "
+                "def step(plan, batch)"
+            )
+        self.models = modules_of(model)
+        self.optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+        self.others = OtherState(self.models, self.optimizers, state, states_on)
+        self.watch = OptimizerWatch(self.models, self.optimizers)
+        self.audit = Audit(step, self.models, self.optimizers, [*state, data], states_on)
+        self.state = _State(self.others, self.audit)
+        self.named = named_parameters(self.models)
+        batches = Batches(data, batches_per_epoch)
+        self._glue = _Glue(step, score, self.models, self.audit, self.watch)
+        counts = all(isinstance(each, (GradScaler, torch.Generator)) for each in state)
+        self.training = _comp.Training(
+            models=self.named,
+            pull=batches.pull,
+            step=self._glue.step,
+            score=None if score is None else self._glue.score,
+            save=self.state.save,
+            restore=self.state.restore,
+            tensors=self.others.tensors,
+            rates=_rates(self.optimizers) if counts else None,
+            length=batches.length,
+            keep_bytes=keep_bytes,
+            keep_memory=keep_memory,
+            data=f"{type(data).__name__} of {batches.length or 'unknown'} batches",
+            tune=tune,
+            protect_blocks=protect_blocks,
+            states_on=states_on,
+            about=" ".join([about, *(repr(each) for each in self.optimizers)]),
+        )
+        self._glue.training = weakref.ref(self.training)
+        self.about_data: list[str] = []
+
+    @property
+    def device(self) -> torch.device:
+        return next((p.device for _, parameters in self.named for _, p in parameters), torch.device("cpu"))
+
+    @property
+    def sentences(self) -> list[str]:
+        """What was seen of the step and the data, and should be known."""
+        return self._glue.sentences() + self.about_data
+
+    def tell_of_data(self, batches_per_epoch: int) -> None:
+        if batches_per_epoch == 0:
+            self.about_data.append(
+                "the data did not end while the search read ahead (so nobody knows how long an epoch is, and nothing of "
+                "the search counts as training): give batches_per_epoch=..."
+            )
+            warnings.warn(self.about_data[-1], stacklevel=3)
+
+
+@contextlib.contextmanager
+def alone(what: str) -> Iterator[None]:
+    """For a search or a training of ours: it saves and puts back the random generators of the process, and times
+    batches. Raises: SettingsError where another one goes on."""
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    if distributed and torch.distributed.get_world_size() > 1:
+        raise SettingsError(
+            f"{what} in {torch.distributed.get_world_size()} processes (each would decide by its own "
+            "times, and they would wait for each other): search in one process with the batch of one, then "
+            "train in all with comp.plan"
+        )
+    if not _one_at_a_time.acquire(blocking=False):
+        raise SettingsError(
+            f"{what} beside another search or training of comp in this process (both put back its random generators, and "
+            "each slows the other's batches down): run one after the other, or train with comp.plan"
+        )
+    try:
+        yield
+    finally:
+        _one_at_a_time.release()

@@ -1,0 +1,506 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State that nobody named: a search finds what a step changes, and puts it back."""
+
+import collections
+import functools
+import random
+import unittest
+import warnings
+
+import numpy
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import DataLoader
+
+import comp
+from comp._audit import Audit
+from comp._objects import attributes, is_library, may_hold_state
+from support import Classification, same
+
+GLOBAL_COUNT = 0
+
+
+class Average:
+    """An EMA as people write it, through `.data`, which no version counter sees."""
+
+    def __init__(self, net):
+        self.shadow = [p.detach().clone() for p in net.parameters()]
+        self.updates = 0
+
+    def update(self, net):
+        self.updates += 1
+        for mine, theirs in zip(self.shadow, net.parameters()):
+            mine.data.mul_(0.9).add_(theirs.data, alpha=0.1)
+
+
+class Rebinding(Average):
+    def update(self, net):
+        self.updates += 1
+        with torch.no_grad():
+            self.shadow = [0.9 * mine + 0.1 * theirs for mine, theirs in zip(self.shadow, net.parameters())]
+
+
+class Lookahead(torch.optim.Optimizer):
+    """Its slow weights and its count are attributes, in no state_dict."""
+
+    def __init__(self, inner, every=5):
+        self.optimizer, self.every, self.count = inner, every, 0
+        self.param_groups, self.state, self.defaults = inner.param_groups, inner.state, inner.defaults
+        self.slow = [p.detach().clone() for group in inner.param_groups for p in group['params']]
+
+    def zero_grad(self, set_to_none=True):
+        self.optimizer.zero_grad(set_to_none)
+
+    def step(self, closure=None):
+        self.optimizer.step()
+        self.count += 1
+        if self.count % self.every == 0:
+            for slow, fast in zip(self.slow, [p for group in self.param_groups for p in group['params']]):
+                slow.add_(fast.data - slow, alpha=0.5)
+                fast.data.copy_(slow)
+
+
+class Sharpness(torch.optim.Optimizer):
+    """SAM: steps another optimizer, whose momenta lie under parameters as keys."""
+
+    def __init__(self, parameters, **given):
+        super().__init__(parameters, given)
+        self.base = torch.optim.SGD(self.param_groups, **given)
+        self.param_groups = self.base.param_groups
+
+    @torch.no_grad()
+    def climb(self):
+        for p in (p for group in self.param_groups for p in group['params']):
+            self.state[p]['before'] = p.clone()
+            p.add_(p.grad, alpha=0.05)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in (p for group in self.param_groups for p in group['params']):
+            p.copy_(self.state[p]['before'])
+        self.base.step()
+        self.zero_grad()
+
+
+class Caller:
+    """A step with slots, and no __dict__."""
+
+    __slots__ = ('job', 'calls', 'log', 'never_set')
+
+    def __init__(self, job):
+        self.job, self.calls, self.log = job, 0, collections.deque(maxlen=10000)
+
+    def __call__(self, plan, batch):
+        self.calls += 1
+        self.log.append(self.calls)
+        return self.job.step(plan, batch)
+
+
+class Touchy:
+    """Like objects that send what they are asked for over a network."""
+
+    touched = []
+
+    def __init__(self):
+        object.__setattr__(self, 'told', [])
+
+    def __getattribute__(self, name):
+        Touchy.touched.append(name)
+        return object.__getattribute__(self, name)
+
+    def __eq__(self, other):
+        raise RuntimeError('compared')
+
+    __hash__ = None
+
+    @property
+    def live(self):
+        raise RuntimeError('asked')
+
+
+def counted_partial(state, job, plan, batch):
+    state['n'] += 1
+    return job.step(plan, batch)
+
+
+class Counts(unittest.TestCase):
+    """After a search everything counts the batches that the model has behind it, and no rejected one."""
+
+    def search(self, make, least=4, **more):
+        job = Classification()
+        step, count = make(job)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            found = job.search(step, epochs_tie='none', **more)
+        self.assertGreaterEqual(len(found.trials), least)
+        self.assertEqual(count(), found.trained_batches)
+        return found
+
+    def test_an_average_of_weights(self):
+        for kind in (Average, Rebinding):
+            averages = []
+
+            def make(job):
+                averages.append(kind(job.net))
+
+                def step(plan, batch):
+                    loss = job.step(plan, batch)
+                    averages[-1].update(job.net)
+                    return loss
+
+                return step, lambda: averages[-1].updates
+
+            self.search(make)
+            found = self.search(make, least=1, policy='all_fp32')
+            self.assertTrue(any('shadow' in path for path in found.also_saved), found.also_saved)
+            plain = Classification()
+            alone = kind(plain.net)
+            trained = 0
+            while trained < found.trained_batches:
+                for batch in plain.loader:
+                    if trained < found.trained_batches:
+                        plain.step(_NoPlan(), batch)
+                        alone.update(plain.net)
+                        trained += 1
+            self.assertTrue(same(alone.shadow, averages[-1].shadow), kind.__name__)
+
+    def test_torchs_averaged_model(self):
+        def make(job):
+            average = AveragedModel(job.net, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+            def step(plan, batch):
+                loss = job.step(plan, batch)
+                average.update_parameters(job.net)
+                return loss
+
+            return step, lambda: average.n_averaged.item()
+
+        self.assertIn('average.n_averaged', self.search(make).also_saved)
+
+    def test_an_optimizers_own_attributes(self):
+        def make(job):
+            look = job.optimizer = Lookahead(torch.optim.SGD(job.net.parameters(), 0.05, momentum=0.9))
+
+            def step(plan, batch):
+                with plan:
+                    loss = nn.functional.cross_entropy(job.net(batch[0]), batch[1])
+                loss.backward()
+                look.step()
+                look.zero_grad()
+                return loss
+
+            return step, lambda: look.count
+
+        self.assertIn('optimizer.count', self.search(make, state=[]).also_saved)
+
+    def test_an_optimizer_within_the_optimizer(self):
+        def make(job):
+            sharp = job.optimizer = Sharpness(job.net.parameters(), lr=0.05, momentum=0.9)
+            count = 0
+
+            def step(plan, batch):
+                nonlocal count
+                count += 1
+                with plan:
+                    loss = nn.functional.cross_entropy(job.net(batch[0]), batch[1])
+                loss.backward()
+                sharp.climb()
+                with plan:
+                    again = nn.functional.cross_entropy(job.net(batch[0]), batch[1])
+                again.backward()
+                sharp.step()
+                return loss
+
+            return step, lambda: count
+
+        found = self.search(make, state=[])
+        self.assertTrue(any(path.startswith('optimizer.base.state') for path in found.also_saved), found.also_saved)
+
+    def test_variables(self):
+        def local(job):
+            count = 0
+
+            def step(plan, batch):
+                nonlocal count
+                count += 1
+                return job.step(plan, batch)
+
+            return step, lambda: count
+
+        def of_module(job):
+            global GLOBAL_COUNT
+            GLOBAL_COUNT = 0
+
+            def step(plan, batch):
+                global GLOBAL_COUNT
+                GLOBAL_COUNT += 1
+                return job.step(plan, batch)
+
+            return step, lambda: GLOBAL_COUNT
+
+        def logged(job):
+            losses = []
+
+            def step(plan, batch):
+                losses.append(job.step(plan, batch).item())
+                return losses[-1]
+
+            return step, lambda: len(losses)
+
+        for make, name in ((local, 'count'), (of_module, 'GLOBAL_COUNT'), (logged, 'losses')):
+            self.assertIn(name, self.search(make).also_saved)
+
+    def test_steps_that_are_no_plain_function(self):
+        def of_object(job):
+            return job.step, lambda: job.steps
+
+        def with_slots(job):
+            caller = Caller(job)
+            return caller, lambda: caller.calls if len(caller.log) == caller.calls else -1
+
+        def partial(job):
+            state = {'n': 0}
+            return functools.partial(counted_partial, state, job), lambda: state['n']
+
+        def decorated(job):
+            counts = [0]
+
+            @functools.wraps(job.step)
+            def step(*given):
+                counts[0] += 1
+                return job.step(*given)
+
+            return step, lambda: counts[0]
+
+        def in_a_lambda(job):
+            counts = {'n': 0}
+            return lambda plan, batch: (counts.update(n=counts['n'] + 1), job.step(plan, batch))[1], lambda: counts['n']
+
+        for make in (of_object, with_slots, partial, decorated, in_a_lambda):
+            self.search(make)
+
+    def test_an_attribute_of_the_model_and_a_hook_of_the_optimizer(self):
+        def in_forward(job):
+            class Counting(nn.Module):
+                calls = 0
+
+                def __init__(self):
+                    super().__init__()
+                    self.net = job.net
+
+                def forward(self, x):
+                    self.calls += 1
+                    return self.net(x)
+
+            outer = Counting()
+
+            def step(plan, batch):
+                with plan:
+                    loss = nn.functional.cross_entropy(outer(batch[0]), batch[1])
+                loss.backward()
+                job.optimizer.step()
+                job.optimizer.zero_grad()
+                job.schedule.step()
+                return loss
+
+            job.net = outer
+            return step, lambda: outer.calls
+
+        self.assertIn('model.calls', self.search(in_forward).also_saved)
+
+        def in_hook(job):
+            average = Average(job.net)
+            job.optimizer.register_step_post_hook(lambda *_: average.update(job.net))
+            return job.step, lambda: average.updates
+
+        self.assertIn('average.updates', self.search(in_hook).also_saved)
+
+    def test_a_touchy_object_is_not_touched(self):
+        def make(job):
+            touchy = Touchy()
+
+            def step(plan, batch):
+                loss = job.step(plan, batch)
+                touchy.told.append(loss.item())
+                return loss
+
+            Touchy.touched.clear()
+            return step, lambda: len(object.__getattribute__(touchy, 'told'))
+
+        self.search(make)
+        self.assertEqual(set(Touchy.touched), {'told'})
+
+
+class _NoPlan:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+class Others(unittest.TestCase):
+    def test_generators_of_the_users_own_go_back(self):
+        dice = [numpy.random.default_rng(3), numpy.random.RandomState(3), random.Random(4), torch.Generator().manual_seed(5)]
+        drawn = []
+        job = Classification()
+
+        def draw():
+            return (dice[0].random(), dice[1].rand(), dice[2].random(), torch.rand(1, generator=dice[3]).item())
+
+        def step(plan, batch):
+            drawn.append(draw())
+            return job.step(plan, batch)
+
+        found = job.search(step)
+        dice[:] = [numpy.random.default_rng(3), numpy.random.RandomState(3), random.Random(4), torch.Generator().manual_seed(5)]
+        self.assertEqual(drawn, [draw() for _ in range(found.trained_batches)])
+
+    def test_what_autograd_made_is_not_brought_back(self):
+        job = Classification()
+        job.last = None
+
+        def step(plan, batch):
+            with plan:
+                job.last = job.net(batch[0])
+                loss = nn.functional.cross_entropy(job.last, batch[1])
+            loss.backward()
+            job.optimizer.step()
+            job.optimizer.zero_grad()
+            job.schedule.step()
+            return loss
+
+        found = job.search(step)
+        self.assertNotIn('job.last', found.also_saved)
+
+    def test_what_is_too_large_to_be_saved_on_suspicion_is_told(self):
+        job = Classification()
+        seen = torch.zeros(3 << 20)
+
+        def step(plan, batch):
+            seen.add_(1)
+            return job.step(plan, batch)
+
+        sentence = (
+            'seen of 12582912 bytes was changed by the step, and nobody has it as it was (what is large, or changes late, '
+            'is saved from its first change on): give the search state=[...] with what saves and loads it'
+        )
+        with self.assertWarns(UserWarning) as told:
+            found = job.search(step)
+        self.assertEqual(str(told.warning), sentence)
+        self.assertIn(sentence, found.warnings)
+
+    def test_a_step_that_draws_from_an_iterator_is_told(self):
+        job = Classification()
+        more = iter(DataLoader(list(range(100000)), batch_size=2))
+
+        def step(plan, batch):
+            next(more)
+            return job.step(plan, batch)
+
+        with self.assertWarnsRegex(UserWarning, '^the step draws from more, an iterator of a DataLoader'):
+            job.search(step)
+
+    def test_a_saved_state_and_the_data_are_left_alone(self):
+        class Data:
+            """Gives batches, and counts them."""
+
+            def __init__(self, batches):
+                self.batches, self.given = batches, 0
+
+            def __iter__(self):
+                for batch in self.batches:
+                    self.given += 1
+                    yield batch
+
+        job = Classification()
+        data = Data(list(job.loader))
+
+        def step(plan, batch):
+            return job.step(plan, batch) if data.given else None
+
+        job.search(step, data=data)
+        self.assertGreaterEqual(data.given, 8)
+
+    def test_what_the_data_and_observers_change_in_the_same_object_stays_theirs(self):
+        class Experiment(Classification):
+            def __init__(self):
+                super().__init__()
+                self.given, self.told, self.batches = 0, [], list(self.loader)
+
+            def stream(self):
+                while True:
+                    self.given += 1
+                    yield self.batches[self.given % 8]
+
+            def trial_done(self, trial):
+                self.told.append(trial.label)
+
+        class Stream:
+            def __init__(self, made):
+                self.made = made
+
+            def __iter__(self):
+                return self.made()
+
+        job = Experiment()
+        found = job.search(data=Stream(job.stream), batches_per_epoch=8, observers=[job])
+        self.assertEqual(job.steps, found.trained_batches)
+        self.assertEqual(len(job.told), len(found.trials))
+        self.assertGreaterEqual(job.given, found.trained_batches)
+        self.assertEqual(found.also_saved, ['self.steps'])
+
+    def test_loops_deep_structures_and_odd_objects_are_walked_over(self):
+        class Odd:
+            @property
+            def __dict__(self):
+                raise RuntimeError('asked')
+
+            __class__ = property(lambda self: (_ for _ in ()).throw(RuntimeError('asked')))
+
+        job = Classification()
+        loop = []
+        loop.append({'again': loop, 'odd': Odd(), 'lazy': nn.LazyLinear(3), 'sparse': torch.eye(2).to_sparse()})
+        for _ in range(5000):
+            loop = [loop]
+
+        def step(plan, batch):
+            self.assertTrue(loop)
+            return job.step(plan, batch)
+
+        found = job.search(step)
+        self.assertEqual(job.steps, found.trained_batches)
+
+    def test_copies_of_what_steps_do_not_change_are_given_up(self):
+        net, teacher = nn.Linear(700, 700), nn.Linear(700, 700)
+        average = Average(net)
+        audit = Audit(lambda: (teacher, average), {'': net}, [torch.optim.SGD(net.parameters(), 0.1)], [], None)
+        first = audit.save()
+        held = {each.sight.body.path: each for each in first}
+        self.assertTrue(same(held['teacher'].tensors[0], teacher.weight.detach()))
+        for _ in range(3):
+            audit.around(lambda: average.update(net))
+        self.assertEqual(held['teacher'].tensors, [None, None])
+        audit.restore(first)
+        self.assertEqual(average.updates, 0)
+        self.assertEqual([each.sight.body.path for each in audit.save()], ['average'])
+
+    def test_an_audit_takes_a_small_part_of_the_steps(self):
+        net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(300)])
+        audit = Audit(lambda: net, {'': net}, [torch.optim.SGD(net.parameters(), 0.1)], [], None)
+        for _ in range(100):
+            audit.around(lambda: None)
+        self.assertEqual(audit._looked, 3)
+
+    def test_objects_are_told_apart(self):
+        self.assertTrue(may_hold_state(Average) and may_hold_state(AveragedModel) and may_hold_state(Lookahead))
+        self.assertFalse(may_hold_state(DataLoader) or may_hold_state(comp.Region) or may_hold_state(type(open)))
+        self.assertFalse(may_hold_state(torch.optim.lr_scheduler.StepLR))
+        self.assertTrue(is_library(nn.Linear) and not is_library(Average))
+        self.assertIsNone(attributes(object()))
+
+
+if __name__ == '__main__':
+    unittest.main()
