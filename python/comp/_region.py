@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 import torch.utils.checkpoint as checkpoints
 from torch import nn
+from torch.backends import mha
 
 from comp import _comp
 from comp._comp import Error
@@ -69,11 +70,11 @@ class Region:
             )
         if self._evaluated is not None and not torch.is_grad_enabled():
             self._evaluated()
-        _uncompiled.enter()
+        _one_by_one.enter()
         try:
             self._regions.enter(self._segment)
         except BaseException:
-            _uncompiled.exit()
+            _one_by_one.exit()
             raise
         _open.regions.append(self)
         if self._entered is not None:
@@ -106,7 +107,7 @@ def _leave(by_exception: bool) -> None:
     try:
         _open.regions.pop()._regions.exit(by_exception)
     finally:
-        _uncompiled.exit()
+        _one_by_one.exit()
 
 
 def depth() -> int:
@@ -118,7 +119,7 @@ def forget_beyond(kept: int) -> None:
     """Regions that were entered and never left are no longer this thread's."""
     while depth() > kept:
         _open.regions.pop()
-        _uncompiled.exit()
+        _one_by_one.exit()
 
 
 def _in_compiled_code() -> bool:
@@ -128,36 +129,44 @@ def _in_compiled_code() -> bool:
     return callable(torch._C._dynamo.eval_frame.get_eval_frame_callback())
 
 
-class _Uncompiled:
-    """Has torch.compile's functions run as they were written while any thread is in a region, as
-    torch.compiler.set_stance("force_eager") does, which takes longer than all else of a region: the stance is that of
-    the process."""
+class _OneByOne:
+    """Has models call their operators one by one while any thread is in a region. torch.compile's functions run as they
+    were written, as with torch.compiler.set_stance("force_eager"), which takes longer than all else of a region: the
+    stance is that of the process. nn.Transformer's layers leave out their fast path for inference, one operator for all
+    of a layer, as they do under torch.autocast."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._regions = 0
         self._eager: Any = None
-        self._before: Any = None
+        self._stance: Any = None
+        self._fast = True
 
     def enter(self) -> None:
         with self._lock:
-            if self._before is None:
+            if self._stance is None:
                 frames = sys.modules.get("torch._dynamo.eval_frame")
-                self._before = getattr(frames, "_stance", None)
-                if self._before is not None:
-                    self._eager = self._eager or type(self._before)("force_eager")
+                self._stance = getattr(frames, "_stance", None)
+                if self._stance is not None:
+                    self._eager = self._eager or type(self._stance)("force_eager")
                     setattr(frames, "_stance", self._eager)
+            if self._regions == 0:
+                self._fast = mha.get_fastpath_enabled()
+                mha.set_fastpath_enabled(False)
             self._regions += 1
 
     def exit(self) -> None:
         with self._lock:
             self._regions -= 1
-            if self._regions == 0 and self._before is not None:
-                setattr(sys.modules["torch._dynamo.eval_frame"], "_stance", self._before)
-                self._before = None
+            if self._regions > 0:
+                return
+            mha.set_fastpath_enabled(self._fast)
+            if self._stance is not None:
+                setattr(sys.modules["torch._dynamo.eval_frame"], "_stance", self._stance)
+                self._stance = None
 
 
-_uncompiled = _Uncompiled()
+_one_by_one = _OneByOne()
 
 
 class _Remembered:

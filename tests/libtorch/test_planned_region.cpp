@@ -86,6 +86,17 @@ job with_function() {
           }};
 }
 
+/// Several operators read one tensor, and autograd keeps no cast of it: the gradients of its readers meet in its cast.
+job read_by_some() {
+  const auto net = std::make_shared<torch::nn::LinearImpl>(16, 16);
+  const auto x = torch::randn({8, 16});
+  return {net, [=] {
+            const auto h = net->forward(x);
+            const auto a = h.sum(0), b = h.mean(0), c = h.cumsum(0);
+            return torch::sin(a.sum() + b.sum()) + c.pow(2).mean() + (h + a).tanh().mean();
+          }};
+}
+
 }  // namespace
 
 TEST_CASE("a plan from a file runs in a loop of the user's own as it does in the trainer, from the first step on") {
@@ -153,32 +164,42 @@ TEST_CASE("a plan from a file runs in a loop of the user's own as it does in the
 TEST_CASE("the first step of every model is the same step as later ones, and is recorded as in FP32") {
   auto jobs = all_jobs();
   jobs.emplace_back("function", with_function);
+  jobs.emplace_back("readers", read_by_some);
   for (const auto& [name, make] : jobs) {
-    CAPTURE(name);
-    const scratch_file file;
-    torch::manual_seed(1);
-    const job it = make();
-    save_low(it, file.str());
-    std::vector<torch::Tensor> losses, gradients;
-    lt::planned_region planned{{{"", *it.model}}, file.str()};
-    for (int i = 0; i < 3; ++i) {
-      torch::manual_seed(3);
-      it.model->zero_grad();
-      at::Tensor loss;
-      {
-        const auto on = planned.enter();
-        loss = it.loss();
+    for (const unsigned low : {1u, 2u, 3u}) {  // all operators, every second one, every third one
+      CAPTURE(name);
+      CAPTURE(low);
+      const scratch_file file;
+      torch::manual_seed(1);
+      const job it = make();
+      save_low(it, file.str(), [low](comp::plan& p) {
+        for (std::size_t i = 0; i < p.size(); ++i) {
+          if (i % low != 0) p[i] = precision::fp32;
+        }
+      });
+      std::vector<torch::Tensor> losses;
+      std::vector<std::vector<torch::Tensor>> gradients;
+      lt::planned_region planned{{{"", *it.model}}, file.str()};
+      for (int i = 0; i < 3; ++i) {
+        torch::manual_seed(3);
+        it.model->zero_grad();
+        at::Tensor loss;
+        {
+          const auto on = planned.enter();
+          loss = it.loss();
+        }
+        loss.backward();
+        losses.push_back(loss.detach());
+        gradients.emplace_back();
+        for (const auto& parameter : it.model->parameters()) gradients.back().push_back(parameter.grad().clone());
       }
-      loss.backward();
-      losses.push_back(loss.detach());
-      gradients.push_back(it.model->parameters()[0].grad().clone());
+      CHECK(planned.planned());  // its fingerprint is that of the recording in FP32
+      CHECK(same(losses[0], losses[1]));
+      CHECK(same(losses[1], losses[2]));
+      CHECK(std::ranges::equal(gradients[0], gradients[1], [](const auto& a, const auto& b) { return same(a, b); }));
+      CHECK(std::ranges::equal(gradients[1], gradients[2], [](const auto& a, const auto& b) { return same(a, b); }));
+      CHECK(planned.executor().current_plan().count_low() > 0);
     }
-    CHECK(planned.planned());  // its fingerprint is that of the recording in FP32
-    CHECK(same(losses[0], losses[1]));
-    CHECK(same(losses[1], losses[2]));
-    CHECK(same(gradients[0], gradients[1]));
-    CHECK(same(gradients[1], gradients[2]));
-    CHECK(planned.executor().current_plan().count_low() > 0);
   }
 }
 
@@ -332,13 +353,20 @@ TEST_CASE("a model's own conversions to a low format are recorded as they are, i
   const scratch_file file;
   const auto w = torch::randn({4, 4});
   const auto x = torch::randn({4, 4});
-  for (const bool follows : {false, true}) {  // a conversion to the format of something, or to BF16
-    const job it{std::make_shared<torch::nn::Module>(), [=] {
-                   const auto h = torch::mm(x, w);
-                   return torch::mm(h, w.to(follows ? h.scalar_type() : at::kBFloat16).to(h.scalar_type())).sum() +
-                          w.to(at::kBFloat16).exp().to(at::kFloat).sum();
-                 }};
-    save_low(it, file.str());
+  const auto rows = torch::tensor({0, 1, 1, 3});
+  const auto converts = [=](const at::Tensor& h, at::ScalarType to) {
+    return torch::mm(h, w.to(to).to(h.scalar_type())).sum() + w.to(at::kBFloat16).exp().to(at::kFloat).sum();
+  };
+  const std::vector<std::function<at::Tensor(const at::Tensor&)>> models{
+      [=](const at::Tensor& h) { return converts(h, at::kBFloat16); },
+      [=](const at::Tensor& h) { return converts(h, h.scalar_type()); },
+      // made in the format of something, for an operator that the plan has in FP32
+      [=](const at::Tensor& h) {
+        return torch::zeros({4, 4}, h.options()).index_add(0, rows, w).sum();
+      }};
+  for (const auto& model : models) {
+    const job it{std::make_shared<torch::nn::Module>(), [=] { return model(torch::mm(x, w)); }};
+    save_low(it, file.str(), [](comp::plan& p) { p[p.size() - 2] = precision::fp32; });  // index_add, of the last
     lt::planned_region planned{{{"", *it.model}}, file.str()};
     std::vector<double> losses;
     for (int i = 0; i < 4; ++i) {
@@ -355,24 +383,28 @@ TEST_CASE("a model's own conversions to a low format are recorded as they are, i
 }
 
 TEST_CASE("an evaluation before the first step runs under the plan, as later ones do") {
-  const scratch_file file;
-  torch::manual_seed(1);
-  const job it = mlp(3, 64);
-  save_low(it, file.str());
-  lt::planned_region planned{{{"", *it.model}}, file.str()};
-  const auto evaluated = [&] {
-    const at::NoGradGuard no_gradients;
-    const auto on = planned.evaluate();
-    return it.loss();
-  };
-  const at::Tensor first = evaluated();
-  for (int i = 0; i < 3; ++i) {
-    const auto on = planned.enter();
-    it.loss();
+  for (const auto& [name, make] : all_jobs()) {
+    CAPTURE(name);
+    const scratch_file file;
+    torch::manual_seed(1);
+    const job it = make();
+    it.model->eval();
+    save_low(it, file.str());
+    lt::planned_region planned{{{"", *it.model}}, file.str()};
+    const auto evaluated = [&] {
+      const at::NoGradGuard no_gradients;
+      const auto on = planned.evaluate();
+      return it.loss();
+    };
+    const at::Tensor first = evaluated();
+    for (int i = 0; i < 3; ++i) {
+      const auto on = planned.enter();
+      it.loss();
+    }
+    CHECK(planned.planned());
+    CHECK(at::equal(first, evaluated()));
+    CHECK(!at::equal(first, it.loss()));  // FP32's
   }
-  CHECK(planned.planned());
-  CHECK(at::equal(first, evaluated()));
-  CHECK(!at::equal(first, it.loss()));  // FP32's
 }
 
 TEST_CASE("a planned region runs as the file says the plan was best run, on such a machine") {

@@ -362,6 +362,31 @@ class Functions(unittest.TestCase):
         self.assertEqual(set(seen), {torch.float32})
 
 
+class FastPaths(unittest.TestCase):
+    def test_an_encoder_is_evaluated_under_the_plan_and_not_as_one_operator(self):
+        torch.manual_seed(4)
+        layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True, dropout=0.0)
+        net, x = nn.TransformerEncoder(layer, 2), torch.randn(4, 6, 32)
+        padded = torch.arange(6) >= torch.tensor([[6], [5], [4], [3]])
+
+        def run(plan):
+            with plan:
+                return net(x, src_key_padding_mask=padded).pow(2).mean()
+
+        plan = comp.plan(plan_file(net, run, kinds=('linear',)), net)
+        for _ in range(2):
+            trained = run(plan)
+        self.assertIn('b', plan.letters)
+        for mine in (True, False):
+            torch.backends.mha.set_fastpath_enabled(mine)
+            self.addCleanup(torch.backends.mha.set_fastpath_enabled, True)
+            with torch.no_grad():
+                self.assertEqual(run(plan), trained)  # nothing here differs in evaluation mode
+                net.eval()
+                self.assertEqual(run(plan), trained)
+            self.assertEqual(torch.backends.mha.get_fastpath_enabled(), mine)
+
+
 class Compiled(unittest.TestCase):
     def test_a_compiled_function_runs_uncompiled_in_a_plan_and_compiled_outside(self):
         net = mlp()

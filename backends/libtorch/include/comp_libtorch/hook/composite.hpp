@@ -19,6 +19,9 @@
 #include <comp_libtorch/hook/probe.hpp>
 #include <cstddef>
 #include <exception>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
 #include <utility>
 
 namespace comp::libtorch::detail {
@@ -107,5 +110,25 @@ inline bool needs_one_format(const c10::OperatorHandle& op, const torch::jit::St
       });
   return !calls_product(op, std::move(mixed), device);
 }
+
+/// Which operators are opened, each asked once, for forwards that are not recorded. Of any thread.
+class known_composites {
+ public:
+  /// Nothing where `op` is not opened; else whether it takes tensors of one format only.
+  std::optional<bool> find(const c10::OperatorHandle& op, const torch::jit::Stack& stack, at::DeviceType device) {
+    {
+      const std::lock_guard only_one{mutex_};
+      if (const auto at = known_.find(op); at != known_.end()) return at->second;
+    }
+    std::optional<bool> uniform;
+    if (has_products(op, stack, device)) uniform = needs_one_format(op, stack, device);
+    const std::lock_guard only_one{mutex_};
+    return known_.emplace(op, uniform).first->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_map<c10::OperatorHandle, std::optional<bool>> known_;
+};
 
 }  // namespace comp::libtorch::detail

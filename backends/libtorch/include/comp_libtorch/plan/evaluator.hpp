@@ -13,34 +13,29 @@
 #include <cstddef>
 #include <functional>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 namespace comp::libtorch::detail {
 
-/// The composites of a recording that are opened, and whether they take tensors of one format only.
-using opened_composites = std::unordered_map<c10::OperatorHandle, bool>;
-
 class evaluator final : public session {
  public:
-  evaluator(named_choice choose, const parameter_names& names, const opened_composites& opened,
+  evaluator(named_choice choose, const parameter_names& names, known_composites& composites,
             const program_settings& settings)
       : session{settings.device.type(), !settings.protect_blocks},
         choose_{std::move(choose)},
-        opened_{opened},
+        composites_{composites},
         names_{names} {}
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
     const author_choice author = block();
     if (torch::autograd::get_current_node() != nullptr) require_no_backward();
-    if (const auto at = opened_.find(op); at != opened_.end()) {
-      if (at->second) cast_read(stack, traits(op), at::kFloat, device(), true);
+    if (const auto uniform = composites_.find(op, stack, device())) {
+      if (*uniform) cast_read(stack, traits(op), at::kFloat, device(), true);
       return call_opened(op, keys, stack);
     }
     const op_traits& known = traits(op);
     const op_names::named named = names_.next(known, stack);
-    const precision chosen =
-        author == author_choice::none ? choose_(named.name, known.kind) : precision::fp32;
+    const precision chosen = author == author_choice::none ? choose_(named.name, known.kind) : precision::fp32;
     if (author != author_choice::none) {
       cast_for_author(stack, known, author, device());
     } else if (is_low(chosen) && chosen != precision::tf32) {
@@ -56,7 +51,7 @@ class evaluator final : public session {
 
  private:
   named_choice choose_;
-  const opened_composites& opened_;
+  known_composites& composites_;
   op_names names_;
 };
 

@@ -4,6 +4,11 @@
 // else keeps it (autograd, for a backward), and copies of parameters until the region ends.
 #pragma once
 
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
 #include <comp/core/precision.hpp>
 #include <comp_libtorch/hook/casting.hpp>
 #include <comp_libtorch/hook/tf32.hpp>
@@ -34,18 +39,22 @@ struct first_plan {
   std::optional<at::ScalarType> autocast = {};  // then LibTorch's own runs it all
 };
 
-/// Casts that somebody keeps anyway.
+/// Casts of one forward. One that nobody keeps is made again, behind the node of the first one: its readers' gradients
+/// meet there, in its format, as they do in later forwards, where readers share the cast.
 class kept_casts {
  public:
   at::Tensor get(const at::Tensor& source, at::ScalarType type) {
     std::vector<entry>& known = casts_[source.unsafeGetTensorImpl()];
-    std::erase_if(known, [](const entry& e) { return e.source.expired() || e.copy.expired(); });
-    for (const entry& e : known) {
-      if (at::Tensor copy{e.copy.lock()}; copy.scalar_type() == type && e.serves(copy, source)) return copy;
+    std::erase_if(known, [&](const entry& e) { return !e.is_of(source); });
+    if (const auto at = std::ranges::find(known, type, &entry::type); at != known.end()) {
+      at::Tensor copy{at->copy.lock()};
+      if (copy.defined() && at->serves(copy, source)) return copy;
+      if (!copy.defined() && at->node != nullptr) return made_again(*at, source);
+      known.erase(at);
     }
     at::Tensor copy = cast(source, type, at::MemoryFormat::Preserve);
     known.push_back({address_of(source), address_of(copy), version(*source.unsafeGetTensorImpl()),
-                     version(*copy.unsafeGetTensorImpl())});
+                     version(*copy.unsafeGetTensorImpl()), type, copy.grad_fn()});
     return copy;
   }
 
@@ -53,11 +62,25 @@ class kept_casts {
   struct entry {
     tensor_address source, copy;
     std::uint32_t source_version, copy_version;
+    at::ScalarType type;
+    decltype(torch::autograd::Edge::function) node;  // null: not differentiable
+    bool is_of(const at::Tensor& tensor) const {
+      return !source.expired() && source_version == version(*tensor.unsafeGetTensorImpl());
+    }
     bool serves(const at::Tensor& cast, const at::Tensor& from) const {
-      return source_version == version(*from.unsafeGetTensorImpl()) &&
-             copy_version == version(*cast.unsafeGetTensorImpl()) && differentiates_like(cast, from);
+      return copy_version == version(*cast.unsafeGetTensorImpl()) && differentiates_like(cast, from);
     }
   };
+
+  static at::Tensor made_again(entry& e, const at::Tensor& source) {
+    if (!at::GradMode::is_enabled()) return cast(source, e.type, at::MemoryFormat::Preserve);
+    at::Tensor copy = cast(source.detach(), e.type, at::MemoryFormat::Preserve);
+    torch::autograd::impl::set_gradient_edge(copy, {e.node, 0});
+    e.copy = address_of(copy);
+    e.copy_version = version(*copy.unsafeGetTensorImpl());
+    return copy;
+  }
+
   std::unordered_map<const c10::TensorImpl*, std::vector<entry>> casts_;
 };
 
@@ -158,7 +181,9 @@ class first_forward final : public recording_session {
  public:
   first_forward(std::shared_ptr<recording> to, std::string segment, at::DeviceType device, bool frees_blocks,
                 std::shared_ptr<const first_plan> plan)
-      : recording_session{std::move(to), std::move(segment), device, frees_blocks}, plan_{std::move(plan)}, run_{device} {}
+      : recording_session{std::move(to), std::move(segment), device, frees_blocks},
+        plan_{std::move(plan)},
+        run_{device} {}
 
   bool begin() override {
     if (plan_->autocast) begin_autocast(autocast_, *plan_->autocast);
@@ -187,7 +212,8 @@ class first_forward final : public recording_session {
       recording_->make_unsure();
       return run_fp32(op, stack);
     }
-    now.lowers = now.lowers || (autocast_ && author != author_choice::autocast_on) || (now.op.role == op_role::choosable && is_low(choice.chosen));
+    now.lowers = now.lowers || (autocast_ && author != author_choice::autocast_on) ||
+                 (now.op.role == op_role::choosable && is_low(choice.chosen));
     calls_->push_back({op, now.op, choice});
     if (autocast_) {
       op.callBoxed(stack);

@@ -32,7 +32,8 @@ void record_step(program& p, Train train) {
   require<graph_error>(!p.graph().empty(),
                        "a step without operators of the plan's (nothing was in a region): call the model inside "
                        "step.forward([&] {{ ... }})");
-  const auto fixed = std::ranges::find_if(p.graph(), [](const op_info& op) { return op.author != author_choice::none; });
+  const auto fixed =
+      std::ranges::find_if(p.graph(), [](const op_info& op) { return op.author != author_choice::none; });
   require<graph_error>(
       fixed == p.graph().end() || std::ranges::any_of(p.graph(), &op_info::choosable),
       "every operator of the step is in an autocast block of its own, first \"{}\" ({}; a plan leaves those alone): put "

@@ -78,7 +78,7 @@ class program {
     if (first_ != nullptr && first_->autocast) return scripts_.open(by_autocast(*first_->autocast));
     if (plan_.runs_autocast()) return scripts_.open(by_autocast(detail::scalar_type(autocast_precision(plan_))));
     auto choose = first_ != nullptr ? first_->by_name : unknown_;
-    return scripts_.open(std::make_unique<detail::evaluator>(std::move(choose), names_, opened_, settings_));
+    return scripts_.open(std::make_unique<detail::evaluator>(std::move(choose), names_, composites_, settings_));
   }
 
   /// On: forgets what was recorded and the plan; each segment is recorded, in FP32, when it is first entered.
@@ -223,7 +223,6 @@ class program {
     graph_ = {};
     plan_ = {};
     segments_.clear();
-    opened_.clear();
     weights_.clear();
     problems_.clear();
     profiler_.turn(false);
@@ -238,11 +237,6 @@ class program {
     graph_ = op_graph{std::move(all.infos)};
     ops_ = std::move(all.ops);
     segments_ = std::move(all.segments);
-    for (const detail::segment& each : segments_) {
-      for (const detail::recorded_call& call : each.calls) {
-        if (call.composite) opened_[*call.composite] |= call.uniform;
-      }
-    }
     plan_ = plan{graph_.size()};
     compile();
   }
@@ -286,7 +280,7 @@ class program {
   std::vector<detail::recorded_op> ops_;
   std::vector<detail::segment> segments_;
   detail::named_precisions precisions_;  // of the recorded operators, in the plan
-  detail::opened_composites opened_;
+  detail::known_composites composites_;  // in evaluation
   detail::low_weights weights_;
   detail::problem_list problems_;
   detail::profiler profiler_;

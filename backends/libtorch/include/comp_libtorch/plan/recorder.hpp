@@ -157,8 +157,8 @@ class recorder {
   const std::vector<recorded_op>& ops() const { return ops_; }
   const std::vector<op_info>& infos() const { return infos_; }
   op_names& names() { return names_; }
-  /// True where a model converted a tensor to a low format while a plan ran: by itself, or following what the plan made
-  /// low; then it is not sure that a recording in FP32 would have been the same.
+  /// True where a model converted a tensor to a low format, or made one in it, while a plan ran: by itself, or
+  /// following what the plan made low; then it is not sure that a recording in FP32 would have been the same.
   bool is_unsure() const { return unsure_; }
 
  private:
@@ -244,7 +244,8 @@ class recorder {
     const bool same = passed != current.read.end() && !known.writes;
     const bool without = current.op.without_grad && torch::autograd::impl::grad_fn_unsafe(tensor) == nullptr;
     const bool is_low = is_eligible(tensor, device_) && tensor.scalar_type() != at::kFloat;
-    const bool converted = under_plan_ && is_low && known.makes && !current.lowers;
+    const bool makes = known.makes || current.read.empty();  // zeros(shape, h.options()) too, in the format of h
+    const bool converted = under_plan_ && is_low && makes && !current.lowers;
     unsure_ = unsure_ || converted;
     origin& now = find(tensor);
     now.lowered = is_low && (current.lowers || converted);

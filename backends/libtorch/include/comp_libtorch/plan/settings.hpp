@@ -47,8 +47,9 @@ struct program_settings {
   weight_casts weights = weight_casts::cast;
   memory_format images = memory_format::as_is;  // of what convolutions in low precision read
   freed_memory freed = freed_memory::kept;
-  bool protect_blocks = true;  // what stands in an autocast(enabled = false) or another autocast of the model's own runs
-                               // as its author wrote, under every plan; asked for while recording, and in each forward
+  bool protect_blocks =
+      true;  // what stands in an autocast(enabled = false) or another autocast of the model's own runs
+             // as its author wrote, under every plan; asked for while recording, and in each forward
 };
 
 }  // namespace comp::libtorch

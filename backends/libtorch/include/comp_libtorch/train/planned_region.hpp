@@ -167,7 +167,7 @@ class planned_region {
     return program_.enter(segment);
   }
   /// For forwards in evaluation mode: operators go by their names, and what the plan has no operator for is in FP32. So
-  /// are, before all of a step is known, parts of a composite (an LSTM), and all where the plan came without names.
+  /// are, before all of a step is known, all where the plan came without names.
   region evaluate() { return program_.evaluate(); }
 
   /// Whether all of a step is known: its operators, and that the plan is one for them.
