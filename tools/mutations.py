@@ -239,7 +239,7 @@ MUTATIONS = [Mutation(*m) for m in [
      'test_grad_scaler.cpp'),
     # Files
     ('a plan file with a field that nobody knows', 'include/comp/files/plan_text.hpp',
-     'op.only({"name", "kind", "precision", "hands_on_fp32"});', '', 'test_files', 'test_plan_file.cpp'),
+     'op.only({"name", "kind", "precision", "hands_on_fp32", "author"});', '', 'test_files', 'test_plan_file.cpp'),
     ('a plan file of a later version', 'include/comp/files/plan_text.hpp', 'from["comp_plan"].integer(1, 1);',
      'from["comp_plan"].integer(1, 2);', 'test_files', 'test_plan_file.cpp'),
     ('a plan file of another model', 'include/comp/files/plan_text.hpp', '*from.fingerprint == ours,', 'true,',

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan that was found, loaded from its file in a loop of the user's own, is worth beside FP32 and torch.autocast:
+the twenty trainings of the tests, larger, a step of each in turns. A line of a Markdown table for each.
+Usage: trainings.py [rounds] [NAME...]"""
+
+import os
+import sys
+import tempfile
+import time
+
+import comp
+import torch
+from known_trainings import TRAININGS
+from support import NoPlan
+
+torch.set_num_threads(os.cpu_count() or 1)
+
+
+class Autocast:
+    """torch.autocast, where a plan would be."""
+
+    def __call__(self, segment):
+        return self
+
+    def __enter__(self):
+        self.inner = torch.autocast('cpu', torch.bfloat16)
+        self.inner.__enter__()
+
+    def __exit__(self, *raised):
+        self.inner.__exit__(*raised)
+
+
+def bounds(values):
+    """The median and its 95% interval, by ranks."""
+    ranked, n = sorted(values), len(values)
+    below = max(0, int((n - 1.96 * n**0.5) / 2))
+    return ranked[n // 2], ranked[below], ranked[n - 1 - below]
+
+
+def ratio(a, b):
+    return '{:.2f} ({:.2f} to {:.2f})'.format(*bounds([x / y for x, y in zip(a, b)]))
+
+
+def fresh(name):
+    torch.manual_seed(0)
+    return TRAININGS[name](True)
+
+
+def measure(name, rounds):
+    training = fresh(name)
+    begun = time.perf_counter()
+    found = comp.search(
+        training.train, model=training.model, optimizer=training.optimizers, data=training.data, state=training.state,
+        progress=False, planned_epochs=2000,
+    )
+    searched = time.perf_counter() - begun
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, 'plan.json')
+        found.save(path)
+        ways = {}
+        for way in ('fp32', 'autocast', 'plan'):
+            training = fresh(name)
+            region = NoPlan() if way == 'fp32' else Autocast() if way == 'autocast' else None
+            region = region or comp.plan(path, training.model, segments=training.segments)
+            ways[way] = (training, region, [])
+        for turn in range(rounds + 3):
+            for way in (list(ways) if turn % 2 == 0 else list(ways)[::-1]):
+                training, region, seconds = ways[way]
+                begun = time.perf_counter()
+                training.train(region, training.data[turn % len(training.data)])
+                if turn >= 3:
+                    seconds.append(time.perf_counter() - begun)
+    fp32, autocast, plan = (ways[way][2] for way in ways)
+    low = sum(letter not in '1@' for letter in found.plan.split('@')[0])
+    kept = 'autocast' if found.plan.endswith('@autocast') else f'{low} of {len(found.operators)} low'
+    print(f'| {name} | {kept} | {ratio(fp32, autocast)} | {ratio(fp32, plan)} | {ratio(autocast, plan)} | {searched:.0f} s |', flush=True)
+
+
+def main():
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 40
+    print('| training | plan | autocast over FP32 | plan over FP32 | plan over autocast | search |\n|---|---|---|---|---|---|')
+    for name in sys.argv[2:] or TRAININGS:
+        if TRAININGS[name].missing:
+            print(f'| {name} | no {" and ".join(TRAININGS[name].missing)} here | | | | |')
+        else:
+            measure(name, rounds)
+
+
+main()
