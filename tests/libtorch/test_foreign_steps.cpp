@@ -12,12 +12,12 @@
 namespace {
 
 /// Two linear layers under a plan of BF16.
-struct layers {
+struct two_layers {
   torch::nn::Linear first{8, 8}, second{8, 8};
   torch::Tensor x = torch::ones({4, 8});
   program p;
 
-  layers() {
+  two_layers() {
     p.name_parameters(*first, "first");
     p.name_parameters(*second, "second");
     p.record(true);
@@ -36,7 +36,7 @@ struct layers {
 }  // namespace
 
 TEST_CASE("a region that is abandoned may end anywhere") {
-  layers it;
+  two_layers it;
   for (const bool abandoned : {true, false}) {
     it.p.clear_problems();
     {
@@ -49,7 +49,7 @@ TEST_CASE("a region that is abandoned may end anywhere") {
 }
 
 TEST_CASE("a part of a forward is run again in the precisions that it had, from its place to anywhere") {
-  layers it;
+  two_layers it;
   comp::libtorch::detail::resumption place;
   torch::Tensor middle, first, again;
   {
@@ -69,7 +69,7 @@ TEST_CASE("a part of a forward is run again in the precisions that it had, from 
 }
 
 TEST_CASE("a profiler's marks are no operators of a model") {
-  layers it;
+  two_layers it;
   const auto mark = c10::Dispatcher::singleton().findSchemaOrThrow("profiler::_record_function_enter_new", "");
   torch::Tensor out;
   {

@@ -88,7 +88,7 @@ TEST_CASE("what the model's author fixed says so, whoever won") {
   search.found.graph = std::move(ops);
   CHECK(search.reasons()[10] == "the model's author switched autocast off there");
   CHECK(search.reasons("rule-based bf16", false)[10] == search.reasons()[10]);
-  search.found.fates.resize(11);
+  search.found.evidence.resize(11);
   CHECK(search.reasons()[10] == "the model's author switched autocast off there");
 }
 
