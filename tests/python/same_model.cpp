@@ -4,6 +4,10 @@
 //   save: records a forward and writes a plan of it, BF16 where it can be chosen, and trains under it.
 //   use:  trains two steps under the plan; both print it. TRACED.pt: a module that was traced or scripted in Python, in
 //         place of the model.
+//        same_model save_modules|use_modules PLAN.json
+//   The model of C++'s own modules, under the name "net", whose Linear calls addmm. save_modules: a plan that has its
+//         linear layer in BF16 alone. use_modules: prints the formats of its convolution's and its linear layer's
+//         results.
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -11,6 +15,7 @@
 #include <comp_libtorch/comp_libtorch.hpp>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -33,6 +38,25 @@ struct written_again : torch::nn::Module {
   }
 };
 
+/// As Python's modules and C++'s are written.
+struct of_modules : torch::nn::Module {
+  torch::nn::Conv2d conv{torch::nn::Conv2dOptions{3, 8, 3}.padding(1)};
+  torch::nn::Linear linear{8 * 16, 4};
+  at::ScalarType of_conv = at::kFloat, of_linear = at::kFloat;
+  of_modules() {
+    register_module("0", conv);
+    register_module("5", linear);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor h = conv->forward(x);
+    of_conv = h.scalar_type();
+    h = torch::max_pool2d(torch::dropout(torch::relu(h), 0.2, true), {2, 2}, {2, 2});
+    h = linear->forward(torch::flatten(h, 1));
+    of_linear = h.scalar_type();
+    return h;
+  }
+};
+
 void record(comp::libtorch::program& program, const forward& model) {
   const at::Tensor x = torch::ones({16, 3, 8, 8}), y = torch::zeros({16}, torch::kLong);
   program.record(true);
@@ -43,7 +67,32 @@ void record(comp::libtorch::program& program, const forward& model) {
   program.record(false);
 }
 
+void save_modules(const std::string& path) {
+  of_modules net;
+  comp::libtorch::program program;
+  program.name_parameters(net, "net");
+  record(program, [&](const at::Tensor& x) { return net.forward(x); });
+  comp::plan plan{program.graph().size()};
+  for (std::size_t i = 0; i < plan.size(); ++i) {
+    if (program.graph()[i].kind == "aten::addmm") plan[i] = comp::precision::bf16;
+  }
+  comp::save(plan, program.graph(), comp::libtorch::probe(at::kCPU), path);
+}
+
+void use_modules(const std::string& path) {
+  auto net = std::make_shared<of_modules>();
+  comp::libtorch::planned_region planned{{{"net", *net}}, path, {.forced = true}};
+  for (int step = 0; step < 2; ++step) {
+    const auto on = planned.enter();
+    (void)net->forward(torch::ones({16, 3, 8, 8}));
+  }
+  for (const std::string& warning : planned.warnings()) fmt::print("{} ", warning);
+  fmt::print("{} {}\n", c10::toString(net->of_conv), c10::toString(net->of_linear));
+}
+
 int run(const std::vector<std::string>& arguments) {
+  if (arguments[0] == "save_modules") return save_modules(arguments[1]), 0;
+  if (arguments[0] == "use_modules") return use_modules(arguments[1]), 0;
   written_again net;
   comp::libtorch::program program;
   forward model = [&](const at::Tensor& x) { return net.forward(x); };

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import warnings
 
 import torch
 from torch import nn
@@ -69,6 +70,23 @@ class Languages(unittest.TestCase):
             module = self.path('module.pt')
             made.save(module)
             self.goes_both_ways(made, module)
+
+    def test_a_layer_that_calls_another_operator_in_the_other_language_is_the_same_layer(self):
+        theirs, net, formats = self.path('theirs.json'), written_once(), {}
+        for layer in (net[0], net[5]):
+            layer.register_forward_hook(lambda module, given, result: formats.update({module: result.dtype}))
+        said_by_cpp('save_modules', theirs)
+        with warnings.catch_warnings():
+            warnings.simplefilter('error')
+            train(net, comp.plan(theirs, {'net': net}, forced=True))
+        self.assertEqual([formats[net[0]], formats[net[5]]], [torch.float32, torch.bfloat16])
+
+        def run(plan):
+            with plan:
+                return cross_entropy(net(X), Y)
+
+        mine = plan_file({'net': net}, run, kinds=('linear',))
+        self.assertEqual(said_by_cpp('use_modules', mine), 'Float BFloat16')
 
     def test_a_plan_of_another_model_is_refused(self):
         theirs, net = self.path('theirs.json'), small_net()

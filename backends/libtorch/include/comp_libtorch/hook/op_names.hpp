@@ -67,6 +67,31 @@ inline std::string first_of_its_name(const std::string& name) {
   return numbered ? name.substr(0, digits - 1) : name;
 }
 
+/// What an operator is called by languages that call different ones for the same layer: C++'s torch::nn::Linear calls
+/// aten::addmm or aten::matmul where Python's calls aten::linear, and a traced module calls aten::_convolution.
+inline std::string common_word(std::string_view word) {
+  static constexpr std::pair<std::string_view, std::string_view> same[] = {{"addmm", "linear"},
+                                                                           {"matmul", "linear"},
+                                                                           {"mm", "linear"},
+                                                                           {"conv1d", "conv"},
+                                                                           {"conv2d", "conv"},
+                                                                           {"conv3d", "conv"},
+                                                                           {"convolution", "conv"},
+                                                                           {"native_batch_norm", "batch_norm"},
+                                                                           {"native_layer_norm", "layer_norm"}};
+  while (word.size() > 1 && word.ends_with('_')) word.remove_suffix(1);  // in place
+  while (word.size() > 1 && word.starts_with('_')) word.remove_prefix(1);
+  const auto* const at = std::ranges::find(same, word, &std::pair<std::string_view, std::string_view>::first);
+  return std::string{at == std::end(same) ? word : at->second};
+}
+
+/// "head.linear_2" of "head.addmm_2": the same name for the same call of a layer, whatever language it is written in.
+inline std::string common_name(const std::string& name) {
+  const std::string first = first_of_its_name(name);
+  const std::size_t word = first.rfind('.') + 1;  // 0 where there is no scope
+  return first.substr(0, word) + common_word(std::string_view{first}.substr(word)) + name.substr(first.size());
+}
+
 /// The parameters of the user's modules.
 class parameter_names {
  public:

@@ -17,17 +17,22 @@ class named_precisions {
   /// `choosable`: whether it tells what operators of its kind usually have.
   void add(const std::string& name, const std::string& kind, precision chosen, bool choosable = true) {
     by_name_[name].insert_or_assign(kind, chosen);
+    by_common_name_.emplace(common_name(name), chosen);
     if (!choosable) return;
     of_kind& seen = kinds_[kind];
     ++seen.uses[chosen];
     if (seen.uses[chosen] > seen.uses[seen.usual]) seen.usual = chosen;
   }
-  /// Of the operator of that name, or of its first call where it is called more often; nothing where there is none.
+  /// Returns: the precision of the operator of that name, or of its first call where it is called more often; where
+  /// there is none of its kind, of the one that is the same call in another language. Nothing where there is none.
   std::optional<precision> find(const std::string& name, const std::string& kind) const {
     for (const std::string& asked : {name, first_of_its_name(name)}) {
       const auto at = by_name_.find(asked);
       if (at == by_name_.end()) continue;
       if (const auto of = at->second.find(kind); of != at->second.end()) return of->second;
+    }
+    for (const std::string& asked : {common_name(name), common_name(first_of_its_name(name))}) {
+      if (const auto at = by_common_name_.find(asked); at != by_common_name_.end()) return at->second;
     }
     return {};
   }
@@ -38,6 +43,7 @@ class named_precisions {
   }
   void clear() {
     by_name_.clear();
+    by_common_name_.clear();
     kinds_.clear();
   }
 
@@ -47,6 +53,7 @@ class named_precisions {
     precision usual = precision::fp32;
   };
   std::map<std::string, std::map<std::string, precision>> by_name_;  // and kind
+  std::map<std::string, precision> by_common_name_;
   std::map<std::string, of_kind> kinds_;
 };
 

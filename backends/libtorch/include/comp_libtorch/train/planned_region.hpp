@@ -18,6 +18,7 @@
 #include <comp/files/plan_file.hpp>
 #include <comp/policy/nearest.hpp>
 #include <comp/policy/tensor_core.hpp>
+#include <comp_libtorch/hook/op_names.hpp>
 #include <comp_libtorch/plan/executor_tuning.hpp>
 #include <comp_libtorch/plan/named_precisions.hpp>
 #include <comp_libtorch/plan/program.hpp>
@@ -68,13 +69,16 @@ class named_operators {
   explicit named_operators(const plan_listing& from) {
     for (const entry& op : *from.operators) {
       entries_[{op.name, op.kind}] = &op;
+      by_common_name_.emplace(common_name(op.name), &op);
       precisions_.add(op.name, op.kind, op.chosen);
     }
   }
-  /// Null for an operator that the file does not have.
+  /// Returns: null for an operator that the file has neither by its name and kind nor as the same call of another
+  /// language.
   const entry* find(const std::string& name, const std::string& kind) const {
-    const auto at = entries_.find({name, kind});
-    return at == entries_.end() ? nullptr : at->second;
+    if (const auto at = entries_.find({name, kind}); at != entries_.end()) return at->second;
+    const auto same = by_common_name_.find(common_name(name));
+    return same == by_common_name_.end() ? nullptr : same->second;
   }
   /// Of the operator of that name, of its first call where it is called more often, or what most of its kind have in
   /// the file; FP32 where it has none.
@@ -93,6 +97,7 @@ class named_operators {
 
  private:
   std::map<std::pair<std::string, std::string>, const entry*> entries_;
+  std::map<std::string, const entry*> by_common_name_;
   named_precisions precisions_;
 };
 
