@@ -57,6 +57,7 @@ finish_tests() {
     echo "0 passed, ${#broken[@]} failed"
     return 1
   fi
+  python3 tools/lines.py
   [[ ! $left_to_all ]] || printf '\nLeft to ./run test --all: %s\n' "$left_to_all"
   python3 tools/count_tests.py "${tested[@]}" -- "${broken[@]}"
 }
