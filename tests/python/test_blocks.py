@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks in which a model's author switched autocast off, or to another format: no plan changes what runs in them."""
+
+import unittest
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+
+import comp
+from support import QUICK, plan_file
+
+X, Y = torch.randn(8, 16, generator=torch.Generator().manual_seed(5)), torch.arange(8) % 4
+
+
+class Protected(nn.Module):
+    """A product whose author wants it in FP32, as Hugging Face's rotary embeddings have it, between two others."""
+
+    def __init__(self, block=None, again=False, fails=False):
+        super().__init__()
+        torch.manual_seed(1)
+        self.into, self.inner, self.out = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 4)
+        self.block = block or {'enabled': False}
+        self.again, self.fails = again, fails
+        self.formats = {}
+        for name in ('into', 'inner', 'out'):
+            hook = lambda module, given, result, name=name: self.formats.setdefault(name, []).append(result.dtype)
+            getattr(self, name).register_forward_hook(hook)
+
+    def protected(self, h):
+        with torch.autocast('cpu', **self.block):
+            if self.fails:
+                raise ValueError('in the block')
+            return self.inner(h if self.block['enabled'] else h.float())
+
+    def forward(self, x):
+        h = torch.relu(self.into(x))
+        h = checkpoint(self.protected, h, use_reentrant=False) if self.again else self.protected(h)
+        return self.out(h.float())
+
+
+def loss_of(net, plan):
+    with plan:
+        return cross_entropy(net(X), Y)
+
+
+def all_low(net, protect_blocks=True):
+    """A plan file that has each linear layer in BF16, whatever its author wrote."""
+    return plan_file(net, lambda plan: loss_of(net, plan), protect_blocks=protect_blocks)
+
+
+def formats_under(net, **choices):
+    plan = comp.plan(all_low(net, protect_blocks=False), net, forced=True, **choices)
+    net.formats.clear()
+    for _ in range(2):
+        loss_of(net, plan).backward()
+    with torch.no_grad():
+        loss_of(net, plan)
+    return {name: set(seen) for name, seen in net.formats.items()}, plan
+
+
+BF16, FP32 = {torch.bfloat16}, {torch.float32}
+
+
+class Blocks(unittest.TestCase):
+    def test_a_file_that_lowers_a_protected_operator_is_followed_elsewhere_and_says_so(self):
+        with self.assertWarnsRegex(UserWarning, "first \"inner.linear\" \\(the model's author switched autocast off there\\)"):
+            formats, _ = formats_under(Protected())
+        self.assertEqual(formats, {'into': BF16, 'inner': FP32, 'out': BF16})
+
+    def test_a_setting_frees_the_block(self):
+        self.assertEqual(formats_under(Protected(), protect_blocks=False)[0], {'into': BF16, 'inner': BF16, 'out': BF16})
+
+    def test_a_block_that_is_run_again_in_the_backward_is_protected_there(self):
+        formats, _ = formats_under(Protected(again=True))
+        self.assertEqual(formats, {'into': BF16, 'inner': FP32, 'out': BF16})
+
+    def test_an_autocast_of_the_models_own_runs_as_it_is(self):
+        own = {'enabled': True, 'dtype': torch.float16}
+        net = Protected(own)
+        plan = comp.plan(all_low(net), net, forced=True)
+        loss_of(net, plan)
+        self.assertEqual(set(net.formats['inner']), {torch.float16})
+
+    def test_an_exception_in_a_block_leaves_the_thread_as_it_was(self):
+        net = Protected()
+        plan = comp.plan(all_low(net), net, forced=True)
+        net.fails = True
+        with self.assertRaises(ValueError):
+            loss_of(net, plan)
+        net.fails = False
+        self.assertFalse(torch.is_autocast_enabled('cpu'))
+        net.formats.clear()
+        loss_of(net, plan)
+        self.assertEqual([net.formats[n][0] for n in ('into', 'inner', 'out')], [torch.bfloat16, torch.float32, torch.bfloat16])
+
+    def test_every_plan_of_a_search_leaves_it_alone(self):
+        net = Protected()
+        optimizer = torch.optim.SGD(net.parameters(), 0.05)
+
+        def step(plan, batch):
+            loss = loss_of(net, plan)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss
+
+        found = comp.search(step, model=net, optimizer=optimizer, data=[0] * 16, **QUICK)
+        self.assertEqual(set(net.formats['inner']), FP32)
+        self.assertIn(torch.bfloat16, set(net.formats['into']))
+        at = [op.name for op in found.operators].index('inner.linear')
+        self.assertFalse(found.operators[at].choosable)
+
+
+if __name__ == '__main__':
+    unittest.main()
