@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One guided search on one trainer: see strategy/guided.hpp for what it does and why.
+// One guided search on one trainer: plans are proposed by what operators and casts cost, judged by their losses, and
+// timed in turns. What it does and why is in strategy/guided.hpp.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +31,8 @@ class guided_search {
         costs_{search, from_.levels},
         accepted_{search, chosen.mend, costs_, from_} {}
 
-  /// Returns: the fastest plan that was found, FP32 where none is accepted. The trainer is where the accepted plans'
-  /// batches ended.
+  /// Returns: the fastest plan that was found; FP32 where no plan was accepted. The trainer is left where the batches
+  /// under accepted plans ended.
   plan find() {
     search_.run.timed(stage::baseline, [&] { costs_.profile(from_.lows); });
     search_.run.timed(stage::epochs, [&] { (void)accepted_.find(joined()); });
@@ -49,21 +50,23 @@ class guided_search {
     return weighed(accepted_.evidence(), costs_.costs(), p, fp32_);
   }
 
-  /// Returns: what is accepted of `p`, whose losses were refused in the end.
+  /// Returns: the largest accepted part of `p`, whose own losses were rejected although it is a part of an accepted
+  /// plan.
   plan mended(const plan& p) {
     plan part = fp32_;
     search_.run.timed(stage::epochs, [&] { part = accepted_.find_again(p); });
     return part;
   }
-  /// The least memory within settings.slowdown of what was found; empty: not asked for, or not found.
+  /// Returns: the plan that needs the least memory among those that are slower than the fastest by settings.slowdown at
+  /// most; empty where that was not asked for, or no such plan was found.
   const plan& least_memory() const { return least_; }
-  /// True for a plan that lowers nothing that is not known to train.
+  /// Returns: true where each operator of `p` has a precision that it also has in an accepted plan.
   bool is_accepted(const plan& p) const { return accepted_.is_accepted(p); }
-  /// All that may be low; what any plan of this search is a part of.
+  /// Returns: the plan with everything low that was accepted together. Every plan that is raced is a part of it.
   const plan& allowed() const { return accepted_.allowed(); }
   /// Whether the budget is not spent yet.
   bool may_go_on() const { return accepted_.budget().left(0) > 0; }
-  /// What a contest says of the times of plans with accepted operators.
+  /// Corrects the costs by the times that a contest measured, of plans with accepted operators.
   void learn(const std::vector<contestant>& contest) {
     std::vector<racer> racers;
     for (const contestant& c : contest) {
@@ -77,15 +80,16 @@ class guided_search {
     std::iter_swap(racers.begin(), longest);
     learn(racers);
   }
-  /// Seconds of a batch, as far as the costs are known by now.
+  /// Returns: the seconds that a batch under `p` is expected to take by what is known of the costs.
   double predicted(const plan& p) const { return costs_.batch_seconds(p); }
-  /// True where these costs say with 97.5% confidence that `p` is the faster one.
+  /// Returns: true where these costs say with 97.5% confidence that `p` is the faster one.
   bool is_faster(const plan& p, const plan& than) const {
     return costs_.batch_seconds(than) - costs_.batch_seconds(p) > 2 * costs_.spread(p, than);
   }
 
  private:
-  // The cheapest plan, and what the rules lower beside it: what is accepted of that can be raced freely afterwards.
+  // The cheapest plan, with what the rules lower added to it. One question about this plan decides for all of its parts
+  // whether they may be raced.
   plan joined() {
     std::vector<plan> rules = from_.rules;
     plan wanted = costs_.cheapest(from_.levels, from_.rules, byte_price());
@@ -99,18 +103,18 @@ class guided_search {
     }
     if (search_.settings.memory_limit == 0 && search_.settings.slowdown == 0) return wanted;
     const plan small =
-        costs_.cheapest(from_.levels, from_.rules, dear_bytes());  // what saves memory may be wanted later
+        costs_.cheapest(from_.levels, from_.rules, dear_bytes());  // a later step may want what saves memory
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == fp32_[i]) wanted[i] = small[i];
     }
     return wanted;
   }
 
-  // A price at which bytes decide.
+  // Seconds per byte at which memory decides, not time.
   double dear_bytes() const { return 10 * search_.trials.fp32_seconds() / std::max(costs_.bytes(fp32_), 1.0); }
 
-  // Of plans that are as fast the one that stores less: the memory of all operators together is worth so much of a
-  // batch.
+  // Seconds per byte at which plans that are equally fast are told apart by what they store. The memory of all
+  // operators together is worth strategy::guided::memory_worth of a batch.
   double byte_price() const {
     const double bytes = costs_.bytes(fp32_);
     return bytes > 0 ? chosen_.memory_worth * search_.trials.fp32_seconds() / bytes : 0;
@@ -119,7 +123,8 @@ class guided_search {
     return costs_.cheapest(accepted_.levels(), starts, per_byte);
   }
 
-  // Races among plans of what is accepted, and then as many questions as their answers pay for.
+  // Races plans that are parts of what was accepted. Then asks further questions while an answer is worth more than it
+  // costs.
   plan refined() {
     const plan& allowed = accepted_.allowed();
     if (allowed == fp32_) return fp32_;
@@ -148,7 +153,8 @@ class guided_search {
     return fastest();
   }
 
-  // All that is accepted in the new precision that `wanted` has most of: any mixture is then covered. Else `wanted`.
+  // Judges the plan with everything that was accepted in the new precision that `wanted` uses most. If it is accepted,
+  // every mixture of the precisions counts as accepted. Where it was judged before, `wanted` itself is judged.
   void widen(const plan& wanted) {
     std::map<precision, std::size_t> uses;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -167,14 +173,14 @@ class guided_search {
     if (search_.trials.known(asked)->trial.accepted) timed_.insert(asked);
   }
 
-  // Of the plans that were timed: by all that is known of them, not by one race.
+  // The fastest of the plans that were timed, by all that is known of the costs. A single race says less.
   plan fastest() const {
     return *std::min_element(timed_.begin(), timed_.end(), [&](const plan& a, const plan& b) {
       return costs_.batch_seconds(a) < costs_.batch_seconds(b);
     });
   }
 
-  // Times are learned relative to the first racer's.
+  // Races the plans and learns their times relative to the first one's.
   void compare(std::vector<racer>& racers, std::size_t rounds) {
     race{search_.run,
          stage::batches,
@@ -199,8 +205,8 @@ class guided_search {
     }
   }
 
-  // The fastest plan whose measured peak is within the limit. Returns: the least where nothing accepted is small
-  // enough.
+  // Returns: the fastest plan whose measured peak is within the memory limit; the one with the least peak where none
+  // is.
   plan within_memory(const plan& best) {
     const std::int64_t limit = search_.settings.memory_limit;
     if (best == fp32_ || peak_of(best, best) == 0 || peak_of(best, best) <= limit) return best;
@@ -212,7 +218,7 @@ class guided_search {
     return least;
   }
 
-  // The least measured peak of plans that are no slower than the setting allows.
+  // Returns: the plan with the least measured peak of those that are slower by settings.slowdown at most.
   plan least_memory(const plan& best) {
     plan least = best;
     const double slowest = 1 + search_.settings.slowdown;
@@ -224,7 +230,8 @@ class guided_search {
     return least;
   }
 
-  // Plans of what is accepted that store ever less: bytes get a price, which is doubled. Until `look(plan)` is false.
+  // Calls `look(plan)` with plans that store ever less, until it returns false. Such a plan is the cheapest one at a
+  // price per byte, which is doubled each time.
   template <class Look>
   void for_smaller(const plan& best, Look look) {
     plan last = best;
@@ -236,13 +243,13 @@ class guided_search {
     }
   }
 
-  // Whether `next` ran, and with a lower peak than `least`.
+  // True where `next` ran, and with a lower peak than `least`.
   bool spares(const plan& next, const plan& least, const plan& best) {
     const std::int64_t peak = peak_of(next, best);
     return peak > 0 && timed_.contains(next) && peak < peak_of(least, best);
   }
 
-  // Measured beside `best`; 0: the backend does not say.
+  // Returns: the peak of `p` in bytes, measured in a race beside `best`; 0 where the backend does not say.
   std::int64_t peak_of(const plan& p, const plan& best) {
     if (!peaks_.contains(p)) {
       std::vector<racer> two{{.plan = best}, {.plan = p}};

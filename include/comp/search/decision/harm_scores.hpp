@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operators are lowered first: the least harmful, by what a backend says of their errors and a policy of their
-// kind. Not here: what is asked of them in that order (strategy/mending.hpp, accepted_operators.hpp).
+// How harmful each operator is thought to be in low precision, before its losses are known: by the error that a backend
+// measures of it, else by the policy's lists. The least harmful operators are lowered first. Not here: the questions
+// that are asked in that order (strategy/mending.hpp, accepted_operators.hpp).
 #pragma once
 
 #include <algorithm>
@@ -16,13 +17,13 @@
 
 namespace comp {
 
-/// Per operator, the precisions that it may have.
+/// Per operator, the precisions that it may have; that of the most conservative plan comes first.
 using precision_levels = std::vector<std::vector<precision>>;
 inline bool contains(const std::vector<precision>& levels, precision p) {
   return std::find(levels.begin(), levels.end(), p) != levels.end();
 }
 
-/// What a guided search starts from.
+/// What a guided search knows before its first question.
 struct guided_start {
   precision_levels levels = {};          // that each operator may have, the most conservative plan's first
   std::vector<decision> decisions = {};  // the policy's, per operator
@@ -31,7 +32,7 @@ struct guided_start {
   std::size_t batches_per_epoch = 0;     // 0: not known
 };
 
-/// The plan with each operator in `low` that may have it, and else as in `base`.
+/// Returns: `base` with each operator in `low` that may have it by `levels`.
 inline plan lowered_to(precision low, const plan& base, const precision_levels& levels) {
   plan all = base;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -42,11 +43,11 @@ inline plan lowered_to(precision low, const plan& base, const precision_levels& 
 
 namespace detail {
 
-/// What a policy knows of an operator counts beside its error.
+/// A factor on an operator's error: the policy's lists know of harm that the error of one batch does not show.
 inline double risk_of(category said) { return said == category::allow ? 0.25 : said == category::deny ? 1 : 0.5; }
 
-/// Of each operator, its error in the precision that `wanted` gives it, times its risk; infinity where it stays.
-/// Throws: what the backend throws; `error` for scores of another number of operators.
+/// Returns: per operator, its error in the precision that `wanted` gives it, times its risk; infinity where `wanted`
+/// does not lower it. Throws: what the backend throws; `error` for scores of another number of operators.
 inline std::vector<double> errors_of(evaluator& run, const guided_start& from, const checkpoint& start,
                                      const plan& fp32, const plan& wanted) {
   static constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -71,7 +72,7 @@ inline std::vector<double> errors_of(evaluator& run, const guided_start& from, c
   return all;
 }
 
-/// Of each operator 0, 1 or 2, where the policy allows it, leaves it open, denies it.
+/// Returns: per operator 0 where the policy allows low precision, 2 where it denies it, else 1.
 inline std::vector<double> policy_order(const std::vector<decision>& decisions) {
   std::vector<double> order(decisions.size());
   std::transform(decisions.begin(), decisions.end(), order.begin(), [](const decision& said) {
@@ -80,8 +81,9 @@ inline std::vector<double> policy_order(const std::vector<decision>& decisions) 
   return order;
 }
 
-/// Of each operator a number, the least harmful's first: its sensitivity (then `scored` is set), or the policy's where
-/// a backend cannot tell. `start`: where FP32 began.
+/// Returns: per operator a number that is larger the more harmful it is thought to be: its error, and `scored` is set;
+/// or the policy's order where the backend measures none. `start`: the state from which FP32 began, where errors are
+/// measured.
 inline std::vector<double> harm_order(evaluator& run, outcome& log, const guided_start& from, const checkpoint& start,
                                       const plan& fp32, const plan& wanted, bool& scored) {
   if (run.trainer().has.sensitivity) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which plan is timed next: the one whose answer is worth most beyond what it costs, over the batches that are still to
-// come; none where no answer pays. Plans that may be best are the cheapest under costs that may be true (Thompson's
-// draws), and the cheapest under what is thought now. Batches of accepted plans are training, so asking costs what a
-// plan is slower, and its first batch; a plan with precisions that were not accepted costs a test of its losses.
-// Source: Thompson 1933; Frazier, Powell and Dayanik 2008 (the knowledge gradient).
+// Which plan is timed next. The candidates are the cheapest plan under the costs as they are known, and the cheapest
+// under costs that are drawn from what is still possible (Thompson's draws). The one is asked about whose answer saves
+// most over the batches that are still to come, less what the question costs; none where no answer pays. Batches under
+// accepted plans are training, so a question costs only the time by which the plan is slower, and its first batch. A
+// plan with precisions that were not accepted costs a test of its losses. Source: Thompson 1933; Frazier, Powell and
+// Dayanik 2008 (the knowledge gradient).
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,7 @@
 
 namespace comp {
 
-/// How much batches that run in turns differ by themselves, from all races so far.
+/// How much the times of batches that run in turns differ by chance, estimated from all races so far.
 class ratio_noise {
  public:
   void add(std::span<const double> a, std::span<const double> b) {
@@ -38,9 +39,9 @@ class ratio_noise {
     deviation_ += (1.5 * median(off) - deviation_) * weight / (seen_ + weight);
     seen_ += weight;
   }
-  /// The standard deviation of the logarithm of two batches' ratio.
+  /// Returns: the standard deviation of the logarithm of two batches' ratio.
   double of_a_batch() const { return deviation_; }
-  /// That of a median of `n`.
+  /// Returns: the standard deviation of a median of `n` such ratios' logarithms.
   double of_mean(std::size_t n) const {
     return 1.25 * deviation_ / std::sqrt(static_cast<double>(std::max<std::size_t>(n, 1)));
   }
@@ -62,7 +63,8 @@ class next_question {
     double pays = 0;  // seconds of the training
   };
 
-  /// `best`: the fastest that was timed. `noise`: of two batches' ratio. `test`: batches of a test of losses.
+  /// Returns: the plan to ask about; nothing where no answer pays. `best`: the fastest plan that was timed. `noise`: of
+  /// the ratio of two batches. `test`: batches that a test of losses takes.
   std::optional<question> choose(const plan& best, double noise, const evaluator& run, std::size_t test) {
     std::optional<question> found;
     std::set<plan> seen{best};
@@ -86,7 +88,7 @@ class next_question {
  private:
   static constexpr int draws = 8;
 
-  // What was accepted in one low precision may do in another.
+  // An operator that was accepted in one low precision may have the others here, whose losses are then tested.
   precision_levels open_levels() const {
     precision_levels open = accepted_.levels();
     for (std::size_t i = 0; i < open.size(); ++i) {
@@ -95,7 +97,7 @@ class next_question {
     return open;
   }
 
-  // The mean of what is above 0 of a normal variable.
+  // Returns: the mean of max(x, 0) for a normal variable x.
   static double expected_gain(double mean, double deviation) {
     if (!(deviation > 0)) return std::max(mean, 0.0);
     const double z = mean / deviation;
@@ -103,7 +105,7 @@ class next_question {
     return mean * std::erfc(-z / std::numbers::sqrt2) / 2 + deviation * density;
   }
 
-  // What the answer gains over the batches to come, less what asking costs.
+  // Returns: the seconds that the answer is expected to save over the batches to come, less what the question costs.
   double worth(const plan& p, const plan& best, double noise, const evaluator& run, std::size_t test) const {
     const double seconds = costs_.batch_seconds(p), gain = costs_.batch_seconds(best) - seconds,
                  spread = costs_.spread(p, best);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each operator's precision is worth in a plan, by what operators and casts cost: for reasons (reasons.hpp).
-// Use after a guided search, which knows the costs. Not here: whether the losses allow it (guided_search.hpp tells).
+// What each operator's precision saves in a plan, by what operators and casts cost. A guided search knows these costs;
+// reports show them (reasons.hpp). Not here: whether the losses allow the precision (accepted_operators.hpp).
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace comp {
 
 namespace detail {
 
-/// Seconds of casts that plans differ in by one operator.
+/// How many seconds of casts one operator's precision adds to a plan.
 class cast_changes {
  public:
   cast_changes(const plan_costs& costs, const plan& p) : costs_{costs}, counts_(costs.tensors.size()), of_(p.size()) {
@@ -29,7 +29,7 @@ class cast_changes {
     plan_ = &p;
   }
 
-  /// Seconds that `op` in `to` costs more in casts than `op` in `from`; the other operators are as in the plan.
+  /// Returns: the seconds of casts that `op` in `to` costs beyond those of `op` in `from`, all others as in the plan.
   double seconds(std::size_t op, precision from, precision to) const { return around(op, to) - around(op, from); }
 
  private:

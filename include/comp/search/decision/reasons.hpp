@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why each operator has its precision, one sentence per operator, for reports: what its precision gains or would gain
-// in a batch, as far as costs are known, and what decided. "Not accepted" is said of plans that were shown to be worse
-// than the tolerance and of those that were left undecided.
-// Not here: who fills in outcome::evidence (guided_search.hpp).
+// One sentence per operator for reports: what its precision saves or would save of a batch, where costs are known, and
+// what decided. "Not accepted" is said of plans whose losses were shown to be above the tolerance, and of those whose
+// losses were left undecided.
+// Not here: how outcome::evidence is found (accepted_operators.hpp, operator_worth.hpp).
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,7 @@ namespace comp {
 
 namespace detail {
 
-/// What happened to an operator in the plans that were judged by their losses.
+/// What is known of an operator from the plans whose losses were judged.
 struct tried_low {
   bool any_plan = false;  // of the search: some plan was judged
   bool timed = false;     // of the search: some plans were timed in turns
@@ -45,7 +45,7 @@ inline std::string short_time(double seconds) {
   return seconds < 1e-3 ? fmt::format("{:.3g} us", 1e6 * seconds) : fmt::format("{:.3g} ms", 1e3 * seconds);
 }
 
-/// Why an operator that was to be lowered has not been, by what was judged.
+/// Returns: why an operator that a search of the user's strategies could lower is in FP32.
 inline std::string not_lowered(const tried_low& seen) {
   if (!seen.any_plan) return "batches with it low were not faster";
   if (!seen.tried) return "no plan with it low was tried";
@@ -87,8 +87,8 @@ inline std::string reason_of(const op_info& op, const decision& said, op_role ro
                     : fmt::format("{}, and no plans were timed in turns: {}", where, name(chosen));
 }
 
-/// Of a lowered operator "bf16 saves 12 us of a batch and adds 3 us of casts, fp32 would take 9 us longer", of another
-/// one "bf16 would save 12 us of a batch and add 3 us of casts". Empty where costs are not known.
+/// Returns: "bf16 saves 12 us of a batch and adds 3 us of casts, fp32 would take 9 us longer" for a lowered operator,
+/// "bf16 would save 12 us of a batch and add 3 us of casts" for another; empty where costs are not known.
 inline std::string worth_of(const op_evidence& f, precision chosen, precision base) {
   if (!std::isfinite(f.saves) || !std::isfinite(f.casts)) return {};
   const bool is = chosen == f.low;
@@ -104,7 +104,7 @@ inline std::string worth_of(const op_evidence& f, precision chosen, precision ba
   return text;
 }
 
-/// What a guided search learned of an operator that its plan does not lower.
+/// Returns: why a guided search left an operator in FP32.
 inline std::string left_high(const op_evidence& f, precision base) {
   using enum op_evidence::kind;
   switch (f.what) {
@@ -135,8 +135,8 @@ inline std::string left_high(const op_evidence& f, precision base) {
   return fmt::format("{} kept the loss, but plans with it were not faster", name(f.low));
 }
 
-/// What an operator's precision gains or would gain, and what decided. `winner`: label of a plan that the search did
-/// not make itself; else empty.
+/// Returns: what an operator's precision saves or would save, and what decided. `winner`: the label of the plan that
+/// was taken, where the search did not make it itself; else empty.
 inline std::string guided_reason(const op_evidence& f, precision chosen, precision base, const std::string& winner) {
   using enum op_evidence::kind;
   std::string decided = left_high(f, base);

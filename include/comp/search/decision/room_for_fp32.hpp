@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What losses are judged against where FP32 needs more memory than there is: the most conservative plan that fits.
-// Operators are lowered least harmful first until the plan has room. What such a plan lowers is judged by nobody yet,
-// so its operators are put back to FP32 a few at a time, as many as fit while all others are low: where the losses are
-// then clearly lower, those operators harm, and are lowered last. Use where the trainer can restore its state. Not
-// here: which operators are thought harmful (harm_scores.hpp).
+// Losses are judged against FP32. Where FP32 needs more memory than there is, the most conservative plan that fits
+// takes its place. To find it, operators are lowered until the plan fits, the least harmful first. Nothing shows yet
+// that what is lowered is harmless. So operators are put back to FP32, a few at a time and as many as fit while all
+// others are low. Where that clearly lowers the losses, those operators harm, and they are lowered last. The trainer
+// has to restore its state. Not here: which operators are thought harmful (harm_scores.hpp).
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,8 @@ namespace comp {
 
 class room_for_fp32 {
  public:
-  /// `order`: the operators that may be lowered, least harmful first; `low` has them all low, and fits.
+  /// `order`: the operators that may be lowered, the least harmful first. `low`: the plan with all of them low; it
+  /// fits.
   room_for_fp32(evaluator& run, const op_graph& graph, const search_settings& settings, plan fp32, plan low,
                 std::vector<std::size_t> order)
       : run_{run},
@@ -40,7 +41,8 @@ class room_for_fp32 {
     }
   }
 
-  /// Returns: the plan. `most_questions`: of `batches` batches each, about operators that may harm; all are undone.
+  /// Returns: the most conservative plan that fits. At most `most_questions` questions about operators that may harm
+  /// are asked, of `batches` batches each. All batches are undone.
   plan find(std::size_t most_questions, std::size_t batches) {
     batches_ = batches;
     left_ = most_questions;
@@ -85,7 +87,8 @@ class room_for_fp32 {
     return t.sample;
   }
 
-  // Operators of `found` without which the losses are lower; those thought most harmful are asked about first.
+  // Returns: operators that `found` lowers and without which the losses are lower; nothing where none was found. The
+  // most harmful ones are asked about first.
   std::vector<std::size_t> harmful_in(const plan& found) {
     double held = 0;
     std::vector<std::size_t> suspects;
@@ -113,7 +116,8 @@ class room_for_fp32 {
     return {};
   }
 
-  // As many of the last suspects as are known to fit, or one of which it is not known.
+  // Takes suspects from the end: as many as are known to fit in FP32 together, or a single one of which that is not
+  // known.
   std::vector<std::size_t> next_raised(std::vector<std::size_t>& suspects) const {
     std::vector<std::size_t> raised;
     double used = 0;
@@ -147,8 +151,8 @@ class room_for_fp32 {
   std::size_t batches_ = 8, left_ = 0;
 };
 
-/// A twentieth of the training may be spent on finding it. `start`: where FP32 began; the trainer is left there.
-/// `fits`: a plan that has room.
+/// Returns: the most conservative plan that fits in memory. A twentieth of the training may be spent on finding it.
+/// `start`: the state from which FP32 began, where the trainer is left. `fits`: a plan that is known to fit.
 inline plan most_conservative_plan(evaluator& run, outcome& log, const search_settings& settings,
                                    const guided_start& from, const evaluator::place& start, const plan& fits) {
   plan fp32{from.levels.size()};

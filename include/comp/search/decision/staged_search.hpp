@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paper's two stages with strategies of the user's: plans judged by losses, then plans judged by times, on the
-// operators that the first stage decided. Where no plan of the first stage is accepted, the fastest one is mended by
-// bisection over its operators, as the default strategy does it.
-// Not here: the head-to-head after it (search_run.hpp), the default strategy, which does both stages
-// (guided_search.hpp). Source: CoMP paper, section 3; "gradually return to a more conservative plan", section 4.4;
-// ablations, section 4.6.
+// The paper's two stages with strategies of the user's. Stage 1 judges plans by their losses and decides the operators
+// of Stage1_OP_list. Stage 2 judges plans by their times, which decide the other operators. Where stage 1 accepts no
+// plan, its fastest one is mended by bisection over its operators, as the default strategy does it. Not here: the
+// contest after it (staged_contest.hpp); the default strategy, which does both stages (guided_search.hpp). Source: CoMP
+// paper, section 3; "gradually return to a more conservative plan", section 4.4; ablations, section 4.6.
 #pragma once
 
 #include <comp/search/convergence/loss_trials.hpp>
@@ -36,7 +35,7 @@ class staged_search {
         runs_{runs},
         segments_(search.log.graph.size(), segment_kind::decided) {}
 
-  /// Returns: the plan that was found, of FP32 where there is no other.
+  /// Returns: the fastest plan that was found; FP32 where there is no other.
   plan find(const any_strategy& stage1, const any_strategy& stage2) {
     if (search_.settings.stages != stages::batches_only && !from_.lows.empty()) {
       search_.run.timed(stage::epochs, [&] {
@@ -48,18 +47,18 @@ class staged_search {
     return by_batches(stage2);
   }
 
-  /// What stage 1 found; nothing where it found none, or did not run.
+  /// Returns: the trial of stage 1's plan; nothing where no plan was accepted, or stage 1 did not run.
   const std::optional<trial>& stage_one_trial() const { return best_; }
-  /// Of each operator, how stage 2 took it.
+  /// Returns: per operator, how stage 2 decided it.
   const std::vector<segment_kind>& segments() const { return segments_; }
 
  private:
-  // The part of `wanted` that is accepted; nothing where none is. What questions may cost is the strategy's business,
-  // not a budget's.
+  // Returns: the trial of the largest accepted part of `wanted`; nothing where no part is accepted. No budget limits
+  // the questions, because a user's strategy has none.
   std::optional<trial> mended(plan wanted) {
     const plan& fp32 = search_.trials.reference().plan();
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (!contains(from_.levels[i], wanted[i])) wanted[i] = fp32[i];  // of what is low for want of memory
+      if (!contains(from_.levels[i], wanted[i])) wanted[i] = fp32[i];  // where FP32 does not fit in memory
     }
     if (wanted == fp32 || !search_.run.restores()) return {};
     search_.log.warnings.push_back(
@@ -73,7 +72,8 @@ class staged_search {
     return part == fp32 ? std::nullopt : std::optional{search_.trials.known(part)->trial};
   }
 
-  // Stage 2, on the decided operators of stage 1's plan, or of FP32 when that is far faster.
+  // Stage 2, on the operators as stage 1's plan has them; as FP32 has them where stage 1's plan is far slower than
+  // FP32.
   plan by_batches(const any_strategy& stage2) {
     const plan& fp32 = search_.trials.reference().plan();
     if (search_.settings.stages == stages::epochs_only || from_.lows.empty()) return best_ ? best_->plan : fp32;
@@ -96,7 +96,8 @@ class staged_search {
     return fastest;
   }
 
-  // What stage 2 has to enumerate is known only after stage 1: too much for its strategy must not waste that.
+  // What stage 2 has to enumerate is known only after stage 1. Where that is too much for its strategy, greedy takes
+  // its place, so that stage 1 is not wasted.
   plan race_for(const search_space& space, const any_strategy& stage2) {
     stage_two second{search_.run, search_.log, search_.settings.race};
     try {

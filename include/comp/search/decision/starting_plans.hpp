@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a search knows before its first batch: which operators may change, the plan that "FP32" stands for, the rules'
-// plans and the rivals. Everything that can be refused before a batch is refused here.
+// The plans that a search knows before its first batch: the one that "FP32" stands for, the rules' plans and the
+// rivals; and which operators may change. Everything that can be refused without a batch is refused here.
 #pragma once
 
 #include <comp/autocast/rule_plan.hpp>
@@ -20,7 +20,7 @@ namespace comp {
 
 class starting_plans {
  public:
-  /// `log` has the model and its machine, and is told which precisions are searched, and warned.
+  /// `log` has the model and its machine. The precisions that are searched, and warnings, are written into it.
   /// Throws: `settings_error`, `graph_error`, `plan_error`, and what the policy throws.
   starting_plans(any_trainer& trainer, any_policy policy, const search_settings& settings, outcome& log)
       : policy_{std::move(policy)}, settings_{settings}, log_{log} {
@@ -46,16 +46,16 @@ class starting_plans {
     if (trainer.has.own_autocast && any_may_change()) add_autocast(trainer);
   }
 
-  /// The most conservative plan that runs.
+  /// Returns: the most conservative plan that runs: FP32 wherever the backend has it and the policy fixes nothing else.
   const plan& fp32() const { return fp32_; }
-  /// That one does not fit in memory: `p` takes its place.
+  /// FP32 does not fit in memory, so `p` takes its place.
   void replace_fp32(const plan& p) { fp32_ = p; }
-  /// The low precisions that are searched, in order of preference.
+  /// Returns: the low precisions that are searched, the preferred one first.
   const std::vector<precision>& lows() const { return lows_; }
   const op_support& runs() const { return runs_; }
   const candidate_space& candidates() const { return candidates_; }
 
-  /// What the most conservative plan becomes where it needs more memory than there is.
+  /// Returns: plans that are tried in place of FP32 where that does not fit in memory.
   std::vector<plan> smaller() const {
     std::vector<plan> plans;
     for (const precision low : lows_) plans.push_back(rule(low));
@@ -91,7 +91,7 @@ class starting_plans {
     return from;
   }
 
-  /// FP32, the rules' plans, the rivals and `proposal`.
+  /// Returns: what takes part in the contest: FP32, the rules' plans, the rivals and `proposal`.
   std::vector<racer> racers(const plan& proposal) const {
     std::vector<racer> all;
     enter(all, fp32_, "fp32");
@@ -113,7 +113,7 @@ class starting_plans {
 
   plan rule(precision low) const { return with_fixed(autocast::rule_plan(policy_, log_.graph, low)); }
 
-  // An operator that the policy fixes is fixed in every plan, and none is asked to run in what it lacks.
+  // An operator that the policy fixes is fixed in every plan, and no operator is given a precision that it lacks.
   plan with_fixed(plan p) const {
     p = runs_.applied_to(std::move(p));
     for (std::size_t i = 0; i < p.size(); ++i) {
@@ -122,7 +122,7 @@ class starting_plans {
     return p;
   }
 
-  // The backend's own autocast, run by itself: no model of it that may be slower, or lower something else.
+  // The backend's own autocast is a rival, run by itself: a plan of the same precisions may be slower than it.
   void add_autocast(any_trainer& trainer) {
     for (const precision low : lows_) {
       if (low != precision::bf16 && low != precision::fp16) continue;
