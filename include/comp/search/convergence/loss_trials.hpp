@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans judged by their losses: FP32 and a candidate train the same batches from the same state, in parts that take
-// turns, until the differences decide (loss_test.hpp). Where one training strays from the next too far for that, short
-// ones are repeated in pairs (loss_paths.hpp). The candidate that is accepted is where the training goes on. A backend
-// that cannot restore its state has FP32 and the candidate take turns on what follows (turns.hpp); a search that is
-// asked to (settings.criterion) judges whole epochs (epoch_verdict.hpp).
+// Stage 1's judgement of a plan: does it train as well as FP32? FP32 and the candidate train the same batches from the
+// same state until the differences of their losses decide (loss_test.hpp). Where two trainings of FP32 stray too far
+// from each other for that, short trainings are repeated in pairs (loss_paths.hpp). The training goes on from an
+// accepted candidate's batches. Where a backend cannot restore its state, FP32 and the candidate take turns on the
+// batches that follow (turns.hpp). With settings.criterion whole epochs are judged instead, as in the paper
+// (epoch_verdict.hpp). Source: CoMP paper, section 3.2.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +33,7 @@
 
 namespace comp {
 
-/// Judges plans, each once.
+/// Judges plans by their losses, each plan once.
 class loss_trials {
  public:
   using place = evaluator::place;
@@ -40,16 +41,17 @@ class loss_trials {
     comp::trial trial = {};
     loss_verdict verdict = {};
     bool settled = true;
-    std::optional<place> end = {};  // where an accepted candidate's batches ended, as long as it is the last accepted
+    std::optional<place> end = {};  // where an accepted candidate's batches ended; kept until a faster one is accepted
   };
 
-  /// `smaller`: what takes the place of `fp32` where that does not fit in memory.
+  /// `smaller`: plans that take the place of `fp32` where that does not fit in memory.
   loss_trials(evaluator& run, outcome& log, const search_settings& settings, plan fp32, std::vector<plan> smaller = {})
       : run_{run}, log_{log}, settings_{settings}, reference_{run, log, std::move(fp32), std::move(smaller)} {}
 
   reference_run& reference() { return reference_; }
 
-  /// Runs FP32 as far as each candidate will at least be. `cut`: when a candidate is given up before it is judged.
+  /// Runs FP32 for as many batches as each candidate is at least judged by. `most`: batches that a candidate is judged
+  /// by at most. `cut`: when a candidate is given up before it is judged.
   void begin(std::size_t least, std::size_t most, const early_cut& cut) {
     least_ = least, most_ = std::max(most, least);
     cut_ = cut;
@@ -132,18 +134,19 @@ class loss_trials {
     return done_.emplace(p, std::move(judgement)).first->second;
   }
 
-  /// Seconds of a batch under FP32.
+  /// Returns: the median seconds of a batch under FP32.
   double fp32_seconds() const {
     trial t{.sample = log_.baseline};
     detail::summarise_times(t);
     return t.seconds;
   }
 
-  /// True where batches take different times by themselves, whatever the plan: of different length.
+  /// Returns: true where batches differ in length, so that their times differ whatever the plan.
   bool lengths_differ() const { return lengths_differ_; }
 
  private:
-  // `before`: what was answered from few batches, which count; it has none where this is the first question.
+  // `before`: the quick answer to an earlier question about `p`, whose batches count; without batches where there was
+  // none.
   result judged(const plan& p, std::string label, bool quick, const result& before) {
     result judgement{.trial = before.trial};
     slower_.reset();
@@ -178,8 +181,8 @@ class loss_trials {
     return judgement;
   }
 
-  // The candidate's batches from those on that it has `before`, in parts that take turns with FP32's where those are
-  // not there yet.
+  // Trains the candidate after the batches that it has `before`, until its losses decide. FP32 trains the same batches
+  // where it has not yet.
   sample trained_until_decided(const trial& begun, const plan& p, bool quick, const result& before) {
     sample got = before.trial.sample;
     run_.restore(before.end ? *before.end : reference_.start());
@@ -217,7 +220,7 @@ class loss_trials {
     return got;
   }
 
-  // Whether more batches would change nothing.
+  // True where more batches would not change the answer.
   bool enough(const sample& got) {
     loss_answer now = losses_.verdict(got, least_, false).answer;
     if (now == loss_answer::accepted || losses_.wander(got)) return true;
@@ -229,14 +232,14 @@ class loss_trials {
     return now != loss_answer::go_on || losses_.fp32_strays();
   }
 
-  // A recalled run of a search that was content with less, by its tolerance or its level. One that took half of what
-  // may be run was ended by its budget.
+  // True for a recalled run that has too few batches to decide, because the search that made it had a wider tolerance
+  // or level. A run of half of what may be run was ended by that search's budget, and is taken as it is.
   bool falls_short(const sample& got) {
     return 2 * static_cast<std::size_t>(got.batches) <= most_ && !losses_.harm_beyond_doubt(got) && !enough(got);
   }
 
-  // A plan seems slow beside FP32's batches of a while ago: is it the machine that became slow? FP32 again tells. Not
-  // asked for what a strategy tries, which may be slow by right.
+  // A plan seems slow beside FP32's batches of a while ago. FP32's next batches tell whether the machine became slow.
+  // Plans of a user's strategy are not asked about, because many of them are slow.
   bool is_the_machine(const trial& begun, const sample& got) {
     if (std::isfinite(cut_.slower_than_best)) return false;
     const auto quickest = [](const sample& s) {
@@ -253,8 +256,8 @@ class loss_trials {
     return slower_.has_value();
   }
 
-  // What the batches say; before a plan is rejected FP32 shows what roundings alone do, unless the harm is beyond
-  // doubt.
+  // Returns: what the batches say. Before a plan is rejected, FP32 shows what roundings alone do to its losses, unless
+  // the harm is beyond doubt.
   loss_verdict decided(const plan& p, const sample& got, bool quick) {
     const bool strayed = !quick && losses_.wander(got);
     const auto vague = [&](const loss_verdict& v) { return v.line > 2 * settings_.tolerance; };  // FP32 strays so far
@@ -277,16 +280,16 @@ class loss_trials {
     return repeat ? by_repeats(p, got) : losses_.verdict(got, least_, true);
   }
 
-  // Nearer to the tolerance FP32's own spread has to be known.
+  // True where the difference is so small that FP32's own spread need not be known.
   bool clear(const loss_verdict& v) const { return v.difference < settings_.tolerance / 2; }
-  // Whether FP32's own spread, were it known better, could decide about a difference near the tolerance.
+  // True where a better estimate of FP32's own spread could decide about a difference near the tolerance.
   bool is_close(const loss_verdict& v) const {
     const double off = settings_.tolerance - v.line;
     return v.answer == loss_answer::go_on && std::abs(v.difference - settings_.tolerance) < off;
   }
 
-  // One training strays too far to tell: several short ones from the same state, each with its own perturbed roundings,
-  // FP32's and the candidate's in pairs. Their differences do not depend on each other.
+  // One training strays too far to tell. So FP32 and the candidate train a few batches from the same state several
+  // times, in pairs with the same perturbed roundings. The pairs' differences are independent of each other.
   loss_verdict by_repeats(const plan& p, const sample& got) {
     constexpr std::size_t most = 12, few = 2;
     std::vector<double> differences{mean_difference(log_.baseline, got)};

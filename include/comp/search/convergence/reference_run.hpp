@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP32's batches from the search's start, which all candidates are held against: as many as were asked for, run once.
-// And FP32 again with perturbed roundings, to see what it does to itself.
+// FP32's batches from the start of the search. The losses of all candidates are compared with theirs, so each batch is
+// run once and kept. FP32 is also run with perturbed roundings, which shows how far its own losses stray.
 #pragma once
 
 #include <comp/search/trainer/evaluator.hpp>
@@ -13,7 +13,7 @@
 
 namespace comp {
 
-/// Throws: `error` for FP32's run `got`, the last of so many `batches`, that did not end well.
+/// Throws: `error` where FP32's run `got` did not end well. `batches`: how many it had trained by then.
 inline void require_trained(const sample& got, std::int64_t batches) {
   require<error>(got.ok(),
                  "FP32 training ended as {}{}{}{} (plans are judged against FP32, which must train): "
@@ -22,9 +22,9 @@ inline void require_trained(const sample& got, std::int64_t batches) {
                  got.message.empty() ? "" : ": ", got.message);
 }
 
-/// Takes the batches of an epoch from FP32's, where the trainer has no batches_per_epoch(). `counts`: whether batches
-/// of the search could be a part of the training. Throws: `settings_error` where scores after an epoch are asked for
-/// and nobody knows how long one is.
+/// Sets outcome::batches_per_epoch from FP32's epoch, where the trainer has no batches_per_epoch(). `counts`: true
+/// where batches of the search could count as training, of which a warning tells if they do not. Throws:
+/// `settings_error` where plans are judged by scores after an epoch and its length is not known.
 inline void count_epoch(outcome& log, bool by_scores, bool counts) {
   const sample& fp32 = log.baseline;
   if (fp32.batches > 1 || !fp32.curve.empty() || !fp32.batch_seconds.empty()) {
@@ -38,8 +38,8 @@ inline void count_epoch(outcome& log, bool by_scores, bool counts) {
   if (counts) log.warnings.push_back(unknown + "; nothing of the search counts as training");
 }
 
-/// The plan is FP32, or the most conservative one that runs; where that needs more memory than there is, the first of
-/// `smaller` that does not.
+/// The run of the plan that "FP32" stands for: the most conservative plan that runs, or the first of `smaller` that
+/// fits in memory.
 class reference_run {
  public:
   reference_run(evaluator& run, outcome& log, plan fp32, std::vector<comp::plan> smaller)
@@ -50,10 +50,10 @@ class reference_run {
   const comp::plan& plan() const { return fp32_; }
   const evaluator::place& start() const { return start_; }
   const sample& seen() const { return log_.baseline; }
-  /// Where its batches end; empty where that state is not known, as after a recalled trial.
+  /// Returns: the state in which its batches ended; nothing where it is not known, as after a recalled trial.
   const std::optional<evaluator::place>& end() const { return end_; }
 
-  /// `p` takes FP32's place, from the start on.
+  /// Lets `p` take FP32's place, from the start on.
   void replace(const comp::plan& p) {
     fp32_ = p;
     run_.stand_for_fp32(p);
@@ -62,7 +62,7 @@ class reference_run {
     run_.restore(start_);
   }
 
-  /// What `train(plan)` gives for the first plan that memory is enough for.
+  /// Returns: what `train(plan)` gives for the first plan that fits in memory.
   template <class F>
   trial first_to_fit(F train) {
     trial t = train(fp32_);
@@ -75,8 +75,8 @@ class reference_run {
     return t;
   }
 
-  /// At least so many batches; the trainer is left where they end, or elsewhere.
-  /// Throws: `error` when FP32 does not train.
+  /// Trains until at least so many batches were run. The state of the trainer is not defined afterwards.
+  /// Returns: all batches. Throws: `error` when FP32 does not train.
   const sample& train_until(std::size_t batches) {
     run_.apart([&] {
       while (static_cast<std::size_t>(seen().batches) < batches) extend(batches);
@@ -84,7 +84,8 @@ class reference_run {
     return seen();
   }
 
-  /// `p` from the start with roundings perturbed, the same for each plan that asks for the same `seed`, from 1 on.
+  /// Returns: a run of `p` from the start with perturbed roundings. Plans that ask for the same `seed`, from 1 on, get
+  /// the same perturbation, so that they can be compared in pairs.
   sample perturbed(stage where, const comp::plan& p, std::size_t seed, std::size_t batches) {
     const auto work = [&](const trial& begun) {
       run_.restore(start_);
@@ -101,7 +102,7 @@ class reference_run {
     return t.sample;
   }
 
-  /// FP32 again with roundings perturbed, `count` times: what it does to itself.
+  /// Returns: `count` runs of FP32 with perturbed roundings, which show how far its losses stray by roundings alone.
   const std::vector<sample>& spread(std::size_t count, std::size_t batches) {
     while (spread_.size() < count) spread_.push_back(perturbed(stage::baseline, fp32_, spread_.size() + 1, batches));
     return spread_;
@@ -142,7 +143,7 @@ class reference_run {
   evaluator& run_;
   outcome& log_;
   comp::plan fp32_;
-  std::vector<comp::plan> smaller_;  // ever less, to be tried where `fp32_` does not fit
+  std::vector<comp::plan> smaller_;  // tried in this order where `fp32_` does not fit in memory
   evaluator::place start_;
   std::optional<evaluator::place> end_;
   std::vector<sample> spread_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The final head-to-head: the search's plans against FP32 and against every rule-based plan, batch by batch in turns.
-// The winner is so never slower than any of them beyond noise; the paper's is up to 10% slower than AMP in places.
-// Which plan already has an accepted run is no argument.
+// The contest at the end of a search: the search's plans, FP32 and every rule-based plan train batches in turns, so
+// that the plan that is taken is not slower than any of them beyond noise. (The paper's plan is up to 10% slower than
+// AMP in places.)
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@
 
 namespace comp {
 
-/// Where it is too noisy to tell whether the fastest plan beats FP32, the two run further rounds, three times as many
-/// as before at most. What these give goes into `over_fp32` alone: no other plan ran in them.
+/// Where noise leaves open whether the fastest plan is faster than FP32, the two run up to three times as many rounds
+/// more. They change `over_fp32` alone, because no other plan ran in these rounds.
 inline void add_rounds(evaluator& run, const race_settings& settings, std::vector<contestant>& contest,
                        race_grounds grounds) {
   const auto fastest = std::max_element(contest.begin(), contest.end(), [](const contestant& a, const contestant& b) {
@@ -66,8 +66,8 @@ inline std::vector<contestant> hold_contest(evaluator& run, const race_settings&
   return contest;
 }
 
-/// What the losses said of a contestant; and where FP32 was hardly in the contest with it, what the pairs of batches
-/// that were judged say of its time.
+/// Fills in what the losses said of a contestant. Where FP32 ran too few rounds beside it, its time comes from the
+/// batches that its losses were judged by, which FP32 trained, too.
 inline void describe(contestant& c, const outcome& log, const loss_trials& trials) {
   const auto* judged = trials.known(c.plan);
   if (judged == nullptr) return;
@@ -89,8 +89,8 @@ inline void describe(contestant& c, const outcome& log, const loss_trials& trial
   if (c.seconds.size() < 6) c.seconds = b;
 }
 
-/// All contestants; one that has neither batches beside FP32's nor pairs gets the ratio to one that has, times that
-/// one's.
+/// Does so for all contestants. Where one has no batches beside FP32's, its speedup is that of another contestant times
+/// the ratio of the two.
 inline void describe_contest(outcome& log, const loss_trials& trials) {
   for (contestant& c : log.contest) describe(c, log, trials);
   contestant& fp32 = log.contest.front();
@@ -107,7 +107,8 @@ inline void describe_contest(outcome& log, const loss_trials& trials) {
   if (fp32.seconds.empty()) fp32.seconds = log.baseline.batch_seconds;
 }
 
-/// What to tell of the fastest plan where its own losses were not accepted and those of a plan that lowers more were.
+/// Returns: what to tell of the fastest plan where its own losses were not accepted, although those of a plan that
+/// lowers more were.
 inline std::string why_not_taken(const contestant& fastest, double tolerance) {
   const loss_verdict& loss = *fastest.loss;
   const bool known = loss.line > 0 && std::isfinite(loss.difference) && std::isfinite(loss.radius);
@@ -124,9 +125,9 @@ inline std::string why_not_taken(const contestant& fastest, double tolerance) {
 /// Seconds of a batch under a plan by what operators and casts cost; NaN where that is not known.
 using predicted_seconds = std::function<double(const plan&)>;
 
-/// How much longer than the fastest's each contestant's batch takes by all that is known, as a logarithm: what was
-/// raced where that is clear; else what costs say where they were learned, of this contest too.
-/// `memory_limit`: who needs more is left out where somebody who could win does not; 0: none.
+/// Returns: per contestant, the logarithm of how many times as long as the fastest's its batch takes; infinity for one
+/// that cannot win. The race decides where its times are clear, else the learned costs, which know this race, too.
+/// `memory_limit`: contestants that need more are left out where another one fits; 0: no limit.
 inline std::vector<double> judged_times(const std::vector<contestant>& contest, const predicted_seconds& predicted,
                                         std::int64_t memory_limit = 0) {
   std::vector<double> times(contest.size(), std::numeric_limits<double>::infinity());

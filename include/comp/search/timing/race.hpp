@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times plans in turns, a batch each per round, so that a drift of the machine hits all of them alike; every second
-// round runs backwards. Plans that are clearly slower leave, and the race ends when it is decided. What is compared are
-// ratios of batches of the same round (core/statistics.hpp), never times of different moments. Where batches differ in
-// length all plans of a round run the same one.
-// Batches of plans that are known to train count as training; else all of them are undone when the race ends. A batch
-// that was lost (its loss is not finite) is a plan's own where FP32, on the same batches from the race's start, does
-// not lose it. Two lost in a row say that the weights are spoilt: the race begins anew without the plan that did it.
+// Times plans in turns, a batch each per round, so that a drift of the machine affects all of them alike; every second
+// round runs backwards. Plans that are clearly slower leave, and the race ends when it is decided. Only ratios of
+// batches of the same round are compared (core/statistics.hpp), never times of different moments. Where batches differ
+// in length, all plans of a round run the same batch. Batches of plans that are known to train count as training. Else
+// all batches are undone when the race ends. A batch whose loss is not finite is lost. It is held against the plan
+// where FP32 does not lose it, on the same batches from the race's start. Two lost batches in a row mean that the
+// weights are spoilt: the race begins anew without the plan that spoilt them.
 #pragma once
 
 #include <algorithm>
@@ -41,15 +41,15 @@ struct race_grounds {
   bool same_batches = false;  // batches differ in length: all of a round run the same
 };
 
-/// Runs rounds among racers of one stage. Losses are not looked at.
+/// Runs rounds among racers of one stage. Losses are not compared.
 class race {
  public:
   race(evaluator& run, stage where, const race_settings& settings, std::size_t max_rounds, race_grounds grounds = {})
       : run_{run}, stage_{where}, settings_{settings}, max_rounds_{max_rounds}, grounds_{grounds} {}
 
-  /// The first racer is the reference and leaves only when its rounds are over. `leave`: clearly slower racers stop
-  /// running, and the race ends when each is decided against the reference; else it ends when the fastest is clearly
-  /// so, and only those that are hopeless against the reference leave.
+  /// The first racer is the reference, which leaves only when its rounds are over. With `leave`, clearly slower racers
+  /// leave, and the race ends when each racer is clearly faster or slower than the reference. Without, only racers that
+  /// are hopelessly slower than the reference leave, and the race ends when the fastest racer is clear.
   void run(std::vector<racer>& racers, bool leave) {
     start_ = run_.save();
     lost_.clear(), in_a_row_ = 0, before_ = nullptr;
@@ -109,7 +109,7 @@ class race {
     run_.restore(start_);
   }
 
-  // FP32's losses of so many of the race's batches. The state stays.
+  // Returns: FP32's losses of the race's first `batches` batches. The state stays.
   std::vector<double> fp32_again(std::int64_t batches) {
     const evaluator::place here = run_.save();
     const trial t = run_.run(stage_, run_.fp32(), "lost batches again", [&](const trial& begun) {
@@ -122,12 +122,12 @@ class race {
     run_.restore(here);
     return t.sample.curve;
   }
-  // Its loss of that batch; nothing where it was not run.
+  // Returns: FP32's loss of the lost batch; nothing where FP32 did not run it.
   static std::optional<double> loss_of(const std::vector<double>& fp32, const lost_batch& l) {
     const auto at = static_cast<std::size_t>(std::max<std::int64_t>(l.batch, 1) - 1);
     return at < fp32.size() ? std::optional{fp32[at]} : std::nullopt;
   }
-  // Whether FP32 loses the last two, too: the data's fault.
+  // True where FP32 loses the last two batches, too, so that the data are to blame.
   bool lost_by_data() {
     if (!run_.restores()) return false;
     const lost_batch &one = *(lost_.end() - 2), &two = lost_.back();
@@ -136,14 +136,15 @@ class race {
     return loses(one) && loses(two);
   }
 
-  // Whether two batches of it from the race's start end in a lost one.
+  // True where the second of two batches under `p`, from the race's start, is lost.
   bool spoils(const plan& p) {
     run_.restore(start_);
     (void)run_.batch(stage_, p, "");
     return run_.batch(stage_, p, "").sample.not_finite > 0;
   }
 
-  // Sets `lost` of the racers: FP32 trains the race's batches from its start up to the last one that was lost.
+  // Counts the lost batches of each racer that FP32 does not lose. FP32 trains the race's batches up to the last lost
+  // one.
   void blame() {
     if (lost_.empty() || !run_.restores()) return;
     std::int64_t last = 0;
