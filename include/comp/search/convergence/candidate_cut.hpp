@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends a candidate's epoch before its time: not finite, diverged, or so slow that it cannot win.
-// A cut candidate costs a few batches instead of an epoch; FP16 on a CPU can be 50 times slower than FP32.
+// Ends a candidate's epoch early where its loss is not finite or diverges, or where it is so slow that it cannot win.
+// It then costs a few batches instead of an epoch: FP16 on a CPU can be 50 times slower than FP32.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace comp {
 
-/// Judges an epoch so far against the FP32 epoch and the best candidate's time.
+/// Compares the batches of an epoch so far with FP32's epoch and with the best candidate's time.
 class candidate_cut {
  public:
   /// `best_seconds`: median batch of the best accepted candidate; infinity when there is none. `worse`: -1 for losses
@@ -37,8 +37,8 @@ class candidate_cut {
   }
 
  private:
-  // Each look costs as much as the epoch is long; looked at each of the first 16 batches, then 8 times per doubling,
-  // all looks together cost as much as a few.
+  // The cost of a look grows with the batches that were trained. There is one after each of the first 16 batches, then
+  // 8 per doubling, so that all looks together cost as much as a few.
   static bool looks_at(std::size_t timed, std::size_t recorded) {
     const std::size_t n = std::max(timed, recorded);
     return n % std::max<std::size_t>(std::bit_floor(n) / 8, 1) == 0;

@@ -16,7 +16,8 @@ namespace comp {
 
 namespace detail {
 
-/// Before a lower score is held against a plan, FP32 shows how far roundings alone move it.
+/// Before a lower score is held against a plan, FP32 with perturbed roundings shows how far roundings alone move a
+/// score.
 inline loss_verdict judge_score(evaluator& run, reference_run& reference, double tolerance, const sample& got) {
   loss_verdict verdict{.line = tolerance};
   if (got.ok()) {
@@ -38,7 +39,7 @@ inline loss_verdict judge_score(evaluator& run, reference_run& reference, double
 
 }  // namespace detail
 
-/// `got`: an epoch from where FP32's began. The state stays.
+/// Returns: whether the epoch `got`, which began where FP32's did, is as good. The state stays.
 inline loss_verdict judge_epoch(evaluator& run, reference_run& reference, const search_settings& settings,
                                 const sample& got) {
   if (settings.criterion == criterion::scores) return detail::judge_score(run, reference, settings.tolerance, got);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training's losses look like beside FP32's: differences per batch as a path, and when such a path says little
-// by itself, so that it has to be repeated. Not here: the test of one path (loss_test.hpp) and who runs what
-// (loss_trials.hpp).
+// The differences of a training's losses from FP32's, batch by batch: a path. Some paths say little by themselves, and
+// the training has to be repeated; this header tells which. Not here: the test of one path (loss_test.hpp) and who runs
+// what (loss_trials.hpp).
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 namespace comp {
 
-/// `own` - `fp32` of each batch that both have, as parts of the scale of FP32's; above 0 is worse. `worse`: -1 for
-/// losses that are maximised.
+/// Returns: `own` - `fp32` of each batch that both have, as parts of the scale of FP32's losses; above 0 is worse.
+/// `worse`: -1 for losses that are maximised.
 inline std::vector<double> loss_path(std::span<const double> fp32, std::span<const double> own, double worse) {
   const std::size_t n = std::min(fp32.size(), own.size());
   std::vector<double> a{own.begin(), own.begin() + static_cast<std::ptrdiff_t>(n)},
@@ -26,8 +26,8 @@ inline std::vector<double> loss_path(std::span<const double> fp32, std::span<con
   return detail::differences(a, b, detail::loss_scale(b));
 }
 
-/// Whether FP32 with perturbed roundings strays from FP32 by anything near the tolerance: in means of four batches,
-/// which leave out what changes from batch to batch.
+/// Returns: true where FP32 with perturbed roundings strays from FP32 by nearly the tolerance. Means of four batches
+/// are compared, because single batches differ more.
 inline bool strays(std::span<const double> path, double tolerance) {
   double squares = 0;
   const std::size_t fours = path.size() / 4;
@@ -38,8 +38,8 @@ inline bool strays(std::span<const double> path, double tolerance) {
   return std::sqrt(squares) > 0.4 * tolerance;
 }
 
-/// Whether a path leads away step by step, as two trainings do that roundings drive apart: neighbours are alike, and
-/// their steps lead away by the tolerance within so many batches. Its mean then says little.
+/// Returns: true where a path leads away step by step, as two trainings do that roundings drive apart: neighbouring
+/// batches differ alike, and their steps add up to the tolerance. The mean of such a path says little.
 /// Source: von Neumann 1941 (mean square successive difference).
 inline bool wanders(std::span<const double> path, double tolerance) {
   if (path.size() < 8) return false;
@@ -53,8 +53,9 @@ inline bool wanders(std::span<const double> path, double tolerance) {
   return steps < squares && std::sqrt(steps / (n - 1) * n / 3) > tolerance;
 }
 
-/// How far off FP32's each of so many `batches` must be for nobody to doubt: far above what FP32 does to itself, where
-/// that was `seen`. Roundings drive trainings apart from nothing on: not from the first of eight batches.
+/// Returns: how far above FP32's each of so many `batches` has to be for harm beyond doubt. It is far above what FP32's
+/// own spread was, where that was `seen`. Roundings alone drive trainings apart slowly, never within the first of eight
+/// batches.
 inline double doubtless(std::span<const std::vector<double>> seen, double tolerance, std::size_t batches) {
   double own = 0;
   for (const auto& path : seen) {
@@ -71,8 +72,8 @@ inline bool beyond_doubt(std::span<const double> path, std::span<const std::vect
   return !seen.empty() && path.size() >= 8 && !(mean_of(path.last(path.size() / 2)) <= far);
 }
 
-/// What repeats say, each a mean difference of a pair of trainings with their own perturbed roundings: Student's t.
-/// `last`: no further pair will come; then harm must stand out of the error of the mean by itself.
+/// Returns: what repeated pairs of trainings say, by Student's t. Each of them is the mean difference of a pair with
+/// its own perturbed roundings. `last`: no further pair follows; harm must then exceed the error of the mean.
 inline loss_verdict judge_repeats(std::span<const double> differences, double tolerance, bool last) {
   const auto k = static_cast<double>(differences.size());
   const double estimate = mean_of(differences);

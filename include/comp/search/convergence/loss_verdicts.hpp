@@ -16,14 +16,14 @@ namespace comp {
 
 class loss_verdicts {
  public:
-  /// Refers to all of them, as they will be when it is asked.
+  /// Keeps references to all of them, which grow while the search runs.
   loss_verdicts(const sample& fp32, const reference_run& reference, const search_settings& settings)
       : fp32_{fp32}, reference_{reference}, settings_{settings} {}
 
-  /// 1 where a larger loss is worse, else -1.
+  /// Returns: 1 where a larger loss is worse, else -1.
   double worse() const { return settings_.direction == loss_direction::higher_is_better ? -1 : 1; }
 
-  /// Whether one FP32 training strays too far from the next to judge by a single pair.
+  /// Returns: true where two FP32 trainings stray too far from each other for a single pair of trainings to be judged.
   bool fp32_strays() const {
     const auto paths = spread_paths();
     return std::any_of(paths.begin(), paths.end(), [&](const auto& p) { return strays(p, settings_.tolerance); });
@@ -31,11 +31,11 @@ class loss_verdicts {
   bool harm_beyond_doubt(const sample& got) const {
     return beyond_doubt(path_of(got), spread_paths(), settings_.tolerance);
   }
-  /// Whether the differences from FP32 go to and fro more than a verdict on their mean allows.
+  /// Returns: true where the differences from FP32 wander so much from batch to batch that their mean says little.
   bool wander(const sample& got) const { return wanders(path_of(got), settings_.tolerance); }
 
-  /// Of all losses that are reported, by the worst one. `least`: batches of the smallest question; `last`: no more
-  /// follow, so it must decide.
+  /// Returns: the worst verdict of all losses that the trainer reports. `least`: batches of the smallest question.
+  /// `last`: no more batches follow, so the verdict has to be an answer.
   loss_verdict verdict(const sample& got, std::size_t least, bool last) const {
     const auto n = static_cast<std::size_t>(got.batches);
     loss_verdict worst;
@@ -67,7 +67,8 @@ class loss_verdicts {
     for (const sample& s : reference_.spread()) paths.push_back(path_of(s));
     return paths;
   }
-  // At most `n` losses of a run, turned so that lower is better: 0 of the whole loss, i of the i-th of several.
+  // Returns: at most `n` losses of a run, their sign changed where higher is better. Number 0 is the whole loss, number
+  // i the i-th of several.
   std::vector<double> signed_curve(const sample& run, std::size_t i, std::size_t n) const {
     if (i > run.curves.size()) return {};
     std::vector<double> curve = i == 0 ? run.curve : run.curves[i - 1];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times of a plan's batches against FP32's on the same ones: their lengths cancel.
+// The times of a plan's batches beside FP32's times of the same batches, so that the lengths of batches cancel.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +15,9 @@
 
 namespace comp::detail {
 
-/// Sets the seconds of `t` from its ratio to FP32's; `slower`: that ratio, where the machine became slow meanwhile.
-/// Too few batches: left as they are.
-/// Returns: whether batches take different times by themselves, whatever the plan: of different length.
+/// Sets the seconds of `t` to FP32's times the ratio of the two; with too few batches they are left as they are.
+/// `slower`: that ratio, where the machine became slow meanwhile. Returns: true where batches differ in length, so that
+/// their times differ whatever the plan.
 inline bool pair_times(trial& t, const sample& fp32, double fp32_seconds, const std::optional<double>& slower) {
   const std::vector<double>&a = fp32.batch_seconds, &b = t.sample.batch_seconds;
   const std::size_t n = std::min(a.size(), b.size());

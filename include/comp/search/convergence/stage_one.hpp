@@ -28,7 +28,7 @@ class stage_one {
     if (!run.warning().empty()) log_.warnings.push_back(run.warning());
     return best_;
   }
-  /// The fastest plan that ran and whose losses were refused; nothing when there is none.
+  /// Returns: the fastest plan that ran and whose losses were rejected; nothing where there is none.
   const std::optional<trial>& refused() const { return refused_; }
 
  private:
@@ -40,7 +40,7 @@ class stage_one {
     return t;
   }
 
-  // Strategies know no direction: the losses that they are told are turned where higher is better.
+  // Strategies minimise losses, so the losses that they are told change their sign where higher is better.
   trial lower_is_better(trial t) const {
     if (!log_.higher_is_better) return t;
     t.sample.loss = -t.sample.loss;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a plan is judged by a trainer that cannot go back: FP32 and the plan take turns on what follows, in blocks of
-// batches, and what their losses differ by is the plan's doing. The loss falls meanwhile: in the order FPPF PFFP (Thue
-// and Morse) a trend that is straight or bends once cancels. A block is long enough for harm that builds up within some
-// batches. All of it is training: it costs what FP32 is slower.
+// How a plan is judged where the trainer cannot restore its state. FP32 (F) and the plan (P) take turns on the batches
+// that follow, in blocks, and the difference of their losses is the plan's effect. The loss falls meanwhile. In the
+// order FPPF PFFP (Thue and Morse) a trend that is straight or bends once cancels. A block is long enough for harm that
+// builds up within some batches. All batches are training, so a test costs only the time by which FP32 is slower.
 // Not here: comparing the same batches from the same state, which tells far more (loss_test.hpp).
 // Source: Prouhet 1851 (the order, for polynomials of any degree).
 #pragma once
@@ -21,14 +21,15 @@
 
 namespace comp {
 
-/// Of each block of a round, whether it is the plan's.
+/// Per block of a round: true where the plan trains it.
 inline constexpr std::array<bool, 8> order_of_turns{false, true, true, false, true, false, false, true};
 
 /// How many turns are taken.
 struct turn_lengths {
   std::size_t block = 16, rounds = 8;  // batches; at most
 
-  /// A twentieth of the training at most. `planned`: batches of the training; 0: not known.
+  /// Returns: lengths with which a test takes a twentieth of the training at most. `planned`: batches of the training;
+  /// 0: not known.
   static turn_lengths of_training(std::size_t planned) {
     const std::size_t most = planned > 0 ? std::clamp<std::size_t>(planned / 20, 64, 1024) : 1024;
     const std::size_t block = std::clamp<std::size_t>(most / 32, 4, 16);
@@ -38,7 +39,7 @@ struct turn_lengths {
 
 namespace detail {
 
-/// What a round's losses say, as parts of FP32's loss.
+/// The difference of the losses of a round, as a part of FP32's loss.
 struct round_of_turns {
   double difference = 0, variance = 0;
 };
@@ -66,8 +67,8 @@ inline round_of_turns look_at_round(const std::vector<double>& fp32, const std::
   return {difference / scale + (own_lost - fp32_lost) / batches, 2 * variance / batches / (scale * scale) + chance};
 }
 
-/// `last`: no further round follows, so accepted or rejected. The line is then the tolerance, or what noise alone
-/// exceeds one time in seven; where that is more than 5% nothing was shown, and the plan is rejected.
+/// Returns: the verdict. `last`: no further round follows, so it is an answer. The line is then the tolerance, or what
+/// noise alone exceeds one time in seven; where that is more than 5% nothing was shown, and the plan is rejected.
 /// Requires: losses of a round or more.
 inline loss_verdict judge_turns(const std::vector<double>& fp32, const std::vector<double>& own, std::size_t block,
                                 double tolerance, double worse, bool last) {
@@ -99,8 +100,8 @@ inline loss_verdict judge_turns(const std::vector<double>& fp32, const std::vect
 
 }  // namespace detail
 
-/// Trains FP32 and `p` in turns until `decided(own, fp32)`, asked after each round. A batch that fails ends it, and its
-/// run says how.
+/// Trains FP32 and `p` in turns until `decided(own, fp32)` is true, which is asked after each round. A batch that fails
+/// ends the turns; the status of its run says how.
 template <class Decided>
 void train_in_turns(evaluator& run, const trial& begun, const plan& p, const turn_lengths& lengths, sample& own,
                     sample& fp32, Decided decided) {

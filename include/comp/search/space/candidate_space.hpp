@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stage 1's search space: what the policy's lists and the tensor cores decide, and what epochs must decide.
-// Allow-operators whose sizes suit the tensor cores are fixed low; allow-operators that do not suit, and
-// deny-operators, are searched; all others stay in FP32 until stage 2. Source: CoMP paper, section 3.2; with several
-// low precisions that suit, which of them is searched too.
+// Allow-operators whose sizes suit the tensor cores are low. Allow-operators whose sizes do not, and deny-operators,
+// are searched: the paper's Stage1_OP_list. All others stay in FP32 until stage 2. Source: CoMP paper, section 3.2;
+// with several low precisions that suit, which of them is searched too.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ enum class op_role : std::uint8_t {
   view        // not choosable
 };
 
-/// True for the operators of the paper's Stage1_OP_list.
+/// Returns: true for the operators of the paper's Stage1_OP_list.
 constexpr bool decided_by_epochs(op_role role) { return role == op_role::lowered || role == op_role::searched; }
 
 struct candidate_space {
@@ -40,15 +40,15 @@ struct candidate_space {
   std::vector<op_role> roles = {};       // per operator
 };
 
-/// The name under which an operator is tied to others.
+/// Returns: a name; operators with the same name change precision together.
 inline std::string_view tied_as(const op_info& op, tie how) {
   if (how == tie::kind) return op.kind;
   if (how == tie::scope && !op.scopes.empty()) return op.scopes.front();
   return op.name;
 }
 
-/// Collects operators into groups by name and levels; those with most work first, in order of appearance where that is
-/// equal or unknown.
+/// Collects operators of the same name and levels into groups. Groups with most work come first; where work is equal or
+/// unknown they come in order of appearance.
 class group_builder {
  public:
   group_builder(const op_graph& graph, tie how) : graph_{graph}, how_{how} {}
@@ -139,7 +139,8 @@ inline candidate_space make_candidate_space(const any_policy& policy, const op_g
   return candidates;
 }
 
-/// The space of the paper's ablation without epochs: what these would decide, and what no list names, by time alone.
+/// Returns: the space of the paper's ablation without epochs (section 4.6): the operators of both stages, decided by
+/// time alone.
 inline search_space space_without_losses(const candidate_space& candidates, const op_graph& graph,
                                          std::span<const precision> lows, tie how, const op_support& runs = {}) {
   group_builder groups{graph, how};

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stage 2's search space: the paper's algorithm 2 on chains and DAGs.
-// The graph is cut at the operators that stage 1 decided. What hangs together between the cuts is a segment; where all
-// the decided operators around it agree, the segment follows them; where they differ, its operators are enumerated over
-// the precisions that meet there. On a chain a segment is a run and its neighbours are the two at its ends. A run at an
-// end of the graph has one neighbour and follows it; a segment without any stays in FP32. Views belong to the segment
+// The graph is cut at the operators that stage 1 decided. The operators between the cuts that are connected are a
+// segment. Where all decided operators around a segment have the same precision, the segment follows them. Where they
+// differ, its operators are enumerated over the precisions that meet there. On a chain the neighbours of a segment are
+// the operators at its two ends. A segment at an end of the graph has one neighbour and follows it; a segment without
+// neighbours stays in FP32. Views belong to the segment
 // that they pass through, but their precision is not chosen. Source: CoMP paper, section 3.3 and algorithm 2, which
 // are for chains.
 #pragma once

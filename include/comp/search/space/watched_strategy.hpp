@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a strategy asks for, looked at before anything is run: whole plans of the space that it was given. A plan that
-// it asks for again gets the known answer, and one that asks for nothing else is ended.
+// Checks the plans that a strategy asks for before they are run: they have to be plans of the space that it was given.
+// A plan that was asked for before gets the known answer. A strategy that asks only for such plans is ended.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ inline void require_in_space(const plan& p, const search_space& space, const op_
                       "the strategy asked for a plan that the space refuses (space.valid() says no): {}", remedy);
 }
 
-/// A strategy's run that is watched.
+/// A run of a strategy whose questions are checked.
 class watched_strategy {
  public:
   watched_strategy(any_strategy::run run, const search_space& space, const op_graph& graph)
@@ -61,7 +61,7 @@ class watched_strategy {
   }
   void tell(const trial& seen) { run_.tell(seen); }
 
-  /// What to tell of a strategy that was ended; empty: it ended by itself.
+  /// Returns: what to tell of a strategy that was ended; empty where it ended by itself.
   std::string warning() const {
     if (repeats_ < most_repeats) return {};
     return fmt::format(

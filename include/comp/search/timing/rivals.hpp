@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What takes part in the contest beside the search's plans: rivals that can run, and each distinct plan once.
+// The plans that take part in the contest: rivals are checked, and equal plans take part once.
 #pragma once
 
 #include <algorithm>
@@ -55,8 +55,8 @@ std::string label_of_found(const plan& p, const op_graph& graph, const std::vect
   return label;
 }
 
-/// Enters a plan; equal ones share a row and are timed once. Labels of one family name it once: "rule-based bf16 = tvm
-/// bf16".
+/// Enters a plan. Equal plans share a row and are timed once; their labels are joined, and what they begin with alike
+/// is said once: "rule-based bf16 = tvm bf16".
 inline void enter(std::vector<racer>& racers, const plan& p, std::string_view label, bool rule_based = false) {
   const auto known = std::find_if(racers.begin(), racers.end(), [&](const racer& r) { return r.plan == p; });
   if (known == racers.end()) {
@@ -71,7 +71,7 @@ inline void enter(std::vector<racer>& racers, const plan& p, std::string_view la
   known->label += label;
 }
 
-/// Enters a plan of the search's own by its name, once; not where it is FP32, which is there first.
+/// Enters a plan that the search made under its name, once. FP32 is there already.
 inline void enter_found(std::vector<racer>& racers, const plan& p, const op_graph& graph) {
   const auto there = [&](const racer& r) {
     return r.plan == p && (&r == &racers.front() || r.label.find("comp: ") != std::string::npos);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 2, by batches: plans that differ in the undecided operators, timed in turns; the fastest wins.
-// Every race includes the best plan so far, and a candidate's time is given relative to it, so that plans of different
-// races compare although the machine drifts. Source: CoMP paper, section 3.3.
+// Stage 2: plans that differ in the undecided operators are timed in turns, a batch each, and the fastest wins. Every
+// race includes the best plan so far, and times are relative to it, so that plans of different races can be compared
+// although the machine drifts. Source: CoMP paper, section 3.3.
 #pragma once
 
 #include <comp/search/space/watched_strategy.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A user's trainer, strategies and policy behind virtual functions, so that the search is compiled once for all of them
-// and not once per program. What a trainer lacks is asked for by `has`; calling it all the same gives the default.
+// and not once per program. `has` says what a trainer lacks; a call of what it lacks gives a default.
 // Not here: what they must offer (core/concepts.hpp, core/strategy.hpp).
 #pragma once
 
@@ -23,7 +23,7 @@
 
 namespace comp {
 
-/// A Backend, whichever it is.
+/// Any Backend.
 class any_trainer {
  public:
   struct capabilities {
@@ -147,7 +147,7 @@ class trainer_of final : public any_trainer {
   B& trainer_;
 };
 
-/// An OperatorPolicy, whichever it is; one itself.
+/// Any OperatorPolicy, and an OperatorPolicy itself.
 class any_policy {
  public:
   template <class P>
@@ -164,7 +164,7 @@ class any_policy {
   std::function<any_policy(const hardware&)> on_;
 };
 
-/// A SearchStrategy, whichever it is; one itself.
+/// Any SearchStrategy, and a SearchStrategy itself.
 class any_strategy {
  public:
   struct run {

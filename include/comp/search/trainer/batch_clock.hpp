@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seconds that a trainer gives its batches beside those that comp's own clock saw. A trainer may know better, on a
-// device that works on after run_batch() has returned, but over batches of one plan in a row both take the same time.
+// Compares the seconds that a trainer reports for its batches with comp's own clock. A trainer may know better, where a
+// device still works after run_batch() has returned; but over several batches of one plan in a row both must agree.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,8 @@ class batch_clock {
     last_seen_ = seen;
   }
 
-  /// What contradicts comp's clock, of FP32's batches and those of the plan that has most.
+  /// Returns: a sentence where the reported seconds of FP32's batches, or of the plan with most batches, contradict
+  /// comp's clock.
   std::optional<std::string> contradiction(const plan& fp32) const {
     const auto a = times_of(fp32);
     if (!a || a->seen < shortest) return {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs plans on a trainer: asks a ledger first, knows how many batches lead to the trainer's state, turns exceptions
-// into failed trials, and tells the observers. Not here: which plan comes next (search_run.hpp), how losses are judged
-// (loss_trials.hpp) and timing in turns (race.hpp).
+// Runs plans on a trainer and makes trials of the runs. A ledger that knows a run is asked first. Exceptions become
+// failed trials, observers are told, and the batches that lead to the trainer's state are counted. Not here: which plan
+// comes next (search_run.hpp), how losses are judged (loss_trials.hpp) and timing in turns (race.hpp).
 #pragma once
 
 #include <algorithm>
@@ -61,9 +61,9 @@ class evaluator {
   /// The search's epochs get scores, too.
   void score_epochs() { scores_ = true; }
 
-  /// What leads from the start to the trainer's state.
+  /// Returns: the batches that lead from the start of the search to the trainer's state, as one run.
   const sample& trained() const { return trained_; }
-  /// Seconds of everything that was run, undone or not, and of what was recalled.
+  /// Returns: the seconds of all runs, those that were undone and those that were recalled from a ledger, too.
   double seconds() const { return seconds_; }
   any_trainer& trainer() { return trainer_; }
   /// What comp's clock saw of the batches.
@@ -73,8 +73,8 @@ class evaluator {
   void stand_for_fp32(const plan& p) { fp32_ = p; }
 
   /// Makes a trial of what `work(trial)` runs, or of what a ledger has for this stage, plan and repeat.
-  /// `accepted` and the times are set from the sample alone: who knows more sets them again. `before`: of its seconds,
-  /// those that an earlier trial has.
+  /// `accepted` and the times are set from the sample alone; a caller that judges the trial sets them again. `before`:
+  /// of its seconds, those that an earlier trial has.
   template <class Work>
   trial run(stage where, const plan& p, std::string label, Work work, std::optional<std::size_t> repeat = {},
             double before = 0) {
@@ -115,7 +115,8 @@ class evaluator {
     }
   }
 
-  /// Tells of a trial that run() gave, when it was judged. It is numbered now: others may have been recorded meanwhile.
+  /// Records a trial of run() once it is judged, and tells the observers. It gets its number here, because others may
+  /// have been recorded meanwhile.
   /// `before`: of its batches, those that an earlier trial has.
   void record(trial t, std::int64_t before = 0) {
     t.number = log_.trials.size();
@@ -180,7 +181,7 @@ class evaluator {
     record(t);
     return t;
   }
-  /// Whether `p` has had a batch in this search, recalled ones counted in.
+  /// Returns: true where `p` has had a batch in this search, be it recalled.
   bool ran(const plan& p) const { return ran_.contains(p); }
 
   /// Numbers that `work(trainer)` gives about plan `p`, which leaves the state as it is: a profile's, a score's. They
@@ -205,7 +206,7 @@ class evaluator {
     return t.sample.curve;
   }
 
-  /// True when the last trial came from a ledger, so the trainer's state is not what it left.
+  /// Returns: true where the last trial came from a ledger, so that the trainer's state is not the one after it.
   bool recalled() const { return recalled_; }
 
   /// Tells a person of something before the search ends; it stands in the outcome's warnings, too.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which operators a backend runs in which precision, where it can say: FP8 may exist for matrix products only, and FP32
-// may be missing. What is not there is not searched, and plans that would ask for it (a rule's, a segment's that
-// follows its neighbours) take the first searched precision that is. Inert for a backend without `supports`.
+// may be missing. A precision that an operator lacks is not searched for it. A plan that would use it (a rule's, or a
+// segment's that follows its neighbours) takes the first searched precision that the operator has. Without `supports` a
+// backend has every operator in every precision.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples of runs made of batches: what a backend left out filled in, batches joined, times summed up, failures named.
+// Samples of runs that consist of batches: fills in what a backend left out, joins batches, sums up times, names
+// failures.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,8 @@
 
 namespace comp {
 
-/// A state of the trainer, and what was trained from the search's start to it. Copies share the state.
+/// A state of the trainer, and the batches that were trained from the start of the search to it. Copies share the
+/// state.
 struct checkpoint {
   std::shared_ptr<const void> state = {};
   sample trained = {};
@@ -51,7 +53,7 @@ inline void fail_by_exception(sample& got) {
   }
 }
 
-/// How a run ends by its losses so far.
+/// Returns: the status with which a run ends by its losses so far.
 inline status finite_status(const sample& got) { return keeps_losing(got) ? status::not_finite : status::ok; }
 inline status any_status(const sample&) { return status::ok; }
 
