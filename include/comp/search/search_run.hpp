@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One search on one trainer: FP32, plans judged by losses, plans judged by times, head-to-head, the winner.
+// One search on one trainer: FP32 runs, plans are judged by losses, plans are judged by times, and the contest decides.
 // Batches under FP32 and under accepted plans are training and are kept; only those of rejected plans, and repeats of
 // the same batches, are undone. Not here: what a user writes down (two_stage.hpp). Source: CoMP paper, section 3.
 #pragma once
@@ -69,7 +69,7 @@ class search_run {
   }
 
  private:
-  // After an exception, which is what its caller hears of.
+  // Called after an exception, which is the one that the caller gets.
   void to_fp32() {
     try {
       trainer_.set_precision(plans_.fp32());
@@ -117,7 +117,7 @@ class search_run {
     for (const std::string& finding : findings) warn(finding);
   }
 
-  // For what should be known before the search ends.
+  // Tells observers at once what a person should know before the search ends.
   void warn(const std::string& sentence) {
     log_.warnings.push_back(sentence);
     observers_.warned(sentence);
@@ -176,7 +176,8 @@ class search_run {
     log_.run_seconds = run_->seconds();
   }
 
-  // After a run that failed FP32 has to train still, or the trainer is what fails. Throws: `error` with its words.
+  // Where a run failed, FP32 has to train still. Else the trainer is broken, not the plan. Throws: `error` with its
+  // words.
   void check_fp32_again() {
     const auto failed = [](const trial& t) { return t.sample.status == status::failed && t.repeat < profile_repeats; };
     const auto trains = [&](const trial& t) { return t.sample.ok() && t.plan == plans_.fp32(); };
@@ -190,7 +191,8 @@ class search_run {
     });
   }
 
-  // A question of a guided search is about losses: a plan of few low operators may be slow by its casts.
+  // A guided search asks about losses, and a plan with few low operators may be slow by its casts. So it is not cut for
+  // its time.
   early_cut candidates_cut() const {
     early_cut cut = settings_.cut;
     if (guide_ == nullptr) return cut;
@@ -222,8 +224,8 @@ class search_run {
     crown(log_.contest[staged_contest{session(), budget()}.hold(std::move(racers))]);
   }
 
-  // What a training gets that is too short to search in: the rules' plan, where one look at its losses and times finds
-  // nothing against it.
+  // The training is too short to search in. It gets the rules' plan, if one test of its losses and times finds nothing
+  // against it.
   void look_at_rules() {
     const plan& fp32 = plans_.fp32();
     log_.contest.push_back({.label = "fp32", .plan = fp32, .over_fp32 = {1, {1, 1}}});
@@ -255,7 +257,7 @@ class search_run {
   search_session session() { return {*run_, log_, settings_, *trials_}; }
   search_budget budget() const { return {settings_, log_.batches_per_epoch, guide_ != nullptr}; }
 
-  // No plan wins whose own losses were not accepted, but where the search was told to look at none.
+  // No plan is taken whose own losses were not accepted, unless the search was told to look at no losses.
   bool may_win(const plan& p) const {
     const auto* judged = trials_->known(p);
     return p == plans_.fp32() || settings_.stages == stages::batches_only || (judged && judged->trial.accepted);

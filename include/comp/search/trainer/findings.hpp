@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes the result of a search doubtful, a sentence each, by what the search saw anyway. Not here: what is looked
-// at before it starts (trainer_check.hpp).
+// What makes the result of a search doubtful, a sentence each, told from runs that the search made anyway. Not here:
+// what is looked at before it starts (trainer_check.hpp).
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,8 @@ inline std::vector<std::string> ignored_precisions(const outcome& seen) {
   return sentences;
 }
 
-/// Recorded runs that nothing tells to be of this training. `first_losses`: whether those of its start are known.
+/// Returns: a sentence where runs were recalled and nothing shows that they are of this training. `first_losses`: true
+/// where the first losses were compared.
 inline problem problem_of_ledger(const any_trainer& trainer, const outcome& seen, bool first_losses) {
   if (trainer.has.signature || seen.recalled == 0 || first_losses) return {};
   return fmt::format(
@@ -82,7 +83,7 @@ inline std::vector<std::string> failed_runs(const outcome& seen) {
   return sentences;
 }
 
-/// Losses that do not show that the model learns, so that no plan can show that it keeps it from learning.
+/// Returns: a sentence where FP32's losses do not show that the model learns, so that no plan's losses can show harm.
 inline problem problem_of_learning(const outcome& seen) {
   const std::vector<double>& curve =
       seen.trained.curve.size() > seen.baseline.curve.size() ? seen.trained.curve : seen.baseline.curve;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded runs as a Backend: a plan gives what it gave when it was recorded, so strategies and settings can be
-// compared on real searches without training. Files: observe/replay_file.hpp. The state is the number of batches since
-// the start: batch k of a plan has the loss and the time of batch k of its recorded epoch, so plans compare on the same
-// batches as they did. Past that the batches that were timed on their own follow, in the order of the record; what is
-// used up begins anew. A record that ended badly ends badly at the same batch. A plan that was not recorded is a failed
-// sample that says so. Nothing is drawn and no clock is read. Not here: times of what was not recorded (a model of
-// costs, not a record). Source: the simulation mode of Kernel Tuner.
+// Recorded runs as a Backend. A plan has the losses and times that it had when it was recorded, so strategies and
+// settings can be compared on real searches without training. Files: observe/replay_file.hpp. The state is the number
+// of batches since the start: batch k of a plan has the loss and the time of batch k of its recorded epoch, so plans
+// compare on the same batches as they did. After the recorded epoch the batches that were timed in races follow, in the
+// order of the record; then they begin anew. A record that ended badly ends badly at the same batch. A plan that was
+// not recorded is a failed sample that says so. Nothing is drawn and no clock is read. Not here: times of what was not
+// recorded (a model of costs, not a record). Source: the simulation mode of Kernel Tuner.
 #pragma once
 
 #include <algorithm>

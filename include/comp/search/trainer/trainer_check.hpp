@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a trainer is looked at (check.hpp): its batches under FP32, from a state put back and in low precisions.
+// Runs the batches of a check (check.hpp): under FP32, from a state that is put back, and in low precisions.
 // Not here: the sentences (trainer_faults.hpp).
 #pragma once
 
@@ -29,7 +29,8 @@ class trainer_check {
  public:
   explicit trainer_check(any_trainer& trainer, check_report& into) : trainer_{trainer}, into_{into} {}
 
-  /// The next batches under `p`, up to one that fails. What is wrong with FP32's is told; a low precision may fail.
+  /// Runs the next batches under `p`, up to one that fails. Faults of FP32's batches go into the report; a low
+  /// precision may fail.
   sample batches(const plan& p, std::size_t count) {
     const bool fp32 = std::none_of(p.begin(), p.end(), is_low);
     sample all{.loss = 0};
@@ -111,7 +112,7 @@ inline void check_at_rest(const any_trainer& trainer, const op_graph& graph, con
   }
 }
 
-/// Whether an epoch has as many batches as batches_per_epoch() says, where one of so many is soon run.
+/// Checks that an epoch has as many batches as batches_per_epoch() says, where the epoch is short.
 inline void check_epoch(any_trainer& trainer, const plan& fp32, check_report& into) {
   constexpr std::size_t most = 64;
   const std::size_t said = trainer.batches_per_epoch();
@@ -131,8 +132,8 @@ inline void check_epoch(any_trainer& trainer, const plan& fp32, check_report& in
   into.add("batches_per_epoch", wrong, fmt::format("{} batches", said));
 }
 
-/// What a search looks at before it starts: a batch of `fp32`, undone; two where a ledger has nothing else to know the
-/// training by.
+/// Returns: the check before a search starts, of a batch of `fp32`, which is undone; of two where a ledger has nothing
+/// else by which to recognise the training.
 inline check_report check_at_start(any_trainer& trainer, const op_graph& graph, const any_policy& policy,
                                    const plan& fp32) {
   check_report report;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistakes of a trainer or a policy as sentences, each from what was seen; nothing where all is well. Who looks, and
-// when: search/check.hpp. A sentence is only said of what a sound trainer does not do.
+// Mistakes of a trainer or a policy, each as a sentence; nothing where all is well. A sentence is only made of what a
+// sound trainer never does. Not here: when it is looked for (search/check.hpp).
 #pragma once
 
 #include <algorithm>
@@ -119,8 +119,9 @@ inline std::string wrong_length(std::string_view had, std::size_t said) {
       had, said);
 }
 
-/// Losses of the same batches from a state and, `again`, from the same state put back; at least one of each, and two of
-/// one. What a batch moves the loss by is what tells a state that was not put back from roundings.
+/// Compares losses of the same batches from a state and, in `again`, from the same state put back; at least one of
+/// each, and two of one. A state that was not put back moves the loss as far as a batch does, which is far more than
+/// roundings do.
 inline problem problem_of_restore(std::span<const double> first, std::span<const double> again) {
   const std::span<const double> longer = first.size() < 2 ? again : first;
   if (first.empty() || again.empty() || longer.size() < 2) return {};

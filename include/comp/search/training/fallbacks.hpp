@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ever more conservative plans, for the guard of post-training.
+// The plans to which the training after a search falls back, each more conservative than the one before.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,8 @@ class plan_ladder {
   /// Requires: not safest().
   const plan& next() const { return plans_[now_ + 1]; }
 
-  /// Goes on with the next plan, or with `mended` and then with what the more conservative ones lower of that.
+  /// Goes on with the next plan. With `mended` it goes on with that one, and each plan after it lowers only what
+  /// `mended` lowers, too.
   void give_up(const plan* mended) {
     ++now_;
     if (mended == nullptr) return;

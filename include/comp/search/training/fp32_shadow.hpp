@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP32's training beside a plan's, on the same batches from the same state, as far as it is asked for: its losses are
-// compared with those that the plan's own training recorded, so evidence costs FP32's batches alone. Two states are
-// kept: where it began and where it is.
+// FP32's training beside a plan's, on the same batches from the same state: the shadow. It trains as many batches as
+// are asked for. Its losses are compared with those that the plan's own training recorded, so evidence costs FP32's
+// batches alone. Two states are kept: the one in which the shadow began and the one where it is.
 // Not here: what the losses say (shadow_test.hpp).
 #pragma once
 
@@ -19,7 +19,7 @@ namespace comp::detail {
 
 class fp32_shadow {
  public:
-  /// Begins where the trainer is: after `epoch` epochs and the part of one that is `begun`.
+  /// Begins in the trainer's state: after `epoch` epochs and the part of the next one that is `begun`.
   fp32_shadow(evaluator& run, plan fp32, std::size_t epoch, std::optional<sample> begun, const shadow_question& asked,
               bool opening)
       : run_{run},
@@ -49,7 +49,7 @@ class fp32_shadow {
     return trained;
   }
 
-  /// What is to be looked at next, of the batches that the plan has.
+  /// Returns: how many batches are compared next, of those that the plan has trained.
   std::size_t next_look(std::size_t plan_has) const {
     return std::min(plan_has, std::max({first_look, size() + 3, size() + size() / 4}));
   }
@@ -58,10 +58,10 @@ class fp32_shadow {
     const auto answer = judge_shadow(asked_, paired_differences(plan, made_lower_better(seen_.curve, worse)));
     return answer == shadow_answer::harmful && size() < doubted_ ? shadow_answer::suspicious : answer;
   }
-  /// What it found harmful was not so when it was repeated: twice as many batches must say it.
+  /// Harm was not seen again when the batches were repeated, so from now on twice as many batches have to show it.
   void doubt() { doubted_ = 2 * size(); }
 
-  /// Whether so many batches could bring an answer; asked after the first look.
+  /// Returns: true where so many batches could bring an answer. It is asked after the first comparison.
   bool is_worth(const std::vector<double>& plan, double worse, double batches) const {
     return could_tell(asked_, paired_differences(plan, made_lower_better(seen_.curve, worse)), batches);
   }
@@ -72,7 +72,7 @@ class fp32_shadow {
   const evaluator::place& end() const { return end_; }
   std::size_t epoch() const { return epoch_; }
   const std::optional<sample>& begun() const { return begun_; }
-  /// Whether it is about the plan's first batches, not about an audit.
+  /// Returns: true for the shadow of the plan's first batches, false for that of an audit.
   bool opening() const { return opening_; }
 
  private:

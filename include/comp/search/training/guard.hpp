@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the training after a search is watched: by its own recent level and spread, never by a best epoch, so a loss that
-// fluctuates around nearly nothing, grows, crosses zero or restarts is healthy. What looks suspicious is no verdict: it
-// is compared with FP32 on the same batches from the same state (post_training.hpp). A lost batch, whose loss is not
+// How the losses of the training after a search are watched. They are compared with their own recent level and spread,
+// never with the best epoch, because healthy losses may fluctuate around nearly nothing, grow, cross zero or restart. A
+// suspicion is no verdict: FP32 trains the same batches from the same state before a plan is given up
+// (post_training.hpp). A lost batch, whose loss is not
 // finite (core/lost_batches.hpp), belongs to no level.
 #pragma once
 
@@ -39,7 +40,7 @@ class recent_levels {
 
   const normal_levels& state() const { return state_; }
 
-  /// An epoch, or a part of one, that was trained and counts as normal.
+  /// Adds the losses of an epoch, or of a part of one, that counts as normal.
   void learn(std::span<const double> all) {
     const std::vector<double> losses = finite_of(all);
     if (losses.empty()) return;
@@ -56,23 +57,23 @@ class recent_levels {
   }
 
   std::size_t window() const { return state_.window; }
-  /// Highest level of the last epochs; infinity where nothing is known yet.
+  /// Returns: the highest level of the last epochs; infinity where there is none yet.
   double highest() const {
     double high = state_.epochs.empty() ? std::numeric_limits<double>::infinity() : state_.epochs.front().second;
     for (const auto& epoch : state_.epochs) high = std::max(high, epoch.second);
     return high;
   }
-  /// What two levels in a row must be above to be suspicious.
+  /// Returns: the line above which two levels in a row are suspicious.
   double line() const {
     double low = highest();
     for (const auto& epoch : state_.epochs) low = std::min(low, epoch.first);
     return highest() + state_.leeway * settings_.above * std::max(highest() - low, std::abs(highest()) / 4);
   }
-  /// After an alarm that was none, or was told: the next one takes twice as much.
+  /// A suspicion was unfounded, or was told. The next one takes twice the distance.
   void relax() { state_.leeway *= 2; }
 
-  /// Whether the last batches of `losses` are suspicious: two levels in a row above the line, or one that is far above
-  /// it. `ended`: no more will come in this epoch; one level above the line is enough, of a short epoch too.
+  /// Returns: true where the last batches of `losses` are suspicious: two levels in a row are above the line, or one is
+  /// far above it. `ended`: the epoch is over, so one level above the line is enough.
   /// Requires: finite losses.
   bool suspects(std::span<const double> losses, bool ended) const {
     if (state_.epochs.empty() || losses.empty() || (!ended && losses.size() < state_.window)) return false;
@@ -83,7 +84,7 @@ class recent_levels {
     return losses.size() >= 2 * state_.window && mean_of(losses.last(2 * state_.window).first(state_.window)) > line();
   }
 
-  /// Whether an epoch lost so many batches that FP32 has to show whether it would.
+  /// Returns: true where an epoch lost so many batches that FP32 has to show whether it loses them, too.
   bool loses_many(const std::vector<double>& losses) const {
     const auto lost = static_cast<double>(count_lost(losses));
     return lost >= 3 * state_.leeway && 100 * lost > static_cast<double>(losses.size());
@@ -141,8 +142,8 @@ class epoch_watch {
   std::vector<double> losses_, sound_;  // of all batches, and without those that were lost
 };
 
-/// Whether FP32, on the same batches from the same state, did not do what made a plan suspicious: it stays within the
-/// normal levels, and below the plan in nine batches of ten.
+/// Returns: true where FP32, on the same batches from the same state, does not do what made a plan suspicious: its
+/// losses stay within the normal levels, and below the plan's in nine batches of ten.
 inline bool clearly_better(std::span<const double> fp32, std::span<const double> suspect, const recent_levels& normal) {
   std::vector<double> base, got;
   for (std::size_t i = 0; i < std::min(fp32.size(), suspect.size()); ++i) {
@@ -157,7 +158,8 @@ inline bool clearly_better(std::span<const double> fp32, std::span<const double>
   return mean_of(std::span{base}.last(looked_at)) <= normal.highest() && 10 * below >= 9 * looked_at;
 }
 
-/// Whether FP32 keeps clearly more of the same batches: what the data lose, both lose.
+/// Returns: true where FP32 loses clearly fewer of the same batches. Batches that are lost because of the data are lost
+/// by both.
 inline bool loses_less(std::span<const double> fp32, std::span<const double> suspect) {
   return lost_alone(suspect, fp32) >= 3 + 2 * lost_alone(fp32, suspect);
 }
@@ -177,7 +179,7 @@ class audit_times {
     const double now = means.back(), then = means[means.size() - 1 - since / 2];
     return then - now < 0.1 * std::max(std::abs(now), std::abs(then));
   }
-  /// The plan's first batches need no further evidence.
+  /// The batches of the search were evidence enough for the plan's first batches.
   void settle() { state_.settled = true; }
   void acquitted(std::size_t epoch) {
     const std::size_t since = epoch - state_.began;

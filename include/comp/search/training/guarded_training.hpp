@@ -115,9 +115,9 @@ class guarded_training {
     return {run, watch.losses_of(run), by};
   }
 
-  // Whether the weights are spoilt: the last batch was lost, and so are those that FP32 trains after it, which are
-  // undone. Else the next epoch would begin from a state that nobody can train on. A trainer that cannot go back shows
-  // it by the epochs before.
+  // Returns: true where the weights are spoilt: the last batch was lost, and FP32 loses the batches after it, which are
+  // undone. The next epoch would begin from a state from which no plan trains. Where the trainer cannot restore, the
+  // epochs before tell.
   bool ends_spoilt(const std::vector<double>& losses) {
     if (losses.empty() || std::isfinite(losses.back())) return false;
     if (!run_.restores()) return record_.lost_in_a_row(losses) >= lost_in_a_row_that_spoil;
@@ -134,7 +134,7 @@ class guarded_training {
     return t.sample.status == status::not_finite;
   }
 
-  // At the end of an epoch its level, and the batches that it lost, are looked at once more.
+  // At the end of an epoch its level and its lost batches are checked once more.
   void look_at(watched& epoch) {
     const bool high = normal().suspects(finite_of(epoch.losses), true);
     if (!high && (plans_.safest() || !normal().loses_many(epoch.losses))) return;
@@ -161,7 +161,7 @@ class guarded_training {
     observers_.training_progressed(now);
   }
 
-  // An epoch ended badly, and the state is that of its start. FP32 trains it where the loss is what was bad.
+  // An epoch ended badly, and the state is that of its start. Where the loss was bad, FP32 trains the epoch.
   void give_way(const watched& bad) {
     refuse(bad.run, plans_.safest());
     if (!can_compare() || (bad.run.status != status::not_finite && bad.run.status != status::diverged)) {
@@ -197,8 +197,8 @@ class guarded_training {
     }
   }
 
-  // FP32 beside the plan is better. Its training is kept instead of the plan's, from where they parted. `losses`: the
-  // plan's. Returns: false where it is not better when both are repeated.
+  // FP32 beside the plan is better, so its training is kept instead of the plan's, from the state where they parted.
+  // `losses`: the plan's. Returns: false where FP32 is not better when both are repeated.
   bool give_way_to_fp32(std::vector<double> losses) {
     const fp32_shadow shadow = *beside_.shadow();
     std::vector<double> fp32 = made_lower_better(shadow.seen().curve, worse_);
@@ -222,7 +222,7 @@ class guarded_training {
     return true;
   }
 
-  // Seconds that may be spent on finding the operators to blame: half of what a plan without them may still save.
+  // Returns: the seconds that finding the operators to blame may take: half of what a plan without them may still save.
   double may_cost(const sample& plan, const sample& fp32) const {
     const auto left = static_cast<double>((settings_.epochs - got().epochs.size()) * log_.batches_per_epoch);
     return (seconds_per_batch(fp32) - seconds_per_batch(plan)) * left / 2;

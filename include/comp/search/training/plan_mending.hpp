@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operators of a plan are to blame for harm that a training showed, and the plan without them. Parts of the plan
-// train the same batches from the same state as the plan and FP32 did, and bisection (strategy/mending.hpp) chooses the
-// parts: a part is to blame where its losses end nearer to the plan's than to FP32's.
+// Finds which operators of a plan are to blame for harm that a training showed, and the plan without them. Parts of the
+// plan train the same batches from the same state as the plan and FP32 did. Bisection chooses the parts
+// (strategy/mending.hpp). A part is to blame where its losses end nearer to the plan's than to FP32's.
 // Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan").
 #pragma once
 
@@ -31,7 +31,7 @@ struct shown_harm {
   std::size_t last = 1;  // so many of the last batches show it
 };
 
-/// The largest part of a plan that does not show the harm; FP32 where that is none of it.
+/// The largest part of a plan that does not show the harm; FP32 where every part shows it.
 struct mended_plan {
   comp::plan plan = {};
   std::vector<std::size_t> to_blame = {};  // operators
@@ -54,7 +54,8 @@ class plan_mending {
   plan_mending(evaluator& run, shown_harm harm, plan harmful, plan fp32, double worse)
       : run_{run}, harm_{std::move(harm)}, harmful_{std::move(harmful)}, fp32_{std::move(fp32)}, worse_{worse} {}
 
-  /// Whether the plan shows the harm once more and FP32 does not: else chance did. Leaves the trainer elsewhere.
+  /// Returns: true where the plan shows the harm once more and FP32 does not; else it was chance. The trainer's state
+  /// is not defined afterwards.
   bool repeats() { return !shows_harm(fp32_, "fp32 again") && shows_harm(harmful_, "the plan again"); }
 
   /// `trusted`: the part of the plan that is asked about first. Returns: nothing where `seconds` are too short for
@@ -122,7 +123,8 @@ class plan_mending {
     return compared(losses).mean > part_that_counts * harm_so_far(losses.size());
   }
 
-  // Whether the answer is known before the last batch, beyond what a training wanders by: not before harm showed.
+  // Returns: true where the answer is clear before the last batch, by more than a training wanders; never before the
+  // batches in which the harm showed.
   bool is_clear(const std::vector<double>& curve) const {
     const std::size_t n = curve.size();
     if (harm_.by != shown_harm::sign::high_losses || harm_.last < 8 || n < 16 || n % 8 != 0) return false;

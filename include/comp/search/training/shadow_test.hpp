@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a plan does harm that grows over hundreds of batches, told from few of them: its losses beside those of FP32
-// on the same batches from the same state. Noise of the data is in both and cancels; what is left is how far one
-// training wanders from the next, which is estimated from the differences themselves, and a drift, which is harm. A
-// likelihood ratio of "drifts" to "does not" is looked at after every few batches, so a harmless plan costs no more of
-// them than its answer takes.
+// Tells from few batches whether a plan does harm that grows over hundreds of them, by its losses beside FP32's on the
+// same batches from the same state. The noise of the data is in both and cancels. The differences contain two things:
+// how far one training wanders from another, which is estimated from the differences themselves, and a drift, which is
+// harm. After every few batches the likelihoods of "drifts" and "does not drift" are compared, so a harmless plan costs
+// no more batches than its answer takes.
 // Not here: who runs FP32 and when (fp32_shadow.hpp, guarded_training.hpp), and harm that shows within the few batches
 // of a search (loss_test.hpp).
 // Source: Wald 1945 (sequential probability ratio test); Allan 1966 (noise by the scale at which it is looked at).
@@ -23,13 +23,14 @@ namespace comp::detail {
 
 enum class shadow_answer : std::uint8_t { go_on, suspicious, harmless, harmful };
 
-/// The mean of the last third of a path that began at 0, and how far from 0 wandering alone would take it.
+/// The mean of the last third of a path that began at 0, and the standard error that wandering alone gives it.
 struct path_end {
   double mean = 0, error = std::numeric_limits<double>::infinity();
 };
 
-/// Variance of a step of the path, were it a random walk: from the steps between means of `block` batches, of which a
-/// straight line is taken out. A standard error is added where blocks are few, which may look quiet by chance.
+/// Returns: the variance of a step of the path, taken as a random walk. It is estimated from the steps between means of
+/// `block` batches, after a straight line was taken out. Few blocks may look quiet by chance, so a standard error is
+/// added.
 inline double walk_variance(std::span<const double> path, std::size_t block) {
   std::vector<double> steps;
   for (std::size_t at = 0; at + 2 * block <= path.size(); at += block) {
@@ -42,8 +43,8 @@ inline double walk_variance(std::span<const double> path, std::size_t block) {
   return sure * squares / (count - 1) * 3 * b / (2 * b * b + 1);
 }
 
-/// Noise that every batch has for itself averages out in blocks, and a walk looks the same at every scale: the scale
-/// that shows the least is believed. Returns: an infinite error for fewer than 4 batches.
+/// Noise of single batches averages out in blocks, while a walk looks the same at every scale. So the scale with the
+/// least variance is taken. Returns: an infinite error for fewer than 4 batches.
 inline path_end end_of_path(std::span<const double> path) {
   const std::size_t n = path.size();
   if (n < 4) return {};
@@ -74,10 +75,10 @@ inline std::vector<double> paired_differences(std::span<const double> plan, std:
   return end_of_path(parts).error < end_of_path(path).error ? parts : path;
 }
 
-/// Batches before anything is said of a path.
+/// How many batches a path has at least before it is judged.
 inline constexpr std::size_t first_look = 8;
 
-/// What a shadow is asked.
+/// What is asked of the batches of a shadow.
 struct shadow_question {
   double line = 0.01;    // of the loss: harm is what is above it
   double drift = 3e-4;   // of the loss, per batch, that harm is thought to grow by
@@ -85,16 +86,18 @@ struct shadow_question {
   double known = 0;      // logarithm of the likelihood ratio that earlier batches gave
 };
 
-/// Of a plan's first batches: harm that would be three times the tolerance within a hundred of them.
+/// Returns: the question about a plan's first batches: harm that would be three times the tolerance within a hundred of
+/// them.
 inline shadow_question shadow_of_beginning(double tolerance, double known) {
   return {.line = tolerance, .drift = 0.03 * tolerance, .known = known};
 }
-/// Of an epoch of so many batches that brought no progress: FP32 would be better by twice `worse` at its end.
+/// Returns: the question about an epoch of so many batches without progress: is FP32 better by twice `worse` at its
+/// end?
 inline shadow_question shadow_of_audit(double worse, std::size_t batches) {
   return {.line = worse, .drift = 2 * worse / static_cast<double>(batches)};
 }
 
-/// Logarithm of how much likelier the path is under the drift than without one.
+/// Returns: the logarithm of how much likelier the path is with the drift than without.
 inline double drift_likelihood(const shadow_question& asked, std::span<const double> path) {
   if (path.size() < 4) return asked.known;
   const path_end end = end_of_path(path);
@@ -103,7 +106,7 @@ inline double drift_likelihood(const shadow_question& asked, std::span<const dou
   return asked.known + (end.mean * expected - expected * expected / 2) / (error * error);
 }
 
-/// Whether so many batches could tell the drift from wandering.
+/// Returns: true where so many batches could tell the drift from wandering.
 inline bool could_tell(const shadow_question& asked, std::span<const double> path, double batches) {
   const double error = end_of_path(path).error * std::sqrt(batches / static_cast<double>(path.size()));
   return asked.drift * 5 / 6 * batches > 1.4 * error;

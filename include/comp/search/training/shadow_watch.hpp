@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// When FP32 trains beside a plan, and how far: from where the plan begins until it is known to do no slow harm, and in
-// epochs that bring no progress (audits).
+// Decides when FP32 trains beside a plan, and for how many batches: from the plan's beginning until it is known to do
+// no slow harm, and in epochs without progress (audits).
 // Not here: what becomes of a plan that is found harmful (guarded_training.hpp).
 #pragma once
 
@@ -20,13 +20,13 @@ namespace comp::detail {
 
 class shadow_watch {
  public:
-  /// Refers to all of them. `epochs`: of the whole training.
+  /// Keeps references to its arguments. `epochs`: of the whole training.
   shadow_watch(const guard_settings& guard, std::size_t epochs, evaluator& run, const outcome& log,
                training_record& record, const audit_state& from)
       : guard_{guard}, epochs_{epochs}, run_{run}, log_{log}, record_{record}, audits_{from} {}
 
   const audit_state& state() const { return audits_.state(); }
-  /// What is trained beside the plan now.
+  /// Returns: the shadow that trains beside the plan now.
   const std::optional<fp32_shadow>& shadow() const { return shadow_; }
 
   /// Before an epoch.
@@ -42,8 +42,8 @@ class shadow_watch {
     }
   }
 
-  /// After an epoch of the plan: as many of FP32's batches as an answer takes, of those that the plan has trained.
-  /// Returns: the plan's losses where they show harm; else nothing.
+  /// After an epoch of the plan FP32 trains the same batches, as many as an answer takes. Returns: the plan's losses
+  /// where they show harm; else nothing.
   std::vector<double> look() {
     if (!shadow_) return {};
     const std::vector<double> plan = record_.losses_since(shadow_->epoch(), shadow_->begun());
@@ -64,7 +64,7 @@ class shadow_watch {
     return {};
   }
 
-  /// What look() returned was not so when it was repeated.
+  /// The harm that look() returned was not seen again when the batches were repeated.
   void doubt() { shadow_->doubt(); }
   /// The batches that follow are not the plan's.
   void drop() { shadow_.reset(); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tells the training after a search from a search: the trainer knows of it, nothing of it is recalled, and the
-// batches that the search trained are epochs of it. Where it begins: behind a search, or where another process ended.
+// How the training after a search differs from a search: the trainer is told of it, nothing of it is recalled from a
+// ledger, and the batches that the search trained count as its epochs. It begins after a search, or where another
+// process ended.
 #pragma once
 
 #include <comp/core/error.hpp>
@@ -18,7 +19,7 @@
 
 namespace comp::detail {
 
-/// While it lives the trainer knows that its epochs are no experiments.
+/// Tells the trainer, as long as it lives, that epochs are training and no experiments.
 class post_training_notice {
  public:
   explicit post_training_notice(any_trainer& trainer) : trainer_{trainer} { trainer_.post_training(true); }
@@ -42,7 +43,8 @@ struct training_observers : observer_list<Observers...> {
   std::optional<trial> recall(const trial&) final { return std::nullopt; }
 };
 
-/// What the batches say of slow harm by which the search judged its plan.
+/// Returns: what the batches by which the search judged its plan say of slow harm, as a logarithm of a likelihood
+/// ratio.
 inline double known_of_search(const outcome& search, double worse) {
   std::vector<double> path;
   for (const trial& t : search.trials) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training after a search has behind it: its epochs, what is normal for their losses, what there is to tell.
+// The record of a training after a search: its epochs, the normal level of their losses, and its warnings.
 // Not here: plans and states (guarded_training.hpp).
 #pragma once
 
@@ -64,7 +64,7 @@ class training_record {
     got_.epochs.push_back(std::move(run));
   }
 
-  /// `run` takes the place of everything after `epoch` epochs and the part of one that is `begun`.
+  /// Puts `run` in place of everything after `epoch` epochs and the part of the next one that was `begun`.
   void replace(std::size_t epoch, const std::optional<sample>& begun, const sample& run, std::size_t epoch_batches) {
     got_.epochs.resize(epoch);
     means_.resize(epoch);
