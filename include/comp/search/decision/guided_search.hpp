@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One guided search on one trainer: see strategy/guided.hpp for what it does and why.
+// Runs the default strategy on one trainer: costs give the cheapest plan, losses decide which of its operators may be
+// low, and races among accepted plans correct the costs. strategy/guided.hpp says why it searches so.
+// Not here: the contest at the end (guided_contest.hpp).
 #pragma once
 
 #include <algorithm>
@@ -30,8 +32,8 @@ class guided_search {
         costs_{search, from_.levels},
         accepted_{search, chosen.mend, costs_, from_} {}
 
-  /// Returns: the fastest plan that was found, FP32 where none is accepted. The trainer is where the accepted plans'
-  /// batches ended.
+  /// Returns: the fastest plan that was found; FP32 where no plan was accepted. The trainer is left where the batches
+  /// of the accepted plans ended, so that they count as training.
   plan find() {
     search_.run.timed(stage::baseline, [&] { costs_.profile(from_.lows); });
     search_.run.timed(stage::epochs, [&] { (void)accepted_.find(joined()); });
@@ -44,26 +46,30 @@ class guided_search {
     return fastest_plan;
   }
 
-  /// Returns: per operator, what was learned of it; its seconds beside the precisions that the others have in `p`.
+  /// Returns: per operator, what was learned of it. What its precision saves is computed with all other operators as in
+  /// `p`.
   std::vector<op_evidence> evidence_beside(const plan& p) const {
     return weighed(accepted_.evidence(), costs_.costs(), p, fp32_);
   }
 
-  /// Returns: what is accepted of `p`, whose losses were refused in the end.
+  /// Returns: the largest part of `p` whose losses are accepted. Call it where the losses of `p` itself were rejected
+  /// in the end.
   plan mended(const plan& p) {
     plan part = fp32_;
     search_.run.timed(stage::epochs, [&] { part = accepted_.find_again(p); });
     return part;
   }
-  /// The least memory within settings.slowdown of what was found; empty: not asked for, or not found.
+  /// Returns: the plan of least memory that is slower than the fastest by settings.slowdown at most. It is empty where
+  /// the settings do not ask for one, or where none was found.
   const plan& least_memory() const { return least_; }
-  /// True for a plan that lowers nothing that is not known to train.
+  /// Returns: true where each operator of `p` has a precision that it also has in an accepted plan.
   bool is_accepted(const plan& p) const { return accepted_.is_accepted(p); }
-  /// All that may be low; what any plan of this search is a part of.
+  /// Returns: the plan with everything low that was accepted together.
   const plan& allowed() const { return accepted_.allowed(); }
-  /// Whether the budget is not spent yet.
+  /// Returns: true while some of the budget is left.
   bool may_go_on() const { return accepted_.budget().left(0) > 0; }
-  /// What a contest says of the times of plans with accepted operators.
+  /// Learns times from the contest's batches. Plans with operators that were not accepted are left out, and so is the
+  /// backend's own autocast, which is no plan of operators.
   void learn(const std::vector<contestant>& contest) {
     std::vector<racer> racers;
     for (const contestant& c : contest) {
@@ -77,15 +83,16 @@ class guided_search {
     std::iter_swap(racers.begin(), longest);
     learn(racers);
   }
-  /// Seconds of a batch, as far as the costs are known by now.
+  /// Returns: the seconds of a batch under `p` that the costs learned so far predict.
   double predicted(const plan& p) const { return costs_.batch_seconds(p); }
-  /// True where these costs say with 97.5% confidence that `p` is the faster one.
+  /// Returns: true where these costs say with 97.5% confidence that `p` is the faster one.
   bool is_faster(const plan& p, const plan& than) const {
     return costs_.batch_seconds(than) - costs_.batch_seconds(p) > 2 * costs_.spread(p, than);
   }
 
  private:
-  // The cheapest plan, and what the rules lower beside it: what is accepted of that can be raced freely afterwards.
+  // Returns: the cheapest plan, joined with what the rules and rivals lower beside it. They are judged together because
+  // any mixture of accepted operators may be raced afterwards without another test of losses.
   plan joined() {
     std::vector<plan> rules = from_.rules;
     plan wanted = costs_.cheapest(from_.levels, from_.rules, byte_price());
@@ -99,18 +106,18 @@ class guided_search {
     }
     if (search_.settings.memory_limit == 0 && search_.settings.slowdown == 0) return wanted;
     const plan small =
-        costs_.cheapest(from_.levels, from_.rules, dear_bytes());  // what saves memory may be wanted later
+        costs_.cheapest(from_.levels, from_.rules, dear_bytes());  // operators that save memory may be wanted later
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == fp32_[i]) wanted[i] = small[i];
     }
     return wanted;
   }
 
-  // A price at which bytes decide.
+  // Returns: the price of a byte [s] at which memory outweighs time: all operators' results together cost ten batches.
   double dear_bytes() const { return 10 * search_.trials.fp32_seconds() / std::max(costs_.bytes(fp32_), 1.0); }
 
-  // Of plans that are as fast the one that stores less: the memory of all operators together is worth so much of a
-  // batch.
+  // Returns: the price of a byte [s]. It is small, so that it only decides between plans that are about equally fast:
+  // the one that stores less is taken.
   double byte_price() const {
     const double bytes = costs_.bytes(fp32_);
     return bytes > 0 ? chosen_.memory_worth * search_.trials.fp32_seconds() / bytes : 0;
@@ -119,7 +126,8 @@ class guided_search {
     return costs_.cheapest(accepted_.levels(), starts, per_byte);
   }
 
-  // Races among plans of what is accepted, and then as many questions as their answers pay for.
+  // Races plans made of accepted operators, and then asks about further plans as long as the answers are worth their
+  // cost.
   plan refined() {
     const plan& allowed = accepted_.allowed();
     if (allowed == fp32_) return fp32_;
@@ -148,7 +156,9 @@ class guided_search {
     return fastest();
   }
 
-  // All that is accepted in the new precision that `wanted` has most of: any mixture is then covered. Else `wanted`.
+  // Judges a plan with a precision that its operators were not accepted in. It asks about all accepted operators in the
+  // new precision that `wanted` uses most, so that one test covers any mixture; where that was asked before, about
+  // `wanted` alone.
   void widen(const plan& wanted) {
     std::map<precision, std::size_t> uses;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -167,14 +177,16 @@ class guided_search {
     if (search_.trials.known(asked)->trial.accepted) timed_.insert(asked);
   }
 
-  // Of the plans that were timed: by all that is known of them, not by one race.
+  // Returns: the fastest of the timed plans by the costs, which know all races. A single race is too noisy to decide
+  // by.
   plan fastest() const {
     return *std::min_element(timed_.begin(), timed_.end(), [&](const plan& a, const plan& b) {
       return costs_.batch_seconds(a) < costs_.batch_seconds(b);
     });
   }
 
-  // Times are learned relative to the first racer's.
+  // Races the plans and learns their times relative to the first racer's, because the machine's load cancels in a
+  // ratio.
   void compare(std::vector<racer>& racers, std::size_t rounds) {
     race{search_.run,
          stage::batches,
