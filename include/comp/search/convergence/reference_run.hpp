@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP32's batches from the search's start, which all candidates are held against: as many as were asked for, run once.
-// And FP32 again with perturbed roundings, to see what it does to itself.
+// Runs FP32's batches from the search's start, the reference that all candidates are compared with (loss_0 of the
+// paper's algorithm 1). Each batch is run once, and only as many as were asked for. It also runs FP32 with perturbed
+// roundings, which shows how much trainings differ that are equally good.
 #pragma once
 
 #include <comp/search/trainer/evaluator.hpp>
@@ -13,7 +14,7 @@
 
 namespace comp {
 
-/// Throws: `error` for FP32's run `got`, the last of so many `batches`, that did not end well.
+/// Throws: `error` where FP32's run `got` did not end well. `batches`: how many it has, for the message.
 inline void require_trained(const sample& got, std::int64_t batches) {
   require<error>(got.ok(),
                  "FP32 training ended as {}{}{}{} (plans are judged against FP32, which must train): "
@@ -22,9 +23,9 @@ inline void require_trained(const sample& got, std::int64_t batches) {
                  got.message.empty() ? "" : ": ", got.message);
 }
 
-/// Takes the batches of an epoch from FP32's, where the trainer has no batches_per_epoch(). `counts`: whether batches
-/// of the search could be a part of the training. Throws: `settings_error` where scores after an epoch are asked for
-/// and nobody knows how long one is.
+/// Sets the number of batches of an epoch from FP32's epoch, for a trainer without batches_per_epoch(). `counts`: the
+/// search's batches can be a part of the training. Throws: `settings_error` where plans are judged by scores after an
+/// epoch and it is not known how long one is.
 inline void count_epoch(outcome& log, bool by_scores, bool counts) {
   const sample& fp32 = log.baseline;
   if (fp32.batches > 1 || !fp32.curve.empty() || !fp32.batch_seconds.empty()) {
@@ -38,8 +39,8 @@ inline void count_epoch(outcome& log, bool by_scores, bool counts) {
   if (counts) log.warnings.push_back(unknown + "; nothing of the search counts as training");
 }
 
-/// The plan is FP32, or the most conservative one that runs; where that needs more memory than there is, the first of
-/// `smaller` that does not.
+/// The reference plan is FP32, or the most conservative plan that the backend runs. Where that does not fit in memory,
+/// it is the first plan of `smaller` that does.
 class reference_run {
  public:
   reference_run(evaluator& run, outcome& log, plan fp32, std::vector<comp::plan> smaller)
@@ -50,10 +51,10 @@ class reference_run {
   const comp::plan& plan() const { return fp32_; }
   const evaluator::place& start() const { return start_; }
   const sample& seen() const { return log_.baseline; }
-  /// Where its batches end; empty where that state is not known, as after a recalled trial.
+  /// Returns: the state after the last of its batches; empty where that state is not known, as after a recalled trial.
   const std::optional<evaluator::place>& end() const { return end_; }
 
-  /// `p` takes FP32's place, from the start on.
+  /// Makes `p` the reference, whose batches begin anew at the start.
   void replace(const comp::plan& p) {
     fp32_ = p;
     run_.stand_for_fp32(p);
@@ -62,7 +63,7 @@ class reference_run {
     run_.restore(start_);
   }
 
-  /// What `train(plan)` gives for the first plan that memory is enough for.
+  /// Returns: what `train(plan)` gives for the first plan that fits in memory; that plan becomes the reference.
   template <class F>
   trial first_to_fit(F train) {
     trial t = train(fp32_);
@@ -75,8 +76,8 @@ class reference_run {
     return t;
   }
 
-  /// At least so many batches; the trainer is left where they end, or elsewhere.
-  /// Throws: `error` when FP32 does not train.
+  /// Trains until the reference has so many `batches`. Returns: all of them. The trainer may be left at any state.
+  /// Throws: `error` where FP32 does not train.
   const sample& train_until(std::size_t batches) {
     run_.apart([&] {
       while (static_cast<std::size_t>(seen().batches) < batches) extend(batches);
@@ -84,7 +85,8 @@ class reference_run {
     return seen();
   }
 
-  /// `p` from the start with roundings perturbed, the same for each plan that asks for the same `seed`, from 1 on.
+  /// Runs `p` from the start with perturbed roundings. The perturbation depends on `seed` alone, from 1 on, so that
+  /// plans with the same seed can be compared.
   sample perturbed(stage where, const comp::plan& p, std::size_t seed, std::size_t batches) {
     const auto work = [&](const trial& begun) {
       run_.restore(start_);
@@ -101,7 +103,7 @@ class reference_run {
     return t.sample;
   }
 
-  /// FP32 again with roundings perturbed, `count` times: what it does to itself.
+  /// Returns: `count` runs of FP32 with perturbed roundings, which show how much equally good trainings differ.
   const std::vector<sample>& spread(std::size_t count, std::size_t batches) {
     while (spread_.size() < count) spread_.push_back(perturbed(stage::baseline, fp32_, spread_.size() + 1, batches));
     return spread_;
@@ -142,7 +144,7 @@ class reference_run {
   evaluator& run_;
   outcome& log_;
   comp::plan fp32_;
-  std::vector<comp::plan> smaller_;  // ever less, to be tried where `fp32_` does not fit
+  std::vector<comp::plan> smaller_;  // plans that need less memory, in the order in which they are tried
   evaluator::place start_;
   std::optional<evaluator::place> end_;
   std::vector<sample> spread_;
