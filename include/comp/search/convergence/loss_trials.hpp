@@ -107,8 +107,8 @@ class loss_trials {
   /// Judges `p`. `quick`: this is one question of many, so the least batches decide even where the level would ask for
   /// more. Such an answer may not be `settled`; it is given again when the whole test is asked for.
   const result& judge(const plan& p, std::string label = {}, bool quick = false) {
-    // A quick answer that is now settled. Its batches are used only where batches are scarce: it was picked for what
-    // they said, and fresh ones were not.
+    // The quick answer that the whole test now replaces. Its batches count only where batches are scarce; elsewhere the
+    // test begins anew, because the plan was chosen for what the old ones said.
     result unsettled;
     if (const auto at = done_.find(p); at != done_.end()) {
       const bool enough = by_epochs() || !at->second.trial.accepted ||
