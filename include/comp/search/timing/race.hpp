@@ -4,9 +4,9 @@
 // that no plan always comes first. Where batches differ in length, all plans of a round run the same one. Plans that
 // are clearly slower leave, and the race ends when it is decided.
 // Batches of plans that are known to train count as training; otherwise all of them are undone when the race ends.
-// A batch is lost where its loss is not finite. The data may be at fault, so FP32
-// trains the same batches from the race's start: only what FP32 does not lose is counted against a plan. Two lost
-// batches in a row show that the weights are spoilt: the race then begins anew without the plan that spoilt them.
+// A batch is lost where its loss is not finite. The data may be at fault, so FP32 trains the same batches from the
+// race's start: only what FP32 does not lose is counted against a plan. Two lost batches in a row show that the weights
+// are spoilt: the race then begins anew without the plan that spoilt them.
 #pragma once
 
 #include <algorithm>
