@@ -59,11 +59,9 @@ struct op_evidence {
   precision low = precision::fp32;  // the low precision that this is about
   std::size_t others_low = 0;       // if harmful: so many accepted operators were low beside it
   double difference =
-      std::numeric_limits<double>::quiet_NaN();  // if harmful: loss_verdict::difference of the rejected plan
-  // [s] of a batch that running it in `low` saves, without casts
-  double saves = std::numeric_limits<double>::quiet_NaN();
-  // [s] of a batch that this adds in casts around it; below 0: it saves some
-  double casts = std::numeric_limits<double>::quiet_NaN();
+      std::numeric_limits<double>::quiet_NaN();             // if harmful: loss_verdict::difference of the rejected plan
+  double saves = std::numeric_limits<double>::quiet_NaN();  // [s] of a batch that `low` saves, casts left out
+  double casts = std::numeric_limits<double>::quiet_NaN();  // [s] that `low` adds in casts; below 0: it saves some
 };
 
 /// Why an operator has its precision.

@@ -274,7 +274,7 @@ class search_run {
     log_.fallbacks = conservative_ladder(winner.plan, plans_.candidates().decisions, plans_.fp32());
     log_.batch_seconds = winner.seconds.empty() ? trials_->fp32_seconds() : median(winner.seconds);
     const bool counts = run_->restores() && log_.batches_per_epoch > 0;
-    // nobody could say how much of an epoch is done, so the search's batches are undone
+    // Nobody could say how much of an epoch is done, so the search's batches are undone.
     if (!counts) run_->restore(trials_->reference().start());
     log_.trained = counts ? run_->trained() : sample{};
     log_.trained_batches = static_cast<std::size_t>(log_.trained.batches);

@@ -62,8 +62,7 @@ struct search_settings {
   std::size_t planned_epochs = 100;  // how many epochs the training has that the search is for
   double budget = 0.01;              // the part of that training that the search may cost; docs/guide.md says more
   std::int64_t memory_limit = 0;     // bytes that the plan may need; 0: no limit
-  // above 0: of the plans that are slower than the fastest by this part at most, the one with the least memory wins
-  double slowdown = 0;
+  double slowdown = 0;   // above 0: the least memory wins among plans slower than the fastest by this part at most
   plan warm_start = {};  // an earlier search's plan to begin with; empty: none
   std::vector<precision> precisions =
       {};  // the low precisions to search, the preferred one first; empty: what runs fast

@@ -30,9 +30,8 @@ enum class loss_answer : std::uint8_t { go_on, accepted, rejected };
 struct loss_verdict {
   loss_answer answer = loss_answer::go_on;  // accepted, rejected, or not decided
   double difference = 0;  // how far the mean loss is above FP32's; a part of FP32's, as the tolerance is
-  // half the width of the confidence interval around `difference`; infinity where there are too few batches
-  double radius = 0;
-  double line = 0;  // what `difference` has to be under for the plan to be accepted
+  double radius = 0;  // half of the confidence interval around `difference`; infinity where there are too few batches
+  double line = 0;    // what `difference` has to be under for the plan to be accepted
 };
 
 /// Returns: true where a loss is above the tolerance by more than the estimate may be wrong. A rejected plan for which

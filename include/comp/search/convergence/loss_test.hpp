@@ -184,7 +184,7 @@ inline double settle(const loss_test_settings& settings, std::span<const double>
       expected = later.mean + growth;
     }
     harm = harm || later.mean - sequence_radius(later, n / 2, settings.level / 4) > harmful;
-    // losses that have just exploded would widen the interval and pass for noise
+    // Losses that have just exploded would widen the interval and pass for noise.
     const auto explodes = [&](double off) { return off > 1 + harmful; };
     harm = harm || std::all_of(x.end() - static_cast<std::ptrdiff_t>(n / 2), x.end(), explodes);
   }

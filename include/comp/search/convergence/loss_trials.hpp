@@ -41,7 +41,7 @@ class loss_trials {
     comp::trial trial = {};
     loss_verdict verdict = {};
     bool settled = true;
-    // the state after the batches of an accepted candidate; it is dropped when a faster plan is accepted
+    // The state after the batches of an accepted candidate; it is dropped when a faster plan is accepted.
     std::optional<place> end = {};
   };
 
@@ -216,7 +216,7 @@ class loss_trials {
         got.status = status::ok;
         run_.train(begun, p, n, got, look);
       }
-      // harm in the losses is a rejection, not a failure of the run
+      // Harm in the losses is a rejection, not a failure of the run.
       if (hopeless && got.status == status::stopped_early) {
         got.status = status::ok;
         break;
@@ -372,7 +372,7 @@ class loss_trials {
   early_cut cut_ = {};
   std::size_t least_ = 16, most_ = 256;
   double best_seconds_ = std::numeric_limits<double>::infinity();  // seconds of a batch of the fastest accepted plan
-  // the judged plan's time relative to FP32's, where the machine became slow in between
+  // The judged plan's time relative to FP32's, where the machine became slow in between.
   std::optional<double> slower_ = {};
   bool lengths_differ_ = false, recalled_ = false;
 };

@@ -66,7 +66,7 @@ inline round_of_turns look_at_round(const std::vector<double>& fp32, const std::
   }
   const double variance = freedom > 0 ? squares / freedom : 0, batches = 4 * static_cast<double>(block);
   scale = std::max({scale, std::sqrt(variance), std::numeric_limits<double>::min()});
-  // lost batches are counted, and a count varies as Poisson's does
+  // Lost batches are counted, and a count varies as Poisson's does.
   const double chance = (own_lost + fp32_lost) / (batches * batches);
   return {difference / scale + (own_lost - fp32_lost) / batches, 2 * variance / batches / (scale * scale) + chance};
 }

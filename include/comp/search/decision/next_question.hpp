@@ -120,7 +120,7 @@ class next_question {
     const double told = spread * spread / std::hypot(spread, of_answer);
     const double first = run.ran(p) ? 0 : 1;  // the first batch of a plan is not timed, and often slow
     const double cost = covered ? count * expected_gain(-gain, spread) + first * seconds : count * seconds;
-    // the part of the promised gain that is believed
+    // The part of the promised gain that is believed.
     constexpr double trusted = 0.5;
     return trusted * expected_gain(gain, told) * std::max(accepted_.budget().to_come() - count, 0.0) - cost;
   }

@@ -60,7 +60,7 @@ class staged_search {
   std::optional<trial> mended(plan wanted) {
     const plan& fp32 = search_.trials.reference().plan();
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      // the reference may be low here for want of memory
+      // The reference may be low here for want of memory.
       if (!contains(from_.levels[i], wanted[i])) wanted[i] = fp32[i];
     }
     if (wanted == fp32 || !search_.run.restores()) return {};

@@ -44,7 +44,7 @@ inline paired_speedup gain_over_rules(evaluator& run, const race_settings& setti
     if (gain.clearly_faster() || gain.clearly_slower()) break;
     std::vector<racer> two{{.plan = rules.plan, .label = rules.label}, {.plan = found.plan, .label = found.label}};
     race{run, stage::contest, settings, settings.min_rounds, grounds}.run(two, false);
-    // the rules' plan no longer trains, so nothing was shown
+    // The rules' plan no longer trains, so nothing was shown.
     if (two[0].status != status::ok) return {.ratio = 1, .bounds = {}};
     if (two[1].status != status::ok) return {.ratio = 0, .bounds = {0, 0}};
     of_rules.insert(of_rules.end(), two[0].seconds.begin(), two[0].seconds.end());

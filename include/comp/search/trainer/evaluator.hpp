@@ -256,7 +256,7 @@ class evaluator {
 
   // Returns: true for a whole epoch, after which the trainer's score is asked for.
   bool is_epoch(const trial& t) const {
-    // a label says that it runs beside the training, as evidence
+    // A label says that it runs beside the training, as evidence.
     if (t.stage == stage::training) return t.label.empty();
     if (!restores()) return t.sample.batches > 1;
     return scores_ && t.sample.batches >= static_cast<std::int64_t>(log_.batches_per_epoch);

@@ -62,7 +62,7 @@ class guarded_training {
     all.plan = plans_.now();
     run_.trainer().set_precision(all.plan);
     if (sample* last = all.epochs.empty() ? nullptr : &all.epochs.back(); last && !last->score) {
-      // the last epoch was trained for a comparison, which asks for no score
+      // The last epoch was trained for a comparison, which asks for no score.
       if (run_.trainer().has.validate) last->score = run_.trainer().validate();
     }
     return all;

@@ -82,7 +82,7 @@ class plan_mending {
       for (const std::size_t i : chosen) p[items[i]] = harmful_[items[i]];
       return p;
     };
-    // so many questions have to be affordable, or they find too little to be worth their time
+    // So many questions have to be affordable, or they find too little to be worth their time.
     constexpr double at_least = 4;
     for (auto question = mender.next(); question; question = mender.next()) {
       if (run_.seconds() + longest_ >= began + seconds) break;
@@ -150,7 +150,7 @@ class plan_mending {
         .mean;
   }
 
-  // a part of the plan's harm that makes an operator guilty, as each of two may do half of it
+  // A part of the plan's harm that makes an operator guilty, as each of two may do half of it.
   static constexpr double part_that_counts = 0.4;
 
   evaluator& run_;

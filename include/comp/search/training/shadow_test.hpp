@@ -102,7 +102,7 @@ inline double drift_likelihood(const shadow_question& asked, std::span<const dou
   if (path.size() < 4) return asked.known;
   const path_end end = end_of_path(path);
   const double expected = asked.drift * 5 / 6 * static_cast<double>(path.size());
-  // at least this, for losses that repeat themselves to the bit
+  // At least this, for losses that repeat themselves to the bit.
   const double error = std::max(end.error, 1e-3 * asked.line);
   return asked.known + (end.mean * expected - expected * expected / 2) / (error * error);
 }

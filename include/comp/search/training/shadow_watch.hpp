@@ -34,7 +34,7 @@ class shadow_watch {
     if (shadow_) return;
     const std::size_t epoch = log_.batches_per_epoch, done = record_.got().epochs.size();
     const shadow_question beginning = shadow_of_beginning(log_.tolerance, state().known);
-    // the batches of the search have already shown that it does no slow harm
+    // The batches of the search have already shown that it does no slow harm.
     if (beginning.known < std::log(beginning.missed)) audits_.settle();
     if (!state().settled && guard_.evidence * planned() >= 2.0 * first_look) {
       shadow_.emplace(run_, fp32, done, record_.begun(), beginning, true);
