@@ -57,7 +57,8 @@ inline constexpr bool is_told_anything = names_search_started<O> || names_recall
                                          names_batch_done<O> || names_trial_done<O> || names_stop_requested<O> ||
                                          names_warned<O> || names_search_done<O> || names_training_progressed<O>;
 
-// Members in the form of one of these under a name near to its own, which nobody would ever call.
+// Members with the signature of an observer's member under a similar name. They would never be called, which their
+// author would hardly notice.
 template <class O>
 inline constexpr bool misnames_search_started = !names_search_started<O> && (
   requires(O& o, const search_info& i) { o.search_begun(i); } || requires(O& o, const search_info& i) { o.search_start(i); } ||
@@ -94,7 +95,7 @@ inline constexpr bool misnames_training_progressed = !names_training_progressed<
 namespace comp {
 
 // A sentence stays on one line:
-/// True for an Observer. For another class it does not compile, and the errors say, a sentence each, what is missing.
+/// Returns: true for an Observer. Any other class does not compile, and each error says in a sentence what is missing.
 template <class O, bool Aloud = true>
 constexpr bool expect_observer() {
   using namespace detail;

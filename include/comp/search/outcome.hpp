@@ -114,23 +114,23 @@ struct outcome {
   const stage_cost& cost(stage s) const { return costs[static_cast<std::size_t>(s)]; }
   stage_cost& cost(stage s) { return costs[static_cast<std::size_t>(s)]; }
 
-  /// Indices of the contestants that no other one beats: whatever other one is taken, it is slower, needs more memory
-  /// or has a higher loss, by more than noise. The fastest comes first. Those that failed or whose losses were rejected
-  /// are left out.
+  /// Returns: the indices of the contestants that no other one beats (the Pareto front of time, memory and loss): no
+  /// other one is as good in all three, within noise, and better in one. The fastest comes first. Contestants that
+  /// failed or whose losses were rejected are left out.
   std::vector<std::size_t> front() const;
 
-  /// Whole epochs that the trainer's state has behind it when the search ends.
+  /// Returns: the whole epochs of training that the trainer's state has behind it when the search ends.
   std::size_t trained_epochs() const { return batches_per_epoch > 0 ? trained_batches / batches_per_epoch : 0; }
 
-  /// What the search cost: its wall time in seconds, less the time that its `trained_batches` take under the winner.
+  /// Returns: what the search cost: its wall time [s], less the time that its `trained_batches` take under the winner.
   double overhead_seconds() const {
     double all = 0;
     for (const stage_cost& each : costs) all += each.seconds;
     return std::max(0.0, all - static_cast<double>(trained_batches) * batch_seconds);
   }
 
-  /// The part that overhead_seconds() is of a training of `epochs` epochs, search included: the paper's figure, for 100
-  /// epochs. NaN where it is not known how long an epoch is.
+  /// Returns: overhead_seconds() as a part of a training of `epochs` epochs, search included. The paper gives this part
+  /// as the overhead of its stages (section 4.5), for 100 epochs. NaN where it is not known how long an epoch is.
   double overhead_share(std::size_t epochs = 100) const {
     const double training = batch_seconds * static_cast<double>(batches_per_epoch * epochs);
     if (!(training > 0)) return std::numeric_limits<double>::quiet_NaN();

@@ -27,7 +27,7 @@ enum class stages : std::uint8_t {
   batches_only  // no loss is looked at: fast, and may not converge
 };
 
-/// When the run of a candidate is ended before its time, because the candidate is hopeless.
+/// When a candidate's run is ended early, because it is hopeless.
 struct early_cut {
   double slower_than_fp32 = 1.5;  // cut when its median batch takes so many times FP32's
   double slower_than_best = 1.2;  // cut when its median batch takes so many times that of the best accepted candidate

@@ -208,7 +208,7 @@ inline loss_verdict judge(const loss_test_settings& settings, const loss_evidenc
   const double scale = loss_scale(fp32);
   std::vector<double> x = differences(seen.candidate.first(n), fp32, scale), others(n);
   std::vector<std::vector<double>> runs;
-  double known = 1;  // FP32 runs over all n batches
+  double known = 1;  // how many FP32 runs have all n batches
   for (const auto& run : seen.spread) {
     runs.push_back(differences(run.first(std::min(n, run.size())), fp32, scale));
     if (runs.back().size() < n) continue;

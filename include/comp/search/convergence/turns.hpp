@@ -25,7 +25,7 @@ namespace comp {
 /// For each block of a round: true where the plan trains it, false for FP32.
 inline constexpr std::array<bool, 8> order_of_turns{false, true, true, false, true, false, false, true};
 
-/// How many turns are taken.
+/// How long FP32 and the plan take turns.
 struct turn_lengths {
   std::size_t block = 16, rounds = 8;  // batches of a block; rounds at most
 

@@ -201,6 +201,7 @@ class guided_search {
     learn(racers);
     accepted_.budget().keep_races(costs_.batch_seconds(fastest()));
   }
+  // Learns how much times vary, and each racer's time relative to the first.
   void learn(const std::vector<racer>& racers) {
     const racer& base = racers.front();
     for (const racer& r : racers) noise_.add(base.seconds, r.seconds);
@@ -211,8 +212,8 @@ class guided_search {
     }
   }
 
-  // The fastest plan whose measured peak is within the limit. Returns: the least where nothing accepted is small
-  // enough.
+  // Returns: the fastest plan whose measured peak memory is within the limit; where none is, the one with the lowest
+  // peak.
   plan within_memory(const plan& best) {
     const std::int64_t limit = search_.settings.memory_limit;
     if (best == fp32_ || peak_of(best, best) == 0 || peak_of(best, best) <= limit) return best;
@@ -224,7 +225,7 @@ class guided_search {
     return least;
   }
 
-  // The least measured peak of plans that are no slower than the setting allows.
+  // Returns: the plan with the lowest measured peak among those that are no slower than settings.slowdown allows.
   plan least_memory(const plan& best) {
     plan least = best;
     const double slowest = 1 + search_.settings.slowdown;
@@ -236,7 +237,8 @@ class guided_search {
     return least;
   }
 
-  // Plans of what is accepted that store ever less: bytes get a price, which is doubled. Until `look(plan)` is false.
+  // Proposes plans of accepted operators that store ever less, until `look(plan)` is false. Each stored byte gets a
+  // price in seconds that doubles from plan to plan, so that memory counts more and more beside time.
   template <class Look>
   void for_smaller(const plan& best, Look look) {
     plan last = best;
@@ -248,13 +250,14 @@ class guided_search {
     }
   }
 
-  // Whether `next` ran, and with a lower peak than `least`.
+  // Returns: true where `next` ran, with a lower peak than `least`.
   bool spares(const plan& next, const plan& least, const plan& best) {
     const std::int64_t peak = peak_of(next, best);
     return peak > 0 && timed_.contains(next) && peak < peak_of(least, best);
   }
 
-  // Measured beside `best`; 0: the backend does not say.
+  // Returns: the peak memory of a batch under `p` [bytes], measured in a race against `best`, so that its batches also
+  // tell its time; 0 where the backend does not measure it.
   std::int64_t peak_of(const plan& p, const plan& best) {
     if (!peaks_.contains(p)) {
       std::vector<racer> two{{.plan = best}, {.plan = p}};

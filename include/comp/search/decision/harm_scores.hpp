@@ -17,7 +17,7 @@
 
 namespace comp {
 
-/// Per operator, the precisions that it may have.
+/// Per operator, the precisions that it may have; that of the most conservative plan comes first.
 using precision_levels = std::vector<std::vector<precision>>;
 inline bool contains(const std::vector<precision>& levels, precision p) {
   return std::find(levels.begin(), levels.end(), p) != levels.end();

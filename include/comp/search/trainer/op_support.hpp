@@ -22,7 +22,7 @@ inline std::string names_of(std::span<const precision> precisions) {
 
 class op_support {
  public:
-  op_support() = default;  // every operator in every precision
+  op_support() = default;  // the backend runs every operator in every precision
   /// `lows`: the searched low precisions, in order of preference.
   op_support(const any_trainer& trainer, const op_graph& graph, std::span<const precision> lows) {
     if (!trainer.has.supports) return;

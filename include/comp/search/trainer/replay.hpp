@@ -26,7 +26,7 @@ namespace comp {
 class replay {
  public:
   struct state {
-    std::size_t batches = 0;  // since the start
+    std::size_t batches = 0;  // batches since the start
     friend bool operator==(const state&, const state&) = default;
   };
 

@@ -20,7 +20,7 @@
 
 namespace comp {
 
-/// When a training with the found plan is looked at closely.
+/// When a training with the found plan is compared with FP32.
 struct guard_settings {
   bool on = true;            // false: only runs that fail or end without a finite loss are given up
   double above = 1;          // a loss is suspicious above its recent highest level plus so many times its recent spread
@@ -140,7 +140,7 @@ class epoch_watch {
   const recent_levels& normal_;
   bool ends_suspicious_;
   double worse_, sum_ = 0;
-  std::vector<double> losses_, sound_;  // of all batches, and without those that were lost
+  std::vector<double> losses_, sound_;  // the losses of all batches, and of those that were not lost
 };
 
 /// Returns: true where FP32 does better on the same batches from the same state: it stays within the normal levels, and

@@ -29,7 +29,7 @@ namespace comp {
 
 namespace detail {
 
-/// One training after a search.
+/// Trains epoch by epoch, and decides after each whether the plan is kept.
 class guarded_training {
  public:
   guarded_training(const post_training& settings, any_trainer& trainer, any_observer& observers, const outcome& log,

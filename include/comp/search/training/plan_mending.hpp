@@ -35,7 +35,7 @@ struct shown_harm {
 /// The largest part of a plan that does not show the harm; FP32 where every part does.
 struct mended_plan {
   comp::plan plan = {};
-  std::vector<std::size_t> to_blame = {};  // operators
+  std::vector<std::size_t> to_blame = {};  // the operators to blame
   std::size_t runs = 0;
 
   /// Returns: the finding in words, such as "7 runs of its parts blame head (softmax)".
