@@ -76,8 +76,8 @@ class reference_run {
     return t;
   }
 
-  /// Trains until the reference has so many `batches`. Returns: all of them. The trainer may be left at any state.
-  /// Throws: `error` where FP32 does not train.
+  /// Trains until the reference has `batches` batches at least. Returns: all of them. The trainer may be left at any
+  /// state. Throws: `error` where FP32 does not train.
   const sample& train_until(std::size_t batches) {
     run_.apart([&] {
       while (static_cast<std::size_t>(seen().batches) < batches) extend(batches);

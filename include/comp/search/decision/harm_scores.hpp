@@ -43,7 +43,7 @@ inline plan lowered_to(precision low, const plan& base, const precision_levels& 
 
 namespace detail {
 
-/// Returns: the factor for an operator's measured error. An error is measured in one step and does not show what builds
+/// Returns: the factor for an operator's measured error. An error is measured in a few steps, and hides what builds
 /// up over a training; the policy's lists hold experience of that.
 inline double risk_of(category said) { return said == category::allow ? 0.25 : said == category::deny ? 1 : 0.5; }
 
