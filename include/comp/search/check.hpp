@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looks for mistakes that make a search's result worth nothing: a loss that nobody sets, a restore() that does nothing,
-// a set_precision() that is ignored, kinds that the policy does not know. A search looks at its start, at the price of
-// a batch or two in FP32 (search_settings::self_check), and again at what it sees anyway; `comp::check(trainer)` looks
-// at all of it at once and gives a table. Told is only what a sound trainer does not do: a mistake may go unnoticed.
+// Looks for faults of a trainer that make a search's result worthless: a loss that nobody sets, a restore() that does
+// nothing, a set_precision() that is ignored, operator kinds that the policy does not know. A search checks some of
+// them at its start, for a batch or two in FP32 (search_settings::self_check), and others in what it sees anyway.
+// `comp::check(trainer)` checks all of them at once and gives a table. Only what a sound trainer never does is
+// reported, so a fault may go unnoticed.
 // Use: fmt::print("{}", comp::check(trainer).str());
 #pragma once
 
@@ -22,7 +23,7 @@
 
 namespace comp {
 
-/// What was looked at, and what was seen.
+/// What was checked, and what was found.
 struct check_report {
   enum class verdict : std::uint8_t {
     ok,
@@ -36,12 +37,12 @@ struct check_report {
     std::string text = {};  // wrong: <problem> (<why>): <what to do>
   };
   std::vector<line> lines = {};
-  std::vector<double> first_losses = {};  // of FP32's batches from where the trainer was; empty: not run
+  std::vector<double> first_losses = {};  // FP32's first losses from the trainer's present state; empty: not run
 
   bool ok() const {
     return std::none_of(lines.begin(), lines.end(), [](const line& l) { return is_wrong(l); });
   }
-  /// What is wrong, a sentence each.
+  /// Returns: a sentence for each fault.
   std::vector<std::string> findings() const {
     std::vector<std::string> sentences;
     for (const line& l : lines) {
@@ -49,12 +50,12 @@ struct check_report {
     }
     return sentences;
   }
-  /// The first fatal one; empty: none.
+  /// Returns: the sentence of the first fatal fault; empty where there is none.
   std::string why_pointless() const {
     const auto at = std::find_if(lines.begin(), lines.end(), [](const line& l) { return l.how == verdict::fatal; });
     return at == lines.end() ? "" : at->text;
   }
-  /// A table with a line for each thing that was looked at.
+  /// Returns: a table with a line for each thing that was checked.
   std::string str() const {
     constexpr std::string_view words[] = {"ok", "WRONG", "WRONG", "not checked"};
     std::string table;
@@ -66,7 +67,7 @@ struct check_report {
   void add(std::string what, verdict how, std::string text) {
     lines.push_back({std::move(what), how, std::move(text)});
   }
-  /// A line that is "ok" where there is no problem.
+  /// Adds a line that is "ok" where there is no problem.
   void add(std::string what, const std::optional<std::string>& problem, std::string fine) {
     add(std::move(what), problem ? verdict::wrong : verdict::ok, problem ? *problem : std::move(fine));
   }
@@ -79,10 +80,10 @@ namespace detail {
 COMP_INLINE check_report check_trainer(any_trainer& trainer, const any_policy& policy);
 }  // namespace detail
 
-/// Looks at everything that can be told in two batches in FP32, one from the state put back, and two in each low
-/// precision that the trainer names. Leaves the training where it was, under an FP32 plan; a trainer that cannot
+/// Checks everything that can be told from two batches in FP32, one from the restored state, and two in each low
+/// precision that the trainer names. The trainer is left in the state that it had, under an FP32 plan; one that cannot
 /// restore its state is not trained. `policy`: the one to search with. Throws: what save() and restore() throw. What a
-/// batch throws is a finding.
+/// batch throws is a finding, too.
 template <class B, class P = policy::pytorch>
 check_report check(B&& trainer, const P& policy = {}) {
   constexpr bool sound = expect_trainer<B>() && expect_policy<P>();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a search talks to whoever watches or keeps it. An observer is any class with some of the members below; what it
-// does not have costs nothing, and a member of the right name with a wrong signature is refused in one sentence. Not
-// here: the observers themselves (observe/).
+// Tells observers what a search does, so that they can show it or record it. An observer is any class with some of the
+// members below. What it lacks costs nothing; a member with the right name and a wrong signature is refused in one
+// sentence.
+// Not here: the observers themselves (observe/).
 #pragma once
 
 #include <comp/core/training_progress.hpp>
@@ -23,11 +24,11 @@ struct search_info {
   const op_graph& graph;
   const comp::hardware& hardware;
   std::string signature;            // everything that makes recorded trials usable again, as one line of text
-  double tolerance;                 // of the loss, relative
-  std::size_t epochs_at_most = 0;   // epochs that will be run, where the strategies' spaces tell; 0: not known
-  const outcome* so_far = nullptr;  // what the search knows by now, as long as it runs; none where there is no search
+  double tolerance;                 // settings.tolerance: a part of the loss
+  std::size_t epochs_at_most = 0;   // the most epochs that will be run, where the strategies know; 0: not known
+  const outcome* so_far = nullptr;  // what the search has found so far; nullptr where there is no search
   std::function<void(std::string)> warn =
-      {};  // for what an observer finds wrong: a warning of the search's; may be empty
+      {};  // adds a warning to the search's for what an observer finds wrong; may be empty
 };
 
 namespace detail {
@@ -56,7 +57,8 @@ inline constexpr bool is_told_anything = names_search_started<O> || names_recall
                                          names_batch_done<O> || names_trial_done<O> || names_stop_requested<O> ||
                                          names_warned<O> || names_search_done<O> || names_training_progressed<O>;
 
-// Members in the form of one of these under a name near to its own, which nobody would ever call.
+// Members with the signature of an observer's member under a similar name. They would never be called, which their
+// author would hardly notice.
 template <class O>
 inline constexpr bool misnames_search_started = !names_search_started<O> && (
   requires(O& o, const search_info& i) { o.search_begun(i); } || requires(O& o, const search_info& i) { o.search_start(i); } ||
@@ -93,7 +95,7 @@ inline constexpr bool misnames_training_progressed = !names_training_progressed<
 namespace comp {
 
 // A sentence stays on one line:
-/// True for an Observer. For another class it does not compile, and the errors say, a sentence each, what is missing.
+/// Returns: true for an Observer. Any other class does not compile, and each error says in a sentence what is missing.
 template <class O, bool Aloud = true>
 constexpr bool expect_observer() {
   using namespace detail;
@@ -137,7 +139,7 @@ template <class O>
 concept Observer = expect_observer<O, false>() || unmet<"no Observer: static_assert(comp::expect_observer<T>()) says why">();
 // clang-format on
 
-/// All observers of a search as one.
+/// All observers of a search behind one interface.
 class any_observer {
  public:
   virtual ~any_observer() = default;
@@ -145,7 +147,7 @@ class any_observer {
   virtual std::optional<trial> recall(const trial& wanted) = 0;
   virtual void trial_started(const trial& t) = 0;
   virtual void batch_done(const trial& t, const sample& so_far) = 0;
-  /// Returns: true when an observer wants the search to stop.
+  /// Returns: true where an observer wants the search to stop.
   virtual bool trial_done(const trial& t) = 0;
   virtual bool stop_requested() = 0;
   virtual void warned(const std::string& sentence) = 0;
@@ -153,7 +155,7 @@ class any_observer {
   virtual void training_progressed(const training_progress& now) = 0;
 };
 
-/// Calls what each observer has, in their order. Those: what `Group::visit(call)` calls `call` with.
+/// Calls each observer in order, where it has the member. `Group::visit(call)` calls `call` with every observer.
 template <class Group>
 class observer_group : public any_observer {
  public:
@@ -190,7 +192,7 @@ class observer_group : public any_observer {
   }
 
  private:
-  // Calls `call` with each observer that it can be called with. Returns: whether one of them answered true.
+  // Calls `call` with each observer that it can be called with. Returns: true where one of them answered true.
   template <class F>
   bool each(F call) {
     bool yes = false;
@@ -210,7 +212,7 @@ class observer_group : public any_observer {
   }
 };
 
-/// Holds references: lives no longer than the call that made it.
+/// Keeps references, so it must not outlive the call that made it.
 template <Observer... Observers>
 class observer_list : public observer_group<observer_list<Observers...>> {
  public:

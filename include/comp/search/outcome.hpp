@@ -39,7 +39,7 @@ struct contestant {
 };
 
 namespace detail {
-/// Whether its losses were judged and not accepted, be it shown or undecided.
+/// Returns: true where its losses were judged and not accepted, whether they were shown to be worse or left undecided.
 inline bool rejected(const contestant& c) { return c.loss && c.loss->answer == loss_answer::rejected; }
 }  // namespace detail
 
@@ -47,21 +47,21 @@ inline bool rejected(const contestant& c) { return c.loss && c.loss->answer == l
 struct op_evidence {
   enum class kind : std::uint8_t {
     none,         // it has no precision of its own
-    fixed,        // by the policy
+    fixed,        // the policy fixes its precision
     unsupported,  // the backend runs it in none of the precisions that were searched
     dropped,      // a batch with all operators in the precision was too slow to look further
     harmful,      // a plan was rejected for it: lowered alone, or beside what was accepted before
     undecided,    // it was low in a rejected plan only, and no question was asked of it alone
-    unasked,      // no plan with it low was judged: by the costs none pays
+    unasked,      // no plan with it low was judged, because by the costs none would pay
     accepted      // a plan with it in `low` was accepted
   };
   kind what = kind::none;
-  precision low = precision::fp32;  // that it is about
-  std::size_t others_low = 0;       // harmful: so many accepted operators were low beside it
+  precision low = precision::fp32;  // the low precision that this is about
+  std::size_t others_low = 0;       // if harmful: so many accepted operators were low beside it
   double difference =
-      std::numeric_limits<double>::quiet_NaN();             // harmful: of the rejected plan's loss, see loss_verdict
-  double saves = std::numeric_limits<double>::quiet_NaN();  // [s] of a batch, by running it in `low`, casts left out
-  double casts = std::numeric_limits<double>::quiet_NaN();  // [s] that this adds in casts around it; below 0: spares
+      std::numeric_limits<double>::quiet_NaN();             // if harmful: loss_verdict::difference of the rejected plan
+  double saves = std::numeric_limits<double>::quiet_NaN();  // [s] of a batch that `low` saves, casts left out
+  double casts = std::numeric_limits<double>::quiet_NaN();  // [s] that `low` adds in casts; below 0: it saves some
 };
 
 /// Why an operator has its precision.
@@ -78,8 +78,8 @@ struct stage_cost {
   double seconds = 0;       // its wall time; putting states back and warming up are counted
 };
 
-/// Repeats from these on are runs apart: FP32 again with its roundings perturbed, a first look at a precision, and
-/// numbers of operators (profiles, sensitivities), which judge nothing.
+/// Repeats from these numbers on are no judged runs of a plan: FP32 again with perturbed roundings, a first look at a
+/// precision, and numbers about operators (profiles, sensitivities).
 inline constexpr std::size_t perturbed_repeats = 1'000'000, first_look_repeats = 2'000'000, profile_repeats = 3'000'000;
 
 /// What a search found.
@@ -114,23 +114,23 @@ struct outcome {
   const stage_cost& cost(stage s) const { return costs[static_cast<std::size_t>(s)]; }
   stage_cost& cost(stage s) { return costs[static_cast<std::size_t>(s)]; }
 
-  /// Indices of the contestants that no other one beats: whatever other one is taken, it is slower, needs more memory
-  /// or has a higher loss, by more than noise. The fastest comes first. Those that failed or whose losses were rejected
-  /// are left out.
+  /// Returns: the indices of the contestants that no other one beats (the Pareto front of time, memory and loss): no
+  /// other one is as good in all three, within noise, and better in one. The fastest comes first. Contestants that
+  /// failed or whose losses were rejected are left out.
   std::vector<std::size_t> front() const;
 
-  /// Whole epochs that the trainer's state has behind it when the search ends.
+  /// Returns: the whole epochs of training that the trainer's state has behind it when the search ends.
   std::size_t trained_epochs() const { return batches_per_epoch > 0 ? trained_batches / batches_per_epoch : 0; }
 
-  /// What the search cost: its wall time in seconds, less the time that its `trained_batches` take under the winner.
+  /// Returns: what the search cost: its wall time [s], less the time that its `trained_batches` take under the winner.
   double overhead_seconds() const {
     double all = 0;
     for (const stage_cost& each : costs) all += each.seconds;
     return std::max(0.0, all - static_cast<double>(trained_batches) * batch_seconds);
   }
 
-  /// The part that overhead_seconds() is of a training of `epochs` epochs, search included: the paper's figure, for 100
-  /// epochs. NaN where it is not known how long an epoch is.
+  /// Returns: overhead_seconds() as a part of a training of `epochs` epochs, search included. The paper gives this part
+  /// as the overhead of its stages (section 4.5), for 100 epochs. NaN where it is not known how long an epoch is.
   double overhead_share(std::size_t epochs = 100) const {
     const double training = batch_seconds * static_cast<double>(batches_per_epoch * epochs);
     if (!(training > 0)) return std::numeric_limits<double>::quiet_NaN();
@@ -140,9 +140,9 @@ struct outcome {
 
 namespace detail {
 
-/// Whether `a` is nowhere worse than `b` and somewhere better.
+/// Returns: true where `a` is nowhere worse than `b` and somewhere better, beyond noise.
 inline bool dominates(const contestant& a, const contestant& b) {
-  constexpr double noise = 0.003;  // of time and of memory, relative
+  constexpr double noise = 0.003;  // relative; of time and of memory
   const auto loss = [](const contestant& c) { return c.loss ? c.loss->difference : 0.0; };
   const auto sure = [](const contestant& c) { return c.loss && std::isfinite(c.loss->radius) ? c.loss->radius : 0.0; };
   const double faster = std::log(a.over_fp32.ratio / b.over_fp32.ratio), better = loss(b) - loss(a);

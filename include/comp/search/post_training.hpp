@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Training on with the found plan, guarded: a loss that is suspicious (guard.hpp), or not finite in batch after batch,
-// puts the last good state back, and FP32 trains the epoch instead. Where it does the same, the plan is acquitted and
-// trains on. Harm that is too slow for that, and for the few batches of a search, is looked for from where the plan
-// begins: FP32 trains beside it as far as it takes to tell, and in epochs without progress again (shadow_watch.hpp).
-// Where FP32 is clearly better, its training is kept and bisection finds the operators to blame (plan_mending.hpp), or,
-// where that costs more than it saves, the next plan of `outcome::fallbacks` takes over. FP32 itself is never given up
-// for its loss: the result's warnings tell of it. A batch whose loss alone is not finite is left out and told of.
-// Where the backend cannot restore there is no comparing: what is suspicious is given up for the next plan.
-// States that are kept: the last good one, and two of what FP32 trains beside the plan.
+// Trains on with the found plan under a guard that watches the loss. A loss that is suspicious (guard.hpp), or not
+// finite in batch after batch, puts the last good state back, and FP32 trains the epoch instead. Where FP32's loss does
+// the same, the plan is acquitted and trains on.
+// Some harm is too slow for that, and for the few batches of a search. FP32 therefore trains beside the plan from where
+// it begins, as far as it takes to tell, and again in epochs without progress (shadow_watch.hpp).
+// Where FP32 is clearly better, its training is kept, and bisection finds the operators to blame (plan_mending.hpp).
+// Where that would cost more than it saves, the next plan of `outcome::fallbacks` takes over. FP32 itself is never
+// given up for its loss; the result's warnings then say what was seen. A single batch whose loss is not finite is left
+// out of means and reported.
+// A backend that cannot restore its state cannot be compared with FP32: a suspicious plan is then given up for the next
+// one. Kept states: the last good one, and two of FP32's training beside the plan.
 // Not here: harm that begins late and slowly while the loss still falls.
 // Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan, even FP32").
 #pragma once
@@ -26,7 +28,7 @@
 
 namespace comp {
 
-/// The training after a search: post_training{.epochs = 20}.run(trainer, found).
+/// The training after a search (the paper's post-training): post_training{.epochs = 20}.run(trainer, found).
 struct post_training {
   std::size_t epochs = 1;     // how many epochs in all; those that the search trained are counted
   guard_settings guard = {};  // when the plan is compared with FP32
@@ -34,13 +36,13 @@ struct post_training {
   using fallback = training_fallback;
   using result = training_result;
 
-  /// Trains `trainer` on from the state that the search left it in; an epoch that the search began is finished first.
-  /// Throws: `comp::error` when even all FP32 does not train; `interrupted` as a search does.
+  /// Trains `trainer` on from the state that the search left it in. An epoch that the search began is finished first.
+  /// Throws: `comp::error` where not even FP32 trains; `interrupted` as a search does.
   template <class B, class... Observers>
   result run(B&& trainer, const outcome& search, Observers&&... observers) const;
 
-  /// Goes on with a training from where an observer's training_progressed() was told of it, perhaps in another process;
-  /// `trainer` is in its state of then. Throws: as run(); `plan_error` for another model's plans.
+  /// Goes on with a training from where an observer's training_progressed() was told of it, perhaps in another process.
+  /// `trainer` has to be in the state that it had then. Throws: as run(); `plan_error` for plans of another model.
   template <class B, class... Observers>
   result go_on(B&& trainer, training_progress from, Observers&&... observers) const;
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One search on one trainer: FP32 runs, plans are judged by losses, plans are judged by times, and the contest decides.
-// Batches under FP32 and under accepted plans are training and are kept; only those of rejected plans, and repeats of
-// the same batches, are undone. Not here: what a user writes down (two_stage.hpp). Source: CoMP paper, section 3.
+// Runs one search on one trainer: FP32 as the reference, stage 1 (plans judged by losses), stage 2 (plans judged by
+// times), the contest, and the winner. Batches under FP32 and under accepted plans are training and are kept; only
+// batches of rejected plans, and repeats of the same batches, are undone.
+// Not here: what a user writes down (two_stage.hpp). Source: CoMP paper, section 3.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +37,7 @@
 
 namespace comp {
 
-/// One search on one trainer. Made by two_stage::run.
+/// One search on one trainer; two_stage::run makes it.
 class search_run {
  public:
   search_run(any_policy policy, const any_strategy& stage1, const any_strategy& stage2, const search_settings& settings,
@@ -69,7 +70,7 @@ class search_run {
   }
 
  private:
-  // Called after an exception, which is the one that the caller gets.
+  // Sets FP32 after an exception. What set_precision() throws is dropped, because the caller has to see the first one.
   void to_fp32() {
     try {
       trainer_.set_precision(plans_.fp32());
@@ -77,7 +78,7 @@ class search_run {
     }
   }
 
-  // What is known of the model and of what is asked for. Throws: `settings_error`.
+  // Returns: an outcome with the model, the machine and the settings. Throws: `settings_error`.
   static outcome begun(const search_settings& settings, any_trainer& trainer) {
     settings.check();
     require<settings_error>(trainer.has.validate || settings.criterion != criterion::scores,
@@ -110,14 +111,14 @@ class search_run {
                            log_.hardware,
                            search_signature(trainer_, log_, settings_, checked_.first_losses),
                            settings_.tolerance,
-                           candidates > 0 ? candidates + 2 : 0,  // and FP32's, and the winner's
+                           candidates > 0 ? candidates + 2 : 0,  // and one of FP32, and one of the winner
                            &log_,
                            [&](std::string sentence) { findings.push_back(std::move(sentence)); }};
     observers_.search_started(info);
     for (const std::string& finding : findings) warn(finding);
   }
 
-  // Tells observers at once what a person should know before the search ends.
+  // Warns at once of what a user should know before the search ends.
   void warn(const std::string& sentence) {
     log_.warnings.push_back(sentence);
     observers_.warned(sentence);
@@ -176,8 +177,8 @@ class search_run {
     log_.run_seconds = run_->seconds();
   }
 
-  // Where a run failed, FP32 has to train still. Else the trainer is broken, not the plan. Throws: `error` with its
-  // words.
+  // Trains FP32 once more after a run that failed. If FP32 fails, too, the trainer is at fault and not the plan.
+  // Throws: `error` with the trainer's message.
   void check_fp32_again() {
     const auto failed = [](const trial& t) { return t.sample.status == status::failed && t.repeat < profile_repeats; };
     const auto trains = [&](const trial& t) { return t.sample.ok() && t.plan == plans_.fp32(); };
@@ -191,8 +192,8 @@ class search_run {
     });
   }
 
-  // A guided search asks about losses, and a plan with few low operators may be slow by its casts. So it is not cut for
-  // its time.
+  // Returns: when a candidate is cut. A guided search asks about losses, and a plan with few low operators may well be
+  // slow by its casts, so that a slow one is hardly cut.
   early_cut candidates_cut() const {
     early_cut cut = settings_.cut;
     if (guide_ == nullptr) return cut;
@@ -210,7 +211,7 @@ class search_run {
     crown(winner);
   }
 
-  // The paper's two stages with strategies of the user's.
+  // Runs the paper's two stages with strategies that the user chose.
   void staged() {
     const guided_start from = plans_.where_to_start();
     staged_search search{session(), plans_.candidates(), from, plans_.runs()};
@@ -224,8 +225,8 @@ class search_run {
     crown(log_.contest[staged_contest{session(), budget()}.hold(std::move(racers))]);
   }
 
-  // The training is too short to search in. It gets the rules' plan, if one test of its losses and times finds nothing
-  // against it.
+  // Decides for a training that is too short to search in: the rules' plan is taken where one look at its losses and
+  // times finds nothing against it, else FP32.
   void look_at_rules() {
     const plan& fp32 = plans_.fp32();
     log_.contest.push_back({.label = "fp32", .plan = fp32, .over_fp32 = {1, {1, 1}}});
@@ -257,7 +258,8 @@ class search_run {
   search_session session() { return {*run_, log_, settings_, *trials_}; }
   search_budget budget() const { return {settings_, log_.batches_per_epoch, guide_ != nullptr}; }
 
-  // No plan is taken whose own losses were not accepted, unless the search was told to look at no losses.
+  // Returns: true for a plan whose own losses were accepted, for FP32, and where the search was told to look at no
+  // losses.
   bool may_win(const plan& p) const {
     const auto* judged = trials_->known(p);
     return p == plans_.fp32() || settings_.stages == stages::batches_only || (judged && judged->trial.accepted);
@@ -272,7 +274,8 @@ class search_run {
     log_.fallbacks = conservative_ladder(winner.plan, plans_.candidates().decisions, plans_.fp32());
     log_.batch_seconds = winner.seconds.empty() ? trials_->fp32_seconds() : median(winner.seconds);
     const bool counts = run_->restores() && log_.batches_per_epoch > 0;
-    if (!counts) run_->restore(trials_->reference().start());  // nobody could say how much of an epoch is done
+    // Nobody could say how much of an epoch is done, so the search's batches are undone.
+    if (!counts) run_->restore(trials_->reference().start());
     log_.trained = counts ? run_->trained() : sample{};
     log_.trained_batches = static_cast<std::size_t>(log_.trained.batches);
     trainer_.set_precision(winner.plan);
@@ -283,7 +286,7 @@ class search_run {
                            searched && winner.plan != stage_two_plan_ ? stage_two_plan_ : plan{});
   }
 
-  static constexpr std::size_t batches_of_a_search = 60;  // beyond those that are training
+  static constexpr std::size_t batches_of_a_search = 60;  // batches of a search that are not training
 
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   const any_strategy &stage1_, &stage2_;

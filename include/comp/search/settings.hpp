@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user may choose of the two-stage search beside policy and strategies. Every default is sound as it is.
+// What a user may choose of a search beside the policy and the strategies. Every default can be left as it is.
 #pragma once
 
 #include <comp/core/error.hpp>
@@ -27,18 +27,18 @@ enum class stages : std::uint8_t {
   batches_only  // no loss is looked at: fast, and may not converge
 };
 
-/// When the run of a candidate is ended before its time, because the candidate is hopeless.
+/// When a candidate's run is ended early, because it is hopeless.
 struct early_cut {
   double slower_than_fp32 = 1.5;  // cut when its median batch takes so many times FP32's
   double slower_than_best = 1.2;  // cut when its median batch takes so many times that of the best accepted candidate
-  std::size_t batches = 6;        // so many batches are trained before times are judged; the first one is not counted
+  std::size_t batches = 6;        // batches that are trained before times are judged; the first one is not counted
   double at_once = 4;             // cut after two batches where it takes so many times what the two limits above allow
   double diverged =
       2.0;  // cut when its mean loss is above FP32's on the same batches by so many times FP32's mean |loss|
-  std::size_t loss_batches = 8;  // so many batches are trained before divergence is judged
+  std::size_t loss_batches = 8;  // batches that are trained before divergence is judged
 };
 
-/// How long plans are timed, a batch of each in turns: a round.
+/// How long plans are timed. A round is a batch of each plan, in turns.
 struct race_settings {
   std::size_t min_rounds = 6;       // rounds at least; fewer than 6 give no 95% interval
   std::size_t max_rounds = 10;      // rounds at most of a candidate of stage 2
@@ -53,7 +53,7 @@ enum class loss_direction : std::uint8_t {
   higher_is_better  // as a likelihood or a reward does
 };
 
-/// What may be chosen of a search, beside policy and strategies. Each default is sound.
+/// What a user may choose of a search.
 struct search_settings {
   double tolerance = 0.01;  // how far above FP32's a plan's loss may be, as a part of it; the paper's 101% is 0.01
   double level = 0.05;      // the chance that a plan is wrongly accepted, or wrongly rejected
@@ -62,7 +62,7 @@ struct search_settings {
   std::size_t planned_epochs = 100;  // how many epochs the training has that the search is for
   double budget = 0.01;              // the part of that training that the search may cost; docs/guide.md says more
   std::int64_t memory_limit = 0;     // bytes that the plan may need; 0: no limit
-  double slowdown = 0;   // above 0: the plan with the least memory wins of those slower by this part at most
+  double slowdown = 0;   // above 0: the least memory wins among plans slower than the fastest by this part at most
   plan warm_start = {};  // an earlier search's plan to begin with; empty: none
   std::vector<precision> precisions =
       {};  // the low precisions to search, the preferred one first; empty: what runs fast
@@ -72,7 +72,7 @@ struct search_settings {
   early_cut cut = {};                        // when a hopeless candidate is cut
   race_settings race = {};                   // how long plans are timed
   rival_source rivals = {};  // makes plans that the found one has to beat, beside FP32 and those of the policy's rules
-  bool self_check = true;    // true: looks for mistakes of the trainer at the start, in a batch or two that are undone
+  bool self_check = true;    // true: a batch or two, which are undone, show at the start whether the trainer has faults
 
   /// Throws: `settings_error` for a value that cannot be used.
   void check() const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two-stage search: policy, strategies and settings in, a plan out that is never slower than FP32 or the rule-based
-// plans beyond noise, and whose loss is accepted.
+// The two-stage search of the paper. From a policy, strategies and settings it makes a plan whose loss is accepted, and
+// which is never slower than FP32 or a rule-based plan beyond noise.
 // Use: comp::two_stage search{policy, stage1, stage2}; comp::outcome best = search.run(trainer, observers...);
 // Source: CoMP paper, section 3. What comp adds to it, and why: docs/decisions.md, "The search".
 #pragma once
@@ -17,12 +17,12 @@
 namespace comp {
 
 namespace detail {
-/// In place of a policy that was not given.
+/// Stands for a policy that was not given, so that the error can say so.
 struct no_policy {
   decision classify(const op_info&) const { return {}; }
 };
 
-/// Defined in search_run.hpp. `policy`: as it is on the trainer's machine.
+/// Runs a search; defined in search_run.hpp. `policy`: adapted to the trainer's machine.
 COMP_INLINE outcome run_search(const any_policy& policy, const any_strategy& stage1, const any_strategy& stage2,
                                const search_settings& settings, any_trainer& trainer, any_observer& observers);
 }  // namespace detail
@@ -34,20 +34,21 @@ struct two_stage {
                 "two_stage needs a policy: comp::two_stage{comp::policy::pytorch{}}");
 
   P policy = {};
-  S1 stage1 = {};  // judged by losses; strategy::guided, the default, does both stages
-  S2 stage2 = {};  // judged by times
+  S1 stage1 = {};  // proposes plans that are judged by losses; strategy::guided, the default, does both stages
+  S2 stage2 = {};  // proposes plans that are judged by times
   search_settings settings = {};
 
-  /// Searches the plan for `trainer`, which is left with outcome.trained_batches trained: FP32's and those of plans
-  /// that were accepted; comp::post_training goes on from there. After an exception it is at the start (where it can be
-  /// restored), in FP32. Throws: `settings_error`, `space_error` before anything is run; `comp::error` when FP32 itself
-  /// does not train; `interrupted` when an observer asked to stop; what observers throw.
+  /// Searches a plan for `trainer`. The trainer is left in the state after outcome.trained_batches batches, those of
+  /// FP32 and of accepted plans; comp::post_training goes on from there. After an exception the trainer is in FP32, and
+  /// back at the start where it can restore its state.
+  /// Throws: `settings_error`, `space_error` before anything is run; `comp::error` where FP32 itself does not train;
+  /// `interrupted` where an observer asked to stop; what observers throw.
   template <class B, class... Observers>
   outcome run(B&& trainer, Observers&&... observers) const {
     constexpr bool sound = expect_policy<P>() && expect_strategy<S1>() && expect_strategy<S2>() &&
                            expect_trainer<B>() && (expect_observer<std::remove_reference_t<Observers>>() && ...);
     if constexpr (!sound) {
-      return {};  // or the sentence would be lost among what follows from it
+      return {};  // or the compiler's sentence would be lost among errors that follow from it
     } else {
       observer_list<std::remove_reference_t<Observers>...> list{observers...};
       trainer_of<std::remove_reference_t<B>> erased{trainer};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is said of a plan's losses beside FP32's, and by which criterion. Not here: how it is decided
+// The verdict on a plan's losses beside FP32's, and the criterion that it goes by. Not here: how it is decided
 // (convergence/loss_test.hpp for batches, convergence/acceptance.hpp for whole epochs).
 #pragma once
 
@@ -12,7 +12,7 @@ namespace comp {
 
 /// What decides whether a plan trains as well as FP32.
 enum class criterion : std::uint8_t {
-  batch_losses,  // on the same batches from the same state, as few as decide
+  batch_losses,  // losses of the same batches from the same state, as few as decide
   epoch_losses,  // the paper's rule: mean losses of whole epochs
   scores         // what the backend's validate() gives after a whole epoch; higher is better
 };
@@ -26,16 +26,16 @@ constexpr std::string_view name(criterion c) {
 /// Whether a plan trains as well as FP32, by the batches that were trained so far.
 enum class loss_answer : std::uint8_t { go_on, accepted, rejected };
 
-/// What is known of a plan's losses, on the same batches as FP32's.
+/// What the losses of the same batches say about a plan and FP32.
 struct loss_verdict {
   loss_answer answer = loss_answer::go_on;  // accepted, rejected, or not decided
   double difference = 0;  // how far the mean loss is above FP32's; a part of FP32's, as the tolerance is
-  double radius = 0;      // half the confidence interval around `difference`; infinity where too few batches are there
-  double line = 0;        // what `difference` has to be under for the plan to be accepted
+  double radius = 0;  // half of the confidence interval around `difference`; infinity where there are too few batches
+  double line = 0;    // what `difference` has to be under for the plan to be accepted
 };
 
-/// Whether a loss is above the tolerance by more than the estimate may be wrong; else a plan that was not accepted is
-/// undecided.
+/// Returns: true where a loss is above the tolerance by more than the estimate may be wrong. A rejected plan for which
+/// this is false is undecided rather than harmful.
 inline bool is_shown_worse(const loss_verdict& loss, double tolerance) {
   return loss.difference - (std::isfinite(loss.radius) ? loss.radius : 0) > tolerance;
 }

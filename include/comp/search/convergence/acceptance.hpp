@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a candidate's epoch is as good as FP32's: the paper's loss_i < loss_0 * 101%, right for negative losses and
-// for trainers with several losses too; and the same of scores, where the higher one is better.
+// Tells whether a candidate's epoch is as good as FP32's, by the paper's rule loss_i < loss_0 * 101%. The rule is
+// extended to negative losses, trainers with several losses, and losses that are maximised.
 // Source: CoMP paper, section 3.2 and algorithm 1.
 #pragma once
 
@@ -12,13 +12,15 @@
 
 namespace comp {
 
-/// Returns: the loss that a candidate must stay under; loss_0 + tolerance |loss_0|.
+/// Returns: the loss that a candidate must stay under, loss_0 + tolerance |loss_0|. The absolute value keeps the line
+/// above a negative loss.
 inline double acceptance_line(double fp32_loss, double tolerance) {
   return fp32_loss + tolerance * std::abs(fp32_loss);
 }
 
-/// Returns: true when `got` ended well, each of its losses is under the line of FP32's, or no worse than FP32's, and it
-/// lost no more batches than FP32 and a part of `tolerance` of them. `higher`: losses are maximised.
+/// Returns: true where three things hold. `got` ended well. Each of its losses is under the line of FP32's, or no worse
+/// than FP32's. The share of batches whose loss is not finite is larger than FP32's by `tolerance` at most. `higher`:
+/// losses are maximised.
 inline bool accepted(const sample& fp32, const sample& got, double tolerance = 0.01, bool higher = false) {
   if (!got.ok() || got.losses.size() != fp32.losses.size()) return false;
   const auto lost = [](const sample& s) {
@@ -31,13 +33,13 @@ inline bool accepted(const sample& fp32, const sample& got, double tolerance = 0
   };
   const auto unknown = [](const sample& s, std::size_t i) { return s.not_finite > 0 && !std::isfinite(s.losses[i]); };
   for (std::size_t i = 0; i < got.losses.size(); ++i) {
-    if (unknown(fp32, i) || unknown(got, i)) continue;  // of means a lost batch leaves nothing
+    if (unknown(fp32, i) || unknown(got, i)) continue;  // one lost batch makes a mean unknown, and says nothing else
     if (!passes(fp32.losses[i], got.losses[i])) return false;
   }
   return passes(fp32.loss, got.loss);
 }
 
-/// Returns: by how much `got`'s score is below FP32's, as a part of that; NaN where one of them has none.
+/// Returns: by how much the score of `got` is below FP32's, as a part of FP32's; NaN where one of them has no score.
 inline double score_lost(const sample& fp32, const sample& got) {
   if (!fp32.score || !got.score) return std::numeric_limits<double>::quiet_NaN();
   const double lost = *fp32.score - *got.score;

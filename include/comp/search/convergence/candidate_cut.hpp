@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends a candidate's epoch early where its loss is not finite or diverges, or where it is so slow that it cannot win.
-// It then costs a few batches instead of an epoch: FP16 on a CPU can be 50 times slower than FP32.
+// Ends a candidate's epoch early where its losses are not finite, have diverged, or the candidate is so slow that it
+// cannot win. A candidate that is cut costs a few batches instead of an epoch. This matters: FP16 on a CPU can be 50
+// times slower than FP32.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +16,11 @@
 
 namespace comp {
 
-/// Compares the batches of an epoch so far with FP32's epoch and with the best candidate's time.
+/// Judges an epoch so far against the FP32 epoch and the best candidate's time.
 class candidate_cut {
  public:
-  /// `best_seconds`: median batch of the best accepted candidate; infinity when there is none. `worse`: -1 for losses
-  /// that are maximised.
+  /// `best_seconds`: the median time of a batch of the best accepted candidate [s]; infinity where there is none.
+  /// `worse`: -1 for losses that are maximised, else 1.
   candidate_cut(const early_cut& settings, const sample& fp32, double best_seconds, double worse = 1)
       : settings_{settings},
         fp32_{fp32},
@@ -27,7 +28,7 @@ class candidate_cut {
         best_seconds_{best_seconds},
         worse_{worse} {}
 
-  /// Returns: the status to end with; status::ok to go on.
+  /// Returns: the status to end the epoch with; status::ok to go on.
   status operator()(const sample& so_far) const {
     if (keeps_losing(so_far)) return status::not_finite;
     if (!looks_at(so_far.batch_seconds.size(), so_far.curve.size())) return status::ok;
@@ -37,8 +38,8 @@ class candidate_cut {
   }
 
  private:
-  // The cost of a look grows with the batches that were trained. There is one after each of the first 16 batches, then
-  // 8 per doubling, so that all looks together cost as much as a few.
+  // A look reads the whole epoch so far. It is made after each of the first 16 batches, and then 8 times while the
+  // length doubles, so that all looks together read only a few times the epoch.
   static bool looks_at(std::size_t timed, std::size_t recorded) {
     const std::size_t n = std::max(timed, recorded);
     return n % std::max<std::size_t>(std::bit_floor(n) / 8, 1) == 0;
@@ -57,8 +58,8 @@ class candidate_cut {
     return worse_ * (got - base) > settings_.diverged * size;
   }
 
-  // Compares the lower quartile, not the median: a candidate is cut only when even its quick batches are slow. Until
-  // enough batches are there it is the quickest.
+  // Compares the lower quartile, not the median, so that a candidate is cut only where even its quick batches are slow.
+  // While there are few batches, the quickest one is compared.
   bool hopeless(const sample& so_far) const {
     if (so_far.batch_seconds.size() < 3) return false;
     std::vector<double> times{so_far.batch_seconds.begin() + 1, so_far.batch_seconds.end()};

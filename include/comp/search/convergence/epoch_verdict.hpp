@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a candidate's whole epoch is as good as FP32's, by its mean loss or by its score.
-// Not here: the paper's rule itself (acceptance.hpp), batches (loss_test.hpp).
+// Judges a candidate's whole epoch against FP32's, by its mean loss or by its score.
+// Not here: the paper's rule itself (acceptance.hpp), and judging by batches (loss_test.hpp).
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace comp {
 
 namespace detail {
 
-/// Before a lower score is held against a plan, FP32 with perturbed roundings shows how far roundings alone move a
-/// score.
+/// Judges by the score. Where it is lower than FP32's, FP32 is run again with perturbed roundings, so that what
+/// roundings alone change is not held against the plan.
 inline loss_verdict judge_score(evaluator& run, reference_run& reference, double tolerance, const sample& got) {
   loss_verdict verdict{.line = tolerance};
   if (got.ok()) {
@@ -39,7 +39,7 @@ inline loss_verdict judge_score(evaluator& run, reference_run& reference, double
 
 }  // namespace detail
 
-/// Returns: whether the epoch `got`, which began where FP32's did, is as good. The state stays.
+/// Judges `got`, an epoch from the state that FP32's began from. The trainer's state stays as it is.
 inline loss_verdict judge_epoch(evaluator& run, reference_run& reference, const search_settings& settings,
                                 const sample& got) {
   if (settings.criterion == criterion::scores) return detail::judge_score(run, reference, settings.tolerance, got);

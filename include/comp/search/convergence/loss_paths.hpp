@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The differences of a training's losses from FP32's, batch by batch: a path. Some paths say little by themselves, and
-// the training has to be repeated; this header tells which. Not here: the test of one path (loss_test.hpp) and who runs
-// what (loss_trials.hpp).
+// Compares a training's losses with FP32's as a path of differences per batch, and tells when such a path says so
+// little by itself that it has to be repeated.
+// Not here: the test of one path (loss_test.hpp), and who runs what (loss_trials.hpp).
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 namespace comp {
 
-/// Returns: `own` - `fp32` of each batch that both have, as parts of the scale of FP32's losses; above 0 is worse.
-/// `worse`: -1 for losses that are maximised.
+/// Returns: own - fp32 of each batch that both have, as a part of the scale of FP32's losses; above 0 is worse.
+/// `worse`: -1 for losses that are maximised, else 1.
 inline std::vector<double> loss_path(std::span<const double> fp32, std::span<const double> own, double worse) {
   const std::size_t n = std::min(fp32.size(), own.size());
   std::vector<double> a{own.begin(), own.begin() + static_cast<std::ptrdiff_t>(n)},
@@ -26,8 +26,8 @@ inline std::vector<double> loss_path(std::span<const double> fp32, std::span<con
   return detail::differences(a, b, detail::loss_scale(b));
 }
 
-/// Returns: true where FP32 with perturbed roundings strays from FP32 by nearly the tolerance. Means of four batches
-/// are compared, because single batches differ more.
+/// Returns: true where FP32 with perturbed roundings strays from FP32 by an amount near the tolerance. Means of four
+/// batches are compared, because single batches differ too much.
 inline bool strays(std::span<const double> path, double tolerance) {
   double squares = 0;
   const std::size_t fours = path.size() / 4;
@@ -38,8 +38,9 @@ inline bool strays(std::span<const double> path, double tolerance) {
   return std::sqrt(squares) > 0.4 * tolerance;
 }
 
-/// Returns: true where a path leads away step by step, as two trainings do that roundings drive apart: neighbouring
-/// batches differ alike, and their steps add up to the tolerance. The mean of such a path says little.
+/// Returns: true where a path leads away step by step, as those of two trainings do that roundings drive apart:
+/// neighbours are alike, and their steps add up to more than the tolerance within so many batches. The mean of such a
+/// path says little.
 /// Source: von Neumann 1941 (mean square successive difference).
 inline bool wanders(std::span<const double> path, double tolerance) {
   if (path.size() < 8) return false;
@@ -53,9 +54,9 @@ inline bool wanders(std::span<const double> path, double tolerance) {
   return steps < squares && std::sqrt(steps / (n - 1) * n / 3) > tolerance;
 }
 
-/// Returns: how far above FP32's each of so many `batches` has to be for harm beyond doubt. It is far above what FP32's
-/// own spread was, where that was `seen`. Roundings alone drive trainings apart slowly, never within the first of eight
-/// batches.
+/// Returns: how far the loss of each of so many `batches` has to be above FP32's for harm to be beyond doubt. Where
+/// FP32's own differences were `seen`, it is far above those. Else it is a multiple of the tolerance, larger for fewer
+/// than eight batches; roundings need longer than that to drive trainings apart.
 inline double doubtless(std::span<const std::vector<double>> seen, double tolerance, std::size_t batches) {
   double own = 0;
   for (const auto& path : seen) {
@@ -64,7 +65,8 @@ inline double doubtless(std::span<const std::vector<double>> seen, double tolera
   return seen.empty() ? (batches < 8 ? 25 : 10) * tolerance : 4 * own + 2 * tolerance;
 }
 
-/// Harm beyond doubt: each of at least four batches is far off, or, where FP32 was seen, the later half on average.
+/// Returns: true where harm is beyond doubt: each of at least four batches is far above FP32's; or, where FP32's own
+/// differences were `seen`, the mean of the later half is.
 inline bool beyond_doubt(std::span<const double> path, std::span<const std::vector<double>> seen, double tolerance) {
   if (path.size() < 4) return false;
   const double far = doubtless(seen, tolerance, path.size());
@@ -72,8 +74,9 @@ inline bool beyond_doubt(std::span<const double> path, std::span<const std::vect
   return !seen.empty() && path.size() >= 8 && !(mean_of(path.last(path.size() / 2)) <= far);
 }
 
-/// Returns: what repeated pairs of trainings say, by Student's t. Each of them is the mean difference of a pair with
-/// its own perturbed roundings. `last`: no further pair follows; harm must then exceed the error of the mean.
+/// Judges repeats by Student's t. Each of `differences` is the mean difference of a pair of trainings, both with
+/// perturbed roundings of their own. `last`: no further pair will come, so it has to decide; the plan is then rejected
+/// only where the difference is above the tolerance and above the error of the mean.
 inline loss_verdict judge_repeats(std::span<const double> differences, double tolerance, bool last) {
   const auto k = static_cast<double>(differences.size());
   const double estimate = mean_of(differences);

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a candidate trains as well as FP32, decided from as few batches as that takes: differences of loss per batch,
-// on the same batches from the same state. An answer may be asked for after each batch, at the cost
-// of a few passes over them.
-// What FP32 does to itself (perturbed roundings, `spread`) is no harm: with k such runs the candidate is compared with
-// the mean of all k + 1, from which one run in ten strays further than s (Student's t of k degrees of freedom: one run
-// says little and makes s large, four make it small). The line is the tolerance less s, so that what rises by the
-// tolerance is hardly accepted; where s is above half the tolerance it is s, and up to the tolerance more, so that what
-// does not rise is hardly rejected.
-// Harm that grows shows in the later half of the batches, which is judged too; a candidate whose later half is clearly
-// above the earlier one is accepted only when as much growth once more would leave it under the line.
-// Not here: harm that begins later (post_training guards), drifts over tens of batches that nobody gave a `spread` for.
+// Decides whether a candidate trains as well as FP32, from as few batches as that takes. It looks at the differences of
+// the losses of both, batch by batch, on the same batches from the same state. It may be asked after each batch, and
+// each answer takes time linear in the batches.
+// FP32 with perturbed roundings (`spread`) trains differently from FP32, too, and such a difference is no harm. With k
+// such runs the candidate is therefore compared with the mean of all k + 1 FP32 runs. One FP32 run in ten strays
+// further from that mean than s, which is estimated by Student's t with k degrees of freedom: one run says little and
+// makes s large, four make it small.
+// The difference has to stay under a line. Usually the line is the tolerance less s, so that a candidate whose loss
+// rises by the tolerance is hardly ever accepted. Where s is above half the tolerance, the line is s, and up to the
+// tolerance more, so that a candidate whose loss does not rise is hardly ever rejected.
+// Harm that grows shows in the later half of the batches, which is judged too. A candidate whose later half is clearly
+// above the earlier one is accepted only where as much growth once more would leave it under the line.
+// Not here: harm that begins later (the guard in search/training sees it), and drifts over tens of batches where no
+// `spread` was given.
 // Source: Waudby-Smith, Arbour, Sinha, Kennedy, Ramdas, time-uniform central limit theory (asymptotic confidence
 // sequence); AR(1) long-run variance, its correlation corrected for bias (Marriott and Pope 1954); Wallace 1959.
 #pragma once
@@ -28,15 +31,15 @@
 
 namespace comp {
 
-/// How losses are judged.
+/// Settings of the test.
 struct loss_test_settings {
-  double tolerance = 0.01;  // of FP32's mean loss, or of its spread where the mean is nearly zero
+  double tolerance = 0.01;  // a part of FP32's mean loss, or of its spread where the mean is nearly zero
   double level = 0.05;      // chance of a wrong answer, whenever one is given
-  std::size_t least = 16;   // batches before anything is accepted
+  std::size_t least = 16;   // so many batches are needed before a candidate is accepted
 };
 
-/// Losses per batch of trainings on the same batches from the same state; lower is better. `spread`: FP32 again with
-/// perturbed roundings, each as many batches as it was run for; empty: not run.
+/// Losses per batch of trainings on the same batches from the same state; lower is better. `spread` has runs of FP32
+/// with perturbed roundings, each as long as it was run; it is empty where none was made.
 struct loss_evidence {
   std::span<const double> fp32 = {};
   std::span<const double> candidate = {};
@@ -45,21 +48,22 @@ struct loss_evidence {
 
 namespace detail {
 
-/// Student's t that is as improbable as `normal` is for a normal variable. Source: Wallace 1959.
+/// Returns: the value that Student's t exceeds as rarely as a normal variable exceeds `normal`. Source: Wallace 1959.
 inline double student_t(double normal, double freedom) {
   const double wallace = normal * (8 * freedom + 3) / (8 * freedom + 1);
   return std::sqrt(freedom * std::expm1(wallace * wallace / freedom));
 }
 
-/// The mean of a series that may drift and whose neighbours may be alike.
+/// The mean of a series that may drift and whose neighbours may be correlated.
 struct series_mean {
   double mean = 0;
   double error = 0;    // standard error of the mean
   double freedom = 1;  // degrees of freedom of `error`
 };
 
-/// `least_alike`: correlation of neighbours that is assumed at least, since few values cannot show it. A straight line
-/// is taken out before the variance is: steady growth is no noise. Requires: 3 values or more.
+/// Estimates the mean of `x` and its error. `least_alike`: the least correlation of neighbours that is assumed, because
+/// few values cannot show it. A straight line is subtracted before the variance is computed, so that steady growth does
+/// not pass for noise. Requires: 3 values or more.
 inline series_mean mean_of_series(std::span<const double> x, double least_alike = 0) {
   const auto n = static_cast<double>(x.size());
   const double mean = std::accumulate(x.begin(), x.end(), 0.0) / n, middle = (n - 1) / 2;
@@ -82,7 +86,8 @@ inline series_mean mean_of_series(std::span<const double> x, double least_alike 
           std::max(n / lengthens(alike) - 2, 1.0)};
 }
 
-/// Half the width of a one-sided confidence sequence: wrong at any n with a chance of `level`. Tightest at 32 batches.
+/// Returns: half the width of a one-sided confidence sequence, which is wrong at some n with a chance of `level`. It
+/// holds for all n at once, so that one may look after each batch. It is tightest at 32 batches.
 inline double sequence_radius(const series_mean& at, std::size_t batches, double level) {
   level = std::clamp(level, 1e-12, 0.5);
   const double tuned = 2 * std::log(1 / (2 * level)), rate = (tuned + std::log(tuned + 1) + 1) / 32;
@@ -91,8 +96,9 @@ inline double sequence_radius(const series_mean& at, std::size_t batches, double
          student_t(std::sqrt(2 * spent / (n * rate) * std::log(1 + std::sqrt(spent) / (2 * level))), at.freedom);
 }
 
-/// What a tolerance is a part of: |mean|, or the standard deviation where that is larger; 1 for losses that are all 0.
-/// A batch counts no more than 30 times the usual distance from the usual loss: one explosion is no scale.
+/// Returns: the scale that a tolerance is a part of: |mean|, or the standard deviation where that is larger; 1 for
+/// losses that are all 0. A loss counts at most 30 usual distances from the median, so that a single explosion does not
+/// make the scale.
 inline double loss_scale(std::span<const double> fp32) {
   std::vector<double> losses = finite_of(fp32);
   if (losses.empty()) return 1;
@@ -110,9 +116,11 @@ inline double loss_scale(std::span<const double> fp32) {
   return scale > 0 ? scale : 1;
 }
 
-/// losses - fp32 of each batch, of the scale, or of a tenth of its own loss where that is more. A batch counts 10
-/// scales at most: an explosion is harm and no noise. A batch that only one of the two lost counts one scale, so a
-/// tolerance of 1% is also one lost batch in a hundred; one that both lost counts nothing.
+/// Returns: per batch losses - fp32, divided by `scale`, or by a tenth of FP32's own loss of the batch where that is
+/// more.
+/// A batch counts 10 scales at most, so that an explosion is harm and no noise. A batch that only one of the two lost
+/// (its loss is not finite) counts one scale, so that a tolerance of 1% is also one lost batch in a hundred. A batch
+/// that both lost counts nothing.
 inline std::vector<double> differences(std::span<const double> losses, std::span<const double> fp32, double scale) {
   std::vector<double> result(losses.size());
   std::transform(losses.begin(), losses.end(), fp32.begin(), result.begin(), [scale](double a, double b) {
@@ -122,10 +130,9 @@ inline std::vector<double> differences(std::span<const double> losses, std::span
   return result;
 }
 
-/// Returns: by how much the mean of one more FP32 run may be above the mean of `known` ones by roundings alone,
-/// exceeded by one run in ten, the noise of batches taken off. `runs`: differences from FP32. The whole later half of
-/// the path is looked at and the widest place counts, so runs that happen to meet at its end are not taken for equal
-/// ones.
+/// Returns: by how much the mean of one more FP32 run may be above the mean of `known` runs by roundings alone; one run
+/// in ten exceeds it. The noise of single batches is subtracted. `runs`: differences from FP32. The largest value over
+/// the later half of the path counts, so that runs that happen to meet at its end are not taken for equal ones.
 inline double own_spread(const std::vector<std::vector<double>>& runs, double known) {
   double rough = 0, steps = 0, widest = 0;
   std::size_t longest = 0;
@@ -146,17 +153,19 @@ inline double own_spread(const std::vector<std::vector<double>>& runs, double kn
     }
     if (2 * (i + 1) < longest) continue;
     const double noise = steps > 0 ? rough / steps / static_cast<double>(i + 1) : 0;
-    // FP32 itself is one run more, whose difference is 0.
+    // FP32 itself is one more run, and its difference is 0.
     const double variance = (squares - sum * sum / (others + 1)) / others - noise;
     if (variance > 0) widest = std::max(widest, std::sqrt(variance) * student_t(1.2816, others));
   }
   return widest * std::sqrt(1 + 1 / known);
 }
 
-/// What is no worse than FP32 passes for a tolerance of 0 too.
+/// Returns: true under the line, and for a candidate that is no worse than FP32, which passes for a tolerance of 0,
+/// too.
 inline bool stays_under(double difference, double line) { return difference < line || difference <= 0; }
 
-/// Settles answer, radius and, returned, the mean that decides when no batch is left. `x`: differences from FP32.
+/// Sets the answer and the radius of `got`. `x`: differences from FP32. Returns: the mean that decides where no further
+/// batch comes; it is that of the later half where the differences clearly grow.
 inline double settle(const loss_test_settings& settings, std::span<const double> x, loss_verdict& got) {
   const std::size_t n = x.size();
   if (n < 4) return got.difference;
@@ -175,7 +184,8 @@ inline double settle(const loss_test_settings& settings, std::span<const double>
       expected = later.mean + growth;
     }
     harm = harm || later.mean - sequence_radius(later, n / 2, settings.level / 4) > harmful;
-    const auto explodes = [&](double off) { return off > 1 + harmful; };  // an onset would pass for wide noise
+    // Losses that have just exploded would widen the interval and pass for noise.
+    const auto explodes = [&](double off) { return off > 1 + harmful; };
     harm = harm || std::all_of(x.end() - static_cast<std::ptrdiff_t>(n / 2), x.end(), explodes);
   }
   if (harm) got.answer = loss_answer::rejected;
@@ -185,8 +195,9 @@ inline double settle(const loss_test_settings& settings, std::span<const double>
 
 }  // namespace detail
 
-/// Returns: accepted or rejected when the evidence says so at the level, else go_on. `last`: no further batch will
-/// come, so one of the two: accepted where the estimate is under the line, rejected where there is no batch to compare.
+/// Returns: accepted or rejected where the evidence says so at the level, else go_on. `last`: no further batch will
+/// come, so the answer is one of the two: accepted where the estimate is under the line, else rejected. Without a batch
+/// to compare it is rejected.
 inline loss_verdict judge(const loss_test_settings& settings, const loss_evidence& seen, bool last = false) {
   using namespace detail;
   constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -197,7 +208,7 @@ inline loss_verdict judge(const loss_test_settings& settings, const loss_evidenc
   const double scale = loss_scale(fp32);
   std::vector<double> x = differences(seen.candidate.first(n), fp32, scale), others(n);
   std::vector<std::vector<double>> runs;
-  double known = 1;  // FP32 runs over all n batches
+  double known = 1;  // how many FP32 runs have all n batches
   for (const auto& run : seen.spread) {
     runs.push_back(differences(run.first(std::min(n, run.size())), fp32, scale));
     if (runs.back().size() < n) continue;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 1's judgement of a plan: does it train as well as FP32? FP32 and the candidate train the same batches from the
-// same state until the differences of their losses decide (loss_test.hpp). Where two trainings of FP32 stray too far
-// from each other for that, short trainings are repeated in pairs (loss_paths.hpp). The training goes on from an
-// accepted candidate's batches. Where a backend cannot restore its state, FP32 and the candidate take turns on the
-// batches that follow (turns.hpp). With settings.criterion whole epochs are judged instead, as in the paper
-// (epoch_verdict.hpp). Source: CoMP paper, section 3.2.
+// Judges plans by their losses. FP32 and a candidate train the same batches from the same state, a few at a time, until
+// the differences of their losses decide (loss_test.hpp). Where one training strays so far from the next that this
+// cannot decide, short trainings are repeated in pairs (loss_paths.hpp). The training goes on from where an accepted
+// candidate's batches ended, so that these are not lost.
+// A backend that cannot restore its state is judged by turns of FP32 and the candidate on the batches that follow
+// (turns.hpp). Whole epochs are judged, as in the paper, where settings.criterion says so (epoch_verdict.hpp).
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@
 
 namespace comp {
 
-/// Judges plans by their losses, each plan once.
+/// Judges plans and remembers the answers, so that no plan is judged twice.
 class loss_trials {
  public:
   using place = evaluator::place;
@@ -41,17 +41,18 @@ class loss_trials {
     comp::trial trial = {};
     loss_verdict verdict = {};
     bool settled = true;
-    std::optional<place> end = {};  // where an accepted candidate's batches ended; kept until a faster one is accepted
+    // The state after the batches of an accepted candidate; it is dropped when a faster plan is accepted.
+    std::optional<place> end = {};
   };
 
-  /// `smaller`: plans that take the place of `fp32` where that does not fit in memory.
+  /// `smaller`: the plans that are tried in the place of `fp32` where that does not fit in memory.
   loss_trials(evaluator& run, outcome& log, const search_settings& settings, plan fp32, std::vector<plan> smaller = {})
       : run_{run}, log_{log}, settings_{settings}, reference_{run, log, std::move(fp32), std::move(smaller)} {}
 
   reference_run& reference() { return reference_; }
 
-  /// Runs FP32 for as many batches as each candidate is at least judged by. `most`: batches that a candidate is judged
-  /// by at most. `cut`: when a candidate is given up before it is judged.
+  /// Runs FP32's first batches, at least as many as each candidate will have. `least`, `most`: batches of a test.
+  /// `cut`: when a hopeless candidate is given up.
   void begin(std::size_t least, std::size_t most, const early_cut& cut) {
     least_ = least, most_ = std::max(most, least);
     cut_ = cut;
@@ -71,14 +72,15 @@ class loss_trials {
                    "FP32's score is not a number after an epoch (plans are to be judged by scores): check validate()");
     if (run_.restores() && !run_.recalled()) epoch_end_ = run_.save();
   }
-  /// Whether so many more seconds may be spent on a decision; empty: any number.
+  /// Tells whether a decision may cost so many more seconds; where it is empty, it may cost any number.
   std::function<bool(double)> affords = {};
 
-  /// Batches after which the evidence decides, whatever it is.
+  /// Sets the number of batches after which a plan is accepted or rejected by what they say, even if that is little.
   void at_most(std::size_t batches) { most_ = std::max(batches, least_); }
   std::size_t least() const { return least_; }
-  /// A plan lost so many of `batches` that FP32 does not lose: from now on plans are judged by as many as show that
-  /// nine times in ten, and those that were accepted by fewer are judged again.
+  /// Tells that a plan lost so many of `batches` that FP32 does not lose. Rare losses need many batches to show: from
+  /// now on plans are judged by as many as show such a loss nine times in ten. Plans that were accepted by fewer are
+  /// judged again when they are next asked about.
   void expect_lost(std::size_t lost, std::size_t batches) {
     constexpr double nine_in_ten = 2.3;
     const auto planned = static_cast<double>(settings_.planned_epochs * log_.batches_per_epoch);
@@ -87,23 +89,27 @@ class loss_trials {
     least_ = std::max(least_, static_cast<std::size_t>(std::min(enough, most)));
     most_ = std::max(most_, least_);
   }
+  /// Returns: true where whole runs are judged, not batches from the same state.
   bool by_epochs() const { return !run_.restores() || settings_.criterion != criterion::batch_losses; }
-  /// Batches cannot be repeated, so FP32 and a plan take turns (turns.hpp).
+  /// Returns: true where FP32 and a plan take turns, because batches cannot be repeated (turns.hpp).
   bool by_turns() const { return !run_.restores() && settings_.criterion != criterion::scores; }
 
-  /// Where FP32's batches end, if they are to be the training.
+  /// Returns: the state after FP32's batches, from which the training goes on where FP32 wins; empty where it is not
+  /// known.
   std::optional<place> fp32_end() const { return by_epochs() ? epoch_end_ : reference_.end(); }
 
-  /// What was answered last for `p`.
+  /// Returns: the last answer for `p`; nullptr where it was not judged.
   const result* known(const plan& p) const {
     const auto at = done_.find(p);
     return at == done_.end() ? nullptr : &at->second;
   }
 
-  /// `quick`: a question among many: answered from the least batches, by what they say then, where the level would ask
-  /// for more; such an answer is not `settled`, and is given again when the whole test is asked for.
+  /// Judges `p`. `quick`: this is one question of many, so the least batches decide even where the level would ask for
+  /// more. Such an answer may not be `settled`; it is given again when the whole test is asked for.
   const result& judge(const plan& p, std::string label = {}, bool quick = false) {
-    result unsettled;  // that are not settled: in a search of few batches they count; else new ones, which nobody chose
+    // The quick answer that the whole test now replaces. Its batches count only where batches are scarce; elsewhere the
+    // test begins anew, because the plan was chosen for what the old ones said.
+    result unsettled;
     if (const auto at = done_.find(p); at != done_.end()) {
       const bool enough = by_epochs() || !at->second.trial.accepted ||
                           static_cast<std::size_t>(at->second.trial.sample.batches) >= least_;
@@ -134,19 +140,18 @@ class loss_trials {
     return done_.emplace(p, std::move(judgement)).first->second;
   }
 
-  /// Returns: the median seconds of a batch under FP32.
+  /// Returns: the seconds of a batch under FP32.
   double fp32_seconds() const {
     trial t{.sample = log_.baseline};
     detail::summarise_times(t);
     return t.seconds;
   }
 
-  /// Returns: true where batches differ in length, so that their times differ whatever the plan.
+  /// Returns: true where batches differ in length, because their times vary under every plan alike.
   bool lengths_differ() const { return lengths_differ_; }
 
  private:
-  // `before`: the quick answer to an earlier question about `p`, whose batches count; without batches where there was
-  // none.
+  // Judges by batches. `before`: a quick answer, whose batches count; it has none where this is the first question.
   result judged(const plan& p, std::string label, bool quick, const result& before) {
     result judgement{.trial = before.trial};
     slower_.reset();
@@ -163,7 +168,7 @@ class loss_trials {
     if (got.ok()) {
       const place here = run_.save();
       reference_.train_until(
-          static_cast<std::size_t>(got.batches));  // a recalled candidate knows its batches, not FP32's
+          static_cast<std::size_t>(got.batches));  // a recalled candidate may have more batches than FP32 has run
       if (!live && !quick && falls_short(got)) {
         judgement.settled = judgement.trial.accepted = false;
         return judgement;
@@ -181,8 +186,8 @@ class loss_trials {
     return judgement;
   }
 
-  // Trains the candidate after the batches that it has `before`, until its losses decide. FP32 trains the same batches
-  // where it has not yet.
+  // Trains the candidate on from the batches that it has in `before`. FP32's batches are run in between where they are
+  // missing.
   sample trained_until_decided(const trial& begun, const plan& p, bool quick, const result& before) {
     sample got = before.trial.sample;
     run_.restore(before.end ? *before.end : reference_.start());
@@ -211,7 +216,8 @@ class loss_trials {
         got.status = status::ok;
         run_.train(begun, p, n, got, look);
       }
-      if (hopeless && got.status == status::stopped_early) {  // a rejection, not a failure
+      // Harm in the losses is a rejection, not a failure of the run.
+      if (hopeless && got.status == status::stopped_early) {
         got.status = status::ok;
         break;
       }
@@ -220,26 +226,28 @@ class loss_trials {
     return got;
   }
 
-  // True where more batches would not change the answer.
+  // Returns: true where more batches would not change the answer.
   bool enough(const sample& got) {
     loss_answer now = losses_.verdict(got, least_, false).answer;
     if (now == loss_answer::accepted || losses_.wander(got)) return true;
     if (now == loss_answer::go_on && static_cast<std::size_t>(got.batches) < 2 * least_) return false;
-    const place here = run_.save();  // FP32's own spread may take a rejection back, or be why nothing is decided
+    // FP32's own spread may turn a rejection around, or be the reason that nothing is decided
+    const place here = run_.save();
     reference_.spread(1, least_);
     run_.restore(here);
     now = losses_.verdict(got, least_, false).answer;
     return now != loss_answer::go_on || losses_.fp32_strays();
   }
 
-  // True for a recalled run that has too few batches to decide, because the search that made it had a wider tolerance
-  // or level. A run of half of what may be run was ended by that search's budget, and is taken as it is.
+  // Returns: true for a recalled run that has too few batches, because the search that recorded it had another
+  // tolerance or level. A run of more than half of `most_` was ended by its budget and is taken as it is.
   bool falls_short(const sample& got) {
     return 2 * static_cast<std::size_t>(got.batches) <= most_ && !losses_.harm_beyond_doubt(got) && !enough(got);
   }
 
-  // A plan seems slow beside FP32's batches of a while ago. FP32's next batches tell whether the machine became slow.
-  // Plans of a user's strategy are not asked about, because many of them are slow.
+  // A plan seems slow beside FP32's batches, which ran a while ago. Runs FP32 again and returns true where the machine
+  // became slow instead. This is not done for a strategy's candidates (they have a limit beside the best candidate,
+  // too), which may well be slow.
   bool is_the_machine(const trial& begun, const sample& got) {
     if (std::isfinite(cut_.slower_than_best)) return false;
     const auto quickest = [](const sample& s) {
@@ -256,11 +264,12 @@ class loss_trials {
     return slower_.has_value();
   }
 
-  // Returns: what the batches say. Before a plan is rejected, FP32 shows what roundings alone do to its losses, unless
-  // the harm is beyond doubt.
+  // Returns: what the batches say. Before a plan is rejected, FP32 with perturbed roundings shows what roundings alone
+  // do, unless the harm is beyond doubt.
   loss_verdict decided(const plan& p, const sample& got, bool quick) {
     const bool strayed = !quick && losses_.wander(got);
-    const auto vague = [&](const loss_verdict& v) { return v.line > 2 * settings_.tolerance; };  // FP32 strays so far
+    // FP32's own spread has pushed the line that far up
+    const auto vague = [&](const loss_verdict& v) { return v.line > 2 * settings_.tolerance; };
     const loss_verdict now = losses_.verdict(got, least_, false), end = losses_.verdict(got, least_, true);
     if (!losses_.harm_beyond_doubt(got)) {
       if (!strayed && now.answer == loss_answer::accepted && (quick || (clear(now) && !vague(now)))) return now;
@@ -280,16 +289,17 @@ class loss_trials {
     return repeat ? by_repeats(p, got) : losses_.verdict(got, least_, true);
   }
 
-  // True where the difference is so small that FP32's own spread need not be known.
+  // Returns: true where the difference is so far under the tolerance that FP32's own spread need not be known.
   bool clear(const loss_verdict& v) const { return v.difference < settings_.tolerance / 2; }
-  // True where a better estimate of FP32's own spread could decide about a difference near the tolerance.
+  // Returns: true where knowing FP32's own spread better could decide about a difference near the tolerance.
   bool is_close(const loss_verdict& v) const {
     const double off = settings_.tolerance - v.line;
     return v.answer == loss_answer::go_on && std::abs(v.difference - settings_.tolerance) < off;
   }
 
-  // One training strays too far to tell. So FP32 and the candidate train a few batches from the same state several
-  // times, in pairs with the same perturbed roundings. The pairs' differences are independent of each other.
+  // Judges where one training strays too far to tell: repeats short pairs of FP32 and the candidate from the same
+  // state, each training with perturbed roundings of its own. The differences of such pairs are independent of each
+  // other.
   loss_verdict by_repeats(const plan& p, const sample& got) {
     constexpr std::size_t most = 12, few = 2;
     std::vector<double> differences{mean_difference(log_.baseline, got)};
@@ -361,8 +371,9 @@ class loss_trials {
   std::map<plan, result> done_;
   early_cut cut_ = {};
   std::size_t least_ = 16, most_ = 256;
-  double best_seconds_ = std::numeric_limits<double>::infinity();  // of a batch, of the accepted plans
-  std::optional<double> slower_ = {};  // than FP32, of the plan that is judged, where the machine became slow meanwhile
+  double best_seconds_ = std::numeric_limits<double>::infinity();  // seconds of a batch of the fastest accepted plan
+  // The judged plan's time relative to FP32's, where the machine became slow in between.
+  std::optional<double> slower_ = {};
   bool lengths_differ_ = false, recalled_ = false;
 };
 

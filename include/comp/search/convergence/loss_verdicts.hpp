@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the losses of a plan's batches say beside FP32's and beside FP32's own spread. Not here: the tests themselves
-// (loss_test.hpp, loss_paths.hpp), which batches are run for them (loss_trials.hpp).
+// Judges the losses of a plan's batches against FP32's, with FP32's own spread taken into account.
+// Not here: the tests themselves (loss_test.hpp, loss_paths.hpp), and which batches are run for them (loss_trials.hpp).
 #pragma once
 
 #include <algorithm>
@@ -16,14 +16,14 @@ namespace comp {
 
 class loss_verdicts {
  public:
-  /// Keeps references to all of them, which grow while the search runs.
+  /// Keeps references: a verdict is about the batches that FP32 has when it is asked for.
   loss_verdicts(const sample& fp32, const reference_run& reference, const search_settings& settings)
       : fp32_{fp32}, reference_{reference}, settings_{settings} {}
 
   /// Returns: 1 where a larger loss is worse, else -1.
   double worse() const { return settings_.direction == loss_direction::higher_is_better ? -1 : 1; }
 
-  /// Returns: true where two FP32 trainings stray too far from each other for a single pair of trainings to be judged.
+  /// Returns: true where FP32 trainings stray so far from each other that a single pair cannot judge a plan.
   bool fp32_strays() const {
     const auto paths = spread_paths();
     return std::any_of(paths.begin(), paths.end(), [&](const auto& p) { return strays(p, settings_.tolerance); });
@@ -31,11 +31,12 @@ class loss_verdicts {
   bool harm_beyond_doubt(const sample& got) const {
     return beyond_doubt(path_of(got), spread_paths(), settings_.tolerance);
   }
-  /// Returns: true where the differences from FP32 wander so much from batch to batch that their mean says little.
+  /// Returns: true where the differences from FP32 go to and fro more than a verdict on their mean allows.
   bool wander(const sample& got) const { return wanders(path_of(got), settings_.tolerance); }
 
-  /// Returns: the worst verdict of all losses that the trainer reports. `least`: batches of the smallest question.
-  /// `last`: no more batches follow, so the verdict has to be an answer.
+  /// Returns: the verdict on the worst of all losses that the trainer reports, at a level that is divided among them. A
+  /// trainer without a loss per batch is judged by the paper's rule. `least`: the fewest batches that may accept a
+  /// plan. `last`: no more batches follow, so it has to decide.
   loss_verdict verdict(const sample& got, std::size_t least, bool last) const {
     const auto n = static_cast<std::size_t>(got.batches);
     loss_verdict worst;
@@ -67,8 +68,8 @@ class loss_verdicts {
     for (const sample& s : reference_.spread()) paths.push_back(path_of(s));
     return paths;
   }
-  // Returns: at most `n` losses of a run, their sign changed where higher is better. Number 0 is the whole loss, number
-  // i the i-th of several.
+  // Returns: up to `n` losses of a run, with the sign that makes lower ones better. `i`: 0 for the whole loss, else the
+  // i-th of several losses.
   std::vector<double> signed_curve(const sample& run, std::size_t i, std::size_t n) const {
     if (i > run.curves.size()) return {};
     std::vector<double> curve = i == 0 ? run.curve : run.curves[i - 1];

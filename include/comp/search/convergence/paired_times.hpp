@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The times of a plan's batches beside FP32's times of the same batches, so that the lengths of batches cancel.
+// Computes the time of a plan's batches relative to FP32's times of the same batches, so that differences between the
+// batches (their lengths) cancel.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +16,10 @@
 
 namespace comp::detail {
 
-/// Sets the seconds of `t` to FP32's times the ratio of the two; with too few batches they are left as they are.
-/// `slower`: that ratio, where the machine became slow meanwhile. Returns: true where batches differ in length, so that
-/// their times differ whatever the plan.
+/// Sets the seconds of `t` from their ratio to FP32's, which were measured on the same batches. With too few batches
+/// `t` stays as it is. `slower`: the plan's ratio to FP32 where the machine became slow in between, so that times of
+/// the two moments do not compare.
+/// Returns: true where batches differ in length, because their times vary under every plan alike.
 inline bool pair_times(trial& t, const sample& fp32, double fp32_seconds, const std::optional<double>& slower) {
   const std::vector<double>&a = fp32.batch_seconds, &b = t.sample.batch_seconds;
   const std::size_t n = std::min(a.size(), b.size());
@@ -26,7 +28,7 @@ inline bool pair_times(trial& t, const sample& fp32, double fp32_seconds, const 
   const paired_speedup ratio = compare_paired(own, base);
   t.seconds = fp32_seconds * ratio.ratio;
   t.bounds = {fp32_seconds * ratio.bounds.low, fp32_seconds * ratio.bounds.high};
-  if (slower) {  // the times are of different moments
+  if (slower) {  // the two times are of different moments, so there is no interval
     t.seconds = fp32_seconds * *slower;
     t.bounds = {t.seconds, t.seconds};
     return false;

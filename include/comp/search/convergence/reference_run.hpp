@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP32's batches from the start of the search. The losses of all candidates are compared with theirs, so each batch is
-// run once and kept. FP32 is also run with perturbed roundings, which shows how far its own losses stray.
+// Runs FP32's batches from the search's start, the reference that all candidates are compared with (loss_0 of the
+// paper's algorithm 1). Each batch is run once, and only as many as were asked for. It also runs FP32 with perturbed
+// roundings, which shows how much trainings differ that are equally good.
 #pragma once
 
 #include <comp/search/trainer/evaluator.hpp>
@@ -13,7 +14,7 @@
 
 namespace comp {
 
-/// Throws: `error` where FP32's run `got` did not end well. `batches`: how many it had trained by then.
+/// Throws: `error` where FP32's run `got` did not end well. `batches`: how many it has, for the message.
 inline void require_trained(const sample& got, std::int64_t batches) {
   require<error>(got.ok(),
                  "FP32 training ended as {}{}{}{} (plans are judged against FP32, which must train): "
@@ -22,9 +23,9 @@ inline void require_trained(const sample& got, std::int64_t batches) {
                  got.message.empty() ? "" : ": ", got.message);
 }
 
-/// Sets outcome::batches_per_epoch from FP32's epoch, where the trainer has no batches_per_epoch(). `counts`: true
-/// where batches of the search could count as training, of which a warning tells if they do not. Throws:
-/// `settings_error` where plans are judged by scores after an epoch and its length is not known.
+/// Sets the number of batches of an epoch from FP32's epoch, for a trainer without batches_per_epoch(). `counts`: the
+/// search's batches can be a part of the training. Throws: `settings_error` where plans are judged by scores after an
+/// epoch and it is not known how long one is.
 inline void count_epoch(outcome& log, bool by_scores, bool counts) {
   const sample& fp32 = log.baseline;
   if (fp32.batches > 1 || !fp32.curve.empty() || !fp32.batch_seconds.empty()) {
@@ -38,8 +39,8 @@ inline void count_epoch(outcome& log, bool by_scores, bool counts) {
   if (counts) log.warnings.push_back(unknown + "; nothing of the search counts as training");
 }
 
-/// The run of the plan that "FP32" stands for: the most conservative plan that runs, or the first of `smaller` that
-/// fits in memory.
+/// The reference plan is FP32, or the most conservative plan that the backend runs. Where that does not fit in memory,
+/// it is the first plan of `smaller` that does.
 class reference_run {
  public:
   reference_run(evaluator& run, outcome& log, plan fp32, std::vector<comp::plan> smaller)
@@ -50,10 +51,10 @@ class reference_run {
   const comp::plan& plan() const { return fp32_; }
   const evaluator::place& start() const { return start_; }
   const sample& seen() const { return log_.baseline; }
-  /// Returns: the state in which its batches ended; nothing where it is not known, as after a recalled trial.
+  /// Returns: the state after the last of its batches; empty where that state is not known, as after a recalled trial.
   const std::optional<evaluator::place>& end() const { return end_; }
 
-  /// Lets `p` take FP32's place, from the start on.
+  /// Makes `p` the reference, whose batches begin anew at the start.
   void replace(const comp::plan& p) {
     fp32_ = p;
     run_.stand_for_fp32(p);
@@ -62,7 +63,7 @@ class reference_run {
     run_.restore(start_);
   }
 
-  /// Returns: what `train(plan)` gives for the first plan that fits in memory.
+  /// Returns: what `train(plan)` gives for the first plan that fits in memory; that plan becomes the reference.
   template <class F>
   trial first_to_fit(F train) {
     trial t = train(fp32_);
@@ -75,8 +76,8 @@ class reference_run {
     return t;
   }
 
-  /// Trains until at least so many batches were run. The state of the trainer is not defined afterwards.
-  /// Returns: all batches. Throws: `error` when FP32 does not train.
+  /// Trains until the reference has `batches` batches at least. Returns: all of them. The trainer may be left at any
+  /// state. Throws: `error` where FP32 does not train.
   const sample& train_until(std::size_t batches) {
     run_.apart([&] {
       while (static_cast<std::size_t>(seen().batches) < batches) extend(batches);
@@ -84,8 +85,8 @@ class reference_run {
     return seen();
   }
 
-  /// Returns: a run of `p` from the start with perturbed roundings. Plans that ask for the same `seed`, from 1 on, get
-  /// the same perturbation, so that they can be compared in pairs.
+  /// Runs `p` from the start with perturbed roundings. The perturbation depends on `seed` alone, from 1 on, so that
+  /// plans with the same seed can be compared.
   sample perturbed(stage where, const comp::plan& p, std::size_t seed, std::size_t batches) {
     const auto work = [&](const trial& begun) {
       run_.restore(start_);
@@ -102,7 +103,7 @@ class reference_run {
     return t.sample;
   }
 
-  /// Returns: `count` runs of FP32 with perturbed roundings, which show how far its losses stray by roundings alone.
+  /// Returns: `count` runs of FP32 with perturbed roundings, which show how much equally good trainings differ.
   const std::vector<sample>& spread(std::size_t count, std::size_t batches) {
     while (spread_.size() < count) spread_.push_back(perturbed(stage::baseline, fp32_, spread_.size() + 1, batches));
     return spread_;
@@ -143,7 +144,7 @@ class reference_run {
   evaluator& run_;
   outcome& log_;
   comp::plan fp32_;
-  std::vector<comp::plan> smaller_;  // tried in this order where `fp32_` does not fit in memory
+  std::vector<comp::plan> smaller_;  // plans that need less memory, in the order in which they are tried
   evaluator::place start_;
   std::optional<evaluator::place> end_;
   std::vector<sample> spread_;

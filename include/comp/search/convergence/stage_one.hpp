@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 1: each plan that a strategy asks for is judged by its losses; the fastest that is accepted wins.
-// Not here: what is done when none is accepted (staged_search.hpp). Source: CoMP paper, section 3.2 and algorithm 1.
+// Runs stage 1 of the paper: each plan that a strategy asks for is judged by its losses, and the fastest accepted one
+// wins (plan* of algorithm 1).
+// Not here: what is done where none is accepted (staged_search.hpp). Source: CoMP paper, section 3.2 and algorithm 1.
 #pragma once
 
 #include <comp/search/convergence/loss_trials.hpp>
@@ -19,7 +20,7 @@ class stage_one {
     fp32_.accepted = true;
   }
 
-  /// Returns: the fastest accepted plan other than FP32; nothing when there is none.
+  /// Returns: the fastest accepted plan other than FP32; nothing where there is none.
   std::optional<trial> run(const any_strategy& strategy, const search_space& space) {
     watched_strategy run{strategy.start(space), space, log_.graph};
     for (auto plans = run.ask(1); !plans.empty(); plans = run.ask(1)) {
@@ -28,7 +29,7 @@ class stage_one {
     if (!run.warning().empty()) log_.warnings.push_back(run.warning());
     return best_;
   }
-  /// Returns: the fastest plan that ran and whose losses were rejected; nothing where there is none.
+  /// Returns: the fastest plan that ran but whose losses were rejected; nothing where there is none.
   const std::optional<trial>& refused() const { return refused_; }
 
  private:
@@ -40,7 +41,7 @@ class stage_one {
     return t;
   }
 
-  // Strategies minimise losses, so the losses that they are told change their sign where higher is better.
+  // Strategies take lower losses for better ones, so that losses that are maximised change their sign.
   trial lower_is_better(trial t) const {
     if (!log_.higher_is_better) return t;
     t.sample.loss = -t.sample.loss;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a plan is judged where the trainer cannot restore its state. FP32 (F) and the plan (P) take turns on the batches
-// that follow, in blocks, and the difference of their losses is the plan's effect. The loss falls meanwhile. In the
-// order FPPF PFFP (Thue and Morse) a trend that is straight or bends once cancels. A block is long enough for harm that
-// builds up within some batches. All batches are training, so a test costs only the time by which FP32 is slower.
+// Judges a plan on a trainer that cannot restore its state. FP32 and the plan take turns on the batches that follow, in
+// blocks, and the difference of their losses is attributed to the plan.
+// The loss falls meanwhile. In the order FPPF PFFP (F: FP32, P: plan; the Thue-Morse sequence) a trend that is straight
+// or bends once cancels. A block is long enough to show harm that builds up within some batches. All batches are
+// training, so that judging only costs the time by which FP32 is slower.
 // Not here: comparing the same batches from the same state, which tells far more (loss_test.hpp).
 // Source: Prouhet 1851 (the order, for polynomials of any degree).
 #pragma once
@@ -21,14 +22,14 @@
 
 namespace comp {
 
-/// Per block of a round: true where the plan trains it.
+/// For each block of a round: true where the plan trains it, false for FP32.
 inline constexpr std::array<bool, 8> order_of_turns{false, true, true, false, true, false, false, true};
 
-/// How many turns are taken.
+/// How long FP32 and the plan take turns.
 struct turn_lengths {
-  std::size_t block = 16, rounds = 8;  // batches; at most
+  std::size_t block = 16, rounds = 8;  // batches of a block; rounds at most
 
-  /// Returns: lengths with which a test takes a twentieth of the training at most. `planned`: batches of the training;
+  /// Returns: lengths that together are about a twentieth of the training at most. `planned`: batches of the training;
   /// 0: not known.
   static turn_lengths of_training(std::size_t planned) {
     const std::size_t most = planned > 0 ? std::clamp<std::size_t>(planned / 20, 64, 1024) : 1024;
@@ -39,12 +40,14 @@ struct turn_lengths {
 
 namespace detail {
 
-/// The difference of the losses of a round, as a part of FP32's loss.
+/// What the losses of one round say: the plan's mean less FP32's and the variance of that, both relative to FP32's
+/// loss.
 struct round_of_turns {
   double difference = 0, variance = 0;
 };
 
-/// `own`, `fp32`: the losses of round `number` are in them. `worse`: 1 where a larger loss is worse, else -1.
+/// Returns: what round `number` says. `own`, `fp32`: all losses so far, those of that round included. `worse`: 1 where
+/// a larger loss is worse, else -1. A batch whose loss is not finite counts as a loss of the whole scale.
 inline round_of_turns look_at_round(const std::vector<double>& fp32, const std::vector<double>& own, std::size_t number,
                                     std::size_t block, double worse) {
   const std::size_t start = number * block * order_of_turns.size() / 2;
@@ -63,12 +66,14 @@ inline round_of_turns look_at_round(const std::vector<double>& fp32, const std::
   }
   const double variance = freedom > 0 ? squares / freedom : 0, batches = 4 * static_cast<double>(block);
   scale = std::max({scale, std::sqrt(variance), std::numeric_limits<double>::min()});
-  const double chance = (own_lost + fp32_lost) / (batches * batches);  // Poisson's variance
+  // Lost batches are counted, and a count varies as Poisson's does.
+  const double chance = (own_lost + fp32_lost) / (batches * batches);
   return {difference / scale + (own_lost - fp32_lost) / batches, 2 * variance / batches / (scale * scale) + chance};
 }
 
-/// Returns: the verdict. `last`: no further round follows, so it is an answer. The line is then the tolerance, or what
-/// noise alone exceeds one time in seven; where that is more than 5% nothing was shown, and the plan is rejected.
+/// Judges all rounds so far. `last`: no further round follows, so the answer is accepted or rejected. The line is then
+/// the tolerance, or what noise alone exceeds one time in seven. Where that is more than 5%, the batches have shown
+/// nothing, and the plan is rejected.
 /// Requires: losses of a round or more.
 inline loss_verdict judge_turns(const std::vector<double>& fp32, const std::vector<double>& own, std::size_t block,
                                 double tolerance, double worse, bool last) {
@@ -101,7 +106,7 @@ inline loss_verdict judge_turns(const std::vector<double>& fp32, const std::vect
 }  // namespace detail
 
 /// Trains FP32 and `p` in turns until `decided(own, fp32)` is true, which is asked after each round. A batch that fails
-/// ends the turns; the status of its run says how.
+/// ends it; `own` or `fp32` has then the status of the failure.
 template <class Decided>
 void train_in_turns(evaluator& run, const trial& begun, const plan& p, const turn_lengths& lengths, sample& own,
                     sample& fp32, Decided decided) {

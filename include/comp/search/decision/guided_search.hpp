@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One guided search on one trainer: plans are proposed by what operators and casts cost, judged by their losses, and
-// timed in turns. What it does and why is in strategy/guided.hpp.
+// Runs the default strategy on one trainer: costs give the cheapest plan, losses decide which of its operators may be
+// low, and races among accepted plans correct the costs. strategy/guided.hpp says why it searches so.
+// Not here: the contest at the end (guided_contest.hpp).
 #pragma once
 
 #include <algorithm>
@@ -32,7 +33,7 @@ class guided_search {
         accepted_{search, chosen.mend, costs_, from_} {}
 
   /// Returns: the fastest plan that was found; FP32 where no plan was accepted. The trainer is left where the batches
-  /// under accepted plans ended.
+  /// of the accepted plans ended, so that they count as training.
   plan find() {
     search_.run.timed(stage::baseline, [&] { costs_.profile(from_.lows); });
     search_.run.timed(stage::epochs, [&] { (void)accepted_.find(joined()); });
@@ -45,28 +46,30 @@ class guided_search {
     return fastest_plan;
   }
 
-  /// Returns: per operator, what was learned of it; its seconds beside the precisions that the others have in `p`.
+  /// Returns: per operator, what was learned of it. What its precision saves is computed with all other operators as in
+  /// `p`.
   std::vector<op_evidence> evidence_beside(const plan& p) const {
     return weighed(accepted_.evidence(), costs_.costs(), p, fp32_);
   }
 
-  /// Returns: the largest accepted part of `p`, whose own losses were rejected although it is a part of an accepted
-  /// plan.
+  /// Returns: the largest part of `p` whose losses are accepted. Call it where the losses of `p` itself were rejected
+  /// in the end.
   plan mended(const plan& p) {
     plan part = fp32_;
     search_.run.timed(stage::epochs, [&] { part = accepted_.find_again(p); });
     return part;
   }
-  /// Returns: the plan that needs the least memory among those that are slower than the fastest by settings.slowdown at
-  /// most; empty where that was not asked for, or no such plan was found.
+  /// Returns: the plan of least memory that is slower than the fastest by settings.slowdown at most. It is empty where
+  /// the settings do not ask for one, or where none was found.
   const plan& least_memory() const { return least_; }
   /// Returns: true where each operator of `p` has a precision that it also has in an accepted plan.
   bool is_accepted(const plan& p) const { return accepted_.is_accepted(p); }
-  /// Returns: the plan with everything low that was accepted together. Every plan that is raced is a part of it.
+  /// Returns: the plan with everything low that was accepted together.
   const plan& allowed() const { return accepted_.allowed(); }
-  /// Whether the budget is not spent yet.
+  /// Returns: true while some of the budget is left.
   bool may_go_on() const { return accepted_.budget().left(0) > 0; }
-  /// Corrects the costs by the times that a contest measured, of plans with accepted operators.
+  /// Learns times from the contest's batches. Plans with operators that were not accepted are left out, and so is the
+  /// backend's own autocast, which is no plan of operators.
   void learn(const std::vector<contestant>& contest) {
     std::vector<racer> racers;
     for (const contestant& c : contest) {
@@ -80,7 +83,7 @@ class guided_search {
     std::iter_swap(racers.begin(), longest);
     learn(racers);
   }
-  /// Returns: the seconds that a batch under `p` is expected to take by what is known of the costs.
+  /// Returns: the seconds of a batch under `p` that the costs learned so far predict.
   double predicted(const plan& p) const { return costs_.batch_seconds(p); }
   /// Returns: true where these costs say with 97.5% confidence that `p` is the faster one.
   bool is_faster(const plan& p, const plan& than) const {
@@ -88,8 +91,8 @@ class guided_search {
   }
 
  private:
-  // The cheapest plan, with what the rules lower added to it. One question about this plan decides for all of its parts
-  // whether they may be raced.
+  // Returns: the cheapest plan, joined with what the rules and rivals lower beside it. They are judged together because
+  // any mixture of accepted operators may be raced afterwards without another test of losses.
   plan joined() {
     std::vector<plan> rules = from_.rules;
     plan wanted = costs_.cheapest(from_.levels, from_.rules, byte_price());
@@ -103,18 +106,18 @@ class guided_search {
     }
     if (search_.settings.memory_limit == 0 && search_.settings.slowdown == 0) return wanted;
     const plan small =
-        costs_.cheapest(from_.levels, from_.rules, dear_bytes());  // a later step may want what saves memory
+        costs_.cheapest(from_.levels, from_.rules, dear_bytes());  // operators that save memory may be wanted later
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (wanted[i] == fp32_[i]) wanted[i] = small[i];
     }
     return wanted;
   }
 
-  // Seconds per byte at which memory decides, not time.
+  // Returns: the price of a byte [s] at which memory outweighs time: all operators' results together cost ten batches.
   double dear_bytes() const { return 10 * search_.trials.fp32_seconds() / std::max(costs_.bytes(fp32_), 1.0); }
 
-  // Seconds per byte at which plans that are equally fast are told apart by what they store. The memory of all
-  // operators together is worth strategy::guided::memory_worth of a batch.
+  // Returns: the price of a byte [s]. It is small, so that it only decides between plans that are about equally fast:
+  // the one that stores less is taken.
   double byte_price() const {
     const double bytes = costs_.bytes(fp32_);
     return bytes > 0 ? chosen_.memory_worth * search_.trials.fp32_seconds() / bytes : 0;
@@ -123,8 +126,8 @@ class guided_search {
     return costs_.cheapest(accepted_.levels(), starts, per_byte);
   }
 
-  // Races plans that are parts of what was accepted. Then asks further questions while an answer is worth more than it
-  // costs.
+  // Races plans made of accepted operators, and then asks about further plans as long as the answers are worth their
+  // cost.
   plan refined() {
     const plan& allowed = accepted_.allowed();
     if (allowed == fp32_) return fp32_;
@@ -153,8 +156,9 @@ class guided_search {
     return fastest();
   }
 
-  // Judges the plan with everything that was accepted in the new precision that `wanted` uses most. If it is accepted,
-  // every mixture of the precisions counts as accepted. Where it was judged before, `wanted` itself is judged.
+  // Judges a plan with a precision that its operators were not accepted in. It asks about all accepted operators in the
+  // new precision that `wanted` uses most, so that one test covers any mixture; where that was asked before, about
+  // `wanted` alone.
   void widen(const plan& wanted) {
     std::map<precision, std::size_t> uses;
     for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -173,14 +177,16 @@ class guided_search {
     if (search_.trials.known(asked)->trial.accepted) timed_.insert(asked);
   }
 
-  // The fastest of the plans that were timed, by all that is known of the costs. A single race says less.
+  // Returns: the fastest of the timed plans by the costs, which know all races. A single race is too noisy to decide
+  // by.
   plan fastest() const {
     return *std::min_element(timed_.begin(), timed_.end(), [&](const plan& a, const plan& b) {
       return costs_.batch_seconds(a) < costs_.batch_seconds(b);
     });
   }
 
-  // Races the plans and learns their times relative to the first one's.
+  // Races the plans and learns their times relative to the first racer's, because the machine's load cancels in a
+  // ratio.
   void compare(std::vector<racer>& racers, std::size_t rounds) {
     race{search_.run,
          stage::batches,
@@ -195,6 +201,7 @@ class guided_search {
     learn(racers);
     accepted_.budget().keep_races(costs_.batch_seconds(fastest()));
   }
+  // Learns how much times vary, and each racer's time relative to the first.
   void learn(const std::vector<racer>& racers) {
     const racer& base = racers.front();
     for (const racer& r : racers) noise_.add(base.seconds, r.seconds);
@@ -205,8 +212,8 @@ class guided_search {
     }
   }
 
-  // Returns: the fastest plan whose measured peak is within the memory limit; the one with the least peak where none
-  // is.
+  // Returns: the fastest plan whose measured peak memory is within the limit; where none is, the one with the lowest
+  // peak.
   plan within_memory(const plan& best) {
     const std::int64_t limit = search_.settings.memory_limit;
     if (best == fp32_ || peak_of(best, best) == 0 || peak_of(best, best) <= limit) return best;
@@ -218,7 +225,7 @@ class guided_search {
     return least;
   }
 
-  // Returns: the plan with the least measured peak of those that are slower by settings.slowdown at most.
+  // Returns: the plan with the lowest measured peak among those that are no slower than settings.slowdown allows.
   plan least_memory(const plan& best) {
     plan least = best;
     const double slowest = 1 + search_.settings.slowdown;
@@ -230,8 +237,8 @@ class guided_search {
     return least;
   }
 
-  // Calls `look(plan)` with plans that store ever less, until it returns false. Such a plan is the cheapest one at a
-  // price per byte, which is doubled each time.
+  // Proposes plans of accepted operators that store ever less, until `look(plan)` is false. Each stored byte gets a
+  // price in seconds that doubles from plan to plan, so that memory counts more and more beside time.
   template <class Look>
   void for_smaller(const plan& best, Look look) {
     plan last = best;
@@ -243,13 +250,14 @@ class guided_search {
     }
   }
 
-  // True where `next` ran, and with a lower peak than `least`.
+  // Returns: true where `next` ran, with a lower peak than `least`.
   bool spares(const plan& next, const plan& least, const plan& best) {
     const std::int64_t peak = peak_of(next, best);
     return peak > 0 && timed_.contains(next) && peak < peak_of(least, best);
   }
 
-  // Returns: the peak of `p` in bytes, measured in a race beside `best`; 0 where the backend does not say.
+  // Returns: the peak memory of a batch under `p` [bytes], measured in a race against `best`, so that its batches also
+  // tell its time; 0 where the backend does not measure it.
   std::int64_t peak_of(const plan& p, const plan& best) {
     if (!peaks_.contains(p)) {
       std::vector<racer> two{{.plan = best}, {.plan = p}};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How harmful each operator is thought to be in low precision, before its losses are known: by the error that a backend
-// measures of it, else by the policy's lists. The least harmful operators are lowered first. Not here: the questions
-// that are asked in that order (strategy/mending.hpp, accepted_operators.hpp).
+// Orders operators by how much lowering them is thought to harm: by the errors that the backend measures
+// (`sensitivity`), or else by the policy's lists.
+// Not here: what is asked of them in that order (strategy/mending.hpp, accepted_operators.hpp).
 #pragma once
 
 #include <algorithm>
@@ -23,16 +23,16 @@ inline bool contains(const std::vector<precision>& levels, precision p) {
   return std::find(levels.begin(), levels.end(), p) != levels.end();
 }
 
-/// What a guided search knows before its first question.
+/// What a guided search starts from.
 struct guided_start {
-  precision_levels levels = {};          // that each operator may have, the most conservative plan's first
-  std::vector<decision> decisions = {};  // the policy's, per operator
-  std::vector<precision> lows = {};      // in order of preference
+  precision_levels levels = {};          // per operator; that of the most conservative plan first
+  std::vector<decision> decisions = {};  // the policy's answer for each operator
+  std::vector<precision> lows = {};      // the low precisions that are searched, in order of preference
   std::vector<plan> rules = {};          // rule-based plans, rivals, an earlier search's plan
   std::size_t batches_per_epoch = 0;     // 0: not known
 };
 
-/// Returns: `base` with each operator in `low` that may have it by `levels`.
+/// Returns: `base` with each operator in `low` that may have it.
 inline plan lowered_to(precision low, const plan& base, const precision_levels& levels) {
   plan all = base;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -43,11 +43,13 @@ inline plan lowered_to(precision low, const plan& base, const precision_levels& 
 
 namespace detail {
 
-/// A factor on an operator's error: the policy's lists know of harm that the error of one batch does not show.
+/// Returns: the factor for an operator's measured error. An error is measured in a few steps, and hides what builds
+/// up over a training; the policy's lists hold experience of that.
 inline double risk_of(category said) { return said == category::allow ? 0.25 : said == category::deny ? 1 : 0.5; }
 
 /// Returns: per operator, its error in the precision that `wanted` gives it, times its risk; infinity where `wanted`
-/// does not lower it. Throws: what the backend throws; `error` for scores of another number of operators.
+/// does not lower it. An error that is NaN counts as infinite.
+/// Throws: what the backend throws; `error` where the number of scores is not that of the operators.
 inline std::vector<double> errors_of(evaluator& run, const guided_start& from, const checkpoint& start,
                                      const plan& fp32, const plan& wanted) {
   static constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -72,7 +74,7 @@ inline std::vector<double> errors_of(evaluator& run, const guided_start& from, c
   return all;
 }
 
-/// Returns: per operator 0 where the policy allows low precision, 2 where it denies it, else 1.
+/// Returns: per operator 0 where the policy allows low precision, 1 where it has no opinion, 2 where it denies it.
 inline std::vector<double> policy_order(const std::vector<decision>& decisions) {
   std::vector<double> order(decisions.size());
   std::transform(decisions.begin(), decisions.end(), order.begin(), [](const decision& said) {
@@ -81,9 +83,8 @@ inline std::vector<double> policy_order(const std::vector<decision>& decisions) 
   return order;
 }
 
-/// Returns: per operator a number that is larger the more harmful it is thought to be: its error, and `scored` is set;
-/// or the policy's order where the backend measures none. `start`: the state from which FP32 began, where errors are
-/// measured.
+/// Returns: per operator a number that grows with its expected harm: its error, where the backend measures it (`scored`
+/// is then set to true), else its place in the policy's order. `start`: the state that FP32 began from.
 inline std::vector<double> harm_order(evaluator& run, outcome& log, const guided_start& from, const checkpoint& start,
                                       const plan& fp32, const plan& wanted, bool& scored) {
   if (run.trainer().has.sensitivity) {

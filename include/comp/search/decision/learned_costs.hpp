@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Learns on a trainer what operators and casts cost: first from a profile in FP32 and one in each low precision, where
-// the backend can profile, then from the times of whole batches. Gives the cheapest plan under these costs. Not here:
-// the arithmetic (strategy/cost_model.hpp, strategy/min_cut.hpp).
+// Learns on a trainer what operators and casts cost: from a profile in FP32 and one in each low precision, where the
+// backend can profile, and then from whole batches. It then finds the cheapest plan under these costs.
+// Not here: the arithmetic (strategy/cost_model.hpp, strategy/min_cut.hpp).
 #pragma once
 
 #include <algorithm>
@@ -27,8 +27,8 @@ class learned_costs {
   learned_costs(const search_session& search, const precision_levels& levels)
       : search_{search}, fp32_{search.fp32()}, model_{search.log.graph, levels} {}
 
-  /// Profiles FP32 and each of `lows`. A precision in which a batch takes three times FP32's is dropped from the
-  /// search.
+  /// Profiles FP32 and each precision of `lows`. A precision in which a batch is hopelessly slow is dropped instead,
+  /// because its profile would take as long.
   void profile(const std::vector<precision>& lows) {
     model_.learn_batch(fp32_, search_.trials.fp32_seconds());
     profile(fp32_);
@@ -44,37 +44,39 @@ class learned_costs {
   }
   bool dropped(precision p) const { return dropped_.contains(p); }
 
-  /// Learns from the batches that judged a plan's losses. They ran at another moment than FP32's, so they are trusted
-  /// less than those of a race.
+  /// Learns the time of a batch from those that judged the losses of `t`. They ran at another moment than FP32's
+  /// batches, when the machine may have been faster or slower, so their time is never trusted to better than 1%.
   void learn(const trial& t) {
     const double known = std::log(t.bounds.high / t.bounds.low) / 4;
     model_.learn_batch(t.plan, t.seconds, std::isfinite(known) && known > 0 ? std::max(known, 0.01) : 0.03);
   }
-  /// Learns that a batch under `p` took `ratio` times one under `beside` in the same rounds. `spread`: the standard
-  /// deviation of `ratio`.
+  /// Learns that a batch under `p` took `ratio` times as long as one under `beside` in the same rounds. `spread`: the
+  /// standard deviation of `ratio`, relative to it.
   void learn(const plan& p, const plan& beside, double ratio, double spread) {
     model_.learn_pair(p, beside, ratio, spread);
   }
 
   double batch_seconds(const plan& p) const { return model_.batch_seconds(p); }
   const plan_costs& costs() const { return model_.costs(); }
-  /// Returns: the standard deviation of the expected difference between batches of the two plans, in seconds.
+  /// Returns: the standard deviation of the predicted difference between the two plans [s].
   double spread(const plan& p, const plan& q) const { return model_.spread(p, q); }
 
-  /// Returns: the cheapest plan whose operators have precisions of `levels`, by a minimum cut. Each byte that is stored
-  /// costs `per_byte` seconds more. Precisions that were dropped are not used. With several low precisions the minimum
-  /// is not exact: it is the best plan that expansion moves reach from `starts`.
+  /// Returns: the cheapest plan whose operators have precisions of `levels`; dropped precisions are left out.
+  /// `per_byte`: what each stored byte costs beside the time [s]. Two precisions make this a minimum cut, which is
+  /// exact. More make it NP-hard: expansion moves then start from FP32 and from each of `starts`, and the best result
+  /// counts.
   plan cheapest(const precision_levels& levels, const std::vector<plan>& starts, double per_byte = 0) const {
     return cheapest(model_.costs(), levels, starts, per_byte);
   }
-  /// Returns: the same for costs drawn at random among those that the measurements leave possible.
+  /// Returns: the cheapest plan under costs drawn from what the batches leave possible, so that plans whose costs are
+  /// still uncertain are also proposed (Thompson sampling).
   plan perhaps_cheapest(const precision_levels& levels, const std::vector<plan>& starts, double per_byte,
                         std::mt19937_64& random) const {
     return cheapest(model_.drawn(random), levels, starts, per_byte);
   }
-  /// Returns: true where a single operator is a large enough part of a batch for its time to be told.
+  /// Returns: true where the time of a batch can tell single operators apart.
   bool resolves() const { return model_.resolves(); }
-  /// Returns: the bytes that operators hand on under `p`.
+  /// Returns: the bytes of all operators' results under `p`.
   double bytes(const plan& p) const {
     double sum = 0;
     for (std::size_t i = 0; i < p.size(); ++i) sum += model_.bytes(i, p[i]);
@@ -104,10 +106,10 @@ class learned_costs {
     return best;
   }
 
-  static constexpr double too_slow = 3;  // times FP32
+  static constexpr double too_slow = 3;  // a batch that takes so many times FP32's is hopeless
 
-  // FP16 on a CPU can be 50 times slower than FP32, which a batch or two with everything in it show. BF16 and TF32
-  // never are, so they are not tried.
+  // Runs one batch with everything in `low`: FP16 on a CPU can be 50 times slower than FP32. A slow one is run once
+  // more, because a first batch may only be warming up. BF16 and TF32 have never been hopeless and are not tried.
   bool hopeless(const plan& all, precision low) {
     if (low == precision::bf16 || low == precision::tf32) return false;
     const double fp32 = search_.trials.fp32_seconds();
@@ -120,8 +122,7 @@ class learned_costs {
     };
     const trial t = search_.run.run(stage::epochs, all, fmt::format("all {}", name(low)), work, first_look_repeats);
     search_.run.record(t);
-    if (!t.sample.ok() || t.sample.batch_seconds.empty())
-      return false;  // an operator has no kernel in it, others may have one
+    if (!t.sample.ok() || t.sample.batch_seconds.empty()) return false;  // some operators may run in it nevertheless
     const double slower = t.sample.batch_seconds.back() / fp32;
     if (slower <= too_slow) return false;
     search_.log.warnings.push_back(fmt::format(

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which plan is timed next. The candidates are the cheapest plan under the costs as they are known, and the cheapest
-// under costs that are drawn from what is still possible (Thompson's draws). The one is asked about whose answer saves
-// most over the batches that are still to come, less what the question costs; none where no answer pays. Batches under
-// accepted plans are training, so a question costs only the time by which the plan is slower, and its first batch. A
-// plan with precisions that were not accepted costs a test of its losses. Source: Thompson 1933; Frazier, Powell and
-// Dayanik 2008 (the knowledge gradient).
+// Chooses the plan to time next: the one whose answer saves most over the batches still to come, less what asking
+// costs. It chooses none where no answer pays.
+// Candidates are the cheapest plan under the present costs, and cheapest plans under costs drawn from what is still
+// possible (Thompson sampling). Batches of accepted plans are training, so timing such a plan only costs the time by
+// which it is slower, and its first batch, which is not timed. A plan with precisions that were not accepted costs a
+// whole test of losses.
+// Source: Thompson 1933; Frazier, Powell and Dayanik 2008 (the knowledge gradient).
 #pragma once
 
 #include <algorithm>
@@ -25,7 +26,8 @@
 
 namespace comp {
 
-/// How much the times of batches that run in turns differ by chance, estimated from all races so far.
+/// Estimates from all races so far how much the ratio of two batches' times varies by noise alone. The median absolute
+/// deviation is used, so that single hiccups of the machine do not count.
 class ratio_noise {
  public:
   void add(std::span<const double> a, std::span<const double> b) {
@@ -41,7 +43,7 @@ class ratio_noise {
   }
   /// Returns: the standard deviation of the logarithm of two batches' ratio.
   double of_a_batch() const { return deviation_; }
-  /// Returns: the standard deviation of a median of `n` such ratios' logarithms.
+  /// Returns: the same for the median of `n` ratios.
   double of_mean(std::size_t n) const {
     return 1.25 * deviation_ / std::sqrt(static_cast<double>(std::max<std::size_t>(n, 1)));
   }
@@ -52,6 +54,7 @@ class ratio_noise {
 
 class next_question {
  public:
+  /// Rounds of the race that answers a question.
   static constexpr std::size_t rounds = 6;
 
   next_question(const learned_costs& costs, const accepted_operators& accepted, const guided_start& from,
@@ -60,11 +63,11 @@ class next_question {
 
   struct question {
     comp::plan plan;
-    double pays = 0;  // seconds of the training
+    double pays = 0;  // seconds that the training saves, less those that asking costs
   };
 
-  /// Returns: the plan to ask about; nothing where no answer pays. `best`: the fastest plan that was timed. `noise`: of
-  /// the ratio of two batches. `test`: batches that a test of losses takes.
+  /// Returns: the question that pays most; nothing where none pays. `best`: the fastest plan that was timed. `noise`:
+  /// standard deviation of two batches' ratio. `test`: batches that a test of losses takes.
   std::optional<question> choose(const plan& best, double noise, const evaluator& run, std::size_t test) {
     std::optional<question> found;
     std::set<plan> seen{best};
@@ -86,9 +89,10 @@ class next_question {
   }
 
  private:
+  // Draws of costs per question. None are made where batches cannot tell single operators apart.
   static constexpr int draws = 8;
 
-  // An operator that was accepted in one low precision may have the others here, whose losses are then tested.
+  // Operators that were accepted in one low precision may be proposed in the others, too.
   precision_levels open_levels() const {
     precision_levels open = accepted_.levels();
     for (std::size_t i = 0; i < open.size(); ++i) {
@@ -97,7 +101,8 @@ class next_question {
     return open;
   }
 
-  // Returns: the mean of max(x, 0) for a normal variable x.
+  // Returns: the expected value of max(x, 0) for a normal variable x, because a plan that turns out slower is not
+  // taken.
   static double expected_gain(double mean, double deviation) {
     if (!(deviation > 0)) return std::max(mean, 0.0);
     const double z = mean / deviation;
@@ -105,7 +110,7 @@ class next_question {
     return mean * std::erfc(-z / std::numbers::sqrt2) / 2 + deviation * density;
   }
 
-  // Returns: the seconds that the answer is expected to save over the batches to come, less what the question costs.
+  // Returns: the seconds that the answer is expected to save over the batches to come, less what asking costs.
   double worth(const plan& p, const plan& best, double noise, const evaluator& run, std::size_t test) const {
     const double seconds = costs_.batch_seconds(p), gain = costs_.batch_seconds(best) - seconds,
                  spread = costs_.spread(p, best);
@@ -113,9 +118,10 @@ class next_question {
     const double count = static_cast<double>(covered ? rounds : test);
     const double of_answer = seconds * noise / std::sqrt(count);
     const double told = spread * spread / std::hypot(spread, of_answer);
-    const double first = run.ran(p) ? 0 : 1;  // a plan's first batch is not timed, and often slow
+    const double first = run.ran(p) ? 0 : 1;  // the first batch of a plan is not timed, and often slow
     const double cost = covered ? count * expected_gain(-gain, spread) + first * seconds : count * seconds;
-    constexpr double trusted = 0.5;  // of what the model promises
+    // The part of the promised gain that is believed.
+    constexpr double trusted = 0.5;
     return trusted * expected_gain(gain, told) * std::max(accepted_.budget().to_come() - count, 0.0) - cost;
   }
 
@@ -123,7 +129,7 @@ class next_question {
   const accepted_operators& accepted_;
   const guided_start& from_;
   double per_byte_;
-  std::set<plan> tried_ = {};  // by their losses
+  std::set<plan> tried_ = {};  // plans whose losses were asked about; none is asked about twice
   std::mt19937_64 random_{1};
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each operator's precision saves in a plan, by what operators and casts cost. A guided search knows these costs;
-// reports show them (reasons.hpp). Not here: whether the losses allow the precision (accepted_operators.hpp).
+// Computes what each operator's precision saves in a plan, from the costs of operators and casts, for reports
+// (reasons.hpp). Use it after a guided search, which knows the costs. Not here: whether the losses allow the precision
+// (accepted_operators.hpp).
 #pragma once
 
 #include <array>
@@ -14,7 +15,8 @@ namespace comp {
 
 namespace detail {
 
-/// How many seconds of casts one operator's precision adds to a plan.
+/// Computes how the casts of a plan change when one operator changes. Readers are counted per tensor once, so that each
+/// operator takes time proportional to its edges only.
 class cast_changes {
  public:
   cast_changes(const plan_costs& costs, const plan& p) : costs_{costs}, counts_(costs.tensors.size()), of_(p.size()) {
@@ -29,13 +31,14 @@ class cast_changes {
     plan_ = &p;
   }
 
-  /// Returns: the seconds of casts that `op` in `to` costs beyond those of `op` in `from`, all others as in the plan.
+  /// Returns: the seconds that the casts around `op` cost more when it is in `to` than when it is in `from`. All other
+  /// operators are as in the plan.
   double seconds(std::size_t op, precision from, precision to) const { return around(op, to) - around(op, from); }
 
  private:
   struct use {
     std::uint32_t tensor = 0;
-    std::uint32_t reads = 0;  // 0: makes it
+    std::uint32_t reads = 0;  // how often the operator reads the tensor; 0: it produces it
   };
 
   double around(std::size_t op, precision as) const {
@@ -60,8 +63,9 @@ class cast_changes {
 
 }  // namespace detail
 
-/// Returns: `evidence` with `saves` and `casts` set: what an operator in its `low` saves beside its precision in
-/// `base`, all others as in `chosen`. Linear in operators and edges. Requires: all of one size.
+/// Returns: `evidence` with `saves` and `casts` set: the seconds that an operator saves in its `low` precision beside
+/// the one in `base`, and the seconds of casts that this adds, with all other operators as in `chosen`. Takes time
+/// linear in operators and edges. Requires: all arguments describe the same operators.
 inline std::vector<op_evidence> weighed(std::vector<op_evidence> evidence, const plan_costs& costs, const plan& chosen,
                                         const plan& base) {
   const detail::cast_changes casts{costs, chosen};

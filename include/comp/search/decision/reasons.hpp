@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One sentence per operator for reports: what its precision saves or would save of a batch, where costs are known, and
-// what decided. "Not accepted" is said of plans whose losses were shown to be above the tolerance, and of those whose
-// losses were left undecided.
-// Not here: how outcome::evidence is found (accepted_operators.hpp, operator_worth.hpp).
+// Explains for reports why each operator has its precision, in one sentence: what its precision gains or would gain in
+// a batch, where costs are known, and what decided. "Not accepted" is said of plans that were shown to be worse than
+// the tolerance, and of plans whose losses were left undecided.
+// Not here: who fills in outcome::evidence (guided_search.hpp).
 #pragma once
 
 #include <cmath>
@@ -18,10 +18,11 @@ namespace comp {
 
 namespace detail {
 
-/// What is known of an operator from the plans whose losses were judged.
+/// What happened to an operator in the plans that were judged by their losses. `tried` and `accepted`: some plan with
+/// it low was judged, or accepted.
 struct tried_low {
-  bool any_plan = false;  // of the search: some plan was judged
-  bool timed = false;     // of the search: some plans were timed in turns
+  bool any_plan = false;  // the search judged some plan
+  bool timed = false;     // the search timed some plans in turns
   bool tried = false, accepted = false;
 };
 
@@ -40,12 +41,12 @@ inline std::vector<tried_low> what_was_tried(const outcome& result, const plan& 
   return seen;
 }
 
-/// "12.3 us", "1.20 ms".
+/// Returns: a duration with its unit, as in "12.3 us" or "1.2 ms".
 inline std::string short_time(double seconds) {
   return seconds < 1e-3 ? fmt::format("{:.3g} us", 1e6 * seconds) : fmt::format("{:.3g} ms", 1e3 * seconds);
 }
 
-/// Returns: why an operator that a search of the user's strategies could lower is in FP32.
+/// Returns: why an operator that was to be lowered is not, by the plans that were judged.
 inline std::string not_lowered(const tried_low& seen) {
   if (!seen.any_plan) return "batches with it low were not faster";
   if (!seen.tried) return "no plan with it low was tried";
@@ -87,8 +88,9 @@ inline std::string reason_of(const op_info& op, const decision& said, op_role ro
                     : fmt::format("{}, and no plans were timed in turns: {}", where, name(chosen));
 }
 
-/// Returns: "bf16 saves 12 us of a batch and adds 3 us of casts, fp32 would take 9 us longer" for a lowered operator,
-/// "bf16 would save 12 us of a batch and add 3 us of casts" for another; empty where costs are not known.
+/// Returns: what the precision is worth; empty where costs are not known. For a lowered operator, for example, "bf16
+/// saves 12 us of a batch and adds 3 us of casts, fp32 would take 9 us longer"; for another one "bf16 would save 12 us
+/// of a batch and add 3 us of casts".
 inline std::string worth_of(const op_evidence& f, precision chosen, precision base) {
   if (!std::isfinite(f.saves) || !std::isfinite(f.casts)) return {};
   const bool is = chosen == f.low;
@@ -104,7 +106,7 @@ inline std::string worth_of(const op_evidence& f, precision chosen, precision ba
   return text;
 }
 
-/// Returns: why a guided search left an operator in FP32.
+/// Returns: why an operator is not lowered, by what a guided search learned of it.
 inline std::string left_high(const op_evidence& f, precision base) {
   using enum op_evidence::kind;
   switch (f.what) {
@@ -135,8 +137,8 @@ inline std::string left_high(const op_evidence& f, precision base) {
   return fmt::format("{} kept the loss, but plans with it were not faster", name(f.low));
 }
 
-/// Returns: what an operator's precision saves or would save, and what decided. `winner`: the label of the plan that
-/// was taken, where the search did not make it itself; else empty.
+/// Returns: what the operator's precision gains or would gain, and what decided. `winner`: the label of the winning
+/// plan where the search did not find it itself, such as a rule-based plan; else empty.
 inline std::string guided_reason(const op_evidence& f, precision chosen, precision base, const std::string& winner) {
   using enum op_evidence::kind;
   std::string decided = left_high(f, base);
@@ -149,9 +151,9 @@ inline std::string guided_reason(const op_evidence& f, precision chosen, precisi
 
 }  // namespace detail
 
-/// Returns: one reason per operator for `result.plan`; of a guided search, by `result.evidence`. `searched` is false
-/// when FP32 or a rule-based plan won the contest; `stage_two` is stage 2's plan where another one of the search won,
-/// else empty.
+/// Returns: one reason per operator for `result.plan`. After a guided search it comes from `result.evidence`, else from
+/// the judged plans. `searched`: false where FP32 or a rule-based plan won the contest. `stage_two`: the plan that
+/// stage 2 found, where another plan of the search won; else empty.
 inline std::vector<op_reason> explain(const outcome& result, const candidate_space& candidates,
                                       const std::vector<segment_kind>& segments, const std::string& winner,
                                       bool searched, const plan& stage_two = {}) {

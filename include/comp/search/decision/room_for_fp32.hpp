@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses are judged against FP32. Where FP32 needs more memory than there is, the most conservative plan that fits
-// takes its place. To find it, operators are lowered until the plan fits, the least harmful first. Nothing shows yet
-// that what is lowered is harmless. So operators are put back to FP32, a few at a time and as many as fit while all
-// others are low. Where that clearly lowers the losses, those operators harm, and they are lowered last. The trainer
-// has to restore its state. Not here: which operators are thought harmful (harm_scores.hpp).
+// Finds the plan that takes FP32's place as the reference where FP32 does not fit in memory: the most conservative plan
+// that fits.
+// Operators are lowered in the order of their expected harm, least first, until the plan fits. Nobody has judged the
+// losses of such a plan. Therefore its low operators are put back to FP32 a few at a time, as many as fit while all
+// others are low. Where the losses then become clearly lower, those operators harm, and they move to the end of the
+// order.
+// Use it where the trainer can restore its state. Not here: the order itself (harm_scores.hpp).
 #pragma once
 
 #include <algorithm>
@@ -24,8 +26,7 @@ namespace comp {
 
 class room_for_fp32 {
  public:
-  /// `order`: the operators that may be lowered, the least harmful first. `low`: the plan with all of them low; it
-  /// fits.
+  /// `order`: the operators that may be lowered, least harmful first. `low`: the plan with all of them low, which fits.
   room_for_fp32(evaluator& run, const op_graph& graph, const search_settings& settings, plan fp32, plan low,
                 std::vector<std::size_t> order)
       : run_{run},
@@ -41,8 +42,8 @@ class room_for_fp32 {
     }
   }
 
-  /// Returns: the most conservative plan that fits. At most `most_questions` questions about operators that may harm
-  /// are asked, of `batches` batches each. All batches are undone.
+  /// Returns: the most conservative plan that fits. `most_questions`: how often at most operators are put back to FP32
+  /// and judged, each time over `batches` batches. The trainer is left where it began, so no batch counts as training.
   plan find(std::size_t most_questions, std::size_t batches) {
     batches_ = batches;
     left_ = most_questions;
@@ -66,6 +67,7 @@ class room_for_fp32 {
     return p;
   }
 
+  // Bisects over the number of lowered operators. One batch each tells whether the plan fits.
   plan smallest_that_fits() {
     std::size_t too_few = 0, enough = order_.size();
     while (too_few + 1 < enough) {
@@ -87,8 +89,8 @@ class room_for_fp32 {
     return t.sample;
   }
 
-  // Returns: operators that `found` lowers and without which the losses are lower; nothing where none was found. The
-  // most harmful ones are asked about first.
+  // Returns: low operators of `found` with which in FP32 the losses are lower; empty where there are none, or no
+  // questions are left. Those that are thought most harmful are asked about first.
   std::vector<std::size_t> harmful_in(const plan& found) {
     double held = 0;
     std::vector<std::size_t> suspects;
@@ -116,8 +118,8 @@ class room_for_fp32 {
     return {};
   }
 
-  // Takes suspects from the end: as many as are known to fit in FP32 together, or a single one of which that is not
-  // known.
+  // Takes suspects from the end. Returns: as many as are known to fit in FP32 together; or a single one, where it is
+  // not known whether that fits. Empty where it is known not to fit.
   std::vector<std::size_t> next_raised(std::vector<std::size_t>& suspects) const {
     std::vector<std::size_t> raised;
     double used = 0;
@@ -145,14 +147,15 @@ class room_for_fp32 {
   evaluator::place start_;
   plan fp32_, low_;
   std::vector<std::size_t> order_;
-  std::vector<double> spared_ = {};  // bytes of each operator's outputs, by lowering it
+  std::vector<double> spared_ = {};  // per operator, the bytes of its outputs that lowering it saves
   std::vector<bool> asked_ = std::vector<bool>(fp32_.size());
-  double has_room_ = 0, no_room_ = std::numeric_limits<double>::infinity();  // bytes beside all low, as far as is known
+  // Bytes above those of `low_` that are known to fit, and that are known not to.
+  double has_room_ = 0, no_room_ = std::numeric_limits<double>::infinity();
   std::size_t batches_ = 8, left_ = 0;
 };
 
 /// Returns: the most conservative plan that fits in memory. A twentieth of the training may be spent on finding it.
-/// `start`: the state from which FP32 began, where the trainer is left. `fits`: a plan that is known to fit.
+/// `start`: where FP32 began; the trainer is left there. `fits`: a plan that is known to fit.
 inline plan most_conservative_plan(evaluator& run, outcome& log, const search_settings& settings,
                                    const guided_start& from, const evaluator::place& start, const plan& fits) {
   plan fp32{from.levels.size()};

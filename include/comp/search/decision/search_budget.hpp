@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a search may cost, in batches of the training that it is for, and what that means for its parts.
+// Says what a search may cost, in batches of the training that it is for: a short training cannot earn back a long
+// search. Not here: what the questions of a guided search have cost so far (question_budget.hpp).
 #pragma once
 
 #include <algorithm>
@@ -13,25 +14,26 @@ namespace comp {
 
 class search_budget {
  public:
-  /// `batches_per_epoch`: 0 where it is not known. `guided`: false for strategies of the user's, which are not limited.
+  /// `batches_per_epoch`: 0 where it is not known; nothing is limited then. `guided`: false for strategies of the
+  /// user's, whose cost the user chose.
   search_budget(const search_settings& settings, std::size_t batches_per_epoch, bool guided)
       : settings_{settings}, per_epoch_{batches_per_epoch}, guided_{guided} {}
 
-  /// Returns: how many batches the search may cost; 1000 where it is not known how long the training is.
+  /// Returns: the batches that the search may cost; 1000 where it is not known how long the training is.
   std::size_t batches() const {
     if (per_epoch_ == 0 || !guided_) return 1000;
     return static_cast<std::size_t>(std::min(settings_.budget * static_cast<double>(planned()), 1e6));
   }
-  /// Returns: true where too little may be spent for runs that only confirm what is known.
+  /// Returns: true where the budget has no room for runs that only confirm what is known.
   bool is_tight() const { return batches() < 60; }
-  /// Returns: how many batches the training has; 0 where it is not known.
+  /// Returns: the batches of the training; 0 where it is not known how long it is.
   std::size_t planned() const { return settings_.planned_epochs * per_epoch_; }
-  /// Returns: true where a search would cost more than it saves. One plan is judged then, or none.
+  /// Returns: true where a search would cost more than it saves. One plan is then judged, or none.
   bool is_too_short() const { return guided_ && planned() > 0 && planned() <= 300; }
   bool is_too_short_for_one() const { return is_too_short() && planned() < 60; }
 
-  /// Returns: how the contest is timed: by a twentieth of the training at most. In a short training FP32 does not run
-  /// again where enough batches were timed beside its own. `known`: how many were.
+  /// Returns: settings under which the contest takes at most about a twentieth of the training. With a tight budget
+  /// FP32 need not run again where enough batches were already timed beside it. `known`: how many were.
   race_settings contest(std::size_t known) const {
     race_settings chosen = settings_.race;
     if (per_epoch_ > 0) chosen.contest_rounds = std::clamp(planned() / 40, chosen.min_rounds, chosen.contest_rounds);
@@ -39,12 +41,12 @@ class search_budget {
     return chosen;
   }
 
-  /// Returns: true where `c` needs more memory than settings.memory_limit.
+  /// Returns: true where `c` needs more memory than is allowed.
   bool too_large(const contestant& c) const {
     return settings_.memory_limit > 0 && c.peak_bytes > settings_.memory_limit;
   }
 
-  /// Returns: warnings about what goes beyond the planned training or the memory limit.
+  /// Returns: a sentence for each limit that the outcome exceeds: the planned batches, the allowed memory.
   std::vector<std::string> remarks(const outcome& result, const contestant& winner) const {
     std::vector<std::string> all;
     if (planned() > 0 && result.trained_batches > planned()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of one search share: the trainer's runs, the settings, the plans that were judged, and the outcome
-// that is filled in.
+// The parts of one search share the trainer's runs, the settings, the judged plans, and the outcome that each part adds
+// to.
 #pragma once
 
 #include <comp/search/convergence/loss_trials.hpp>
@@ -16,7 +16,8 @@ struct search_session {
   const search_settings& settings;
   loss_trials& trials;
 
-  /// The plan that "FP32" stands for: the reference that losses are judged against.
+  /// Returns: the reference that losses are judged against: FP32, or the most conservative plan where pure FP32 cannot
+  /// run.
   const plan& fp32() const { return trials.reference().plan(); }
 };
 

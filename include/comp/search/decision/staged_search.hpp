@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The paper's two stages with strategies of the user's. Stage 1 judges plans by their losses and decides the operators
-// of Stage1_OP_list. Stage 2 judges plans by their times, which decide the other operators. Where stage 1 accepts no
-// plan, its fastest one is mended by bisection over its operators, as the default strategy does it. Not here: the
-// contest after it (staged_contest.hpp); the default strategy, which does both stages (guided_search.hpp). Source: CoMP
-// paper, section 3; "gradually return to a more conservative plan", section 4.4; ablations, section 4.6.
+// Runs the paper's two stages with strategies that the user chose. Stage 1 judges plans by their losses; stage 2 times
+// plans that keep the operators which stage 1 decided. Where stage 1 accepts no plan, the fastest rejected one is
+// mended by bisection over its operators, as the default strategy does it.
+// Not here: the contest after it (staged_contest.hpp), the default strategy, which does both stages in one
+// (guided_search.hpp). Source: CoMP paper, section 3 (algorithms 1 and 2); "gradually return to a more conservative
+// plan", section 4.4; one stage alone, section 4.6.
 #pragma once
 
 #include <comp/search/convergence/loss_trials.hpp>
@@ -47,18 +48,20 @@ class staged_search {
     return by_batches(stage2);
   }
 
-  /// Returns: the trial of stage 1's plan; nothing where no plan was accepted, or stage 1 did not run.
+  /// Returns: the trial of the plan that stage 1 found (plan* of the paper's algorithm 1); nothing where it found none
+  /// or did not run.
   const std::optional<trial>& stage_one_trial() const { return best_; }
-  /// Returns: per operator, how stage 2 decided it.
+  /// Returns: per operator, whether stage 2 left it decided, searched it, or let it follow its neighbours.
   const std::vector<segment_kind>& segments() const { return segments_; }
 
  private:
-  // Returns: the trial of the largest accepted part of `wanted`; nothing where no part is accepted. No budget limits
-  // the questions, because a user's strategy has none.
+  // Returns: the part of `wanted` whose losses are accepted; nothing where none is. No budget limits it, because the
+  // user chose a strategy and with it what a search may cost.
   std::optional<trial> mended(plan wanted) {
     const plan& fp32 = search_.trials.reference().plan();
     for (std::size_t i = 0; i < wanted.size(); ++i) {
-      if (!contains(from_.levels[i], wanted[i])) wanted[i] = fp32[i];  // where FP32 does not fit in memory
+      // The reference may be low here for want of memory.
+      if (!contains(from_.levels[i], wanted[i])) wanted[i] = fp32[i];
     }
     if (wanted == fp32 || !search_.run.restores()) return {};
     search_.log.warnings.push_back(
@@ -72,8 +75,8 @@ class staged_search {
     return part == fp32 ? std::nullopt : std::optional{search_.trials.known(part)->trial};
   }
 
-  // Stage 2, on the operators as stage 1's plan has them; as FP32 has them where stage 1's plan is far slower than
-  // FP32.
+  // Runs stage 2 around the operators that stage 1 decided (the paper's P_s1 in algorithm 2). It starts from FP32
+  // instead where stage 1 found no plan, or one that is too slow to build on.
   plan by_batches(const any_strategy& stage2) {
     const plan& fp32 = search_.trials.reference().plan();
     if (search_.settings.stages == stages::epochs_only || from_.lows.empty()) return best_ ? best_->plan : fp32;
@@ -96,8 +99,8 @@ class staged_search {
     return fastest;
   }
 
-  // What stage 2 has to enumerate is known only after stage 1. Where that is too much for its strategy, greedy takes
-  // its place, so that stage 1 is not wasted.
+  // The size of stage 2's space is known only after stage 1. Where it is too large for the chosen strategy, greedy
+  // searches it, so that the cost of stage 1 is not wasted.
   plan race_for(const search_space& space, const any_strategy& stage2) {
     stage_two second{search_.run, search_.log, search_.settings.race};
     try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plans that a search knows before its first batch: the one that "FP32" stands for, the rules' plans and the
-// rivals; and which operators may change. Everything that can be refused without a batch is refused here.
+// Finds what a search knows before its first batch: which operators may change, the plan that "FP32" stands for, the
+// rule-based plans and the rivals. What can be refused without running a batch is refused here.
 #pragma once
 
 #include <comp/autocast/rule_plan.hpp>
@@ -20,7 +20,7 @@ namespace comp {
 
 class starting_plans {
  public:
-  /// `log` has the model and its machine. The precisions that are searched, and warnings, are written into it.
+  /// `log` has the graph and the hardware already. The precisions that are searched are written to it, and warnings.
   /// Throws: `settings_error`, `graph_error`, `plan_error`, and what the policy throws.
   starting_plans(any_trainer& trainer, any_policy policy, const search_settings& settings, outcome& log)
       : policy_{std::move(policy)}, settings_{settings}, log_{log} {
@@ -46,16 +46,17 @@ class starting_plans {
     if (trainer.has.own_autocast && any_may_change()) add_autocast(trainer);
   }
 
-  /// Returns: the most conservative plan that runs: FP32 wherever the backend has it and the policy fixes nothing else.
+  /// Returns: the plan that "FP32" stands for: the most conservative one that the backend runs.
   const plan& fp32() const { return fp32_; }
-  /// FP32 does not fit in memory, so `p` takes its place.
+  /// Puts `p` in the place of FP32, which does not fit in memory.
   void replace_fp32(const plan& p) { fp32_ = p; }
-  /// Returns: the low precisions that are searched, the preferred one first.
+  /// Returns: the low precisions that are searched, in order of preference.
   const std::vector<precision>& lows() const { return lows_; }
   const op_support& runs() const { return runs_; }
   const candidate_space& candidates() const { return candidates_; }
 
-  /// Returns: plans that are tried in place of FP32 where that does not fit in memory.
+  /// Returns: the plans to try as the reference where FP32 does not fit in memory: first the rule-based ones, then
+  /// those with everything low.
   std::vector<plan> smaller() const {
     std::vector<plan> plans;
     for (const precision low : lows_) plans.push_back(rule(low));
@@ -70,6 +71,7 @@ class starting_plans {
     return plans;
   }
 
+  /// Returns: what a guided search starts from. Warns where an earlier search's plan does not fit this model.
   guided_start where_to_start() const {
     guided_start from{.decisions = candidates_.decisions, .lows = lows_, .batches_per_epoch = log_.batches_per_epoch};
     for (std::size_t i = 0; i < fp32_.size(); ++i) {
@@ -91,7 +93,7 @@ class starting_plans {
     return from;
   }
 
-  /// Returns: what takes part in the contest: FP32, the rules' plans, the rivals and `proposal`.
+  /// Returns: the plans that take part in the contest: FP32, the rule-based plans, the rivals and `proposal`.
   std::vector<racer> racers(const plan& proposal) const {
     std::vector<racer> all;
     enter(all, fp32_, "fp32");
@@ -113,7 +115,8 @@ class starting_plans {
 
   plan rule(precision low) const { return with_fixed(autocast::rule_plan(policy_, log_.graph, low)); }
 
-  // An operator that the policy fixes is fixed in every plan, and no operator is given a precision that it lacks.
+  // An operator that the policy fixes has that precision in every plan, and no operator gets one that the backend
+  // cannot run it in.
   plan with_fixed(plan p) const {
     p = runs_.applied_to(std::move(p));
     for (std::size_t i = 0; i < p.size(); ++i) {
@@ -122,7 +125,8 @@ class starting_plans {
     return p;
   }
 
-  // The backend's own autocast is a rival, run by itself: a plan of the same precisions may be slower than it.
+  // Adds the backend's own autocast as a rival. It runs by itself: comp's imitation of it could be slower than it, or
+  // lower other operators, and would then be too easily beaten.
   void add_autocast(any_trainer& trainer) {
     for (const precision low : lows_) {
       if (low != precision::bf16 && low != precision::fp16) continue;

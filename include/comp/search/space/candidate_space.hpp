@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 1's search space: what the policy's lists and the tensor cores decide, and what epochs must decide.
-// Allow-operators whose sizes suit the tensor cores are low. Allow-operators whose sizes do not, and deny-operators,
-// are searched: the paper's Stage1_OP_list. All others stay in FP32 until stage 2. Source: CoMP paper, section 3.2;
-// with several low precisions that suit, which of them is searched too.
+// Makes stage 1's search space. An allowed operator whose sizes suit the tensor cores is fixed in low precision
+// (Operator-3 and Operator-5 in the paper's figure 4). Allowed operators that do not suit them, and denied ones, are
+// searched (Operator-0, -4 and -7). All others stay in FP32 until stage 2. Where several low precisions suit an
+// operator, which of them it gets is searched, too.
+// Source: CoMP paper, section 3.2 and figure 4.
 #pragma once
 
 #include <algorithm>
@@ -24,11 +25,11 @@
 namespace comp {
 
 enum class op_role : std::uint8_t {
-  pinned,     // the policy fixed its precision
-  lowered,    // on the allow list and suits the tensor cores: low
-  searched,   // decided by epochs
-  undecided,  // no list names it: decided by batches
-  view        // not choosable
+  pinned,     // the policy fixes its precision, or it runs in one only
+  lowered,    // on the allow list, and its sizes suit the tensor cores: fixed low
+  searched,   // searched by stage 1, which judges losses
+  undecided,  // no list names it: left to stage 2, which times batches
+  view        // moves no data of its own, so that it has no precision to choose
 };
 
 /// Returns: true for the operators of the paper's Stage1_OP_list.
@@ -40,15 +41,16 @@ struct candidate_space {
   std::vector<op_role> roles = {};       // per operator
 };
 
-/// Returns: a name; operators with the same name change precision together.
+/// Returns: the name that an operator shares with those that it changes precision with.
 inline std::string_view tied_as(const op_info& op, tie how) {
   if (how == tie::kind) return op.kind;
   if (how == tie::scope && !op.scopes.empty()) return op.scopes.front();
   return op.name;
 }
 
-/// Collects operators of the same name and levels into groups. Groups with most work come first; where work is equal or
-/// unknown they come in order of appearance.
+/// Collects operators into groups that change precision together: those with the same name and the same precisions to
+/// choose from. Groups with most work come first, because strategies try the first groups first; with equal or unknown
+/// work they stand in the graph's order.
 class group_builder {
  public:
   group_builder(const op_graph& graph, tie how) : graph_{graph}, how_{how} {}
@@ -87,7 +89,8 @@ class group_builder {
   std::vector<weighed> groups_;
 };
 
-/// The widest precision of operator `op`, FP32 where it has it, and what else it runs in of `lows`.
+/// Appends the widest precision of operator `op`, which is FP32 where the backend runs it in that, and those of `lows`
+/// that it runs in.
 inline void add_levels(std::vector<precision>& levels, std::size_t op, std::span<const precision> lows,
                        const op_support& runs) {
   const precision widest = runs.widest(op);
@@ -96,8 +99,8 @@ inline void add_levels(std::vector<precision>& levels, std::size_t op, std::span
                [&](precision low) { return low != widest && runs.supports(op, low); });
 }
 
-/// `lows`: the low precisions to search, in order of preference; each operator has those that it runs in.
-/// Throws: what the policy throws.
+/// Returns: stage 1's space. `lows`: the low precisions to search, in order of preference; each operator gets those
+/// that the backend runs it in. `how`: which operators change together. Throws: what the policy throws.
 inline candidate_space make_candidate_space(const any_policy& policy, const op_graph& graph, const hardware& machine,
                                             std::span<const precision> lows, tie how, const op_support& runs = {}) {
   candidate_space candidates;
@@ -133,14 +136,14 @@ inline candidate_space make_candidate_space(const any_policy& policy, const op_g
     }
     candidates.roles.push_back(role);
     if (role == op_role::searched && levels.size() == 1)
-      candidates.roles.back() = op_role::pinned;  // nothing low to try
+      candidates.roles.back() = op_role::pinned;  // no low precision is there to try
   }
   candidates.space = search_space{std::move(base), groups.take()};
   return candidates;
 }
 
-/// Returns: the space of the paper's ablation without epochs (section 4.6): the operators of both stages, decided by
-/// time alone.
+/// Returns: the space of the paper's ablation without stage 1 (section 4.6): operators that stage 1 would decide are
+/// searched by time alone, as those are that no list names.
 inline search_space space_without_losses(const candidate_space& candidates, const op_graph& graph,
                                          std::span<const precision> lows, tie how, const op_support& runs = {}) {
   group_builder groups{graph, how};
@@ -155,8 +158,8 @@ inline search_space space_without_losses(const candidate_space& candidates, cons
   return search_space{candidates.space.base(), groups.take()};
 }
 
-/// Throws: `settings_error`, naming the operator, when the policy pins one to a precision that `supported` lacks, or in
-/// which the backend does not run it.
+/// Throws: `settings_error`, naming the operator, where the policy fixes one to a precision that is not among
+/// `supported`, or that the backend does not run it in.
 inline void require_supported(const candidate_space& candidates, const op_graph& graph,
                               std::span<const precision> supported, const op_support& runs = {}) {
   for (std::size_t i = 0; i < graph.size(); ++i) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 2's search space: the paper's algorithm 2 on chains and DAGs.
-// The graph is cut at the operators that stage 1 decided. The operators between the cuts that are connected are a
-// segment. Where all decided operators around a segment have the same precision, the segment follows them. Where they
-// differ, its operators are enumerated over the precisions that meet there. On a chain the neighbours of a segment are
-// the operators at its two ends. A segment at an end of the graph has one neighbour and follows it; a segment without
-// neighbours stays in FP32. Views belong to the segment
-// that they pass through, but their precision is not chosen. Source: CoMP paper, section 3.3 and algorithm 2, which
-// are for chains.
+// Makes stage 2's search space: the paper's algorithm 2, extended from chains to DAGs.
+// The graph is cut at the operators that stage 1 decided. Operators that stay connected between the cuts form a
+// segment. Where all decided operators around a segment have the same precision, the segment follows them; where they
+// differ, its operators are enumerated over the precisions that meet there.
+// On a chain, a segment is a run of operators, and its neighbours are the two decided operators at its ends. A run at
+// an end of the graph has one neighbour and follows it. A segment without neighbours stays in FP32. Views belong to the
+// segment that they pass through, but have no precision to choose.
+// Source: CoMP paper, section 3.3 and algorithm 2, which are for chains.
 #pragma once
 
 #include <algorithm>
@@ -24,10 +24,10 @@
 namespace comp {
 
 enum class segment_kind : std::uint8_t {
-  decided,     // not in a segment
-  follows,     // its neighbours agree
-  enumerated,  // its neighbours differ
-  alone        // it has none
+  decided,     // stage 1 decided it; it is in no segment
+  follows,     // the decided operators around its segment agree
+  enumerated,  // the decided operators around its segment differ
+  alone        // no decided operator is around its segment
 };
 
 struct segment_space {
@@ -56,7 +56,7 @@ class disjoint_sets {
 
 using precision_set = std::bitset<all_precisions.size()>;
 
-// Per root of a segment: the precisions of the decided operators that it reads or that read it.
+// Returns: per root of a segment, the precisions of the decided operators that it reads or that read it.
 inline std::vector<precision_set> neighbours_of_segments(const op_graph& graph, const std::vector<bool>& decided,
                                                          const plan& chosen, disjoint_sets& sets) {
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
@@ -76,6 +76,7 @@ inline std::vector<precision_set> neighbours_of_segments(const op_graph& graph, 
   return around;
 }
 
+// Returns: the precisions of `near`, each replaced by what the backend runs `op` in where it lacks that.
 inline precision_set as_it_runs(const precision_set& near, std::size_t op, const op_support& runs) {
   precision_set can;
   for (const precision p : all_precisions) {
@@ -86,8 +87,10 @@ inline precision_set as_it_runs(const precision_set& near, std::size_t op, const
 
 }  // namespace detail
 
-/// `chosen`: stage 1's plan, right for the operators whose role is decided. Groups are tied by `how` across segments
-/// that have the same precisions around them. An operator that does not run in one of these has what stands in for it.
+/// Returns: stage 2's space (strings of the paper's algorithm 2). `chosen`: stage 1's plan, the paper's P_s1, of which
+/// only decided operators count. `how`: which operators change together, also across segments that have the same
+/// precisions around them. An operator that the backend does not run in one of these precisions gets another one for
+/// it.
 inline segment_space make_segment_space(const op_graph& graph, std::span<const op_role> roles, const plan& chosen,
                                         tie how, const op_support& runs = {}) {
   std::vector<bool> decided(graph.size());

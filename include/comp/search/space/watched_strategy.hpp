@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks the plans that a strategy asks for before they are run: they have to be plans of the space that it was given.
-// A plan that was asked for before gets the known answer. A strategy that asks only for such plans is ended.
+// Checks what a strategy asks for before anything is run: only whole plans of the space that it was given are accepted.
+// A plan that it asks for again gets the known answer. A strategy that goes on asking for known plans only is ended, so
+// that a faulty one does not run for ever.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@
 
 namespace comp {
 
-/// Throws: `plan_error`, naming the operator, for a plan that is none of `space`.
+/// Throws: `plan_error`, naming the operator, for a plan that is not in `space`.
 inline void require_in_space(const plan& p, const search_space& space, const op_graph& graph) {
   constexpr const char* remedy =
       "give plans that are made of the space that start() was given, by its base(), set() or random()";
@@ -40,14 +41,14 @@ inline void require_in_space(const plan& p, const search_space& space, const op_
                       "the strategy asked for a plan that the space refuses (space.valid() says no): {}", remedy);
 }
 
-/// A run of a strategy whose questions are checked.
+/// A strategy's run with these checks.
 class watched_strategy {
  public:
   watched_strategy(any_strategy::run run, const search_space& space, const op_graph& graph)
       : run_{std::move(run)}, space_{space}, graph_{graph} {}
 
-  /// Up to `n` plans; none when it is done, or when it asked a thousand times for nothing new.
-  /// Throws: `plan_error` for a plan that is none of the space.
+  /// Returns: up to `n` plans; none where the strategy is done, or has asked a thousand times in a row for nothing new.
+  /// Throws: `plan_error` for a plan that is not in the space.
   std::vector<plan> ask(std::size_t n) {
     std::vector<plan> plans = run_.ask(n);
     bool fresh = false;
@@ -61,7 +62,7 @@ class watched_strategy {
   }
   void tell(const trial& seen) { run_.tell(seen); }
 
-  /// Returns: what to tell of a strategy that was ended; empty where it ended by itself.
+  /// Returns: the warning for a strategy that was ended; empty where it ended by itself.
   std::string warning() const {
     if (repeats_ < most_repeats) return {};
     return fmt::format(

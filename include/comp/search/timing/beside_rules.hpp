@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the found plan is faster than the rules' plan, which a user has without a search, as by torch.autocast: it
-// wins only where that is shown. Both plans are known to train, so further rounds between the two are training.
+// Tells whether the found plan is faster than the rules' plan, which a user has without a search, as by torch.autocast.
+// The found plan wins only where it is shown to be faster. Both plans are known to train, so further rounds between the
+// two are training.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +44,8 @@ inline paired_speedup gain_over_rules(evaluator& run, const race_settings& setti
     if (gain.clearly_faster() || gain.clearly_slower()) break;
     std::vector<racer> two{{.plan = rules.plan, .label = rules.label}, {.plan = found.plan, .label = found.label}};
     race{run, stage::contest, settings, settings.min_rounds, grounds}.run(two, false);
-    if (two[0].status != status::ok) return {.ratio = 1, .bounds = {}};  // it no longer trains: nothing was shown
+    // The rules' plan no longer trains, so nothing was shown.
+    if (two[0].status != status::ok) return {.ratio = 1, .bounds = {}};
     if (two[1].status != status::ok) return {.ratio = 0, .bounds = {0, 0}};
     of_rules.insert(of_rules.end(), two[0].seconds.begin(), two[0].seconds.end());
     of_found.insert(of_found.end(), two[1].seconds.begin(), two[1].seconds.end());
@@ -52,7 +54,7 @@ inline paired_speedup gain_over_rules(evaluator& run, const race_settings& setti
   return gain;
 }
 
-/// What to tell where times do not say whether the rules' plan is faster than FP32, which it stands for.
+/// Returns: the warning for a rules' plan that stands for FP32, because noise hides which of the two is faster.
 inline std::string why_rules_stand_for_fp32(const contestant& rules) {
   return fmt::format(
       "too noisy to tell: \"{}\" kept ({:.2f} to {:.2f} times as fast as FP32, 95%; its losses were accepted): search again "
@@ -60,7 +62,7 @@ inline std::string why_rules_stand_for_fp32(const contestant& rules) {
       rules.label, rules.over_fp32.bounds.low, rules.over_fp32.bounds.high);
 }
 
-/// What to tell where the rules' plan is kept although the found one looks faster.
+/// Returns: the warning for a rules' plan that is kept although the found one looks faster.
 inline std::string why_rules_are_kept(const contestant& found, const contestant& rules, const paired_speedup& gain) {
   return fmt::format(
       "\"{}\" was not shown to be faster than \"{}\", which is kept ({:.3f} to {:.3f} times as fast, 95%): search again when "

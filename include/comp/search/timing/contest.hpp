@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contest at the end of a search: the search's plans, FP32 and every rule-based plan train batches in turns, so
-// that the plan that is taken is not slower than any of them beyond noise. (The paper's plan is up to 10% slower than
-// AMP in places.)
+// Times the search's plans against FP32 and every rule-based plan at the end, a batch of each in turns, so that the
+// winner is not slower than any of them beyond noise. The paper has no such contest, and its plans are in places up to
+// 10% slower than AMP's. All contestants are timed anew, whatever runs they had before.
 #pragma once
 
 #include <algorithm>
@@ -20,8 +20,8 @@
 
 namespace comp {
 
-/// Where noise leaves open whether the fastest plan is faster than FP32, the two run up to three times as many rounds
-/// more. They change `over_fp32` alone, because no other plan ran in these rounds.
+/// Runs further rounds of FP32 and the fastest plan where noise hides which of the two is faster: at most three times
+/// as many as before. Their times only change `over_fp32`, because no other plan ran in these rounds.
 inline void add_rounds(evaluator& run, const race_settings& settings, std::vector<contestant>& contest,
                        race_grounds grounds) {
   const auto fastest = std::max_element(contest.begin(), contest.end(), [](const contestant& a, const contestant& b) {
@@ -43,8 +43,7 @@ inline void add_rounds(evaluator& run, const race_settings& settings, std::vecto
   }
 }
 
-/// Times the racers, FP32 first. Those that are hopelessly slower than FP32 stop early but keep what was
-/// measured.
+/// Times the racers; FP32 is the first. A racer that is hopelessly slower than FP32 stops early and keeps its times.
 inline std::vector<contestant> hold_contest(evaluator& run, const race_settings& settings, std::vector<racer> racers,
                                             race_grounds grounds = {}) {
   if (racers.size() > 1) racers.front().rounds_at_most = settings.fp32_rounds;
@@ -66,8 +65,8 @@ inline std::vector<contestant> hold_contest(evaluator& run, const race_settings&
   return contest;
 }
 
-/// Fills in what the losses said of a contestant. Where FP32 ran too few rounds beside it, its time comes from the
-/// batches that its losses were judged by, which FP32 trained, too.
+/// Adds to a contestant what its losses said. Where it had too few rounds together with FP32, its time relative to FP32
+/// comes from the batches that judged its losses.
 inline void describe(contestant& c, const outcome& log, const loss_trials& trials) {
   const auto* judged = trials.known(c.plan);
   if (judged == nullptr) return;
@@ -79,9 +78,9 @@ inline void describe(contestant& c, const outcome& log, const loss_trials& trial
   const std::size_t pairs = std::min(a.size(), b.size());
   if (std::min(log.contest.front().seconds.size(), c.seconds.size()) < 6) {
     const trial& t = judged->trial;
-    if (pairs > 6) {  // not in turns, but the same batches
+    if (pairs > 6) {  // both ran the same batches, though not in turns
       c.over_fp32 = compare_paired(std::span{a}.subspan(1, pairs - 1), std::span{b}.subspan(1, pairs - 1));
-    } else if (!std::isfinite(c.over_fp32.ratio) && t.sample.ok() && t.bounds.low > 0) {  // in turns
+    } else if (!std::isfinite(c.over_fp32.ratio) && t.sample.ok() && t.bounds.low > 0) {  // both ran in turns
       const double fp32 = trials.fp32_seconds();
       c.over_fp32 = {fp32 / t.seconds, {fp32 / t.bounds.high, fp32 / t.bounds.low}};
     }
@@ -89,8 +88,8 @@ inline void describe(contestant& c, const outcome& log, const loss_trials& trial
   if (c.seconds.size() < 6) c.seconds = b;
 }
 
-/// Does so for all contestants. Where one has no batches beside FP32's, its speedup is that of another contestant times
-/// the ratio of the two.
+/// Describes all contestants. One that has no batches beside FP32's at all is compared with a contestant that has, and
+/// the two ratios are multiplied.
 inline void describe_contest(outcome& log, const loss_trials& trials) {
   for (contestant& c : log.contest) describe(c, log, trials);
   contestant& fp32 = log.contest.front();
@@ -107,7 +106,7 @@ inline void describe_contest(outcome& log, const loss_trials& trials) {
   if (fp32.seconds.empty()) fp32.seconds = log.baseline.batch_seconds;
 }
 
-/// Returns: what to tell of the fastest plan where its own losses were not accepted, although those of a plan that
+/// Returns: the warning for the fastest plan where its own losses were not accepted although those of a plan that
 /// lowers more were.
 inline std::string why_not_taken(const contestant& fastest, double tolerance) {
   const loss_verdict& loss = *fastest.loss;
@@ -122,12 +121,13 @@ inline std::string why_not_taken(const contestant& fastest, double tolerance) {
                                                            : "which leaves open whether it is within the tolerance"));
 }
 
-/// Seconds of a batch under a plan by what operators and casts cost; NaN where that is not known.
+/// Gives the seconds of a batch under a plan by the costs of operators and casts; NaN where these are not known.
 using predicted_seconds = std::function<double(const plan&)>;
 
-/// Returns: per contestant, the logarithm of how many times as long as the fastest's its batch takes; infinity for one
-/// that cannot win. The race decides where its times are clear, else the learned costs, which know this race, too.
-/// `memory_limit`: contestants that need more are left out where another one fits; 0: no limit.
+/// Returns: for each contestant the logarithm of its time relative to one of them; infinity for one that cannot win.
+/// Where the race is clear its times count; else the learned costs do, where there are any, because they know this race
+/// and all others.
+/// `memory_limit`: contestants that need more bytes cannot win where another one fits; 0: no limit.
 inline std::vector<double> judged_times(const std::vector<contestant>& contest, const predicted_seconds& predicted,
                                         std::int64_t memory_limit = 0) {
   std::vector<double> times(contest.size(), std::numeric_limits<double>::infinity());
@@ -138,8 +138,8 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
   const auto fits = [&](const contestant& c) { return ran(c) && (memory_limit == 0 || c.peak_bytes <= memory_limit); };
   const bool some_fit = std::any_of(contest.begin(), contest.end(), fits);
   const auto usable = [&](const contestant& c) { return some_fit ? fits(c) : ran(c); };
-  // All are compared with one that had as many rounds as any: of these, with the one that is thought fastest, for what
-  // is clear against a slow one says little of two fast ones.
+  // All are compared with a contestant that had the most rounds. Of those it is the one that is thought fastest,
+  // because times relative to a slow one hardly tell two fast ones apart.
   const auto base = std::max_element(contest.begin(), contest.end(), [&](const contestant& a, const contestant& b) {
     const std::size_t of_a = usable(a) ? a.seconds.size() : 0, of_b = usable(b) ? b.seconds.size() : 0;
     return of_a != of_b ? of_a < of_b : predicted(a.plan) > predicted(b.plan);
@@ -148,7 +148,7 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
     const contestant& c = contest[i];
     const double expected = std::log(predicted(c.plan) / predicted(base->plan));
     if (i == 0 && c.seconds.empty() && std::isfinite(expected))
-      times[i] = expected;  // FP32 takes part where that is cheap
+      times[i] = expected;  // FP32 may have had no round, where rounds are scarce
     if (!usable(c)) continue;
     if (&c == &*base) {
       times[i] = 0;
@@ -161,12 +161,13 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
   return times;
 }
 
-/// The order in which contestants are offered as the winner: fastest first; where two are as fast, the one with the
-/// lower loss, then the one with less memory; FP32 before what is not faster. `slowdown`: above 0, those that are by
-/// such a part slower than the fastest come by their memory.
+/// Returns: the order in which contestants are offered as the winner, the fastest first and up to FP32. Among those as
+/// fast as the first, FP32 comes first, then the lower loss, then the smaller memory. Contestants that tie with the
+/// first have its label in `tie`. `slowdown`: where above 0, those that are at most by this part slower than the
+/// fastest are ordered by memory.
 inline std::vector<std::size_t> ranking(std::vector<contestant>& contest, const predicted_seconds& predicted,
                                         std::int64_t memory_limit = 0, double slowdown = 0) {
-  constexpr double same = 0.003;  // what counts as a difference
+  constexpr double same = 0.003;  // logarithms of times that differ by less are equal
   const double worth = std::max(same, std::log1p(slowdown));
   const std::vector<double> times = judged_times(contest, predicted, memory_limit);
   std::vector<std::size_t> order;
@@ -176,11 +177,11 @@ inline std::vector<std::size_t> ranking(std::vector<contestant>& contest, const 
   const auto loss_of = [&](std::size_t i) { return contest[i].loss ? contest[i].loss->difference : 0.0; };
   std::sort(order.begin(), order.end(),
             [&](std::size_t a, std::size_t b) { return times[a] != times[b] ? times[a] < times[b] : a < b; });
-  // Among those as fast as the first: FP32, else lower loss, else less memory.
+  // The contestants before `tied` are as fast as the first.
   const auto tied =
       std::find_if(order.begin(), order.end(), [&](std::size_t i) { return times[i] > times[order.front()] + worth; });
   if (slowdown > 0) {
-    const auto memory = [&](std::size_t i) {  // not known: last
+    const auto memory = [&](std::size_t i) {  // where it is not known, last
       return contest[i].peak_bytes > 0 ? contest[i].peak_bytes : std::numeric_limits<std::int64_t>::max();
     };
     std::sort(order.begin(), tied, [&](std::size_t a, std::size_t b) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a contest decides nothing: the interval of a plan's speedup is wide and holds 1, as on a busy machine.
+// Tells when a contest says nothing about a plan: its interval around "as fast as FP32" is wide, as on a busy machine.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 namespace comp {
 
-/// Returns: true for a plan that looks faster than FP32, but whose 95% interval holds 1 and is wider than a fifth.
+/// Returns: true for a plan that looks faster than FP32 by times whose 95% interval holds 1 and is wider than a fifth.
 inline bool too_noisy(const contestant& c) {
   constexpr double wide = 1.2;
   const interval& at = c.over_fp32.bounds;  // infinite where there were too few pairs: then nothing was measured
   return c.over_fp32.ratio > 1 && at.low > 0 && at.low <= 1 && std::isfinite(at.high) && at.high > wide * at.low;
 }
 
-/// Returns: what to tell where FP32 was kept because of such noise; nothing where there was none.
+/// Returns: the warning where FP32 was kept because the times are too noisy; nothing where they are not.
 inline std::optional<std::string> too_noisy_to_tell(const std::vector<contestant>& contest) {
   const auto at = std::find_if(contest.begin(), contest.end(), [](const contestant& c) {
     return c.status == status::ok && (!c.loss || c.loss->answer != loss_answer::rejected) && too_noisy(c);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times plans in turns, a batch each per round, so that a drift of the machine affects all of them alike; every second
-// round runs backwards. Plans that are clearly slower leave, and the race ends when it is decided. Only ratios of
-// batches of the same round are compared (core/statistics.hpp), never times of different moments. Where batches differ
-// in length, all plans of a round run the same batch. Batches of plans that are known to train count as training. Else
-// all batches are undone when the race ends. A batch whose loss is not finite is lost. It is held against the plan
-// where FP32 does not lose it, on the same batches from the race's start. Two lost batches in a row mean that the
-// weights are spoilt: the race begins anew without the plan that spoilt them.
+// Times plans in turns, a batch of each per round. Only ratios of batches of the same round are compared
+// (core/statistics.hpp), so that a drift of the machine hits all plans alike. Every second round runs backwards, so
+// that no plan always comes first. Where batches differ in length, all plans of a round run the same one. Plans that
+// are clearly slower leave, and the race ends when it is decided.
+// Batches of plans that are known to train count as training; otherwise all of them are undone when the race ends.
+// A batch is lost where its loss is not finite. The data may be at fault, so FP32 trains the same batches from the
+// race's start: only what FP32 does not lose is counted against a plan. Two lost batches in a row show that the weights
+// are spoilt: the race then begins anew without the plan that spoilt them.
 #pragma once
 
 #include <algorithm>
@@ -26,30 +27,31 @@ namespace comp {
 struct racer {
   comp::plan plan = {};
   std::string label = {};
-  std::vector<double> seconds = {};  // one per round that it ran
+  std::vector<double> seconds = {};  // [s], one for each round that it ran
   std::size_t rounds_at_most = std::numeric_limits<std::size_t>::max();
   std::int64_t peak_bytes = 0;
-  std::size_t lost = 0;  // batches that FP32 does not lose
+  std::size_t lost = 0;  // its lost batches that FP32 does not lose
   comp::status status = comp::status::ok;
-  bool out = false;         // left the race: failed or clearly slower
-  bool rule_based = false;  // what rules give without a search
+  bool out = false;         // it left the race, because it failed or was clearly slower
+  bool rule_based = false;  // it is a plan of rules, which a user has without a search
 };
 
-/// What a race may do with the training.
+/// What a race may do with the training's state.
 struct race_grounds {
-  bool trains = false;        // its plans are known to train: their batches are kept
-  bool same_batches = false;  // batches differ in length: all of a round run the same
+  bool trains = false;        // its plans are known to train, so their batches are kept
+  bool same_batches = false;  // batches differ in length, so all plans of a round run the same one
 };
 
-/// Runs rounds among racers of one stage. Losses are not compared.
+/// Runs rounds among racers. Losses are not judged.
 class race {
  public:
   race(evaluator& run, stage where, const race_settings& settings, std::size_t max_rounds, race_grounds grounds = {})
       : run_{run}, stage_{where}, settings_{settings}, max_rounds_{max_rounds}, grounds_{grounds} {}
 
-  /// The first racer is the reference, which leaves only when its rounds are over. With `leave`, clearly slower racers
-  /// leave, and the race ends when each racer is clearly faster or slower than the reference. Without, only racers that
-  /// are hopelessly slower than the reference leave, and the race ends when the fastest racer is clear.
+  /// Runs the race. The first racer is the reference and leaves only when its rounds are over. `leave`: true for
+  /// candidates of a search: clearly slower ones stop running, and the race ends when each is decided against the
+  /// reference. False for a contest: only racers that are hopeless against the reference leave, and the race ends when
+  /// the fastest is clear.
   void run(std::vector<racer>& racers, bool leave) {
     start_ = run_.save();
     lost_.clear(), in_a_row_ = 0, before_ = nullptr;
@@ -61,7 +63,7 @@ class race {
         if (r.out || round >= r.rounds_at_most) continue;
         if (before && !std::exchange(first, false)) run_.restore(*before);
         if (before && !run_.ran(r.plan)) {
-          (void)run_.batch(stage_, r.plan, r.label);  // cold, it times its second batch: another one
+          (void)run_.batch(stage_, r.plan, r.label);  // cold, batch() times its second batch, which is another one
           run_.restore(*before);
         }
         run_batch(r);
@@ -109,7 +111,7 @@ class race {
     run_.restore(start_);
   }
 
-  // Returns: FP32's losses of the race's first `batches` batches. The state stays.
+  // Returns: FP32's losses of the race's first batches. The trainer's state stays as it is.
   std::vector<double> fp32_again(std::int64_t batches) {
     const evaluator::place here = run_.save();
     const trial t = run_.run(stage_, run_.fp32(), "lost batches again", [&](const trial& begun) {
@@ -122,12 +124,12 @@ class race {
     run_.restore(here);
     return t.sample.curve;
   }
-  // Returns: FP32's loss of the lost batch; nothing where FP32 did not run it.
+  // Returns: FP32's loss of that batch; nothing where FP32 did not run it.
   static std::optional<double> loss_of(const std::vector<double>& fp32, const lost_batch& l) {
     const auto at = static_cast<std::size_t>(std::max<std::int64_t>(l.batch, 1) - 1);
     return at < fp32.size() ? std::optional{fp32[at]} : std::nullopt;
   }
-  // True where FP32 loses the last two batches, too, so that the data are to blame.
+  // Returns: true where FP32 loses the last two lost batches, too, so that the data is at fault.
   bool lost_by_data() {
     if (!run_.restores()) return false;
     const lost_batch &one = *(lost_.end() - 2), &two = lost_.back();
@@ -136,15 +138,15 @@ class race {
     return loses(one) && loses(two);
   }
 
-  // True where the second of two batches under `p`, from the race's start, is lost.
+  // Returns: true where the second of two batches under `p` from the race's start is lost.
   bool spoils(const plan& p) {
     run_.restore(start_);
     (void)run_.batch(stage_, p, "");
     return run_.batch(stage_, p, "").sample.not_finite > 0;
   }
 
-  // Counts the lost batches of each racer that FP32 does not lose. FP32 trains the race's batches up to the last lost
-  // one.
+  // Sets `lost` of the racers. FP32 trains the race's batches again, up to the last lost one, to see which of them it
+  // loses, too.
   void blame() {
     if (lost_.empty() || !run_.restores()) return;
     std::int64_t last = 0;
@@ -175,7 +177,7 @@ class race {
     return against.ratio > settings_.hopeless || (leave && against.clearly_faster());
   }
 
-  // A single slow batch is noise: with few rounds each of them must say so.
+  // A single slow batch is noise, so where there are few rounds all of them have to be hopeless.
   bool always_hopeless(const racer& r, const racer& other, std::size_t rounds) const {
     for (std::size_t i = 0; i < rounds; ++i) {
       if (r.seconds[i] <= settings_.hopeless * other.seconds[i]) return false;
@@ -204,7 +206,7 @@ class race {
   evaluator::place start_ = {};
   std::vector<lost_batch> lost_ = {};
   std::size_t in_a_row_ = 0;
-  racer* before_ = nullptr;  // who ran the last batch that was not lost
+  racer* before_ = nullptr;  // the racer of the last batch that was not lost
 };
 
 }  // namespace comp

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plans that take part in the contest: rivals are checked, and equal plans take part once.
+// Collects what takes part in the contest beside the search's plans: the rivals that can run. Each distinct plan takes
+// part once.
 #pragma once
 
 #include <algorithm>
@@ -15,9 +16,9 @@
 
 namespace comp {
 
-/// Throws: `settings_error` for a rival without a label or with one of the search's own; `plan_error`, naming the
-/// rival, for a plan that does not fit or needs a precision that is not among `supported`, or in which an operator does
-/// not run.
+/// Returns: the rivals that `source` makes. Throws: `settings_error` for a rival without a label, or with a label that
+/// the search itself uses; `plan_error`, naming the rival, for a plan that does not fit the graph, has a precision that
+/// is not among `supported`, or has an operator in a precision that the backend does not run it in.
 inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& graph, std::span<const precision> lows,
                                     std::span<const precision> supported, const op_support& runs = {}) {
   if (!source) return {};
@@ -45,7 +46,8 @@ inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& 
   return all;
 }
 
-/// "comp: all but head.softmax in bf16": the label of a plan of the search's own. `others`: who has labels already.
+/// Returns: the label of a plan that the search found, as in "comp: all but head.softmax in bf16". `others`: those that
+/// have labels already, as labels are unique.
 template <class Labelled>
 std::string label_of_found(const plan& p, const op_graph& graph, const std::vector<Labelled>& others) {
   const std::string words = "comp: " + name(p, graph);
@@ -55,8 +57,8 @@ std::string label_of_found(const plan& p, const op_graph& graph, const std::vect
   return label;
 }
 
-/// Enters a plan. Equal plans share a row and are timed once; their labels are joined, and what they begin with alike
-/// is said once: "rule-based bf16 = tvm bf16".
+/// Enters a plan. Equal plans share a row and are timed once; their labels are joined, and name their family once:
+/// "rule-based bf16 = tvm bf16".
 inline void enter(std::vector<racer>& racers, const plan& p, std::string_view label, bool rule_based = false) {
   const auto known = std::find_if(racers.begin(), racers.end(), [&](const racer& r) { return r.plan == p; });
   if (known == racers.end()) {
@@ -71,7 +73,7 @@ inline void enter(std::vector<racer>& racers, const plan& p, std::string_view la
   known->label += label;
 }
 
-/// Enters a plan that the search made under its name, once. FP32 is there already.
+/// Enters a plan that the search found, once. FP32 is not entered again, as it is there first.
 inline void enter_found(std::vector<racer>& racers, const plan& p, const op_graph& graph) {
   const auto there = [&](const racer& r) {
     return r.plan == p && (&r == &racers.front() || r.label.find("comp: ") != std::string::npos);

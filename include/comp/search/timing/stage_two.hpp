@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage 2: plans that differ in the undecided operators are timed in turns, a batch each, and the fastest wins. Every
-// race includes the best plan so far, and times are relative to it, so that plans of different races can be compared
-// although the machine drifts. Source: CoMP paper, section 3.3.
+// Runs stage 2 of the paper: plans that differ in the undecided operators are timed in turns, and the fastest wins.
+// Every race includes the best plan so far, and candidates' times are relative to it, so that plans of different races
+// can be compared although the machine drifts. Source: CoMP paper, section 3.3.
+// Not here: which plans there are (space/segments.hpp, algorithm 2).
 #pragma once
 
 #include <comp/search/space/watched_strategy.hpp>
@@ -16,7 +17,7 @@ class stage_two {
  public:
   stage_two(evaluator& run, outcome& log, const race_settings& settings) : run_{run}, log_{log}, settings_{settings} {}
 
-  /// Returns: the fastest plan of the space; its most conservative one when nothing is clearly faster.
+  /// Returns: the fastest plan of the space; its most conservative one where none is clearly faster.
   plan run(const any_strategy& strategy, const search_space& space) {
     best_.plan = space.conservative();
     if (space.groups().empty()) return best_.plan;
@@ -51,7 +52,7 @@ class stage_two {
     done_[best_.plan] = best_;
   }
 
-  // The best plan so far is what all others are measured against, so its own time has no spread.
+  // All others are measured against the best plan so far, so its own time has no interval.
   void take_reference(const racer& r) {
     if (!best_.accepted) best_ = as_trial(r);
     best_.bounds = {best_.seconds, best_.seconds};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's trainer, strategies and policy behind virtual functions, so that the search is compiled once for all of them
-// and not once per program. `has` says what a trainer lacks; a call of what it lacks gives a default.
+// Puts a user's trainer, strategies and policy behind virtual functions, so that the search is compiled once for all of
+// them and not once per program. `has` says which optional members a trainer offers; calling one that it lacks gives a
+// default.
 // Not here: what they must offer (core/concepts.hpp, core/strategy.hpp).
 #pragma once
 
@@ -23,7 +24,7 @@
 
 namespace comp {
 
-/// Any Backend.
+/// Any Backend behind virtual functions.
 class any_trainer {
  public:
   struct capabilities {
@@ -35,9 +36,9 @@ class any_trainer {
   virtual op_graph graph() = 0;
   virtual void set_precision(const plan& p) = 0;
   virtual sample run_batch() = 0;
-  /// `stop` is not asked by a trainer that cannot.
+  /// Trains an epoch. A trainer that cannot stop early never asks `stop`.
   virtual sample run_epoch(const stop_predicate& stop) = 0;
-  /// Nothing for a trainer that cannot save.
+  /// Returns: the state; a null pointer for a trainer that cannot save.
   virtual std::shared_ptr<const void> save() = 0;
   virtual void restore(const void* state) = 0;
   virtual std::vector<op_time> profile() = 0;
@@ -49,9 +50,9 @@ class any_trainer {
   virtual bool supports(const op_info& op, precision p) const = 0;
   virtual plan own_autocast(precision low) = 0;
   virtual comp::hardware hardware() const = 0;
-  /// How the plan that is set is run; nothing for a trainer that does not say.
+  /// Returns: how the trainer runs the plan that is set; empty for a trainer that does not say.
   virtual comp::execution execution() = 0;
-  /// The trainer's signature(), else its type.
+  /// Returns: the trainer's signature(); where it has none, the name of its type.
   virtual std::string signature() const = 0;
   virtual void post_training(bool on) = 0;
 
@@ -61,7 +62,7 @@ class any_trainer {
   explicit any_trainer(capabilities what) : has{what} {}
 };
 
-/// Refers to `trainer`, which lives longer.
+/// Keeps a reference to `trainer`, which has to live longer.
 template <Backend B>
 class trainer_of final : public any_trainer {
  public:
@@ -147,7 +148,7 @@ class trainer_of final : public any_trainer {
   B& trainer_;
 };
 
-/// Any OperatorPolicy, and an OperatorPolicy itself.
+/// Any OperatorPolicy behind std::function; it is an OperatorPolicy itself.
 class any_policy {
  public:
   template <class P>
@@ -164,13 +165,13 @@ class any_policy {
   std::function<any_policy(const hardware&)> on_;
 };
 
-/// Any SearchStrategy, and a SearchStrategy itself.
+/// Any SearchStrategy behind std::function; it is a SearchStrategy itself.
 class any_strategy {
  public:
   struct run {
     std::function<std::vector<plan>(std::size_t)> ask = {};
     std::function<void(const trial&)> tell = {};
-    std::size_t plans = 0;  // that it will ask for at most; 0: not known
+    std::size_t plans = 0;  // the most plans that it will ask for; 0: not known
     std::size_t at_most() const { return plans; }
   };
 
@@ -190,7 +191,7 @@ class any_strategy {
   }
 
   run start(search_space over) const { return start_(std::move(over)); }
-  /// Settings of a guided search, where it is one; else nothing.
+  /// Returns: the settings of strategy::guided; nullptr for any other strategy.
   const strategy::guided* guide() const { return guide_ ? &*guide_ : nullptr; }
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the seconds that a trainer reports for its batches with comp's own clock. A trainer may know better, where a
-// device still works after run_batch() has returned; but over several batches of one plan in a row both must agree.
+// Compares the seconds that a trainer gives its batches with comp's own clock. A trainer may know better, where a
+// device works on after run_batch() has returned. Over batches of one plan in a row, however, both have to take the
+// same time.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,8 @@ namespace comp {
 
 class batch_clock {
  public:
-  /// A batch under `p`. `told`: seconds that the trainer gave, 0 where it gave none; `seen`: of comp's clock.
+  /// Adds a batch under `p`. `told`: the seconds that the trainer gave, 0 where it gave none. `seen`: those of comp's
+  /// clock.
   void add(const plan& p, double told, double seen) {
     const bool same = last_ == p;
     if (told > 0 && std::isfinite(told)) {
@@ -35,8 +37,8 @@ class batch_clock {
     last_seen_ = seen;
   }
 
-  /// Returns: a sentence where the reported seconds of FP32's batches, or of the plan with most batches, contradict
-  /// comp's clock.
+  /// Returns: how the trainer's times contradict comp's clock, by FP32's batches and those of the plan with most
+  /// batches; nothing where they agree.
   std::optional<std::string> contradiction(const plan& fp32) const {
     const auto a = times_of(fp32);
     if (!a || a->seen < shortest) return {};
@@ -71,10 +73,10 @@ class batch_clock {
   struct rows {
     std::vector<double> told = {}, seen = {};
   };
-  static constexpr double clear = 0.18;       // of a ratio's logarithm: a fifth
-  static constexpr double shortest = 0.5e-3;  // [s] below which calls and clocks are what is timed
+  static constexpr double clear = 0.18;       // a ratio's logarithm above which two times differ: a fifth
+  static constexpr double shortest = 0.5e-3;  // [s]; in shorter batches most of the time goes into calls and clocks
 
-  // Medians; nothing for a few batches, which may be slow by chance.
+  // Returns: the medians of both times; nothing for few batches, which may be slow by chance.
   std::optional<both> times_of(const plan& p) const {
     const auto at = in_a_row_.find(p);
     if (at == in_a_row_.end() || at->second.told.size() < 6) return {};
@@ -84,7 +86,8 @@ class batch_clock {
   std::map<plan, rows> in_a_row_ = {};
   plan last_ = {};
   double last_seen_ = 0;
-  std::size_t changes_ = 0, late_ = 0;  // batches after another plan's that took clearly another time; of them, late
+  // Changes of plan after which comp's clock shows another time, and those of them after which the given time stayed.
+  std::size_t changes_ = 0, late_ = 0;
 };
 
 }  // namespace comp

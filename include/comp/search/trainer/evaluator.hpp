@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs plans on a trainer and makes trials of the runs. A ledger that knows a run is asked first. Exceptions become
-// failed trials, observers are told, and the batches that lead to the trainer's state are counted. Not here: which plan
-// comes next (search_run.hpp), how losses are judged (loss_trials.hpp) and timing in turns (race.hpp).
+// Runs plans on a trainer. It asks a ledger first whether a run is recorded already, keeps count of the batches that
+// lead to the trainer's state, turns exceptions into failed trials, and tells the observers.
+// Not here: which plan comes next (search_run.hpp), how losses are judged (loss_trials.hpp), and timing in turns
+// (race.hpp).
 #pragma once
 
 #include <algorithm>
@@ -34,17 +35,18 @@ class evaluator {
     remember_start();
   }
 
-  /// The trainer's state now counts as the start of a training.
+  /// Makes the trainer's present state the start of a training.
   void remember_start() {
     trained_ = {};
     keep();
   }
-  /// A run that fails puts the trainer back to its state now.
+  /// Makes the trainer's present state the one that a failed run is undone to.
   void keep() { kept_ = save(); }
 
-  /// Whether the trainer's state can be put back.
+  /// Returns: true where the trainer can save and restore its state.
   bool restores() const { return trainer_.has.save; }
-  /// The trainer's state now; without it for a backend that cannot save. Saved once, however often it is asked for.
+  /// Returns: the trainer's present state; for a backend that cannot save, only the batches that led to it. A state is
+  /// saved once, however often it is asked for, because a copy of all weights is large.
   place save() {
     std::shared_ptr<const void> now = saved_.lock();
     if (now == nullptr) now = trainer_.save();
@@ -58,23 +60,23 @@ class evaluator {
     saved_ = to.state;
   }
   void to_kept() { restore(kept_); }
-  /// The search's epochs get scores, too.
+  /// Lets the search's epochs be scored, too, which costs a validation each.
   void score_epochs() { scores_ = true; }
 
-  /// Returns: the batches that lead from the start of the search to the trainer's state, as one run.
+  /// Returns: the batches that lead from the start to the trainer's state.
   const sample& trained() const { return trained_; }
-  /// Returns: the seconds of all runs, those that were undone and those that were recalled from a ledger, too.
+  /// Returns: the seconds of all runs, those that were undone or recalled included.
   double seconds() const { return seconds_; }
   any_trainer& trainer() { return trainer_; }
-  /// What comp's clock saw of the batches.
+  /// Returns: comp's own times of the batches, beside those that the trainer gave.
   const batch_clock& clock() const { return clock_; }
-  /// The plan that "FP32" stands for.
+  /// Returns: the plan that "FP32" stands for.
   const plan& fp32() const { return fp32_; }
   void stand_for_fp32(const plan& p) { fp32_ = p; }
 
-  /// Makes a trial of what `work(trial)` runs, or of what a ledger has for this stage, plan and repeat.
-  /// `accepted` and the times are set from the sample alone; a caller that judges the trial sets them again. `before`:
-  /// of its seconds, those that an earlier trial has.
+  /// Makes a trial of what `work(trial)` runs, or of what a ledger has for this stage, plan and repeat. Acceptance and
+  /// times are set from the sample alone; a caller that knows more sets them again. `before`: the seconds of its sample
+  /// that an earlier trial already counted.
   template <class Work>
   trial run(stage where, const plan& p, std::string label, Work work, std::optional<std::size_t> repeat = {},
             double before = 0) {
@@ -103,21 +105,20 @@ class evaluator {
     t.accepted = t.sample.ok();
     return t;
   }
-  /// What `work` throws ends the search, also where it is done within a candidate's run, whose fault it is not:
-  /// observers, and FP32's batches that a candidate waits for.
+  /// Runs `work` so that what it throws ends the search. Observers, and FP32's batches that a candidate waits for, are
+  /// run within a candidate's run; without this their exceptions would count as the candidate's failure.
   template <class F>
   void apart(F work) {
     try {
       work();
     } catch (...) {
-      if (!fatal_) fatal_ = std::current_exception();  // the first is why
+      if (!fatal_) fatal_ = std::current_exception();  // the first one is the cause
       throw;
     }
   }
 
-  /// Records a trial of run() once it is judged, and tells the observers. It gets its number here, because others may
-  /// have been recorded meanwhile.
-  /// `before`: of its batches, those that an earlier trial has.
+  /// Adds a trial to the outcome and tells the observers, after it was judged. It gets its number now, because others
+  /// may have been recorded in the meantime. `before`: the batches of its sample that an earlier trial already counted.
   void record(trial t, std::int64_t before = 0) {
     t.number = log_.trials.size();
     auto& cost = log_.cost(t.stage);
@@ -130,8 +131,8 @@ class evaluator {
     stop_if_asked();
   }
 
-  /// Trains the next batches under `p` from where the trainer is, until `got` has `batches` of them. `cut` looks at it
-  /// after each batch and names the status with which to end, or status::ok to go on.
+  /// Trains the next batches under `p` until `got` has `batches` of them. `cut` looks at `got` after each batch and
+  /// returns the status to end with, or status::ok to go on.
   template <class Cut>
   void train(const trial& as, const plan& p, std::size_t batches, sample& got, Cut cut) {
     trainer_.set_precision(p);
@@ -151,7 +152,7 @@ class evaluator {
     }
   }
 
-  /// One epoch of `p` from where the trainer is, not recorded yet.
+  /// Trains an epoch of `p` from the trainer's state. The trial is not recorded yet.
   template <class Cut>
   trial epoch(stage where, const plan& p, std::string label, Cut cut) {
     return run(where, p, std::move(label), [&](const trial& begun) {
@@ -159,15 +160,16 @@ class evaluator {
       return run_watched(begun, cut);
     });
   }
-  /// The same of a training after the search, which is never recalled: it is no experiment.
+  /// Trains an epoch of the training after a search. It is never recalled from a ledger, because its purpose is the
+  /// weights, not a result.
   template <class Cut>
   trial training_epoch(const plan& p, Cut cut) {
     may_recall_ = false;
     return epoch(stage::training, p, "", cut);
   }
 
-  /// The next batch under `p`; the state moves on. A batch before a plan's first one pays for what that makes (compiled
-  /// primitives, workspaces); it is neither timed nor told.
+  /// Trains and times the next batch under `p`. Before a plan's first one another batch is trained, which is neither
+  /// timed nor returned: it pays for what is made once (compiled primitives, workspaces).
   trial batch(stage where, const plan& p, std::string label) {
     const trial t = run(where, p, std::move(label), [&](const trial& begun) {
       sample first, got;
@@ -181,12 +183,12 @@ class evaluator {
     record(t);
     return t;
   }
-  /// Returns: true where `p` has had a batch in this search, be it recalled.
+  /// Returns: true where `p` has had a batch in this search, or a recalled one.
   bool ran(const plan& p) const { return ran_.contains(p); }
 
-  /// Numbers that `work(trainer)` gives about plan `p`, which leaves the state as it is: a profile's, a score's. They
-  /// go through the ledger like a run, so a search that is resumed decides by the same ones. Throws: `error` with what
-  /// it threw.
+  /// Returns: the numbers that `work(trainer)` gives about plan `p`, such as a profile; it leaves the trainer's state
+  /// as it is. They are recorded like a run, so that a search that is resumed decides by the same numbers. Throws:
+  /// `error` with the message of what `work` threw.
   template <class F>
   std::vector<double> numbers(const plan& p, std::string label, std::size_t repeat, F work) {
     const trial t = run(
@@ -206,16 +208,17 @@ class evaluator {
     return t.sample.curve;
   }
 
-  /// Returns: true where the last trial came from a ledger, so that the trainer's state is not the one after it.
+  /// Returns: true where the last trial came from a ledger. The trainer's state is then not the one that the trial
+  /// ended in.
   bool recalled() const { return recalled_; }
 
-  /// Tells a person of something before the search ends; it stands in the outcome's warnings, too.
+  /// Tells the observers of something before the search ends, and adds it to the outcome's warnings.
   void warn(const std::string& sentence) {
     log_.warnings.push_back(sentence);
     observers_.warned(sentence);
   }
 
-  /// Adds wall time to a stage.
+  /// Runs `work` and adds its wall time to a stage. Recalled runs are added with the time that they took once.
   template <class F>
   void timed(stage where, F&& work) {
     const auto begin = std::chrono::steady_clock::now();
@@ -225,7 +228,7 @@ class evaluator {
   }
 
  private:
-  // Runs `work` into t.sample; whatever it throws becomes a status, and the state is put back.
+  // Runs `work` into t.sample. An exception becomes a status, and the state is put back.
   template <class Work>
   void measure(trial& t, Work work) {
     const auto begin = std::chrono::steady_clock::now();
@@ -234,9 +237,9 @@ class evaluator {
       if (trainer_.has.validate && is_epoch(t) && t.sample.ok()) t.sample.score = trainer_.validate();
     } catch (const interrupted&) {
       to_kept();
-      if (fatal_) std::rethrow_exception(std::exchange(fatal_, nullptr));  // why it was stopped
+      if (fatal_) std::rethrow_exception(std::exchange(fatal_, nullptr));  // the exception that made it stop
       throw;
-    } catch (const settings_error&) {  // of the training: no plan would do better
+    } catch (const settings_error&) {  // the training itself cannot run, whatever the plan
       to_kept();
       throw;
     } catch (...) {
@@ -251,9 +254,10 @@ class evaluator {
     if (!t.sample.ok()) to_kept();
   }
 
-  // After which the trainer's score is asked for.
+  // Returns: true for a whole epoch, after which the trainer's score is asked for.
   bool is_epoch(const trial& t) const {
-    if (t.stage == stage::training) return t.label.empty();  // else beside the training, for evidence
+    // A label says that it runs beside the training, as evidence.
+    if (t.stage == stage::training) return t.label.empty();
     if (!restores()) return t.sample.batches > 1;
     return scores_ && t.sample.batches >= static_cast<std::int64_t>(log_.batches_per_epoch);
   }
@@ -271,7 +275,7 @@ class evaluator {
         if (observers_.stop_requested()) stop_asked_ = true;
       });
     } catch (...) {
-      stop_asked_ = true;  // measure() throws it on
+      stop_asked_ = true;  // measure() rethrows it
     }
   }
 
@@ -286,7 +290,7 @@ class evaluator {
       if (ended == status::ok) ended = cut(so_far);
       return stop_asked_ || ended != status::ok;
     });
-    // A backend may name a stop of ours stopped_early itself; why it was stopped is ours to say.
+    // A backend may report our stop as stopped_early. The reason is known here.
     if (ended != status::ok && (got.ok() || got.status == status::stopped_early)) got.status = ended;
     if (got.batches <= 0) got.batches = batches_seen(got);
     detail::complete(got, detail::seconds_since(begin));
@@ -294,7 +298,7 @@ class evaluator {
     return got;
   }
 
-  // Of an epoch that does not say how many batches it had.
+  // Returns: the batches of an epoch whose sample does not say how many it had.
   std::int64_t batches_seen(const sample& got) const {
     const std::size_t seen = std::max(got.curve.size(), got.batch_seconds.size());
     return static_cast<std::int64_t>(got.ok() ? std::max(seen, log_.batches_per_epoch) : seen);
@@ -313,7 +317,7 @@ class evaluator {
   outcome& log_;
   plan fp32_;
   place kept_;
-  std::weak_ptr<const void> saved_;  // the trainer's state, as long as it is the one that was saved
+  std::weak_ptr<const void> saved_;  // the trainer's present state, where it was saved already
   sample trained_ = {};
   double seconds_ = 0, recalled_seconds_ = 0;
   std::map<std::pair<stage, plan>, std::size_t> repeats_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes the result of a search doubtful, a sentence each, told from runs that the search made anyway. Not here:
-// what is looked at before it starts (trainer_check.hpp).
+// Finds what makes the result of a search doubtful, in what the search saw anyway, and says it in a sentence each. Not
+// here: what is checked before it starts (trainer_check.hpp).
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace comp::detail {
 
-/// Precisions in which no plan changed anything.
+/// Returns: a sentence for each precision in which no plan changed a loss or a time.
 inline std::vector<std::string> ignored_precisions(const outcome& seen) {
   std::map<precision, bool> without_effect;
   for (const trial& t : seen.trials) {
@@ -36,8 +36,8 @@ inline std::vector<std::string> ignored_precisions(const outcome& seen) {
   return sentences;
 }
 
-/// Returns: a sentence where runs were recalled and nothing shows that they are of this training. `first_losses`: true
-/// where the first losses were compared.
+/// Reports recorded runs that might be of another training. `first_losses`: the losses at this training's start are
+/// known, and tell it apart.
 inline problem problem_of_ledger(const any_trainer& trainer, const outcome& seen, bool first_losses) {
   if (trainer.has.signature || seen.recalled == 0 || first_losses) return {};
   return fmt::format(
@@ -47,7 +47,7 @@ inline problem problem_of_ledger(const any_trainer& trainer, const outcome& seen
       seen.recalled, seen.trials.size());
 }
 
-/// Batches whose loss was not finite. `fp32`: the plan that losses are held against.
+/// Reports batches whose loss was not finite. `fp32`: the plan that losses are judged against.
 inline problem problem_of_lost_batches(const outcome& seen, const plan& fp32) {
   std::int64_t low = 0, of_low = 0;
   for (const trial& t : seen.trials) {
@@ -61,7 +61,7 @@ inline problem problem_of_lost_batches(const outcome& seen, const plan& fp32) {
       seen.baseline.not_finite, seen.baseline.batches, low, of_low);
 }
 
-/// Runs that ended with an exception, by its words.
+/// Returns: a sentence for each exception that ended a run.
 inline std::vector<std::string> failed_runs(const outcome& seen) {
   struct failure {
     std::size_t runs = 0;
@@ -83,7 +83,7 @@ inline std::vector<std::string> failed_runs(const outcome& seen) {
   return sentences;
 }
 
-/// Returns: a sentence where FP32's losses do not show that the model learns, so that no plan's losses can show harm.
+/// Reports losses that do not show that the model learns. Under such losses every plan looks as good as FP32.
 inline problem problem_of_learning(const outcome& seen) {
   const std::vector<double>& curve =
       seen.trained.curve.size() > seen.baseline.curve.size() ? seen.trained.curve : seen.baseline.curve;
@@ -107,7 +107,7 @@ inline problem problem_of_learning(const outcome& seen) {
     squares += (losses[losses.size() - 1 - i] - last) * (losses[losses.size() - 1 - i] - last);
   }
   const double error = std::sqrt(squares / static_cast<double>(third * (third - 1)));
-  if (seen.baseline.losses.size() > 1) return {};  // a GAN's may rise, and change places
+  if (seen.baseline.losses.size() > 1) return {};  // those of a GAN may rise, while its parts take turns in winning
   const double better = (seen.higher_is_better ? last - first : first - last) / error;
   if (better < -6) {
     return fmt::format(
@@ -115,8 +115,7 @@ inline problem problem_of_learning(const outcome& seen) {
         "settings.direction, or look at the learning rate",
         first, last, losses.size(), seen.higher_is_better ? "higher" : "lower");
   }
-  // Where losses differ much from batch to batch no more can be said of few: a training that takes thousands of batches
-  // to get better by a part e is not suspected.
+  // A training is suspected only where an improvement by 3e-5 of the loss per batch would stand out from the noise.
   const double sure = 3e-5 * static_cast<double>(losses.size());
   if (better < 1 && error < sure * std::max(std::abs(first), std::abs(last))) {
     return fmt::format(

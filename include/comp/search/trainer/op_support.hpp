@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operators a backend runs in which precision, where it can say: FP8 may exist for matrix products only, and FP32
-// may be missing. A precision that an operator lacks is not searched for it. A plan that would use it (a rule's, or a
-// segment's that follows its neighbours) takes the first searched precision that the operator has. Without `supports` a
-// backend has every operator in every precision.
+// Knows which operators a backend runs in which precision, where the backend can say: FP8 may exist for matrix products
+// only, and FP32 may be missing. A precision that an operator lacks is not searched. Plans that would need it, such as
+// a rule's, get the first searched precision that the operator has. Inert for a backend without `supports`.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +15,14 @@
 
 namespace comp {
 
-/// "fp32, bf16": for messages.
+/// Returns: "fp32, bf16", for messages.
 inline std::string names_of(std::span<const precision> precisions) {
   return joined(precisions, ", ", [](precision p) { return name(p); });
 }
 
 class op_support {
  public:
-  op_support() = default;  // every operator in every precision
+  op_support() = default;  // the backend runs every operator in every precision
   /// `lows`: the searched low precisions, in order of preference.
   op_support(const any_trainer& trainer, const op_graph& graph, std::span<const precision> lows) {
     if (!trainer.has.supports) return;
@@ -36,8 +35,8 @@ class op_support {
   bool supports(std::size_t op, precision p) const {
     return lacks_.empty() || !lacks_[op].test(static_cast<std::size_t>(p));
   }
-  /// The widest precision that operator `op` runs in of FP32 and those that are searched: FP32 where it has it, and
-  /// where it has none of them.
+  /// Returns: the widest precision that the backend runs operator `op` in, among FP32 and the searched ones; FP32 where
+  /// it has none of them.
   precision widest(std::size_t op) const {
     if (supports(op, precision::fp32)) return precision::fp32;
     for (const precision p : all_precisions) {
@@ -46,7 +45,7 @@ class op_support {
     }
     return precision::fp32;
   }
-  /// All of `graph` as wide as it runs: what "FP32" stands for.
+  /// Returns: the plan that "FP32" stands for: each operator in its widest precision.
   plan widest(const op_graph& graph) const {
     plan all{graph.size()};
     for (std::size_t i = 0; i < all.size(); ++i) {
@@ -54,7 +53,7 @@ class op_support {
     }
     return all;
   }
-  /// `p`, or what stands in for it.
+  /// Returns: `p`, or the precision that operator `op` gets where the backend does not run it in `p`.
   precision instead_of(std::size_t op, precision p) const {
     if (supports(op, p)) return p;
     for (const precision low : lows_) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded runs as a Backend. A plan has the losses and times that it had when it was recorded, so strategies and
-// settings can be compared on real searches without training. Files: observe/replay_file.hpp. The state is the number
-// of batches since the start: batch k of a plan has the loss and the time of batch k of its recorded epoch, so plans
-// compare on the same batches as they did. After the recorded epoch the batches that were timed in races follow, in the
-// order of the record; then they begin anew. A record that ended badly ends badly at the same batch. A plan that was
-// not recorded is a failed sample that says so. Nothing is drawn and no clock is read. Not here: times of what was not
-// recorded (a model of costs, not a record). Source: the simulation mode of Kernel Tuner.
+// Replays recorded runs as a Backend, so that strategies and settings can be compared on real searches without
+// training. Files: observe/replay_file.hpp.
+// The state is the number of batches since the start. Batch k under a plan has the loss and the time of batch k of that
+// plan's recorded epoch, so that plans compare on the same batches as they did. After the epoch come the batches that
+// were timed on their own, in the order of the record; what is used up begins anew. A record that ended badly ends
+// badly at the same batch. A plan that was not recorded gives a failed sample that says so. Nothing is random, and no
+// clock is read.
+// Not here: times of plans that were not recorded (that would be a model of costs). Source: the simulation mode of
+// Kernel Tuner.
 #pragma once
 
 #include <algorithm>
@@ -24,12 +26,12 @@ namespace comp {
 class replay {
  public:
   struct state {
-    std::size_t batches = 0;  // since the start
+    std::size_t batches = 0;  // batches since the start
     friend bool operator==(const state&, const state&) = default;
   };
 
-  /// `source`: what the runs came from, for messages and the signature.
-  /// Throws: `plan_error` for a plan that is not one of `graph`; `settings_error` when there is no run.
+  /// `source`: where the runs came from, for messages and the signature.
+  /// Throws: `plan_error` for a plan that does not fit `graph`; `settings_error` where there is no run.
   replay(op_graph graph, const std::vector<trial>& runs, std::string source = "these runs")
       : graph_{std::move(graph)}, source_{std::move(source)}, now_{graph_.size()} {
     require<settings_error>(!runs.empty(), "{} have no run (there is nothing to replay): record a search first",
@@ -49,7 +51,7 @@ class replay {
   void restore(const state& to) { at_ = to; }
   std::string signature() const { return fmt::format("replay of {}, {} plans", source_, plans_.size()); }
 
-  /// FP32 and what any recorded plan uses.
+  /// Returns: FP32, and each precision that a recorded plan uses.
   std::vector<precision> supported_precisions() const {
     std::vector<precision> used;
     for (const precision each : all_precisions) {
@@ -59,7 +61,7 @@ class replay {
     return used;
   }
 
-  /// The recorded epoch of this plan; of several the next one, each time it is asked for.
+  /// Returns: the recorded epoch of the plan that is set. Where several were recorded, each call gives the next one.
   sample run_epoch() {
     return run_epoch([](const sample&) { return false; });
   }
@@ -77,7 +79,7 @@ class replay {
     return whole;
   }
 
-  /// The batch of this plan that follows on what was trained.
+  /// Returns: the next batch, as recorded under the plan that is set.
   sample run_batch() {
     record* known = find();
     if (known == nullptr) return missing("batch", false);
@@ -94,7 +96,7 @@ class replay {
   }
 
   bool has(const plan& p) const { return records_.contains(p); }
-  /// Each plan that was recorded, in the order of the record.
+  /// Returns: each recorded plan once, in the order of the record.
   const std::vector<plan>& plans() const { return plans_; }
 
  private:
@@ -117,7 +119,7 @@ class replay {
     return none;
   }
 
-  // Batch `i` of a recorded run; of what was not recorded by batch, the mean.
+  // Returns: batch `i` of a recorded run; where single batches were not recorded, their mean.
   static sample one_batch(const sample& of, std::size_t i) {
     sample one;
     one.batches = 1;
@@ -156,13 +158,14 @@ class replay {
 
 static_assert(Backend<replay>);
 
-/// The space of the recorded plans: operators that had the same precision as each other in every one are a group, its
-/// levels are those it had, and only what was recorded is valid. So any strategy can be asked about the record alone.
+/// Returns: the space of the recorded plans, so that any strategy can be run on the record alone. Operators that have
+/// the same precision as each other in every plan form a group, and the levels of a group are those that were recorded.
+/// Only recorded plans are valid.
 inline search_space recorded_space(const replay& of) {
   const std::vector<plan>& plans = of.plans();
   plan base = plans.front();
   std::vector<op_group> groups;
-  std::unordered_map<std::string, std::size_t> known;  // a group by its letters, one for each plan
+  std::unordered_map<std::string, std::size_t> known;  // finds a group by its precisions, a letter for each plan
   for (std::size_t i = 0; i < base.size(); ++i) {
     std::string letters;
     for (const plan& p : plans) letters += letter(p[i]);

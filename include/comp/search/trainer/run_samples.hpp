@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Samples of runs that consist of batches: fills in what a backend left out, joins batches, sums up times, names
-// failures.
+// Makes samples of runs: fills in what a backend left out, joins batches, summarises times, and names failures.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +20,7 @@
 
 namespace comp {
 
-/// A state of the trainer, and the batches that were trained from the start of the search to it. Copies share the
-/// state.
+/// A state of the trainer, and all batches that led from the search's start to it. Copies share the state.
 struct checkpoint {
   std::shared_ptr<const void> state = {};
   sample trained = {};
@@ -34,7 +32,7 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Makes `got` a failed run of the exception that is being handled.
+/// Sets the status and the message of `got` from the exception that is being handled.
 inline void fail_by_exception(sample& got) {
   const auto fail = [&](status how, const char* what) {
     got.status = how;
@@ -53,12 +51,12 @@ inline void fail_by_exception(sample& got) {
   }
 }
 
-/// Returns: the status with which a run ends by its losses so far.
+/// Returns: status::not_finite where a run loses batch after batch, so that its weights are spoilt; else status::ok.
 inline status finite_status(const sample& got) { return keeps_losing(got) ? status::not_finite : status::ok; }
 inline status any_status(const sample&) { return status::ok; }
 
-/// Fills in what a backend left out or got wrong: a single batch without a usable loss is a lost one, a longer run of
-/// which no loss is usable did not end well.
+/// Fills in what a backend left out or got wrong. `wall_seconds`: comp's own time of the run. A single batch without a
+/// usable loss is a lost one; a longer run in which no loss is usable ended as not_finite.
 inline void complete(sample& got, double wall_seconds) {
   const auto usable = [](double seconds) { return seconds > 0 && std::isfinite(seconds); };
   if (!usable(got.seconds)) got.seconds = wall_seconds;
@@ -71,13 +69,14 @@ inline void complete(sample& got, double wall_seconds) {
     got.not_finite = got.batches = 1;
   } else if (got.ok()) {
     if (static_cast<std::int64_t>(got.curve.size()) == got.batches) leave_out_lost(got);
-    // Of several losses only means may be known, which a lost batch spoils.
+    // Of several losses only the means may be known, and one lost batch makes these unknown.
     const bool usable = got.not_finite > 0 ? std::isfinite(got.loss) && !keeps_losing(got) : is_finite(got);
     if (!usable) got.status = status::not_finite;
   }
 }
 
-/// Adds a batch, or several, to a run: means of losses, sums of seconds, each batch's loss and time.
+/// Adds batches to a run: losses become means over all batches that are not lost, seconds become sums, and the loss and
+/// time of each batch are appended.
 inline void append(sample& run, const sample& next) {
   const auto before = static_cast<double>(run.batches - run.not_finite),
              more = static_cast<double>(next.batches - next.not_finite);
@@ -85,7 +84,7 @@ inline void append(sample& run, const sample& next) {
     return more == 0 && run.batches > 0 ? old : before == 0 ? now : (old * before + now * more) / (before + more);
   };
   run.loss = mean(run.loss, next.loss);
-  // A lost batch may tell none of several losses.
+  // A lost batch may have none of several losses.
   const std::size_t losses = more == 0 ? std::max(run.losses.size(), next.losses.size()) : next.losses.size();
   const auto loss_of = [&](std::size_t i) {
     return i < next.losses.size() ? next.losses[i] : std::numeric_limits<double>::quiet_NaN();
@@ -114,7 +113,7 @@ inline void append(sample& run, const sample& next) {
   if (!next.message.empty()) run.message = next.message;
 }
 
-/// Batches `from` to `to` of a run.
+/// Returns: the batches of a run from `from` up to, but without, `to`.
 inline sample part_of(const sample& run, std::size_t from, std::size_t to) {
   const auto count = static_cast<double>(to - from);
   const auto cut = [&](const std::vector<double>& all) {
@@ -137,7 +136,8 @@ inline sample part_of(const sample& run, std::size_t from, std::size_t to) {
   return part;
 }
 
-/// Sets `seconds` and `bounds` of a trial from its batches. The first batch is left out: it pays for what is made once.
+/// Sets `seconds` and `bounds` of a trial from its batches. The first batch is left out, because it pays for what is
+/// made once (compiled primitives, workspaces).
 inline void summarise_times(trial& t) {
   if (!t.sample.ok()) return;
   std::vector<double> times = t.sample.batch_seconds;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes two searches comparable, as one line of text: a ledger made under another signature is refused.
+// Makes the line of text that says what a search was run on. A ledger with another signature is refused, because its
+// runs would be of another training.
 #pragma once
 
 #include <algorithm>
@@ -19,9 +20,9 @@ inline constexpr const char* no_precisions =
     "the member out";
 }  // namespace detail
 
-/// FP32 first, then the low precisions to search in order of preference: those that were asked for, else what the
-/// backend supports and its machine has units for (FP16 on most CPUs is tens of times slower than FP32).
-/// Throws: `settings_error` for a precision that the backend does not support, and where it names none.
+/// Returns: FP32, and then the low precisions to search in order of preference: those of the settings, else those that
+/// the backend supports and its machine has units for (FP16 on most CPUs is tens of times slower than FP32).
+/// Throws: `settings_error` for a precision that the backend does not support, and where the backend names none.
 inline std::vector<precision> searched_precisions(const any_trainer& trainer, const search_settings& settings) {
   const std::vector<precision> supported = trainer.supported_precisions();
   require<settings_error>(!supported.empty(), "{}", detail::no_precisions);
@@ -37,9 +38,10 @@ inline std::vector<precision> searched_precisions(const any_trainer& trainer, co
   return searched;
 }
 
-/// `part=value` pairs joined by "; ". What only chooses among recorded trials (strategies, tolerance) is not in it.
-/// A backend without a signature() is identified by what it does: its type, the batches of an epoch and FP32's first
-/// losses, `first_losses`; without those nothing tells its trainings apart.
+/// Returns: `part=value` pairs joined by "; ". What only chooses among trials (strategies, tolerance) is left out, so
+/// that recorded runs can be used under other settings. A backend without a signature() is identified by its type, the
+/// batches of an epoch, and FP32's first losses, `first_losses`; without these losses nothing tells its trainings
+/// apart.
 inline std::string search_signature(const any_trainer& trainer, const outcome& log, const search_settings& settings,
                                     const std::vector<double>& first_losses = {}) {
   std::string backend = trainer.signature();

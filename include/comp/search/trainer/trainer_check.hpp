@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the batches of a check (check.hpp): under FP32, from a state that is put back, and in low precisions.
-// Not here: the sentences (trainer_faults.hpp).
+// Checks a trainer for check.hpp: runs its batches in FP32, from a restored state, and in low precisions. Not here: the
+// sentences about what is found (trainer_faults.hpp).
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ class trainer_check {
  public:
   explicit trainer_check(any_trainer& trainer, check_report& into) : trainer_{trainer}, into_{into} {}
 
-  /// Runs the next batches under `p`, up to one that fails. Faults of FP32's batches go into the report; a low
-  /// precision may fail.
+  /// Trains the next batches under `p`, up to one that fails. What is wrong with FP32's batches is reported. A low
+  /// precision may fail, because a search copes with that.
   sample batches(const plan& p, std::size_t count) {
     const bool fp32 = std::none_of(p.begin(), p.end(), is_low);
     sample all{.loss = 0};
@@ -44,7 +44,7 @@ class trainer_check {
         const double loss = next.loss;
         complete(next, seconds_since(started));
         append(all, next);
-        if (next.not_finite > 0 && fp32) ++count;  // another one tells whether all are lost
+        if (next.not_finite > 0 && fp32) ++count;  // another batch tells whether all of them are lost
         if (keeps_losing(all)) {
           all.status = status::not_finite;
           if (fp32) fatal = lost_loss(loss);
@@ -52,7 +52,7 @@ class trainer_check {
       }
     } catch (const interrupted&) {
       throw;
-    } catch (const out_of_memory& e) {  // the search has plans that need less
+    } catch (const out_of_memory& e) {  // no fault: the search has plans that need less memory
       all.status = status::out_of_memory;
       all.message = e.what();
     } catch (const std::bad_alloc& e) {
@@ -86,7 +86,8 @@ class trainer_check {
   check_report& into_;
 };
 
-/// Calls `work()` and puts the trainer back to where it was, whatever it throws.
+/// Calls `work(back)` and puts the trainer back to its present state, whatever `work` throws. `work` may call `back()`
+/// in between, too.
 template <class F>
 void undone(any_trainer& trainer, F work) {
   const auto start = trainer.save();
@@ -112,7 +113,7 @@ inline void check_at_rest(const any_trainer& trainer, const op_graph& graph, con
   }
 }
 
-/// Checks that an epoch has as many batches as batches_per_epoch() says, where the epoch is short.
+/// Checks that an epoch has as many batches as batches_per_epoch() says, where that is so few that one is soon run.
 inline void check_epoch(any_trainer& trainer, const plan& fp32, check_report& into) {
   constexpr std::size_t most = 64;
   const std::size_t said = trainer.batches_per_epoch();
@@ -132,8 +133,8 @@ inline void check_epoch(any_trainer& trainer, const plan& fp32, check_report& in
   into.add("batches_per_epoch", wrong, fmt::format("{} batches", said));
 }
 
-/// Returns: the check before a search starts, of a batch of `fp32`, which is undone; of two where a ledger has nothing
-/// else by which to recognise the training.
+/// Checks what a search should know before it starts. It runs one batch of `fp32`, which is undone; two for a trainer
+/// without a signature, whose first losses identify the training in a ledger.
 inline check_report check_at_start(any_trainer& trainer, const op_graph& graph, const any_policy& policy,
                                    const plan& fp32) {
   check_report report;
@@ -145,7 +146,7 @@ inline check_report check_at_start(any_trainer& trainer, const op_graph& graph, 
   return report;
 }
 
-/// `check` of all that a batch shows.
+/// Checks everything for which batches have to be run.
 inline void check_batches(any_trainer& trainer, const op_graph& graph, check_report& report) {
   using verdict = check_report::verdict;
   std::vector<precision> lows = trainer.supported_precisions();

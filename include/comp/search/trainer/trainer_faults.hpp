@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mistakes of a trainer or a policy, each as a sentence; nothing where all is well. A sentence is only made of what a
-// sound trainer never does. Not here: when it is looked for (search/check.hpp).
+// Says in sentences what is wrong with a trainer or a policy, each from what was seen; nothing where all is well. A
+// sentence is only given for what a sound trainer never does, so some faults stay unnoticed. Who runs these checks, and
+// when: search/check.hpp.
 #pragma once
 
 #include <algorithm>
@@ -36,8 +37,9 @@ inline problem problem_of_names(const op_graph& graph) {
   return {};
 }
 
-/// The kind without what people spell differently, case and separators within: "LayerNorm", "layer-norm" ->
-/// "layernorm". Underscores at an end are ATen's: "exp_" is in place, "_softmax" is not softmax.
+/// Returns: the kind without what is spelt in different ways (case, and separators within): "LayerNorm" and
+/// "layer-norm" become "layernorm". Underscores at an end have a meaning in ATen: "exp_" works in place, "_softmax" is
+/// not softmax.
 inline std::string bare_letters(std::string_view kind) {
   std::string letters;
   kind = policy::without_overload(kind);
@@ -49,7 +51,8 @@ inline std::string bare_letters(std::string_view kind) {
   return letters;
 }
 
-/// Nothing where the policy is not about ATen's kinds, or has an opinion of some operators and no near word for others.
+/// Reports kinds that look misspelt, and a policy that lists none of the kinds. A policy that is not about ATen's kinds
+/// is not checked.
 inline problem problem_of_kinds(const any_policy& policy, const op_graph& graph) {
   const auto names = [&](const op_info& op) {
     const decision said = policy.classify(op);
@@ -57,7 +60,7 @@ inline problem problem_of_kinds(const any_policy& policy, const op_graph& graph)
   };
   const auto lists = [&](std::string_view kind) { return names(op_info{.kind = std::string{kind}}); };
   if (!lists("linear") && !lists("conv2d") && !lists("matmul")) return {};
-  std::map<std::string_view, bool> kinds;  // whether an operator of it is named
+  std::map<std::string_view, bool> kinds;  // true: the policy has an opinion of an operator of this kind
   for (const op_info& op : graph) {
     if (op.choosable) kinds[op.kind] = kinds[op.kind] || names(op);
   }
@@ -87,7 +90,7 @@ inline problem problem_of_kinds(const any_policy& policy, const op_graph& graph)
       unknown);
 }
 
-/// Of what run_batch() gave, before anything is filled in.
+/// Checks what run_batch() gave, before anything is filled in.
 inline problem problem_of_sample(const sample& got) {
   const auto bad_time = [](double seconds) { return !(seconds > 0) || !std::isfinite(seconds); };
   if (got.seconds < 0 || !std::isfinite(got.seconds))
@@ -111,7 +114,8 @@ inline problem problem_of_sample(const sample& got) {
   return {};
 }
 
-/// `had`: batches of an epoch, "12" or "more than 7".
+/// Returns: the sentence about an epoch of another length. `had`: its batches, "12" or "more than 7". `said`: what
+/// batches_per_epoch() says.
 inline std::string wrong_length(std::string_view had, std::size_t said) {
   return fmt::format(
       "an epoch had {} batches (batches_per_epoch() says {}, by which the search's batches count as epochs): give the number "
@@ -119,9 +123,9 @@ inline std::string wrong_length(std::string_view had, std::size_t said) {
       had, said);
 }
 
-/// Compares losses of the same batches from a state and, in `again`, from the same state put back; at least one of
-/// each, and two of one. A state that was not put back moves the loss as far as a batch does, which is far more than
-/// roundings do.
+/// Checks restore(). `first`, `again`: losses of the same batches from a state, and after that state was put back; one
+/// of each at least, and two of one of them. The amount by which a batch moves the loss tells a state that was not put
+/// back from mere roundings.
 inline problem problem_of_restore(std::span<const double> first, std::span<const double> again) {
   const std::span<const double> longer = first.size() < 2 ? again : first;
   if (first.empty() || again.empty() || longer.size() < 2) return {};
@@ -136,14 +140,15 @@ inline problem problem_of_restore(std::span<const double> first, std::span<const
       again[0], first[0]);
 }
 
-/// Batches under a plan with all in `low`, or with some, against FP32's.
+/// Returns: true where batches under a plan with operators in `low` have the same losses as FP32's, to the last bit,
+/// and take the same time, so that set_precision() seems to be ignored.
 inline bool changes_nothing(const sample& fp32, const sample& low) {
   const std::size_t n = std::min(fp32.curve.size(), low.curve.size());
   if (n < 2 || !low.ok() ||
       !std::equal(low.curve.begin(), low.curve.begin() + static_cast<std::ptrdiff_t>(n), fp32.curve.begin()))
     return false;
   const std::size_t timed = std::min(fp32.batch_seconds.size(), low.batch_seconds.size());
-  if (timed < 2) return true;  // the first batch pays for what is made once
+  if (timed < 2) return true;  // the first batch pays for what is made once, and is left out
   const std::span<const double> a{fp32.batch_seconds}, b{low.batch_seconds};
   const paired_speedup times = compare_paired(a.subspan(1, timed - 1), b.subspan(1, timed - 1));
   return !times.clearly_faster() && !times.clearly_slower() && times.ratio > 0.8 && times.ratio < 1.25;

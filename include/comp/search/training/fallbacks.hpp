@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plans to which the training after a search falls back, each more conservative than the one before.
+// Makes ever more conservative plans, to which the guard of the training falls back (the paper's "gradually return to a
+// more conservative plan", section 4.4).
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,8 @@
 
 namespace comp {
 
-/// Returns: `p`; then without its deny-operators; then with allow-operators alone; then `base`, the most conservative
-/// plan that runs, which is also what is meant by "without". None twice.
+/// Returns: four plans, equal ones once: `p`; `p` with denied operators put back to `base`; `p` with all but allowed
+/// operators put back; and `base` itself, the most conservative plan that runs.
 inline std::vector<plan> conservative_ladder(const plan& p, std::span<const decision> decisions, const plan& base) {
   std::vector<plan> ladder{p};
   const auto add = [&](auto keeps) {
@@ -31,7 +32,8 @@ inline std::vector<plan> conservative_ladder(const plan& p, std::span<const deci
 
 namespace detail {
 
-/// The plans of a training: those that were given up, the one that trains, and ever more conservative ones.
+/// The plans of a training, in order: those that were given up, the one that trains now, and ever more conservative
+/// ones.
 class plan_ladder {
  public:
   plan_ladder(std::vector<plan> plans, std::size_t now) : plans_{std::move(plans)}, now_{now} {}
@@ -44,8 +46,8 @@ class plan_ladder {
   /// Requires: not safest().
   const plan& next() const { return plans_[now_ + 1]; }
 
-  /// Goes on with the next plan. With `mended` it goes on with that one, and each plan after it lowers only what
-  /// `mended` lowers, too.
+  /// Gives the present plan up. The next one takes over; or `mended` does, where there is one, followed by what the
+  /// more conservative plans lower of it.
   void give_up(const plan* mended) {
     ++now_;
     if (mended == nullptr) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP32's training beside a plan's, on the same batches from the same state: the shadow. It trains as many batches as
-// are asked for. Its losses are compared with those that the plan's own training recorded, so evidence costs FP32's
-// batches alone. Two states are kept: the one in which the shadow began and the one where it is.
+// Trains FP32 beside a plan, on the same batches from the same state, as far as it is asked to. Its losses are compared
+// with those that the plan's own training recorded, so that evidence costs FP32's batches alone. Two states are kept:
+// where it began and where it is.
 // Not here: what the losses say (shadow_test.hpp).
 #pragma once
 
@@ -19,7 +19,8 @@ namespace comp::detail {
 
 class fp32_shadow {
  public:
-  /// Begins in the trainer's state: after `epoch` epochs and the part of the next one that is `begun`.
+  /// Begins at the trainer's present state, after `epoch` epochs and the part of the next one that is `begun`.
+  /// `opening`: the question is about the plan's first batches, not an audit.
   fp32_shadow(evaluator& run, plan fp32, std::size_t epoch, std::optional<sample> begun, const shadow_question& asked,
               bool opening)
       : run_{run},
@@ -31,7 +32,8 @@ class fp32_shadow {
         asked_{asked},
         opening_{opening} {}
 
-  /// Trains FP32 until it has so many batches. The trainer is left as it was. Returns: whether FP32 trained.
+  /// Trains FP32 until it has so many `batches`, and puts the trainer back to where it was. Returns: true where FP32
+  /// trained.
   bool train_to(std::size_t batches) {
     trial t = run_.run(stage::training, fp32_, "fp32 beside the plan", [&](const trial& begun) {
       run_.restore(end_);
@@ -49,19 +51,19 @@ class fp32_shadow {
     return trained;
   }
 
-  /// Returns: how many batches are compared next, of those that the plan has trained.
+  /// Returns: how many of the batches that the plan has are to be compared next.
   std::size_t next_look(std::size_t plan_has) const {
     return std::min(plan_has, std::max({first_look, size() + 3, size() + size() / 4}));
   }
-  /// `plan`: its losses, lower is better. `worse`: -1 for losses that are maximised.
+  /// Judges the batches so far. `plan`: the plan's losses; lower is better. `worse`: -1 for losses that are maximised.
   shadow_answer judge(const std::vector<double>& plan, double worse) const {
     const auto answer = judge_shadow(asked_, paired_differences(plan, made_lower_better(seen_.curve, worse)));
     return answer == shadow_answer::harmful && size() < doubted_ ? shadow_answer::suspicious : answer;
   }
-  /// Harm was not seen again when the batches were repeated, so from now on twice as many batches have to show it.
+  /// Notes that harm did not appear again when it was repeated: twice as many batches have to show it now.
   void doubt() { doubted_ = 2 * size(); }
 
-  /// Returns: true where so many batches could bring an answer. It is asked after the first comparison.
+  /// Returns: true where so many batches could bring an answer. Ask it after the first look.
   bool is_worth(const std::vector<double>& plan, double worse, double batches) const {
     return could_tell(asked_, paired_differences(plan, made_lower_better(seen_.curve, worse)), batches);
   }
@@ -72,7 +74,7 @@ class fp32_shadow {
   const evaluator::place& end() const { return end_; }
   std::size_t epoch() const { return epoch_; }
   const std::optional<sample>& begun() const { return begun_; }
-  /// Returns: true for the shadow of the plan's first batches, false for that of an audit.
+  /// Returns: true where the question is about the plan's first batches; false for an audit.
   bool opening() const { return opening_; }
 
  private:

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the losses of the training after a search are watched. They are compared with their own recent level and spread,
-// never with the best epoch, because healthy losses may fluctuate around nearly nothing, grow, cross zero or restart. A
-// suspicion is no verdict: FP32 trains the same batches from the same state before a plan is given up
-// (post_training.hpp). A lost batch, whose loss is not
-// finite (core/lost_batches.hpp), belongs to no level.
+// Watches the training after a search by the recent level and spread of its own losses. A best epoch is not the
+// measure, so a loss that fluctuates around nearly nothing, grows, crosses zero or restarts counts as healthy. What
+// looks suspicious is no verdict yet: it is compared with FP32 on the same batches from the same state
+// (post_training.hpp). A lost batch, whose loss is not finite (core/lost_batches.hpp), belongs to no level.
 #pragma once
 
 #include <algorithm>
@@ -21,18 +20,18 @@
 
 namespace comp {
 
-/// When a training with the found plan is looked at closely.
+/// When a training with the found plan is compared with FP32.
 struct guard_settings {
   bool on = true;            // false: only runs that fail or end without a finite loss are given up
-  double above = 1;          // so many times its recent spread above its recent highest level a loss is suspicious
-  std::size_t batches = 20;  // that a level is the mean of; a quarter of an epoch where that is less
-  double worse = 0.05;       // a plan that makes no progress is given up when FP32 is better by more, of the loss
-  double evidence = 0.02;    // of the training's time: at most so much of FP32 beside a plan that is not suspicious
+  double above = 1;          // a loss is suspicious above its recent highest level plus so many times its recent spread
+  std::size_t batches = 20;  // a level is the mean of so many batches, or of a quarter of an epoch where that is less
+  double worse = 0.05;       // a plan without progress is given up when FP32's loss is lower by more than this part
+  double evidence = 0.02;    // the part of the training's time that FP32 may take beside a plan that is not suspicious
 };
 
 namespace detail {
 
-/// The levels of the last two epochs, a level being the mean loss of some successive batches.
+/// The levels of the last two epochs. A level is the mean loss of some successive batches.
 class recent_levels {
  public:
   explicit recent_levels(const guard_settings& settings, normal_levels from = {})
@@ -40,7 +39,7 @@ class recent_levels {
 
   const normal_levels& state() const { return state_; }
 
-  /// Adds the losses of an epoch, or of a part of one, that counts as normal.
+  /// Learns the levels of an epoch, or of a part of one, that counts as normal.
   void learn(std::span<const double> all) {
     const std::vector<double> losses = finite_of(all);
     if (losses.empty()) return;
@@ -57,23 +56,24 @@ class recent_levels {
   }
 
   std::size_t window() const { return state_.window; }
-  /// Returns: the highest level of the last epochs; infinity where there is none yet.
+  /// Returns: the highest level of the last epochs; infinity where nothing is known yet.
   double highest() const {
     double high = state_.epochs.empty() ? std::numeric_limits<double>::infinity() : state_.epochs.front().second;
     for (const auto& epoch : state_.epochs) high = std::max(high, epoch.second);
     return high;
   }
-  /// Returns: the line above which two levels in a row are suspicious.
+  /// Returns: the line that two levels in a row have to be above to be suspicious.
   double line() const {
     double low = highest();
     for (const auto& epoch : state_.epochs) low = std::min(low, epoch.first);
     return highest() + state_.leeway * settings_.above * std::max(highest() - low, std::abs(highest()) / 4);
   }
-  /// A suspicion was unfounded, or was told. The next one takes twice the distance.
+  /// Raises the line after a false alarm, or one that was reported: the next one takes twice as much.
   void relax() { state_.leeway *= 2; }
 
   /// Returns: true where the last batches of `losses` are suspicious: two levels in a row are above the line, or one is
-  /// far above it. `ended`: the epoch is over, so one level above the line is enough.
+  /// far above it. `ended`: no more batches will come in this epoch; one level above the line is then enough, also of a
+  /// short epoch.
   /// Requires: finite losses.
   bool suspects(std::span<const double> losses, bool ended) const {
     if (state_.epochs.empty() || losses.empty() || (!ended && losses.size() < state_.window)) return false;
@@ -84,7 +84,7 @@ class recent_levels {
     return losses.size() >= 2 * state_.window && mean_of(losses.last(2 * state_.window).first(state_.window)) > line();
   }
 
-  /// Returns: true where an epoch lost so many batches that FP32 has to show whether it loses them, too.
+  /// Returns: true where an epoch lost so many batches that FP32 has to show whether it would lose them, too.
   bool loses_many(const std::vector<double>& losses) const {
     const auto lost = static_cast<double>(count_lost(losses));
     return lost >= 3 * state_.leeway && 100 * lost > static_cast<double>(losses.size());
@@ -100,10 +100,11 @@ inline std::vector<double> made_lower_better(std::vector<double> losses, double 
   return losses;
 }
 
-/// Collects an epoch's losses while it runs and names the status with which to end it.
+/// Collects the losses of an epoch while it runs, and returns the status to end it with.
 class epoch_watch {
  public:
-  /// `worse`: -1 for losses that are maximised: all levels are then of their negatives.
+  /// `worse`: -1 for losses that are maximised, whose negatives all levels are then of; else 1. `ends_suspicious`: true
+  /// where an epoch ends when it becomes suspicious.
   epoch_watch(const recent_levels& normal, bool ends_suspicious, double worse)
       : normal_{normal}, ends_suspicious_{ends_suspicious}, worse_{worse} {}
 
@@ -113,14 +114,14 @@ class epoch_watch {
     if (!ends_suspicious_ || !normal_.suspects(sound_, false)) return status::ok;
     return status::diverged;
   }
-  /// Loss of each batch of the run that was watched; its mean alone for a backend that tells no more.
+  /// Returns: the loss of each batch of the run; the mean alone for a backend that reports no more.
   std::vector<double> losses_of(const sample& run) const {
     if (!run.curve.empty()) return made_lower_better(run.curve, worse_);
     return losses_.empty() ? std::vector{worse_ * run.loss} : losses_;
   }
 
  private:
-  // A backend without a curve tells the mean so far, from which the last batch's loss follows.
+  // A backend without a curve reports the mean so far, from which the last batch's loss follows.
   void take(const sample& so_far) {
     const auto n = static_cast<std::size_t>(std::max<std::int64_t>(so_far.batches, 0));
     if (so_far.curve.size() > losses_.size()) {
@@ -139,11 +140,11 @@ class epoch_watch {
   const recent_levels& normal_;
   bool ends_suspicious_;
   double worse_, sum_ = 0;
-  std::vector<double> losses_, sound_;  // of all batches, and without those that were lost
+  std::vector<double> losses_, sound_;  // the losses of all batches, and of those that were not lost
 };
 
-/// Returns: true where FP32, on the same batches from the same state, does not do what made a plan suspicious: its
-/// losses stay within the normal levels, and below the plan's in nine batches of ten.
+/// Returns: true where FP32 does better on the same batches from the same state: it stays within the normal levels, and
+/// below the plan in nine batches of ten.
 inline bool clearly_better(std::span<const double> fp32, std::span<const double> suspect, const recent_levels& normal) {
   std::vector<double> base, got;
   for (std::size_t i = 0; i < std::min(fp32.size(), suspect.size()); ++i) {
@@ -164,9 +165,10 @@ inline bool loses_less(std::span<const double> fp32, std::span<const double> sus
   return lost_alone(suspect, fp32) >= 3 + 2 * lost_alone(fp32, suspect);
 }
 
-/// Which epochs under a plan are audited: the fourth, eighth, ... since it began, when the loss is no better than half
-/// as many epochs ago, and after two acquittals not before four times as many; where another plan was given up before,
-/// the first and second too, whatever the loss.
+/// Chooses the epochs under a plan that are audited, in which FP32 trains beside it. These are the fourth, eighth,
+/// sixteenth, ... since the plan began, where the loss is no better than half as many epochs before. After two
+/// acquittals the next audit is not before four times as many. Where another plan was given up before, the first and
+/// second epochs are audited, too, whatever the loss.
 class audit_times {
  public:
   explicit audit_times(audit_state from = {}) : state_{from} {}
@@ -179,7 +181,7 @@ class audit_times {
     const double now = means.back(), then = means[means.size() - 1 - since / 2];
     return then - now < 0.1 * std::max(std::abs(now), std::abs(then));
   }
-  /// The batches of the search were evidence enough for the plan's first batches.
+  /// Notes that the plan's first batches need no further evidence.
   void settle() { state_.settled = true; }
   void acquitted(std::size_t epoch) {
     const std::size_t since = epoch - state_.began;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One training after a search, as post_training.hpp describes it.
+// Runs one training after a search, as post_training.hpp describes it.
 // Not here: what is suspicious (guard.hpp), when FP32 trains beside the plan (shadow_watch.hpp), which operators are to
 // blame (plan_mending.hpp), where a training begins (training_epochs.hpp).
 #pragma once
@@ -29,7 +29,7 @@ namespace comp {
 
 namespace detail {
 
-/// One training after a search.
+/// Trains epoch by epoch, and decides after each whether the plan is kept.
 class guarded_training {
  public:
   guarded_training(const post_training& settings, any_trainer& trainer, any_observer& observers, const outcome& log,
@@ -62,7 +62,8 @@ class guarded_training {
     all.plan = plans_.now();
     run_.trainer().set_precision(all.plan);
     if (sample* last = all.epochs.empty() ? nullptr : &all.epochs.back(); last && !last->score) {
-      if (run_.trainer().has.validate) last->score = run_.trainer().validate();  // it was trained for something else
+      // The last epoch was trained for a comparison, which asks for no score.
+      if (run_.trainer().has.validate) last->score = run_.trainer().validate();
     }
     return all;
   }
@@ -70,7 +71,7 @@ class guarded_training {
  private:
   struct watched {
     sample run = {};
-    std::vector<double> losses = {};  // of each batch
+    std::vector<double> losses = {};  // the loss of each batch
     shown_harm::sign by = shown_harm::sign::ended;
 
     std::string message() const {
@@ -86,7 +87,7 @@ class guarded_training {
   recent_levels& normal() { return record_.normal(); }
   bool can_compare() const { return run_.restores() && !plans_.safest(); }
 
-  // The next epoch, or the rest of the one that was begun.
+  // Trains the next epoch, or the rest of one that was begun.
   watched train(const plan& p, epoch_watch& watch) {
     const auto cut = [&watch](const sample& so_far) { return watch(so_far); };
     sample run;
@@ -115,9 +116,9 @@ class guarded_training {
     return {run, watch.losses_of(run), by};
   }
 
-  // Returns: true where the weights are spoilt: the last batch was lost, and FP32 loses the batches after it, which are
-  // undone. The next epoch would begin from a state from which no plan trains. Where the trainer cannot restore, the
-  // epochs before tell.
+  // Returns: true where the weights are spoilt: the last batch was lost, and FP32 loses those that follow, too (they
+  // are undone). The next epoch would then begin from a state that cannot be trained. A trainer that cannot restore is
+  // judged by its last batches instead.
   bool ends_spoilt(const std::vector<double>& losses) {
     if (losses.empty() || std::isfinite(losses.back())) return false;
     if (!run_.restores()) return record_.lost_in_a_row(losses) >= lost_in_a_row_that_spoil;
@@ -134,7 +135,7 @@ class guarded_training {
     return t.sample.status == status::not_finite;
   }
 
-  // At the end of an epoch its level and its lost batches are checked once more.
+  // Looks at an epoch's last level, and at its lost batches, once more when it has ended.
   void look_at(watched& epoch) {
     const bool high = normal().suspects(finite_of(epoch.losses), true);
     if (!high && (plans_.safest() || !normal().loses_many(epoch.losses))) return;
@@ -161,7 +162,8 @@ class guarded_training {
     observers_.training_progressed(now);
   }
 
-  // An epoch ended badly, and the state is that of its start. Where the loss was bad, FP32 trains the epoch.
+  // An epoch ended badly, and the state at its start was restored. Where its loss was the reason, FP32 trains the
+  // epoch, which shows whether the plan is to blame.
   void give_way(const watched& bad) {
     refuse(bad.run, plans_.safest());
     if (!can_compare() || (bad.run.status != status::not_finite && bad.run.status != status::diverged)) {
@@ -197,8 +199,8 @@ class guarded_training {
     }
   }
 
-  // FP32 beside the plan is better, so its training is kept instead of the plan's, from the state where they parted.
-  // `losses`: the plan's. Returns: false where FP32 is not better when both are repeated.
+  // FP32 does better beside the plan, so its training is kept instead of the plan's, from where the two parted.
+  // `losses`: those of the plan. Returns: false where FP32 is not better when both are repeated.
   bool give_way_to_fp32(std::vector<double> losses) {
     const fp32_shadow shadow = *beside_.shadow();
     std::vector<double> fp32 = made_lower_better(shadow.seen().curve, worse_);
@@ -245,7 +247,7 @@ class guarded_training {
   }
 
   const post_training& settings_;
-  outcome log_;  // numbers go on from the search's
+  outcome log_;  // a copy of the search's outcome, so that trials are numbered on from there
   evaluator run_;
   any_observer& observers_;
   double worse_;  // -1 for losses that are maximised

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds which operators of a plan are to blame for harm that a training showed, and the plan without them. Parts of the
-// plan train the same batches from the same state as the plan and FP32 did. Bisection chooses the parts
-// (strategy/mending.hpp). A part is to blame where its losses end nearer to the plan's than to FP32's.
+// Finds the operators that are to blame for harm that a training showed, and the plan without them. Parts of the plan
+// train the same batches from the same state as the plan and FP32 did; bisection (strategy/mending.hpp) chooses the
+// parts. A part is to blame where its losses end nearer to the plan's than to FP32's.
 // Source: CoMP paper, section 4.4 ("gradually return to a more conservative plan").
 #pragma once
 
@@ -22,22 +22,23 @@
 
 namespace comp::detail {
 
-/// Harm as a training showed it: losses of the plan and of FP32 on the same batches from `start`, lower is better.
+/// Harm as a training showed it, by the losses of the plan and of FP32 on the same batches from `start`; lower is
+/// better.
 struct shown_harm {
   enum class sign { high_losses, lost_batches, ended };
   sign by = sign::high_losses;
   evaluator::place start = {};
   std::vector<double> plan = {}, fp32 = {};
-  std::size_t last = 1;  // so many of the last batches show it
+  std::size_t last = 1;  // so many of the last batches show the harm
 };
 
-/// The largest part of a plan that does not show the harm; FP32 where every part shows it.
+/// The largest part of a plan that does not show the harm; FP32 where every part does.
 struct mended_plan {
   comp::plan plan = {};
-  std::vector<std::size_t> to_blame = {};  // operators
+  std::vector<std::size_t> to_blame = {};  // the operators to blame
   std::size_t runs = 0;
 
-  /// "7 runs of its parts blame head (softmax)".
+  /// Returns: the finding in words, such as "7 runs of its parts blame head (softmax)".
   std::string str(const op_graph& graph) const {
     std::string names;
     for (const std::size_t i : to_blame) {
@@ -50,16 +51,16 @@ struct mended_plan {
 
 class plan_mending {
  public:
-  /// `worse`: -1 for losses that are maximised.
+  /// `worse`: -1 for losses that are maximised, else 1.
   plan_mending(evaluator& run, shown_harm harm, plan harmful, plan fp32, double worse)
       : run_{run}, harm_{std::move(harm)}, harmful_{std::move(harmful)}, fp32_{std::move(fp32)}, worse_{worse} {}
 
-  /// Returns: true where the plan shows the harm once more and FP32 does not; else it was chance. The trainer's state
-  /// is not defined afterwards.
+  /// Returns: true where the plan shows the harm again and FP32 does not; otherwise it came by chance. The trainer is
+  /// left in another state.
   bool repeats() { return !shows_harm(fp32_, "fp32 again") && shows_harm(harmful_, "the plan again"); }
 
-  /// `trusted`: the part of the plan that is asked about first. Returns: nothing where `seconds` are too short for
-  /// questions. Leaves the trainer elsewhere.
+  /// Returns: the plan without the operators to blame; nothing where `seconds` are too short to find them. `trusted`:
+  /// the part of the plan that is asked about first. The trainer is left in another state.
   std::optional<mended_plan> mend(const plan& trusted, double seconds) {
     const double began = run_.seconds();
     std::vector<std::size_t> items;
@@ -81,7 +82,8 @@ class plan_mending {
       for (const std::size_t i : chosen) p[items[i]] = harmful_[items[i]];
       return p;
     };
-    constexpr double at_least = 4;  // questions, or too little is found to be worth one
+    // So many questions have to be affordable, or they find too little to be worth their time.
+    constexpr double at_least = 4;
     for (auto question = mender.next(); question; question = mender.next()) {
       if (run_.seconds() + longest_ >= began + seconds) break;
       mender.tell(!shows_harm(part_of_plan(*question), "a part of the plan"));
@@ -99,7 +101,7 @@ class plan_mending {
     bool decided = false;
     trial t = run_.run(stage::training, p, std::move(label), [&](const trial& begun) {
       run_.restore(harm_.start);
-      if (p == fp32_ || p == harmful_) run_.trainer().perturb(1);  // else it may repeat itself to the bit
+      if (p == fp32_ || p == harmful_) run_.trainer().perturb(1);  // else a run may repeat the earlier one to the bit
       sample got;
       run_.train(begun, p, harm_.plan.size(), got, [&](const sample& so_far) {
         if (keeps_losing(so_far)) return status::not_finite;
@@ -123,8 +125,8 @@ class plan_mending {
     return compared(losses).mean > part_that_counts * harm_so_far(losses.size());
   }
 
-  // Returns: true where the answer is clear before the last batch, by more than a training wanders; never before the
-  // batches in which the harm showed.
+  // Returns: true where the answer is clear before the last batch, beyond what a training wanders by; never before the
+  // harm itself has shown.
   bool is_clear(const std::vector<double>& curve) const {
     const std::size_t n = curve.size();
     if (harm_.by != shown_harm::sign::high_losses || harm_.last < 8 || n < 16 || n % 8 != 0) return false;
@@ -134,7 +136,7 @@ class plan_mending {
     return std::abs(end.mean - part_that_counts * harm) > 3 * end.error;
   }
 
-  // How far `losses` end above FP32's, where the harm showed.
+  // Returns: how far `losses` end above FP32's, over the batches that showed the harm.
   path_end compared(const std::vector<double>& losses) const {
     const std::vector<double> path = paired_differences(losses, harm_.fp32);
     path_end end = end_of_path(path);
@@ -148,12 +150,13 @@ class plan_mending {
         .mean;
   }
 
-  static constexpr double part_that_counts = 0.4;  // of the plan's harm: of two operators each may do half of it
+  // A part of the plan's harm that makes an operator guilty, as each of two may do half of it.
+  static constexpr double part_that_counts = 0.4;
 
   evaluator& run_;
   shown_harm harm_;
   plan harmful_, fp32_;
-  double worse_, longest_ = 0;  // run, in seconds
+  double worse_, longest_ = 0;  // `longest_`: seconds of the longest run
 };
 
 }  // namespace comp::detail

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tells from few batches whether a plan does harm that grows over hundreds of them, by its losses beside FP32's on the
-// same batches from the same state. The noise of the data is in both and cancels. The differences contain two things:
-// how far one training wanders from another, which is estimated from the differences themselves, and a drift, which is
-// harm. After every few batches the likelihoods of "drifts" and "does not drift" are compared, so a harmless plan costs
-// no more batches than its answer takes.
+// Tells from few batches whether a plan does harm that grows over hundreds of them, by its losses beside those of FP32
+// on the same batches from the same state.
+// The noise of the data is in both losses and cancels. Two things are left: one training wanders from the next, by an
+// amount that is estimated from the differences themselves; and there may be a drift, which is harm. The likelihood
+// ratio of "drifts" to "does not drift" is looked at after every few batches, so that a harmless plan costs no more of
+// them than its answer takes.
 // Not here: who runs FP32 and when (fp32_shadow.hpp, guarded_training.hpp), and harm that shows within the few batches
 // of a search (loss_test.hpp).
 // Source: Wald 1945 (sequential probability ratio test); Allan 1966 (noise by the scale at which it is looked at).
@@ -23,14 +24,14 @@ namespace comp::detail {
 
 enum class shadow_answer : std::uint8_t { go_on, suspicious, harmless, harmful };
 
-/// The mean of the last third of a path that began at 0, and the standard error that wandering alone gives it.
+/// The mean of the last third of a path that began at 0, and the standard error that wandering alone would give it.
 struct path_end {
   double mean = 0, error = std::numeric_limits<double>::infinity();
 };
 
-/// Returns: the variance of a step of the path, taken as a random walk. It is estimated from the steps between means of
-/// `block` batches, after a straight line was taken out. Few blocks may look quiet by chance, so a standard error is
-/// added.
+/// Returns: the variance of a step of the path if it were a random walk, estimated from the steps between means of
+/// `block` batches after a straight line is subtracted. Where blocks are few it is raised by a standard error, because
+/// they may look quiet by chance.
 inline double walk_variance(std::span<const double> path, std::size_t block) {
   std::vector<double> steps;
   for (std::size_t at = 0; at + 2 * block <= path.size(); at += block) {
@@ -43,8 +44,8 @@ inline double walk_variance(std::span<const double> path, std::size_t block) {
   return sure * squares / (count - 1) * 3 * b / (2 * b * b + 1);
 }
 
-/// Noise of single batches averages out in blocks, while a walk looks the same at every scale. So the scale with the
-/// least variance is taken. Returns: an infinite error for fewer than 4 batches.
+/// Estimates where a path ends. Noise of single batches averages out in blocks, while a walk looks the same at every
+/// scale; so the scale that shows the least variance is believed. Returns: an infinite error for fewer than 4 batches.
 inline path_end end_of_path(std::span<const double> path) {
   const std::size_t n = path.size();
   if (n < 4) return {};
@@ -57,9 +58,9 @@ inline path_end end_of_path(std::span<const double> path) {
   return {mean_of(path.last(n / 3)), std::sqrt(walk * count * 7 / 9 + 1.5 * batch / count)};
 }
 
-/// plan - FP32 of each batch that both have a finite loss of, lower is better: as parts of the scale of FP32's, or, of
-/// losses that are all positive, of the batch's own where that is the quieter path: harm in a batch is often a part of
-/// its loss.
+/// Returns: plan - FP32 of each batch that has a finite loss in both; lower is better. Differences are relative to the
+/// scale of FP32's losses. Where all losses are positive they are relative to the batch's own loss, if that path is
+/// quieter, because harm in a batch is often proportional to its loss.
 inline std::vector<double> paired_differences(std::span<const double> plan, std::span<const double> fp32) {
   std::vector<double> a, b;
   for (std::size_t i = 0; i < std::min(plan.size(), fp32.size()); ++i) {
@@ -75,34 +76,34 @@ inline std::vector<double> paired_differences(std::span<const double> plan, std:
   return end_of_path(parts).error < end_of_path(path).error ? parts : path;
 }
 
-/// How many batches a path has at least before it is judged.
+/// No path of fewer batches is judged.
 inline constexpr std::size_t first_look = 8;
 
-/// What is asked of the batches of a shadow.
+/// The question that FP32's training beside a plan is to answer.
 struct shadow_question {
-  double line = 0.01;    // of the loss: harm is what is above it
-  double drift = 3e-4;   // of the loss, per batch, that harm is thought to grow by
-  double missed = 0.05;  // chance that a plan that drifts so is taken for harmless
+  double line = 0.01;    // harm is a difference above this part of the loss
+  double drift = 3e-4;   // the part of the loss by which harm is thought to grow per batch
+  double missed = 0.05;  // the chance that a plan with such a drift is taken for harmless
   double known = 0;      // logarithm of the likelihood ratio that earlier batches gave
 };
 
-/// Returns: the question about a plan's first batches: harm that would be three times the tolerance within a hundred of
-/// them.
+/// Returns: the question for a plan's first batches: harm that would reach three times the tolerance within a hundred
+/// batches.
 inline shadow_question shadow_of_beginning(double tolerance, double known) {
   return {.line = tolerance, .drift = 0.03 * tolerance, .known = known};
 }
-/// Returns: the question about an epoch of so many batches without progress: is FP32 better by twice `worse` at its
-/// end?
+/// Returns: the question for an audited epoch of so many batches: FP32 would be better by twice `worse` at its end.
 inline shadow_question shadow_of_audit(double worse, std::size_t batches) {
   return {.line = worse, .drift = 2 * worse / static_cast<double>(batches)};
 }
 
-/// Returns: the logarithm of how much likelier the path is with the drift than without.
+/// Returns: the logarithm of how much likelier the path is with the drift than without one.
 inline double drift_likelihood(const shadow_question& asked, std::span<const double> path) {
   if (path.size() < 4) return asked.known;
   const path_end end = end_of_path(path);
   const double expected = asked.drift * 5 / 6 * static_cast<double>(path.size());
-  const double error = std::max(end.error, 1e-3 * asked.line);  // of losses that repeat themselves to the bit
+  // At least this, for losses that repeat themselves to the bit.
+  const double error = std::max(end.error, 1e-3 * asked.line);
   return asked.known + (end.mean * expected - expected * expected / 2) / (error * error);
 }
 
@@ -112,7 +113,8 @@ inline bool could_tell(const shadow_question& asked, std::span<const double> pat
   return asked.drift * 5 / 6 * batches > 1.4 * error;
 }
 
-/// Harmful is what is above the line by more than FP32 itself wanders. Suspicious: more batches are worth their time.
+/// Judges a path. It is harmful where it ends above the line by more than FP32 itself wanders; suspicious where more
+/// batches are worth their time.
 inline shadow_answer judge_shadow(const shadow_question& asked, std::span<const double> path) {
   constexpr double beyond_wandering = 2.7, suspicious = 1;
   if (path.size() < first_look) return shadow_answer::go_on;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides when FP32 trains beside a plan, and for how many batches: from the plan's beginning until it is known to do
-// no slow harm, and in epochs without progress (audits).
+// Decides when FP32 trains beside a plan, and how far: from where the plan begins until it is known to do no slow harm,
+// and again in epochs that bring no progress (audits).
 // Not here: what becomes of a plan that is found harmful (guarded_training.hpp).
 #pragma once
 
@@ -20,21 +20,22 @@ namespace comp::detail {
 
 class shadow_watch {
  public:
-  /// Keeps references to its arguments. `epochs`: of the whole training.
+  /// Keeps references to its arguments. `epochs`: those of the whole training.
   shadow_watch(const guard_settings& guard, std::size_t epochs, evaluator& run, const outcome& log,
                training_record& record, const audit_state& from)
       : guard_{guard}, epochs_{epochs}, run_{run}, log_{log}, record_{record}, audits_{from} {}
 
   const audit_state& state() const { return audits_.state(); }
-  /// Returns: the shadow that trains beside the plan now.
+  /// Returns: FP32's training beside the plan; empty where none is under way.
   const std::optional<fp32_shadow>& shadow() const { return shadow_; }
 
-  /// Before an epoch.
+  /// Call it before an epoch. Begins FP32's training where the plan is new, or the epoch is to be audited.
   void begin(const plan& fp32) {
     if (shadow_) return;
     const std::size_t epoch = log_.batches_per_epoch, done = record_.got().epochs.size();
     const shadow_question beginning = shadow_of_beginning(log_.tolerance, state().known);
-    if (beginning.known < std::log(beginning.missed)) audits_.settle();  // by the batches of the search
+    // The batches of the search have already shown that it does no slow harm.
+    if (beginning.known < std::log(beginning.missed)) audits_.settle();
     if (!state().settled && guard_.evidence * planned() >= 2.0 * first_look) {
       shadow_.emplace(run_, fp32, done, record_.begun(), beginning, true);
     } else if (epoch > 0 && !record_.begun() && audits_.due(done, record_.means())) {
@@ -42,12 +43,12 @@ class shadow_watch {
     }
   }
 
-  /// After an epoch of the plan FP32 trains the same batches, as many as an answer takes. Returns: the plan's losses
-  /// where they show harm; else nothing.
+  /// Call it after an epoch of the plan. Trains FP32 on the plan's batches, as many as an answer takes.
+  /// Returns: the plan's losses where they show harm; else nothing.
   std::vector<double> look() {
     if (!shadow_) return {};
     const std::vector<double> plan = record_.losses_since(shadow_->epoch(), shadow_->begun());
-    if (plan.empty()) acquit();  // the backend tells no losses of batches
+    if (plan.empty()) acquit();  // without losses of batches nothing can be compared
     while (shadow_) {
       const shadow_answer answer = shadow_->judge(plan, record_.worse());
       if (answer == shadow_answer::harmful) return {plan.begin(), plan.begin() + std::ssize(shadow_->seen().curve)};
@@ -55,7 +56,7 @@ class shadow_watch {
       if (answer == shadow_answer::harmless || !affords(next, answer, plan)) {
         acquit();
       } else if (next == shadow_->size()) {
-        break;  // more when the plan has trained more
+        break;  // FP32 trains on when the plan has trained further
       } else {
         if (shadow_->size() == 0) record_.count_comparison();
         if (!shadow_->train_to(next)) acquit();
@@ -64,9 +65,9 @@ class shadow_watch {
     return {};
   }
 
-  /// The harm that look() returned was not seen again when the batches were repeated.
+  /// Call it where the harm that look() found did not appear again when it was repeated.
   void doubt() { shadow_->doubt(); }
-  /// The batches that follow are not the plan's.
+  /// Ends FP32's training, because the batches that follow are not the plan's.
   void drop() { shadow_.reset(); }
   void plan_given_up(std::size_t epoch) {
     drop();
@@ -81,7 +82,8 @@ class shadow_watch {
 
   double planned() const { return static_cast<double>(epochs_ * log_.batches_per_epoch); }
 
-  // FP32's batches cost their own time, since they are undone, or the plan's are. An audit may take an epoch.
+  // Returns: true where more of FP32's batches may be run. Their time is lost, because either they are undone or the
+  // plan's are. An audit may take an epoch.
   bool affords(std::size_t batches, shadow_answer answer, const std::vector<double>& plan) const {
     if (shadow_->size() < first_look) return true;
     constexpr double when_suspicious = 5;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the training after a search differs from a search: the trainer is told of it, nothing of it is recalled from a
-// ledger, and the batches that the search trained count as its epochs. It begins after a search, or where another
-// process ended.
+// Tells the training after a search from a search itself: the trainer is told of it, nothing is recalled from a ledger,
+// and the batches that the search trained count as its first epochs. It begins where a search ended, or where another
+// process stopped.
 #pragma once
 
 #include <comp/core/error.hpp>
@@ -19,7 +19,7 @@
 
 namespace comp::detail {
 
-/// Tells the trainer, as long as it lives, that epochs are training and no experiments.
+/// While an object of this class lives, the trainer knows that its epochs are no experiments.
 class post_training_notice {
  public:
   explicit post_training_notice(any_trainer& trainer) : trainer_{trainer} { trainer_.post_training(true); }
@@ -28,7 +28,7 @@ class post_training_notice {
   ~post_training_notice() {
     try {
       trainer_.post_training(false);
-    } catch (...) {  // what ended the training is what its caller hears of
+    } catch (...) {  // the caller has to see the exception that ended the training, not this one
     }
   }
 
@@ -36,15 +36,14 @@ class post_training_notice {
   any_trainer& trainer_;
 };
 
-/// Observers of a training: it is no experiment, so nothing of it is recalled from a ledger.
+/// The observers of a training. Nothing is recalled from a ledger, because a training is run for its weights.
 template <Observer... Observers>
 struct training_observers : observer_list<Observers...> {
   using observer_list<Observers...>::observer_list;
   std::optional<trial> recall(const trial&) final { return std::nullopt; }
 };
 
-/// Returns: what the batches by which the search judged its plan say of slow harm, as a logarithm of a likelihood
-/// ratio.
+/// Returns: the logarithm of the likelihood ratio of slow harm, from the batches by which the search judged its plan.
 inline double known_of_search(const outcome& search, double worse) {
   std::vector<double> path;
   for (const trial& t : search.trials) {
@@ -55,7 +54,8 @@ inline double known_of_search(const outcome& search, double worse) {
   return drift_likelihood(shadow_of_beginning(search.tolerance, 0), path);
 }
 
-/// Where a training stands when its search has ended: epochs that the search trained are behind it.
+/// Returns: where a training stands when its search has ended, with the batches that the search trained as its first
+/// epochs.
 inline training_progress progress_after(const outcome& search, const guard_settings& guard) {
   const double worse = search.higher_is_better ? -1 : 1;
   training_progress now{.ladder = search.fallbacks.empty() ? std::vector{search.plan} : search.fallbacks,
@@ -76,7 +76,7 @@ inline training_progress progress_after(const outcome& search, const guard_setti
   return now;
 }
 
-/// What a training that goes on knows of its search.
+/// Returns: what a training that another process began still knows of its search.
 inline outcome search_behind(const op_graph& graph, const training_progress& from) {
   require<plan_error>(from.rung < from.ladder.size(),
                       "a training on plan {} of a ladder of {} (there is none such): go on from what "

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The record of a training after a search: its epochs, the normal level of their losses, and its warnings.
-// Not here: plans and states (guarded_training.hpp).
+// Keeps the record of a training after a search: its epochs, the levels that are normal for their losses, and its
+// warnings. Not here: plans and states (guarded_training.hpp).
 #pragma once
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ inline double seconds_per_batch(const sample& run) {
 
 class training_record {
  public:
-  /// `worse`: -1 for losses that are maximised: all levels are then of their negatives.
+  /// `worse`: -1 for losses that are maximised, whose negatives all levels are then of; else 1.
   training_record(const guard_settings& guard, double worse, training_progress from)
       : worse_{worse},
         normal_{guard, std::move(from.normal)},
@@ -41,16 +41,16 @@ class training_record {
   const training_result& got() const { return got_; }
   training_result take() { return std::move(got_); }
   recent_levels& normal() { return normal_; }
-  /// The part of the next epoch that is trained already.
+  /// Returns: the part of the next epoch that is trained already.
   const std::optional<sample>& begun() const { return begun_; }
-  /// Of each epoch.
+  /// Returns: the mean loss of each epoch; lower is better.
   const std::vector<double>& means() const { return means_; }
   training_progress progress() const { return {.so_far = got_, .begun = begun_, .normal = normal_.state()}; }
 
   void count_comparison() { ++got_.compared; }
   void add_fallback(training_fallback f) { got_.fallbacks.push_back(std::move(f)); }
 
-  /// An epoch, or the rest of the one that was begun. `losses`: of its batches.
+  /// Adds an epoch, or the rest of the one that was begun. `losses`: those of its batches.
   void add(sample run, const std::vector<double>& losses) {
     if (begun_) {
       append(*begun_, run);
@@ -64,7 +64,7 @@ class training_record {
     got_.epochs.push_back(std::move(run));
   }
 
-  /// Puts `run` in place of everything after `epoch` epochs and the part of the next one that was `begun`.
+  /// Puts `run` in the place of everything after `epoch` epochs and the part of one that is `begun`.
   void replace(std::size_t epoch, const std::optional<sample>& begun, const sample& run, std::size_t epoch_batches) {
     got_.epochs.resize(epoch);
     means_.resize(epoch);
@@ -86,7 +86,7 @@ class training_record {
     }
   }
 
-  /// The plan's losses since then, lower is better; empty where an epoch has no curve.
+  /// Returns: the plan's losses after that place; lower is better. Empty where an epoch has no curve.
   std::vector<double> losses_since(std::size_t epoch, const std::optional<sample>& begun) const {
     std::vector<double> losses;
     for (std::size_t e = epoch; e < got_.epochs.size(); ++e) {
@@ -99,7 +99,8 @@ class training_record {
     return losses;
   }
 
-  /// How many batches were lost one after the other up to now. `losses`: of the epoch that is not added yet.
+  /// Returns: how many batches up to now were lost one after the other. `losses`: those of the epoch that is not added
+  /// yet.
   std::int64_t lost_in_a_row(const std::vector<double>& losses) const {
     const auto sound = [](double loss) { return std::isfinite(loss); };
     std::int64_t count = std::find_if(losses.rbegin(), losses.rend(), sound) - losses.rbegin();
@@ -109,13 +110,13 @@ class training_record {
     return count;
   }
 
-  /// Told once, where an epoch was not as long as the trainer says.
+  /// Warns once where an epoch was not as long as the trainer says.
   void warn_of_length(const sample& run, std::size_t said) {
     if (said == 0 || static_cast<std::size_t>(run.batches) == said || std::exchange(told_length_, true)) return;
     got_.warnings.push_back(wrong_length(std::to_string(run.batches), said));
   }
 
-  /// FP32's loss rose; there is no plan to give up.
+  /// Warns that FP32's loss rose, for which there is no plan to give up.
   void warn_of_level(const std::vector<double>& losses) {
     const std::vector<double> sound = finite_of(losses);
     got_.warnings.push_back(
@@ -127,7 +128,7 @@ class training_record {
   }
 
  private:
-  // The same batches gave the same losses: told once.
+  // Warns once where an epoch has the same mean loss as the one before, so that nothing seems to be learned.
   void warn_of_standstill() {
     if (told_standstill_ || means_.size() < 2) return;
     told_standstill_ = std::abs(means_.back() - *(means_.end() - 2)) <= 1e-7 * std::abs(means_.back());
