@@ -51,7 +51,7 @@ def measure(name, rounds):
     begun = time.perf_counter()
     found = comp.search(
         training.train, model=training.model, optimizer=training.optimizers, data=training.data, state=training.state,
-        progress=False, planned_epochs=2000,
+        progress=False, planned_epochs=100,
     )
     searched = time.perf_counter() - begun
     with tempfile.TemporaryDirectory() as folder:
