@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 import threading
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -26,6 +27,7 @@ class _Open(threading.local):
 
     def __init__(self) -> None:
         self.regions: list[Region] = []
+        self.again = 0  # parts of regions that are run again, in the backward
 
 
 _open = _Open()
@@ -47,6 +49,7 @@ class Region:
         evaluated: Callable[[], None] | None = None,
     ) -> None:
         _follow_checkpoints()
+        _heed_optional_blocks()
         self._regions = regions
         self._segment = segment
         self._entered = entered
@@ -192,11 +195,13 @@ class _Remembered:
             return
         regions, ended = self._region._regions, True
         regions.enter_again(self._place)
+        _open.again += 1
         try:
             with self._given[1]:
                 yield
             ended = False
         finally:
+            _open.again -= 1
             regions.exit(ended)
 
 
@@ -218,6 +223,28 @@ def _follow_checkpoints() -> None:
 
     told.told_by_comp = True  # type: ignore[attr-defined]
     setattr(checkpoints, "_checkpoint_without_reentrant_generator", told)
+
+
+def _heed_optional_blocks() -> None:
+    """transformers' maybe_autocast(device, enabled=False), around what its authors want in FP32, does nothing where
+    torch's autocast is off, as it is in a region. In one it is torch.autocast(device, enabled=False), which a plan
+    heeds. Models have imported the function by name: so not the function is exchanged but its code."""
+    function = getattr(sys.modules.get("transformers.utils.generic"), "maybe_autocast", None)
+    named = ("device_type", "dtype", "enabled", "cache_enabled")
+    if function is None or hasattr(function, "heeded_by_comp") or function.__code__.co_varnames[:4] != named:
+        return
+    original = types.FunctionType(function.__code__, function.__globals__, argdefs=function.__defaults__)
+
+    def heeded(device_type: str, dtype: Any, enabled: bool, cache_enabled: Any) -> Any:
+        if not enabled and device_type != "meta" and (_open.regions or _open.again):
+            return torch.autocast(device_type, enabled=False)
+        return original(device_type, dtype, enabled, cache_enabled)
+
+    def code(device_type: Any, dtype: Any, enabled: Any, cache_enabled: Any) -> Any:
+        return globals()["maybe_autocast"].heeded_by_comp(device_type, dtype, enabled, cache_enabled)
+
+    function.heeded_by_comp = heeded
+    function.__code__ = code.__code__
 
 
 class Planned(Region):

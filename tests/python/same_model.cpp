@@ -5,9 +5,9 @@
 //   use:  trains two steps under the plan; both print it. TRACED.pt: a module that was traced or scripted in Python, in
 //         place of the model.
 //        same_model save_modules|use_modules PLAN.json
-//   The model of C++'s own modules, under the name "net", whose Linear calls addmm. save_modules: a plan that has its
-//         linear layer in BF16 alone. use_modules: prints the formats of its convolution's and its linear layer's
-//         results.
+//   The model of C++'s own modules, under the name "net", whose Linear calls addmm, or matmul for three dimensions.
+//         save_modules: a plan that has its linear layers "5" and "q" in BF16 alone. use_modules: prints the formats
+//         of its convolution's results, those of its linear layers "5" and "q", and its scores.
 #include <torch/script.h>
 #include <torch/torch.h>
 
@@ -41,19 +41,24 @@ struct written_again : torch::nn::Module {
 /// As Python's modules and C++'s are written.
 struct of_modules : torch::nn::Module {
   torch::nn::Conv2d conv{torch::nn::Conv2dOptions{3, 8, 3}.padding(1)};
-  torch::nn::Linear linear{8 * 16, 4};
-  at::ScalarType of_conv = at::kFloat, of_linear = at::kFloat;
+  torch::nn::Linear linear{8 * 16, 4}, q{4, 4}, k{4, 4};
+  std::string formats;
   of_modules() {
     register_module("0", conv);
     register_module("5", linear);
+    register_module("q", q);
+    register_module("k", k);
   }
   at::Tensor forward(const at::Tensor& x) {
-    at::Tensor h = conv->forward(x);
-    of_conv = h.scalar_type();
-    h = torch::max_pool2d(torch::dropout(torch::relu(h), 0.2, true), {2, 2}, {2, 2});
+    const at::Tensor images = conv->forward(x);
+    at::Tensor h = torch::max_pool2d(torch::dropout(torch::relu(images), 0.2, true), {2, 2}, {2, 2});
     h = linear->forward(torch::flatten(h, 1));
-    of_linear = h.scalar_type();
-    return h;
+    const at::Tensor rows = h.unsqueeze(0), a = q->forward(rows);
+    const at::Tensor scores = torch::matmul(a, k->forward(rows).transpose(-1, -2));
+    formats.clear();
+    for (const at::Tensor& each : {images, h, a, scores})
+      formats += fmt::format(" {}", c10::toString(each.scalar_type()));
+    return torch::matmul(torch::softmax(scores, -1), rows).squeeze(0);
   }
 };
 
@@ -74,7 +79,8 @@ void save_modules(const std::string& path) {
   record(program, [&](const at::Tensor& x) { return net.forward(x); });
   comp::plan plan{program.graph().size()};
   for (std::size_t i = 0; i < plan.size(); ++i) {
-    if (program.graph()[i].kind == "aten::addmm") plan[i] = comp::precision::bf16;
+    const comp::op_info& op = program.graph()[i];
+    if (op.kind == "aten::addmm" || op.name == "net.q.matmul") plan[i] = comp::precision::bf16;
   }
   comp::save(plan, program.graph(), comp::libtorch::probe(at::kCPU), path);
 }
@@ -87,7 +93,7 @@ void use_modules(const std::string& path) {
     (void)net->forward(torch::ones({16, 3, 8, 8}));
   }
   for (const std::string& warning : planned.warnings()) fmt::print("{} ", warning);
-  fmt::print("{} {}\n", c10::toString(net->of_conv), c10::toString(net->of_linear));
+  fmt::print("{}\n", net->formats);
 }
 
 int run(const std::vector<std::string>& arguments) {

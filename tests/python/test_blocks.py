@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks in which a model's author switched autocast off, or to another format: no plan changes what runs in them."""
 
+import contextlib
+import sys
+import types
 import unittest
 
 import torch
@@ -38,6 +41,33 @@ class Protected(nn.Module):
         h = torch.relu(self.into(x))
         h = checkpoint(self.protected, h, use_reentrant=False) if self.again else self.protected(h)
         return self.out(h.float())
+
+
+OPTIONAL = '''
+from contextlib import nullcontext
+import torch
+def maybe_autocast(device_type, dtype=None, enabled=True, cache_enabled=None):
+    if device_type == "meta":
+        return nullcontext()
+    if torch.is_autocast_enabled(device_type) or enabled:
+        return torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+    return nullcontext()
+'''
+
+
+@contextlib.contextmanager
+def optional_blocks():
+    """transformers' maybe_autocast, as its models have imported it."""
+    library = types.ModuleType('transformers.utils.generic')
+    exec(OPTIONAL, library.__dict__)
+    before = sys.modules.get(library.__name__)
+    sys.modules[library.__name__] = library
+    try:
+        yield library.maybe_autocast
+    finally:
+        del sys.modules[library.__name__]
+        if before is not None:
+            sys.modules[library.__name__] = before
 
 
 def loss_of(net, plan):
@@ -82,6 +112,58 @@ class Blocks(unittest.TestCase):
         plan = comp.plan(all_low(net), net, forced=True)
         loss_of(net, plan)
         self.assertEqual(set(net.formats['inner']), {torch.float16})
+
+    def test_a_block_that_is_none_where_autocast_is_off_is_one_in_a_plan(self):
+        for again in (False, True):
+            with optional_blocks() as maybe_autocast:
+
+                class Optional(Protected):
+                    def protected(self, h):
+                        with maybe_autocast(device_type='cpu', enabled=False):
+                            return self.inner(h.float())
+
+                formats, plan = formats_under(Optional(again=again))
+                self.assertEqual(formats, {'into': BF16, 'inner': FP32, 'out': BF16})
+                self.assertIsInstance(maybe_autocast('cpu', enabled=False), contextlib.nullcontext)
+                with plan:
+                    self.assertIsInstance(maybe_autocast('meta', enabled=False), contextlib.nullcontext)
+                    with maybe_autocast('cpu', torch.float16):
+                        self.assertEqual(torch.get_autocast_dtype('cpu'), torch.float16)
+                self.assertEqual(comp._region._open.again, 0)
+
+    def test_a_function_with_custom_fwd_runs_as_it_does_without_a_plan(self):
+        seen = []
+
+        class Square(torch.autograd.Function):
+            @staticmethod
+            @torch.amp.custom_fwd(device_type='cpu', cast_inputs=torch.float32)
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                seen.append(x.dtype)
+                return x * x
+
+            @staticmethod
+            @torch.amp.custom_bwd(device_type='cpu')
+            def backward(ctx, gradient):
+                seen.append(gradient.dtype)
+                return 2 * gradient * ctx.saved_tensors[0]
+
+        class Squared(Protected):
+            def protected(self, h):
+                with torch.autocast('cpu', **self.block):
+                    return self.inner(Square.apply(h))
+
+        for block, inner in ({'enabled': False}, FP32), ({'enabled': True, 'dtype': torch.float16}, {torch.float16}):
+            net = Squared(block)
+            plan = comp.plan(all_low(net), net, forced=True)
+            net.formats.clear()
+            seen.clear()
+            for _ in range(3):
+                loss_of(net, plan).backward()
+            self.assertEqual(set(net.formats['inner']), inner)
+            self.assertEqual(set(net.formats['into']), BF16)
+            self.assertEqual(set(seen), FP32)
+            self.assertTrue(torch.isfinite(net.into.weight.grad).all())
 
     def test_an_exception_in_a_block_leaves_the_thread_as_it_was(self):
         net = Protected()

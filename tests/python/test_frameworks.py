@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import comp
-from support import QUICK, plan_file, some_images
+from support import QUICK, operators_of, plan_file, some_images
 
 
 def there(*packages):
@@ -101,6 +101,33 @@ class HuggingFace(unittest.TestCase):
             callback = comp.transformers.PlanCallback(os.path.join(folder, 'plan.json'), search=QUICK)
             transformers.Trainer(model, arguments, train_dataset=data, callbacks=[callback]).train()
             self.assertTrue(callback.plan.in_use)
+
+    def test_a_product_that_the_model_upcasts_is_protected_and_what_is_around_it_is_not(self):
+        import transformers
+
+        torch.manual_seed(5)
+        shape = transformers.GPT2Config(
+            vocab_size=64,
+            n_positions=16,
+            n_embd=32,
+            n_layer=1,
+            n_head=2,
+            reorder_and_upcast_attn=True,
+            attn_implementation='eager',
+        )
+        model = transformers.GPT2LMHeadModel(shape)
+        words = torch.randint(0, 64, (2, 8))
+
+        def run(plan):
+            with plan:
+                return model(input_ids=words, labels=words).loss
+
+        self.assertEqual([op.name for op in operators_of(model, run) if op.fixed_by_author], ['baddbmm'])
+        low = ('addmm', 'baddbmm', 'linear')
+        plan = comp.plan(plan_file(model, run, kinds=low, protect_blocks=False), model)
+        for _ in range(2):
+            run(plan).backward()  # the model raises where the product is not in FP32
+        self.assertEqual(plan.letters.count('b'), 5)
 
     def test_the_trainers_own_mixed_precision_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -26,6 +26,26 @@ def written_once():
     )
 
 
+class OfModules(nn.Module):
+    """Layers with scores that two of them make; notes the formats of what the first ones make."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_module('0', nn.Conv2d(3, 8, 3, padding=1))
+        self.add_module('5', nn.Linear(8 * 16, 4))
+        self.q, self.k, self.seen = nn.Linear(4, 4), nn.Linear(4, 4), []
+
+    def forward(self, x):
+        images = self.get_submodule('0')(x)
+        h = nn.functional.max_pool2d(nn.functional.dropout(torch.relu(images), 0.2), 2)
+        h = self.get_submodule('5')(torch.flatten(h, 1))
+        rows = h.unsqueeze(0)
+        q = self.q(rows)
+        scores = torch.matmul(q, self.k(rows).transpose(-1, -2))
+        self.seen.append([each.dtype for each in (images, h, q, scores)])
+        return torch.matmul(torch.softmax(scores, -1), rows).squeeze(0)
+
+
 def said_by_cpp(*arguments):
     done = subprocess.run([SAME_MODEL, *arguments], capture_output=True, text=True, timeout=120)
     if done.returncode:
@@ -72,21 +92,40 @@ class Languages(unittest.TestCase):
             self.goes_both_ways(made, module)
 
     def test_a_layer_that_calls_another_operator_in_the_other_language_is_the_same_layer(self):
-        theirs, net, formats = self.path('theirs.json'), written_once(), {}
-        for layer in (net[0], net[5]):
-            layer.register_forward_hook(lambda module, given, result: formats.update({module: result.dtype}))
+        theirs, net = self.path('theirs.json'), OfModules()
         said_by_cpp('save_modules', theirs)
         with warnings.catch_warnings():
             warnings.simplefilter('error')
             train(net, comp.plan(theirs, {'net': net}, forced=True))
-        self.assertEqual([formats[net[0]], formats[net[5]]], [torch.float32, torch.bfloat16])
+            with torch.no_grad(), comp.plan(theirs, {'net': net}, forced=True):
+                net(X)
+        self.assertEqual(net.seen, [[torch.float32, torch.bfloat16, torch.bfloat16, torch.float32]] * 3)
 
         def run(plan):
             with plan:
                 return cross_entropy(net(X), Y)
 
-        mine = plan_file({'net': net}, run, kinds=('linear',))
-        self.assertEqual(said_by_cpp('use_modules', mine), 'Float BFloat16')
+        for kind, formats in (('linear', 'Float BFloat16 BFloat16 Float'), ('matmul', 'Float Float Float BFloat16')):
+            mine = plan_file({'net': net}, run, kinds=(kind,))
+            self.assertEqual(said_by_cpp('use_modules', mine), formats)
+
+    def test_a_plan_of_a_module_is_one_of_what_is_traced_and_scripted_of_it(self):
+        net = small_net()
+
+        def run(made):
+            def forward(plan):
+                with plan:
+                    return cross_entropy(made(X), Y)
+
+            return forward
+
+        made = [torch.jit.trace(small_net(), X, check_trace=False), torch.jit.script(small_net()), net]
+        for a in made:
+            path = plan_file(a, run(a), kinds=('conv', 'linear', 'batch_norm'))
+            for b in made:
+                with warnings.catch_warnings():
+                    warnings.simplefilter('error')
+                    self.assertEqual(train(b, comp.plan(path, b)).count('b'), 3)
 
     def test_a_plan_of_another_model_is_refused(self):
         theirs, net = self.path('theirs.json'), small_net()

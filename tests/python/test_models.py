@@ -491,20 +491,21 @@ from torch.nn.parallel import DistributedDataParallel
 from test_models import FLAT, X, Y, forward, mlp
 rank, folder, path = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 dist.init_process_group("gloo", init_method="file://" + folder, rank=rank, world_size=2)
-net = mlp()
-whole = DistributedDataParallel(net)
-optimizer = torch.optim.SGD(whole.parameters(), 0.1)
-plan = comp.plan(path, whole)
 x, y = FLAT[8 * rank:8 * rank + 8], Y[8 * rank:8 * rank + 8]
-for _ in range(3):
-    with plan:
-        loss = torch.nn.functional.cross_entropy(whole(x), y)
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-every = [torch.empty_like(net[0].weight) for _ in range(2)]
-dist.all_gather(every, net[0].weight.detach())
-assert torch.equal(*every) and "b" in plan.letters, plan.letters
+for extra in {}, {"find_unused_parameters": True}:
+    net = mlp()
+    whole = DistributedDataParallel(net, **extra)
+    optimizer = torch.optim.SGD(whole.parameters(), 0.1)
+    plan = comp.plan(path, whole)
+    for _ in range(3):
+        with plan:
+            loss = torch.nn.functional.cross_entropy(whole(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    every = [torch.empty_like(net[0].weight) for _ in range(2)]
+    dist.all_gather(every, net[0].weight.detach())
+    assert torch.equal(*every) and plan.letters.count("b") == 3, plan.letters
 try:
     comp.search(lambda plan, batch: None, model=whole, optimizer=optimizer, data=[1])
 except comp.SettingsError as refused:

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <comp/core/precision.hpp>
+#include <comp_libtorch/hook/layer_names.hpp>
 #include <comp_libtorch/hook/op_traits.hpp>
 #include <comp_libtorch/support/tensors.hpp>
 #include <cstdint>
@@ -57,40 +58,9 @@ inline std::vector<std::string> scopes_of(std::string_view path) {
   return scopes;
 }
 
-/// The precision of the operator of a name and a kind; of most of its kind where there is none of that name.
-using named_choice = std::function<precision(const std::string& name, const std::string& kind)>;
-
-/// "head.linear" of "head.linear_3": what the same call of the same module is named the first time.
-inline std::string first_of_its_name(const std::string& name) {
-  const auto digits = name.find_last_not_of("0123456789") + 1;
-  const bool numbered = digits > 1 && digits < name.size() && name[digits - 1] == '_';
-  return numbered ? name.substr(0, digits - 1) : name;
-}
-
-/// What an operator is called by languages that call different ones for the same layer: C++'s torch::nn::Linear calls
-/// aten::addmm or aten::matmul where Python's calls aten::linear, and a traced module calls aten::_convolution.
-inline std::string common_word(std::string_view word) {
-  static constexpr std::pair<std::string_view, std::string_view> same[] = {{"addmm", "linear"},
-                                                                           {"matmul", "linear"},
-                                                                           {"mm", "linear"},
-                                                                           {"conv1d", "conv"},
-                                                                           {"conv2d", "conv"},
-                                                                           {"conv3d", "conv"},
-                                                                           {"convolution", "conv"},
-                                                                           {"native_batch_norm", "batch_norm"},
-                                                                           {"native_layer_norm", "layer_norm"}};
-  while (word.size() > 1 && word.ends_with('_')) word.remove_suffix(1);  // in place
-  while (word.size() > 1 && word.starts_with('_')) word.remove_prefix(1);
-  const auto* const at = std::ranges::find(same, word, &std::pair<std::string_view, std::string_view>::first);
-  return std::string{at == std::end(same) ? word : at->second};
-}
-
-/// "head.linear_2" of "head.addmm_2": the same name for the same call of a layer, whatever language it is written in.
-inline std::string common_name(const std::string& name) {
-  const std::string first = first_of_its_name(name);
-  const std::size_t word = first.rfind('.') + 1;  // 0 where there is no scope
-  return first.substr(0, word) + common_word(std::string_view{first}.substr(word)) + name.substr(first.size());
-}
+/// The precision of the operator of a name (layer_names) and a kind; of most of its kind where there is none of that
+/// name.
+using named_choice = std::function<precision(const std::string& layer, const std::string& kind)>;
 
 /// The parameters of the user's modules.
 class parameter_names {
@@ -143,6 +113,7 @@ class op_names {
 
   struct named {
     std::string name;
+    std::string layer;  // layer_names
     std::uint32_t scope = 0;
     bool of_parameters = false;  // made of parameters only: a transposed weight
   };
@@ -162,7 +133,9 @@ class op_names {
     const mark* decides = of_module != nullptr ? of_module : first;
     const std::uint32_t scope = tagged(decides == nullptr ? 0 : decides->scope, of_module != nullptr);
     const std::string& path = scopes_[scope];
-    return {numbered(path.empty() ? op.word : path + "." + op.word), scope, any && only_parameters};
+    std::string name = numbered(path.empty() ? op.word : path + "." + op.word);
+    std::string layer = given_.layers.next(name, op.kind);
+    return {std::move(name), std::move(layer), scope, any && only_parameters};
   }
   void add_result(const named& op, const at::Tensor& result) {
     marks_.insert_or_assign(result.unsafeGetTensorImpl(), mark{address_of(result), op.scope, op.of_parameters});
@@ -174,9 +147,12 @@ class op_names {
     marks_.insert_or_assign(copy.unsafeGetTensorImpl(), mark{address_of(copy), origin->scope, origin->of_parameters});
   }
   /// How often each name was given; putting it back forgets the names given since.
-  using counts = std::unordered_map<std::string, std::uint32_t>;
-  const counts& given() const { return counts_; }
-  void forget_since(counts before) { counts_ = std::move(before); }
+  struct counts {
+    std::unordered_map<std::string, std::uint32_t> names;
+    layer_names layers;
+  };
+  const counts& given() const { return given_; }
+  void forget_since(counts before) { given_ = std::move(before); }
   const std::string& path(std::uint32_t scope) const { return scopes_[scope]; }
   /// True for parameters, and for what was made of parameters only.
   bool is_of_parameters(const at::Tensor& tensor) {
@@ -213,7 +189,7 @@ class op_names {
     return scope_number(path);
   }
   std::string numbered(std::string name) {
-    const std::uint32_t before = counts_[name]++;
+    const std::uint32_t before = given_.names[name]++;
     if (before == 0) return name;
     return numbered(name + "_" + std::to_string(before + 1));  // unless an operator has that very name
   }
@@ -222,7 +198,7 @@ class op_names {
   std::unordered_map<const c10::TensorImpl*, mark> marks_;
   std::vector<std::string> scopes_ = {""};
   std::unordered_map<std::string, std::uint32_t> numbers_ = {{"", 0}};
-  counts counts_;
+  counts given_;
 };
 
 }  // namespace detail

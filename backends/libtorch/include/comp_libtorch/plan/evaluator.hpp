@@ -35,7 +35,7 @@ class evaluator final : public session {
     }
     const op_traits& known = traits(op);
     const op_names::named named = names_.next(known, stack);
-    const precision chosen = author == author_choice::none ? choose_(named.name, known.kind) : precision::fp32;
+    const precision chosen = author == author_choice::none ? choose_(named.layer, known.kind) : precision::fp32;
     if (author != author_choice::none) {
       cast_for_author(stack, known, author, device());
     } else if (is_low(chosen) && chosen != precision::tf32) {

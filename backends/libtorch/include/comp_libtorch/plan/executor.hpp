@@ -333,7 +333,8 @@ class executor final : public session {
       if (called.empty()) called = context_.names->name_of(known, tensor);
     });
     const author_choice author = context_.autocast_plan == nullptr ? block() : author_choice::none;
-    const precision chosen = author == author_choice::none ? (*context_.unknown)(called, known.kind) : precision::fp32;
+    const std::string layer = called.empty() ? called : layer_names{}.next(called, known.kind);
+    const precision chosen = author == author_choice::none ? (*context_.unknown)(layer, known.kind) : precision::fp32;
     context_.problems->add(&program_problems::unknown, [&] {
       return fmt::format("{} of region \"{}\" was not in the recorded forward: it runs in {}",
                          called.empty() ? known.kind : called, context_.segment, name(chosen));

@@ -34,7 +34,8 @@ struct first_choice {
 /// A plan for operators that are not known yet.
 struct first_plan {
   /// Of operator `number` in the graph to be, as far as it is known before it has run. Throws to end the forward.
-  std::function<first_choice(std::size_t number, const op_info&)> choose = {};
+  /// `layer`: its name in every language (layer_names.hpp).
+  std::function<first_choice(std::size_t number, const op_info&, const std::string& layer)> choose = {};
   named_choice by_name = {};                    // for forwards in evaluation mode
   std::optional<at::ScalarType> autocast = {};  // then LibTorch's own runs it all
 };
@@ -205,7 +206,7 @@ class first_forward final : public recording_session {
     recorder::call now = recording_->before(op, stack, segment_, author);
     first_choice choice;
     try {
-      choice = plan_->choose(recording_->number(), now.info);
+      choice = plan_->choose(recording_->number(), now.info, now.named.layer);
     } catch (const plan_error&) {
       if (depth_ == 0) throw;
       lost_ = true;  // a composite may be made of other operators for other formats

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The precisions that a plan or a plan file gives to operators, by their names and kinds, for forwards that are not as
-// the recorded one.
+// The precisions that a plan or a plan file gives to operators, by their names in every language (layer_names.hpp), for
+// forwards that are not as the recorded one.
 #pragma once
 
 #include <comp/core/precision.hpp>
@@ -15,46 +15,44 @@ namespace comp::libtorch::detail {
 class named_precisions {
  public:
   /// `choosable`: whether it tells what operators of its kind usually have.
-  void add(const std::string& name, const std::string& kind, precision chosen, bool choosable = true) {
-    by_name_[name].insert_or_assign(kind, chosen);
-    by_common_name_.emplace(common_name(name), chosen);
+  void add(const std::string& layer, const std::string& kind, precision chosen, bool choosable = true) {
+    by_name_.insert_or_assign(layer, chosen);
     if (!choosable) return;
-    of_kind& seen = kinds_[kind];
-    ++seen.uses[chosen];
-    if (seen.uses[chosen] > seen.uses[seen.usual]) seen.usual = chosen;
+    for (uses* of : {&kinds_[kind], &words_[name_parts{layer}.word]}) of->add(chosen);
   }
-  /// Returns: the precision of the operator of that name, or of its first call where it is called more often; where
-  /// there is none of its kind, of the one that is the same call in another language. Nothing where there is none.
-  std::optional<precision> find(const std::string& name, const std::string& kind) const {
-    for (const std::string& asked : {name, first_of_its_name(name)}) {
-      const auto at = by_name_.find(asked);
-      if (at == by_name_.end()) continue;
-      if (const auto of = at->second.find(kind); of != at->second.end()) return of->second;
-    }
-    for (const std::string& asked : {common_name(name), common_name(first_of_its_name(name))}) {
-      if (const auto at = by_common_name_.find(asked); at != by_common_name_.end()) return at->second;
+  /// Of the operator of that name, or of its first call where it is called more often; nothing where there is none.
+  /// addmm is a linear layer's, too: who asks does not always know what was called before it.
+  std::optional<precision> find(const std::string& layer) const {
+    const name_parts parts{layer};
+    const std::string linear = parts.word == "addmm" ? parts.scope + "linear" : layer;
+    for (const std::string& asked : {layer, first_of_its_name(layer), linear}) {
+      if (const auto at = by_name_.find(asked); at != by_name_.end()) return at->second;
     }
     return {};
   }
-  /// What most operators of a kind have; FP32 where there are none.
-  precision usual(const std::string& kind) const {
-    const auto at = kinds_.find(kind);
-    return at == kinds_.end() ? precision::fp32 : at->second.usual;
+  /// What most operators of a kind have, or of that word in another language; FP32 where there are none.
+  precision usual(const std::string& layer, const std::string& kind) const {
+    if (const auto at = kinds_.find(kind); at != kinds_.end()) return at->second.usual;
+    const auto at = words_.find(name_parts{layer}.word);
+    return at == words_.end() ? precision::fp32 : at->second.usual;
   }
   void clear() {
     by_name_.clear();
-    by_common_name_.clear();
     kinds_.clear();
+    words_.clear();
   }
 
  private:
-  struct of_kind {
-    std::map<precision, std::size_t> uses = {};
+  struct uses {
+    std::map<precision, std::size_t> of = {};
     precision usual = precision::fp32;
+    void add(precision chosen) {
+      ++of[chosen];
+      if (of[chosen] > of[usual]) usual = chosen;
+    }
   };
-  std::map<std::string, std::map<std::string, precision>> by_name_;  // and kind
-  std::map<std::string, precision> by_common_name_;
-  std::map<std::string, of_kind> kinds_;
+  std::map<std::string, precision> by_name_;  // layer_names
+  std::map<std::string, uses> kinds_, words_;
 };
 
 }  // namespace comp::libtorch::detail

@@ -169,9 +169,9 @@ class program {
   std::unique_ptr<detail::session> by_autocast(at::ScalarType low) const {
     return std::make_unique<detail::autocast_session>(settings_.device.type(), low);
   }
-  precision precision_of(const std::string& name, const std::string& kind) const {
-    if (const auto known = precisions_.find(name, kind)) return *known;
-    return elsewhere_ ? elsewhere_(name, kind) : precisions_.usual(kind);
+  precision precision_of(const std::string& layer, const std::string& kind) const {
+    if (const auto known = precisions_.find(layer)) return *known;
+    return elsewhere_ ? elsewhere_(layer, kind) : precisions_.usual(layer, kind);
   }
 
   std::unique_ptr<detail::session> session_of(std::string_view segment) {
@@ -257,8 +257,9 @@ class program {
     weights_.drop_entries();
     detail::compiler compiler{ops_, plan_, settings_, weights_};
     precisions_.clear();
+    detail::layer_names layers;
     for (std::size_t i = 0; i < graph_.size(); ++i)
-      precisions_.add(graph_[i].name, graph_[i].kind, plan_[i], graph_[i].choosable);
+      precisions_.add(layers.next(graph_[i].name, graph_[i].kind), graph_[i].kind, plan_[i], graph_[i].choosable);
     for (detail::segment& each : segments_) {
       each.code = std::make_shared<const detail::code>(compiler.compile(each.calls));
     }

@@ -18,7 +18,7 @@
 #include <comp/files/plan_file.hpp>
 #include <comp/policy/nearest.hpp>
 #include <comp/policy/tensor_core.hpp>
-#include <comp_libtorch/hook/op_names.hpp>
+#include <comp_libtorch/hook/layer_names.hpp>
 #include <comp_libtorch/plan/executor_tuning.hpp>
 #include <comp_libtorch/plan/named_precisions.hpp>
 #include <comp_libtorch/plan/program.hpp>
@@ -61,49 +61,48 @@ struct planned_settings {
 
 namespace detail {
 
-/// A file's precisions by name and kind of the operators.
+/// A file's precisions by the names that operators have in every language (layer_names.hpp).
 class named_operators {
  public:
   using entry = plan_listing::entry;
   /// Requires: the file has a list of operators, and outlives this.
   explicit named_operators(const plan_listing& from) {
+    layer_names layers;
     for (const entry& op : *from.operators) {
-      entries_[{op.name, op.kind}] = &op;
-      by_common_name_.emplace(common_name(op.name), &op);
-      precisions_.add(op.name, op.kind, op.chosen);
+      const std::string layer = layers.next(op.name, op.kind);
+      entries_.emplace(layer, &op);
+      precisions_.add(layer, op.kind, op.chosen);
     }
   }
-  /// Returns: null for an operator that the file has neither by its name and kind nor as the same call of another
-  /// language.
-  const entry* find(const std::string& name, const std::string& kind) const {
-    if (const auto at = entries_.find({name, kind}); at != entries_.end()) return at->second;
-    const auto same = by_common_name_.find(common_name(name));
-    return same == by_common_name_.end() ? nullptr : same->second;
+  /// Null for an operator that the file does not have.
+  const entry* find(const std::string& layer) const {
+    const auto at = entries_.find(layer);
+    return at == entries_.end() ? nullptr : at->second;
   }
   /// Of the operator of that name, of its first call where it is called more often, or what most of its kind have in
   /// the file; FP32 where it has none.
-  precision chosen(const std::string& name, const std::string& kind) const {
-    return precisions_.find(name, kind).value_or(precisions_.usual(kind));
+  precision chosen(const std::string& layer, const std::string& kind) const {
+    if (const auto known = precisions_.find(layer)) return *known;
+    return precisions_.usual(layer, kind);
   }
   /// "; the nearest is ...", or nothing.
-  std::string nearest(const std::string& name, const std::string& kind) const {
-    policy::nearest_word best{name};
+  std::string nearest(const std::string& layer) const {
+    policy::nearest_word best{layer};
     for (const auto& [known, op] : entries_) {
-      if (known.second == kind) best.offer(known.first);
+      if (name_parts{known}.word == name_parts{layer}.word) best.offer(known);
     }
-    const std::string words = best.remedy("");
-    return words.empty() ? words : "; " + words;
+    if (best.word().empty()) return {};
+    return fmt::format("; did you mean \"{}\"?", entries_.at(best.word())->name);
   }
 
  private:
-  std::map<std::pair<std::string, std::string>, const entry*> entries_;
-  std::map<std::string, const entry*> by_common_name_;
+  std::map<std::string, const entry*> entries_;
   named_precisions precisions_;
 };
 
 }  // namespace detail
 
-/// The precisions of a file's operators, by name and kind, for a graph that need not be the file's. An operator that
+/// The precisions of a file's operators, by name, for a graph that need not be the file's. An operator that
 /// the file does not have gets what most of its kind have there, and a warning tells of the first.
 /// Throws: unless `forced`, `plan_error` where the file has fewer than half of the graph's choosable operators.
 /// Requires: the file has a list of operators.
@@ -113,18 +112,23 @@ inline loaded_plan fitted_by_name(const plan_listing& from, const op_graph& grap
   if (from.made_for) loaded.made_for = *from.made_for;
   std::size_t choosable = 0;
   std::vector<std::size_t> unknown;
+  std::string first_unknown;
+  detail::layer_names layers;
   for (std::size_t i = 0; i < graph.size(); ++i) {
+    const std::string layer = layers.next(graph[i].name, graph[i].kind);
     if (!computes(graph[i])) continue;
-    const auto* listed = known.find(graph[i].name, graph[i].kind);
-    if (graph[i].choosable || listed != nullptr) loaded.plan[i] = known.chosen(graph[i].name, graph[i].kind);
+    const auto* listed = known.find(layer);
+    if (graph[i].choosable || listed != nullptr) loaded.plan[i] = known.chosen(layer, graph[i].kind);
     if (!graph[i].choosable) continue;
     ++choosable;
-    if (listed == nullptr) unknown.push_back(i);
+    if (listed != nullptr) continue;
+    if (unknown.empty()) first_unknown = layer;
+    unknown.push_back(i);
   }
   comp::detail::keep_authors_choices(loaded, graph, from.file);
   if (!unknown.empty()) {
     const op_info& first = graph[unknown.front()];
-    const std::string nearest = known.nearest(first.name, first.kind);
+    const std::string nearest = known.nearest(first_unknown);
     require<plan_error>(
         forced || 2 * unknown.size() <= choosable,
         "\"{}\" is for another model: it does not have {} of this one's {} operators, first \"{}\" ({}{}): give models "
@@ -204,14 +208,14 @@ class planned_region {
       if (is_low(listing_.chosen(i))) plan.autocast = detail::scalar_type(listing_.chosen(i));
     }
     const auto known = std::make_shared<const detail::named_operators>(listing_);
-    plan.by_name = [known](const std::string& name, const std::string& kind) { return known->chosen(name, kind); };
+    plan.by_name = [known](const std::string& layer, const std::string& kind) { return known->chosen(layer, kind); };
     if (by_name()) {
-      plan.choose = [known](std::size_t /*number*/, const op_info& op) {
-        const auto* named = known->find(op.name, op.kind);
-        return detail::first_choice{known->chosen(op.name, op.kind), named != nullptr && named->hands_on_fp32};
+      plan.choose = [known](std::size_t /*number*/, const op_info& op, const std::string& layer) {
+        const auto* named = known->find(layer);
+        return detail::first_choice{known->chosen(layer, op.kind), named != nullptr && named->hands_on_fp32};
       };
     } else {
-      plan.choose = [this](std::size_t i, const op_info& op) {
+      plan.choose = [this](std::size_t i, const op_info& op, const std::string& /*layer*/) {
         listing_.require_operator(i, op.name, op.kind);
         return detail::first_choice{listing_.chosen(i), (*listing_.operators)[i].hands_on_fp32};
       };

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names of operators that are the same in C++, Python and TorchScript, where these call different operators for one
+// layer: so a plan file of one is taken by the others. C++'s torch::nn::Linear calls t and addmm, or for more than two
+// dimensions t, matmul and add_, where Python's calls linear; a traced module calls _convolution.
+// The name depends on the name and kind of the operator and of the one before it, which a plan file has, too. A product
+// is the layer's only directly behind the transposition of that layer's weight: the product of attention scores, which
+// Python names by the same module, is another call.
+// Not here: how operators are named (op_names.hpp), layers that are different arithmetic in the languages.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+namespace comp::libtorch::detail {
+
+/// "head.linear" of "head.linear_3": what the same call of the same module is named the first time.
+inline std::string first_of_its_name(const std::string& name) {
+  const auto digits = name.find_last_not_of("0123456789") + 1;
+  const bool numbered = digits > 1 && digits < name.size() && name[digits - 1] == '_';
+  return numbered ? name.substr(0, digits - 1) : name;
+}
+
+/// "head." and "linear" of "head.linear_3".
+struct name_parts {
+  std::string scope, word;
+  explicit name_parts(const std::string& name) {
+    const std::string first = first_of_its_name(name);
+    const std::size_t at = first.rfind('.') + 1;  // 0 where there is no scope
+    scope = first.substr(0, at);
+    word = first.substr(at);
+  }
+};
+
+/// A product that C++ calls for a linear layer.
+inline bool is_linear_product(std::string_view word) { return word == "addmm" || word == "matmul" || word == "mm"; }
+
+class layer_names {
+ public:
+  /// The name in every language of the operator that comes next in a forward, or in a plan file, under `name`.
+  std::string next(const std::string& name, std::string_view kind) {
+    name_parts parts{name};
+    const bool behind = parts.scope == scope_;
+    const step before = behind ? std::exchange(before_, step::other) : step::other;
+    before_ = kind == "aten::t" ? step::transposed : step::other;
+    if (before == step::transposed && is_linear_product(parts.word)) {
+      before_ = parts.word == "addmm" ? step::other : step::multiplied;
+      parts.word = "linear";
+    } else if (before == step::multiplied && kind.starts_with("aten::add_")) {
+      parts.word = "bias";
+    } else {
+      parts.word = common_word(parts.word);
+    }
+    scope_ = parts.scope;
+    std::string common = parts.scope + parts.word;
+    const std::uint32_t times = ++times_[common];
+    return times == 1 ? common : common + "_" + std::to_string(times);
+  }
+
+ private:
+  /// What the operator before this one did of a linear layer of `scope_`.
+  enum class step : std::uint8_t { other, transposed, multiplied };
+
+  static std::string common_word(std::string_view word) {
+    static constexpr std::pair<std::string_view, std::string_view> same[] = {{"conv1d", "conv"},
+                                                                             {"conv2d", "conv"},
+                                                                             {"conv3d", "conv"},
+                                                                             {"_convolution", "conv"},
+                                                                             {"convolution", "conv"},
+                                                                             {"native_batch_norm", "batch_norm"},
+                                                                             {"native_layer_norm", "layer_norm"}};
+    const auto* const at = std::ranges::find(same, word, &std::pair<std::string_view, std::string_view>::first);
+    return std::string{at == std::end(same) ? word : at->second};
+  }
+
+  std::string scope_;
+  step before_ = step::other;
+  std::unordered_map<std::string, std::uint32_t> times_;
+};
+
+}  // namespace comp::libtorch::detail
