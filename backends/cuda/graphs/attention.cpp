@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The graphs of comp_cuda/attention.hpp, by cuDNN's C++ front end; without it there are none, and that is said.
+// Makes the graphs of comp_cuda/attention.hpp by cuDNN's C++ front end. In a build without the front end there are no
+// graphs, and the reason says so.
 #include <comp_cuda/attention.hpp>
 
 #ifdef COMP_CUDNN_FRONTEND
@@ -14,17 +15,18 @@ namespace comp::cuda {
 
 namespace {
 
-/// The first line, without what it is embedded in.
+/// Returns: the first line of cuDNN's message, which may have many, cut to 200 characters.
 std::string first_line(const std::string& all) {
   const std::string line = all.substr(0, all.find('\n'));
   return "cuDNN: " + (line.size() > 200 ? line.substr(0, 200) + " ..." : line);
 }
 
+/// A graph of the front end, and cuDNN's plan for it.
 class planned_graph final : public attention_graph {
  public:
   planned_graph(const attention_case& of, bool backward) : of_{of}, graph_{graphs::described(of, backward)} {}
 
-  /// Returns: why not.
+  /// Plans the graph within `most` bytes of workspace. Returns: the reason where cuDNN has no plan; else nothing.
   std::string plan(cudnnHandle_t handle, std::int64_t most) {
     std::string why = graphs::planned(*graph_, most, [&] { return graph_->build_operation_graph(handle); });
     if (!why.empty()) return why;
@@ -34,7 +36,7 @@ class planned_graph final : public attention_graph {
   }
   std::int64_t workspace_bytes() const override { return workspace_; }
   std::string run(cudnnHandle_t handle, const attention_places& at, void* workspace) const override {
-    const auto place = [](const void* p) { return const_cast<void*>(p); };  // cuDNN's calls take no pointers to const
+    const auto place = [](const void* p) { return const_cast<void*>(p); };  // cuDNN takes no pointers to const
     std::unordered_map<std::int64_t, void*> all{{graphs::of_q, place(at.q)},
                                                 {graphs::of_k, place(at.k)},
                                                 {graphs::of_v, place(at.v)},
@@ -68,7 +70,7 @@ attention_graphs make_attention_graphs(cudnnHandle_t handle, const attention_cas
       (backward ? made.backward : made.forward) = std::move(one);
     }
     return made;
-  } catch (const std::exception& e) {  // the front end's own
+  } catch (const std::exception& e) {  // the front end also throws
     return {.why_not = first_line(e.what())};
   }
 }

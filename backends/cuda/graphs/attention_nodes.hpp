@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in the words of cuDNN's C++ front end. Apart from attention.cpp, so that a test can build it for a GPU that
-// is not there.
+// Attention as a graph of cuDNN's C++ front end. It is a header of its own, so that a test can plan the graphs for GPUs
+// that the machine does not have.
 #pragma once
 
 #include <cudnn_frontend.h>
@@ -14,7 +14,7 @@ namespace comp::cuda::graphs {
 
 namespace fe = cudnn_frontend;
 
-/// Numbers of the tensors, as execute() is told where they lie.
+/// The numbers by which execute() is told the addresses of tensors.
 enum uid : std::int64_t {
   of_q = 1,
   of_k,
@@ -31,7 +31,7 @@ enum uid : std::int64_t {
   of_keys_seen
 };
 
-/// Not validated yet.
+/// Returns: the graph of the case, which the front end has not yet validated.
 inline std::shared_ptr<fe::graph::Graph> described(const attention_case& a, bool backward) {
   using attributes = fe::graph::Tensor_attributes;
   auto g = std::make_shared<fe::graph::Graph>();
@@ -58,8 +58,9 @@ inline std::shared_ptr<fe::graph::Graph> described(const attention_case& a, bool
     const auto numbers = [&](uid n, std::int64_t count, fe::DataType_t type) {
       return g->tensor(attributes{}.set_uid(n).set_dim({count, 1, 1, 1}).set_stride({1, 1, 1, 1}).set_data_type(type));
     };
-    // Told how many count, even where all do: without that backwards of cuDNN 9.25 and 9.26 gave NaN on 9.0
-    // (NVIDIA/cudnn-frontend issue 1072), and up to 9.15 the front end writes such counts itself, at each call.
+    // cuDNN is told how many queries and keys count, even where all do. Without that the backward of cuDNN 9.25 and
+    // 9.26 returned NaN on compute capability 9.0 (NVIDIA/cudnn-frontend, issue 1072), and with cuDNN up to 9.15 the
+    // front end writes such numbers itself at each call.
     options.set_padding_mask(true)
         .set_seq_len_q(numbers(of_queries_seen, a.batch, fe::DataType_t::INT32))
         .set_seq_len_kv(numbers(of_keys_seen, a.batch, fe::DataType_t::INT32));
@@ -87,8 +88,9 @@ inline std::shared_ptr<fe::graph::Graph> described(const attention_case& a, bool
   return g;
 }
 
-/// Up to what cuDNN says without making code. most: [bytes] of workspace. `begin` builds the graph's operations, with a
-/// handle or for the device that the graph was given. Returns: why not; empty where cuDNN has a plan.
+/// Validates the graph and asks cuDNN for plans, but does not compile any. most: [bytes] of workspace. `begin` builds
+/// the graph's operations, with a handle or for the GPU that the graph was told.
+/// Returns: cuDNN's reason where it has no plan; else nothing.
 template <class F>
 std::string planned(fe::graph::Graph& g, std::int64_t most, F begin) {
   g.deselect_workspace_greater_than(most);

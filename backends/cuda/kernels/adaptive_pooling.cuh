@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Averages over bins that do not divide their image evenly, in both orders, and their gradient: each element is made by
-// one thread that reads what it depends on, in a fixed order. Bin i of n over an extent e is
-// [floor(i e / n), ceil((i + 1) e / n)); neighbours may share elements. Source: PyTorch's adaptive pooling.
-// Not here: bins that divide the image, which are windows (comp_cuda/pooling.hpp).
+// Averages over bins that do not divide their image evenly, and their gradient, in both orders. One thread computes
+// each element from what it depends on, in a fixed order. Bin i of n over an extent e is [floor(i e / n), ceil((i + 1)
+// e / n)), so that neighbouring bins may share elements.
+// Source: PyTorch's adaptive pooling
+// Not here: bins that divide the image, which are the windows of ordinary pooling (comp_cuda/pooling.hpp).
 #pragma once
 
 #include "support/rows.cuh"
@@ -14,16 +15,18 @@ namespace detail {
 struct bin {
   std::uint32_t first, last;
 };
-inline constexpr index longest_side = 65535;  // what bin_of can count
-/// In 32 bits, with the whole part of extent / bins taken out: division of 64 bits is a call.
-/// The bins that element i is in are found by the same rule with the roles exchanged: bin_of(i, extent, bins).
+inline constexpr index longest_side = 65535;  // the largest extent for which bin_of does not overflow
+/// Returns: the elements of bin i. It computes in 32 bits, with the whole part of extent / bins taken out, since a
+/// division of 64 bits is a function call. bin_of(i, extent, bins) are, by the same rule, the bins that element i is
+/// in.
 COMP_HD bin bin_of(index i, index bins, index extent) {
   const auto n = static_cast<std::uint32_t>(bins), e = static_cast<std::uint32_t>(extent);
   const auto at = static_cast<std::uint32_t>(i), each = e / n, rest = e % n;
   return {at * each + at * rest / n, (at + 1) * each + ((at + 1) * rest + n - 1) / n};
 }
 
-/// Of a count, within a unit in the last place: a division has a call for numbers that a count never is.
+/// Returns: 1 / count, within a unit in the last place. A plain division would contain a call for very large and very
+/// small numbers, which a count is not.
 __device__ __forceinline__ float inverse(float count) {
 #ifdef __CUDA_ARCH__
   const float near = __fdividef(1.0F, count);
@@ -37,7 +40,7 @@ __device__ __forceinline__ index quotient(index a, index b) {
   return a / b;
 }
 
-/// Sums the elements of a bin: those of `at(row, column)`, all of which are in one image.
+/// The sum of N neighbouring bins or shares, to which elements are added.
 template <int N, class T>
 struct bin_sum {
   float v[N] = {};
@@ -49,8 +52,8 @@ struct bin_sum {
   }
 };
 
-/// Element (h, v) of a result, from an image whose neighbours in a row are `stride` apart.
-/// Gather::sum(from, h, v, stride, sum): what the result is made of.
+/// The forward: sum(from, h, v, stride, to) computes the mean of bin (h, v) of an image whose neighbours in a row are
+/// `stride` elements apart.
 struct mean_of_bin {
   bin_sizes sizes;
   template <int N, class T>
@@ -67,6 +70,7 @@ struct mean_of_bin {
   __device__ __forceinline__ index to_columns() const { return sizes.to[1]; }
   __device__ __forceinline__ index to_pixels() const { return sizes.to[0] * sizes.to[1]; }
 };
+/// The backward: sum(from, h, v, stride, to) adds up the shares that element (h, v) has in the gradients of its bins.
 struct shares_of_bins {
   bin_sizes sizes;
   template <int N, class T>
@@ -86,7 +90,7 @@ struct shares_of_bins {
   __device__ __forceinline__ index to_pixels() const { return sizes.from[0] * sizes.from[1]; }
 };
 
-/// A row is a plane of one channel: lanes lie side by side in it.
+/// For NCHW: a row is a plane of one channel, and neighbouring lanes have neighbouring pixels.
 template <class T, class Gather>
 struct bins_by_plane {
   static constexpr bool one_pass = true;
@@ -105,7 +109,7 @@ struct bins_by_plane {
     }
   }
 };
-/// A row is a pixel: lanes are its channels.
+/// For NHWC: a row is a pixel, and neighbouring lanes have neighbouring channels.
 template <class T, class Gather>
 struct bins_by_pixel {
   static constexpr bool one_pass = true;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A bias for each column, added in one pass over rows, with a ReLU behind it where that is asked for: to a convolution
-// whose channels lie side by side.
-// Not here: the bias gradient, which is a sum over rows (reductions.cuh); one for each channel of NCHW (cuDNN's
-// epilogue).
+// Adds a bias to each column, and applies ReLU where that is wanted, in one pass over rows: for convolutions in
+// channels_last.
+// Not here: the bias gradient, which is a sum over rows (reductions.cuh); biases in NCHW, which cuDNN adds.
 #pragma once
 
 #include <comp_native/math/elementwise.hpp>
@@ -13,7 +12,7 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// Elements of one row by one block: no sum joins them, so a row needs neither registers nor barriers.
+/// One pass, since no sum joins the elements of a row.
 template <class T>
 struct biased {
   static constexpr bool one_pass = true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of bytes by a table for each channel: batches of images cross to the device as bytes.
+// Looks up the value of each byte in its channel's table: batches of images are copied to the device as bytes.
 #pragma once
 
 #include "support/packs.cuh"
@@ -8,7 +8,7 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// A few blocks to a row of one channel.
+/// A row is one channel of one image. A few blocks share it.
 template <int N>
 __global__ void __launch_bounds__(block_size)
     bytes_looked_up(pointer<const std::uint8_t> from, pointer<const float> of_bytes, pointer<float> to, index rows,

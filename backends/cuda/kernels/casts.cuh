@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Casts of many tensors in one launch: to the nearest, ties to even.
+// Casts many tensors in one launch, to the nearest, ties to even.
 #pragma once
 
 #include "support/tensor_table.cuh"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout as a step of a chain (elementwise.cuh): the mask is made from key and element by the same Philox as on the
-// host, so both drop the same elements. Its backward is the same step over the gradient.
+// Dropout as a step of a chain (elementwise.cuh). The mask of an element is computed from the key and the element's
+// position by the same Philox as on the host, so that both drop the same elements. The backward is the same step over
+// the gradient.
 #pragma once
 
 #include <comp_native/math/philox.hpp>
@@ -9,13 +10,13 @@
 
 namespace comp::cuda {
 
-/// The mask of a step whose draw is counted on the device.
+/// Returns: the mask of this launch: draws, where it is not null, is added to the mask's draw.
 __device__ __forceinline__ native::math::dropout_mask mask_of(const native::math::dropout_mask& mask,
                                                               pointer<const std::uint64_t> draws) {
   return draws ? mask.later(*draws) : mask;
 }
 
-/// Zeroes or scales v, which are elements i to i + N.
+/// Zeroes or scales the elements i to i + N, which are v. Philox gives four numbers at once, for four neighbours.
 template <int N>
 __device__ __forceinline__ void drop(float (&v)[N], const native::math::dropout_mask& mask, index i) {
   const auto group = static_cast<std::uint64_t>(i) / 4;
@@ -33,7 +34,7 @@ __device__ __forceinline__ void drop(float (&v)[N], const native::math::dropout_
   const int skip = static_cast<int>(i % 4);
 #pragma unroll
   for (int j = 0; j < N; ++j) {
-    float f = factor[j];  // picked without an index that is unknown at compile time: that would need local memory
+    float f = factor[j];  // factor[j + skip], without an index at run time, which would put factor into local memory
 #pragma unroll
     for (int s = 1; s < 4; ++s) f = skip == s ? factor[j + s] : f;
     v[j] = f != 0 ? v[j] * f : 0.0F;

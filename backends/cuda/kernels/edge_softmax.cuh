@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax over the edges that enter each node, for each head: graph attention. A warp for a node and neighbouring
-// heads. Edges are sorted by the node that they enter: those of node v are begin[v] to begin[v + 1].
+// Softmax over the edges that enter each node, for each head of graph attention. A warp works on one node and on
+// neighbouring heads. Edges are sorted by the node that they enter: those of node v are begin[v] to begin[v + 1].
 #pragma once
 
 #include <comp_native/math/elementwise.hpp>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers of edges from numbers of their two nodes, and sums over the edges of each node, for several heads: what graph
-// attention needs around its softmax (edge_softmax.cuh). Every sum is made in one thread or one warp, in the order of
-// the edges: the same bits each time, and no atomics.
-// Not here: products with values that all features share (cuSPARSE's, see comp_cuda/sparse.hpp).
+// What graph attention needs around its softmax (edge_softmax.cuh), for several heads: values of edges from values of
+// their two nodes, and sums over the edges of each node. One thread or one warp computes each sum in the order of the
+// edges, without atomics, so that results have the same bits in each run.
+// Not here: products whose weights all features share, which cuSPARSE does (comp_cuda/sparse.hpp).
 #pragma once
 
 #include "support/edge_lanes.cuh"
@@ -12,10 +12,10 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// The edge that is listed at place k of a node's edges.
+/// Returns: the number of the edge at position k of the lists.
 __device__ __forceinline__ index edge_at(pointer<const std::int32_t> edge, index k) { return edge ? edge[k] : k; }
 
-/// N neighbouring heads of one edge.
+/// Scores N neighbouring heads of one edge.
 template <class T>
 struct edge_scores_functor {
   pointer<const T> target, source;
@@ -38,7 +38,7 @@ struct edge_scores_functor {
   }
 };
 
-/// A warp for each node and the heads together.
+/// A warp sums the gradients of one node and of the heads that edge_lanes.cuh gives it.
 template <class T>
 __global__ void __launch_bounds__(block_size)
     edge_scores_gradient(pointer<const T> dy, pointer<const T> own, pointer<const T> other,
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(block_size)
   if (there && static_cast<int>(threadIdx.x % 32) < together) d_own[at] = narrow<T>(total);
 }
 
-/// N neighbouring features of one head.
+/// Sums N neighbouring features of one node and head.
 template <class T>
 struct weighted_sums_functor {
   pointer<const T> share, x;
@@ -81,7 +81,7 @@ struct weighted_sums_functor {
   }
 };
 
-/// `lanes` threads, a power of two up to 32, for each edge and head; N features at once.
+/// `lanes` threads, a power of two up to 32, compute the product of one edge and head, N features at once.
 template <int N, class T>
 __global__ void __launch_bounds__(block_size)
     edge_products(pointer<const T> a, pointer<const T> b, pointer<const std::int32_t> row,

@@ -10,7 +10,7 @@ COMP_FOR_STORAGE(COMP_DEFINE)
 
 namespace detail {
 
-/// By counters that no element of a mask has.
+/// Draws the seed from Philox counters that no element of a mask uses, so that seed and masks are independent.
 __global__ void write_attention_seed(native::math::dropout_mask mask, pointer<const std::uint64_t> draws,
                                      pointer<std::uint64_t> to) {
   const native::math::dropout_mask now = mask_of(mask, draws);

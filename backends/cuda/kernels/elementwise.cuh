@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chains of element-wise operators that share a precision, in one launch: read once, computed in FP32, rounded once at
-// the end (and at each value that is kept for a backward, or where a step says so: then the result is that of as many
-// launches, bit for bit). Activations and their gradients, sums, products, dropout. The steps are data, not types:
-// which neighbours fuse is known when a model runs. A step is the same branch for all.
+// Runs a chain of element-wise steps of one storage in one launch: activations and their gradients, sums, products and
+// dropouts. The launch reads each element once, computes in FP32, and rounds at the end, at values that are kept, and
+// after steps that ask for it. With such rounding a chain has the bits of one launch for each operator.
+// Steps are data and not types, because only a running model knows which neighbours fuse. All threads take the same
+// branch of a step, so the switch costs little.
 #pragma once
 
 #include <comp/core/error.hpp>
@@ -16,6 +17,7 @@ namespace comp::cuda {
 
 namespace detail {
 
+/// chain_step as the device reads it.
 template <class T>
 struct device_step {
   step_kind kind;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a table by index, and their gradient: the same bits every time. An index that is not in the table gives NaN
-// forward, and is left out backward.
-// The gradient is summed by lists of where each row of the table is asked for. Up to 64 places are added one after
-// another, as the host adds them; of a longer list (a token that fills up sentences) each 64 make a sum, and these are
-// added in order.
+// Rows of a table by index, and the gradient of the table, with the same bits in each run. An index outside of the
+// table gives NaN in the forward and is left out of the backward.
+// The backward first lists, for each row of the table, the places that read it (embedding_lists.cuh). It adds up to 64
+// places one after another, as the host does. A longer list, such as that of the padding token, is cut into chunks of
+// 64, whose sums are then added in order.
 #pragma once
 
 #include "embedding_lists.cuh"
@@ -37,7 +37,8 @@ struct embedding_rows {
   }
 };
 
-/// total += the `count` rows of `from` that begin at start(0), start(1), ..., one after another; several on their way.
+/// Adds the `count` rows of `from` that begin at start(0), start(1), ... to total, one after another. Several rows are
+/// loaded at once, because a load takes much longer than an addition.
 template <int N, class T, class F>
 __device__ __forceinline__ void add_in_order(float (&total)[N], pointer<const T> from, index count, F start) {
   constexpr int batch = N == 1 ? 8 : 32 / N;
@@ -60,7 +61,7 @@ __device__ __forceinline__ void add_in_order(float (&total)[N], pointer<const T>
   }
 }
 
-/// The warp of each chunk (grid.x), for a stripe of columns (grid.y).
+/// A warp sums the rows of one chunk (grid.x) for a stripe of columns (grid.y).
 template <int N, class T>
 __global__ void __launch_bounds__(block_size)
     embedding_sums(pointer<const T> dy, const embedding_lists lists, pointer<float> partial, pointer<float> gradient,
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(block_size)
     store_all<N, float>(to + column, total);
   }
 }
-/// The warp of each row whose list was cut, for a stripe of columns.
+/// A warp adds the partial sums of one row whose list was cut, for a stripe of columns.
 template <int N>
 __global__ void __launch_bounds__(block_size)
     embedding_joints(const embedding_lists lists, pointer<const float> partial, pointer<float> gradient, index width) {
@@ -127,7 +128,7 @@ void embedding_backward(stream on, const T* dy, const std::int32_t* at, float* g
   float* partial = scratch + (embedding_scratch(n, width, entries) - room.partials * width);
   check(cudaMemsetAsync(used, 0, detail::embedding_parts * sizeof *used, on), "clearing the counts of an embedding");
   const detail::embedding_lists lists{used, place, chunk, joint};
-  constexpr index reached = index{1} << 31;  // rows that an index can ask for
+  constexpr index reached = index{1} << 31;  // a 32-bit index reaches no further rows
   const index rows = entries < reached ? entries : reached;
   const auto blocks = static_cast<unsigned>((rows + detail::rows_of_block - 1) / detail::rows_of_block);
   launch(on, {dim3{blocks}, detail::list_threads}, detail::embedding_list, at, n, rows, lists);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For each row of a table the places that ask for it, in order, cut into chunks of 64: what an embedding's gradient is
-// summed by. Where in memory a list lies depends on which block came first; what is in it, and how it is cut, does not.
+// Lists, for each row of an embedding's table, the places that read it, in order, and cuts the lists into chunks of 64.
+// The gradient is summed by them. Blocks take memory for their lists in whatever order they run, but what is in a list
+// and how it is cut does not depend on that, so that sums have the same bits in each run.
 // Not here: the sums (embedding.cuh).
 #pragma once
 
@@ -10,28 +11,30 @@ namespace comp::cuda {
 
 namespace detail {
 
-inline constexpr unsigned rows_of_block = 128;  // of the table: whole warps of them
-inline constexpr unsigned list_threads = 512;   // their warps share the places among themselves
+inline constexpr unsigned rows_of_block = 128;  // rows of the table that one block lists: a multiple of a warp
+inline constexpr unsigned list_threads = 512;   // threads of a block; each of its warps looks at a part of the places
 inline constexpr unsigned list_warps = list_threads / 32;
 inline constexpr index places_of_chunk = 64;
 
-/// Places [begin, begin + count) of the lists, all of one row. partial: where the sum goes; -1: to the gradient.
+/// The positions [begin, begin + count) of the lists, all of one row. partial: the number of the partial sum that it
+/// makes; -1: it is added to the gradient.
 struct embedding_chunk {
   index begin, count, row, partial;
 };
-/// A row whose list is cut: the gradient gets `count` partial sums from `partial` on.
+/// A row whose list was cut: its `count` partial sums from `partial` on are added to the gradient.
 struct embedding_joint {
   index partial, count, row;
 };
 enum embedding_part { listed_places, made_chunks, partial_sums, joined_rows, embedding_parts };
 
+/// The lists in device memory.
 struct embedding_lists {
-  pointer<unsigned long long> used;  // of each part, by the blocks so far
+  pointer<unsigned long long> used;  // how much of each part the blocks have taken so far
   pointer<index> place;
   pointer<embedding_chunk> chunk;
   pointer<embedding_joint> joint;
 };
-/// How many of each part there are at most, for n places.
+/// How much of each part n places can need, whatever they read.
 struct embedding_room {
   index chunks, partials, joints;
   embedding_room(index n, index entries)
@@ -40,7 +43,8 @@ struct embedding_room {
         joints{n / (places_of_chunk + 1)} {}
 };
 
-/// Of the lanes in `voters`, those with this lane's key: a vote on each of its bits. Every lane has to come here.
+/// Returns: the lanes among `voters` that have this lane's key, found by a vote on each bit of the key.
+/// Requires: all lanes of the warp call it.
 __device__ __forceinline__ unsigned lanes_alike(unsigned voters, unsigned key) {
   unsigned alike = voters;
 #pragma unroll
@@ -51,10 +55,10 @@ __device__ __forceinline__ unsigned lanes_alike(unsigned voters, unsigned key) {
   }
   return alike;
 }
-/// Takes what the lanes of a warp want of one part. Returns: where this lane's begins.
+/// Takes what the lanes of a warp want of one part, by one atomic addition. Returns: where this lane's share begins.
 __device__ __forceinline__ index taken(pointer<unsigned long long> used, index wanted) {
   const unsigned lane = threadIdx.x % 32;
-  index up_to = wanted;  // with this lane's
+  index up_to = wanted;  // the sum of the wants of all lanes up to this one
 #pragma unroll
   for (unsigned by = 1; by < 32; by *= 2) {
     const index before = __shfl_up_sync(all_lanes, up_to, by);
@@ -67,10 +71,11 @@ __device__ __forceinline__ index taken(pointer<unsigned long long> used, index w
 
 using next_places = shared_array<index, list_warps * rows_of_block>;
 
-/// By whole warps, a row of the block for each thread: where its places, chunks and partial sums go.
+/// Takes memory for the places, chunks and partial sums of a row, and writes its chunks. Each thread has one of the
+/// block's rows; whole warps call it.
 __device__ __forceinline__ void make_room(next_places& next, index row, const embedding_lists& to) {
   index places = 0;
-#pragma unroll 1  // registers are few here
+#pragma unroll 1  // the kernel is short of registers
   for (unsigned w = 0; w < list_warps; ++w) places += next[w * rows_of_block + threadIdx.x];
   const index begin = taken(to.used + listed_places, places);
   index at = begin;
@@ -92,8 +97,8 @@ __device__ __forceinline__ void make_room(next_places& next, index row, const em
   if (sums > 0) to.joint[joint] = embedding_joint{partial, sums, row};
 }
 
-/// The places of this warp that ask for one of the block's rows. f(place, row of the block, lanes that ask for the same
-/// row); lanes that ask for none come along with no lanes.
+/// Calls f(place, row of the block, lanes that read the same row) for this warp's places. Where any lane's place reads
+/// one of the block's rows, all lanes call f; those that read none with no lanes.
 template <class F>
 __device__ __forceinline__ void each_wanted(pointer<const std::int32_t> at, index n, index entries, F f) {
   const unsigned lane = threadIdx.x % 32, first = blockIdx.x * rows_of_block;
@@ -102,10 +107,10 @@ __device__ __forceinline__ void each_wanted(pointer<const std::int32_t> at, inde
   const index end = begin + own < n ? begin + own : n;
   const auto asked_at = [&](index i) { return i < end ? static_cast<std::int32_t>(at[i]) : -1; };
   index i = begin + lane;
-  std::int32_t ahead[4] = {asked_at(i), asked_at(i + 32), asked_at(i + 64), asked_at(i + 96)};  // on their way
+  std::int32_t ahead[4] = {asked_at(i), asked_at(i + 32), asked_at(i + 64), asked_at(i + 96)};  // loaded ahead of use
 #pragma unroll 1
   for (; i - lane < end; i += 32) {
-    const unsigned row = static_cast<unsigned>(ahead[0]) - first;  // of the block, where it is one
+    const unsigned row = static_cast<unsigned>(ahead[0]) - first;  // too large where it is not one of the block's
     for (int j = 0; j < 3; ++j) ahead[j] = ahead[j + 1];
     ahead[3] = asked_at(i + 128);
     const bool wanted = row < rows;
@@ -116,10 +121,10 @@ __device__ __forceinline__ void each_wanted(pointer<const std::int32_t> at, inde
   }
 }
 
-/// Each warp counts its places, then the rows get room, then each warp lists its places.
+/// Each warp first counts its places by row, then the rows take memory, then each warp lists its places.
 __global__ void __launch_bounds__(list_threads, 2)
     embedding_list(pointer<const std::int32_t> at, index n, index entries, const embedding_lists to) {
-  __shared__ next_places next;  // [warp][row]: how many, then where the next one goes
+  __shared__ next_places next;  // [warp][row]: how many places, and later where the next place goes
   const unsigned lane = threadIdx.x % 32, own = threadIdx.x / 32 * rows_of_block;
   for (unsigned row = lane; row < rows_of_block; row += 32) next[own + row] = 0;
   __syncwarp();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loss scaler and clipping ask of all gradients.
+// What loss scaling and clipping need of all gradients.
 #include "gradients.cuh"
 
 namespace comp::cuda {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loss scaler and clipping ask of all gradients, over many tensors in one launch: how many elements are not
-// finite, their 2-norm, and scaling; and the judgement of a step that nobody on the host has seen.
+// What loss scaling and clipping need of all gradients, many tensors in one launch: how many elements are not finite,
+// the 2-norm of all, and scaling. Also the judgement of a deferred step, whose losses the host has not seen.
 #pragma once
 
 #include "reductions.cuh"
@@ -91,7 +91,7 @@ struct judgement {
   double unscale, largest;
   pointer<float> clip;
 };
-/// One thread: there are as many losses as micro-batches.
+/// One thread does it: there are only as many losses as micro-batches.
 __global__ void judge(const judgement of) {
   unsigned long long bad = 0;
   for (index i = 0; i < of.count; ++i) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer normalisation over the last axis, forward and backward. Statistics, scale and shift in FP32; the variance is
-// taken around the mean, in a second pass. The forward may make what it reads, a sum, and the backward add to what it
-// gives: a residual's. Its sums are never contracted with a product before them: they have the bits of kernels apart.
+// Layer normalisation over the last axis, forward and backward. Statistics, scale and shift are FP32. A second pass
+// takes the variance around the mean, since the difference of two large sums would lose bits.
+// For residual connections the forward can also compute the sum that it reads, and the backward can add another
+// gradient to its result. __fadd_rn keeps the compiler from contracting those additions with a product before them, so
+// that they have the bits of separate kernels.
 #pragma once
 
 #include "dropout.cuh"
@@ -56,7 +58,7 @@ struct layer_norm_rows {
 
 template <class T>
 struct layer_norm_sum_rows {
-  layer_norm_rows<T> norm;  // of x
+  layer_norm_rows<T> norm;  // the layer norm of x, which is the sum
   pointer<T> x;
   pointer<const T> from, other;
   bool drops;
@@ -82,7 +84,7 @@ struct layer_norm_sum_rows {
     if constexpr (Held > 0) {
       norm.template normalise<N>(r, values, lanes);
     } else {
-      norm.template row<N, Held>(r, lanes);  // of what this thread has written
+      norm.template row<N, Held>(r, lanes);  // reads x again; each thread reads what it has written itself
     }
   }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross entropy, negative log likelihood and squared error with their gradients, and the count of right answers.
-// A target below 0 is left out of mean and gradient. How many count stays on the device: nothing waits for it.
-// A target that is no class cannot be refused here: it makes the loss NaN, and counts as wrong.
+// Cross entropy, negative log likelihood, squared error and binary cross entropy with their gradients, and the number
+// of right answers. Targets below 0 count neither in a mean nor in a gradient. How many targets count stays on the
+// device, so that nothing waits for it. A kernel cannot refuse a target beyond the classes: it makes the loss NaN, and
+// the answer wrong.
 #pragma once
 
 #include "reductions.cuh"
@@ -39,7 +40,7 @@ __global__ void __launch_bounds__(block_size)
   const float at_label = label < 0 || label >= width ? 0.0F : widen<T>(logp[r * width + label]);
   term[r] = label < 0 ? 0.0F : label >= width ? nanf("") : -at_label;
 }
-/// One block. *loss = the mean of the terms whose target is not below 0, which are *count.
+/// *loss = the mean of the terms whose target is not below 0; *count = how many these are. One block does it.
 template <class Total>
 __global__ void __launch_bounds__(block_size)
     mean_of_terms(pointer<const float> term, pointer<const std::int32_t> target, index rows, pointer<double> loss,
@@ -162,7 +163,7 @@ struct best_score {
   float score;
   index at;
 };
-/// The first of equal ones: as std::max_element gives.
+/// Returns: the better score; of equal scores the first, as std::max_element.
 __device__ __forceinline__ best_score better(const best_score& a, const best_score& b) {
   return b.score > a.score || (b.score == a.score && b.at < a.at) ? b : a;
 }

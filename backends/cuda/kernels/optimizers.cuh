@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// SGD, Adam and AdamW over many parameters in one launch: FP32 masters and slots, and the low-precision copy that the
-// next forward reads, written in the same pass. The mathematics is the host's.
+// SGD, Adam and AdamW over many parameters in one launch. One pass updates the FP32 master weights and slots, and
+// writes the copy in low precision that the next forward reads. The formulas are the host's
+// (comp_native/math/updates.hpp), so that both devices train alike.
 #pragma once
 
 #include <comp_native/math/updates.hpp>
@@ -21,7 +22,8 @@ struct update_entry {
   bool packed;
 };
 
-/// What a gradient is multiplied by, one after the other: rounded twice, as two passes over the gradients would.
+/// The factors of a gradient: the inverse of the loss scale, and the factor of clipping. The product is rounded after
+/// each, as two passes over the gradients would round it.
 struct two_factors {
   float first, second;
   __device__ __forceinline__ float operator()(float g) const { return __fmul_rn(__fmul_rn(g, first), second); }

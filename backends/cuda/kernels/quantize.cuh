@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP8 operands: the largest magnitude of a tensor, and the tensor divided by it, so that it fills the format, as rows,
-// transposed, or both in one pass. Nothing waits on the host for the scale. Sizes are filled up with zeros to multiples
-// of 16, which FP8 products ask for; the columns that are wanted of a product are taken out again.
+// Makes FP8 operands: finds the largest magnitude of a tensor, and scales the tensor so that it fills the format. One
+// pass writes the operand as it is, transposed, or both. The factor stays on the device, so that nothing waits for it.
+// Sizes are padded with zeros to multiples of 16, which FP8 products need; take_columns() takes the columns that count
+// out of such a product.
 #pragma once
 
 #include <comp_native/math/fp8.hpp>
@@ -13,7 +14,7 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// NaN is larger than everything.
+/// Returns the larger number, and NaN where there is one: a tensor with NaN must not look small.
 struct larger_of {
   __device__ float operator()(float a, float b) const { return a >= b || a != a ? a : b; }
 };
@@ -47,10 +48,11 @@ struct quantize_job {
   pointer<float> inverse;
   pointer<std::uint8_t> by_rows, by_columns;
   index padded_rows, padded_columns;
-  unsigned tiles_across;  // as blockIdx.x, which is divided by it
+  unsigned tiles_across;  // of the type of blockIdx.x, so that the division has 32 bits
 };
 
-/// 1 where there is nothing to fill the format with. Bounded, so that it and its inverse are normal numbers.
+/// Returns: the factor that makes `largest` the largest value of F; 1 where that is 0 or not finite. It is bounded, so
+/// that it and its inverse are normal numbers.
 template <class F>
 __device__ __forceinline__ float factor_for(float largest) {
   if (!(largest > 0) || largest == infinity) return 1;
@@ -58,9 +60,9 @@ __device__ __forceinline__ float factor_for(float largest) {
   return wanted < 0x1p100F ? wanted : 0x1p100F;
 }
 
-inline constexpr index square = 64, square_stride = 68;  // [bytes] 68: neighbours in a column lie in different banks
+inline constexpr index square = 64, square_stride = 68;  // [bytes]; 68 puts neighbours of a column in different banks
 
-/// Up to 8 neighbours; zeros outside.
+/// Loads 8 neighbours; those outside of the tensor are 0.
 template <bool Packed, class T>
 __device__ __forceinline__ void load_eight(const quantize_job<T>& job, index row, index column, float (&v)[8]) {
 #pragma unroll
@@ -77,7 +79,8 @@ __device__ __forceinline__ void load_eight(const quantize_job<T>& job, index row
   }
 }
 
-/// A block does a square of 64 by 64: eight neighbours a thread along rows, sixteen along columns.
+/// A block quantises a square of 64 by 64. A thread writes eight neighbours along rows, and sixteen along columns of
+/// the transpose, by one instruction each.
 template <class F, bool Packed, class T>
 __global__ void __launch_bounds__(block_size) quantize_squares(const quantize_job<T> job) {
   __shared__ shared_array<float, 32> slots;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over all elements and over rows (bias gradients), in a fixed order: the same bits every time.
-// FP32 within a thread and a block, FP64 over blocks. Two launches, with the blocks' sums in scratch memory between.
+// Sums over all elements, and sums over rows (the gradient of a bias), in a fixed order, so that they have the same
+// bits in each run. Each takes two launches: the first one leaves the sums of blocks in scratch memory, the second adds
+// them.
+// A thread and a block add in FP32; the blocks of a sum over all elements are added in FP64.
 #pragma once
 
 #include "support/lanes.cuh"
@@ -10,7 +12,7 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// f.at<N>(i, part) adds elements i to i + N to a thread's sum.
+/// Sums what f.at<N>(i, part) adds to a thread's part for the elements i to i + N.
 template <int N, class F>
 __global__ void __launch_bounds__(block_size) sum_by_blocks(F f, index n, index head, pointer<float> partial) {
   __shared__ shared_array<float, 32> slots;
@@ -24,7 +26,7 @@ __global__ void __launch_bounds__(block_size) sum_by_blocks(F f, index n, index 
   const float whole = combine_block(part, 0.0F, slots, sum_of{});
   if (threadIdx.x == 0) partial[blockIdx.x] = whole;
 }
-/// One block. *to = factor * the sum of the partials (its square root, where wanted).
+/// *to = factor * the sum of the partial sums, or the square root of that. One block does it.
 template <class Total>
 __global__ void __launch_bounds__(block_size)
     sum_of_partials(pointer<const float> partial, index n, Total factor, bool root, pointer<Total> to) {
@@ -35,7 +37,7 @@ __global__ void __launch_bounds__(block_size)
   if (threadIdx.x == 0) *to = root ? sqrt(whole) : whole;
 }
 
-/// f(i) for every `step`th i from `first` on, in order, and so that the loads of eight are on their way at once.
+/// Calls f(i) for every `step`th i from `first` on, in order. It is unrolled by eight, so that eight loads run at once.
 template <class F>
 __device__ __forceinline__ void strided(index first, index last, index step, F f) {
   index i = first;
@@ -45,10 +47,10 @@ __device__ __forceinline__ void strided(index first, index last, index step, F f
   }
   for (; i < last; i += step) f(i);
 }
-/// For the threads whose y is 0: the sum over y of a block of (32, Rows), in the order of y.
+/// Returns: the sum over y of a block of (32, Rows) threads, in the order of y, to the threads whose y is 0.
 template <unsigned Rows>
 __device__ __forceinline__ float total_of_column(float part, shared_array<float, Rows * 33>& slots) {
-  __syncthreads();  // the slots may still be read from the last time
+  __syncthreads();  // other threads may still read the slots of the last call
   slots[threadIdx.y * 33 + threadIdx.x] = part;
   __syncthreads();
   if (threadIdx.y != 0) return 0;
@@ -58,7 +60,7 @@ __device__ __forceinline__ float total_of_column(float part, shared_array<float,
   return whole;
 }
 
-/// Block (32 columns, 8 rows at a time) of one chunk of rows: partial[chunk][term][column].
+/// Writes partial[chunk][term][column]. A block sums one chunk of rows for 32 columns, 8 rows at a time.
 template <int Terms, class F>
 __global__ void __launch_bounds__(block_size)
     sum_columns(F f, index rows, index width, index of_chunk, pointer<float> partial) {
@@ -73,8 +75,8 @@ __global__ void __launch_bounds__(block_size)
     if (threadIdx.y == 0 && column < width) partial[(blockIdx.y * Terms + t) * width + column] = whole;
   }
 }
-inline constexpr unsigned chunk_rows = 32;  // of threads
-/// to[term][column] (+)= the sum over chunks. Block (32 sums, 32 chunks at a time).
+inline constexpr unsigned chunk_rows = 32;  // how many chunks a block of sum_chunks adds at a time
+/// Writes the sum over chunks for each term and column, or adds it. A block makes 32 sums, 32 chunks at a time.
 template <int Terms>
 __global__ void __launch_bounds__(32 * chunk_rows) sum_chunks(pointer<const float> partial, index chunks, index width,
                                                               pointer<float> first, pointer<float> second, bool adds) {
@@ -99,7 +101,8 @@ struct column_terms {
 
 }  // namespace detail
 
-/// *to = factor * the sum of f's terms. scratch: most_partials floats. Gives 0 for n = 0.
+/// *to = factor * the sum of f's terms, or the square root of that for `root`; 0 for n = 0. scratch: most_partials
+/// floats.
 template <int N, class F>
 void total(stream on, index n, index head, const F& f, double factor, double* to, float* scratch, bool root = false) {
   const index threads = (n + 8 * N - 1) / (8 * N), wanted = (threads + block_size - 1) / block_size;
@@ -113,7 +116,7 @@ void total(stream on, index n, index head, const F& f, double factor, double* to
   launch(on, {1, block_size}, detail::sum_of_partials<double>, scratch, blocks, factor, root, to);
 }
 
-/// first (and second, for two terms) (+)= the sums over rows.
+/// Writes the sums over rows to first, and to second for two terms, or adds them.
 template <int Terms, class F>
 void column_totals(stream on, index rows, index width, const F& f, float* first, float* second, bool adds,
                    float* scratch) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Softmax, its causal form and log-softmax over the last axis, and their gradients. FP32 inside, rounded once. The
-// causal form reads what it sees, and writes zeros beyond.
+// Softmax, its masked forms and log-softmax over the last axis, and their gradients. They compute in FP32 and round
+// once.
+// The masked forms read only the elements that count, and write zeros for the others.
 #pragma once
 
 #include <comp_native/math/elementwise.hpp>
@@ -9,20 +10,22 @@
 
 namespace comp::cuda {
 
+/// What a softmax needs of a row.
 struct row_exponentials {
   float largest, total;  // total: the sum of exp(x - largest)
 };
-/// How many elements of row r count. Rows are fewer than 2^32 (rows.cuh): a division of 64 bits takes as long as a row.
+/// Returns: how many elements of row r count. The division has 32 bits, which rows.cuh allows: one of 64 bits takes as
+/// long as a row.
 __device__ __forceinline__ index seen_by(index r, index width, softmax_kind kind) {
   return kind == softmax_kind::causal ? static_cast<unsigned>(r) % static_cast<unsigned>(width) + 1 : width;
 }
-/// How many of the N elements from `at` on are among the first `seen`.
+/// Returns: how many of the N elements from `at` on are among the first `seen`.
 template <int N, class Place>
 __device__ __forceinline__ int seen_from(Place at, Place seen) {
   const Place left = seen - at;
   return static_cast<int>(left < 0 ? 0 : left > N ? N : left);
 }
-/// The elements from the first `some` on count as `hidden`.
+/// Sets the elements behind the first `some` to `hidden`.
 template <int N>
 __device__ __forceinline__ void hide_from(int some, float (&v)[N], float hidden = -infinity) {
   if (some == N) return;
@@ -31,8 +34,9 @@ __device__ __forceinline__ void hide_from(int some, float (&v)[N], float hidden 
     if (j >= some) v[j] = hidden;
   }
 }
-/// Of the first `seen` elements of a row, which are some, for every thread of `lanes`. A row that is held becomes exp(x
-/// - largest), or x - largest where `offsets` are asked for; one in memory is read once, with a running maximum.
+/// Returns: the largest element and the sum of exponentials of the first `seen` elements of a row, to all `lanes`. A
+/// row that is held becomes exp(x - largest), or x - largest for `offsets`. A row in memory is read once, with a
+/// running maximum: where that grows, the sum so far is scaled.
 template <int N, int Held, class T, class Lanes, bool Partly>
 __device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lanes, Partly>& row, place<Held> seen,
                                                          bool offsets, const Lanes& lanes) {
@@ -44,7 +48,7 @@ __device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lane
 #pragma unroll
       for (int j = 0; j < N; ++j) largest = fmaxf(largest, v[j]);
     });
-    largest = seen > 0 ? lanes.largest(largest) : 0.0F;  // a difference of infinities is NaN
+    largest = seen > 0 ? lanes.largest(largest) : 0.0F;  // else the difference of two infinities would be NaN
     row.each([&](place<Held>, float(&v)[N]) {
 #pragma unroll
       for (int j = 0; j < N; ++j) {
@@ -62,7 +66,7 @@ __device__ __forceinline__ row_exponentials exponentials(row_of<N, Held, T, Lane
       for (int j = 0; j < N; ++j) most = fmaxf(most, v[j]);
       if (most != largest) total *= exp_of(largest - most);
       largest = most;
-      const float base = most == -infinity ? 0.0F : most;  // the exponential of -infinity is 0, of its difference NaN
+      const float base = most == -infinity ? 0.0F : most;  // exp(-infinity - 0) is 0; -infinity - -infinity is NaN
 #pragma unroll
       for (int j = 0; j < N; ++j) total += exp_of(v[j] - base);
     });

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transposed matrices, many of them in one launch: the channels of pictures beside their pixels and back; and the two
-// axes of attention's heads exchanged.
+// Transposes many matrices in one launch, which changes images between NCHW and NHWC, and exchanges two axes for the
+// heads of attention.
 #pragma once
 
 #include "support/packs.cuh"
@@ -11,13 +11,15 @@ namespace detail {
 
 inline constexpr index tile = 32;
 
-/// A block of 32 by 8 threads moves a tile of 32 by 32 through shared memory: both sides are accessed along rows.
+/// A block of 32 by 8 threads moves a tile of 32 by 32 through shared memory, so that both sides are accessed along
+/// rows.
+/// Rows of the tile have 33 elements there, which puts neighbours of a column into different banks.
 template <class T>
 __global__ void __launch_bounds__(block_size)
     transpose_tiles(pointer<const T> from, pointer<T> to, index rows, index columns, unsigned tiles_across) {
   __shared__ shared_array<T, tile*(tile + 1)> values;
   const index of_matrix = static_cast<index>(blockIdx.y) * rows * columns;
-  const index row = blockIdx.x / tiles_across * tile, column = blockIdx.x % tiles_across * tile;  // divided as 32 bits
+  const index row = blockIdx.x / tiles_across * tile, column = blockIdx.x % tiles_across * tile;  // 32-bit divisions
   const index across = column + threadIdx.x;
   for (index y = threadIdx.y; y < tile; y += 8) {
     if (row + y < rows && across < columns) {
@@ -35,9 +37,9 @@ __global__ void __launch_bounds__(block_size)
   }
 }
 
-/// Element [b][j][i][w] is [b][i][j][w] of `from`, N neighbours by each thread: bits are moved, not values. Count: 32
-/// bits where they count all of them, since divisions of 64 bits take longer than the memory does. width and n are in
-/// packs.
+/// Writes element [b][i][j][w] of `from` to [b][j][i][w]. Each thread moves a pack of N neighbours, as bits. width and
+/// n count packs. Count has 32 bits where these can count all packs, since 64-bit divisions take longer than the
+/// memory.
 template <int N, class Count, class T>
 __global__ void __launch_bounds__(block_size)
     middle_swapped(pointer<const T> from, pointer<T> to, Count i, Count j, Count width, Count n) {

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention as one call of cuDNN's graph API, forward and backward: neither scores nor probabilities are in memory. For
-// BF16 and FP16, where cuDNN has a plan for the case whose sums are made in a fixed order; it needs workspace for that,
-// and gets settings::workspace_limit and what the probabilities would take. Where it has none, nothing is done and the
-// caller goes on operator by operator; why() says what cuDNN said. With dropout the mask is another than that of
-// operators one by one. The graphs are made in backends/cuda/graphs/attention.cpp, the only file that includes cuDNN's
-// C++ front end.
+// Fused attention: one call of cuDNN's graph API computes attention, and one its gradients. Neither scores nor
+// probabilities are written to memory. It exists for BF16 and FP16, where cuDNN has an execution plan for the case
+// whose sums have a fixed order. Such a plan needs workspace; it gets settings::workspace_limit and the bytes that the
+// probabilities would have taken.
+// Where cuDNN has no such plan, attention() returns nothing, the caller goes on operator by operator, and why() has
+// cuDNN's reason. With dropout, cuDNN's masks differ from those of the separate operators.
+// backends/cuda/graphs/attention.cpp makes the graphs. It is the only file that includes cuDNN's C++ front end, which
+// takes long to compile.
 #pragma once
 
 #include <cudnn.h>
@@ -29,7 +31,7 @@ namespace comp::cuda {
 
 using saved_tensor = native::with_saved<tensor>;
 
-/// What a graph is made for. q is (batch,queries,heads*width); k and v are (batch,keys,heads*width).
+/// What one graph of cuDNN is made for. q is (batch,queries,heads*width); k and v are (batch,keys,heads*width).
 struct attention_case {
   std::int64_t batch, heads, queries, keys, width;
   bool fp16;  // else BF16
@@ -37,37 +39,39 @@ struct attention_case {
   double scale, dropout;
   auto operator<=>(const attention_case&) const = default;
 };
-/// Where its tensors lie. The gradients and what they are made from are for the backward alone; seed is null without
-/// dropout: two numbers, cuDNN's seed and offset.
+/// The addresses of a call. dy, dq, dk and dv are for the backward alone.
 struct attention_places {
   const void *q, *k, *v;
   void *y, *log_sums;                            // (batch,queries,heads*width); (batch,heads,queries) in FP32
-  const std::int32_t *queries_seen, *keys_seen;  // (batch): how many of each example count
+  const std::int32_t *queries_seen, *keys_seen;  // (batch): how many queries and keys of each example are no padding
   const void* dy = nullptr;
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
-  const std::uint64_t* seed = nullptr;
+  const std::uint64_t* seed = nullptr;  // two numbers, cuDNN's seed and offset; null without dropout
 };
+/// A graph that cuDNN has planned, forward or backward.
 class attention_graph {
  public:
   virtual ~attention_graph() = default;
   virtual std::int64_t workspace_bytes() const = 0;
-  /// Gives the handle's stream the work. Returns: why not; empty where it was given.
+  /// Launches the graph on the handle's stream. Returns: cuDNN's reason where it cannot; empty where it did.
   virtual std::string run(cudnnHandle_t, const attention_places&, void* workspace) const = 0;
 };
+/// What is known of one case.
 struct attention_graphs {
   std::unique_ptr<attention_graph> forward = {}, backward = {};
-  std::string why_not = {};                   // in cuDNN's words; empty where both are there
-  indices queries_seen = {}, keys_seen = {};  // all, in each example
+  std::string why_not = {};                   // cuDNN's reason where a graph is missing; empty where both are there
+  indices queries_seen = {}, keys_seen = {};  // for calls without padding: every query and key counts
 };
-/// most: [bytes] that a workspace may have.
+/// most: the largest workspace [bytes] that a graph may need.
 attention_graphs make_attention_graphs(cudnnHandle_t, const attention_case&, std::int64_t most);
 
-/// The part of a context that is attention: graphs by case, and why there are none.
+/// The part of a context that keeps the graphs of attention by case, or the reason why there are none.
 class fused_attention {
  public:
   explicit fused_attention(context&) {}
 
-  /// Null: there is none for this case. While a graph of CUDA's is captured none is made.
+  /// Returns: the forward graph of the case, made at the first call; null where cuDNN has none. A CUDA capture makes
+  /// none: planning uploads tensors, which a capture forbids.
   const attention_graph* forward(context& c, const attention_case& of) {
     auto found = known_.find(of);
     if (found == known_.end()) {
@@ -85,14 +89,15 @@ class fused_attention {
     }
     return found->second.why_not.empty() ? found->second.forward.get() : nullptr;
   }
-  /// Of a case whose forward has run, whatever became of the case since.
+  /// Returns: the backward graph of a case whose forward has run, even where the case was refused since.
   const attention_graph* backward(const attention_case& of) const {
     const auto found = known_.find(of);
     return found == known_.end() ? nullptr : found->second.backward.get();
   }
+  /// Remembers that the case runs operator by operator from now on.
   void refuse(const attention_case& of, std::string why) { known_[of].why_not = std::move(why); }
   const attention_graphs& known(const attention_case& of) const { return known_.at(of); }
-  /// A sentence for each case that goes operator by operator.
+  /// Returns: a sentence for each case that runs operator by operator.
   std::vector<std::string> why() const {
     std::vector<std::string> all;
     for (const auto& [of, made] : known_) {
@@ -103,7 +108,8 @@ class fused_attention {
     }
     return all;
   }
-  /// On the device, for the call that comes next; null without dropout.
+  /// Returns: the device address of cuDNN's seed and offset for the next call; null without dropout. Forward and
+  /// backward of one dropout have the same key, so they draw the same mask.
   const std::uint64_t* seed(context& c, const attention_case& of, const native::dropout_key& key) {
     if (of.dropout == 0) return nullptr;
     const auto [counted, draws] = c.part<draw_counter>()(key);
@@ -132,7 +138,8 @@ inline attention_case case_of(const tensor& q, const tensor& k, const native::at
           o.scale(channels),
           o.dropout};
 }
-/// What forward and backward share. lengths: of the keys; null without padding.
+/// Returns: the addresses that forward and backward share. lengths: how many keys count in each example; null without
+/// padding.
 inline attention_places places_of(context& c, const attention_case& of, const tensor& q, const tensor& k,
                                   const tensor& v, const tensor& y, const tensor& log_sums, const indices* lengths,
                                   const native::dropout_key& key) {
@@ -150,8 +157,8 @@ inline attention_places places_of(context& c, const attention_case& of, const te
 
 }  // namespace detail
 
-/// Returns: y (B,Tq,C) and what the backward needs beside q, k and v; nothing where cuDNN has no plan for it, or
-/// settings::fuse_attention is off.
+/// Returns: y (B,Tq,C), and what the backward needs beside q, k and v. Returns nothing where cuDNN has no plan for the
+/// case, where settings::fuse_attention is off, and for an example of padding alone.
 inline std::optional<saved_tensor> attention(context& c, const tensor& q, const tensor& k, const tensor& v,
                                              const indices& lengths, const native::attention_options& o,
                                              const native::dropout_key& key) {
@@ -160,7 +167,7 @@ inline std::optional<saved_tensor> attention(context& c, const tensor& q, const 
   if (padded) {
     native::require_lengths({k.shape()[0], q.shape()[1], k.shape()[1]}, lengths.size(), lengths.range().least,
                             lengths.range().most);
-    if (lengths.range().least == 0) return {};  // before 9.25 cuDNN gives NaN (NVIDIA/cudnn-frontend issue 943)
+    if (lengths.range().least == 0) return {};  // cuDNN before 9.25 returns NaN (NVIDIA/cudnn-frontend, issue 943)
   }
   const precision p = q.precision();
   const bool low = p == precision::bf16 || p == precision::fp16;
@@ -177,8 +184,8 @@ inline std::optional<saved_tensor> attention(context& c, const tensor& q, const 
   return saved_tensor{y, {y, std::move(log_sums)}};
 }
 
-/// saved: what attention() gave, with the same options and key. Returns: the gradients of q, k and v. Throws:
-/// library_error.
+/// saved: what attention() returned for the same options and key. Returns: the gradients of q, k and v.
+/// Throws: library_error. There is no way back to separate operators: their probabilities were never computed.
 inline std::array<tensor, 3> attention_backward(context& c, const tensor& dy, const tensor& q, const tensor& k,
                                                 const tensor& v, std::span<const tensor> saved, const indices& lengths,
                                                 const native::attention_options& o, const native::dropout_key& key) {

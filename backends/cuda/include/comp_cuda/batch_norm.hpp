@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch norm by cuDNN, in the order that x has: statistics, scale and shift in FP32 whatever the tensors are.
-// channels_last trains with the persistent kernels (deterministic; they want a reserve that the backward gets back),
-// row-major with the plain ones, (B,C) per activation. Where cuDNN has none for a type or an order, copies in FP32 are
-// normalised instead, remembered for the shape (dnn.hpp).
+// Batch norm by cuDNN, in the order that x has. Statistics, scale and shift are FP32 whatever the tensors are.
+// A channels_last x trains with cuDNN's persistent kernels, which are deterministic and hand a reserve from forward to
+// backward; a row-major x with the plain kernels; a (B,C) with those per activation. Where cuDNN has no kernel for a
+// type or an order, copies in another storage are normalised, and the shape remembers it (dnn.hpp).
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ using saved_tensor = native::with_saved<tensor>;
 
 namespace detail {
 
-/// The statistics of a batch: what the backward needs, and where the running ones are.
+/// The statistics of a batch.
 struct norm_statistics {
-  tensor mean, inverse_deviation, reserve;
-  float *running_mean, *running_variance;
+  tensor mean, inverse_deviation, reserve;  // what the backward needs; reserve: cuDNN's own, empty where it has none
+  float *running_mean, *running_variance;   // what cuDNN updates; null: nothing
 };
 
 inline cudnnStatus_t train_persistent(context& c, const norm_plan& plan, const tensor& x, const tensor& y,
@@ -44,8 +44,8 @@ inline cudnnStatus_t train_persistent(context& c, const norm_plan& plan, const t
       work, s.reserve.materialize(), kept);
 }
 
-/// running = (1 - momentum) running + momentum batch for a batch of one value, whose variance over n - 1 is none: it
-/// counts as 0.
+/// Updates the running statistics for a batch with one value per channel: running = (1 - momentum) running + momentum
+/// batch. cuDNN would divide the variance by n - 1 = 0; here it counts as 0.
 inline void track_single(context& c, const norm_statistics& s, parameter& mean, parameter& variance, double momentum) {
   const tensor part = c.make_like(s.mean);
   const auto count = s.mean.size();
@@ -92,9 +92,10 @@ inline saved_tensor train_norm(context& c, const tensor& x, parameter& gamma, pa
 
 }  // namespace detail
 
-/// x is (B,C,H,W) or (B,C); gamma, beta, mean and variance are (C). In training it normalises by the batch and updates
-/// mean and variance. saved: in training the batch's mean and 1/sqrt(variance + eps), and cuDNN's reserve where it
-/// wants one; else copies of the running mean and variance.
+/// x is (B,C,H,W) or (B,C); gamma, beta, mean and variance are (C). A training normalises by the statistics of the
+/// batch and updates mean and variance; an evaluation normalises by mean and variance.
+/// saved: in a training the batch's mean, 1/sqrt(variance + eps) and cuDNN's reserve where there is one; else copies of
+/// mean and variance.
 inline saved_tensor batch_norm(context& c, const tensor& x, parameter& gamma, parameter& beta, parameter& mean,
                                parameter& variance, const batch_norm_options& o) {
   detail::require_norm(x, {&gamma, &beta, &mean, &variance});
@@ -107,7 +108,8 @@ inline saved_tensor batch_norm(context& c, const tensor& x, parameter& gamma, pa
 
 namespace detail {
 
-/// Where cuDNN writes the gradients of scale and shift, both in the same way: into the parameters where that can be.
+/// Where cuDNN writes the gradients of scale and shift. One call either writes both or adds to both, so that they go
+/// straight to the parameters only where both want the same; else they go to other memory and finish() adds them.
 class norm_gradients {
  public:
   norm_gradients(context& c, parameter& gamma, parameter& beta) : c_{c}, gamma_{gamma}, beta_{beta} {
@@ -123,6 +125,7 @@ class norm_gradients {
   }
   float* scale() const { return scale_.at; }
   float* shift() const { return shift_.at; }
+  /// Returns: cuDNN's beta: 1 to add to what is there, 0 to overwrite it.
   const float* keeps() const { return scale_.adds ? &dnn_one : &dnn_zero; }
   void finish() const {
     if (direct_) return;
@@ -149,7 +152,7 @@ inline cudnnStatus_t train_persistent_backward(context& c, const norm_plan& plan
   if (status == CUDNN_STATUS_SUCCESS)
     status = cudnnGetBatchNormalizationTrainingExReserveSpaceSize(handle, plan.mode, norm_alone, nullptr, d, &kept);
   if (status != CUDNN_STATUS_SUCCESS) return status;
-  const std::int64_t there = saved.size() > 2 ? saved[2].size() : 0;  // another route's reserve is none of this one
+  const std::int64_t there = saved.size() > 2 ? saved[2].size() : 0;  // not this route's where the size differs
   if (there != static_cast<std::int64_t>((kept + 3) / 4) || std::cmp_greater(work, c.workspace_limit()))
     return CUDNN_STATUS_NOT_SUPPORTED;
   return cudnnBatchNormalizationBackwardEx(

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuBLASLt's handle and descriptors as values that own, its types of elements, and its status as the exceptions of
-// errors.hpp.
-// Not here: what is multiplied, and by which algorithm (matmul.hpp).
+// cuBLASLt's handle and descriptors as values that free themselves, its types of elements, and its status as the
+// exceptions of errors.hpp.
+// Not here: products and their algorithms (matmul.hpp).
 #pragma once
 
 #include <cublasLt.h>
@@ -53,7 +53,7 @@ constexpr index bytes_of(cudaDataType_t type) {
   return type == CUDA_R_32F ? 4 : type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2 ? 1 : 2;
 }
 
-/// A handle that a library made and that `Destroy` gives back.
+/// Owns a handle of the library, which `Destroy` frees.
 template <class Handle, auto Destroy>
 class blas_object {
  public:
@@ -73,7 +73,7 @@ class blas_object {
   Handle made_ = nullptr;
 };
 
-/// The part of a context that is cuBLASLt.
+/// The part of a context that holds cuBLASLt's handle, which takes time to make.
 class blas {
  public:
   explicit blas(context&) {
@@ -87,7 +87,7 @@ class blas {
   blas_object<cublasLtHandle_t, cublasLtDestroy> handle_;
 };
 
-/// `batch` matrices of (rows, columns) by columns, `stride` elements apart: what cuBLASLt takes.
+/// cuBLASLt's description of `batch` matrices of (rows, columns), stored by columns and `stride` elements apart.
 class matrix_layout {
  public:
   matrix_layout(cudaDataType_t type, index rows, index columns, index leading, index batch, index stride) {
@@ -110,7 +110,7 @@ class matrix_layout {
   blas_object<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy> layout_;
 };
 
-/// How a product is computed; alpha, beta and scales are FP32.
+/// cuBLASLt's description of how a product is computed. alpha, beta and scales are FP32.
 class product_description {
  public:
   explicit product_description(cublasComputeType_t compute) {
@@ -128,7 +128,7 @@ class product_description {
   blas_object<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> description_;
 };
 
-/// What the search for an algorithm may use.
+/// cuBLASLt's description of what its heuristics may propose.
 class search_preference {
  public:
   search_preference() {

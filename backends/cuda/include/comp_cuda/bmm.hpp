@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batched products of matrices: one call of cuBLASLt with strides between the matrices of a batch.
+// Batched products of matrices. The matrices of a batch lie one after another, so one call of cuBLASLt takes them all.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// The last two axes, and all before them as a batch.
+/// Returns: the last two axes of t as a matrix; the axes before them are the batch.
 inline matrix last_two(const tensor& t, bool transposed) {
   const shape& s = t.shape();
   return {t.materialize(), data_type(storage_of(t.precision())), s[s.size() - 2], s[s.size() - 1], transposed};
@@ -19,8 +19,8 @@ inline matrix last_two(const tensor& t, bool transposed) {
 
 }  // namespace detail
 
-/// alpha op(a) op(b), where op transposes the last two axes if asked. a is (...,M,K), b is (...,K,N). Returns:
-/// (...,M,N) in the precision of a.
+/// alpha op(a) op(b), where op transposes the last two axes for transpose_a and transpose_b. op(a) is (...,M,K), op(b)
+/// is (...,K,N). Returns: (...,M,N) in the precision of a.
 inline tensor bmm(context& c, const tensor& a, const tensor& b, bool transpose_a, bool transpose_b, double alpha = 1) {
   for (const tensor* t : {&a, &b}) require_some("bmm", t->shape());
   require<error>(a.shape().size() >= 2 && a.shape().size() == b.shape().size(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GPU is and which precisions its tensor cores have, with the sentences that a user should read before a search.
-// Source: the warnings are those of the Paddle AMP guide.
+// What a GPU is, which precisions its tensor cores have, and what a user should be warned of before a search.
+// Source: the warnings are those of Paddle's AMP guide.
 #pragma once
 
 #include <algorithm>
@@ -13,18 +13,19 @@
 
 namespace comp::cuda {
 
+/// What the driver says of one GPU.
 struct capability {
-  int device = 0;
+  int device = 0;  // its number, as CUDA counts
   std::string name{};
   int major = 0, minor = 0;
   std::int64_t memory_bytes = 0;
   int multiprocessors = 0;
-  bool memory_pools = false;
+  bool memory_pools = false;  // True where the driver has stream-ordered pools, which memory_pool.hpp needs
 
   comp::hardware hardware() const {
     return {.name = name, .kind = device_kind::cuda, .compute_capability = 10 * major + minor};
   }
-  /// True where the tensor cores compute in p. FP32 always runs, without them.
+  /// True where the tensor cores compute in p, and for FP32, which runs without them.
   constexpr bool has(precision p) const {
     const int first = unit_for(p).capability;
     return p == precision::fp32 || (first != 0 && 10 * major + minor >= first);
@@ -34,7 +35,7 @@ struct capability {
     std::ranges::copy_if(all_precisions, std::back_inserter(all), [this](precision p) { return has(p); });
     return all;
   }
-  /// One sentence for each precision that this device would not run faster.
+  /// Returns: one sentence for each precision that this GPU's tensor cores lack.
   std::vector<std::string> warnings() const {
     const auto lacks = [&](const char* what, const char* from, const char* instead) {
       return fmt::format("{} has compute capability {}.{}, and {} need {}: {}", name, major, minor, what, from,
@@ -49,7 +50,7 @@ struct capability {
   }
 };
 
-/// How many GPUs there are; 0 where there is no driver.
+/// Returns: how many GPUs there are; 0 where there is no driver.
 inline int devices() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
@@ -61,9 +62,9 @@ inline int devices() {
   return count;
 }
 
-/// Throws: error for a driver of an earlier CUDA than this program's, through which it sees no GPU.
+/// Throws: error where the driver is for an earlier CUDA than this program, which then sees no GPU at all.
 inline void require_driver_for(int device) {
-  int known = 0;  // stays where there is no driver
+  int known = 0;  // stays 0 where there is no driver
   (void)cudaDriverGetVersion(&known);
   require<error>(
       known == 0 || known / 1000 >= CUDART_VERSION / 1000,
@@ -72,7 +73,7 @@ inline void require_driver_for(int device) {
       device, known / 1000, known % 1000 / 10, CUDART_VERSION / 1000);
 }
 
-/// Throws: error for a GPU that is not there, naming the alternative.
+/// Throws: error for a GPU that is not there. Its text names the alternative.
 inline capability probe(int device = 0) {
   const int count = devices();
   if (count == 0) require_driver_for(device);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward and backward of a step as a CUDA graph: given with one launch, where the host would make hundreds of calls.
-// Captured are the operators' own calls, in their order, on one stream and with the algorithms that the calls before
-// have chosen, so the bits are those of the calls. A graph fixes addresses: of parameters, gradients and low copies
-// (looked at before each launch), of scratch memory and the places of losses (kept by it), and of what is allocated
-// inside, which belongs to it and is gone between launches. Refused, in a sentence, is work that waits for the device,
-// that keeps memory which it has allocated, or that does not fit; parameters are then as before, and the work can be
-// given call by call. Not here: what is captured, and when (comp_native/passes.hpp). The optimizer's update is no part
-// of it: its learning rate and step number change.
+// A captured step: forward and backward as one CUDA graph, which the host starts with one launch instead of hundreds of
+// calls. The graph holds the operators' own calls, in their order, on one stream, with the algorithms that earlier
+// steps have chosen. So its results have the bits of the calls.
+// A graph fixes addresses. Those of parameters, gradients and low copies are compared before each launch; scratch
+// memory and the report of losses are kept alive by the captured step; what the work allocates belongs to the graph and
+// does not exist between launches.
+// A capture is refused, with a sentence, where the work waits for the device, keeps memory that it allocated, or does
+// not fit. Parameters are then as before, and the same work can run call by call.
+// The optimizer's update is not captured, because its learning rate and step number change from step to step.
+// Not here: what is captured, and when (comp_native/passes.hpp).
 #pragma once
 
 #include <fmt/format.h>
@@ -28,13 +30,14 @@ namespace comp::cuda {
 
 class captured_step {
  public:
-  /// What captured work does with a parameter, and where.
+  /// What the captured work does with a parameter, and the addresses that it does it at.
   struct use {
     parameter* of;
-    bool makes_gradient, reads_low;
+    bool makes_gradient, reads_low;  // writes the first gradient of the step; reads the copy in low precision
     const void *value, *gradient, *low;
-    std::shared_ptr<fp8_weights> in_fp8;
+    std::shared_ptr<fp8_weights> in_fp8;  // the FP8 form that it reads, kept alive; null: none
 
+    /// True where the parameter's tensors still lie at these addresses.
     bool holds() const {
       return of->value.materialize() == value && of->gradient.materialize() == gradient &&
              (!reads_low || of->low.materialize() == low) && of->in_fp8 == in_fp8;
@@ -44,14 +47,15 @@ class captured_step {
   executable_graph graph;
   std::vector<use> uses;
   std::shared_ptr<memory> scratch, losses;
-  std::int64_t bytes = 0;  // in use in its middle, beside what is there before
-  bool first = true;       // of the micro-batches of a step
-  bool draws = false;
+  std::int64_t bytes = 0;  // the most that its own blocks take at once
+  bool first = true;       // of the micro-batches of a step; the later ones add to gradients and are another graph
+  bool draws = false;      // it has dropouts, so a launch needs the number of draws before it
 };
 
 namespace detail {
 
-/// Parameters as they are, to be put back where a capture fails: what it has made of them has not happened.
+/// A copy of the parameters' handles and flags. A capture runs the host's code but not the device's, so a capture that
+/// fails has changed flags for work that never ran; put_back() restores them.
 class kept_parameters {
  public:
   kept_parameters(context& c, std::span<parameter* const> all) : c_{c}, scratch_{c.scratch_memory()} {
@@ -73,10 +77,11 @@ class kept_parameters {
       p.low_current = k.low_current;
       p.low_read = k.low_read;
       p.in_fp8 = k.in_fp8;
-      ++p.version;  // what was derived from the values in the capture was not
+      ++p.version;  // the failed capture seemed to derive copies from the values, which do not exist
     }
     if (c_.scratch_memory() != scratch_) c_.drop_scratch();
   }
+  /// Returns: what the capture has done with each parameter, by comparing its flags with those from before.
   std::vector<captured_step::use> uses() const {
     std::vector<captured_step::use> all;
     for (const one& k : kept_) {
@@ -99,7 +104,7 @@ class kept_parameters {
   std::vector<one> kept_;
 };
 
-/// From the beginning of a capture to its end, which comes with the end of its life at the latest.
+/// A running capture. It ends with finished(), or with this object's life where an exception comes before.
 class recording {
  public:
   recording(context& c, std::uint64_t draws) : c_{c}, left_before_{c.pool().left_of_graphs()} {
@@ -113,9 +118,10 @@ class recording {
   ~recording() {
     if (!ended_) (void)end();
     if (graph_) (void)cudaGraphDestroy(graph_);
-    (void)cudaGetLastError();  // of calls that the capture refused
+    (void)cudaGetLastError();  // forgets the errors of calls that a capture forbids
   }
 
+  /// Ends the capture. Throws: error where the captured work keeps memory that it allocated.
   executable_graph finished() {
     check(end(), "ending a capture");
     const std::size_t left = c_.pool().left_of_graphs() - left_before_;
@@ -158,7 +164,7 @@ captured_step recorded(context& c, std::span<parameter* const> all, std::uint64_
     before.put_back();
     throw;
   }
-  for (parameter* p : all) ++p->version;  // what was derived from the values is made when the graph runs, if it does
+  for (parameter* p : all) ++p->version;  // copies derived from the values exist only once the graph has run
   made.scratch = c.scratch_memory();
   made.losses = c.part<step_report>().place_of_graphs();
   return made;
@@ -166,11 +172,11 @@ captured_step recorded(context& c, std::span<parameter* const> all, std::uint64_
 
 }  // namespace detail
 
-/// Keeps what `work` gives to the stream instead of doing it. draws: of dropouts before it.
+/// Captures what `work` launches instead of running it. draws: how many dropouts came before it in the training.
 /// Throws: capture_refused; device_lost.
 template <class F>
 captured_step capture(context& c, std::span<parameter* const> all, std::uint64_t draws, F&& work) {
-  (void)c.part<draw_counter>();  // what stays is not allocated by the capture
+  (void)c.part<draw_counter>();  // allocates its memory now, since memory allocated in the capture would not stay
   c.flush();
   try {
     return detail::recorded(c, all, draws, work);
@@ -182,7 +188,7 @@ captured_step capture(context& c, std::span<parameter* const> all, std::uint64_t
   }
 }
 
-/// False where something that it reads or writes is in another place by now.
+/// False where anything that the graph reads or writes has another address by now.
 inline bool usable(context& c, const captured_step& work) {
   for (const auto& use : work.uses) {
     if (!use.holds()) return false;
@@ -190,8 +196,8 @@ inline bool usable(context& c, const captured_step& work) {
   return work.losses == c.part<step_report>().place_of_graphs();
 }
 
-/// Does the work with the inputs and values of now, and the dropouts that follow `draws`. Requires: usable().
-/// Throws: capture_refused where there is no memory for it by now.
+/// Launches the graph: on the inputs and parameters as they are now, with the dropouts that follow `draws`.
+/// Requires: usable(). Throws: capture_refused where other work has taken the memory that the graph needs.
 inline void replay(context& c, captured_step& work, std::uint64_t draws, double* loss) {
   c.flush();
   for (const auto& use : work.uses) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA backend: the native trainer's Device on an NVIDIA GPU, and what models of graphs need beside it.
-// Not here: the kernels, for those who write their own beside them (kernels.hpp and backends/cuda/kernels).
+// The CUDA backend in one include: the native trainer's Device on an NVIDIA GPU, and the operators of graph models.
+// Not here: the kernels (kernels.hpp and backends/cuda/kernels), which only somebody with kernels of his own includes.
 #pragma once
 
 #include "device.hpp"

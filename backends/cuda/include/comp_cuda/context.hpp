@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the operators of one device share: its stream, memory, scratch, and the libraries' handles, made when first
-// used. Work is given to one stream, in order; nothing here waits for it but read() and synchronize().
+// What the operators of one device share: its stream, its memory pool, scratch memory, and the libraries' handles, each
+// of which is made when it is first used. All work goes to one stream, in order. Only read() and synchronize() wait for
+// the device.
 #pragma once
 
 #include <fmt/format.h>
@@ -29,23 +30,23 @@ using native::require_some;
 using native::text;
 
 struct settings {
-  int gpu = 0;
+  int gpu = 0;  // the GPU's number, as CUDA counts
   /// [bytes] that one library call may ask for beside its tensors. The fastest convolutions of cuDNN trade memory for
-  /// time; what they take counts in the peak of a plan, and 256 MiB is small beside the activations of a batch that
+  /// time, and their workspace counts in the peak of a plan. 256 MiB is small beside the activations of a batch that
   /// fills a GPU.
   std::int64_t workspace_limit = std::int64_t{256} << 20;
-  bool measure_algorithms = true;  // false: as the libraries' heuristics order them, the same from run to run
-  bool fuse = true;                // neighbouring element-wise operators in one launch; see docs/cuda.md
-  /// With `fuse`: a ReLU behind a linear layer by the layer's product. cuBLASLt's is reported to make 0 of NaN: a layer
-  /// whose weights are not finite is then seen neither in the loss nor in the gradients.
+  bool measure_algorithms = true;  // false: the first one that the heuristics propose, the same in every run
+  bool fuse = true;                // neighbouring element-wise operators share a launch; see docs/cuda.md
+  /// With `fuse`: the product of a linear layer also computes the ReLU behind it. This is off because cuBLASLt's ReLU
+  /// is reported to turn NaN into 0: weights that are not finite then show neither in the loss nor in the gradients.
   bool fuse_relu = false;
-  bool fuse_attention = true;  // attention in one where cuDNN has it, rounded less often than operator by operator
-  /// [bytes] of one of eight blocks of pinned memory for uploads; what is larger is waited for.
+  bool fuse_attention = true;  // attention is one call where cuDNN has it, which rounds less often than its parts do
+  /// [bytes] of each of the eight blocks of pinned memory for uploads. The host waits for an upload that is larger.
   std::int64_t pinned_limit = std::int64_t{64} << 20;
-  bool ranges = false;  // names of operators and phases for Nsight Systems (NVTX)
+  bool ranges = false;  // operators and phases carry their names in Nsight Systems (NVTX)
 };
 
-/// Throws: settings_error for a workspace or pinned memory of less than nothing, and for ranges that are not built.
+/// Throws: settings_error for a negative workspace or pinned limit, and for ranges where NVTX was not built in.
 inline const settings& checked(const settings& chosen) {
   require<settings_error>(chosen.workspace_limit >= 0,
                           "a workspace of {} bytes asked for (0 is the least): use 0 to forbid workspaces",
@@ -67,22 +68,24 @@ class context : public std::enable_shared_from_this<context> {
   context& operator=(const context&) = delete;
 
   const capability& card() const { return life_->card; }
-  /// Makes this GPU the one that the calling thread speaks to: the runtime launches only on that.
+  /// Makes this GPU the calling thread's current one, since the runtime launches only on that.
   void be_current() const { check(cudaSetDevice(card().device), "choosing a GPU"); }
   const owned_stream& stream() const { return life_->stream; }
   memory_pool& pool() { return life_->pool; }
   const memory_pool& pool() const { return life_->pool; }
-  /// Gives the stream all work that waits for somebody to ask for its result.
+  /// Launches all pending work: the operators that wait for somebody to ask for their result (pending.hpp). The newest
+  /// goes first, because its launch includes the older operators that it fuses with.
   void flush() {
     while (!life_->waiting.empty()) life_->waiting.rbegin()->second->materialize();
   }
-  /// To be called before values of parameters change in place: where work waits that reads them, the stream is given
-  /// all that waits.
+  /// Must be called before parameters change in place. Pending work that reads parameters would otherwise see the new
+  /// values; where there is such work, everything pending is launched.
   void finish_reads() {
     const auto reads = [](const auto& one) { return one.second->pending()->reads_parameters(); };
     if (!in_product_ && std::ranges::any_of(life_->waiting, reads)) flush();
   }
-  /// f gives a product that has waited: what it asks for does not make it be given again.
+  /// Runs f, which launches a pending product. finish_reads(), which f may call for scratch memory, does nothing
+  /// meanwhile: it would launch the same product again.
   template <class F>
   void give_product(F f) {
     struct until_done {
@@ -96,29 +99,30 @@ class context : public std::enable_shared_from_this<context> {
     stream().synchronize();
   }
 
-  /// True while the work that is given becomes a graph, and nothing may wait for it.
+  /// True while the stream is captured: work then becomes part of a graph, and nothing may wait for it.
   bool capturing() const {
     cudaStreamCaptureStatus status{};
     check(cudaStreamIsCapturing(stream().get(), &status), "asking whether a graph is captured");
     return status != cudaStreamCaptureStatusNone;
   }
 
+  /// Returns: memory whose contents are undefined.
   std::shared_ptr<memory> allocate(std::int64_t bytes) { return std::make_shared<memory>(life_, bytes); }
   std::shared_ptr<memory> adopt(device_block block) { return std::make_shared<memory>(life_, std::move(block)); }
-  /// Memory that `fill` gives a place and contents, when it is first asked for.
+  /// Returns: memory that `fill` allocates and writes when somebody first asks for its address.
   std::shared_ptr<memory> promise(std::int64_t bytes, std::unique_ptr<pending_work> fill) {
     return std::make_shared<memory>(life_, bytes, std::move(fill));
   }
   const fusion_counts& fused() const { return life_->fused; }
-  /// Uninitialised.
+  /// Returns: a tensor whose values are undefined.
   tensor make(shape extents, precision p, order places = order::row_major) {
     const std::int64_t bytes = elements(extents) * bytes_of(storage_of(p));
     return {std::move(extents), p, places, allocate(bytes)};
   }
   tensor make_like(const tensor& t) { return make(t.shape(), t.precision(), t.order()); }
 
-  /// Memory for the call that is given to the stream next: what was in it is overwritten by the one after. Products
-  /// that wait are given before, since they take it, too.
+  /// Returns: memory for the next call alone, since the call after it gets the same memory. Pending products are
+  /// launched first: they take scratch memory as well.
   void* scratch(std::int64_t bytes) {
     finish_reads();
     if (!scratch_ || scratch_->bytes() < bytes) scratch_ = allocate(bytes);
@@ -128,14 +132,14 @@ class context : public std::enable_shared_from_this<context> {
   T* scratch_of(std::int64_t count) {
     return static_cast<T*>(scratch(count * static_cast<std::int64_t>(sizeof(T))));
   }
-  /// Keeps the scratch memory of work that is run again later.
+  /// Returns: the scratch memory, for a captured graph to keep: the graph uses it again at each launch.
   std::shared_ptr<memory> scratch_memory() const { return scratch_; }
   void drop_scratch() { scratch_ = nullptr; }
   const settings& chosen() const { return chosen_; }
   std::int64_t workspace_limit() const { return chosen_.workspace_limit; }
   bool measures_algorithms() const { return chosen_.measure_algorithms; }
 
-  /// Copies values of the device to the host. Waits for the work before it.
+  /// Copies values from the device to the host, and waits for the work before it.
   template <class T>
   void read(const T* from, std::span<T> to) {
     check(cudaMemcpyAsync(to.data(), from, to.size_bytes(), cudaMemcpyDeviceToHost, stream().get()), "fetching values");
@@ -151,7 +155,8 @@ class context : public std::enable_shared_from_this<context> {
     check(cudaMemsetAsync(at, 0, static_cast<std::size_t>(bytes), stream().get()), "clearing memory");
   }
 
-  /// The one T of this device, T{*this} when it is first asked for: a library's handle with its caches.
+  /// Returns: the device's only T, made as T{*this} at the first call. A T is a library's handle with its caches, or
+  /// state of one header that the context need not know.
   template <class T>
   T& part() {
     auto& found = parts_[typeid(T)];
@@ -164,7 +169,7 @@ class context : public std::enable_shared_from_this<context> {
   settings chosen_;
   std::shared_ptr<memory> scratch_;
   bool in_product_ = false;
-  std::unordered_map<std::type_index, std::shared_ptr<void>> parts_;  // gone before the stream that they work on
+  std::unordered_map<std::type_index, std::shared_ptr<void>> parts_;  // last, so destroyed before their stream
 };
 
 }  // namespace comp::cuda

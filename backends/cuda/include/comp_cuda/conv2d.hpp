@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Convolution by cuDNN. BF16, FP16 and TF32 lie channels_last, as tensor cores want it (row-major for a shape that
-// cuDNN does not do so); FP32 lies row-major and is FP32: no operand is rounded. FP8 is stored, and computed, as BF16.
-// A gradient of weights in low precision is summed in FP32 by cuDNN, rounded once to that precision, and added to the
-// FP32 gradient. Biases are added in FP32 to the rounded product; where channels lie side by side when somebody asks
-// for the result, and where that is a ReLU of it, and nobody holds what lies between, in one pass with the ReLU (NaN
-// passes).
+// Convolution by cuDNN. In BF16, FP16 and TF32 the tensors are channels_last, which tensor cores read fastest, or
+// row-major for a shape that cuDNN only has so. In FP32 they are row-major and no operand is rounded. FP8 is stored and
+// computed as BF16.
+// cuDNN sums a gradient of low weights in FP32, rounds it once to the low precision, and this header adds it to the
+// FP32 gradient.
+// The bias is added in FP32 to the rounded product. In channels_last this is pending work with an epilogue
+// (epilogue.hpp): where a ReLU asks for the result, one pass adds the bias and applies the ReLU, which keeps NaN.
 #pragma once
 
 #include <comp_native/op/conv2d.hpp>
@@ -22,17 +23,18 @@ inline shape convolved(const shape& x, const parameter& w, const parameter* b, c
   return native::convolved(x, w.extents, b ? &b->extents : nullptr, o);
 }
 
-/// Brings the weights into `places`. A gradient that the next backward overwrites is not worth bringing along.
+/// Brings the weights, and their gradient, into the order `places`. A gradient that the next backward overwrites is
+/// dropped instead.
 inline void settle_weights(context& c, parameter& w, order places) {
   if (w.fresh && w.value.order() != places) w.gradient = {};
   settle(c, w, places);
 }
 inline std::int64_t bytes_in(const tensor& t) { return t.size() * cuda::bytes_of(storage_of(t.precision())); }
 
-/// A convolution's result, channels_last, with its bias.
+/// The pending addition of a bias to a convolution's result, which is channels_last.
 class pending_channel_bias final : public work_with_epilogue {
  public:
-  /// Nobody else holds y.
+  /// Requires: nobody else holds y, since the bias may be added in place.
   pending_channel_bias(tensor y, const parameter& b) : y_{std::move(y)}, bias_{b.value} {}
 
   bool makes(const pending_step& s) const override { return s.kind == step_kind::relu; }
@@ -51,7 +53,7 @@ class pending_channel_bias final : public work_with_epilogue {
   tensor y_, bias_;
 };
 
-/// y, which is the caller's alone, with the bias.
+/// Returns: y with the bias added. Requires: nobody but the caller holds y.
 inline tensor with_channel_bias(context& c, const convolution& of, tensor y, parameter& b) {
   if (y.order() == order::row_major) {
     const void* values = weights(c, b, y.precision());
@@ -68,7 +70,7 @@ inline tensor with_channel_bias(context& c, const convolution& of, tensor y, par
   if (!c.chosen().fuse) (void)biased.materialize();
   return biased;
 }
-/// dy lies as the convolution does.
+/// Requires: dy has the order of the convolution.
 inline void channel_bias_gradient(context& c, const convolution& of, const tensor& dy, parameter& b) {
   const gradient_place to = gradient_of(c, b);
   if (dy.order() == order::channels_last || storage_of(dy.precision()) != storage::fp32)
@@ -81,7 +83,7 @@ inline void channel_bias_gradient(context& c, const convolution& of, const tenso
 inline void weight_gradient(context& c, convolution& of, tensor& dy, const tensor& x, parameter& w) {
   const bool fresh = w.fresh;
   of.run("the gradient of weights", c.workspace_limit(), [&] {
-    w.fresh = fresh;  // also where cuDNN refused the first way
+    w.fresh = fresh;  // as before the first try, where cuDNN refused that
     settle_weights(c, w, of.places());
     dy = in_order(c, dy, of.places());
     const tensor in = in_order(c, x, of.places());

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The three passes of a convolution, each by an algorithm that is chosen once for a shape and a precision: the fastest
-// that is deterministic, stays within the context's workspace limit and, in FP32, uses no tensor cores. Measured by
-// cuDNN on the real operands, which waits for the device and takes memory for a moment, that no plan's peak counts;
-// while a graph is captured, or where dnn::measures is false, taken from cuDNN's heuristics (a later call outside may
-// still measure). Measurements may differ from run to run, heuristics do not.
+// The three passes of a convolution: forward, gradient of the data, gradient of the weights. The algorithm of a pass is
+// chosen once for a shape and a precision. It is the fastest one that is deterministic, stays within the context's
+// workspace limit and, in FP32, uses no tensor cores.
+// cuDNN measures the algorithms on the real operands. That waits for the device and takes memory for a moment, which
+// the plan's peak does not count. In a capture, and where dnn::measures is false, cuDNN's heuristics choose; a later
+// call outside of a capture may still measure. Measurements may differ from run to run, heuristics do not.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +21,7 @@
 
 namespace comp::cuda {
 
-/// cuDNN's functions for a pass, and in which order they take what: two operands, then what is written.
+/// cuDNN's functions for a pass. operands(): the descriptors in the order of the calls, two operands and the result.
 template <conv_pass>
 struct pass_functions;
 template <>
@@ -57,12 +58,12 @@ struct pass_functions<conv_pass::weights> {
   static auto operands(const convolution& c) { return std::tuple{c.x.get(), c.y.get(), c.w.get()}; }
 };
 
-/// The memory of a pass: to = a with b.
+/// The memory of a pass, which computes `to` from a and b.
 struct pass_memory {
   const void *a, *b;
   void* to;
-  std::int64_t bytes;  // of `to`
-  bool adds = false;   // `to` has a value that counts
+  std::int64_t bytes;  // the size of `to`
+  bool adds = false;   // the result is added to `to`
 };
 
 /// One pass of one convolution.
@@ -71,19 +72,19 @@ class pass_runner {
  public:
   pass_runner(context& c, convolution& of) : c_{c}, of_{of}, library_{c.part<dnn>()} {}
 
-  /// Returns: cuDNN's status; CUDNN_STATUS_NOT_SUPPORTED where no algorithm is good enough.
-  /// Throws: out_of_memory where there was none to look for one in.
+  /// Returns: cuDNN's status; CUDNN_STATUS_NOT_SUPPORTED where no algorithm meets the conditions.
+  /// Throws: out_of_memory where there was too little memory to measure, so that it is not known.
   cudnnStatus_t operator()(const pass_memory& m) {
     const bool may_measure = library_.measures && !c_.capturing();
     auto& choice = of_.choice(Pass);
     if (choice && (choice->measured || !may_measure)) return run(*choice, m);
     for (const conv_choice& one : good_enough(listed(m, may_measure), may_measure)) {
       const cudnnStatus_t s = run(one, m);
-      if (is_unsupported(s)) continue;  // heuristics are estimates, of this too
+      if (is_unsupported(s)) continue;  // heuristics may propose an algorithm that does not run
       choice = one;
       return s;
     }
-    if (short_of_memory_) std::rethrow_exception(short_of_memory_);  // with more there may be one
+    if (short_of_memory_) std::rethrow_exception(short_of_memory_);  // with more memory there may be an algorithm
     return CUDNN_STATUS_NOT_SUPPORTED;
   }
 
@@ -99,16 +100,18 @@ class pass_runner {
                           c_.scratch(by.workspace), static_cast<std::size_t>(by.workspace),
                           m.adds ? &dnn_one : &dnn_zero, to, m.to);
   }
+  /// Tells cuDNN the wanted arithmetic: FP32 without tensor cores, everything else with them.
   void use_wanted() const { of_.use(of_.exact() ? CUDNN_FMA_MATH : CUDNN_TENSOR_OP_MATH); }
-  /// What an algorithm wants beside its tensors; nothing where it does not run, or its number stands for none: cuDNN
-  /// has numbers that it calls not implemented, and does not say with which of these two statuses it refuses them.
+  /// Returns: the workspace that an algorithm needs. Unit: [bytes]. Nothing where the algorithm does not run here or
+  /// needs more than the limit. cuDNN has numbers for algorithms that it does not implement, and does not document
+  /// which of the two statuses it refuses them with, so that both count.
   std::optional<std::int64_t> workspace(int number) const {
     const auto [a, b, to] = functions::operands(of_);
     std::size_t bytes = 0;
     const auto s = functions::workspace(library_.handle(), a, b, of_.how.get(), to, algorithm(number), &bytes);
     if (is_unsupported(s) || s == CUDNN_STATUS_BAD_PARAM) return std::nullopt;
     check(s, "asking what an algorithm needs");
-    if (std::cmp_greater(bytes, c_.workspace_limit())) return std::nullopt;  // sizes of more than 63 bits were seen
+    if (std::cmp_greater(bytes, c_.workspace_limit())) return std::nullopt;  // cuDNN was seen to return over 2^63
     return static_cast<std::int64_t>(bytes);
   }
   std::vector<result> room() const {
@@ -122,6 +125,7 @@ class pass_runner {
     return all;
   }
 
+  /// Returns: the algorithms in the order of cuDNN's heuristics.
   std::vector<result> guessed() const {
     use_wanted();
     auto all = room();
@@ -131,7 +135,7 @@ class pass_runner {
         functions::guess(library_.handle(), a, b, of_.how.get(), to, static_cast<int>(all.size()), &count, all.data());
     return answered(s, std::move(all), count);
   }
-  /// `bytes` to measure in, or, by quarters, as much of it as there is memory for: `bytes` is that then.
+  /// Returns: memory to measure in. It has `bytes` where that fits; else `bytes` is quartered until it does.
   std::shared_ptr<memory> room_for(std::int64_t& bytes) {
     for (;; bytes = bytes > 1024 ? bytes / 4 : 0) {
       try {
@@ -142,16 +146,17 @@ class pass_runner {
       }
     }
   }
+  /// Returns: the algorithms as cuDNN has measured them, the fastest first.
   std::vector<result> measured(const pass_memory& m) {
     use_wanted();
     std::int64_t largest = 0;
     for (int i = 0; i < functions::algorithms; ++i) largest = std::max(largest, workspace(i).value_or(0));
     const auto scratch = room_for(largest);
-    const auto spare = m.adds ? c_.allocate(m.bytes) : nullptr;  // measuring overwrites the result
+    const auto spare = m.adds ? c_.allocate(m.bytes) : nullptr;  // since measuring would overwrite what is added to
     auto all = room();
     int count = 0;
     const auto [a, b, to] = functions::operands(of_);
-    c_.stream().synchronize();  // it may measure on another stream: operands are to be there, and no memory in use
+    c_.stream().synchronize();  // cuDNN may measure on another stream, which would not wait for the operands
     const auto s = functions::measure(library_.handle(), a, m.a, b, m.b, of_.how.get(), to,
                                       spare ? spare->materialize() : m.to, static_cast<int>(all.size()), &count,
                                       all.data(), scratch->materialize(), static_cast<std::size_t>(largest));
@@ -166,7 +171,8 @@ class pass_runner {
     return all;
   }
 
-  /// The best first. FP32 takes what ran without tensor cores, then what can be run without.
+  /// Returns: the algorithms that meet the conditions, the fastest first. For FP32 those that ran without tensor cores
+  /// come first, then those that ran with them and can run without.
   std::vector<conv_choice> good_enough(std::span<const result> sorted, bool measured) const {
     std::vector<conv_choice> all;
     for (const bool as_it_ran : {true, false}) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of each convolution that a device has met: its descriptors, the order that it lies in, and the
-// algorithm of each of its three passes, once that was chosen (convolution_passes.hpp).
+// What a device knows of each convolution that it has met: cuDNN's descriptors, the order of its tensors, and the
+// algorithm of each of its three passes once that was chosen (convolution_passes.hpp).
 #pragma once
 
 #include <array>
@@ -16,14 +16,15 @@ using native::conv2d_options;
 
 enum class conv_pass : std::uint8_t { forward, data, weights };
 
+/// The algorithm of one pass.
 struct conv_choice {
-  int algorithm;
-  std::int64_t workspace;
-  cudnnMathType_t math;
-  bool measured;
+  int algorithm;           // cuDNN's number
+  std::int64_t workspace;  // [bytes]
+  cudnnMathType_t math;    // with or without tensor cores
+  bool measured;           // False: chosen by heuristics
 };
 
-/// One shape in one precision.
+/// A convolution of one shape in one precision.
 class convolution {
  public:
   convolution(shape x, shape w, shape y, const conv2d_options& o, precision p)
@@ -40,14 +41,17 @@ class convolution {
     lay(exact_ ? order::row_major : order::channels_last);
   }
 
-  /// How its tensors and weights lie.
+  /// Returns: the order of its tensors and weights.
   order places() const { return places_; }
+  /// True for FP32, whose operands may not be rounded.
   bool exact() const { return exact_; }
   std::optional<conv_choice>& choice(conv_pass pass) { return choices_[static_cast<std::size_t>(pass)]; }
   void use(cudnnMathType_t math) const {
     check(cudnnSetConvolutionMathType(how.get(), math), "choosing a convolution's arithmetic");
   }
-  /// f() gives work to cuDNN and returns the status; once more, row-major from then on, where cuDNN has nothing else.
+  /// Calls f, which gives cuDNN the work and returns its status. Where cuDNN has no channels_last algorithm, the
+  /// convolution becomes row-major for good and f is called again.
+  /// Throws: what check() throws.
   template <class F>
   void run(std::string_view doing, std::int64_t limit, F f) {
     cudnnStatus_t s = f();
@@ -65,6 +69,7 @@ class convolution {
   convolution_descriptor how;
 
  private:
+  /// Describes the tensors to cuDNN in the order `places`. Algorithms that were chosen for another order are forgotten.
   void lay(order places) {
     places_ = places;
     choices_ = {};
@@ -82,7 +87,7 @@ class convolution {
   std::array<std::optional<conv_choice>, 3> choices_;
 };
 
-/// The part of a context that remembers them.
+/// The part of a context that keeps its convolutions.
 class convolutions {
  public:
   explicit convolutions(context&) {}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches on their way to the device while the last one trains (comp_native/batch_feed.hpp): from pinned memory that
-// the loader's threads write, by a stream of their own. The compute stream waits for a batch when it reads it, the host
-// before the memory that it was made in is written again. What is given to the compute stream later delays no copy.
+// Copies the next batch to the device while the current one trains (comp_native/batch_feed.hpp). The loader's threads
+// write batches into pinned memory, and a stream of their own copies them, so that work on the compute stream does not
+// delay a copy. The compute stream waits for a batch when it reads it; the host waits before the loader overwrites the
+// pinned memory.
 #pragma once
 
 #include <algorithm>
@@ -18,14 +19,14 @@
 
 namespace comp::cuda {
 
-/// A copy on its way. Destroyed, it is forgotten: its memory is freed behind it.
+/// A copy that was begun. Where nobody takes it, its memory is freed when the copy has ended.
 class arriving {
  public:
   arriving(device_block to, std::int64_t bytes, event landed, const index_range& range)
       : to_{std::move(to)}, bytes_{bytes}, landed_{std::move(landed)}, range_{range} {}
   std::int64_t bytes() const { return bytes_; }
   const index_range& range() const { return range_; }
-  /// The memory, which work that is given to `c` from now on finds filled.
+  /// Returns: the memory. Work that `c` gets from now on waits for the copy.
   std::shared_ptr<memory> taken(context& c) {
     c.stream().wait_for(landed_);
     to_.hand_to(c.stream().get());
@@ -36,27 +37,30 @@ class arriving {
   device_block to_;
   std::int64_t bytes_;
   event landed_;
-  index_range range_;  // of indices
+  index_range range_;  // for indices
 };
 
+/// The part of a context that copies batches ahead.
 class copies_ahead {
  public:
   explicit copies_ahead(context& c) : c_{&c}, staging_{c.chosen().pinned_limit, copies_} {}
 
+  /// Returns: where the loader makes batches.
   std::pmr::memory_resource& staging_memory() { return staging_; }
+  /// Begins a copy. Waits for it where `from` is not in staging_memory().
   arriving start(std::span<const std::byte> from, const index_range& range = {}) {
     device_block to = c_->pool().allocate(std::ssize(from), copies_.get());
     event landed{cudaEventDisableTiming};
     check(cudaMemcpyAsync(to.data(), from.data(), from.size(), cudaMemcpyHostToDevice, copies_.get()),
           "copying a batch");
     copies_.record(landed);
-    if (!staging_.pins(from)) copies_.synchronize();  // the driver may read it until then, or not: systems differ
+    if (!staging_.pins(from)) copies_.synchronize();  // whether the driver reads pageable memory later is not fixed
     return {std::move(to), std::ssize(from), std::move(landed), range};
   }
   void wait() const { copies_.synchronize(); }
 
  private:
-  /// Pinned up to settings::pinned_limit for an allocation, beyond that what the host has.
+  /// Pinned memory for allocations up to settings::pinned_limit, ordinary memory for larger ones.
   class staging final : public std::pmr::memory_resource {
    public:
     staging(std::int64_t limit, const owned_stream& copies) : limit_{limit}, copies_{&copies} {}
@@ -73,7 +77,7 @@ class copies_ahead {
       return blocks_.emplace_back(bytes).data();
     }
     void do_deallocate(void* p, std::size_t bytes, std::size_t alignment) override {
-      (void)cudaStreamSynchronize(copies_->get());  // it may be being read
+      (void)cudaStreamSynchronize(copies_->get());  // a copy may still read it
       const auto found = std::ranges::find(blocks_, p, &pinned_block::data);
       if (found == blocks_.end()) return std::pmr::new_delete_resource()->deallocate(p, bytes, alignment);
       std::swap(*found, blocks_.back());
@@ -91,7 +95,8 @@ class copies_ahead {
   staging staging_;
 };
 
-/// The values of bytes (N,C,...): comp_native/batch_upload.hpp.
+/// Returns: the FP32 values of an image's bytes (N,C,...), which cross to the device as bytes since these are a quarter
+/// of the size. of_bytes: the table of values by channel and byte (comp_native/batch_upload.hpp).
 inline tensor values_of(context& c, const std::shared_ptr<memory>& bytes, std::int64_t count, const shape& extents,
                         const tensor& of_bytes) {
   require_some("upload", extents);
@@ -110,7 +115,7 @@ inline tensor upload(context& c, std::span<const std::uint8_t> from, const shape
   return values_of(c, detail::brought(c, std::as_bytes(from)), std::ssize(from), extents, of_bytes);
 }
 
-/// One less than the machine has, which gives work; 8 at most.
+/// Returns: how many threads load batches: one less than the machine has, since one launches work, and 8 at most.
 inline int loading_threads() { return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2U, 9U)) - 1; }
 inline arriving copy_ahead(context& c, std::span<const float> from) {
   return c.part<copies_ahead>().start(std::as_bytes(from));

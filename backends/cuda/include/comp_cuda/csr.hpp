@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sparse matrices on the device as compressed rows, and as compressed columns beside them: what multiplies by the
-// transpose in the same order each time. Made once from the host, where they are checked; immutable. Copying shares.
+// Sparse matrices on the device, by compressed rows and also by compressed columns. The columns serve products with the
+// transpose: each sum then has a fixed order without atomics. A matrix is made once, from the host, where it is
+// checked, and does not change. Copies share its memory.
 #pragma once
 
 #include <comp_native/host_csr.hpp>
@@ -17,6 +18,7 @@ using native::host_csr;
 
 namespace detail {
 
+/// Returns: the elements of `from` at the positions `at`.
 template <class T>
 std::vector<T> taken(std::span<const T> from, const std::vector<std::int32_t>& at) {
   std::vector<T> to;
@@ -26,17 +28,18 @@ std::vector<T> taken(std::span<const T> from, const std::vector<std::int32_t>& a
 
 }  // namespace detail
 
-/// The elements in one order: by row, or by column.
+/// The elements of a matrix in one order, by row or by column. A line is a row or a column accordingly.
 struct csr_side {
-  indices begin;  // (lines + 1)
-  indices other;  // (elements): the column of each, or the row
-  indices edge;   // (elements): which of the matrix it is; empty where they are counted in this order
+  indices begin;  // (lines + 1): where each line begins, and where the last one ends
+  indices other;  // (elements): the column of each element of a row, or the row of each element of a column
+  indices edge;   // (elements): the number of the element by row; empty for the order by row, where it is the position
   tensor value;   // (elements), FP32
 };
 
 class csr {
  public:
-  /// What products have made for themselves, by their type: it goes with the matrix.
+  /// Returns: the matrix's only T, made at the first call. Products keep what they derive from the matrix in it, such
+  /// as cuSPARSE's descriptors; it dies with the matrix.
   template <class T>
   T& part() const {
     auto& found = (*parts_)[typeid(T)];
@@ -48,12 +51,13 @@ class csr {
   std::int64_t elements() const { return elements_; }
   const csr_side& by_row() const { return by_row_; }
   const csr_side& by_column() const { return by_column_; }
-  /// (elements): the row of each.
+  /// Returns: (elements): the row of each element.
   const indices& row() const { return row_; }
+  /// Returns: (elements): the column of each element.
   const indices& column() const { return by_row_.other; }
 
-  /// Throws: error, saying what is wrong, for rows that do not rise, a column out of range or twice in a row, sizes
-  /// that do not agree or do not fit 32 bits.
+  /// Throws: error where the rows' beginnings do not rise, a column is out of range or twice in a row, or sizes do not
+  /// agree or do not fit 32 bits. Its text says which.
   csr(context& c, const host_csr& m) : rows_{m.rows}, columns_{m.columns}, elements_{std::ssize(m.column)} {
     native::require_csr(m);
     const std::vector<float> ones(m.value.empty() ? m.column.size() : 0, 1.0F);

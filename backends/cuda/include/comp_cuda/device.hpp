@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Device that is an NVIDIA GPU: cuBLASLt and cuDNN for what they are good at, kernels of this backend for the rest.
-// FP32 without tensor cores; TF32, BF16 and FP16 with them, summed in FP32; FP8 for matrix products, BF16 between them.
-// What an operation means is said in comp_native/device.hpp; here is only how it is reached. Work is given to one
-// stream, and nothing waits for it but what returns values to the host. One device is for one thread at a time.
+// The Device that is an NVIDIA GPU. Products, convolutions, batch norm and pooling are cuBLASLt's, cuDNN's and
+// cuSPARSE's; kernels of this backend do the rest.
+// FP32 uses no tensor cores. TF32, BF16 and FP16 use them, with sums in FP32. FP8 is for linear layers, with BF16
+// between them.
+// All work goes to one stream, and only calls that return values to the host wait for it. One thread at a time uses a
+// device.
+// Not here: what the operations mean (comp_native/device.hpp) and how they are done (the headers of this folder); each
+// member only calls the function of its name.
 #pragma once
 
 #include <array>
@@ -56,24 +60,24 @@ class device {
   using saved = std::vector<tensor>;
   using parameters = std::span<parameter* const>;
 
-  /// Throws: error for a GPU that is not there, or a workspace of less than nothing.
+  /// Throws: error for a GPU that is not there, settings_error for settings that cannot be.
   explicit device(const settings& chosen = {})
       : context_{std::make_shared<context>(probe(chosen.gpu), checked(chosen))} {}
 
   comp::hardware hardware() const { return context_->card().hardware(); }
   std::vector<comp::precision> supported_precisions() const { return context_->card().supported(); }
-  /// FP8 is for linear layers.
+  /// True where the GPU has p; FP8 only for linear layers.
   bool supports(const op_info& op, comp::precision p) const {
     return context_->card().has(p) && (!is_fp8(p) || op.kind == "linear");
   }
-  /// One sentence for each precision that this GPU would not run faster.
+  /// Returns: one sentence for each precision that this GPU's tensor cores lack.
   std::vector<std::string> warnings() const { return context_->card().warnings(); }
-  /// For a profiler, until it is gone: comp_native/ranges.hpp.
+  /// Returns: a profiler's range that lasts as long as the returned object (comp_native/ranges.hpp).
   profiler_range range(const char* name) const { return {context_->chosen().ranges, name}; }
-  /// What operators are given, for those that are not among the members here.
+  /// Returns: the context, for callers of operators that are functions of this backend and no members here.
   context& shared() { return c(); }
 
-  /// Element-wise operators so far, the launches they took, and what was not moved through memory.
+  /// Returns: the element-wise operators so far, their launches, and the memory traffic that fusing saved.
   const fusion_counts& fused() const { return context_->fused(); }
 
   // Memory and transfer
@@ -117,7 +121,7 @@ class device {
     cuda::adam_step(c(), all, o, step, report().control());
   }
 
-  // Steps that are looked at once, and captured ones: comp_native/deferral.hpp, passes.hpp
+  // Deferred and captured steps: comp_native/deferral.hpp, passes.hpp
   using captured_work = captured_step;
   void defer_losses(bool on) { report().defer(on); }
   void guard_update(parameters all, const native::update_guard& by) { c().part<step_report>().guard(all, by); }
@@ -226,7 +230,7 @@ class device {
                                            const native::attention_options& o, const dropout_key& key) {
     return cuda::attention_backward(c(), dy, q, k, v, s, lengths, o, key);
   }
-  /// A sentence for each attention so far that cuDNN does not have in one.
+  /// Returns: a sentence for each case of attention so far that runs operator by operator, with cuDNN's reason.
   std::vector<std::string> attention_in_parts() { return c().part<fused_attention>().why(); }
   saved_tensor cross_entropy(const tensor& logits, const indices& target, double* loss) {
     return cuda::cross_entropy(c(), logits, target, loss);
@@ -252,7 +256,7 @@ class device {
     return cuda::count_correct(c(), logits, target);
   }
 
-  // Along the edges of a graph or another sparse matrix
+  // Operators along the edges of a graph or another sparse matrix
   sparse_matrix make_sparse(const native::host_csr& from) { return csr{c(), from}; }
   tensor sparse_linear(const sparse_matrix& m, const tensor& values, parameter& w) {
     return cuda::sparse_linear(c(), m, values, w);

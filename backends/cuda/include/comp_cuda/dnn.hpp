@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuDNN for one device: its handle, descriptors that own, its status as exceptions, and what it was found not to do.
-// The functions in use are those of cudnn_ops.h and cudnn_cnn.h. cuDNN 9 marks them as deprecated (it warns where
-// CUDNN_WARN_DEPRECATED is defined) and keeps them: they do all that a contract of single operators asks, and tell of
-// each algorithm whether it is deterministic and how much workspace it wants. The graph API would add fused operators
-// (a convolution with its bias, activation and statistics) and FP8 convolutions; its front end is not part of cuDNN.
+// cuDNN for one device: its handle, descriptors that free themselves, its status as exceptions, and which cases it was
+// found not to support.
+// The functions are those of cudnn_ops.h and cudnn_cnn.h. cuDNN 9 calls them deprecated, and warns where
+// CUDNN_WARN_DEPRECATED is defined, but keeps them. They do what single operators need, and they say of each algorithm
+// whether it is deterministic and how much workspace it needs. cuDNN's graph API would add fused operators, such as a
+// convolution with bias and activation, and FP8 convolutions; but its front end is not part of cuDNN.
 #pragma once
 
 #include <cudnn.h>
@@ -28,7 +29,7 @@ constexpr bool is_unsupported(cudnnStatus_t s) {
   return s >= CUDNN_STATUS_NOT_SUPPORTED && s < CUDNN_STATUS_INTERNAL_ERROR;
 }
 
-/// The status and, where cuDNN tells it, which of its conditions was not met last.
+/// Returns: the status in cuDNN's words and, where cuDNN says so, the condition that was not met.
 inline std::string words_of(cudnnStatus_t s) {
   char said[512] = "";
   cudnnGetLastErrorString(said, sizeof said);
@@ -36,7 +37,7 @@ inline std::string words_of(cudnnStatus_t s) {
   return condition.empty() ? cudnnGetErrorString(s) : fmt::format("{} for {}", cudnnGetErrorString(s), condition);
 }
 
-/// Throws: what the status stands for; nothing for success.
+/// Does nothing for success. Throws: the exception of the status.
 inline void check(cudnnStatus_t s, std::string_view doing, std::source_location at = std::source_location::current()) {
   if (s == CUDNN_STATUS_SUCCESS) return;
   const bool memory = s == CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED ||
@@ -45,7 +46,7 @@ inline void check(cudnnStatus_t s, std::string_view doing, std::source_location 
   check(library_status{"cuDNN", words_of(s).c_str(), static_cast<int>(s), means}, doing, at);
 }
 
-/// A handle or descriptor of cuDNN.
+/// Owns a handle or a descriptor of cuDNN.
 template <class Handle, auto Make, auto Destroy>
 class dnn_object {
  public:
@@ -86,7 +87,7 @@ inline int dnn_size(std::int64_t n) {
   return static_cast<int>(n);
 }
 
-/// (B,C,H,W), or (B,C) as (B,C,1,1).
+/// Returns: cuDNN's descriptor of a (B,C,H,W), or of a (B,C) as (B,C,1,1).
 inline tensor_descriptor describe(const shape& s, storage as, order places) {
   tensor_descriptor d;
   const bool images = s.size() == 4;
@@ -97,7 +98,8 @@ inline tensor_descriptor describe(const shape& s, storage as, order places) {
 }
 inline tensor_descriptor describe(const tensor& t) { return describe(t.shape(), storage_of(t.precision()), t.order()); }
 
-/// How an operator runs where cuDNN has nothing for what is asked: with copies in FP32, and those row-major.
+/// How an operator runs: on the tensors as they are, on FP32 copies, or (plain) on row-major FP32 copies. The later
+/// ones are for cases where cuDNN does not support the earlier ones.
 enum class route : std::uint8_t { as_given, in_fp32, plain };
 inline tensor routed(context& c, const tensor& t, route by) {
   if (by == route::as_given) return t;
@@ -105,7 +107,7 @@ inline tensor routed(context& c, const tensor& t, route by) {
   return by == route::plain ? row_major(c, wide) : wide;
 }
 
-/// A case of an operator: what it is, sizes, options, storage and order.
+/// What tells one case of an operator from another: its kind, storage, order, sizes and options.
 using dnn_case = std::vector<std::int64_t>;
 inline dnn_case case_of(std::int64_t what, const tensor& t, std::initializer_list<std::int64_t> more = {}) {
   dnn_case all{what, static_cast<std::int64_t>(storage_of(t.precision())), static_cast<std::int64_t>(t.order())};
@@ -114,7 +116,7 @@ inline dnn_case case_of(std::int64_t what, const tensor& t, std::initializer_lis
   return all;
 }
 
-/// The part of a context that is cuDNN's.
+/// The part of a context that holds cuDNN's handle and what cuDNN does not support.
 class dnn {
  public:
   explicit dnn(context& c) : measures{c.measures_algorithms()} {
@@ -122,11 +124,13 @@ class dnn {
   }
   cudnnHandle_t handle() const { return handle_.get(); }
 
-  /// True: algorithms of convolutions are chosen by measurement. False: by cuDNN's heuristics, the same in each run.
+  /// True: measurements choose the algorithms of convolutions. False: cuDNN's heuristics, which are the same in each
+  /// run.
   bool measures;
 
-  /// f(route) gives work to cuDNN and returns the status. Runs the first route that cuDNN supports, from the one that
-  /// was found for `of` earlier. Throws: as check() does, unsupported when there is none.
+  /// Runs the first route that cuDNN supports, beginning with the one that was found for the case earlier. f(route)
+  /// gives cuDNN the work and returns its status.
+  /// Throws: what check() throws; unsupported where there is no route.
   template <class F>
   void by_route(const dnn_case& of, std::string_view doing, F f,
                 std::source_location at = std::source_location::current()) {
@@ -146,9 +150,9 @@ class dnn {
 
 inline constexpr float dnn_one = 1, dnn_zero = 0;
 
-/// to (+)= the sums over all but the channels of t, which is channels_last or (B,C).
+/// Writes the sums over all axes but the channels to `to`, or adds them. Requires: t is channels_last or (B,C).
 inline void channel_sums(context& c, const tensor& t, const gradient_place& to) {
-  const index width = t.shape()[1], rows = t.size() / width, most = index{1} << 23;  // rows of one call
+  const index width = t.shape()[1], rows = t.size() / width, most = index{1} << 23;  // rows in one call
   float* scratch = c.scratch_of<float>(column_scratch(rows < most ? rows : most, width, 1));
   with_storage(t.precision(), [&]<class T>(std::type_identity<T>) {
     for (index first = 0; first < rows; first += most) {
@@ -158,7 +162,7 @@ inline void channel_sums(context& c, const tensor& t, const gradient_place& to) 
     }
   });
 }
-/// The gradient (+)= `from`, which is in its order.
+/// Writes `from` to the gradient, or adds it. Requires: both have the same order.
 inline void add_to(context& c, const gradient_place& to, const tensor& from) {
   const cudaStream_t on = c.stream().get();
   if (to.adds) {

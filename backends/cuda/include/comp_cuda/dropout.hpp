@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout by the host's masks: a function of key and row-major position, made again for the backward.
+// Dropout with the masks of the host device: a mask is a function of the key and of an element's row-major position.
+// The backward computes it again, so that no mask is stored.
 #pragma once
 
 #include "draw_counter.hpp"
@@ -10,7 +11,7 @@ namespace comp::cuda {
 
 using native::dropout_key;
 
-/// Zeroes each element with probability p and scales the rest by 1/(1-p). Element: its row-major position.
+/// Zeroes each element with probability p and scales the others by 1/(1-p). x becomes row-major, since masks count so.
 inline tensor dropout(context& c, const tensor& x, double p, const dropout_key& key) {
   require_some("dropout", x.shape());
   require<error>(p >= 0 && p <= 1, "dropout with p = {} (it is a probability): use 0 to 1", p);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations, sums and products of tensors, in whatever order they come: the second operand is brought into the order
-// of the first.
+// Activations, sums and element-wise products. Operands may have any order: the second one is brought into the order of
+// the first.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,11 @@ using native::activation;
 
 namespace detail {
 
-/// `t` stored as `like` is, and in its order.
+/// Returns: t in the precision and the order of `like`.
 inline tensor beside(context& c, const tensor& t, const tensor& like) {
   return in_order(c, cast(c, t, like.precision()), like.order());
 }
-/// The steps of its forward and backward.
+/// Returns: the steps of an activation's forward and backward.
 constexpr std::pair<step_kind, step_kind> steps_of(activation a) {
   switch (a) {
     case activation::relu:
@@ -41,7 +41,8 @@ constexpr std::pair<step_kind, step_kind> steps_of(activation a) {
   }
   return {};
 }
-/// a and b, which lie alike, combined by a step that does not tell them apart: the one that is not there yet goes on.
+/// Combines a and b by a commutative step. Where only b is pending, the step continues b's chain instead of a's, so
+/// that b need not be written. Requires: a and b have the same storage and order.
 inline tensor combined(context& c, step_kind kind, const tensor& a, const tensor& b) {
   if (b.held()->pending() && !a.held()->pending()) return apply(c, b, {{kind, a}}).viewed(a.precision());
   return apply(c, a, {{kind, b}});
@@ -53,7 +54,7 @@ inline tensor activate(context& c, activation a, const tensor& x) {
   require_some("activate", x.shape());
   return apply(c, x, {{detail::steps_of(a).first}});
 }
-/// x and y: what activate took and gave. Returns: the gradient of x.
+/// x and y: activate's operand and result. Returns: the gradient of x.
 inline tensor activate_backward(context& c, activation a, const tensor& dy, const tensor& x, const tensor& y) {
   const tensor& known = traits(a).backward_reads_input ? x : y;
   require_same("activate_backward", dy.shape(), known.shape());
@@ -61,12 +62,13 @@ inline tensor activate_backward(context& c, activation a, const tensor& dy, cons
   return apply(c, in_order(c, dy, at.order()), {{detail::steps_of(a).second, at}});
 }
 
-/// Element by element; b is taken in the precision of a.
+/// Returns: a + b, in the precision of a.
 inline tensor add(context& c, const tensor& a, const tensor& b) {
   require_same("add", a.shape(), b.shape());
   require_some("add", a.shape());
   return detail::combined(c, step_kind::add, a, detail::beside(c, b, a));
 }
+/// Returns: the element-wise product of a and b, in the precision of a.
 inline tensor mul(context& c, const tensor& a, const tensor& b) {
   require_same("mul", a.shape(), b.shape());
   require_some("mul", a.shape());
@@ -75,7 +77,8 @@ inline tensor mul(context& c, const tensor& a, const tensor& b) {
 
 namespace detail {
 
-/// The sum of tensors that are stored alike, in one order, rounded once for most_steps of them.
+/// Returns: the sum of the terms, rounded once for every most_steps of them.
+/// Requires: the terms have one storage and one order.
 inline tensor sum_alike(context& c, std::span<const tensor> terms) {
   tensor total = terms[0];
   for (std::span<const tensor> rest = terms.subspan(1); !rest.empty();) {
@@ -90,7 +93,8 @@ inline tensor sum_alike(context& c, std::span<const tensor> terms) {
 
 }  // namespace detail
 
-/// The sum of all terms in FP32, rounded once, in the precision of the first.
+/// Returns: the sum of all terms in the precision of the first. It is computed in FP32 and rounded once, however many
+/// terms there are.
 inline tensor sum(context& c, std::span<const tensor> terms) {
   require<error>(!terms.empty(), "sum of {} tensors (there is nothing to add): give at least one", terms.size());
   for (const tensor& t : terms) require_same("sum", t.shape(), terms[0].shape());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a table by index, and their gradient: added in a fixed order, so the same bits every time.
+// Rows of a table by index, and the gradient of the table. Rows that were read several times are added up in a fixed
+// order, so that the gradient has the same bits in each run.
 #pragma once
 
 #include "parameter.hpp"
@@ -8,7 +9,7 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// Throws: error for an index that the table does not have, as was known at the upload.
+/// Throws: error for an index that the table does not have. The range is known since the upload, so nothing waits.
 inline void require_indices(const char* operation, const indices& at, std::int64_t rows) {
   const index_range& r = at.range();
   require<error>(r.least >= 0 && r.most < rows, "{} of index {} (the table has {} rows): use indices from 0 to {}",
@@ -31,7 +32,7 @@ inline tensor embedding(context& c, const indices& at, parameter& w, precision p
   return y;
 }
 
-/// Adds dy's rows to the gradient of the rows that they came from.
+/// Adds each row of dy to the gradient of the table's row that it came from.
 inline void embedding_backward(context& c, const tensor& dy, const indices& at, parameter& w) {
   shape expected = at.shape();
   expected.push_back(w.extents[1]);

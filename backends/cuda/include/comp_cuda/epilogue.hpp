@@ -1,28 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operators that wait and can make a step of the element-wise operator behind them on what they write: a product the
-// ReLU, a norm's gradient the sum with another gradient. One launch, and one tensor that is neither written nor read.
-// Parameters are read late, too: what changes them in place calls context::finish_reads() first.
-// Not here: when one is made so (pending.hpp).
+// Pending work with an epilogue: before it writes its result it can apply the element-wise step behind it, as a product
+// does with a ReLU, or a norm's gradient with the addition of another gradient. That saves a launch, and a tensor that
+// would be written and read again.
+// Such work reads parameters when it runs, which is later than when it was asked for: who changes parameters in place
+// calls context::finish_reads() first.
+// Not here: the decision whether a step becomes an epilogue (pending.hpp).
 #pragma once
 
 #include "context.hpp"
 
 namespace comp::cuda {
 
-/// One step of an element-wise operator; `other` lies as what it is applied to.
+/// One step of an element-wise operator.
 struct pending_step {
   step_kind kind;
-  tensor other = {};
-  native::math::dropout_mask mask = {};
-  const std::uint64_t* draws = nullptr;  // added to the mask's draw, on the device
+  tensor other = {};                     // the second operand, of the first one's order; empty where there is none
+  native::math::dropout_mask mask = {};  // for a dropout
+  const std::uint64_t* draws = nullptr;  // on the device, added to the mask's draw (draw_counter.hpp); null: nothing
 };
 
 namespace detail {
 
 class work_with_epilogue : public pending_work {
  public:
+  /// True for a step that the work can apply to its result.
   virtual bool makes(const pending_step&) const = 0;
-  /// Gives the stream what is written to `into`. then: a step that it makes(), after a rounding; null: none.
+  /// Launches the work that writes `into`. then: a step that it makes(), applied to the rounded result; null: none.
   virtual void write(memory& into, const pending_step* then) const = 0;
 
   bool reads_parameters() const final { return true; }
@@ -30,7 +33,7 @@ class work_with_epilogue : public pending_work {
     write(into, nullptr);
     const auto done = into.release_pending();
   }
-  /// The one that fills `m`, where there is one.
+  /// Returns: the work with an epilogue that is to fill `m`; null where there is none.
   static const work_with_epilogue* of(const memory* m) {
     return m ? dynamic_cast<work_with_epilogue*>(m->pending()) : nullptr;
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Error codes of CUDA and of its libraries as exceptions that a search can tell apart: no memory for this plan
-// (comp::out_of_memory), this device cannot do it (unsupported), the device is gone for this process (device_lost),
-// anything else (cuda_error, library_error).
+// Turns the error codes of CUDA and of its libraries into exceptions that a search can tell apart: the plan does not
+// fit into memory (comp::out_of_memory), this device cannot do it (unsupported), the process has lost the device
+// (device_lost), anything else (cuda_error, library_error).
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,15 +13,16 @@
 
 namespace comp::cuda {
 
+/// A call of the runtime failed for a reason that has no type of its own here.
 struct cuda_error : error {
   cudaError_t code;
   cuda_error(cudaError_t c, const std::string& text) : error{text}, code{c} {}
 };
-/// What was asked for exists, but not on this device or in this size. Another plan may run.
+/// The operation exists, but not on this device or in this size. Another plan may run.
 struct unsupported : error {
   using error::error;
 };
-/// Every later call fails too, until the process ends.
+/// From here on every call of this process fails: CUDA's context cannot be repaired.
 struct device_lost : cuda_error {
   using cuda_error::cuda_error;
 };
@@ -31,13 +32,13 @@ struct library_error : error {
   library_error(int s, const std::string& text) : error{text}, status{s} {}
 };
 
-/// True for the errors after which CUDA's documentation says that the process has to be started again.
+/// True for the errors after which, by CUDA's documentation, the process must be started again.
 constexpr bool loses_device(cudaError_t code) {
   switch (static_cast<int>(code)) {
     case cudaErrorDevicesUnavailable:
     case cudaErrorECCUncorrectable:
     case cudaErrorNvlinkUncorrectable:
-    case 226:  // cudaErrorContained, which headers have from 12.8 on
+    case 226:  // cudaErrorContained, a number because headers before CUDA 12.8 lack the name
     case cudaErrorIllegalAddress:
     case cudaErrorLaunchTimeout:
     case cudaErrorAssert:
@@ -47,24 +48,26 @@ constexpr bool loses_device(cudaError_t code) {
     case cudaErrorInvalidAddressSpace:
     case cudaErrorInvalidPc:
     case cudaErrorLaunchFailure:
-    case 721:  // cudaErrorTensorMemoryLeak, from 12.8 on
+    case 721:  // cudaErrorTensorMemoryLeak, for the same reason
     case cudaErrorMpsClientTerminated:
       return true;
     default:
       return false;
   }
 }
-/// Of sizes, of what a device cannot do, and of code that was built for others or by a toolkit too new for its driver.
+/// True for sizes that do not fit, for what the device cannot do, and for code that was built for other GPUs or by a
+/// toolkit that is too new for the driver.
 constexpr bool is_unsupported(cudaError_t code) {
   return code == cudaErrorNotSupported || code == cudaErrorNoKernelImageForDevice ||
          code == cudaErrorInvalidDeviceFunction || code == cudaErrorUnsupportedPtxVersion ||
          code == cudaErrorInvalidConfiguration || code == cudaErrorLaunchOutOfResources;
 }
 
-/// Throws: what the code stands for, with what was being `doing`, CUDA's words and the place; nothing for cudaSuccess.
+/// Does nothing for cudaSuccess.
+/// Throws: the exception of the code. Its text has what the caller was `doing`, CUDA's words and the source line.
 inline void check(cudaError_t code, std::string_view doing, std::source_location at = std::source_location::current()) {
   if (code == cudaSuccess) return;
-  (void)cudaGetLastError();  // or the next check reports this one again
+  (void)cudaGetLastError();  // otherwise the next check would report this error again
   const auto text = [&](std::string_view advice) {
     return fmt::format("{} failed at {}:{} (CUDA says {}: {}): {}", doing, at.file_name(), at.line(),
                        cudaGetErrorName(code), cudaGetErrorString(code), advice);
@@ -75,8 +78,9 @@ inline void check(cudaError_t code, std::string_view doing, std::source_location
   throw cuda_error{code, text("look up the code in CUDA's documentation")};
 }
 
-/// What a library's status stands for.
+/// What a library's status means. The libraries have different codes for the same four cases.
 enum class verdict : std::uint8_t { fine, unsupported, no_memory, failed };
+/// The status that a call of a library returned.
 struct library_status {
   const char* library;  // "cuBLASLt"
   const char* name;     // "CUBLAS_STATUS_NOT_SUPPORTED"
@@ -84,16 +88,17 @@ struct library_status {
   cuda::verdict verdict;
 };
 
-/// What the current device says when it is asked; cudaSuccess where it is busy. Libraries have runtimes of their own,
-/// and what went wrong there is no last error here. Breaks a capture of this thread, as does the failure asked about.
+/// Returns: the error of the current device; cudaSuccess where it is only busy. The device must be asked because the
+/// libraries have runtimes of their own, whose errors cudaGetLastError() does not know. The question breaks a capture
+/// of this thread, but so has the failure that leads to it.
 inline cudaError_t state_of_device() {
   const cudaError_t last = cudaGetLastError(), now = loses_device(last) ? last : cudaStreamQuery(nullptr);
   (void)cudaGetLastError();
   return now == cudaErrorNotReady ? cudaSuccess : now;
 }
 
-/// Throws: what the status stands for, as check() of a CUDA code does; device_lost where that is why the library
-/// failed.
+/// Does nothing where the call was fine.
+/// Throws: the exception of the status; device_lost where the library failed because the device is lost.
 inline void check(const library_status& s, std::string_view doing,
                   std::source_location at = std::source_location::current()) {
   if (s.verdict == verdict::fine) return;

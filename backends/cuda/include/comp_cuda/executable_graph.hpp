@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An executable CUDA graph as a value that owns. Where there is no memory for it, the pool gives back what it keeps.
-// Not here: what it is made of (captured_step.hpp).
+// An executable CUDA graph that frees itself. Where there is no memory for it, the pool gives back the memory that it
+// keeps, since the driver does not share memory between pools and graphs.
+// Not here: what the graph holds (captured_step.hpp).
 #pragma once
 
 #include <utility>
@@ -9,11 +10,13 @@
 
 namespace comp::cuda {
 
-/// A graph that can be launched. Its memory goes with it: the driver would keep it for other graphs alone.
+/// A graph that can be launched. Its destructor also returns the graph's memory, which the driver would otherwise keep
+/// for other graphs alone.
 class executable_graph {
  public:
   executable_graph() = default;
-  /// Backs the graph's memory too: with what the pool keeps, where there is no other. Throws: as check() does.
+  /// Also allocates the graph's memory, so that a graph that does not fit fails here and not in a step.
+  /// Throws: what check() throws.
   executable_graph(cudaGraph_t graph, context& c) : gpu_{c.card().device} {
     check(cudaGraphInstantiate(&graph_, graph, 0), "making a graph executable");
     try {
@@ -35,13 +38,14 @@ class executable_graph {
     (void)cudaGraphExecDestroy(graph_);
     (void)cudaDeviceGraphMemTrim(gpu_);
   }
-  /// Its memory may have been given back since it was made. Returns: CUDA's code, which it does not remember.
+  /// Launches the graph, and allocates its memory again where that was given back meanwhile.
+  /// Returns: CUDA's code. cudaGetLastError() no longer has it.
   cudaError_t launch(context& c) const {
     return with_memory(c, [&] { return cudaGraphLaunch(graph_, c.stream().get()); });
   }
 
  private:
-  /// Where there is no memory for `call`, what the pool keeps is given back, and it is tried once more.
+  /// Calls `call`; where memory is short, once more after the pool has given back what it keeps.
   template <class F>
   static cudaError_t with_memory(context& c, F call) {
     cudaError_t code = call();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch norm by statistics that are given, and its backward, for evaluation and for layers that are not to move; and
-// what cuDNN is told of any batch norm. Not here: statistics of the batch (batch_norm.hpp).
+// Batch norm by given statistics, and its backward: for evaluations and for frozen layers. Also how any batch norm is
+// described to cuDNN.
+// Not here: batch norm by the statistics of the batch (batch_norm.hpp).
 #pragma once
 
 #include <comp_native/op/norm.hpp>
@@ -21,8 +22,9 @@ inline void require_norm(const tensor& x, std::initializer_list<const parameter*
   for (const parameter* p : all) native::require_vector("batch_norm", p->extents, x.shape(), channels);
 }
 
-/// What cuDNN is told of a tensor to normalise. (B,C) goes per activation; by the plain route, since cuDNN has a limit
-/// on B there, as images of one pixel, and by fixed statistics, where it has one on images too, as one of B pixels.
+/// A batch norm as cuDNN is told of it. A (B,C) is normalised per activation, but cuDNN limits B there. Where that is
+/// too small, the plain route describes it to a training as B images of one pixel. With given statistics cuDNN limits
+/// the number of images too, and the plain route describes one image of B pixels.
 struct norm_plan {
   cudnnBatchNormMode_t mode;
   tensor_descriptor x, vectors;
@@ -37,9 +39,9 @@ struct norm_plan {
   }
   bool persistent() const { return mode == CUDNN_BATCHNORM_SPATIAL_PERSISTENT; }
 };
-inline constexpr auto norm_alone = CUDNN_BATCHNORM_OPS_BN;
+inline constexpr auto norm_alone = CUDNN_BATCHNORM_OPS_BN;  // cuDNN's persistent kernels could also add and apply ReLU
 
-/// scale * (x - mean) / sqrt(variance + eps) + shift, each vector with a value for each channel.
+/// Returns: scale * (x - mean) / sqrt(variance + eps) + shift. Each vector has a value for each channel.
 inline tensor normalised(context& c, const tensor& x, const float* scale, const float* shift, const float* mean,
                          const float* variance, double eps) {
   auto& library = c.part<dnn>();
@@ -55,8 +57,8 @@ inline tensor normalised(context& c, const tensor& x, const float* scale, const 
   return cast(c, y, x.precision());
 }
 
-/// For fixed statistics, which cuDNN's backward has not: dx = dy * gamma / deviation is a norm around 0, and the
-/// gradient of gamma the sum of dy * x normalised with scale 1.
+/// The backward of a norm by given statistics, which cuDNN does not have. It is made of norms: dx = dy * gamma /
+/// deviation is a norm of dy around 0, and the gradient of gamma is the sum of dy times x normalised with scale 1.
 inline tensor fixed_norm_backward(context& c, const tensor& dy, const tensor& x, const std::vector<tensor>& saved,
                                   parameter& gamma, parameter& beta, double eps) {
   const auto *mean = saved[0].materialize_as<float>(), *variance = saved[1].materialize_as<float>();

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers in FP8: each operand is divided by its largest magnitude, rounded, and the product multiplied back; the
-// factors stay on the device. Which format holds what, after Transformer Engine's hybrid recipe:
+// Linear layers in FP8. Each operand is scaled so that its largest magnitude is FP8's largest, and rounded; the product
+// is scaled back. The factors stay on the device. The formats follow Transformer Engine's hybrid recipe, since
+// gradients need range more than bits:
 //   forward     x as the plan says (E4M3 or E5M2), w in E4M3
 //   backward    dy in E5M2, w and x in E4M3
-// Two operands of E5M2 have no product in cuBLASLt: a plan of fp8_e5m2 changes how x is rounded in the forward only.
-// Results are BF16, gradients of weights FP32. The forward accumulates fast, with fewer bits, and the backward does
-// not. Quantised weights are kept until the values change; what is made of x goes with its memory, so that other layers
-// which read it (query, key and value) and the backward find it, in both orientations. Not here: other operators.
+// cuBLASLt has no product of two E5M2 operands, so fp8_e5m2 in a plan only changes how x is rounded in the forward.
+// Results are BF16, gradients of weights FP32. The forward accumulates fast, with fewer bits; the backward does not.
+// The FP8 form of weights is kept until their values change. That of x is kept with the memory of x, as rows and as
+// columns, so that other layers that read x (query, key and value) and the backward find it.
+// Not here: other operators, which have no FP8.
 #pragma once
 
 #include <memory>
@@ -19,7 +21,8 @@
 
 namespace comp::cuda {
 
-/// A matrix in FP8 with its factor, as rows and as columns (empty where that was not asked for), sizes filled up.
+/// A matrix in FP8 with its factor: as it is, or transposed, or both, since cuBLASLt multiplies FP8 matrices in one
+/// orientation alone. Sizes are padded with zeros to fp8_padded().
 class fp8_operand {
  public:
   enum class side : std::uint8_t { rows, columns, both };
@@ -30,11 +33,11 @@ class fp8_operand {
         wanted_{wanted},
         held_{c.allocate(front + bytes() * (wanted == side::both ? 2 : 1))} {}
 
-  /// Whether it is of that many rows and columns, and has what is wanted.
+  /// True where the matrix has this size and the wanted orientation.
   bool has(index rows, index columns, side wanted) const {
     return rows_ == rows && columns_ == columns && (wanted_ == side::both || wanted_ == wanted);
   }
-  /// x: (rows, columns) of float or bf16. F: e4m3 or e5m2.
+  /// Quantises x, which is (rows, columns) of float or bf16, to F, which is e4m3 or e5m2.
   template <class F, class T>
   void fill(context& c, const T* x) {
     type_ = std::is_same_v<F, native::math::e4m3> ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2;
@@ -43,17 +46,18 @@ class fp8_operand {
     quantize(c.stream().get(), x, rows_, columns_, partial, partials, static_cast<float*>(held_->materialize()),
              reinterpret_cast<F*>(by_rows()), reinterpret_cast<F*>(by_columns()));
   }
-  /// (first, padded columns): as many of the rows.
+  /// Returns: the matrix (rows, padded columns); transposed, a product reads it as (padded columns, padded rows).
   matrix as_rows(bool transposed = false) const {
     return {by_rows(), type_, transposed ? fp8_padded(rows_) : rows_, fp8_padded(columns_), transposed, factor()};
   }
-  /// (columns, padded rows): the transposed matrix.
+  /// Returns: the transposed matrix (columns, padded rows); transposed, a product reads it as (padded rows, padded
+  /// columns).
   matrix as_columns(bool transposed = false) const {
     return {by_columns(), type_, transposed ? fp8_padded(columns_) : columns_, fp8_padded(rows_), transposed, factor()};
   }
 
  private:
-  static constexpr std::int64_t front = 256;  // [bytes] before the codes: the factor
+  static constexpr std::int64_t front = 256;  // [bytes] before the codes, which begin aligned: the factor is there
   std::int64_t bytes() const { return (fp8_padded(rows_) * fp8_padded(columns_) + 255) / 256 * 256; }
   const float* factor() const { return static_cast<const float*>(held_->materialize()); }
   std::byte* codes(std::int64_t at) const { return static_cast<std::byte*>(held_->materialize()) + front + at; }
@@ -65,19 +69,20 @@ class fp8_operand {
   std::shared_ptr<memory> held_;
 };
 
+/// The FP8 form of a parameter.
 struct fp8_weights {
   fp8_operand codes;
-  std::optional<std::uint64_t> version = {};  // of the values that they are; none: they are not made yet
+  std::optional<std::uint64_t> version = {};  // parameter::version of the values; nothing before codes were filled
 };
-/// Of an activation: what memory::derived points to.
+/// The FP8 forms of an activation, which memory::derived points to.
 struct fp8_copies {
   std::optional<fp8_operand> e4m3, e5m2;
 };
 
 namespace detail {
 
-/// The values as the forward and the backward take them. In work that is recorded to run again the forward makes them
-/// anew: the values will have changed when it runs.
+/// Returns: the FP8 form of the parameter, kept until the values change. A captured forward always quantises again,
+/// since the values will have changed when the graph runs.
 inline const fp8_operand& weights_in_fp8(context& c, parameter& w, bool forward) {
   const bool kept = w.in_fp8 && w.in_fp8->version == w.version && !(forward && c.capturing());
   if (kept) return w.in_fp8->codes;
@@ -89,6 +94,7 @@ inline const fp8_operand& weights_in_fp8(context& c, parameter& w, bool forward)
   w.in_fp8->version = w.version;
   return w.in_fp8->codes;
 }
+/// Returns: t, which is (rows, columns), in FP8.
 template <class F>
 fp8_operand in_fp8(context& c, const tensor& t, index rows, index columns, fp8_operand::side wanted) {
   fp8_operand made{c, rows, columns, wanted};
@@ -96,8 +102,8 @@ fp8_operand in_fp8(context& c, const tensor& t, index rows, index columns, fp8_o
   return made;
 }
 
-/// The same, found or kept with the memory of t. Captured work keeps it with what is allocated in that capture alone:
-/// other memory has other values when it runs.
+/// The same, but kept with the memory of t for the next reader. In a capture only memory of that capture keeps it,
+/// because other memory has other values when the graph runs.
 template <class F>
 fp8_operand kept_in_fp8(context& c, const tensor& t, index rows, index columns, fp8_operand::side wanted) {
   (void)t.materialize();
@@ -109,12 +115,14 @@ fp8_operand kept_in_fp8(context& c, const tensor& t, index rows, index columns, 
   return *kept;
 }
 
+/// What a product in FP8 does besides multiplying.
 struct fp8_epilogue {
-  tensor bias = {};  // BF16; FP32 where the width is filled up
-  bool relu = false, adds = false;
-  bool fast = false;  // sums of fewer bits
+  tensor bias = {};                 // BF16, or FP32 where the width is padded; empty: none
+  bool relu = false, adds = false;  // applies ReLU; adds to the result's memory
+  bool fast = false;                // sums may have fewer bits
 };
-/// to (rows, width) (+)= relu(a b + bias). Where `width` was filled up the product goes elsewhere first, in FP32.
+/// Writes relu(a b + bias) to `to` (rows, width), or adds it. Where the width is padded, the product first goes to
+/// other memory, in FP32, and a kernel takes the columns that count.
 template <class To>
 void fp8_product(context& c, const matrix& a, const matrix& b, To* to, index width, const fp8_epilogue& then = {}) {
   const index rows = a.out_rows(), padded = b.out_columns();
@@ -135,7 +143,7 @@ void fp8_product(context& c, const matrix& a, const matrix& b, To* to, index wid
                then.bias.materialize_as<const float>(), then.relu, then.adds);
 }
 
-/// x (rows,K), w (N,K). Returns: what writes (rows,N), BF16, of x and the values as they are now.
+/// x is (rows,K), w is (N,K). Returns: the work that writes (rows,N) in BF16, from x and w as they are now.
 inline pending_product::work fp8_linear(context& c, const tensor& x, parameter& w, parameter* b) {
   using side = fp8_operand::side;
   const index outputs = w.extents[0], inputs = w.extents[1], rows = x.size() / inputs;
@@ -150,7 +158,7 @@ inline pending_product::work fp8_linear(context& c, const tensor& x, parameter& 
                 {.bias = bias, .relu = relu, .fast = true});
   };
 }
-/// dx may be empty. The gradient of w is added where w has one.
+/// Writes dx, unless that is empty, and adds to the gradient of w where w is trainable.
 inline void fp8_linear_backward(context& c, const tensor& dy, const tensor& x, parameter& w, const tensor& dx) {
   using side = fp8_operand::side;
   const index outputs = w.extents[0], inputs = w.extents[1], rows = x.size() / inputs;

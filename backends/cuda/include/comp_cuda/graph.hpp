@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators of networks on graphs, as the trainer asks for them: products and sums along edges (sparse.hpp,
-// graph_attention.hpp) with the biases and weights that belong to them. Gradients of weights are summed in FP32.
+// The operators of graph networks as the trainer calls them: the products and sums along edges of sparse.hpp and
+// graph_attention.hpp, together with their biases and weights. Gradients of weights are summed in FP32.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// y with the bias of each column, in place: nobody else has it yet.
+/// Adds the bias to each row of y, in place. Requires: nobody else holds y.
 inline tensor biased(context& c, const tensor& y, parameter* b) {
   if (!b) return y;
   with_storage(y.precision(), [&]<class T>(std::type_identity<T>) {
@@ -29,20 +29,21 @@ inline tensor biased(context& c, const tensor& y, parameter* b) {
 inline void bias_gradient(context& c, const tensor& dy, parameter* b) {
   if (b && b->trainable) bias_gradient(c, dy, linear_sizes{dy.shape()[0], 0, dy.shape()[1]}, *b);
 }
-/// Adds the sums of the columns of d (rows,width), FP32, to the gradient of `p`.
+/// Adds the column sums of d, which is (rows,width) in FP32, to the gradient of p.
 inline void add_rows(context& c, const tensor& d, std::int64_t rows, std::int64_t width, parameter& p) {
   const float* from = d.materialize_as<float>();
   const auto to = gradient_of(c, p);
   column_sums(c.stream().get(), from, to.at, rows, width, to.adds, c.scratch_of<float>(column_scratch(rows, width, 1)));
 }
 
-/// Lists of nodes, for sums over them by the kernels that sum over edges.
+/// Index lists by which the kernels for edges also compute products and sums over nodes: each node is an edge of its
+/// own. They are kept with the matrix.
 struct node_lists {
-  static constexpr std::int64_t chunk = 64;
-  indices counted;  // 0 to N
-  indices zeros;    // (N)
-  indices chunks;   // 0, 64, 128, ... N
-  std::int64_t pieces = 0;
+  static constexpr std::int64_t chunk = 64;  // nodes that one partial sum adds
+  indices counted;                           // 0 to N: the edge of a node, or where its list begins
+  indices zeros;                             // (N): the one row of weights that every edge reads
+  indices chunks;                            // 0, 64, 128, ... N: where the lists of partial sums begin
+  std::int64_t pieces = 0;                   // how many partial sums there are; 0 before the lists are made
 
   void make(context& c, std::int64_t nodes) {
     if (pieces > 0) return;
@@ -53,7 +54,7 @@ struct node_lists {
     counted = upload(c, all, {nodes + 1});
     zeros = upload(c, std::vector<std::int32_t>(static_cast<std::size_t>(nodes)), {nodes});
     chunks = upload(c, begins, {std::ssize(begins)});
-    pieces = std::ssize(begins) - 1;  // when they are there
+    pieces = std::ssize(begins) - 1;  // last, so that lists whose upload failed are made again
   }
 };
 inline node_lists& lists_of(context& c, const csr& m) {
@@ -62,7 +63,7 @@ inline node_lists& lists_of(context& c, const csr& m) {
   return lists;
 }
 
-/// (N,H): the dot products of the heads of x (N,H*D), FP32, and of w (1,H,D).
+/// Returns: (N,H) in FP32: the dot product of each head of x, which is (N,H*D) in FP32, with that of w (1,H,D).
 inline tensor head_products(context& c, const node_lists& lists, const tensor& x, parameter& w) {
   const std::int64_t nodes = x.shape()[0], heads = w.extents[1];
   const tensor y = c.make({nodes, heads}, precision::fp32);
@@ -70,7 +71,7 @@ inline tensor head_products(context& c, const node_lists& lists, const tensor& x
                        lists.counted.data(), lists.zeros.data(), y.materialize_as<float>(), nodes, heads, w.extents[2]);
   return y;
 }
-/// Adds the gradient of w. Returns: that of x, FP32.
+/// Adds the gradient of w. Returns: the gradient of x in FP32.
 inline tensor head_products_backward(context& c, const node_lists& lists, const tensor& d, const tensor& x,
                                      parameter& w) {
   const std::int64_t nodes = x.shape()[0], heads = w.extents[1], width = w.extents[2];
@@ -89,12 +90,12 @@ inline tensor head_products_backward(context& c, const node_lists& lists, const 
 
 }  // namespace detail
 
-/// values (1,E), w (K,U). Returns: (N,U).
+/// values is (1,E), w is (K,U). Returns: (N,U).
 inline tensor sparse_linear(context& c, const csr& m, const tensor& values, parameter& w) {
   const precision p = values.precision();
   return weighted_sum(c, m, reshape(c, values, {m.elements(), 1}), weight_tensor(c, w, p));
 }
-/// Adds the gradient of w. Returns: that of the values; empty unless `need_dx`.
+/// Adds the gradient of w. Returns: the gradient of the values; empty unless `need_dx`.
 inline tensor sparse_linear_backward(context& c, const csr& m, const tensor& dy, const tensor& values, parameter& w,
                                      bool need_dx) {
   const tensor share = reshape(c, values, {m.elements(), 1}), g = row_major(c, dy);
@@ -108,7 +109,7 @@ inline tensor sparse_linear_backward(context& c, const csr& m, const tensor& dy,
   return reshape(c, weighted_sum_backward(c, m, g, cast(c, share, dy.precision()), at).share, values.shape());
 }
 
-/// x (M,K), b (K) or null. Returns: (N,K).
+/// x is (M,K), b is (K) or null. Returns: (N,K).
 inline tensor spmm(context& c, const csr& m, const tensor& x, parameter* b) {
   return detail::biased(c, spmm(c, m, row_major(c, x)), b);
 }
@@ -118,7 +119,8 @@ inline tensor spmm_backward(context& c, const csr& m, const tensor& dy, paramete
   return need_dx ? spmm_backward(c, m, g) : tensor{};
 }
 
-/// x (N,H*D), source and target (1,H,D). Returns: (E,H); saved: the terms of the nodes, in FP32.
+/// x is (N,H*D), source and target are (1,H,D). Returns: (E,H). saved: each node's terms as source and as target, in
+/// FP32, of which an edge's score is the sum.
 inline saved_tensor edge_scores(context& c, const csr& m, const tensor& x, parameter& source, parameter& target,
                                 double slope) {
   const auto& lists = detail::lists_of(c, m);
@@ -126,7 +128,7 @@ inline saved_tensor edge_scores(context& c, const csr& m, const tensor& x, param
   const tensor from = detail::head_products(c, lists, in, source), to = detail::head_products(c, lists, in, target);
   return {cast(c, edge_scores(c, m, to, from, slope), x.precision()), {from, to}};
 }
-/// Adds the gradients of source and target. Returns: that of x.
+/// Adds the gradients of source and target. Returns: the gradient of x.
 inline tensor edge_scores_backward(context& c, const csr& m, const tensor& dy, const tensor& x,
                                    const std::vector<tensor>& saved, parameter& source, parameter& target,
                                    double slope) {
@@ -139,11 +141,11 @@ inline tensor edge_scores_backward(context& c, const csr& m, const tensor& dy, c
   return cast(c, sum(c, both), dy.precision());
 }
 
-/// share (E,H), x (M,H*D), b (H*D) or null. Returns: (N,H*D).
+/// share is (E,H), x is (M,H*D), b is (H*D) or null. Returns: (N,H*D).
 inline tensor weighted_sum(context& c, const csr& m, const tensor& share, const tensor& x, parameter* b) {
   return detail::biased(c, weighted_sum(c, m, row_major(c, share), row_major(c, x)), b);
 }
-/// Adds the gradient of b. Returns: those of share and x.
+/// Adds the gradient of b. Returns: the gradients of share and x.
 inline std::array<tensor, 2> weighted_sum_backward(context& c, const csr& m, const tensor& dy, const tensor& share,
                                                    const tensor& x, parameter* b) {
   const tensor g = row_major(c, dy);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What graph attention does along the edges of a graph, for several heads, with gradients: a score for each edge, their
-// softmax over the edges that enter a node, and the sums of neighbours weighted by it. FP32 sums, in one fixed order.
-// The graph is (N,M) with E edges; what belongs to edges is (E,H), what belongs to nodes (N,H) or (N,H*D).
-// With a `device` d: edge_scores(d.shared(), graph, target, source). Source: Velickovic et al. 2018 (arXiv 1710.10903)
+// Graph attention along the edges of a graph, for several heads, with gradients: a score for each edge, the softmax of
+// the scores over the edges that enter a node, and sums of neighbours weighted by it. Sums are FP32 and have one fixed
+// order. The graph is (N,M) with E edges; tensors of edges are (E,H), tensors of nodes (N,H) or (N,H*D).
+// A user calls, for instance, edge_scores(d.shared(), graph, target, source) for a `device` d.
+// Source: Velickovic et al. 2018 (arXiv 1710.10903)
 // Not here: products with fixed values (sparse.hpp).
 #pragma once
 
@@ -14,7 +15,7 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// The sums over the edges of each line of a side.
+/// Returns: for each line of a side the sum over its edges of share times the row of x at the edge's other end.
 inline tensor sums_along(context& c, const csr_side& side, std::int64_t lines, const tensor& share, const tensor& x) {
   const std::int64_t heads = share.shape()[1], features = x.shape()[1];
   const tensor y = c.make({lines, features}, x.precision());
@@ -24,7 +25,7 @@ inline tensor sums_along(context& c, const csr_side& side, std::int64_t lines, c
   });
   return y;
 }
-/// The gradient of the term of the nodes of a side.
+/// Returns: the gradient of the terms of a side's nodes. own: those terms; other: the terms at the edges' other ends.
 inline tensor score_gradient(context& c, const csr_side& side, const tensor& dy, const tensor& own, const tensor& other,
                              double slope) {
   const tensor d = c.make(own.shape(), dy.precision());
@@ -38,7 +39,7 @@ inline tensor score_gradient(context& c, const csr_side& side, const tensor& dy,
 
 }  // namespace detail
 
-/// (E,H): leaky_relu(target[row] + source[column]), for target (N,H) and source (M,H).
+/// target is (N,H), source is (M,H). Returns: (E,H): leaky_relu(target[row] + source[column]).
 inline tensor edge_scores(context& c, const csr& m, const tensor& target, const tensor& source, double slope = 0.2) {
   native::require_nodes("edge_scores", "target", target.shape(), m.rows());
   native::require_nodes("edge_scores", "source", source.shape(), m.columns());
@@ -67,7 +68,7 @@ inline edge_scores_gradient edge_scores_backward(context& c, const csr& m, const
           detail::score_gradient(c, m.by_column(), dy, from, to, slope)};
 }
 
-/// Over the edges that enter each node, for each head; x and y are (E,H).
+/// x is (E,H). Returns: (E,H): its softmax over the edges that enter each node, for each head.
 inline tensor edge_softmax(context& c, const csr& m, const tensor& x) {
   native::require_edges("edge_softmax", m.elements(), x.shape());
   const tensor y = c.make_like(x);
@@ -88,7 +89,8 @@ inline tensor edge_softmax_backward(context& c, const csr& m, const tensor& dy, 
   return dx;
 }
 
-/// (N,H*D): for each head, the sums over the edges that enter a node of share (E,H) * x[column] (M,H*D).
+/// share is (E,H), x is (M,H*D). Returns: (N,H*D): for each head the sum of share * x[column] over the edges that enter
+/// a node.
 inline tensor weighted_sum(context& c, const csr& m, const tensor& share, const tensor& x) {
   native::require_edges("weighted_sum", m.elements(), share.shape());
   native::require_nodes("weighted_sum", "x", x.shape(), m.columns());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The heads of attention side by side, and back: one pass that exchanges two axes, none where one of them has size 1.
+// Splits channels into the heads of attention, and merges them again. Both exchange two axes in one pass over the data,
+// or move nothing where one of the axes has size 1.
 #pragma once
 
 #include <comp_native/op/bmm.hpp>
@@ -10,7 +11,7 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// x is (b,i,j,d) in its memory. Returns: `to`, which is (b,j,i,d) in its.
+/// x lies in memory as (b,i,j,d). Returns: a tensor of shape `to` that lies as (b,j,i,d).
 inline tensor middle_swapped(context& c, const tensor& x, std::int64_t i, std::int64_t j, std::int64_t d,
                              const shape& to) {
   if (i == 1 || j == 1) return x.viewed(to);

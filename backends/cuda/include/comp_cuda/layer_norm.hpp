@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layer normalisation over the last axis; statistics, scale and shift in FP32 whatever the tensors are.
-// With settings::fuse a residual costs no pass of its own: a sum that waits is made, and written, by the norm that
-// reads it, with a dropout in front of it; the gradient of x waits for the sum with the residual's gradient. Bits are
-// the same.
+// Layer normalisation over the last axis. Statistics, scale and shift are FP32 whatever the tensors are.
+// With settings::fuse a residual connection has no pass of its own. Forward: the norm computes and writes a pending sum
+// that it reads, together with a dropout before that. Backward: the gradient of x is pending work with an epilogue,
+// which adds the residual's gradient. The results have the same bits as without fusing.
 #pragma once
 
 #include <memory>
@@ -18,12 +18,13 @@ using saved_tensor = native::with_saved<tensor>;
 
 namespace detail {
 
-/// Where the gradients of two parameters of one size go that one kernel writes: adds, if either is to be added to.
+/// Where one kernel writes the gradients of two parameters of the same size.
 struct gradient_pair {
   float *first, *second;
-  bool adds;
+  bool adds;  // the kernel adds to both
 };
-/// A parameter that does not learn leaves its gradient in `unused`.
+/// Returns: where the gradients go. A parameter that is not trainable has its gradient written to `unused`. Where the
+/// kernel must add to one of them, the other is cleared first, so that it can add to both.
 inline gradient_pair gradients_of(context& c, parameter& first, parameter& second, float* unused) {
   const gradient_place a = first.trainable ? gradient_of(c, first) : gradient_place{unused, false};
   const gradient_place b = second.trainable ? gradient_of(c, second) : gradient_place{unused, false};
@@ -34,7 +35,7 @@ inline gradient_pair gradients_of(context& c, parameter& first, parameter& secon
   return {a.at, b.at, adds};
 }
 
-/// The gradient of x.
+/// The pending gradient of x.
 class pending_norm_gradient final : public work_with_epilogue {
  public:
   pending_norm_gradient(tensor dy, tensor x, const parameter& gamma, const std::vector<tensor>& saved)
@@ -59,7 +60,7 @@ class pending_norm_gradient final : public work_with_epilogue {
 
 }  // namespace detail
 
-/// x is (...,C), gamma and beta are (C). saved: each row's mean and inverse deviation, FP32.
+/// x is (...,C), gamma and beta are (C). saved: each row's mean and inverse deviation, in FP32.
 inline saved_tensor layer_norm(context& c, const tensor& x, parameter& gamma, parameter& beta, double eps) {
   require_some("layer_norm", x.shape());
   const std::int64_t width = x.shape().back(), rows = x.size() / width;
@@ -91,7 +92,7 @@ inline tensor layer_norm_backward(context& c, const tensor& dy, const tensor& x,
   const std::int64_t width = x.shape().back(), rows = x.size() / width;
   const auto *mean = saved[0].materialize_as<float>(), *inverse_deviation = saved[1].materialize_as<float>();
   with_storage(g.precision(), [&]<class T>(std::type_identity<T>) {
-    const T *from = g.materialize_as<T>(), *at = in.materialize_as<T>();  // before the scratch memory is used
+    const T *from = g.materialize_as<T>(), *at = in.materialize_as<T>();  // before scratch_of(): both may use scratch
     if (!gamma.trainable && !beta.trainable) return;
     float* scratch = c.scratch_of<float>(column_scratch(rows, width, 2) + width);
     const auto to = detail::gradients_of(c, gamma, beta, scratch + column_scratch(rows, width, 2));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same values in another precision, order or shape.
+// Tensors with the same values in another precision, order or shape.
 #pragma once
 
 #include <utility>
@@ -8,7 +8,8 @@
 
 namespace comp::cuda {
 
-/// Rounds the values of `from` into `to`: the same elements in the same order, in other storage.
+/// Rounds the values of `from` into `to`. Requires: both have the same elements in the same order. Does nothing where
+/// their storage is the same.
 inline void convert(context& c, const tensor& from, const tensor& to) {
   with_storage(from.precision(), [&]<class From>(std::type_identity<From>) {
     with_storage(to.precision(), [&]<class To>(std::type_identity<To>) {
@@ -20,7 +21,7 @@ inline void convert(context& c, const tensor& from, const tensor& to) {
   });
 }
 
-/// The same values in precision p, in the same order. No copy where both are stored alike.
+/// Returns: t in precision p and its own order. Precisions with the same storage share the memory.
 inline tensor cast(context& c, const tensor& t, precision p) {
   if (storage_of(p) == storage_of(t.precision())) return t.viewed(p);
   const tensor to = c.make(t.shape(), p, t.order());
@@ -28,7 +29,7 @@ inline tensor cast(context& c, const tensor& t, precision p) {
   return to;
 }
 
-/// The same bits in memory of its own; empty for an empty one.
+/// Returns: a copy of t in other memory; an empty tensor for an empty one.
 inline tensor duplicate(context& c, const tensor& t) {
   if (!t) return {};
   const tensor to = c.make_like(t);
@@ -39,7 +40,7 @@ inline tensor duplicate(context& c, const tensor& t) {
   return to;
 }
 
-/// (B,C,H,W) in the order that is asked for; other shapes are row-major already.
+/// Returns: t in the order `places`. Only tensors with four axes have an order other than row-major.
 inline tensor in_order(context& c, const tensor& t, order places) {
   if (t.order() == places || t.shape().size() != 4) return t;
   const shape& s = t.shape();
@@ -54,7 +55,8 @@ inline tensor in_order(context& c, const tensor& t, order places) {
 }
 inline tensor row_major(context& c, const tensor& t) { return in_order(c, t, order::row_major); }
 
-/// Row-major meaning; copies only where the order forces it. Throws: error for another number of elements.
+/// Returns: t with another shape, its elements counted row-major. Only a channels_last t is copied.
+/// Throws: error for another number of elements.
 inline tensor reshape(context& c, const tensor& t, const shape& extents) {
   require<error>(elements(extents) == t.size(),
                  "reshape of {} to {} (it has {} elements, not {}): keep the number of elements", text(t.shape()),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// y = x W' + b by one product with the bias in it, and the ReLU behind it too (pending_product.hpp); the gradient of
-// the weights goes into FP32 and is added there. In FP8 it is fp8.hpp's.
+// Linear layers, y = x W' + b: one product adds the bias, and can apply the ReLU behind the layer
+// (pending_product.hpp).
+// The gradient of the weights is a product that adds to FP32, so that micro-batches lose no bits.
+// Not here: linear layers in FP8 (fp8.hpp).
 #pragma once
 
 #include <comp_native/op/linear.hpp>
@@ -23,14 +25,14 @@ inline linear_sizes sizes_of_linear(const tensor& x, const parameter& w, const p
   return {x.size() / w.extents[1], w.extents[1], w.extents[0]};
 }
 
-/// An operand in `p`, which is no FP8.
+/// Returns: a matrix stored in `p`. Requires: p is not FP8, whose operands have a scale.
 inline matrix operand(const void* at, precision p, index rows, index columns, bool transposed = false) {
   return {at, data_type(storage_of(p)), rows, columns, transposed};
 }
 
 inline void bias_gradient(context& c, const tensor& dy, const linear_sizes& s, parameter& b) {
   with_storage(dy.precision(), [&]<class T>(std::type_identity<T>) {
-    const T* from = dy.materialize_as<T>();  // what fills dy comes before what uses the scratch memory
+    const T* from = dy.materialize_as<T>();  // before scratch_of(): the work that fills dy may use scratch memory too
     const auto to = gradient_of(c, b);
     float* scratch = c.scratch_of<float>(column_scratch(s.rows, s.outputs, 1));
     column_sums(c.stream().get(), from, to.at, s.rows, s.outputs, to.adds, scratch);
@@ -49,7 +51,7 @@ inline void weight_gradient(context& c, const tensor& dy, const tensor& x, const
 
 }  // namespace detail
 
-/// x is (...,K), w is (N,K), b is (N) or null. Returns: (...,N), filled when asked for.
+/// x is (...,K), w is (N,K), b is (N) or null. Returns: (...,N), which may be pending.
 inline tensor linear(context& c, const tensor& x, parameter& w, parameter* b) {
   const auto s = detail::sizes_of_linear(x, w, b);
   const precision p = x.precision();
@@ -57,7 +59,7 @@ inline tensor linear(context& c, const tensor& x, parameter& w, parameter* b) {
   out.back() = s.outputs;
   const tensor in = row_major(c, x);
   if (is_fp8(p)) return detail::product(c, std::move(out), p, detail::fp8_linear(c, in, w, b));
-  (void)in.materialize();  // what waits is never longer than one layer
+  (void)in.materialize();  // so that pending work holds the tensors of one layer, not of a chain of layers
   return detail::product(c, std::move(out), p,
                          [=, at = weight_tensor(c, w, p), bias = b ? weight_tensor(c, *b, p) : tensor{}](
                              context& on, void* to, bool relu) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses, their gradients and the count of right answers. A loss is a double of FP32 terms summed in a fixed order;
-// only what the caller asks for as a number of the host is waited for, in one place (step_report.hpp), and there only
-// where losses are not deferred. A target below 0 is
-// left out of mean and gradient; a batch with no other target is refused. What targets are is known from their upload.
+// Losses, their gradients, and the number of right answers. A loss is a double: the sum of FP32 terms in a fixed order.
+// The host waits for a loss only in step_report.hpp, and there only where losses are not deferred.
+// Targets below 0 count neither in the mean nor in the gradient. A batch that has no other targets is refused, which
+// the host knows since their upload.
 #pragma once
 
 #include <utility>
@@ -16,7 +16,7 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// Throws: error for targets that do not fit scores of shape `s`.
+/// Throws: error for targets that do not fit scores of shape s.
 inline void require_targets(const char* operation, const shape& s, const indices& target) {
   require_some(operation, s);
   require<error>(s.size() == 2 && target.size() == s[0],
@@ -30,16 +30,16 @@ inline void require_targets(const char* operation, const shape& s, const indices
                  target.size());
 }
 
-/// What a loss leaves on the device, in one block: over how many targets it is the mean, and the mean.
+/// What a loss leaves on the device.
 struct loss_place {
-  tensor count;  // (1), FP32
-  double* loss;
+  tensor count;  // (1), FP32: how many targets the loss is the mean of
+  double* loss;  // the mean, in the same block of memory unless the step's report has it
 };
 inline loss_place make_loss(context& c) {
   const tensor count{{1}, precision::fp32, order::row_major, c.allocate(16)};
   return {count, reinterpret_cast<double*>(count.materialize_as<float>() + 2)};
 }
-/// For a loss that the host is told, now or when the step ends.
+/// Returns: a place for a loss that the host reads, now or when the step ends.
 inline loss_place make_told_loss(context& c) {
   loss_place to = make_loss(c);
   to.loss = c.part<step_report>().place(to.loss);
@@ -49,8 +49,8 @@ inline void told(context& c, const double* from, double* to) { c.part<step_repor
 
 }  // namespace detail
 
-/// *loss: the mean of -log softmax(logits)[target]. saved: the logits, the log of each row's sum of exponentials, and
-/// over how many targets the mean is. The output is empty: the loss is the host's.
+/// Writes the mean of -log softmax(logits)[target] to *loss. saved: the logits, the logarithm of each row's sum of
+/// exponentials, and how many targets count. The output is empty, since the loss is a number of the host.
 inline saved_tensor cross_entropy(context& c, const tensor& logits, const indices& target, double* loss) {
   detail::require_targets("cross_entropy", logits.shape(), target);
   const std::int64_t rows = logits.shape()[0], width = logits.shape()[1];
@@ -63,7 +63,7 @@ inline saved_tensor cross_entropy(context& c, const tensor& logits, const indice
   detail::told(c, to.loss, loss);
   return {{}, {in, sums, to.count}};
 }
-/// Returns: scale/count * (softmax - one at the target), in the precision of the logits.
+/// Returns: scale/count * (softmax(logits) - onehot(target)), in the precision of the logits.
 inline tensor cross_entropy_backward(context& c, const std::vector<tensor>& saved, const indices& target,
                                      double scale) {
   const tensor &logits = saved[0], dx = c.make_like(logits);
@@ -88,12 +88,13 @@ inline loss_place nll_mean(context& c, const tensor& logp, const indices& target
 
 }  // namespace detail
 
-/// *loss: the mean of -logp[target].
+/// Writes the mean of -logp[target] to *loss.
 inline void nll_loss(context& c, const tensor& logp, const indices& target, double* loss) {
   detail::require_targets("nll_loss", logp.shape(), target);
   detail::told(c, detail::nll_mean(c, row_major(c, logp), target, detail::make_told_loss(c)).loss, loss);
 }
-/// How many targets count is asked of the device again: its memory may hold another batch than was uploaded first.
+/// Returns: the gradient of logp. The device counts the targets again: in a captured step its memory may hold another
+/// batch than the one that was uploaded first.
 inline tensor nll_loss_backward(context& c, const tensor& logp, const indices& target, double scale) {
   detail::require_targets("nll_loss_backward", logp.shape(), target);
   const tensor in = row_major(c, logp), dx = c.make_like(in);
@@ -107,7 +108,7 @@ inline tensor nll_loss_backward(context& c, const tensor& logp, const indices& t
 
 namespace detail {
 
-/// Both stored alike and in one order; in FP32 where they differ.
+/// Returns: x and target in one order and one storage, which is FP32 where theirs differ.
 inline std::pair<tensor, tensor> compared(context& c, const tensor& x, const tensor& target) {
   const bool alike = storage_of(x.precision()) == storage_of(target.precision());
   const tensor a = alike ? x : cast(c, x, precision::fp32);
@@ -116,7 +117,7 @@ inline std::pair<tensor, tensor> compared(context& c, const tensor& x, const ten
 
 }  // namespace detail
 
-/// *loss: the mean of (x - target)^2.
+/// Writes the mean of (x - target)^2 to *loss.
 inline void mse_loss(context& c, const tensor& x, const tensor& target, double* loss) {
   require_some("mse_loss", x.shape());
   require_same("mse_loss", x.shape(), target.shape());
@@ -140,7 +141,8 @@ inline tensor mse_loss_backward(context& c, const tensor& x, const tensor& targe
   return cast(c, dx, x.precision());
 }
 
-/// *loss: the mean over logits x that should all be of `target`'s class.
+/// Writes to *loss the mean binary cross entropy of the logits x, all of which have the same target, as a GAN's
+/// discriminator has.
 inline void binary_cross_entropy(context& c, const tensor& x, double target, double* loss) {
   require_some("binary_cross_entropy", x.shape());
   const detail::loss_place to = detail::make_told_loss(c);
@@ -159,7 +161,7 @@ inline tensor binary_cross_entropy_backward(context& c, const tensor& x, double 
   return dx;
 }
 
-/// How many rows have their largest score, the first of equal ones, at the target.
+/// Returns: how many rows have their largest score at the target; of equal scores the first counts.
 inline std::int64_t count_correct(context& c, const tensor& logits, const indices& target) {
   detail::require_targets("count_correct", logits.shape(), target);
   const tensor in = row_major(c, logits);

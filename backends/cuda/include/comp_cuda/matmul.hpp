@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of row-major matrices by cuBLASLt: summed in FP32 and rounded once; FP32 operands without TF32 unless asked
-// for. The algorithm of a shape is found once: of those that the heuristics propose and whose sums are made in a fixed
-// order, the one that is fastest here, by measurement on the operands at hand, with the results in other memory.
-// cuBLASLt counts by columns: a row-major matrix is its transpose there, so that C = A B is asked for as C' = B' A'.
-// Bias and ReLU are done with the product. GELU is not (docs/decisions.md).
+// Products of row-major matrices by cuBLASLt, summed in FP32 and rounded once. FP32 operands are not rounded to TF32
+// unless the caller asks for it.
+// The algorithm of a shape is chosen once. The candidates are those that cuBLASLt's heuristics propose and whose sums
+// have a fixed order, so that results do not change from run to run. The fastest is found by measuring the candidates
+// on the operands at hand, with their results in other memory.
+// cuBLASLt stores matrices by columns. A row-major matrix is its own transpose there, so that C = A B becomes C' = B'
+// A'.
+// The product also adds the bias and applies ReLU. It does not apply GELU (docs/decisions.md).
 #pragma once
 
 #include <algorithm>
@@ -19,17 +22,17 @@
 
 namespace comp::cuda {
 
-/// `batch` dense matrices of (rows, columns), row-major, one after another.
+/// One or more dense row-major matrices of (rows, columns), one after another; the product says how many.
 struct matrix {
   const void* at;
   cudaDataType_t type;
   index rows, columns;
-  bool transposed = false;       // the product takes it with rows and columns exchanged
-  const float* scale = nullptr;  // FP8: in device memory, the factor of all elements
+  bool transposed = false;       // the product reads the transpose
+  const float* scale = nullptr;  // FP8: the factor of all elements, in device memory; null: none
 
   index out_rows() const { return transposed ? columns : rows; }
   index out_columns() const { return transposed ? rows : columns; }
-  /// Without the first of the batch.
+  /// Returns: the matrices without the first `first` of the batch.
   matrix after(index first) const {
     matrix rest = *this;
     rest.at = static_cast<const std::byte*>(at) + first * rows * columns * bytes_of(type);
@@ -42,7 +45,7 @@ struct matrix_product {
   void* to;
   cudaDataType_t type;  // of `to`
   bool tf32 = false;
-  bool fast = false;  // FP8: sums of fewer bits, where the GPU has them
+  bool fast = false;  // FP8: sums may have fewer bits (CUBLASLT_MATMUL_DESC_FAST_ACCUM), which is faster
   index batch = 1;
   float alpha = 1, beta = 0;
   const void* bias = nullptr;  // stored as `to` is; BF16 for FP8 operands
@@ -51,6 +54,7 @@ struct matrix_product {
   index m() const { return a.out_rows(); }
   index n() const { return b.out_columns(); }
   index k() const { return a.out_columns(); }
+  /// Returns: the product of `count` matrices of the batch, from the one numbered `first`.
   matrix_product part(index first, index count) const {
     matrix_product some = *this;
     some.a = a.after(first), some.b = b.after(first), some.batch = count;
@@ -61,13 +65,13 @@ struct matrix_product {
 
 /// How algorithms are chosen.
 struct matmul_settings {
-  bool measure;          // false: the heuristics' first
-  int candidates = 8;    // how many of the heuristics' are measured
-  int repeats = 3;       // of each measurement
-  double margin = 0.02;  // by how much, of the time, another has to be faster than the heuristics' first
+  bool measure;          // false: take the heuristics' first proposal
+  int candidates = 8;    // how many proposals are measured
+  int repeats = 3;       // products in each measurement
+  double margin = 0.02;  // another proposal must be faster than the first by this part of its time, or noise decides
 };
 
-/// The part of a context that multiplies; keeps what it has found for each shape.
+/// The part of a context that multiplies. It keeps the algorithm that it has found for each shape.
 class matrix_products {
  public:
   explicit matrix_products(context& c) : settings{.measure = c.measures_algorithms()}, library_{c.part<blas>()} {}
@@ -85,10 +89,11 @@ class matrix_products {
   }
 
  private:
-  static constexpr index most_at_once = 65535;  // matrices of a batch: cuBLASLt does not always take more
+  static constexpr index most_at_once = 65535;  // matrices in a call: not every algorithm of cuBLASLt takes more
+  /// A product as cuBLASLt is told of it, with the algorithm that computes it.
   struct plan {
     product_description description;
-    matrix_layout a, b, to;  // cuBLASLt's: a is the job's b
+    matrix_layout a, b, to;  // in cuBLASLt's order: a is the job's b
     cublasLtMatmulHeuristicResult_t algorithm{};
   };
   using key = std::array<index, 17>;
@@ -99,6 +104,8 @@ class matrix_products {
     give(c, p, p.algorithm, job, job.to, bytes ? c.scratch(static_cast<std::int64_t>(bytes)) : nullptr);
   }
 
+  /// Returns: the largest power of two that divides the address, at most 256 [bytes]. Algorithms need different
+  /// alignments, so it is part of the shape by which algorithms are kept.
   static index alignment(const void* p) {
     const auto at = reinterpret_cast<std::uintptr_t>(p);
     return at == 0 || at % 256 == 0 ? 256 : static_cast<index>(at & -at);
@@ -140,12 +147,14 @@ class matrix_products {
     }
     return p;
   }
+  /// Sets the addresses that are part of cuBLASLt's description and change from call to call.
   static void point(plan& p, const matrix_product& j) {
     if (j.bias) p.description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, j.bias);
     if (j.b.scale) p.description.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(j.b.scale));
     if (j.a.scale) p.description.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(j.a.scale));
   }
 
+  /// Returns: the kept plan of this shape, or a new one. In a capture nothing is measured, since nothing may wait.
   const plan& planned(context& c, const matrix_product& j) {
     const key of = keyed(j);
     if (const auto found = known_.find(of); found != known_.end()) return point(found->second, j), found->second;
@@ -157,7 +166,8 @@ class matrix_products {
     return known_.emplace(of, std::move(p)).first->second;
   }
 
-  /// Best first. Only sums that are made in a fixed order and rounded once.
+  /// Returns: the algorithms that cuBLASLt proposes, its best first, without those whose sums have no fixed order or
+  /// are rounded in between. Throws: unsupported where there is none.
   std::vector<cublasLtMatmulHeuristicResult_t> proposals(context& c, const plan& p, const matrix_product& j) const {
     search_preference wish;
     wish.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(c.workspace_limit()));
@@ -182,21 +192,22 @@ class matrix_products {
     return found;
   }
 
-  /// workspace: as much as `by` asks for.
+  /// Launches the product by one algorithm. workspace: the memory that `by` asks for.
   void give(context& c, const plan& p, const cublasLtMatmulHeuristicResult_t& by, const matrix_product& j, void* to,
             void* workspace) const {
     const cublasStatus_t status =
         cublasLtMatmul(library_.get(), p.description.get(), &j.alpha, j.b.at, p.a.get(), j.a.at, p.b.get(), &j.beta,
                        j.to, p.to.get(), to, p.to.get(), &by.algo, workspace, by.workspaceSize, c.stream().get());
-    if (status != CUBLAS_STATUS_SUCCESS) check(status, text_of(j));  // the text takes longer than the call
+    if (status != CUBLAS_STATUS_SUCCESS) check(status, text_of(j));  // the if: the text costs more than the call
   }
 
-  /// Memory of a measurement: for results that nobody wants, and for workspaces.
+  /// Memory of a measurement: for results that nobody reads, and for workspaces.
   struct elsewhere {
     std::shared_ptr<memory> results, workspace;
   };
-  /// Waits. The results go to other memory, which does not count in the peak; what j.to holds is read and not changed.
-  /// Where there is no memory for that, the heuristics' first is taken.
+  /// Returns: the fastest of the proposed algorithms; the first one where there is no memory to measure. Waits for the
+  /// device. Results go to other memory, so that j.to, which a product may read, is unchanged. That memory does not
+  /// count in the peak, which is the plan's.
   cublasLtMatmulHeuristicResult_t fastest(context& c, const plan& p, const matrix_product& j,
                                           const std::vector<cublasLtMatmulHeuristicResult_t>& proposed) {
     cublasLtMatmulHeuristicResult_t best = proposed.front();
@@ -217,7 +228,7 @@ class matrix_products {
     c.pool().forget_peak_since(peak);
     return best;
   }
-  /// Of one product. Infinite for an algorithm that refuses after all.
+  /// Returns: the time of one product. Unit: [s]. It is infinite for an algorithm that fails although it was proposed.
   double seconds(context& c, const plan& p, const cublasLtMatmulHeuristicResult_t& by, const matrix_product& j,
                  const elsewhere& use) const {
     const auto run = [&] { give(c, p, by, j, use.results->materialize(), use.workspace->materialize()); };

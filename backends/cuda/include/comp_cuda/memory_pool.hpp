@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory in the order of a stream: freed blocks are used again without waiting, and the driver keeps what it
-// has. Live and peak bytes are counted here, as asked for and rounded to 512: what a plan needs, not what the driver
-// holds. Where memory runs out, what is kept is given back and the allocation tried once more; after one that failed,
-// what the work left behind is given back too, since libraries load their code beside the pool.
-// While a stream is captured, what is allocated belongs to the graph, and is counted where the graph runs.
+// Device memory that is allocated and freed in the order of a stream: a freed block is used again without waiting for
+// the device, and the driver keeps freed memory for later. The pool counts live and peak bytes as they are asked for,
+// rounded up to 512. This is what a plan needs; what the driver holds would depend on the plans before.
+// Where memory runs out, the pool gives kept memory back to the driver and tries once more. Where that fails too, the
+// next allocation gives memory back first, since libraries load their code into memory outside of the pool.
+// What is allocated while a stream is captured belongs to the graph, and counts when the graph runs.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@ namespace comp::cuda {
 
 class memory_pool;
 
-/// Device memory; freed in the order of the stream that uses it. Empty after a move.
+/// One block of device memory, freed in the order of the stream that uses it. Empty after a move.
 class device_block {
  public:
   device_block() = default;
@@ -40,9 +41,10 @@ class device_block {
   inline ~device_block();
   void* data() const { return data_; }
   std::int64_t bytes() const { return pool_ ? bytes_ : 0; }
-  /// From now on `stream` uses it, which must wait for the one before: it is freed in the order of `stream`.
+  /// Says that `stream` uses the block from now on, and frees it in its order.
+  /// Requires: `stream` waits for the work that used the block before.
   void hand_to(cudaStream_t stream) { on_ = stream; }
-  /// The number of the capture that has allocated it; 0: none.
+  /// Returns: the number of the capture that allocated the block; 0 where none did.
   std::uint64_t graph() const { return graph_; }
 
  private:
@@ -56,7 +58,7 @@ class device_block {
   std::uint64_t graph_ = 0;
 };
 
-/// Outlives its blocks. Not for several threads at once.
+/// Requires: the pool outlives its blocks, and one thread at a time uses it.
 class memory_pool {
  public:
   explicit memory_pool(const capability& of) : device_{of} {
@@ -73,7 +75,7 @@ class memory_pool {
   memory_pool& operator=(const memory_pool&) = delete;
   ~memory_pool() { (void)cudaMemPoolDestroy(pool_); }
 
-  /// Throws: comp::out_of_memory, with sizes, where there is not enough even after giving back what is kept.
+  /// Throws: comp::out_of_memory, with the sizes, where there is not enough even after kept memory was given back.
   device_block allocate(std::int64_t bytes, cudaStream_t on) {
     const std::int64_t rounded = (bytes + granule - 1) / granule * granule;
     if (rounded == 0) return {};
@@ -94,14 +96,15 @@ class memory_pool {
     return {this, data, rounded, on, of};
   }
 
-  /// To be called around a capture. Memory from before that is given back meanwhile is freed after it.
+  /// Must be called before a capture, and end_graph() after it. A block from before that is freed meanwhile goes to the
+  /// driver after the capture, since its free would become part of the graph.
   void begin_graph(cudaStream_t captured) {
     captured_ = captured;
     graph_ = ++graphs_;
     live_before_ = live_;
     peak_before_ = std::exchange(peak_, live_);
   }
-  /// Returns: the most bytes that the work of the graph has in use beside what was there.
+  /// Returns: the most bytes that the graph's own blocks take at once.
   std::int64_t end_graph() {
     graph_ = 0;
     const std::int64_t most = peak_ - live_before_;
@@ -109,12 +112,13 @@ class memory_pool {
     for (const auto& [data, on] : std::exchange(later_, {})) (void)cudaFreeAsync(data, on);
     return most;
   }
-  /// How many blocks of graphs are in use although their capture has ended: nothing is behind them.
+  /// Returns: how many handles still hold a block that a capture allocated. Between launches of the graph such a block
+  /// has no memory behind it, so that its work cannot be kept as a graph.
   std::size_t left_of_graphs() const { return left_of_graphs_; }
-  /// Work runs that has `bytes` more in use in its middle.
+  /// Counts a graph's run in the peak: it takes `bytes` beside what is live.
   void count_run(std::int64_t bytes) { peak_ = peak_ < live_ + bytes ? live_ + bytes : peak_; }
 
-  /// What is kept for later and not in use, here and by graphs. Waits for the device.
+  /// Gives the driver the memory that the pool and the graphs keep and do not use. Waits for the device.
   void give_back() {
     check(cudaDeviceSynchronize(), "waiting for memory to be freed");
     check(cudaMemPoolTrimTo(pool_, 0), "giving back memory");
@@ -123,7 +127,8 @@ class memory_pool {
   std::int64_t live_bytes() const { return live_; }
   std::int64_t peak_bytes() const { return peak_; }
   void reset_peak() { peak_ = live_; }
-  /// After work that is no part of a plan, such as a measurement: its memory does not count. `before`: the peak then.
+  /// Leaves work that is no part of a plan, such as a measurement of algorithms, out of the peak.
+  /// before: peak_bytes() before that work.
   void forget_peak_since(std::int64_t before) { peak_ = before < live_ ? live_ : before; }
 
  private:
@@ -132,19 +137,19 @@ class memory_pool {
   void free(const device_block& b) {
     live_ -= b.bytes_;
     left_of_graphs_ -= b.graph_ != 0;
-    if (b.graph_ != 0 && b.graph_ != graph_) return;  // it went with its graph
+    if (b.graph_ != 0 && b.graph_ != graph_) return;  // its graph owns the memory
     if (b.graph_ == 0 && graph_ != 0 && b.on_ == captured_) return later_.emplace_back(b.data_, b.on_), void();
-    (void)cudaFreeAsync(b.data_, b.on_);  // after a lost device there is nothing to free
+    (void)cudaFreeAsync(b.data_, b.on_);  // fails only after a lost device, where there is nothing to free
   }
   capability device_;
   cudaMemPool_t pool_ = nullptr;
   std::int64_t live_ = 0, peak_ = 0;
-  bool ran_out_ = false;                  // since memory was given back
-  std::uint64_t graph_ = 0, graphs_ = 0;  // the capture that goes on, 0 for none, and how many there were
+  bool ran_out_ = false;                  // True where an allocation has failed since memory was given back
+  std::uint64_t graph_ = 0, graphs_ = 0;  // the number of the running capture, 0 for none; how many there were
   cudaStream_t captured_ = nullptr;
   std::int64_t live_before_ = 0, peak_before_ = 0;
   std::size_t left_of_graphs_ = 0;
-  std::vector<std::pair<void*, cudaStream_t>> later_;  // given back during a capture that has not allocated them
+  std::vector<std::pair<void*, cudaStream_t>> later_;  // blocks from before the capture, to be freed after it
 };
 
 inline device_block::~device_block() {

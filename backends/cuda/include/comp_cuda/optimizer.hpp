@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// SGD, Adam and AdamW over all parameters in few launches, and what a loss scaler asks of the gradients. The copy in
-// low precision that the next forward reads is written in the same pass; one that nothing has read since the last step
-// is dropped. A parameter without a gradient since the last zero_gradient, or not trainable, is left as it is.
+// SGD, Adam and AdamW over all parameters in few launches, and the questions of a loss scaler about gradients. The pass
+// that updates a parameter also writes the copy in low precision that the next forward reads. A copy that nothing has
+// read since the last step is dropped instead. A parameter that is not trainable, or that has had no gradient since the
+// last zero_gradient, does not change.
 #pragma once
 
 #include <span>
@@ -16,7 +17,7 @@ using native::sgd_options;
 
 namespace detail {
 
-/// The slot's values; zeros where it is new.
+/// Returns: the address of the slot, which is made with zeros where it is new.
 inline float* slot_of(context& c, const parameter& p, tensor& slot) {
   if (!slot) {
     slot = c.make_like(p.value);
@@ -25,12 +26,12 @@ inline float* slot_of(context& c, const parameter& p, tensor& slot) {
   return slot.materialize_as<float>();
 }
 
-/// All that is to be updated, by the type of its copy. Those without a copy are among the first.
+/// The parameters to update, by the type of their copy in low precision; those without a copy are in to_bf16.
 struct update_jobs {
   std::vector<update_job<bf16>> to_bf16;
   std::vector<update_job<fp16>> to_fp16;
 };
-/// slots: how many the rule has.
+/// slots: how many slots the optimizer has for each parameter.
 inline update_jobs jobs_of(context& c, std::span<parameter* const> all, int slots) {
   c.finish_reads();
   update_jobs jobs;

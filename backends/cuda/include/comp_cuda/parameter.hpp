@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters: the FP32 master with its gradient and optimizer slots, all in one order of elements, and one copy in low
-// precision, which the optimizer writes in the same pass as the master.
-// Not here: making, reading and changing the values (transfer.hpp), the step (optimizer.hpp).
+// Parameters: the FP32 master weights, their gradient and the optimizer's slots, all in one order of elements, and one
+// copy in low precision, which the optimizer writes in the same pass as the master.
+// Not here: making, reading and changing the values (transfer.hpp), the optimizers (optimizer.hpp).
 #pragma once
 
 #include <array>
@@ -26,31 +26,32 @@ class parameter {
 
   shape extents;
   bool trainable = true;
-  bool fresh = true;                           // the next gradient overwrites
-  tensor value, gradient, first, second;       // FP32; slots: SGD's velocity, or Adam's two moments
+  bool fresh = true;                           // no gradient since zero_gradient: the next one overwrites
+  tensor value, gradient, first, second;       // FP32; first and second: SGD's velocity, or Adam's two moments
   tensor low;                                  // the values in the low precision that was asked for last
-  bool low_current = false, low_read = false;  // low_read: since the optimizer wrote it
-  std::uint64_t version = 0;            // counts the changes of the values: for what is derived from them elsewhere
-  std::shared_ptr<fp8_weights> in_fp8;  // as FP8 products take them
+  bool low_current = false, low_read = false;  // low has today's values; somebody has read it since the last update
+  std::uint64_t version = 0;            // counts changes of the values, by which derived copies know that they are old
+  std::shared_ptr<fp8_weights> in_fp8;  // the values in FP8; null: never asked for
 
   bool has_gradient() const { return trainable && !fresh; }
-  /// To be called whenever the values have changed. low_too: the copy was written with them.
+  /// Must be called whenever the values have changed. low_too: the copy in low precision was written with them.
   void changed(bool low_too = false) {
     low_current = low_too && low;
     ++version;
   }
 };
 
-/// What a restored parameter needs: no bit changes on the way.
+/// A copy of a parameter on the device, from which it is restored with all its bits.
 struct parameter_state {
   tensor value, first, second;
 };
 
-/// Brings master, slots and gradient into `places`: a convolution's weights, as the kernels of its precision read them.
+/// Brings the master, the slots and the gradient of a convolution's weights into the order that the kernels of its
+/// precision read. One order for all of them lets the optimizer stay element by element.
 inline void settle(context& c, parameter& p, order places) {
   if (p.value.order() == places || p.extents.size() != 4) return;
   const std::array all{&p.value, &p.first, &p.second, &p.gradient};
-  std::array<tensor, all.size()> settled;  // all of them or none: memory may run out between two
+  std::array<tensor, all.size()> settled;  // first all copies, then all moves: memory may run out between two copies
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (*all[i]) settled[i] = in_order(c, *all[i], places);
   }
@@ -59,7 +60,7 @@ inline void settle(context& c, parameter& p, order places) {
   p.low_current = false;
 }
 
-/// The values as `p` stores them, in the order of the master; valid until they change.
+/// Returns: the values in precision `as`, in the order of the master. The address is valid until the values change.
 inline const void* weights(context& c, parameter& p, precision as) {
   if (storage_of(as) == storage::fp32) return p.value.materialize();
   if (!p.low || storage_of(p.low.precision()) != storage_of(as)) {
@@ -74,17 +75,18 @@ inline const void* weights(context& c, parameter& p, precision as) {
   return p.low.materialize();
 }
 
-/// The same as a tensor, which keeps their memory.
+/// Returns: the same values as a tensor, which keeps their memory alive.
 inline tensor weight_tensor(context& c, parameter& p, precision as) {
   (void)weights(c, p, as);
   return (storage_of(as) == storage::fp32 ? p.value : p.low).viewed(as);
 }
 
-/// Where the next gradient of `p` goes, in FP32 and the order of the master. Overwrite it where `adds` is false.
+/// Where an operator writes a parameter's gradient, in FP32 and in the order of the master.
 struct gradient_place {
   float* at;
-  bool adds;
+  bool adds;  // False: the operator overwrites what is there
 };
+/// Returns: the place of the next gradient of p, which counts as written from here on.
 inline gradient_place gradient_of(context& c, parameter& p) {
   if (!p.gradient) p.gradient = c.make(p.extents, precision::fp32, p.value.order());
   return {p.gradient.materialize_as<float>(), !std::exchange(p.fresh, false)};

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element-wise operators that run when somebody asks for their result: by then it is known which neighbours share a
-// launch, and which of the tensors between them nobody holds any more. Those are not written at all; the others are
-// written by the same launch. Each step is rounded as if it had been stored: results do not depend on what was fused.
-// Where what comes before (epilogue.hpp) or behind it (layer_norm.hpp) does the same in its own pass, it has no launch.
-// Inert where nothing element-wise follows: one operator is one launch. With settings::fuse off each runs at once.
-// Not here: sums within an operator, which round once (elementwise.hpp); a change of precision or order ends a chain.
+// Element-wise operators are pending: they run when somebody asks for their result. By then it is known which
+// neighbours can share a launch, and which of the tensors between them nobody holds any more. The launch does not write
+// those tensors, and it writes the others on its way. Each operator's result is rounded as if it had been stored, so
+// that results do not depend on what was fused.
+// An operator has no launch at all where the work before it (epilogue.hpp) or behind it (layer_norm.hpp) can compute it
+// in its own pass over the data. A change of precision or of order ends a chain.
+// With settings::fuse off each operator runs at once.
+// Not here: operators that are sums of several terms, which are one step with one rounding (elementwise.hpp).
 #pragma once
 
 #include <cstddef>
@@ -19,20 +21,20 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// from + other, of two tensors that are there, or of one that a dropout is to be made of first.
+/// from + other, or dropout(from) + other: what layer_norm.hpp can compute together with the norm of the sum.
 struct pending_sum {
   tensor from, other;
   std::optional<pending_step> dropout = {};
 };
 
-/// One operator that has been asked for. Its steps are rounded together, at its end.
+/// One pending operator. Its steps are one operator, so they are rounded once, at the end.
 class pending_operator final : public pending_work {
  public:
   pending_operator(tensor from, std::vector<pending_step> steps)
       : from_{std::move(from)}, steps_{std::move(steps)}, all_steps_{steps_.size()} {
     if (const pending_operator* b = before()) all_steps_ += b->all_steps_;
   }
-  /// Its own, and those of the operators that it waits for.
+  /// Returns: how many steps a launch of it and of the pending operators before it would have.
   std::size_t all_steps() const { return all_steps_; }
 
   void run(memory& into) override {
@@ -44,16 +46,17 @@ class pending_operator final : public pending_work {
     with_storage(from_.precision(), [&]<class T>(std::type_identity<T>) { launch<T>(path); });
     count(into.life().fused, path);
     std::vector<std::unique_ptr<pending_work>>
-        done;  // what they read is given back after the last of them was looked at
+        done;  // keeps the tensors between the operators alive until the loop has seen all of them
     for (const link& l : path) {
       if (l.written) done.push_back(l.to->release_pending());
     }
   }
 
-  /// The operator that fills `m`, where there is one.
+  /// Returns: the pending operator that is to fill `m`; null where there is none.
   static pending_operator* of(const memory* m) { return m ? dynamic_cast<pending_operator*>(m->pending()) : nullptr; }
 
-  /// What it is where it is a sum, or one behind a dropout that nobody else reads: what reads it can make it, too.
+  /// Returns: the sum that this operator is, with the dropout before it where nobody else reads that. Who reads the sum
+  /// can compute it in its own pass. Nothing for any other operator.
   std::optional<pending_sum> as_sum() const {
     if (!alone(step_kind::add) || ended()) return {};
     const pending_operator* b = before();
@@ -61,31 +64,33 @@ class pending_operator final : public pending_work {
     if (!b->alone(step_kind::dropout) || b->before() || from_.held().use_count() > 1) return {};
     return pending_sum{b->from_, steps_[0].other, b->steps_[0]};
   }
-  /// To be called when what reads it has written as_sum() to `into`, which it is to fill.
+  /// Must be called when the reader has launched the work that writes as_sum() to `into`.
   void made_by_reader(memory& into) const {
     const bool drops = before() != nullptr;
     written_by_another(into, drops ? 2 : 1, (drops ? 3 : 1) * bytes());
   }
 
  private:
+  /// One operator of a fused launch.
   struct link {
-    memory* to;
-    pending_operator* by;
-    bool written;
+    memory* to;            // its result
+    pending_operator* by;  // the operator
+    bool written;          // False for a result that nobody else holds
   };
+  /// Returns: the pending operator whose result this one reads, where both can share a launch; else null.
   pending_operator* before() const {
     pending_operator* b = of(from_.held().get());
     return b && !b->ended() ? b : nullptr;
   }
   bool alone(step_kind kind) const { return steps_.size() == 1 && steps_[0].kind == kind; }
-  /// What makes this as its epilogue: nobody else reads what lies between.
+  /// Returns: the work that can compute this operator as its epilogue, where nobody else reads what lies between.
   const work_with_epilogue* ended() const {
     const std::shared_ptr<memory>& read = from_.held();
     if (steps_.size() > 1 || read.use_count() > 1) return nullptr;
     const work_with_epilogue* work = work_with_epilogue::of(read.get());
     return work && work->makes(steps_[0]) ? work : nullptr;
   }
-  /// saved: [bytes]
+  /// Counts `operators` that the work before or behind has computed, and `saved` bytes of traffic.
   static void written_by_another(memory& into, std::int64_t operators, std::int64_t saved) {
     into.life().fused.operators += operators;
     into.life().fused.bytes_saved += saved;
@@ -93,19 +98,21 @@ class pending_operator final : public pending_work {
   }
   std::int64_t bytes() const { return from_.size() * bytes_of(storage_of(from_.precision())); }
 
-  /// The operators of one launch, the last one first: as many of those before as fit.
+  /// Returns: the operators of one launch, this one first and the oldest last: as many as a launch has steps for.
   std::vector<link> fused_with(memory& into) {
     std::vector<link> path{{&into, this, true}};
     std::size_t steps = steps_.size();
     for (pending_operator* first = this; pending_operator* b = first->before(); first = b) {
       const std::shared_ptr<memory>& between = first->from_.held();
-      const bool held = between.use_count() > 1;  // by more than the operator that reads it
+      const bool held = between.use_count() > 1;  // somebody beside the operator that reads it
       steps += b->steps_.size() + (held ? 1 : 0);
       if (steps > static_cast<std::size_t>(most_steps)) break;
       path.push_back({between.get(), b, held});
     }
     return path;
   }
+  /// Launches the operators of `path`, the oldest first. Each one but the last rounds its result to T, and a result
+  /// that somebody holds is written by a step of its own.
   template <class T>
   static void launch(const std::vector<link>& path) {
     const tensor& from = path.back().by->from_;
@@ -126,7 +133,7 @@ class pending_operator final : public pending_work {
     all.operators += std::ssize(path);
     ++all.launches;
     for (const link& l : path) {
-      if (&l != &path[0]) all.bytes_saved += l.written ? bytes() : 2 * bytes();  // not read; not written either
+      if (&l != &path[0]) all.bytes_saved += l.written ? bytes() : 2 * bytes();  // one read, or a write and a read
     }
   }
 
@@ -137,10 +144,10 @@ class pending_operator final : public pending_work {
 
 }  // namespace detail
 
-/// The steps one after another, rounded at the end: at most most_steps. Returns: a tensor like x, filled when asked
-/// for.
+/// Applies the steps to x one after another and rounds the result once.
+/// Requires: at most most_steps steps. Returns: a pending tensor like x.
 inline tensor apply(context& c, const tensor& x, std::vector<pending_step> steps) {
-  for (const pending_step& s : steps) (void)s.other.materialize();
+  for (const pending_step& s : steps) (void)s.other.materialize();  // a chain waits for one tensor, not for a tree
   const auto* before = detail::pending_operator::of(x.held().get());
   if (before && before->all_steps() + steps.size() > static_cast<std::size_t>(most_steps)) (void)x.materialize();
   const std::int64_t bytes = x.size() * bytes_of(storage_of(x.precision()));

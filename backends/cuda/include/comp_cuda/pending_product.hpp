@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers that run when somebody asks for their result. Where that is a ReLU of it, and nobody holds what lies
-// between, the product makes the ReLU in its epilogue (epilogue.hpp).
-// Inert without settings::fuse_relu, and for a context that no device shares: the product is then given at once.
+// With settings::fuse_relu the product of a linear layer is pending: it runs when somebody asks for its result. Where a
+// ReLU asks, and nobody else holds what lies between, the product computes the ReLU in its epilogue (epilogue.hpp).
+// Without that setting, and for a context on the stack, which pending work cannot keep alive, the product runs at once.
 // Not here: GELU (docs/decisions.md).
 #pragma once
 
@@ -15,7 +15,7 @@ namespace comp::cuda::detail {
 
 class pending_product final : public work_with_epilogue {
  public:
-  /// Gives the stream a product that is written to `to`. relu: after ReLU.
+  /// Launches the product that is written to `to`. relu: ReLU is applied before it is written.
   using work = std::function<void(context& c, void* to, bool relu)>;
   pending_product(std::shared_ptr<context> c, work multiply) : c_{std::move(c)}, multiply_{std::move(multiply)} {}
 
@@ -30,7 +30,7 @@ class pending_product final : public work_with_epilogue {
   work multiply_;
 };
 
-/// What `multiply` writes.
+/// Returns: the tensor that `multiply` writes, now or when it is asked for.
 inline tensor product(context& c, shape extents, precision p, pending_product::work multiply) {
   std::shared_ptr<context> shared = c.weak_from_this().lock();
   if (!shared || !c.chosen().fuse || !c.chosen().fuse_relu) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Max and average pooling by cuDNN, and averages over as many bins as are asked for, in the order that x has.
-// NaN goes through, as in PyTorch. The gradient of a maximum goes to one element of its window, by cuDNN's
-// deterministic rule. Where cuDNN does not pool a type or an order, copies in FP32 are pooled instead (dnn.hpp).
+// Max and average pooling by cuDNN, and averages over a given number of bins by own kernels, in the order that x has.
+// NaN passes through, as in PyTorch. The gradient of a maximum goes to one element of its window, by cuDNN's
+// deterministic rule. Where cuDNN does not pool a storage or an order, FP32 copies are pooled instead (dnn.hpp).
 #pragma once
 
 #include <array>
@@ -43,7 +43,7 @@ inline tensor pool_forward(context& c, const tensor& x, const shape& to, const p
   });
   return cast(c, y, x.precision());
 }
-/// x and y: what the forward took and gave; empty for averages, whose gradient does not depend on them.
+/// x and y: the forward's operand and result; empty for averages, whose gradient does not depend on them.
 inline tensor pool_backward(context& c, const tensor& dy, const tensor& x, const tensor& y, const shape& of_x,
                             const pool2d_options& o, cudnnPoolingMode_t mode) {
   auto& library = c.part<dnn>();
@@ -52,7 +52,7 @@ inline tensor pool_backward(context& c, const tensor& dy, const tensor& x, const
   library.by_route(pooling_case('b', mode, dy, o), "the backward of pooling", [&](route by) {
     const tensor g = routed(c, dy, by);
     dx = c.make(of_x, g.precision(), g.order());
-    const tensor in = x ? routed(c, x, by) : dx, out = y ? routed(c, y, by) : g;  // of averages: not read
+    const tensor in = x ? routed(c, x, by) : dx, out = y ? routed(c, y, by) : g;  // cuDNN wants some, even for averages
     const tensor_descriptor outer = describe(g), inner = describe(dx);
     return cudnnPoolingBackward(library.handle(), windows.get(), &dnn_one, outer.get(), out.materialize(), outer.get(),
                                 g.materialize(), inner.get(), in.materialize(), &dnn_zero, inner.get(),
@@ -63,7 +63,7 @@ inline tensor pool_backward(context& c, const tensor& dy, const tensor& x, const
 
 }  // namespace detail
 
-/// saved: y, in which the backward finds what won.
+/// saved: y, by which cuDNN's backward finds the maxima.
 inline saved_tensor max_pool2d(context& c, const tensor& x, const pool2d_options& o) {
   const shape to = native::pooled("max_pool2d", x.shape(), o);
   tensor y = detail::pool_forward(c, x, to, o, CUDNN_POOLING_MAX_DETERMINISTIC);
@@ -77,7 +77,7 @@ inline tensor max_pool2d_backward(context& c, const tensor& dy, const tensor& x,
   return detail::pool_backward(c, in_order(c, dy, in.order()), in, out, x.shape(), o, CUDNN_POOLING_MAX_DETERMINISTIC);
 }
 
-/// The padding counts as zeros, as PyTorch's default does.
+/// Padding counts as zeros in the averages, as in PyTorch's default.
 inline tensor avg_pool2d(context& c, const tensor& x, const pool2d_options& o) {
   const shape to = native::pooled("avg_pool2d", x.shape(), o);
   return detail::pool_forward(c, x, to, o, CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING);
@@ -95,7 +95,8 @@ inline bin_sizes bins_of(const shape& s, const std::array<std::int64_t, 2>& size
 
 }  // namespace detail
 
-/// The averages of size[0] x size[1] bins, by PyTorch's rule for their borders: neighbours may share elements.
+/// Returns: the averages of size[0] x size[1] bins. By PyTorch's rule for the borders, neighbouring bins may share
+/// elements. Bins of one size are ordinary average pooling.
 inline tensor adaptive_avg_pool2d(context& c, const tensor& x, const std::array<std::int64_t, 2>& size) {
   native::require_bins(x.shape(), size);
   const shape& s = x.shape();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches on their way to the device while the last one trains: slots of pinned memory and a stream of their own.
-// A slot is written again only when its copy has been made, and the compute stream waits for a batch only when it reads
-// it. What is given to the compute stream later never delays a copy.
+// Uploads that run beside the work of the compute stream: slots of pinned memory and a stream of their own. The host
+// writes a slot again only after its copy has ended, and the compute stream waits for an upload only when it reads it.
+// Work that the compute stream gets later never delays a copy.
 #pragma once
 
 #include <cstring>
@@ -12,7 +12,7 @@
 
 namespace comp::cuda {
 
-/// Host memory that the device can read by itself.
+/// Pinned host memory, which the device reads without the host's help, so that copies from it are asynchronous.
 class pinned_block {
  public:
   pinned_block() = default;
@@ -36,15 +36,17 @@ class pinned_block {
   std::size_t bytes_ = 0;
 };
 
+/// A queue of uploads.
 class prefetcher {
  public:
-  /// depth: how many batches may be under way, one slot for each.
+  /// depth: how many uploads may be in the queue. Each has a slot of pinned memory, which stays allocated.
   explicit prefetcher(memory_pool& pool, std::size_t depth = 2) : pool_{&pool}, slots_(depth) {}
-  ~prefetcher() { (void)cudaStreamSynchronize(copies_.get()); }  // pinned memory is still being read until then
+  ~prefetcher() { (void)cudaStreamSynchronize(copies_.get()); }  // the device may still read pinned memory
   prefetcher(const prefetcher&) = delete;
   prefetcher& operator=(const prefetcher&) = delete;
 
-  /// Starts the way of a batch; returns before it is there. Throws: error where as many as fit are under way.
+  /// Begins an upload, and returns before it has ended. The caller may change `batch` then.
+  /// Throws: error where the queue is full.
   void put(std::span<const std::byte> batch) {
     require<error>(waiting_ < slots_.size(), "one more batch is prefetched ({} wait already): take one first",
                    waiting_);
@@ -59,7 +61,8 @@ class prefetcher {
     ++next_;
     ++waiting_;
   }
-  /// The oldest batch, which `compute` waits for and in whose order it is freed. It is gone where that fails.
+  /// Returns: the memory of the oldest upload. `compute` waits for the upload, and frees the memory in its order. Where
+  /// that fails, the upload is gone.
   device_block take(const owned_stream& compute) {
     require<error>(waiting_ > 0, "a batch is taken ({} wait): put one first", waiting_);
     slot& s = slots_[(next_ - waiting_) % slots_.size()];

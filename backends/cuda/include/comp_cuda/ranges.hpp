@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVTX's ranges, which Nsight Systems shows beside the kernels. They are the host's: of when work was given. What waits
-// to be asked for (pending.hpp) is given in the range of the operator that asks.
-// Inert unless settings::ranges asks for them; refused then by a build without the toolkit's nvtx3.
+// NVTX ranges, which Nsight Systems shows beside the kernels. A range covers the time in which the host launched the
+// work, not the time in which the device did it. Pending work (pending.hpp) is launched in the range of the operator
+// that asks for it.
+// Without settings::ranges nothing is called. A build without the toolkit's nvtx3 refuses that setting (context.hpp).
 #pragma once
 
 #if __has_include(<nvtx3/nvToolsExt.h>)
@@ -11,7 +12,7 @@
 
 namespace comp::cuda {
 
-/// From its making to the end of its life, where `on`.
+/// A range as long as its life; none where `on` is false.
 class profiler_range {
  public:
 #ifdef COMP_CUDA_HAS_NVTX

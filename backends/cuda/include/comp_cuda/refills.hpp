@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other values at a place on the device that captured work reads, in the order of the stream: of the host's through
-// pinned memory (what is small; nothing waits but for pinned memory that is still being read), of tensors as they are.
+// Overwrites device memory that a captured graph reads: a graph reads fixed addresses, so each batch's inputs must be
+// copied to them, in the order of the stream. Values from the host go through pinned memory, so that the host waits
+// only where all blocks of it are still being read, and for values that are larger than a block.
 #pragma once
 
 #include <array>
@@ -17,11 +18,11 @@ namespace comp::cuda {
 class refills {
  public:
   explicit refills(context& c) : c_{&c} {}
-  ~refills() { (void)cudaStreamSynchronize(c_->stream().get()); }  // pinned memory is being read until then
+  ~refills() { (void)cudaStreamSynchronize(c_->stream().get()); }  // the stream may still read pinned memory
   refills(const refills&) = delete;
   refills& operator=(const refills&) = delete;
 
-  /// Returns when `from` has been read.
+  /// Copies `from` to `to`. Returns when `from` may change again, which is before the copy has arrived.
   void put(void* to, std::span<const std::byte> from) {
     if (std::ssize(from) > c_->chosen().pinned_limit) return copy(to, from);
     slot& s = slots_[next_++ % slots_.size()];
@@ -34,7 +35,7 @@ class refills {
   }
 
  private:
-  /// What is too large for pinned memory, as detail::brought() does.
+  /// Copies what is too large for pinned memory, and waits for it, as detail::brought() does.
   void copy(void* to, std::span<const std::byte> from) {
     check(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyHostToDevice, c_->stream().get()),
           "copying values to the device");
@@ -43,7 +44,7 @@ class refills {
 
   struct slot {
     pinned_block host;
-    event copied{cudaEventDisableTiming};
+    event copied{cudaEventDisableTiming};  // from then on `host` may be written again
   };
   context* c_;
   std::array<slot, 8> slots_;
@@ -51,22 +52,25 @@ class refills {
 };
 
 namespace detail {
-/// In the order of the stream.
+/// Copies from device to device, in the order of the stream.
 inline void copy_within(context& c, void* to, const void* from, std::int64_t bytes) {
   check(cudaMemcpyAsync(to, from, static_cast<std::size_t>(bytes), cudaMemcpyDeviceToDevice, c.stream().get()),
         "copying values to where captured work reads them");
 }
 }  // namespace detail
 
-/// Throws: error for another number of values, or values that lie elsewhere.
+/// Overwrites the values of t, whose address stays.
+/// Throws: error for another number of values, and for tensors that are not row-major FP32.
 inline void refill(context& c, tensor& t, const tensor& from) {
   const auto like = [](const tensor& x) { return x.precision() == precision::fp32 && x.order() == order::row_major; };
   require<error>(from.size() == t.size() && like(t) && like(from),
                  "refill of {} in {} with {} in {} (values go where they lie, as FP32): give as many", text(t.shape()),
                  name(t.precision()), text(from.shape()), name(from.precision()));
-  c.flush();  // what waits to read the values of before
+  c.flush();  // pending work was asked for with the values from before
   detail::copy_within(c, t.materialize(), from.materialize(), t.size() * 4);
 }
+/// Overwrites the indices of t, whose address stays.
+/// Throws: error for another number of indices.
 inline void refill(context& c, indices& t, const indices& from) {
   require<error>(from.size() == t.size(), "refill of {} indices with {} (they go where they lie): give as many",
                  t.size(), from.size());

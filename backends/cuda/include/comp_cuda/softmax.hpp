@@ -10,7 +10,7 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// lengths: for softmax_kind::padded.
+/// lengths: how many columns count in each example of x, for softmax_kind::padded.
 inline tensor softmax_forward(context& c, softmax_kind kind, const tensor& x, const std::int32_t* lengths = nullptr) {
   const tensor in = row_major(c, x), y = c.make_like(in);
   const std::int64_t width = x.shape().back();
@@ -34,13 +34,15 @@ inline tensor softmax_gradient(context& c, softmax_kind kind, const tensor& dy, 
 
 }  // namespace detail
 
-/// Over the last axis. causal: x is (...,T,T), and columns beyond the row count as minus infinity.
+/// Returns: the softmax over the last axis. causal: x is (...,T,T), and the columns right of the diagonal count as
+/// minus infinity.
 inline tensor softmax(context& c, const tensor& x, bool causal) {
   require_some("softmax", x.shape());
   if (causal) native::require_causal(x.shape());
   return detail::softmax_forward(c, causal ? softmax_kind::causal : softmax_kind::full, x);
 }
-/// lengths (B): of the examples of x (B,...,T); columns from there on count as minus infinity, a row of none is 0.
+/// x is (B,...,T), lengths is (B). In each example only the first `length` columns count; the others count as minus
+/// infinity. A row without any column that counts is 0.
 inline tensor padded_softmax(context& c, const tensor& x, const indices& lengths) {
   require_some("softmax", x.shape());
   native::require_lengths(x.shape(), lengths.size(), lengths.range().least, lengths.range().most);

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of sparse and dense matrices, and their gradients, by cuSPARSE: what a graph convolution does to mix the
-// features of neighbours. FP32 sums in every precision, and the same bits each time: the third algorithm for compressed
-// rows, never on a transpose (the columns are kept compressed too, see csr.hpp).
-// The first product of a matrix in a precision and width analyses the rows, which the following ones use again.
-// Which 16-bit types cuSPARSE multiplies differs between its releases: what it has not, or has not within the limit of
-// workspaces, a kernel of our own makes.
-// FP8 computes in BF16, as it is stored. With a `device` d: spmm(d.shared(), matrix, x).
-// Not here: values of edges that are trained (graph_attention.hpp).
+// Products of a sparse and a dense matrix, and their gradients, by cuSPARSE: a graph convolution mixes the features of
+// neighbours with them. Sums are FP32 in every precision and have the same bits in each run. This takes cuSPARSE's
+// third algorithm for compressed rows, which has a fixed order only without a transpose, so that csr.hpp keeps the
+// columns too.
+// cuSPARSE analyses a matrix at its first product in a storage and width, and later products use the analysis.
+// Releases of cuSPARSE differ in the 16-bit types that they multiply. What cuSPARSE does not multiply within the limit
+// of workspaces, an own kernel does. FP8 is stored and computed as BF16.
+// A user calls spmm(d.shared(), matrix, x) for a `device` d.
+// Not here: edges with trained values (graph_attention.hpp).
 #pragma once
 
 #include <cusparse.h>
@@ -43,7 +44,7 @@ inline void check_sparse(cusparseStatus_t status, std::string_view doing,
   check(library_status{"cuSPARSE", cusparseGetErrorName(status), static_cast<int>(status), means}, doing, at);
 }
 
-/// The library's handle, which works on the stream of the context.
+/// The part of a context that holds cuSPARSE's handle, which launches on the context's stream.
 class sparse_library {
  public:
   explicit sparse_library(context& c) {
@@ -61,18 +62,20 @@ class sparse_library {
   std::unique_ptr<std::remove_pointer_t<cusparseHandle_t>, end> handle_;
 };
 
+/// Owns cuSPARSE's description of a sparse matrix.
 struct sparse_description {
   struct end {
     void operator()(cusparseSpMatDescr_t d) const { (void)cusparseDestroySpMat(d); }
   };
   std::unique_ptr<cusparseSpMatDescr, end> of;
 };
+/// Owns cuSPARSE's description of a dense matrix.
 struct dense_description {
   struct end {
     void operator()(cusparseDnMatDescr_t d) const { (void)cusparseDestroyDnMat(d); }
   };
   std::unique_ptr<cusparseDnMatDescr, end> of;
-  /// A row-major matrix without gaps.
+  /// Describes a row-major matrix without gaps between rows.
   dense_description(std::int64_t rows, std::int64_t columns, void* at, cudaDataType type) {
     cusparseDnMatDescr_t made = nullptr;
     check_sparse(cusparseCreateDnMat(&made, rows, columns, columns, at, type, CUSPARSE_ORDER_ROW),
@@ -88,7 +91,8 @@ constexpr cudaDataType sparse_type(storage s) {
   return s == storage::fp32 ? CUDA_R_32F : s == storage::bf16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-/// One side of a matrix times dense ones of one width, in one storage. Its memory is read by the library alone.
+/// A prepared product: one side of a sparse matrix times dense matrices of one width, in one storage. cuSPARSE keeps
+/// its analysis in buffer_.
 class sparse_product {
  public:
   sparse_product(context& c, const csr_side& side, const shape& extents, tensor value, const tensor& x, const tensor& y)
@@ -127,7 +131,7 @@ class sparse_product {
   }
 
  private:
-  /// f(what all three calls are told alike).
+  /// Calls f with the arguments that cuSPARSE's three calls for a product share.
   template <class F>
   void asked(F f) const {
     constexpr auto as_is = CUSPARSE_OPERATION_NON_TRANSPOSE;
@@ -141,13 +145,16 @@ class sparse_product {
   std::shared_ptr<memory> buffer_;
 };
 
-/// The products that a matrix has been used for: by row or not, storage, width. Null: cuSPARSE has none.
+/// The prepared products of a matrix.
 struct sparse_products {
+  /// By whether the product goes by row, by storage and by width; null where cuSPARSE has no such product.
   std::map<std::tuple<bool, storage, std::int64_t>, std::unique_ptr<const sparse_product>> made;
+  /// The matrix's values by side and storage.
   std::map<std::tuple<bool, storage>, tensor> values;
 };
 
-/// Returns: null where cuSPARSE does not multiply what is stored like this, or not within the limit of workspaces.
+/// Returns: a prepared product; null where cuSPARSE does not multiply this storage, or not within the limit of
+/// workspaces.
 inline std::unique_ptr<const sparse_product> prepared_product(context& c, const csr_side& side, const shape& extents,
                                                               const tensor& value, const tensor& x, const tensor& y) {
   try {
@@ -156,7 +163,7 @@ inline std::unique_ptr<const sparse_product> prepared_product(context& c, const 
     return nullptr;
   }
 }
-/// The product as the sums of one head along the elements of each line.
+/// The product by the kernel of graph attention: with one head, its sums along the edges are this product.
 inline void own_product(context& c, const csr_side& side, const tensor& value, const tensor& x, const tensor& y) {
   with_storage(x.precision(), [&]<class T>(std::type_identity<T>) {
     weighted_sums<T>(c.stream().get(), value.materialize_as<T>(), x.materialize_as<T>(), side.begin.data(),
@@ -191,7 +198,7 @@ inline tensor sparse_times(context& c, const csr& m, bool by_row, const tensor& 
 
 }  // namespace detail
 
-/// y = m x for x (columns,K): (rows,K), in the precision of x.
+/// x is (columns,K). Returns: m x, which is (rows,K), in the precision of x.
 /// Throws: error where the sizes do not agree.
 inline tensor spmm(context& c, const csr& m, const tensor& x) {
   require_some("spmm", x.shape());
@@ -200,7 +207,7 @@ inline tensor spmm(context& c, const csr& m, const tensor& x) {
                  m.columns(), text(x.shape()), m.columns());
   return detail::sparse_times(c, m, true, x);
 }
-/// dx (columns,K) from dy (rows,K): the product with the transpose.
+/// dy is (rows,K). Returns: the gradient of x, which is (columns,K): the product of dy with the transpose of m.
 inline tensor spmm_backward(context& c, const csr& m, const tensor& dy) {
   require_some("spmm_backward", dy.shape());
   require<error>(dy.shape().size() == 2 && dy.shape()[0] == m.rows(),

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step leaves on the device for the host to look at once, when all of it is given: losses, how many gradients
-// are not finite, their norm. And what the step is told by the device instead of the host: whether to update, and by
-// which factor to clip (comp_native/deferral.hpp). Inert until defer(true): a loss is then read when it is made.
+// The report of a deferred step (comp_native/deferral.hpp): the step leaves its losses, the number of gradients that
+// are not finite and their norm on the device, and the host reads them once, after it has launched all of the step. The
+// optimizer's kernels read from the same report whether to update and by which factor to clip, so that the host need
+// not wait between backward and update.
+// Before defer(true) there is no report: the host reads each loss when it is computed.
 #pragma once
 
 #include <comp_native/deferral.hpp>
@@ -21,30 +23,32 @@ class step_report {
  public:
   explicit step_report(context& c) : c_{&c} {}
 
+  /// Begins or ends deferring. Losses that were noted are forgotten.
   void defer(bool on) {
     on_ = on;
     guarded_ = false;
     noted_.clear();
     if (on) make_room(least_room);
   }
-  /// Where a loss operator writes: its own place, or the step's.
+  /// Returns: where a loss operator writes its loss: to `own`, or into the report of a deferred step.
   double* place(double* own) {
     if (!on_) return own;
     if (capturing_) return noted_.empty() ? losses() : captured_further();
     make_room(noted_.size() + 1);
     return losses() + noted_.size();
   }
-  /// Tells the host what is at a place that place() gave, now or when the step ends.
+  /// Writes the loss at `from`, which place() returned, to the host's `to`: now, or when the deferred step ends.
   void told(const double* from, double* to) {
     if (!on_) *to = c_->read_one(from);
     if (on_ && !capturing_) noted_.push_back(to);
   }
 
-  /// From here to capture(false) losses go where a graph will write them, and nobody is told.
+  /// Between capture(true) and capture(false) losses go to the place that the graph will write, and told() does
+  /// nothing, since the work does not run yet.
   void capture(bool on) { capturing_ = on; }
-  /// Of work that is captured now: whether it is a step's first.
+  /// True where the work that is captured now is the first micro-batch of a step.
   bool first() const { return noted_.empty(); }
-  /// Tells of the loss of a graph that was launched. first: as first() said when it was captured.
+  /// Notes the loss of a graph that was launched. first: what first() returned when the graph was captured.
   void replayed(bool first, double* to) {
     if (!first) {
       make_room(noted_.size() + 1);
@@ -52,9 +56,12 @@ class step_report {
     }
     noted_.push_back(to);
   }
-  /// What graphs write to, which they keep. Another one where more losses were deferred than ever before.
+  /// Returns: the report that graphs write to. It is another one where a step has deferred more losses than any before;
+  /// older graphs are not usable then.
   const std::shared_ptr<memory>& place_of_graphs() const { return held_; }
 
+  /// Launches the check of a step: it counts gradients and losses that are not finite, and computes the factor of
+  /// clipping. Updates read the outcome through control().
   void guard(std::span<parameter* const> all, const native::update_guard& by) {
     make_room(least_room);
     const auto jobs = detail::gradients_of(all);
@@ -75,10 +82,12 @@ class step_report {
     control_ = {&head()->not_finite, static_cast<float>(by.unscale), clips ? &head()->clip : nullptr};
     guarded_ = true;
   }
-  /// What updates are given: of guard(), until the step ends.
+  /// Returns: what an update kernel must read before it updates: guard()'s outcome, or nothing where no guard() was
+  /// called in this step.
   step_control control() const { return guarded_ ? control_ : step_control{}; }
 
-  /// Waits, and writes the losses.
+  /// Waits for the step, and writes each loss to where told() was asked to.
+  /// Returns: whether all gradients are finite, and their norm.
   native::step_seen end() {
     guarded_ = false;
     const std::size_t bytes = sizeof(numbers) + noted_.size() * sizeof(double);
@@ -92,22 +101,23 @@ class step_report {
   }
 
  private:
-  /// In front of the losses.
+  /// The report's head, before the losses: one copy to the host brings both.
   struct numbers {
-    double norm;
-    unsigned long long not_finite, bad_losses;  // the first: gradients and losses together
-    float clip, unused;
-    double captured_further;
+    double norm;                                // of the gradients, before clipping
+    unsigned long long not_finite, bad_losses;  // numbers that are not finite: gradients and losses; losses alone
+    float clip, unused;                         // the factor of clipping; keeps the next field aligned
+    double captured_further;                    // see captured_further()
   };
   static constexpr std::size_t least_room = 64;  // [losses]
 
   numbers* head() const { return static_cast<numbers*>(held_->materialize()); }
   double* losses() const { return reinterpret_cast<double*>(head() + 1); }
-  /// Micro-batches after the first run the same graph: it writes to one place, from where each loss is taken.
+  /// All micro-batches after the first run one graph, which writes to one place. replayed() copies each loss from here.
   double* captured_further() const { return &head()->captured_further; }
   void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind how) {
     check(cudaMemcpyAsync(to, from, bytes, how, c_->stream().get()), "moving losses");
   }
+  /// Makes the report long enough for `wanted` losses, with those that are there.
   void make_room(std::size_t wanted) {
     if (wanted <= room_) return;
     const std::size_t room = wanted < 2 * room_ ? 2 * room_ : wanted;
@@ -123,7 +133,7 @@ class step_report {
 
   context* c_;
   bool on_ = false, capturing_ = false, guarded_ = false;
-  std::vector<double*> noted_;
+  std::vector<double*> noted_;  // where the host wants the losses of this step, in their order
   step_control control_;
   std::shared_ptr<memory> held_;
   std::size_t room_ = 0;

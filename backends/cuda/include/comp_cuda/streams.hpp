@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams and events as values that own: work in order, and points in it that can be waited for and timed.
-// Destructors wait for nothing and throw nothing.
+// Streams and events that free themselves. A stream runs its work in order; an event is a point in that order, which
+// can be waited for and timed. Destructors do not wait and do not throw.
 #pragma once
 
 #include <utility>
@@ -11,7 +11,7 @@ namespace comp::cuda {
 
 class event {
  public:
-  /// cudaEventDisableTiming: one that is only waited for, which is cheaper.
+  /// flags: cudaEventDisableTiming for an event that is only waited for, which costs the device less.
   explicit event(unsigned flags = cudaEventDefault) {
     check(cudaEventCreateWithFlags(&event_, flags), "making an event");
   }
@@ -31,7 +31,8 @@ class event {
     check(code, "asking for an event");
     return true;
   }
-  /// The time between two events that have passed. Unit: [s].
+  /// Requires: both events have passed.
+  /// Returns: the time from `earlier` to this one. Unit: [s].
   double seconds_since(const event& earlier) const {
     float milliseconds = 0;
     check(cudaEventElapsedTime(&milliseconds, earlier.event_, event_), "timing between two events");
@@ -42,7 +43,7 @@ class event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Runs beside the default stream, which it does not wait for.
+/// A stream that neither waits for the default stream nor makes it wait.
 class owned_stream {
  public:
   owned_stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream"); }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handles that users hold: tensors and indices in device memory. Copying shares the memory, which outlives the
-// device where a handle does; nothing is written through a handle once an operator has returned it.
+// The handles that users hold: tensors and indices in device memory. Copies of a handle share the memory, and keep it
+// alive even after the device is gone. Nothing writes through a handle once an operator has returned it, so that copies
+// cannot surprise each other.
 #pragma once
 
 #include <comp/core/precision.hpp>
@@ -22,8 +23,8 @@ using native::shape;
 using native::math::bf16;
 using native::math::fp16;
 
-/// Where the elements of a (B,C,H,W) lie: as they are counted, or the channels of a pixel side by side, as tensor cores
-/// want them. Anything but four axes is row-major.
+/// How the elements of a (B,C,H,W) tensor lie in memory: in the order of its axes (NCHW), or with the channels of a
+/// pixel side by side (NHWC), which tensor cores read fastest. Tensors of any other rank are row-major.
 enum class order : std::uint8_t { row_major, channels_last };
 
 using native::storage;
@@ -32,39 +33,41 @@ using native::with_storage;
 constexpr std::int64_t bytes_of(storage s) { return s == storage::fp32 ? 4 : 2; }
 
 class memory;
-/// What fills memory when somebody asks where it is; see pending.hpp.
+/// Work that has been asked for and not yet launched. It runs when somebody asks for the address of its result, since
+/// by then it is known which neighbours can share its launch (pending.hpp).
 class pending_work {
  public:
   virtual ~pending_work() = default;
-  /// Gives `into` its place and the stream the work that fills it.
+  /// Allocates `into` and launches the work that writes it.
   virtual void run(memory& into) = 0;
-  /// Whether it reads what is changed in place: values of parameters.
+  /// True where it reads parameters, which the optimizer changes in place.
   virtual bool reads_parameters() const { return false; }
 };
 /// What fusing has saved so far.
 struct fusion_counts {
-  std::int64_t operators = 0, launches = 0;  // element-wise ones, and what they took
-  std::int64_t bytes_saved = 0;              // neither written nor read again
+  std::int64_t operators = 0, launches = 0;  // of element-wise operators, and how many launches they took
+  std::int64_t bytes_saved = 0;              // of memory traffic: tensors that were not written or not read back
 };
 
-/// What memory of the device needs to live: the pool it is from and the stream it is freed on.
+/// What device memory needs to outlive its device: the pool that it is from and the stream that frees it. Handles share
+/// it.
 struct lifeline {
   capability card;
   memory_pool pool;
   owned_stream stream;
-  std::map<std::uint64_t, memory*> waiting;  // to be filled, in the order they were made
-  std::uint64_t made = 0;
+  std::map<std::uint64_t, memory*> waiting;  // what is pending, in the order it was asked for
+  std::uint64_t made = 0;                    // how much pending work there ever was: the next serial number
   fusion_counts fused;
   explicit lifeline(const capability& of) : card{current(of)}, pool{card} {}
 
  private:
-  /// Streams belong to the GPU that is current when they are made.
+  /// Chooses the GPU before the stream is made, which belongs to the GPU that is current then.
   static const capability& current(const capability& of) {
     check(cudaSetDevice(of.device), "choosing a GPU");
     return of;
   }
 };
-/// Memory of the device that keeps its pool alive. Its place may come to be only when it is asked for.
+/// Device memory that keeps its pool alive. Where its contents are pending, it is allocated when they are asked for.
 class memory {
  public:
   memory(std::shared_ptr<lifeline> of, std::int64_t bytes) : of_{std::move(of)}, asked_{bytes} { take_place(); }
@@ -79,8 +82,8 @@ class memory {
     if (pending_) of_->waiting.erase(serial_);
   }
 
-  /// Gives the stream what is to fill it, where that is pending. Returns: its place.
-  /// Throws: what allocating and launching throw.
+  /// Launches what is to fill the memory, where that is pending.
+  /// Returns: its address. Throws: what allocating and launching throw.
   void* materialize() {
     if (pending_) pending_->run(*this);
     return block_.data();
@@ -88,21 +91,22 @@ class memory {
   std::int64_t bytes() const { return block_.bytes(); }
   std::uint64_t graph() const { return block_.graph(); }
   lifeline& life() const { return *of_; }
-  /// What was made of its contents for others to find, and goes with it (fp8.hpp).
+  /// What was computed from the contents for later readers, such as their FP8 form (fp8.hpp). It dies with the memory.
   std::shared_ptr<void> derived;
 
-  // For what fills it
+  // For the pending work that fills the memory:
   pending_work* pending() const { return pending_.get(); }
   void* take_place() {
     if (!block_.data()) block_ = of_->pool.allocate(asked_, of_->stream.get());
     return block_.data();
   }
-  /// Its place is that of `from`, which has none then.
+  /// Takes over the block of `from`, which is empty afterwards: a result that stands there already needs no copy.
   void* take_place_of(memory& from) {
     block_ = std::move(from.block_);
     return block_.data();
   }
-  /// No longer pending. Returns: what filled it, which may hold the memory that it read.
+  /// Says that the contents are no longer pending.
+  /// Returns: the work that wrote them. It holds the memory that it read, so the caller decides when that is freed.
   std::unique_ptr<pending_work> release_pending() {
     of_->waiting.erase(serial_);
     return std::move(pending_);
@@ -110,13 +114,13 @@ class memory {
 
  private:
   std::shared_ptr<lifeline> of_;
-  device_block block_;  // given back before its pool
+  device_block block_;  // after of_, so that it is freed before its pool
   std::int64_t asked_ = 0;
   std::unique_ptr<pending_work> pending_;
   std::uint64_t serial_ = 0;
 };
 
-/// Cheap to copy. An empty one holds nothing and is false.
+/// A handle of a tensor, cheap to copy. A default-constructed one holds nothing and is false.
 class tensor {
  public:
   tensor() = default;
@@ -129,15 +133,15 @@ class tensor {
   std::int64_t size() const { return elements(extents_); }
   explicit operator bool() const { return memory_ != nullptr; }
 
-  /// Where its elements lie; what is pending is given to the stream first.
+  /// Launches what is pending. Returns: the address of the first element.
   void* materialize() const { return memory_ ? memory_->materialize() : nullptr; }
-  /// T: what storage_of(precision()) says.
+  /// Requires: T is the type that storage_of(precision()) names.
   template <class T>
   T* materialize_as() const {
     return static_cast<T*>(materialize());
   }
   const std::shared_ptr<cuda::memory>& held() const { return memory_; }
-  /// The same memory, read as another shape, or as another precision that is stored alike.
+  /// Returns: a handle of the same memory with another shape, or with another precision that is stored in the same way.
   tensor viewed(cuda::shape extents) const { return {std::move(extents), precision_, order_, memory_}; }
   tensor viewed(comp::precision p) const { return {extents_, p, order_, memory_}; }
 
@@ -148,12 +152,14 @@ class tensor {
   std::shared_ptr<cuda::memory> memory_;
 };
 
-/// What is known of indices where they come from, so that wrong ones are refused without asking the device.
+/// What the host saw of indices when it uploaded them. Operators refuse indices out of range by it, without waiting for
+/// the device.
 struct index_range {
-  std::int32_t least = 0, most = 0;
-  std::int64_t counted = 0;  // that are not negative: targets that count
+  std::int32_t least = 0, most = 0;  // the smallest and the largest index
+  std::int64_t counted = 0;          // how many are not negative; a loss leaves negative targets out of its mean
 };
 
+/// A handle of int32 indices: tokens, targets, ends of edges.
 class indices {
  public:
   indices() = default;

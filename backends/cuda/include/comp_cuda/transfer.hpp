@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors, indices and parameters in and out. What goes in takes pinned memory and a stream of its own: the call
-// returns when the values are copied from the caller, and the copy to the device runs beside the work that was given
-// before. What comes out waits for the work before it.
+// Moves tensors, indices and parameters between host and device. An upload goes through pinned memory and a stream of
+// its own: the call returns when the caller's values have been read, and the copy to the device runs beside earlier
+// work. A download waits for the work before it.
 #pragma once
 
 #include <algorithm>
@@ -20,15 +20,16 @@ namespace comp::cuda {
 
 namespace detail {
 
-/// The ways in. Eight, so that the four or five parts of a batch wait for no copy of the batch before.
+/// The queue of uploads. It has eight slots, so that the four or five parts of a batch need not wait for the copies of
+/// the batch before.
 struct uploads {
   static constexpr std::size_t slots = 8;
   prefetcher way;
   explicit uploads(context& c) : way{c.pool(), slots} {}
 };
 
-/// The bytes on the device. What is too large for pinned memory is copied by the driver, and waited for: whether it has
-/// read memory that is not pinned when its call returns depends on the system.
+/// Returns: memory of the device with these bytes. Bytes that are too many for pinned memory are copied from where they
+/// are, and the host waits: it depends on the system whether the driver has read such memory when its call returns.
 inline std::shared_ptr<memory> brought(context& c, std::span<const std::byte> from) {
   if (std::ssize(from) <= c.chosen().pinned_limit) {
     auto& way = c.part<uploads>().way;
@@ -54,7 +55,7 @@ inline void require_supported(const context& c, precision p) {
                  native::names(c.card().supported()));
 }
 
-/// Rounded on the device, to the nearest, ties to even.
+/// Returns: the values in precision p, which the device rounds to the nearest, ties to even.
 inline tensor upload(context& c, std::span<const float> from, const shape& extents, precision p) {
   require_supported(c, p);
   require_some("upload", extents);
@@ -71,7 +72,7 @@ inline indices upload(context& c, std::span<const std::int32_t> from, shape exte
                  elements(extents));
   return {std::move(extents), detail::brought(c, std::as_bytes(from)), detail::range_of(from)};
 }
-/// Row-major, whatever the order inside.
+/// Returns: the values in row-major order, whatever the order on the device.
 inline std::vector<float> download(context& c, const tensor& t) {
   if (!t) return {};
   const tensor whole = cast(c, row_major(c, t), precision::fp32);
@@ -84,7 +85,7 @@ inline parameter make_parameter(context& c, std::span<const float> from, const s
   return {extents, upload(c, from, extents, precision::fp32), trainable};
 }
 inline std::vector<float> values(context& c, const parameter& p) { return download(c, p.value); }
-/// Row-major; zeros where there has been no backward since the last zero_gradient.
+/// Returns: the gradient in row-major order; zeros where there was no backward since the last zero_gradient.
 inline std::vector<float> gradient(context& c, const parameter& p) {
   if (p.fresh) return std::vector<float>(static_cast<std::size_t>(elements(p.extents)));
   return download(c, p.gradient);

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which edges of a graph and which head a lane works on, where a warp does the edges of one node: neighbouring lanes
-// have neighbouring heads, as they lie in memory, and then the next edge.
-// Not here: a warp for many nodes; where few edges enter each, some lanes have none.
+// Which edges and which head a lane works on where a warp works on the edges of one node. Neighbouring lanes have
+// neighbouring heads, as these lie in memory, and then the next edge, so that a warp reads whole lines of memory.
+// Not here: a warp for many nodes. Where few edges enter each node, some lanes have no work.
 #pragma once
 
 #include "lanes.cuh"
 
 namespace comp::cuda {
 
-/// How many heads one warp does: the largest power of two that divides them, 32 at most.
+/// Returns: how many heads one warp works on: the largest power of two that divides their number, 32 at most.
 inline index heads_together(index heads) {
   const index power = heads & -heads;
   return power < 32 ? power : 32;
 }
 
-/// The edges first, first + step, ... before end, of a node and head. None where there is no node left.
+/// A lane's work: the edges first, first + step, ... before end, of one node and head. There are none for lanes beyond
+/// the last node.
 struct edge_lane {
   index node, head, first, end, step;
 };
@@ -27,7 +28,7 @@ __device__ __forceinline__ edge_lane edges_of_lane(pointer<const std::int32_t> b
   return {node, at % groups * together + lane % together, begin[node] + lane / together, begin[node + 1],
           32 / together};
 }
-/// Over the edges of a node, for each of the heads together: the same value for all lanes of a head.
+/// Combines v over the edges of a node, for each of the warp's heads. All lanes of a head get the result.
 template <class F>
 __device__ __forceinline__ float combine_edges(float v, int together, F f) {
   for (int bits = 16; bits >= together; bits /= 2) v = f(v, __shfl_xor_sync(all_lanes, v, bits));

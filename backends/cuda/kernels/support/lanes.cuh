@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads that work together on one row: a warp, a block, or a quarter of a warp. The first two give every one of
-// them the combined value.
+// The threads that work together on one row: a warp, a block, or a quarter of a warp. A warp and a block can also
+// combine a value over their threads, all of which get the result.
 #pragma once
 
 #include "launch.cuh"
@@ -23,12 +23,13 @@ __device__ __forceinline__ T combine_warp(T v, F f) {
   for (int bits = 16; bits > 0; bits /= 2) v = f(v, __shfl_xor_sync(all_lanes, v, bits));
   return v;
 }
-/// The same bits for every thread and every run. Every thread of the block has to come here; it has whole warps.
+/// Combines v over the block. Returns: the same bits to every thread, and in every run.
+/// Requires: all threads of the block call it, and the block has whole warps.
 template <class T, class F>
 __device__ __forceinline__ T combine_block(T v, T neutral, shared_array<T, 32>& slots, F f) {
   const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   v = combine_warp(v, f);
-  __syncthreads();  // the slots may still be read from the last time
+  __syncthreads();  // other warps may still read the slots of the last call
   if (lane == 0) slots[warp] = v;
   __syncthreads();
   v = lane < blockDim.x / 32 ? static_cast<T>(slots[lane]) : neutral;
@@ -46,7 +47,7 @@ struct warp_lanes {
   __device__ float sum(float v) const { return combine_warp(v, sum_of{}); }
   __device__ float largest(float v) const { return combine_warp(v, largest_of{}); }
 };
-/// A quarter of a warp: for rows so short that a whole one would be idle, and that need nothing combined.
+/// A quarter of a warp, for rows so short that most of a warp would be idle. It cannot combine values.
 struct quarter_lanes {
   static constexpr unsigned rows_per_block = block_size / 8;
   shared_array<float, 32>& unused;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kernels are written in, whether nvcc compiles them or g++ with the SIMT shim of tests/cuda_on_cpu: pointers,
-// shared arrays, and the one place that launches. Inert for an empty grid: nothing is launched.
+// What every kernel needs: pointers, shared arrays, and the one function that launches. With them the same source is
+// compiled by nvcc for a GPU and by g++ with the SIMT shim of tests/cuda_on_cpu, whose pointers check each access.
 #pragma once
 
 #include <comp_cuda/kernels.hpp>
@@ -27,7 +27,7 @@ struct shared_array {
 };
 #endif
 
-/// How many blocks of how many threads, and who asked.
+/// How many blocks of how many threads, and the line that launches them, for messages.
 struct launch_shape {
   dim3 grid, block;
   std::size_t shared_bytes;
@@ -37,7 +37,8 @@ struct launch_shape {
       : grid{blocks}, block{threads}, shared_bytes{bytes}, at{from} {}
 };
 
-/// kernel<<<...>>>(arguments...). Throws: as check() does where the runtime refuses.
+/// Launches kernel<<<...>>>(arguments...); nothing for an empty grid, which CUDA would refuse.
+/// Throws: what check() throws where the runtime refuses.
 template <class... Parameters, class... Arguments>
 void launch(stream on, const launch_shape& shape, void (*kernel)(Parameters...), const Arguments&... arguments) {
   if (shape.grid.x == 0 || shape.grid.y == 0) return;
@@ -50,7 +51,8 @@ void launch(stream on, const launch_shape& shape, void (*kernel)(Parameters...),
 }
 
 inline constexpr unsigned block_size = 256;
-/// Enough blocks for n units of one thread each, and not more than keep a large device busy: threads stride on.
+/// Returns: enough blocks for n units of work, one for each thread, but not more than keep a large GPU busy. Beyond
+/// that the threads of a kernel stride on to further units.
 inline dim3 blocks_for(index n, index threads = block_size) {
   const index blocks = (n + threads - 1) / threads;
   return dim3{static_cast<unsigned>(blocks < 4096 ? blocks : 4096)};

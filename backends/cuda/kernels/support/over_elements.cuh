@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One launch over n elements, in packs where addresses allow it, one by one at the ends and where they do not.
-// A functor has `template <int N> __device__ void at(index i) const`: it does elements i to i + N.
+// One launch over n elements: in packs where the addresses are aligned, one by one at the ends and where they are not.
+// A functor has `template <int N> __device__ void at(index i) const`, which works on the elements i to i + N.
 #pragma once
 
 #include "packs.cuh"
 
 namespace comp::cuda {
 
-/// Elements [0, head) and those after the last whole pack are done one by one.
+/// Works on the elements [0, head) and on those after the last whole pack one by one.
 template <int N, class F>
 __global__ void __launch_bounds__(block_size) over_elements(F f, index n, index head) {
   const index step = static_cast<index>(gridDim.x) * blockDim.x;
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(block_size) over_elements(F f, index n, index 
   }
 }
 
-/// head: what common_head() gave for the addresses that f uses.
+/// head: what common_head() returns for the addresses that f uses; -1: all elements one by one.
 template <int N, class F>
 void for_elements(stream on, index n, index head, const F& f) {
   if (n == 0) return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Several neighbours at once: loads and stores of up to 16 bytes, as FP32 in registers.
-// Not here: what to do with ends and addresses that are not aligned, see over_elements.cuh and rows.cuh.
+// Packs: loads and stores of several neighbouring elements by one instruction of up to 16 bytes. In registers they are
+// FP32.
+// Not here: the ends of a tensor and addresses that are not aligned (over_elements.cuh, rows.cuh).
 #pragma once
 
 #include <cstring>
@@ -9,7 +10,7 @@
 
 namespace comp::cuda {
 
-/// One instruction's worth of elements.
+/// The elements that one instruction moves.
 template <class T, int N>
 struct alignas(sizeof(T) * N) pack {
   static_assert(sizeof(T) * N <= 16);
@@ -76,7 +77,7 @@ COMP_HD T narrow(float x) {
   return to;
 }
 
-/// How many elements of T one instruction moves, N being wanted.
+/// How many of N elements one instruction moves.
 template <class T, int N>
 inline constexpr int per_access = N* static_cast<int>(sizeof(T)) <= 16 ? N : 16 / static_cast<int>(sizeof(T));
 
@@ -102,16 +103,16 @@ __device__ __forceinline__ void store_all(pointer<T> to, const float (&from)[N])
   }
 }
 
-/// The width in elements of a thread's vectors, when the narrowest type is T: 4 of FP32, 8 of 16 bits.
+/// How many elements a thread works on at once where T is the narrowest type: 4 of FP32, 8 of 16 bits.
 template <class T>
 inline constexpr int wide = 16 / static_cast<int>(sizeof(T));
 
-/// True when N neighbours at p can be accessed together. A null pointer always can: it is never read.
+/// True where N neighbours at p can be accessed by packs, and for a null pointer, which is never read.
 template <int N, class T>
 bool fits(const T* p) {
   return reinterpret_cast<std::uintptr_t>(p) % (sizeof(T) * per_access<T, N>) == 0;
 }
-/// The first element from which all of the pointers can be accessed in packs of N; -1 where there is none.
+/// Returns: the first element from which all of the pointers can be accessed in packs of N; -1 where there is none.
 template <int N, class... T>
 index common_head(const T*... p) {
   for (index head = 0; head < N; ++head) {

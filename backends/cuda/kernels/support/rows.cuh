@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One launch over rows, each by the threads that suit its width: a warp up to 1024 elements (512 one by one), a block
-// beyond. Rows that fit stay in registers between passes, others are read again. Packs where width and addresses allow
-// it. A functor has `template <int N, int Held, class Lanes> __device__ void row(index r, const Lanes&) const`; one
-// with `static constexpr bool one_pass = true` has nothing to keep or to combine: it gets Held = 0, and of a warp four
-// rows at once where they have up to 8 packs.
+// One launch over rows. The width decides how many threads work on a row: a warp on up to 1024 elements (512 where
+// packs do not fit), a block on more. A row that fits stays in registers between passes over it; a longer one is read
+// again.
+// Packs are used where the width and the addresses allow it.
+// A functor has `template <int N, int Held, class Lanes> __device__ void row(index r, const Lanes&) const`. A functor
+// with `static constexpr bool one_pass = true` neither keeps nor combines anything: it gets Held = 0, and a warp works
+// on four rows at once where they have up to 8 packs.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +15,12 @@
 
 namespace comp::cuda {
 
-/// Counts the elements of a row: one that is held has 8192 at most.
+/// The type of a position in a row: 32 bits where the row is held, which has 8192 elements at most.
 template <int Held>
 using place = std::conditional_t<(Held > 0), int, index>;
 
-/// A row that is read once and kept (Held packs for each thread), or read at each pass (Held = 0). Partly: packs that
-/// begin at `seen` or behind it are not read, and are zeros.
+/// A row that is read once and held in registers (Held packs in each thread), or read at each pass (Held = 0).
+/// Partly: packs that begin at `seen` or behind it are not read, and are zeros.
 template <int N, int Held, class T, class Lanes, bool Partly = false>
 class row_of {
  public:
@@ -35,7 +37,8 @@ class row_of {
     }
   }
   __device__ row_of(pointer<const T> from, index width, const Lanes& lanes) : row_of{from, width, width, lanes} {}
-  /// f(position, values): what f writes to the values is seen by the next pass where Held > 0.
+  /// Calls f(position, values) for each pack of this thread. Where Held > 0, the next pass sees what f writes to
+  /// values.
   template <class F>
   __device__ void each(F f) {
     if constexpr (Held > 0) {
@@ -100,7 +103,8 @@ void rows_kept(stream on, index rows, index width, bool packed, const F& f) {
 
 }  // namespace detail
 
-/// packed: every row of every tensor that f uses starts at a multiple of 16 bytes (of 8 for FP32 beside 16 bits).
+/// Launches f over all rows. packed: every row of every tensor that f uses begins at a multiple of 16 bytes, or of 8
+/// for FP32 beside 16 bits.
 template <int N, class F>
 void for_rows(stream on, index rows, index width, bool packed, const F& f) {
   if (rows == 0 || width == 0) return;

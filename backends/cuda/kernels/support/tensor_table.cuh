@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many tensors in one launch: their addresses travel as kernel parameters, and each block finds its piece of one
-// tensor. As many launches as it takes: 48 tensors each, to stay within the 4 KiB of parameters.
+// One launch for many tensors. Their addresses are kernel parameters, and each block looks up its piece of one tensor.
+// A launch takes 48 tensors, since parameters have at most 4 KiB; more tensors take more launches.
 #pragma once
 
 #include <span>
@@ -11,23 +11,23 @@
 namespace comp::cuda {
 
 inline constexpr int tensors_per_launch = 48;
-inline constexpr index piece = 8192;  // elements of one block: a multiple of every pack
+inline constexpr index piece = 8192;  // elements that one block works on: a multiple of every pack
 
-/// Entry: addresses and `n`, its number of elements; n > 0.
+/// The tensors of a launch. An Entry has the addresses of a tensor and n > 0, its number of elements.
 template <class Entry>
 struct tensor_table {
   Entry entry[tensors_per_launch];
   unsigned first_block[tensors_per_launch + 1];
   int count;
 };
-/// Where a block works: elements [begin, end) of entry[tensor].
+/// A block's piece: the elements [begin, end) of entry[tensor].
 struct table_place {
   int tensor;
   index begin, end;
 };
 template <class Entry>
 __device__ __forceinline__ table_place place_in(const tensor_table<Entry>& table) {
-  int low = 0, high = table.count;  // the last entry whose first block is not beyond this one
+  int low = 0, high = table.count;  // bisects for the last entry whose first block is not beyond this one
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     (table.first_block[middle] <= blockIdx.x ? low : high) = middle;
@@ -36,7 +36,8 @@ __device__ __forceinline__ table_place place_in(const tensor_table<Entry>& table
   return {low, begin, begin + piece < n ? begin + piece : n};
 }
 
-/// f.at<N>(entry, i) for every element of the block's piece; packs where entry.packed says so.
+/// Calls f.at<N>(entry, i) for each pack of the block's piece, and f.at<1> for the elements that are left. Where
+/// entry.packed is false, all elements go one by one.
 template <int N, class Entry, class F>
 __device__ __forceinline__ void for_piece(const Entry& e, const table_place& at, const F& f) {
   index done = at.begin;
@@ -49,8 +50,8 @@ __device__ __forceinline__ void for_piece(const Entry& e, const table_place& at,
   for (index i = done + threadIdx.x; i < at.end; i += blockDim.x) f.template at<1>(e, i);
 }
 
-/// Calls run(table, blocks, blocks before) as often as needed; entries of no elements are left out.
-/// Returns: the number of blocks in all.
+/// Calls run(table, blocks, blocks of the tables before) for each table that is needed. Entries without elements are
+/// left out. Returns: the number of blocks of all tables.
 template <class Entry, class F>
 index for_tables(std::span<const Entry> all, F run) {
   tensor_table<Entry> table;
