@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands between a model and the tensor cores of a device, before anything is trained:
+// Says, before anything is trained, which operators of a model cannot use the tensor cores of a device, and which
+// padding would change that:
 //   advise --model lenet5 --device A100 --precision fp16
-//   advise --table                                         which precisions each device has
+//   advise --table                                         prints which precisions each device has
 #include <CLI/CLI.hpp>
 #include <comp/core/cpu.hpp>
 #include <comp/policy/advice.hpp>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one wants to know of searches that are done. `comp compare A B` puts their summaries side by side: A and B are
-// folders that `train --out` wrote, or files of comp::write_summary.
+// Compares finished searches. `comp compare A B` prints their summaries side by side. A and B are folders that `train
+// --out` wrote, or files that comp::write_summary wrote.
 #include <CLI/CLI.hpp>
 #include <comp/observe/compare.hpp>
 #include <cstdio>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two ways to say which operators may change precision: a policy of one's own, and user lists over PyTorch's.
+// Two ways to say which operators may change precision: a policy of your own, and your lists over PyTorch's policy.
 #include <comp/comp.hpp>
 
-/// Lowers contractions with a long inner size, keeps the rest in FP32.
+/// Allows low precision for contractions with a long inner size, and denies it to all others.
 struct large_contractions {  // models comp::OperatorPolicy
   std::int64_t min_k = 64;   // [elements]
   comp::precision low = comp::precision::bf16;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA trainer of one's own in one file: its kernels, its memory, its loop. Of comp it takes the search and nothing
-// else. Read it from the end: main() searches a plan; the class before it is what comp::Backend asks for; what is
-// before that is any trainer's business.
+// A CUDA trainer of your own in one file: its kernels, its memory, its loop. It takes only the search from comp. Read
+// it from the end: main() searches a plan; the class before main() is what comp::Backend asks for; everything before
+// that class is there in any trainer.
 //
 //   nvcc -std=c++20 -O3 -DFMT_USE_CONSTEXPR=1 -Iinclude examples/custom_trainer.cu -lfmt -o custom_trainer
 //   ./custom_trainer [hidden units] [plan file]
 //
-// A perceptron learns ten noisy pictures of 8 x 8. Its kernels are as plain as they can be: what a faster product of
-// matrices changes is the plan that is found, not this file's shape.
+// A perceptron learns ten noisy pictures of 8 x 8. Its kernels are as plain as they can be: a faster matrix product
+// would change which plan is found, but not how a trainer meets comp.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -27,7 +27,7 @@ namespace {
 
 using comp::precision;
 
-/// "Out of memory" has a type of its own: the search then goes on with plans that need less.
+/// "Out of memory" is an exception of its own, by which the search knows that other plans may fit.
 void check(cudaError_t code, const char* doing) {
   if (code == cudaSuccess) return;
   const std::string text = fmt::format("{} failed (CUDA says {})", doing, cudaGetErrorString(code));
@@ -35,7 +35,7 @@ void check(cudaError_t code, const char* doing) {
   throw comp::error{text};
 }
 
-// Kernels, written once for the three types that numbers are kept in. All of them compute in FP32.
+// Kernels, written once for the three types that numbers are stored in. All of them compute in FP32.
 
 __device__ inline float load(float x) { return x; }
 __device__ inline float load(__nv_bfloat16 x) { return __bfloat162float(x); }
@@ -52,8 +52,8 @@ __global__ void cast_kernel(const From* from, To* to, int n) {
 
 constexpr unsigned tile = 16;
 
-/// to (rows,columns) = a b, tile by tile; element (r,k) of a is at a[r * a_row + k * a_column]: a transpose costs
-/// nothing.
+/// to (rows,columns) = a b, tile by tile. Element (r,k) of a is at a[r * a_row + k * a_column], so that a transpose
+/// needs no copy.
 template <class T, class To>
 __global__ void multiply_kernel(const T* a, int a_row, int a_column, const T* b, int b_row, int b_column, To* to,
                                 int rows, int columns, int inner) {
@@ -80,7 +80,7 @@ __global__ void relu_backward_kernel(const T* dy, const T* y, T* dx, int n) {
   if (const int i = my_index(); i < n) store(dx[i], load(y[i]) > 0 ? load(dy[i]) : 0.0F);
 }
 
-/// The loss of each row and its gradient, which is `scale` times what it is.
+/// Writes the loss of each row, and `scale` times its gradient.
 __global__ void cross_entropy_kernel(const float* logits, const int* label, float* loss, float* gradient, int rows,
                                      int classes, float scale) {
   const int row = my_index();
@@ -99,9 +99,9 @@ __global__ void sgd_kernel(float* weight, const float* gradient, int n, float ra
   if (const int i = my_index(); i < n) weight[i] -= rate * gradient[i];
 }
 
-// The host's side of them.
+// The host's side of the kernels.
 
-/// kernel<<<blocks, threads>>>(arguments...), with its error at once.
+/// Launches kernel<<<blocks, threads>>>(arguments...) and checks it.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, const Arguments&... arguments) {
   cudaLaunchConfig_t how = {};
@@ -114,7 +114,8 @@ void launch_each(void (*kernel)(Parameters...), int n, const Arguments&... argum
   launch(kernel, dim3(static_cast<unsigned>((n + 127) / 128)), dim3(128), arguments...);
 }
 
-/// A matrix in device memory that has room for FP32, whatever it is kept in now. Copies share the memory.
+/// A matrix in device memory. The memory has room for FP32, whatever precision the matrix is stored in now. Copies
+/// share the memory.
 struct matrix {
   std::shared_ptr<void> memory = {};
   int rows = 0, columns = 0;
@@ -127,7 +128,7 @@ struct matrix {
     return static_cast<T*>(memory.get());
   }
   matrix as(precision p) const { return {memory, rows, columns, p}; }
-  /// Of an FP32 matrix: `count` rows of it.
+  /// Returns: `count` rows of the matrix, which share its memory. Requires: it is stored in FP32.
   matrix part(int first, int count) const { return {{memory, at<float>() + first * columns}, count, columns}; }
 };
 matrix make(int rows, int columns) {
@@ -146,7 +147,7 @@ std::vector<float> download(const matrix& from) {  // waits for the work before 
   return to;
 }
 
-/// f(a number of the type that p is kept in).
+/// Calls f with a number of the type that p is stored in.
 template <class F>
 void with(precision p, F f) {
   if (p == precision::bf16) return f(__nv_bfloat16{});
@@ -154,7 +155,7 @@ void with(precision p, F f) {
   f(0.0F);
 }
 
-/// `from` in precision p: itself where it is kept so, else cast into `spare`.
+/// Returns: `from` in precision p: itself where it is stored so, else its cast, which is written to `spare`.
 matrix in(precision p, const matrix& from, const matrix& spare) {
   if (from.kept == p) return from;
   with(from.kept, [&](auto old) {
@@ -167,7 +168,7 @@ matrix in(precision p, const matrix& from, const matrix& spare) {
   return spare.as(p);
 }
 
-/// to = a b in the precision that both are kept in; `to` is kept in its own. A flag transposes.
+/// Writes a b to `to`. a and b are stored in one precision, `to` in its own. a_turned and b_turned transpose.
 matrix multiply(const matrix& a, bool a_turned, const matrix& b, bool b_turned, const matrix& to) {
   const int inner = a_turned ? a.rows : a.columns;
   const dim3 blocks((static_cast<unsigned>(to.columns) + tile - 1) / tile,
@@ -188,7 +189,7 @@ constexpr int pixels = 64, classes = 10, batch = 64;
 constexpr std::size_t epochs = 12;
 constexpr float rate = 0.1F, loss_scale = 128;  // keeps small gradients above FP16's smallest number; SGD undoes it
 
-/// x -> hidden = x w1' -> relu -> logits = relu w2' -> loss. Master weights are FP32.
+/// x -> hidden = x w1' -> relu -> logits = relu w2' -> loss. The master weights are FP32.
 class perceptron {  // models comp::Backend
  public:
   struct state {
@@ -218,14 +219,14 @@ class perceptron {  // models comp::Backend
     upload(w2_, drawn(w2_.size(), 1 / std::sqrt(static_cast<float>(hidden))));
   }
 
-  // What comp needs.
+  // The members that comp needs.
   const comp::op_graph& graph() const { return graph_; }
   void set_precision(const comp::plan& p) { plan_ = p; }
   comp::sample run_batch() { return run(1, never); }
   comp::sample run_epoch() { return run_epoch(never); }
 
-  // What makes the search better: hopeless candidates are cut, each starts from the same state and has a score, and the
-  // policy knows what the device has.
+  // Optional members, which make the search better: it can stop hopeless epochs early, start each candidate from the
+  // same state, compare scores, and know the device's precisions.
   comp::sample run_epoch(const comp::stop_predicate& stop) {
     next_ = 0;
     return run(examples_ / batch, stop);
@@ -236,7 +237,7 @@ class perceptron {  // models comp::Backend
     upload(w2_, s.w2);
     next_ = s.next;
   }
-  /// The share of the test pictures that are recognised.
+  /// Returns: the share of the test pictures that the network recognises.
   double validate() {
     int right = 0;
     for (int first = examples_; first < examples_ + tests; first += batch) {
@@ -264,7 +265,7 @@ class perceptron {  // models comp::Backend
   static constexpr int tests = 4 * batch;
   static bool never(const comp::sample&) { return false; }
   struct activations {
-    matrix x, w2, relu, logits;  // as the operators took and gave them
+    matrix x, w2, relu, logits;  // operands and results, in the precisions that the operators used
   };
 
   comp::sample run(int batches, const comp::stop_predicate& stop) {
@@ -282,7 +283,7 @@ class perceptron {  // models comp::Backend
     return got;
   }
 
-  /// Each operator runs in its precision of the plan; where neighbours differ there is a cast between them.
+  /// Runs each operator in its precision of the plan, with a cast between neighbours whose precisions differ.
   activations forward(int first) {
     activations a;
     a.x = in(plan_[0], images_.part(first, batch), x_cast_);
@@ -304,7 +305,7 @@ class perceptron {  // models comp::Backend
     const activations a = forward(first);
     launch_each(cross_entropy_kernel, batch, a.logits.at<float>(), label_.at<int>() + first, loss_.at<float>(),
                 dz_.at<float>(), batch, classes, loss_scale);
-    // Backward: a gradient is kept in the precision of the operator that it belongs to, those of weights in FP32.
+    // Backward: a gradient is stored in the precision of its operator, except for weights, whose gradients are FP32.
     const matrix dz = in(plan_[2], dz_, dz_cast_);
     multiply(dz, true, in(plan_[2], a.relu, relu_cast_), false, dw2_);
     const matrix dy = in(plan_[1], multiply(dz, false, a.w2, false, da_.as(plan_[2])), da_cast_), dx = dh_.as(plan_[1]);
@@ -356,7 +357,7 @@ int main(int argc, char** argv) try {
   for (std::size_t i = 0; i < best.reasons.size(); ++i)
     fmt::print("{}: {}, {}\n", trainer.graph()[i].name, comp::name(best.plan[i]), best.reasons[i].text);
 
-  comp::save(best, file);  // another day: the plan is loaded and trained with, without a search
+  comp::save(best, file);  // a later run loads the plan and trains with it, without a search
   const comp::hardware here = trainer.hardware();
   trainer.set_precision(comp::load_plan(file, trainer.graph(), &here).plan);
   comp::sample last;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A LibTorch training as its user has it (model, optimizer, data, step), searched, and its plan used again without a
-// search. Only the step is written for comp; the model's source is not touched. Guide: docs/libtorch.md.
+// Searches a plan for an ordinary LibTorch training (model, optimizer, data, step), and later trains with the plan
+// without a search. Only the step is written for comp; the model's source does not change. Guide: docs/libtorch.md.
 #include <torch/torch.h>
 
 #include <comp/comp.hpp>
@@ -31,7 +31,7 @@ struct images {
   torch::Tensor pixels, labels;  // (n,1,16,16), (n)
 };
 
-/// Noise with a brighter quarter; which one is the label.
+/// Images of noise in which one quarter is brighter. The label says which.
 images bright_quarters(std::int64_t n) {
   const auto labels = torch::randint(4, {n});
   auto pixels = torch::randn({n, 1, 2, 8, 2, 8});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A trainer of one's own in under 60 lines: logistic regression that keeps its data in FP32 and, rounded, in BF16.
+// A trainer of your own in under 60 lines: logistic regression, whose data is there in FP32 and, rounded, in BF16.
 #include <bit>
 #include <chrono>
 #include <comp/comp.hpp>
@@ -18,7 +18,7 @@ class logistic_regression {  // models comp::Backend; what comes after run_batch
   void set_precision(const comp::plan& p) { plan_ = p; }
   comp::sample run_epoch() { return next_batch_ = 0, run(0, rows); }
   comp::sample run_batch() { return run(next_batch_++ % batches_per_epoch() * batch, batch); }
-  auto save() const { return std::pair{weights_, next_batch_}; }  // all that decides the next losses
+  auto save() const { return std::pair{weights_, next_batch_}; }  // everything that the next losses depend on
   void restore(const auto& saved) { std::tie(weights_, next_batch_) = saved; }
   std::size_t batches_per_epoch() const { return rows / batch; }
   std::string signature() const { return "8192 rows of mt19937 1, batch 512, rate 0.01"; }
@@ -39,7 +39,7 @@ class logistic_regression {  // models comp::Backend; what comes after run_batch
   static float value(float x) { return x; }
   static float value(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} << 16); }
   double step(const auto* x, bool label) {  // one step of gradient descent; returns the loss before it
-    float sums[16] = {};                    // sixteen chains, which the compiler turns into vectors
+    float sums[16] = {};                    // sixteen independent sums, so that the compiler can use vectors
     for (std::size_t i = 0; i < width; ++i) sums[i % 16] += weights_[i] * value(x[i]);
     const float z = std::accumulate(sums, sums + 16, 0.0F), slope = 1 / (1 + std::exp(-z)) - static_cast<float>(label);
     for (std::size_t i = 0; i < width; ++i) weights_[i] -= 0.01F * slope * value(x[i]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The same trainer searched with other strategies, each named by its type: guided (the default, which does both stages),
-// exhaustive, random, greedy, and one of one's own. The trainer is made up so that the run takes no time: convolutions
-// and a GELU gain from BF16, a softmax loses its loss.
+// Searches one trainer with several strategies, each chosen by its type: guided (the default, which does both stages),
+// exhaustive, random, greedy, and one of your own. The trainer is made up, so that a search takes no time: BF16 makes
+// its convolutions and GELUs faster, and its loss worse where the softmax is low.
 #include <comp/comp.hpp>
 
 class made_up_trainer {  // models comp::Backend
@@ -35,7 +35,8 @@ class made_up_trainer {  // models comp::Backend
   comp::plan plan_;
 };
 
-/// A strategy of one's own: from all low, give back one group at a time, and keep what is accepted and no slower.
+/// A strategy of your own. It begins with all operators low, raises one group at a time, and keeps what is accepted and
+/// not slower.
 struct give_back {
   class run {
    public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// train --backend cuda: the jobs and models of --backend host on an NVIDIA GPU. `train` becomes this program; its
-// options are the same.
+// train --backend cuda: the models of --backend host, trained on an NVIDIA GPU. `train` becomes this program, which has
+// the same options.
 #include <algorithm>
 #include <comp_cuda/comp_cuda.hpp>
 #include <comp_native/trainer.hpp>
@@ -14,7 +14,7 @@
 
 namespace {
 
-/// What the GPU's tensor cores compute in, the formats first that most models converge in.
+/// Returns: the precisions of the GPU's tensor cores. Those in which most models converge come first.
 std::vector<comp::precision> sped_up(const comp::cuda::capability& card) {
   using enum comp::precision;
   std::vector<comp::precision> found{bf16, fp16, tf32, fp8_e4m3, fp8_e5m2};
@@ -22,7 +22,7 @@ std::vector<comp::precision> sped_up(const comp::cuda::capability& card) {
   return found;
 }
 
-/// name: of --captured, which knows no other than these.
+/// Returns: the mode that --captured names, whose values the command line has checked.
 comp::native::capture_mode captures(const std::string& name) {
   using enum comp::native::capture_mode;
   return name == "on" ? on : name == "off" ? off : measured;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// train --backend libtorch: the same job for models that LibTorch trains, whose sources know nothing of comp
-// (models/libtorch). `train` becomes this program; its options are the same.
+// train --backend libtorch: trains LibTorch's models of models/libtorch, whose sources know nothing of comp. `train`
+// becomes this program, which has the same options.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ torch_models::job_options options_of(const train::options& chosen) {
           .seed = chosen.seed};
 }
 
-/// FP16 is supported on a CPU and slow on most; BF16 is fast where there are instructions for it.
+/// Returns: the precisions that the machine has instructions for. LibTorch also runs others on a CPU, but slowly.
 std::vector<comp::precision> sped_up(const comp::hardware& machine) {
   std::vector<comp::precision> found;
   for (const auto p : {comp::precision::fp16, comp::precision::bf16}) {
@@ -34,7 +34,8 @@ std::vector<comp::precision> sped_up(const comp::hardware& machine) {
   return found;
 }
 
-/// As LibTorch does: torch::load(module, path) reads it. Of several modules each is an archive of its name within.
+/// Writes the weights so that torch::load(module, path) reads them. Several modules are archives within the file, each
+/// under its name.
 void write_weights(const torch_models::job& from, const std::string& path) {
   torch::serialize::OutputArchive all;
   for (const auto& [name, module] : from.modules) {

@@ -25,10 +25,10 @@ namespace detail {
 
 struct cifar_layout {
   std::string_view name;
-  std::size_t label_bytes;  // the last one is the class; CIFAR-100 has the superclass before it
+  std::size_t label_bytes;  // the last one is the class; in CIFAR-100 the superclass comes before it
   std::int32_t classes;
   std::int32_t superclasses;
-  std::string_view subfolder;  // of the unpacked archive
+  std::string_view subfolder;  // the folder that the archive unpacks to
 };
 
 constexpr cifar_layout layout_of(cifar kind) {
@@ -47,8 +47,8 @@ inline void check_label(std::span<const std::byte> bytes, std::size_t at, std::i
 
 }  // namespace detail
 
-/// Throws: `file_error` for bytes that are no whole number of records, none at all, and a label out of range (which is
-/// how the other CIFAR's file is found out).
+/// Throws: `file_error` for no bytes, for a part of a record, and for a label out of range, which also shows that the
+/// file is of the other CIFAR.
 inline images parse_cifar(std::span<const std::byte> bytes, cifar kind, std::string_view name) {
   const detail::cifar_layout layout = detail::layout_of(kind);
   const std::size_t record = layout.label_bytes + detail::cifar_pixels;
@@ -73,9 +73,9 @@ inline images parse_cifar(std::span<const std::byte> bytes, cifar kind, std::str
   return made;
 }
 
-/// The files of one part: `path` itself where it is a file, else the standard ones in it or in the archive's own
-/// subfolder: data_batch_1.bin to data_batch_5.bin and test_batch.bin, or train.bin and test.bin; each may end in
-/// ".gz". Throws: `file_error`, naming the first that is missing.
+/// Returns: the files of one part: `path` itself where it is a file, else the standard files in it or in the archive's
+/// own subfolder. These are data_batch_1.bin to data_batch_5.bin and test_batch.bin, or train.bin and test.bin; each
+/// may end in ".gz". Throws: `file_error`, naming the first file that is missing.
 inline std::vector<std::filesystem::path> cifar_files(const std::filesystem::path& path, cifar kind, part which) {
   std::error_code why;
   if (!std::filesystem::is_directory(path, why)) return {path};
@@ -89,8 +89,8 @@ inline std::vector<std::filesystem::path> cifar_files(const std::filesystem::pat
   return files;
 }
 
-/// Which of the two the records are, by their size.
-/// Throws: `file_error` when the size fits neither, or both.
+/// Returns: which CIFAR the records are of, by their size.
+/// Throws: `file_error` where the size fits neither, or both.
 inline cifar kind_of(std::span<const std::byte> bytes, std::string_view name) {
   const bool ten = bytes.size() % 3073 == 0, hundred = bytes.size() % 3074 == 0;
   require<file_error>(ten != hundred && !bytes.empty(),
@@ -100,8 +100,8 @@ inline cifar kind_of(std::span<const std::byte> bytes, std::string_view name) {
   return ten ? cifar::ten : cifar::hundred;
 }
 
-/// Which of the two a folder holds, by the names in it; a file is looked into.
-/// Throws: `file_error` for a folder with neither.
+/// Returns: which CIFAR a folder holds, by the names of its files, or a file, by its size.
+/// Throws: `file_error` for a folder that holds neither.
 inline cifar kind_of(const std::filesystem::path& path, std::size_t limit = default_limit) {
   std::error_code why;
   if (!std::filesystem::is_directory(path, why)) {
@@ -118,7 +118,7 @@ inline cifar kind_of(const std::filesystem::path& path, std::size_t limit = defa
   return cifar::hundred;
 }
 
-/// One file or a folder, see cifar_files. `limit` holds for each file.
+/// Reads a file or a folder as cifar_files() finds them. limit: the most bytes that each file may have unpacked.
 inline images read_cifar(const std::filesystem::path& path, cifar kind, part which, std::size_t limit = default_limit) {
   images all;
   for (const std::filesystem::path& file : cifar_files(path, kind, which)) {
@@ -127,7 +127,7 @@ inline images read_cifar(const std::filesystem::path& path, cifar kind, part whi
   return all;
 }
 
-/// The same, of the kind that it is.
+/// The same, where kind_of() finds out which CIFAR it is.
 inline images read_cifar(const std::filesystem::path& path, part which, std::size_t limit = default_limit) {
   return read_cifar(path, kind_of(path, limit), which, limit);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Citation graphs as LINQS publishes them (Cora, CiteSeer): <name>.content with a paper, its words as zeros and ones,
-// and its class in each line; <name>.cites with two papers in each line.
+// Citation graphs as LINQS publishes them (Cora, CiteSeer). Each line of <name>.content has a paper, its words as zeros
+// and ones, and its class; each line of <name>.cites has two papers.
 #pragma once
 
 #include <examples/data/graph.hpp>
@@ -35,7 +35,8 @@ inline void add_paper(graph& to, const std::vector<std::string_view>& of, std::m
 }  // namespace detail
 
 /// Classes are numbered by the order of their names. Citations of papers without a line in `content` are left out, as
-/// everyone does who reads CiteSeer (17 of them); more than one in a hundred are refused: the files are no pair.
+/// readers of CiteSeer usually do (17 citations). More than one such citation in a hundred is refused, since the files
+/// then do not belong together.
 /// Throws: `file_error`, naming file and line.
 inline graph parse_citations(std::string_view content, std::string_view cites, std::string_view content_name,
                              std::string_view cites_name) {

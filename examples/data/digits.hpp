@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// UCI optical digits: a CSV line of 64 values 0 to 16 (8 rows of 8 pixels) and the digit, for each image. The data set
-// of the examples: small enough to be shipped. Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten
-// Digits", UCI Machine Learning Repository.
+// UCI's optical digits: for each image a CSV line of 64 values from 0 to 16 (8 rows of 8 pixels) and the digit. It is
+// the data set of the examples, since it is small enough to be shipped.
+// Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository
 #pragma once
 
 #include <charconv>
@@ -22,14 +22,14 @@ using comp::require;
 
 namespace detail {
 
-/// Reads the integers of a CSV text and keeps count of lines, for messages.
+/// Reads the integers of a CSV text, and counts lines for its messages.
 class digit_lines {
  public:
   digit_lines(std::string_view text, std::string_view name) : text_{text}, name_{name} {}
 
   bool at_end() const { return at_ == text_.size(); }
 
-  /// An integer in [0, largest] that `stop` ends.
+  /// Returns: the next integer, which must be in [0, largest]. A comma must follow it, or the end of the line.
   std::int32_t next(std::int32_t largest, bool last_of_line, int column) {
     std::int32_t value = -1;
     const auto [end, problem] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
@@ -69,8 +69,8 @@ class digit_lines {
 
 }  // namespace detail
 
-/// Images (N,1,8,8) whose values 0 to 16 are spread over 0 to 255.
-/// Throws: `file_error`, with line and offset, for an empty text and a line that is anything but 64 values and a digit.
+/// Returns: images (N,1,8,8), whose values 0 to 16 are scaled to 0 to 255.
+/// Throws: `file_error`, with line and offset, for an empty text and for a line that is not 64 values and a digit.
 inline images parse_digits(std::span<const std::byte> bytes, std::string_view name) {
   require<file_error>(!bytes.empty(), "{} is empty (lines of 64 values and a digit are expected): fetch it again",
                       name);
@@ -86,7 +86,7 @@ inline images parse_digits(std::span<const std::byte> bytes, std::string_view na
   return made;
 }
 
-/// The CSV, plain or gzip.
+/// Reads the CSV file, plain or gzip.
 inline images read_digits(const std::filesystem::path& path, std::size_t limit = default_limit) {
   return parse_digits(file_bytes(path, limit), fmt::format("\"{}\"", path.string()));
 }

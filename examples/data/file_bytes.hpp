@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole file in memory, plain or gzip, never more than a limit: a small archive that unpacks to terabytes is refused
-// while it unpacks. Which of the two it is is read from its first bytes, not from its name.
-// Needs zlib. Not here: what the bytes mean (the readers beside this one).
+// Reads a whole file, plain or gzip, up to a limit: a small archive that unpacks to terabytes is refused while it
+// unpacks.
+// The first bytes of a file say whether it is gzip, not its name. Needs zlib.
+// Not here: what the bytes mean (the readers in this folder).
 #pragma once
 
 #include <zlib.h>
@@ -42,7 +43,7 @@ class inflater {
   inflater(const inflater&) = delete;
   inflater& operator=(const inflater&) = delete;
 
-  /// Every member of the archive, one after the other, as gunzip does.
+  /// Returns: all members of the archive, one after the other, as gunzip does.
   std::vector<std::byte> unpack(std::size_t limit) {
     std::vector<std::byte> chunk(std::size_t{1} << 16);
     std::vector<std::byte> unpacked;
@@ -92,8 +93,8 @@ class inflater {
 
 }  // namespace detail
 
-/// The bytes of `contents`, unpacked where they are gzip. `name` stands in messages.
-/// Throws: `file_error` for data that is empty, larger than `limit`, corrupt, cut off, or followed by something else.
+/// Returns: `contents`, unpacked where it is gzip. name: what messages call it.
+/// Throws: `file_error` for data that is empty, larger than `limit`, corrupt, cut off, or followed by other bytes.
 inline std::vector<std::byte> unpacked(std::vector<std::byte> contents, std::string_view name,
                                        std::size_t limit = default_limit) {
   if (is_gzip(contents)) contents = detail::inflater{contents, name}.unpack(limit);
@@ -101,9 +102,9 @@ inline std::vector<std::byte> unpacked(std::vector<std::byte> contents, std::str
   return contents;
 }
 
-/// The whole of the file at `path`, unpacked where it is gzip.
-/// Throws: `file_error`, naming the file, when it is missing, no regular file, not readable, or what unpacked()
-/// refuses.
+/// Returns: the file at `path`, unpacked where it is gzip.
+/// Throws: `file_error`, naming the file, where it is missing, not a regular file, not readable, or refused by
+/// unpacked().
 inline std::vector<std::byte> file_bytes(const std::filesystem::path& path, std::size_t limit = default_limit) {
   const std::string name = fmt::format("\"{}\"", path.string());
   std::error_code why;
@@ -127,8 +128,8 @@ inline std::vector<std::byte> file_bytes(const std::filesystem::path& path, std:
   return unpacked(std::move(contents), name, limit);
 }
 
-/// The file `folder/stem`, or `folder/stem.gz`.
-/// Throws: `file_error` when there is neither, or `folder` is none.
+/// Returns: the path of `folder/stem`, or of `folder/stem.gz`.
+/// Throws: `file_error` where neither exists, or `folder` is not a folder.
 inline std::filesystem::path plain_or_gz(const std::filesystem::path& folder, std::string_view stem) {
   std::error_code why;
   require<file_error>(std::filesystem::is_directory(folder, why),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph whose nodes have features and a class, as the readers of this folder give it, and splits of its nodes.
+// A graph whose nodes have features and a class, which the readers of this folder return, and splits of its nodes.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +18,9 @@ namespace data_sets {
 using comp::file_error;
 using comp::require;
 
-/// Shapes: source and target are (E): each edge in both directions, once, none from a node to itself, by target and
-/// then by source. The three of features are (Z), one for each that is not zero, by node and then by column.
+/// source and target are (E): each edge is there once in both directions, sorted by target and then by source; no edge
+/// leads from a node to itself. The three vectors of features are (Z), one element for each feature that is not zero,
+/// sorted by node and then by column.
 struct graph {
   std::int32_t nodes = 0;
   std::int32_t features = 0;
@@ -33,8 +34,8 @@ struct graph {
 
 inline constexpr std::size_t most_nodes = 100'000'000;
 
-/// Makes edges as `graph` has them from pairs of nodes in any order and direction, repeated or not.
-/// Throws: `file_error` for a node that is none. Requires: of.nodes is set.
+/// Sets the edges of a graph from pairs of nodes, which may have any order and direction and may be repeated.
+/// Requires: of.nodes is set. Throws: `file_error` for a node beyond them.
 inline void set_edges(graph& of, std::vector<std::pair<std::int32_t, std::int32_t>> pairs, std::string_view name) {
   const std::size_t given = pairs.size();
   pairs.reserve(2 * given);
@@ -54,14 +55,14 @@ inline void set_edges(graph& of, std::vector<std::pair<std::int32_t, std::int32_
   }
 }
 
-/// Nodes by number, each in one of the three at most.
+/// The numbers of nodes. A node is in one part at most.
 struct node_split {
   std::vector<std::int64_t> train, validation, test;
 };
 
-/// So many drawn from each class, 500 and 1000 for validation and testing where that many are left (else a third and
-/// two thirds of the rest): planetoid's sizes. The same seed gives the same split on every machine.
-/// Throws: `file_error` when no node is left to validate on.
+/// Draws a number of nodes from each class to train on, and 500 and 1000 of the others for validation and test, which
+/// are planetoid's sizes. Where fewer are left, a third and two thirds of them. The same seed gives the same split on
+/// every machine. Throws: `file_error` where no node is left to validate on.
 inline node_split split_nodes(const graph& of, std::uint64_t seed, std::int64_t from_each_class = 20) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(of.nodes));
   std::iota(order.begin(), order.end(), std::int64_t{0});

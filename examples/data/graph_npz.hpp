@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs as .npz: adjacency and features as compressed sparse rows, a label for each node, as in the gnn-benchmark
-// collection (cora.npz, citeseer.npz, pubmed.npz, ...). Source: Shchur et al. 2018 (arXiv 1811.05868).
+// Graphs as .npz files of the gnn-benchmark collection (cora.npz, citeseer.npz, pubmed.npz, ...): adjacency and
+// features as compressed sparse rows, and a label for each node.
+// Source: Shchur et al. 2018 (arXiv 1811.05868)
 #pragma once
 
 #include <examples/data/graph.hpp>
@@ -9,7 +10,7 @@
 namespace data_sets {
 namespace detail {
 
-/// Compressed sparse rows as (row, column) pairs with the place of each value.
+/// Compressed sparse rows, unpacked to (row, column) pairs with the position of each value.
 struct sparse_rows {
   std::int32_t rows = 0, columns = 0;
   std::vector<std::int32_t> row = {}, column = {};
@@ -39,7 +40,8 @@ inline sparse_rows read_rows(const npz_arrays& from, const std::string& part, st
 
 }  // namespace detail
 
-/// Throws: `file_error`, naming file, array and element, for what is no such archive or contradicts itself.
+/// Throws: `file_error`, naming file, array and element, for anything but such an archive, and where arrays contradict
+/// each other.
 inline graph parse_graph_npz(std::span<const std::byte> bytes, std::string_view name,
                              std::size_t limit = default_limit) {
   const npz_arrays arrays{bytes, name, limit};

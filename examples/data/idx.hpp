@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// MNIST's idx files: a magic number, the sizes of the axes, the values.
-// Source: LeCun, Cortes and Burges, "The MNIST database", section "File formats". Only unsigned bytes (type 0x08), the
-// type that every published set of images has.
+// MNIST's idx files: a magic number, the sizes of the axes, the values. Only unsigned bytes (type 0x08) are read, which
+// all published sets of images have.
+// Source: LeCun, Cortes and Burges, "The MNIST database", section "File formats"
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ namespace data_sets {
 using comp::file_error;
 using comp::require;
 
-/// Values of any number of axes. `values` points into the bytes that were parsed.
+/// An array of any number of axes. `values` points into the bytes that were parsed.
 struct idx_array {
   std::vector<std::int64_t> shape = {};
   std::span<const std::byte> values = {};
@@ -39,7 +39,7 @@ inline std::uint32_t big_endian_at(std::span<const std::byte> bytes, std::size_t
 }  // namespace detail
 
 /// Throws: `file_error`, with the offset, for a wrong magic number, an axis of size 0, and more or fewer values than
-/// the sizes say. Nothing is allocated by the sizes.
+/// the sizes say. No memory is allocated by the sizes, which a damaged file may have wrong.
 inline idx_array parse_idx(std::span<const std::byte> bytes, std::string_view name) {
   require<file_error>(bytes.size() >= 4,
                       "{} has {} bytes (an idx file begins with a magic number of 4): fetch it again", name,
@@ -75,8 +75,8 @@ inline idx_array parse_idx(std::span<const std::byte> bytes, std::string_view na
   return parsed;
 }
 
-/// Images of an idx array (N,H,W) or (N,C,H,W) with the labels of another, (N). `classes` is the largest label + 1.
-/// Throws: `file_error` when one of them is no idx array of these axes or they differ in N.
+/// Returns: the images of an idx array (N,H,W) or (N,C,H,W) with the labels of another one, (N). Their `classes` is the
+/// largest label + 1. Throws: `file_error` where an array has other axes, or the two differ in N.
 inline images parse_idx_images(std::span<const std::byte> image_bytes, std::string_view image_name,
                                std::span<const std::byte> label_bytes, std::string_view label_name) {
   const idx_array pixels = parse_idx(image_bytes, image_name);
@@ -101,7 +101,7 @@ inline images parse_idx_images(std::span<const std::byte> image_bytes, std::stri
   return made;
 }
 
-/// Two idx files, plain or gzip.
+/// Reads two idx files, plain or gzip.
 inline images read_idx(const std::filesystem::path& image_file, const std::filesystem::path& label_file,
                        std::size_t limit = default_limit) {
   const std::vector<std::byte> pixels = file_bytes(image_file, limit);
@@ -110,14 +110,15 @@ inline images read_idx(const std::filesystem::path& image_file, const std::files
                           fmt::format("\"{}\"", label_file.string()));
 }
 
-/// A folder with MNIST's four files under their own names, plain or gzip (Fashion-MNIST and KMNIST have the same).
+/// Reads a folder with MNIST's four files under their own names, plain or gzip. Fashion-MNIST and KMNIST have the same
+/// names.
 inline images read_mnist(const std::filesystem::path& folder, part which, std::size_t limit = default_limit) {
   const std::string_view stem = which == part::train ? "train" : "t10k";
   return read_idx(plain_or_gz(folder, fmt::format("{}-images-idx3-ubyte", stem)),
                   plain_or_gz(folder, fmt::format("{}-labels-idx1-ubyte", stem)), limit);
 }
 
-/// True for a folder that read_mnist would find training images in.
+/// True for a folder in which read_mnist finds training images.
 inline bool is_mnist(const std::filesystem::path& folder) {
   std::error_code why;
   const std::filesystem::path images = folder / "train-images-idx3-ubyte";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 8-bit images with a class each, as the readers of this folder give them.
+// 8-bit images, each with a class, which the readers of this folder return.
 #pragma once
 
 #include <comp/core/error.hpp>
@@ -15,12 +15,12 @@ using comp::error;
 using comp::file_error;
 using comp::require;
 
-/// Which part of a data set that comes divided.
+/// The parts of a data set that is published in two.
 enum class part : std::uint8_t { train, test };
 
 constexpr std::string_view name(part p) { return p == part::train ? "train" : "test"; }
 
-/// Shapes: pixels is (count, channels, height, width), labels is (count).
+/// pixels is (count, channels, height, width), labels is (count).
 struct images {
   std::int64_t count = 0;
   std::int64_t channels = 0;
@@ -32,8 +32,7 @@ struct images {
 
   std::int64_t pixels_each() const { return channels * height * width; }
 
-  /// Adds the images of `more` behind these.
-  /// Requires: equal sizes and classes, or no image here yet.
+  /// Appends the images of `more`. Requires: they have the same sizes and classes, or there are no images yet.
   void append(const images& more) {
     if (count == 0) {
       *this = more;
@@ -54,7 +53,7 @@ struct images_split {
   images test;
 };
 
-/// The last `held_out` of the images is for testing.
+/// Splits the images. held_out: the part of them, from the end, that is for testing.
 /// Throws: `error` unless both parts have an image.
 inline images_split split(images all, double held_out) {
   require<error>(held_out > 0 && held_out < 1,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A JPEG picture as red, green and blue bytes, through libjpeg-turbo: grey and CMYK pictures become colour ones.
-// A file that ends early or is damaged is refused; what libjpeg only warns of beyond that (bytes between markers, as
-// some of ImageNet's have) is let through, as other readers do.
+// Decodes a JPEG picture to red, green and blue bytes by libjpeg-turbo. Grey and CMYK pictures are converted.
+// A file that ends early or is damaged is refused. Other warnings of libjpeg, as of bytes between markers, which some
+// pictures of ImageNet have, are ignored, as other readers do.
 #pragma once
 
 // clang-format off
@@ -25,7 +25,7 @@ using comp::file_error;
 using comp::require;
 using comp::settings_error;
 
-/// Shape of pixels: (height, width, 3).
+/// pixels is (height, width, 3).
 struct picture {
   std::int64_t height = 0, width = 0;
   std::vector<std::uint8_t> pixels = {};
@@ -33,8 +33,8 @@ struct picture {
 
 namespace detail {
 
-/// libjpeg reports errors by a call that must not return: a jump back into the call that began it. No object with a
-/// destructor lives in those calls.
+/// libjpeg reports an error by a call that must not return, so that call jumps back to where decoding began. A jump
+/// runs no destructors; the functions that it leaves have no objects with one.
 class jpeg_decoder {
  public:
   explicit jpeg_decoder(std::span<const std::byte> bytes) : bytes_{bytes} {
@@ -62,7 +62,7 @@ class jpeg_decoder {
     info_.out_color_space = four ? JCS_CMYK : JCS_RGB;
     return true;
   }
-  /// Requires: room for height x width x channels bytes.
+  /// Requires: `to` has room for height x width x channels bytes.
   bool pixels(std::uint8_t* to) {
     if (setjmp(errors_.back) != 0) return false;
     jpeg_start_decompress(&info_);
@@ -81,7 +81,7 @@ class jpeg_decoder {
 
  private:
   struct errors_of {
-    jpeg_error_mgr base;  // first: libjpeg knows only this part
+    jpeg_error_mgr base;  // first, since libjpeg has a pointer to this part alone
     std::jmp_buf back;
     std::array<char, JMSG_LENGTH_MAX> text = {};
   };
@@ -98,7 +98,7 @@ class jpeg_decoder {
   bool created_ = false;
 };
 
-/// Inks to light; Adobe's programs write them inverted.
+/// Converts CMYK to RGB. Adobe's programs write the inks inverted.
 inline std::vector<std::uint8_t> from_cmyk(const std::vector<std::uint8_t>& inks, bool inverted) {
   std::vector<std::uint8_t> colours;
   colours.reserve(inks.size() / 4 * 3);
@@ -114,7 +114,7 @@ inline std::vector<std::uint8_t> from_cmyk(const std::vector<std::uint8_t>& inks
 
 }  // namespace detail
 
-/// Throws: `file_error` for what is no JPEG, is damaged or cut off, or has more than `most` pixels.
+/// Throws: `file_error` for anything but a JPEG, for a damaged or cut-off one, and for more than `most` pixels.
 inline picture decode_jpeg(std::span<const std::byte> bytes, std::string_view name,
                            std::int64_t most = std::int64_t{1} << 27) {
   detail::jpeg_decoder decoder{bytes};

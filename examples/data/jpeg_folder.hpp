@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Folders of JPEG pictures by class: ImageNet's train/<class>/*.JPEG and val/<class>/*.JPEG, and Tiny ImageNet's
-// train/<class>/images/*.JPEG and val/images/*.JPEG with val/val_annotations.txt. Archives are unpacked by the user.
+// train/<class>/images/*.JPEG and val/images/*.JPEG with val/val_annotations.txt. The user unpacks the archives.
 #pragma once
 
 #include <comp/files/json_reader.hpp>
@@ -40,7 +40,7 @@ inline std::vector<std::filesystem::path> in_order(const std::filesystem::path& 
   return found;
 }
 
-/// The folder itself, or the one folder in it that has a train/ (an archive unpacked there).
+/// Returns: the folder itself, or the one folder in it that has a train/, as where an archive was unpacked.
 inline std::filesystem::path with_train(const std::filesystem::path& folder) {
   std::error_code why;
   if (std::filesystem::is_directory(folder / "train", why)) return folder;
@@ -93,8 +93,8 @@ inline void add_annotated(picture_files& to, const std::filesystem::path& folder
 
 }  // namespace detail
 
-/// Classes are numbered by the order of their folders' names in train/. Nothing is decoded yet.
-/// Throws: `file_error` for a folder in neither layout, or with a class in validation that training lacks.
+/// Lists the pictures without decoding them. Classes are numbered by the order of their folders' names in train/.
+/// Throws: `file_error` for a folder in neither layout, and for a class that only the validation part has.
 inline picture_files list_pictures(const std::filesystem::path& folder, part which) {
   const std::filesystem::path root = detail::with_train(folder);
   const auto numbers = detail::class_numbers(root);
@@ -121,7 +121,7 @@ inline picture_files list_pictures(const std::filesystem::path& folder, part whi
   return made;
 }
 
-/// True for a folder that list_pictures would look into.
+/// True for a folder that list_pictures can read.
 inline bool is_picture_folder(const std::filesystem::path& folder) {
   std::error_code why;
   if (std::filesystem::is_directory(folder / "train", why)) return true;
@@ -130,7 +130,7 @@ inline bool is_picture_folder(const std::filesystem::path& folder) {
                      [&](const auto& each) { return std::filesystem::is_directory(each / "train", why); });
 }
 
-/// A picture's middle, (3, side, side). Throws: `file_error`, naming the file.
+/// Returns: the middle of a picture, (3, side, side). Throws: `file_error`, naming the file.
 inline std::vector<std::uint8_t> read_picture(const std::filesystem::path& file, std::int64_t side,
                                               std::int64_t scale_to = 0) {
   return middle(decode_jpeg(file_bytes(file), fmt::format("\"{}\"", file.string())), side, scale_to);

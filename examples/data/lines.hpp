@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text in lines and fields: tab-separated, and CSV with quoted fields (RFC 4180).
+// Reads text by lines and fields: separated by tabs, or as CSV with quoted fields (RFC 4180).
 #pragma once
 
 #include <charconv>
@@ -16,7 +16,7 @@ namespace data_sets {
 using comp::file_error;
 using comp::require;
 
-/// Calls f(line, number from 1) for each line that is not empty; "\r\n" ends one, too.
+/// Calls f(line, number from 1) for each line that is not empty. A line may also end with "\r\n".
 template <class F>
 void for_each_line(std::string_view text, F&& f) {
   for (std::size_t number = 1; !text.empty(); ++number) {
@@ -38,7 +38,7 @@ inline std::vector<std::string_view> fields(std::string_view line, char separato
   }
 }
 
-/// Throws: `file_error`, naming the line, for a text that is no whole number in [least, most].
+/// Throws: `file_error`, naming the line, for a text that is not a whole number in [least, most].
 inline std::int64_t whole_number(std::string_view text, std::int64_t least, std::int64_t most, std::string_view name,
                                  std::size_t line) {
   std::int64_t value = 0;
@@ -49,8 +49,8 @@ inline std::int64_t whole_number(std::string_view text, std::int64_t least, std:
   return value;
 }
 
-/// The rows of a CSV text, its header first. Throws: `file_error`, naming the line, for a quote that is not closed or
-/// stands inside a field, and for rows of different width.
+/// Returns: the rows of a CSV text, the header first. Throws: `file_error`, naming the line, for a quote that is not
+/// closed or is inside a field, and for rows of different widths.
 inline std::vector<std::vector<std::string>> parse_csv(std::string_view text, std::string_view name) {
   std::vector<std::vector<std::string>> rows;
   std::vector<std::string> row;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph for those who have no data, whose classes can be learnt.
+// A made-up graph, for users without data. Its classes can be learnt.
 #pragma once
 
 #include <examples/data/graph.hpp>
 
 namespace data_sets {
 
-/// Cora's sizes. Nodes of a class share words, and seven of eight edges stay within a class.
+/// Returns: a graph of Cora's sizes. Nodes of a class share words, and seven of eight edges stay within a class.
 inline graph made_up_graph(std::uint64_t seed) {
   graph made{.nodes = 2708, .features = 1433, .classes = 7};
   std::mt19937_64 random{seed};

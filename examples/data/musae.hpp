@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs of the MUSAE collection (facebook, github, ...): <name>_edges.csv, <name>_features.json with the features that
-// each node has, <name>_target.csv with its class. Source: Rozemberczki et al. 2021 (arXiv 1909.13021).
+// Graphs of the MUSAE collection (facebook, github, ...): <name>_edges.csv, <name>_features.json with the features of
+// each node, and <name>_target.csv with its class.
+// Source: Rozemberczki et al. 2021 (arXiv 1909.13021)
 #pragma once
 
 #include <comp/files/json_reader.hpp>
@@ -17,7 +18,7 @@ using comp::json_reader;
 using comp::parse_json;
 using comp::require;
 
-/// The texts of the three files, and how messages call them.
+/// The texts of the three files, and what messages call them.
 struct musae_files {
   std::string edges, features, target;
   std::string edges_name = "edges", features_name = "features", target_name = "target";
@@ -83,7 +84,7 @@ inline void read_features(graph& to, const musae_files& from) {
 
 }  // namespace detail
 
-/// Throws: `file_error`, naming file and place.
+/// Throws: `file_error`, naming the file and the line or element.
 inline graph parse_musae(const musae_files& from) {
   graph made;
   detail::read_targets(made, from);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NumPy's .npy: one array with its type and shape. Numbers only, little-endian, in C order; nothing is ever unpickled.
-// Source: "NEP 1, a simple file format for NumPy arrays", versions 1 to 3.
+// NumPy's .npy: one array with its type and shape. Only little-endian numbers and text in C order are read. Nothing is
+// unpickled, since that would run code of the file.
+// Source: "NEP 1, a simple file format for NumPy arrays", versions 1 to 3
 #pragma once
 
 #include <algorithm>
@@ -20,17 +21,18 @@ namespace data_sets {
 using comp::file_error;
 using comp::require;
 
-/// The bytes of an array of known shape. `kind` is NumPy's letter: f, i, u, b (bool) or U (text, 4 bytes a character).
+/// The bytes of an array, with its shape. kind: NumPy's letter f, i, u, b (bool) or U (text, 4 bytes for a character).
 struct npy_array {
   char kind = 'f';
-  std::size_t item = 4;  // [bytes] of an element
+  std::size_t item = 4;  // the size of an element [bytes]
   std::vector<std::int64_t> shape = {};
   std::vector<std::byte> bytes = {};
-  std::string name = {};  // for messages
+  std::string name = {};  // what messages call it
 
   std::size_t size() const { return item == 0 ? 0 : bytes.size() / item; }
 
-  /// Throws: `file_error` for another kind of array and for an element outside [least, most].
+  /// Returns: the elements as whole numbers. Throws: `file_error` for another kind, or an element outside [least,
+  /// most].
   std::vector<std::int64_t> integers(std::int64_t least, std::int64_t most) const {
     require<file_error>(kind == 'i' || kind == 'u' || kind == 'b',
                         "{} holds elements of kind '{}' (whole numbers are needed): check that it is the right file",
@@ -45,7 +47,7 @@ struct npy_array {
     return values;
   }
 
-  /// Any numbers. Throws: `file_error` for text and for what is not finite.
+  /// Returns: the elements as FP32. Throws: `file_error` for text, and for numbers that are not finite.
   std::vector<float> floats() const {
     require<file_error>(
         kind != 'U' && (kind != 'f' || item == 4 || item == 8),
@@ -88,7 +90,7 @@ struct npy_array {
 
 namespace detail {
 
-/// What follows `'key':` in the header's Python dictionary, up to the end of a value.
+/// Returns: what follows `'key':` in the header, which is a Python dictionary, up to the end of the value.
 inline std::string_view npy_value(std::string_view header, std::string_view key, std::string_view name) {
   const std::string quoted = fmt::format("'{}':", key);
   const std::size_t found = header.find(quoted);
@@ -136,7 +138,8 @@ inline void set_npy_type(npy_array& made, std::string_view type) {
 
 }  // namespace detail
 
-/// Throws: `file_error` for what is no .npy, for pickled objects, Fortran order, and a size that the header belies.
+/// Throws: `file_error` for anything but a .npy, for pickled objects, for Fortran order, and for a size that differs
+/// from the header's.
 inline npy_array parse_npy(std::span<const std::byte> bytes, std::string_view name) {
   constexpr std::string_view magic = "\x93NUMPY";
   const std::string_view text{reinterpret_cast<const char*>(bytes.data()), bytes.size()};

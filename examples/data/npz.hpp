@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NumPy's .npz: a zip archive of .npy arrays, read through libzip, never more than a limit.
+// NumPy's .npz: a zip archive of .npy arrays. It is read by libzip, up to a limit of unpacked bytes.
 #pragma once
 
 #include <zip.h>
@@ -13,7 +13,8 @@ namespace data_sets {
 
 class npz_arrays {
  public:
-  /// Throws: `file_error` for bytes that are no zip archive, are damaged or encrypted, or unpack to more than `limit`.
+  /// Throws: `file_error` for bytes that are not a zip archive, are damaged or encrypted, or unpack to more than
+  /// `limit`.
   npz_arrays(std::span<const std::byte> bytes, std::string_view name, std::size_t limit = default_limit) : name_{name} {
     zip_error_t why;
     zip_error_init(&why);
@@ -31,7 +32,7 @@ class npz_arrays {
     for (zip_int64_t i = 0; i < count; ++i) limit -= read(*archive, static_cast<zip_uint64_t>(i), limit);
   }
 
-  /// Throws: `file_error`, naming the arrays that are there, when it is not.
+  /// Throws: `file_error` where there is no such array. Its text names the arrays that are there.
   const npy_array& operator[](std::string_view array) const {
     const auto found = arrays_.find(array);
     if (found != arrays_.end()) return found->second;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text from a file as messages show it.
+// How messages show text from a file, which may hold any bytes.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace data_sets {
 
-/// At most `most` bytes, control characters and what is not ASCII as '?'.
+/// Returns: at most `most` bytes of the text, with '?' for control characters and for bytes that are not ASCII.
 inline std::string printable(std::string_view text, std::size_t most = 40) {
   std::string shown{text.substr(0, most)};
   std::replace_if(

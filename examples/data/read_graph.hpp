@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph from whatever standard layout a folder or file is.
+// Reads a graph in any of the standard layouts, which it recognises by names.
 #pragma once
 
 #include <examples/data/citations.hpp>
@@ -10,7 +10,7 @@
 namespace data_sets {
 namespace detail {
 
-/// The one file in `folder` whose name ends so, ".gz" or not; of several the first by name.
+/// Returns: the file in `folder` whose name ends so, with or without ".gz"; the first by name where there are several.
 inline std::optional<std::filesystem::path> file_ending(const std::filesystem::path& folder, std::string_view ending) {
   std::optional<std::filesystem::path> found;
   std::error_code why;
@@ -49,9 +49,9 @@ inline graph read_musae(const std::filesystem::path& folder, const std::filesyst
 
 inline constexpr std::size_t npz_limit = std::size_t{4} << 30;  // [bytes]; Reddit's 602 dense features take 1.1 GB
 
-/// A .npz of the gnn-benchmark collection, or a folder with one, with LINQS's .content and .cites, or with a MUSAE
-/// graph. `limit` is a .npz's. Throws: `file_error`; planetoid's pickles are refused, naming the forms that are read:
-/// unpickling runs code.
+/// Reads a .npz of the gnn-benchmark collection, or a folder with such a file, with LINQS's .content and .cites, or
+/// with a MUSAE graph. limit: the most bytes that a .npz may unpack to. Throws: `file_error`, also for planetoid's
+/// pickles, since unpickling would run code of the file; the text names the layouts that are read.
 inline graph read_graph(const std::filesystem::path& path, std::size_t limit = npz_limit) {
   const auto read_npz = [limit](const std::filesystem::path& file) {
     return parse_graph_npz(file_bytes(file, limit), detail::quoted(file), limit);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SQuAD and BERT's vocabulary from a folder: train*.json and dev*.json as published, and *vocab.txt, plain or gzip.
+// Reads SQuAD and BERT's vocabulary from a folder: train*.json and dev*.json as published, and *vocab.txt, plain or
+// gzip.
 #pragma once
 
 #include <examples/data/squad_score.hpp>
@@ -14,7 +15,7 @@ struct squad_folder {
 
 namespace detail {
 
-/// The files in `folder` with such a name, ".gz" or not, by name.
+/// Returns: the files in `folder` with such a name, with or without ".gz", sorted by name.
 inline std::vector<std::filesystem::path> files_like(const std::filesystem::path& folder, std::string_view begin,
                                                      std::string_view end) {
   std::vector<std::filesystem::path> found;
@@ -30,8 +31,8 @@ inline std::vector<std::filesystem::path> files_like(const std::filesystem::path
 
 }  // namespace detail
 
-/// Where only one of train and dev is there, its last tenth is for validation.
-/// Throws: `file_error` when the vocabulary or both are missing.
+/// Where the folder has only one of train and dev, the last tenth of that is for validation.
+/// Throws: `file_error` where the vocabulary or both files are missing.
 inline squad_folder read_squad_folder(const std::filesystem::path& folder) {
   const auto train = detail::files_like(folder, "train", ".json"), dev = detail::files_like(folder, "dev", ".json");
   const auto vocabulary = detail::files_like(folder, "", "vocab.txt");

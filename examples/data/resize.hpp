@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pictures brought to one size: scaled until the shorter side fits, then the middle cut out. Scaling down averages over
-// all the pixels that a new one covers (bilinear with antialiasing, as Pillow's), so nothing flickers.
+// Brings pictures to one size: scales them until the shorter side fits, then cuts out the middle. Scaling down averages
+// all old pixels that a new one covers (bilinear with antialiasing, as in Pillow), so that fine patterns do not alias.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using comp::error;
 
 namespace detail {
 
-/// The old places that one new place is made of.
+/// The old pixels of an axis that one new pixel is the weighted mean of.
 struct blend {
   std::int64_t first = 0;
   std::vector<float> weights = {};
@@ -39,7 +39,7 @@ inline std::vector<blend> blends(std::int64_t from, std::int64_t to) {
   return made;
 }
 
-/// One axis: (outer, from, inner) -> (outer, to, inner).
+/// Scales one axis: (outer, from, inner) to (outer, to, inner).
 inline std::vector<float> scaled(const std::vector<float>& values, std::int64_t from, std::int64_t to,
                                  std::int64_t inner) {
   const std::vector<blend> made_of = blends(from, to);
@@ -77,8 +77,8 @@ inline picture resized(const picture& from, std::int64_t height, std::int64_t wi
   return made;
 }
 
-/// The middle of the picture in channels of side x side, (3, side, side): what networks read. `scale_to` is what the
-/// shorter side is scaled to before (ImageNet's usual 256 for 224); 0: the side itself.
+/// Returns: the middle of the picture as networks read it, (3, side, side). scale_to: what the shorter side is scaled
+/// to before the middle is cut out, as ImageNet's usual 256 for 224; 0: the side itself.
 inline std::vector<std::uint8_t> middle(const picture& from, std::int64_t side, std::int64_t scale_to = 0) {
   const std::int64_t shorter = std::min(from.height, from.width), wanted = std::max(side, scale_to);
   require<error>(shorter > 0, "a picture without pixels (nothing can be cut out): leave it out");

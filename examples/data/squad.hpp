@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions on texts as SQuAD publishes them, versions 1.1 and 2.0 (where a question may have no answer). Places of
-// answers are checked, and given in bytes: the file counts characters. Source: Rajpurkar et al. 2018 (arXiv
-// 1806.03822).
+// Questions on texts as SQuAD publishes them, versions 1.1 and 2.0, where a question may have no answer. The positions
+// of answers are checked, and converted to bytes, since the file counts characters.
+// Source: Rajpurkar et al. 2018 (arXiv 1806.03822)
 #pragma once
 
 #include <comp/files/json_reader.hpp>
@@ -39,7 +39,7 @@ struct squad {
 
 namespace detail {
 
-/// Byte offsets of each character of UTF-8, and of the end.
+/// Returns: the byte offset of each character of a UTF-8 text, and of its end.
 inline std::vector<std::size_t> character_offsets(std::string_view text) {
   std::vector<std::size_t> offsets;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -78,7 +78,7 @@ inline void read_paragraph(const json_reader& from, squad& to) {
 
 }  // namespace detail
 
-/// Throws: `file_error`, naming file and field, for what is no such file and for an answer that is not where it says.
+/// Throws: `file_error`, naming file and field, for any other file, and for an answer that is not at its position.
 inline squad parse_squad(std::string_view text, const std::string& file) {
   const json_place place{.file = file, .line = 0, .remedy = "fetch the file again"};
   const json document = parse_json(text, place);
@@ -92,12 +92,12 @@ inline squad parse_squad(std::string_view text, const std::string& file) {
   return made;
 }
 
-/// A file, plain or gzip.
+/// Reads a file, plain or gzip.
 inline squad read_squad(const std::filesystem::path& path, std::size_t limit = default_limit) {
   return parse_squad(read_text(path, limit), path.string());
 }
 
-/// The questions on the last tenth (or another share) of the contexts apart: no text is in both.
+/// Splits off the questions on the last tenth (or another part) of the contexts, so that no text is in both parts.
 inline std::pair<squad, squad> split(const squad& all, double held_out = 0.1) {
   const auto cut = static_cast<std::size_t>(static_cast<double>(all.contexts.size()) * (1 - held_out));
   const auto at = all.contexts.begin() + static_cast<std::ptrdiff_t>(cut);

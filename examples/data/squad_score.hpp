@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How good predicted answers are: exact match and F1 over words, articles and punctuation left out, the best of the
-// given answers counting. Source: the official evaluation script of SQuAD 2.0.
+// Scores predicted answers: exact match, and F1 over words. Articles and punctuation are left out, and of several given
+// answers the best one counts.
+// Source: the official evaluation script of SQuAD 2.0
 #pragma once
 
 #include <algorithm>
@@ -45,7 +46,7 @@ inline double word_f1(const std::vector<std::string>& given, const std::vector<s
 
 }  // namespace detail
 
-/// Of one prediction; "" says that there is no answer.
+/// Returns: the scores of one prediction. The prediction "" says that there is no answer.
 inline squad_score score_answer(const squad_question& question, std::string_view predicted) {
   const auto words = detail::answer_words(predicted);
   if (question.answers.empty()) return words.empty() ? squad_score{1, 1} : squad_score{};
@@ -58,7 +59,7 @@ inline squad_score score_answer(const squad_question& question, std::string_view
   return best;
 }
 
-/// Means over all questions. Throws: `error` unless there is a prediction for each.
+/// Returns: the mean scores over all questions. Throws: `error` unless there is a prediction for each.
 inline squad_score score_answers(const squad& of, const std::vector<std::string>& predicted) {
   require<error>(predicted.size() == of.questions.size() && !predicted.empty(),
                  "{} predictions for {} questions (one for each is needed): predict them all", predicted.size(),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a model's logits of first and last tokens to answers as text, and how good they are.
-// Source: google-research/bert, run_squad.py (answers of 30 tokens at most; of several windows the likeliest).
+// Turns a model's logits of first and last tokens into answers as text, and scores them. An answer has 30 tokens at
+// most, and comes from the window where it is likeliest.
+// Source: google-research/bert, run_squad.py
 #pragma once
 
 #include <examples/data/squad_score.hpp>
@@ -8,9 +9,9 @@
 
 namespace data_sets {
 
-/// F1 of the answers that `logits` (windows,2,length) give, of first and last tokens. An answer is a run of tokens of
-/// the context that is likelier than token 0, which says that there is none.
-/// Throws: `error` where there are not as many logits as windows have places.
+/// Returns: the F1 of the answers that `logits`, which are (windows,2,length) for first and last tokens, predict. An
+/// answer is a run of tokens of the context that is likelier than token 0, which stands for no answer.
+/// Throws: `error` where the number of logits does not fit the windows.
 inline double span_f1(const squad& of, const std::vector<squad_window>& windows, std::span<const float> logits) {
   constexpr std::size_t longest = 30;  // [tokens]
   const std::size_t length = windows.empty() ? 0 : logits.size() / (2 * windows.size());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions and contexts as BERT reads them: [CLS] question [SEP] a window of the context [SEP], windows overlapping
-// where a context is longer, and the answer as first and last token, or token 0 where the window holds none.
-// Source: google-research/bert, run_squad.py (max_query_length 64, doc_stride 128).
+// Questions and contexts as BERT reads them: [CLS] question [SEP] a window of the context [SEP]. A longer context has
+// several windows, which overlap. The answer is given as first and last token, or as token 0 where the window lacks it.
+// Source: google-research/bert, run_squad.py (max_query_length 64, doc_stride 128)
 #pragma once
 
 #include <examples/data/squad.hpp>
@@ -10,18 +10,18 @@
 namespace data_sets {
 
 struct window_options {
-  std::size_t length = 384;   // [tokens] of a window, question and marks included
-  std::size_t stride = 128;   // [tokens] from one window to the next
-  std::size_t question = 64;  // [tokens] that are read of a question
+  std::size_t length = 384;   // [tokens] of a window, including the question and the marks
+  std::size_t stride = 128;   // [tokens] from the beginning of one window to the next one's
+  std::size_t question = 64;  // [tokens] that are read of a question; the rest is cut off
 };
 
-/// Shapes: tokens and segments are as long as the window, up to `length`; `from` is for each token its bytes in the
-/// context, (0,0) for those that are not of it.
+/// tokens and segments are as long as the window, up to `length`. from: the bytes of each token in the context; (0,0)
+/// for tokens that are not of it.
 struct squad_window {
   std::size_t question = 0;  // index into squad::questions
   std::vector<std::int32_t> tokens = {}, segments = {};
   std::vector<std::pair<std::size_t, std::size_t>> from = {};
-  std::int64_t first = 0, last = 0;  // of the answer
+  std::int64_t first = 0, last = 0;  // the answer's tokens
 };
 
 namespace detail {
@@ -42,7 +42,7 @@ inline squad_window make_window(const wordpiece& pieces, std::span<const piece> 
   return made;
 }
 
-/// The tokens that hold the bytes [begin, end) where the window has all of them.
+/// Sets the answer to the tokens that hold the bytes [begin, end), where the window has all of these.
 inline void mark_answer(squad_window& window, std::size_t begin, std::size_t end) {
   std::int64_t first = 0, last = 0;
   for (std::size_t t = 0; t < window.from.size(); ++t) {
@@ -59,8 +59,8 @@ inline void mark_answer(squad_window& window, std::size_t begin, std::size_t end
 
 }  // namespace detail
 
-/// Windows in the order of the questions; of several answers the first is what is trained on.
-/// Throws: `error` for options that leave the context no room, or tokens between two windows.
+/// Returns: the windows in the order of the questions. Of several answers the first one is trained on.
+/// Throws: `error` for options that leave the context no room, or skip tokens between two windows.
 inline std::vector<squad_window> windows(const squad& of, const wordpiece& pieces, const window_options& o = {}) {
   require<error>(
       o.stride > 0 && o.question + 3 < o.length && o.stride <= o.length - o.question - 3,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A text file and the vocabulary of its letters, for models that read and write letter by letter.
-// A letter is a byte: ASCII is one letter per character, other characters of UTF-8 are two to four.
+// A text file and the vocabulary of its letters, for models that read and write letter by letter. A letter is a byte:
+// an ASCII character is one letter, another character of UTF-8 is two to four.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ using comp::error;
 using comp::file_error;
 using comp::require;
 
-/// Throws: `file_error`, with the offset, for a NUL byte: the file is no text.
+/// Throws: `file_error`, with the offset, for a NUL byte, which a text does not have.
 inline std::string parse_text(std::span<const std::byte> bytes, std::string_view name) {
   require<file_error>(!bytes.empty(), "{} is empty (a text is expected): use a file with text", name);
   const auto nul = std::ranges::find(bytes, std::byte{0});
@@ -32,7 +32,7 @@ inline std::string parse_text(std::span<const std::byte> bytes, std::string_view
   return text;
 }
 
-/// A text file, plain or gzip.
+/// Reads a text file, plain or gzip.
 inline std::string read_text(const std::filesystem::path& path, std::size_t limit = default_limit) {
   return parse_text(file_bytes(path, limit), fmt::format("\"{}\"", path.string()));
 }
@@ -70,7 +70,7 @@ class vocabulary {
     return tokens;
   }
 
-  /// Throws: `error`, with the position, for a number that is no token.
+  /// Throws: `error`, with the position, for a number that is not a token.
   std::string decode(std::span<const std::int32_t> tokens) const {
     std::string text;
     text.reserve(tokens.size());
@@ -99,8 +99,8 @@ struct text_split {
   std::string_view test;
 };
 
-/// The last `held_out` of `text` is for testing: language models are tested on what comes later. Points into `text`.
-/// Throws: `error` unless both parts have a letter.
+/// Splits a text. held_out: the part of it, from the end, that is for testing, since language models are tested on
+/// later text. Both results point into `text`. Throws: `error` unless both parts have a letter.
 inline text_split split_text(std::string_view text, double held_out = 0.1) {
   require<error>(held_out > 0 && held_out < 1,
                  "a share of {} held out for testing (it must lie between 0 and 1): change it", held_out);

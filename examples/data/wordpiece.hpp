@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// BERT's uncased tokenizer: text to the pieces of a vocabulary, each with the place in the text that it came from.
-// Unicode (categories, lower case, decomposition) is utf8proc's. Source: Devlin et al. 2019, google-research/bert,
-// tokenization.py (BasicTokenizer with do_lower_case, then WordpieceTokenizer).
+// BERT's uncased tokenizer: cuts a text into pieces of a vocabulary, each with the bytes of the text that it came from.
+// utf8proc does Unicode's categories, lower case and decomposition.
+// Source: Devlin et al. 2019, google-research/bert, tokenization.py (BasicTokenizer with do_lower_case, then
+// WordpieceTokenizer)
 #pragma once
 
 #include <utf8proc.h>
@@ -24,11 +25,11 @@ struct piece {
 
 namespace detail {
 
-/// Lower-case characters without accents, and the byte of the text where each begins.
+/// A word in lower case without accents. `at` and `from` have an element for each character.
 struct plain_word {
   std::string text = {};
-  std::vector<std::size_t> at = {};  // in `text`, of each character
-  std::vector<std::pair<std::size_t, std::size_t>> from = {};
+  std::vector<std::size_t> at = {};                            // where the character begins in `text`
+  std::vector<std::pair<std::size_t, std::size_t>> from = {};  // the bytes [begin, end) of the original text
 
   void add(utf8proc_int32_t character, std::size_t begin, std::size_t end) {
     std::array<utf8proc_uint8_t, 4> bytes = {};
@@ -47,7 +48,7 @@ struct plain_word {
 inline bool is_space(utf8proc_int32_t c) {
   return c == ' ' || c == '\t' || c == '\n' || c == '\r' || utf8proc_category(c) == UTF8PROC_CATEGORY_ZS;
 }
-/// Control and format characters, and what stands for unreadable ones.
+/// True for control and format characters, and for the character that replaces unreadable ones.
 inline bool is_dropped(utf8proc_int32_t c) {
   const auto category = utf8proc_category(c);
   return c == 0 || c == 0xfffd || category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF;
@@ -57,7 +58,7 @@ inline bool is_punctuation(utf8proc_int32_t c) {
   const auto category = utf8proc_category(c);
   return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
 }
-/// Ideographs, which are words of one character.
+/// True for ideographs, which are words of one character.
 inline bool is_ideograph(utf8proc_int32_t c) {
   constexpr std::array<std::pair<utf8proc_int32_t, utf8proc_int32_t>, 8> blocks = {{{0x4e00, 0x9fff},
                                                                                     {0x3400, 0x4dbf},
@@ -70,8 +71,8 @@ inline bool is_ideograph(utf8proc_int32_t c) {
   return std::ranges::any_of(blocks, [c](const auto& block) { return c >= block.first && c <= block.second; });
 }
 
-/// Calls f(word) for each word of `text`; punctuation and ideographs are words of their own.
-/// Throws: `error`, with the offset, for bytes that are no UTF-8.
+/// Calls f(word) for each word of `text`. Each punctuation mark and each ideograph is a word.
+/// Throws: `error`, with the offset, for bytes that are not UTF-8.
 template <class F>
 void for_each_word(std::string_view text, F&& f) {
   plain_word word;
@@ -116,8 +117,8 @@ struct text_hash : std::hash<std::string_view> {
 
 class wordpiece {
  public:
-  /// `vocabulary` has a piece in each line, its number is the line's; pieces that go on with a word begin with "##".
-  /// Throws: `file_error`, naming the line, for a repeated or empty one, or when [PAD], [UNK], [CLS] or [SEP] is
+  /// vocabulary: a piece in each line, whose number is the line's. A piece that continues a word begins with "##".
+  /// Throws: `file_error`, naming the line, for a repeated or empty piece, and where [PAD], [UNK], [CLS] or [SEP] is
   /// missing.
   explicit wordpiece(std::string_view vocabulary, std::string_view name = "the vocabulary") {
     std::string_view rest = vocabulary;
@@ -143,7 +144,7 @@ class wordpiece {
   std::int32_t pad = 0, unknown = 0, begin = 0, separator = 0;
   std::int32_t size() const { return size_; }
 
-  /// Throws: `error` for text that is no UTF-8.
+  /// Returns: the pieces of a text. Throws: `error` for text that is not UTF-8.
   std::vector<piece> encode(std::string_view text) const {
     std::vector<piece> pieces;
     detail::for_each_word(text, [&](const detail::plain_word& word) { add(pieces, word); });
@@ -159,7 +160,9 @@ class wordpiece {
     return found->second;
   }
 
-  /// The longest piece first, then the longest that goes on; one unknown piece where there is none.
+  /// Appends the pieces of a word: the longest piece that it begins with, then the longest that continues it, and so
+  /// on;
+  /// one unknown piece where the vocabulary cannot make up the word.
   void add(std::vector<piece>& to, const detail::plain_word& word) const {
     constexpr std::size_t longest_word = 100;  // [characters], as BERT
     const std::size_t before = to.size(), characters = word.at.size();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last two states of the training in --out: written after the search and after each epoch, each whole or not there.
-// So a training that ends at any moment goes on, and a file that a disk has spoilt costs an epoch.
+// Keeps the last two checkpoints of a training in --out. One is written after the search and after each epoch, and is
+// whole or not there at all. So a training can go on whenever it ended, and a damaged file costs one epoch.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 
 namespace train {
 
-/// Of two signatures, "this | that | seed 1": what the first has and the second has not.
+/// Returns: the parts of a signature that the other one lacks. A signature is, for instance, "this | that | seed 1".
 inline std::string parts_without(std::string_view signature, std::string_view other) {
   constexpr std::string_view bar = " | ";
   const std::string all = fmt::format("{}{}{}", bar, other, bar);
@@ -29,7 +29,7 @@ inline std::string parts_without(std::string_view signature, std::string_view ot
   return found.empty() ? "nothing more" : found;
 }
 
-/// An observer of the training of `Trainer`. For one that does not store its state it does nothing.
+/// An observer that writes the checkpoints. It does nothing for a Trainer that cannot store its state.
 template <class Trainer>
 class checkpoints {
  public:
@@ -41,10 +41,10 @@ class checkpoints {
         trainer_{trainer} {}
 
   const std::filesystem::path& last() const { return last_; }
-  /// Epochs of the training that is in the file; nothing before the search has ended.
+  /// Returns: how many epochs the checkpoint has trained; nothing before the search has ended.
   std::optional<std::size_t> epochs() const { return epochs_; }
 
-  /// Removes what kills left half written. Requires: no other process writes to the folder.
+  /// Removes files that killed processes left half written. Requires: no other process writes to the folder.
   void clear_up() const {
     std::error_code gone;
     for (const auto& entry : std::filesystem::directory_iterator{last_.parent_path()}) {
@@ -54,15 +54,16 @@ class checkpoints {
       }
     }
   }
-  /// A new training begins: an older one's files are kept beside.
+  /// Renames the checkpoints of an older training, which a new one would overwrite.
   void set_aside() const {
     for (const auto& path : {last_, before_}) {
       if (std::filesystem::exists(path)) std::filesystem::rename(path, path.string() + ".old");
     }
   }
 
-  /// Brings the trainer into the last state that is whole. Returns: where the training stands; nothing where there is
-  /// none. Throws: `file_error` where none of the files is whole, or they are of another training.
+  /// Restores the trainer from the latest checkpoint that is whole.
+  /// Returns: the training's progress; nothing where there is no checkpoint.
+  /// Throws: `file_error` where no checkpoint is whole, or one belongs to another training.
   std::optional<comp::training_progress> load() {
     if constexpr (possible) {
       std::string damaged;
@@ -84,12 +85,12 @@ class checkpoints {
 
   void training_progressed(const comp::training_progress& now) {
     if constexpr (possible) {
-      if (std::exchange(epochs_, now.so_far.epochs.size()) == now.so_far.epochs.size()) return;  // it was loaded
+      if (std::exchange(epochs_, now.so_far.epochs.size()) == now.so_far.epochs.size()) return;  // just loaded
       try {
         if (last_is_whole_ && std::filesystem::exists(last_)) std::filesystem::rename(last_, before_);
         comp::write_training({trainer_.signature(), trainer_.store_state(), now}, last_.string());
         last_is_whole_ = true;
-      } catch (const std::exception& e) {  // what was trained is worth more than the file
+      } catch (const std::exception& e) {  // a training goes on without its checkpoint
         fmt::print(stderr, "Note: no checkpoint after {} epochs: {}\n", now.so_far.epochs.size(), e.what());
       }
     }
@@ -115,7 +116,7 @@ class checkpoints {
   std::filesystem::path last_, before_;
   Trainer& trainer_;
   std::optional<std::size_t> epochs_;
-  bool last_is_whole_ = true;  // else the one before is all there is
+  bool last_is_whole_ = true;  // False: keep the previous checkpoint, and overwrite the damaged one
 };
 
 }  // namespace train

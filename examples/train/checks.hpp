@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of values on the command line. CLI11's own for numbers let nan and infinity through, wrap negative numbers
-// around where none are meant, cut what is too large, and read 010 as eight.
+// Checks the values of the command line. CLI11's own checks of numbers accept nan and infinity, wrap negative numbers
+// around to large ones, cut numbers that are too large, and read 010 as eight.
 #pragma once
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ CLI::Validator number(T least, T most, const char* kind, const std::string& rang
     const char* end = text.data() + text.size();
     const auto [read, fault] = std::from_chars(text.data(), end, value);
     if (fault == std::errc{} && read == end && value >= least && value <= most) {
-      text = fmt::format("{}", value);  // as CLI11 reads it: without leading zeros
+      text = fmt::format("{}", value);  // without leading zeros, which CLI11 would read as octal
       return {};
     }
     return fmt::format("\"{}\" (it must be {}, {}): change it", text, kind, range);
@@ -41,21 +41,22 @@ CLI::Validator number(T least, T most, const char* kind, const std::string& rang
 
 }  // namespace detail
 
-/// A whole number in decimal digits. For ->transform(), which gives CLI11 the number that was checked.
+/// Checks for a whole number in decimal digits. It is for ->transform(), which gives CLI11 the checked text.
 inline CLI::Validator whole(std::uint64_t least, std::uint64_t most) {
   return detail::number(least, most, "a whole number", fmt::format("{} to {}", least, most));
 }
-/// A finite number within a range, ends included.
+/// Checks for a finite number within a range, whose ends are included.
 inline CLI::Validator real(double least, double most) {
   return detail::number(least, most, "a number", fmt::format("{} to {}", least, most));
 }
-/// A finite number above 0.
+/// Checks for a finite number above 0.
 inline CLI::Validator positive() {
   return detail::number(std::numeric_limits<double>::min(), std::numeric_limits<double>::max(), "a number",
                         "above 0 and finite");
 }
 
-/// "800MiB", "4GiB": bytes of a memory, which is below 2^63. For two ->transform(), the second first.
+/// Checks that a size of memory, as "800MiB", begins with a digit, so that CLI11's conversion of units sees no sign. Of
+/// two ->transform(), CLI11 applies the later one first.
 inline CLI::Validator digits_first() {
   return {[](std::string& text) -> std::string {
             if (!text.empty() && text[0] >= '0' && text[0] <= '9') return {};
@@ -69,7 +70,8 @@ inline std::vector<std::string> split(const std::string& text) {
   return text | ranges::views::split(',') | ranges::views::transform(as_string) | ranges::to<std::vector>();
 }
 
-/// "none", "all", or systems joined by commas. Throws: `settings_error` for a system that is not known.
+/// Returns: the rival plans that --rules names: "none", "all", or systems joined by commas.
+/// Throws: `settings_error` for an unknown system.
 inline comp::rival_source rivals_of(const std::string& rules, const comp::hardware& on = {}) {
   if (rules == "none") return {};
   return comp::system_rules(rules == "all" ? std::vector<std::string>{} : split(rules), on);
@@ -92,7 +94,7 @@ inline std::string check_scaling(const std::string& text) {
   return {};
 }
 
-/// "auto", or precision names joined by commas: what CLI11 says when the text is neither.
+/// Returns: the message for a text that is neither "auto" nor names of precisions joined by commas; else nothing.
 inline std::string check_precisions(const std::string& text) {
   if (text == "auto") return {};
   if (text.empty()) return "no precision is named: name them joined by commas, as in bf16,fp16";

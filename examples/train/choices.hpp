@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Policies and strategies by the names that the command line has for them.
+// Policies and strategies by their names on the command line.
 #pragma once
 
 #include <comp/policy/all_fp32.hpp>

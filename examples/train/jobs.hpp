@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `train` trains: a model and the data that was named on the command line, with settings that suit them.
+// What `train` trains: the model and the data that the command line names, with settings that suit them.
 #pragma once
 
 #include <algorithm>
@@ -63,7 +63,7 @@ inline std::int64_t batch_for(const options& chosen, std::int64_t usual) {
   return chosen.batch > 0 ? static_cast<std::int64_t>(chosen.batch) : usual;
 }
 
-/// The last tenth of a text is for validation; of the rest as many windows as asked for.
+/// A text for the transformer. The last tenth is for validation; --limit counts windows of the rest.
 inline job text_job(const options& chosen) {
   const auto text = data_sets::read_text(chosen.data);
   const data_sets::vocabulary letters{text};
@@ -90,7 +90,7 @@ inline job text_job(const options& chosen) {
           native_models::token_data{std::move(held_out), chosen.context}, settings_for(chosen), std::move(description)};
 }
 
-/// The graph that was named, or one that is made up; a step is the whole of it.
+/// A graph for GCN and GAT: the one that --data names, else a made-up one. A step reads the whole graph.
 inline job node_job(const options& chosen) {
   const bool made_up = chosen.data.empty();
   const auto graph = made_up ? data_sets::made_up_graph(chosen.seed) : data_sets::read_graph(chosen.data);
@@ -116,7 +116,8 @@ inline job simple_net_job(const options& chosen) {
           std::move(description)};
 }
 
-/// The same windows, sizes and settings as those of LibTorch's job (models/libtorch/bert_job.hpp).
+/// SQuAD for BERT, with the windows, sizes and settings of LibTorch's job (models/libtorch/bert_job.hpp), so that the
+/// two backends can be compared.
 inline job bert_job(const options& chosen) {
   using namespace data_sets;
   using native_models::bert_options;
@@ -145,14 +146,14 @@ inline job bert_job(const options& chosen) {
                       to_train->size(), shape.length, chosen.data.filename().string())};
 }
 
-/// Reads whatever standard layout `path` is.
+/// Reads images in any standard layout, which is recognised by the names of files and folders.
 inline data_sets::images_split read_images(const std::filesystem::path& path) {
   using namespace data_sets;
   const std::string name = path.filename().string();
   if (name.ends_with(".csv.gz") || name.ends_with(".csv")) return split(read_digits(path), 0.1);
   if (is_mnist(path)) return {read_mnist(path, part::train), read_mnist(path, part::test)};
   if (std::filesystem::is_directory(path)) return {read_cifar(path, part::train), read_cifar(path, part::test)};
-  return split(read_cifar(path, part::train), 0.1);  // one file: its last tenth is for validation
+  return split(read_cifar(path, part::train), 0.1);  // the last tenth of a single file is for validation
 }
 
 inline void keep_first(data_sets::images& all, std::size_t count) {
@@ -162,7 +163,7 @@ inline void keep_first(data_sets::images& all, std::size_t count) {
   all.pixels.resize(count * static_cast<std::size_t>(all.pixels_each()));
 }
 
-/// Mean and deviation of each channel of the training images, in [0,1].
+/// Returns: mean and deviation of each channel of the training images, where pixels are in [0,1].
 inline std::pair<std::vector<float>, std::vector<float>> channel_moments(const data_sets::images& all) {
   const auto channels = static_cast<std::size_t>(all.channels);
   const auto plane = static_cast<std::size_t>(all.height * all.width);
@@ -211,7 +212,7 @@ inline job image_job(const options& chosen) {
                                         chosen.data.filename().string(), train.classes);
   auto [mean, deviation] = channel_moments(train);
   native::training settings = settings_for(chosen);
-  if (chosen.model == "gan") {  // which makes images in the range of tanh
+  if (chosen.model == "gan") {  // its generator ends in tanh, so real images must be in [-1,1] too
     mean = deviation = {0.5F};
     settings.score = native_models::undecided();
   }
@@ -223,7 +224,8 @@ inline job image_job(const options& chosen) {
 
 }  // namespace detail
 
-/// Throws: `file_error`, naming the option, for data that cannot be read, `error` when model and data do not fit.
+/// Returns: the job that the command line names.
+/// Throws: `file_error`, naming the option, for data that cannot be read; `error` where model and data do not fit.
 inline job load_job(const options& chosen) {
   return naming("--data", [&] {
     if (chosen.model == "transformer") return detail::text_job(chosen);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line of `train`: what can be chosen, checked before anything is loaded.
+// The command line of `train`. Options are checked before anything is loaded.
 #pragma once
 
 #include <sched.h>
@@ -26,47 +26,48 @@
 
 namespace train {
 
+/// What the command line chooses; describe() explains each option to the user.
 struct options {
   std::string model = "transformer";
   std::filesystem::path data = {};
   std::string backend = "host";
   std::string policy = "auto";
-  std::string rules = "none";  // systems joined by commas, whose plans are held against the found one
+  std::string rules = "none";  // systems joined by commas, whose rule-based plans are compared with the found one
   std::string stage1 = "guided", stage2 = "greedy";
   std::string tie = "kind";
   std::string precisions = "auto";
   std::size_t epochs = 3;
-  std::size_t batch = 0;            // 0: the model's own default
-  std::size_t limit = 0;            // training examples per epoch; 0: all
-  double learning_rate = 0;         // 0: the model's own default
-  std::string scaling = "pytorch";  // of FP16's losses, in the host and cuda backends
-  std::size_t accumulate = 1;       // micro-batches of a step, in the host and cuda backends
-  double tolerance = 0.01;
+  std::size_t batch = 0;                  // 0: the model's own default
+  std::size_t limit = 0;                  // training examples per epoch; 0: all
+  double learning_rate = 0;               // 0: the model's own default
+  std::string scaling = "pytorch";        // loss scaling for FP16, in the host and cuda backends
+  std::size_t accumulate = 1;             // micro-batches of a step, in the host and cuda backends
+  double tolerance = 0.01;                // how much a plan's loss may exceed FP32's, as a part of FP32's
   double level = 0.05;                    // chance of a wrong answer about a loss
   double budget = 0.01;                   // part of the training that the search may cost
-  std::uint64_t memory_limit = 0;         // bytes; 0: none
-  double slowdown = 0;                    // of the plan with the least memory
+  std::uint64_t memory_limit = 0;         // [bytes]; 0: none
+  double slowdown = 0;                    // how much slower than the fastest a plan with less memory may be
   std::filesystem::path warm_start = {};  // a plan file
   std::string judge_by = "batches";       // batches, epochs or scores
-  bool compare_epochs = false;            // an epoch of each contestant for the table
+  bool compare_epochs = false;            // also trains an epoch of each contestant for the table
   std::filesystem::path out = "out";
   bool resume = false;
   std::filesystem::path plan = {};
   std::filesystem::path t4 = {};
   std::filesystem::path weights_out = {};
-  std::string size = {};  // of bert and gan; empty: the model's own default
-  std::int64_t side = 0;  // of libtorch's pictures; 0: 64
+  std::string size = {};  // which bert or gan; empty: the model's own default
+  std::int64_t side = 0;  // [pixels] that libtorch scales pictures to; 0: 64
   std::uint64_t seed = 1;
   int threads = 0;                                        // 0: all cores
-  int gpu = 0;                                            // of the cuda backend
-  std::string command = {};                               // the line that chose all this
-  std::string training_command = {};                      // the same without what only a search hears
-  std::string captured = "measured";                      // in the cuda backend: steps as CUDA graphs
-  int layers = 2, width = 256, heads = 4, context = 128;  // of the transformer
-  std::string attention = "parts";                        // of the transformer and bert
+  int gpu = 0;                                            // the number of the cuda backend's GPU
+  std::string command = {};                               // the whole command line
+  std::string training_command = {};                      // the command line without options of a search
+  std::string captured = "measured";                      // steps as CUDA graphs, in the cuda backend
+  int layers = 2, width = 256, heads = 4, context = 128;  // the transformer's sizes
+  std::string attention = "parts";                        // for the transformer and bert: parts or one
 };
 
-/// Of the native trainer: the backends host and cuda.
+/// The models of the native trainer, which the backends host and cuda train.
 inline const std::vector<std::string> native_models{"mlp", "lenet5", "alexnet", "vgg16", "transformer",
                                                     "gan", "gcn",    "gat",     "bert",  "simplenet"};
 inline const std::vector<std::string> libtorch_models{"alexnet", "vgg16", "gan", "gcn", "gat", "bert", "simplenet"};
@@ -79,7 +80,7 @@ inline std::vector<std::string> all_models() {
   return all;
 }
 
-/// Throws: `error`, naming the models that the chosen backend has.
+/// Throws: `error` where the chosen backend lacks the model. Its text names the models that the backend has.
 inline void require_model_of(const options& chosen, const std::vector<std::string>& models) {
   comp::require<comp::error>(std::ranges::find(models, chosen.model) != models.end(),
                              "{} is no model of backend {} (it trains {}): choose one of those, or another --backend",
@@ -87,7 +88,7 @@ inline void require_model_of(const options& chosen, const std::vector<std::strin
                              models | ranges::views::join(std::string_view{", "}) | ranges::to<std::string>());
 }
 
-/// Throws: `error` for an option that another backend or model has.
+/// Throws: `error` for an option that only other backends or models have: it would have no effect here.
 inline void require_heard(const options& chosen) {
   comp::require<comp::error>(chosen.backend != "libtorch" || (chosen.scaling == "pytorch" && chosen.accumulate == 1),
                              "--scaling {} --accumulate {} with backend {} (only host and cuda have them): leave them "
@@ -125,7 +126,8 @@ inline void require_heard(const options& chosen) {
       chosen.size, chosen.model);
 }
 
-/// Of --threads as many as this process may run at once: more only wait for each other. 0: all.
+/// Returns: --threads, but not more than this process may run at once, since more threads only wait for each other. 0:
+/// all.
 inline int threads_of(const options& chosen) {
   cpu_set_t allowed;
   if (chosen.threads == 0 || ::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return chosen.threads;
@@ -136,7 +138,8 @@ inline int threads_of(const options& chosen) {
   return cores;
 }
 
-/// Says where others want the cores too: OpenMP's threads spin while they wait for each other, and for such a core longest.
+/// Warns where other programs use the cores too: OpenMP's threads spin while they wait for each other, and they wait
+/// for the thread whose core is taken.
 inline void tell_of_busy_cores() {
   std::ifstream counts{"/proc/stat"};
   std::string word;
@@ -162,7 +165,8 @@ inline void require_strategies(const options& chosen) {
       chosen.stage2);
 }
 
-/// Throws: `error` without data, where none is made up: libtorch's jobs make some up, these backends for few models.
+/// Throws: `error` where no data is named and the model has no made-up data. libtorch's jobs all have some, but the
+/// backends host and cuda only for few models.
 inline void require_data(const options& chosen) {
   const bool made_up = chosen.model == "gcn" || chosen.model == "gat" || chosen.model == "simplenet";
   comp::require<comp::error>(made_up || !chosen.data.empty(),
@@ -170,7 +174,7 @@ inline void require_data(const options& chosen) {
                              chosen.model, chosen.backend);
 }
 
-/// A word of a command line as a shell takes it.
+/// Returns: a word of a command line, quoted where a shell needs it.
 inline std::string in_shell(const std::string& word) {
   const auto plain = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || std::strchr("_-./=,:+@%", c); };
   if (!word.empty() && std::ranges::all_of(word, plain)) return word;
@@ -179,7 +183,7 @@ inline std::string in_shell(const std::string& word) {
   return quoted + "'";
 }
 
-/// A command line, less the options `without`, which take a value unless they are flags.
+/// Returns: a command line as a shell takes it, without the options `without` and their values.
 inline std::string in_shell(const std::vector<std::string_view>& words, const std::vector<std::string_view>& without) {
   std::string line;
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -194,7 +198,7 @@ inline std::string in_shell(const std::vector<std::string_view>& words, const st
 }
 
 inline void describe(CLI::App& app, options& chosen) {
-  // ./run demo gives options of its own, then the user's.
+  // ./run demo passes its own options before the user's, which must win.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.description(
       "Trains a model and finds, while doing so, the precision of each operator that trains fastest and still converges.\n"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `train` writes, tried before anything is computed: a search of hours must not end at a path that was mistyped.
+// Checks before anything is computed that `train` can write its files: a search of hours must not end at a mistyped
+// path.
 #pragma once
 
 #include <fcntl.h>
@@ -22,7 +23,7 @@
 
 namespace train {
 
-/// What `work` returns; an error of the file system names the option that it comes from.
+/// Returns: what `work` returns. Errors of the file system are thrown again with the option that named the path.
 template <class F>
 auto naming(const char* option, F&& work) {
   try {
@@ -35,60 +36,61 @@ auto naming(const char* option, F&& work) {
   }
 }
 
-/// Throws: `file_error` when a text that was printed did not get through: a full disk, a closed pipe.
+/// Throws: `file_error` where printed text did not arrive, as with a full disk or a closed pipe.
 inline void require_printed() {
   const int fault = std::fflush(stdout) != 0 ? errno : std::ferror(stdout) != 0 ? EIO : 0;
   comp::require<comp::file_error>(fault == 0, "the output cannot be printed ({}): see where stdout goes",
                                   comp::detail::errno_text(fault));
 }
 
-/// Throws: `file_error`, naming the option, where no file can be written at `path`. Leaves nothing behind; what is
-/// there stays as it is.
+/// Throws: `file_error`, naming the option, where no file can be written at `path`. It tries with another file, which
+/// it removes, so that a file at `path` does not change.
 inline void require_writable(const char* option, const std::filesystem::path& path) {
   struct stat about = {};
   const bool exists = ::stat(path.c_str(), &about) == 0, direct = exists && !S_ISREG(about.st_mode);
-  if (direct && S_ISFIFO(about.st_mode)) return;  // who reads it may come later
+  if (direct && S_ISFIFO(about.st_mode)) return;  // opening a pipe would wait for its reader
   const std::string probe = direct ? path.string() : fmt::format("{}.{}.try", path.string(), ::getpid());
   const comp::detail::file_handle file{
       path.empty() ? -1 : ::open(probe.c_str(), O_WRONLY | O_CLOEXEC | (direct ? 0 : O_CREAT | O_TRUNC), 0666)};
-  int fault = file.is_open() ? comp::detail::write_all(file.get(), "\n") : errno;  // white space, should it be JSON
+  int fault = file.is_open() ? comp::detail::write_all(file.get(), "\n") : errno;  // a newline is harmless in JSON
   if (!direct && file.is_open()) ::unlink(probe.c_str());
   comp::require<comp::file_error>(fault == 0, "{} \"{}\" cannot be written ({}): give another path, or make room",
                                   option, path.string(), comp::detail::errno_text(fault));
 }
 
-/// A file, or a folder of files, and the option that names it.
+/// A file or a folder, and the option that names it.
 struct named_path {
   const char* option;
   std::filesystem::path path;
 };
 
-/// What `train` reads.
+/// Returns: what `train` reads.
 inline std::vector<named_path> inputs_of(const options& chosen) {
   return {{"--data", chosen.data}, {"--plan", chosen.plan}, {"--warm-start", chosen.warm_start}};
 }
 
-/// What it writes.
+/// Returns: what `train` writes.
 inline std::vector<named_path> outputs_of(const options& chosen) {
   std::vector<named_path> all{{"--t4", chosen.t4}, {"--weights-out", chosen.weights_out}};
   for (const char* name : {"training.json", "checkpoint.safetensors", "checkpoint.previous.safetensors"})
     all.push_back({"--out", chosen.out / name});
   for (const char* name : {"checkpoint.safetensors.old", "checkpoint.previous.safetensors.old", "search.jsonl.old"})
-    all.push_back({"--out", chosen.out / name});  // what was there is kept so
+    all.push_back({"--out", chosen.out / name});  // older files are kept under these names
   if (!chosen.plan.empty()) return all;
   for (const char* name : {"plan.json", "search.jsonl", "summary.json", "report.html"})
     all.push_back({"--out", chosen.out / name});
   return all;
 }
 
-/// Whether both are one file, by links too; what is there to be written to, as /dev/null, is nobody's.
+/// True where both paths name one file, through links too. Devices as /dev/null do not count: anybody may write to
+/// them.
 inline bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   std::error_code none;
   if (std::filesystem::equivalent(a, b, none)) return !std::filesystem::is_character_file(a, none);
   return std::filesystem::weakly_canonical(a, none) == std::filesystem::weakly_canonical(b, none);
 }
 
-/// Throws: `file_error` where what is written would overwrite what is read, or something else that is written.
+/// Throws: `file_error` where a file that is written is also read, or is written twice.
 inline void require_apart(const options& chosen) {
   const std::vector<named_path> inputs = inputs_of(chosen), outputs = outputs_of(chosen);
   const auto require = [](const named_path& output, const named_path& other, const char* does) {
@@ -107,8 +109,9 @@ inline void require_apart(const options& chosen) {
   }
 }
 
-/// Makes --out, which is this process's own while what is returned lives, and tries whatever else is to be written.
-/// Throws: `file_error`, naming the option.
+/// Makes the folder --out, locks it, and checks all paths that are written.
+/// Returns: the lock's handle; no other `train` uses the folder while it lives. Throws: `file_error`, naming the
+/// option.
 [[nodiscard]] inline comp::detail::file_handle require_outputs(const options& chosen) {
   require_apart(chosen);
   naming("--out", [&] { std::filesystem::create_directories(chosen.out); });

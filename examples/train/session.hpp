@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `train` does with any trainer, whichever backend made it: searches or loads a plan, trains with it, writes the
-// files.
+// What `train` does with a trainer of any backend: it searches or loads a plan, trains with it, and writes the files.
 #pragma once
 
 #include <unistd.h>
@@ -27,8 +26,8 @@
 
 namespace train {
 
-/// The precisions to search. What "auto" stands for: those that this machine speeds up; BF16, to see for oneself, where
-/// it speeds up none.
+/// Returns: the precisions to search. "auto" means those that this machine speeds up, or BF16 where it speeds up none,
+/// so that the user sees what BF16 costs.
 inline std::vector<comp::precision> precisions_for(const options& chosen, const std::vector<comp::precision>& sped_up) {
   std::vector<comp::precision> searched{comp::precision::fp32};
   if (chosen.precisions == "auto") {
@@ -42,8 +41,7 @@ inline std::vector<comp::precision> precisions_for(const options& chosen, const 
   return searched;
 }
 
-/// Which operators may change precision. What "auto" stands for: the lists of PyTorch's autocast for that kind of
-/// device.
+/// Returns: which operators may change precision. "auto" means the lists of PyTorch's autocast for this kind of device.
 inline comp::any_policy policy_for(const options& chosen, const comp::hardware& on, comp::precision low) {
   if (chosen.policy != "auto") return policy_named(chosen.policy, low);
   return policy_named(on.kind == comp::device_kind::cuda ? "pytorch-cuda" : "pytorch-cpu", low);
@@ -71,8 +69,9 @@ inline comp::search_settings settings_for(const options& chosen, std::vector<com
   return settings;
 }
 
-/// Trains an epoch under each contestant, from where the search began, so that the report can compare losses and scores
-/// of whole epochs too. It is no part of the search and not counted as its cost. The trainer is left as it was found.
+/// Trains an epoch under each contestant, from the state before the search, so that the report can also compare losses
+/// and scores of whole epochs. This is no part of the search and does not count as its cost. The trainer is restored
+/// afterwards.
 template <class Trainer>
 void fill_in_epochs(Trainer& trainer, const typename Trainer::state& start, comp::outcome& found) {
   const auto now = trainer.save();
@@ -125,7 +124,7 @@ comp::outcome search(const options& chosen, Trainer& trainer, comp::search_setti
   return found;
 }
 
-/// An outcome without a search: the plan of a file.
+/// Returns: an outcome without a search, which has the plan of a file.
 template <class Trainer>
 comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low) {
   comp::outcome found;
@@ -139,7 +138,7 @@ comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low)
   const comp::any_policy policy = policy_for(chosen, found.hardware, low);
   for (const comp::op_info& op : found.graph) decisions.push_back(policy.classify(op));
   found.fallbacks = comp::conservative_ladder(found.plan, decisions, comp::plan{found.plan.size()});
-  if constexpr (requires { trainer.set_precision(loaded); }) {  // as it was run where it was found
+  if constexpr (requires { trainer.set_precision(loaded); }) {  // the file also says how the plan was run
     for (const std::string& left_out : trainer.set_precision(loaded)) fmt::print(stderr, "Note: {}\n", left_out);
   } else {
     trainer.set_precision(found.plan);
@@ -147,7 +146,7 @@ comp::outcome load(const options& chosen, Trainer& trainer, comp::precision low)
   return found;
 }
 
-/// What a training that is gone on with was told otherwise. Throws: `settings_error` for another plan.
+/// Throws: `settings_error` where --plan names another plan than the training that is resumed.
 inline void require_same(const options& chosen, const comp::training_progress& from, const comp::op_graph& graph,
                          const std::string& file) {
   if (!chosen.plan.empty()) {
@@ -159,7 +158,7 @@ inline void require_same(const options& chosen, const comp::training_progress& f
   }
 }
 
-/// A training's plan, from the search, a file or a checkpoint, and the training with it.
+/// Gets the plan from a search, a file or a checkpoint, and trains with it.
 template <class Trainer>
 comp::training_result train_on(const options& chosen, Trainer& trainer, const std::vector<comp::precision>& precisions,
                                const comp::report_info& info, checkpoints<Trainer>& kept,
@@ -192,8 +191,8 @@ comp::training_result train_on(const options& chosen, Trainer& trainer, const st
   return training.run(trainer, found, kept, signals, report);
 }
 
-/// Each epoch's mean loss, seconds, score (null where the search trained it) and what its trainer said of it, and what
-/// became of the plan.
+/// Writes each epoch's mean loss, seconds, score (null for epochs that the search trained) and the trainer's message,
+/// and the fallbacks to more conservative plans.
 inline void write_training(const comp::training_result& result, const std::filesystem::path& path) {
   comp::json to{{"comp_training", 1}, {"plan", result.plan.str()}, {"warnings", result.warnings}};
   to["epochs"] = to["fallbacks"] = comp::json::array();
@@ -229,7 +228,7 @@ void tell_of(const comp::training_result& result, const Trainer& trainer) {
   }
 }
 
-/// The last line: what is there of this search and training; of a plan from a file there was no search.
+/// Prints the last line: the files that this search and training have written. With --plan there was no search.
 inline void tell_written(const options& chosen, const std::filesystem::path& checkpoint) {
   std::string all;
   const auto add = [&](const std::filesystem::path& file, const char* hint = "") {
@@ -243,13 +242,13 @@ inline void tell_written(const options& chosen, const std::filesystem::path& che
   fmt::print("written: {}\n", all);
 }
 
-/// The whole job. `write_weights(path)` writes those that the trainer has. Returns: the program's exit status; 128 and
-/// the signal's number after a signal.
+/// Runs the whole job. `write_weights(path)` writes the trainer's weights.
+/// Returns: the program's exit status; 128 plus the signal's number after a signal.
 template <class Trainer, class F>
 int run_session(const options& chosen, Trainer& trainer, const std::string& description,
                 const std::vector<comp::precision>& sped_up, F write_weights) {
   fmt::print("{}, on {}\n", description, trainer.hardware().name);
-  require_printed();  // before the progress on stderr, also into a file
+  require_printed();  // flushes, so that this line also comes before the progress on stderr in a file of both
   const comp::detail::file_handle ours = require_outputs(chosen);
   const comp::stop_on_signal signals;
   checkpoints<Trainer> kept{chosen.out, trainer};
@@ -272,7 +271,7 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
   return 0;
 }
 
-/// The same with weights in a safetensors file.
+/// The same for a trainer whose weights go to a safetensors file.
 template <class Trainer>
 int run_session(const options& chosen, Trainer& trainer, const std::string& description,
                 const std::vector<comp::precision>& sped_up) {
@@ -280,15 +279,15 @@ int run_session(const options& chosen, Trainer& trainer, const std::string& desc
                      [&](const std::string& path) { comp::write_safetensors(path, trainer.weights()); });
 }
 
-/// Becomes the program `name` beside this one, with the same command line. Throws: `error`, saying `otherwise`, where
-/// it is not there.
+/// Replaces this process by the program `name` in the same folder, with the same command line.
+/// Throws: `error` with the text `otherwise` where there is no such program.
 inline void become(const char* name, char** argv, const char* otherwise) {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
   execv(program.c_str(), argv);
   comp::require<comp::error>(false, "{}", otherwise);
 }
 
-/// What a program's main does: reads the command line, runs, and says what went wrong in a sentence.
+/// The main function of each train program: reads the command line, runs the job, and prints errors as one sentence.
 template <class Run>
 int run_main(int argc, char** argv, Run run) {
   CLI::App app;
@@ -303,7 +302,7 @@ int run_main(int argc, char** argv, Run run) {
     require_strategies(chosen);
     return run(chosen);
   } catch (const std::exception& failed) {
-    std::fputs(fmt::format("train: {}\n", failed.what()).c_str(), stderr);  // which may be a terminal that hung up
+    std::fputs(fmt::format("train: {}\n", failed.what()).c_str(), stderr);  // fmt::print would throw on a closed stderr
     return 1;
   }
 }

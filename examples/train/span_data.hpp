@@ -12,8 +12,8 @@
 
 namespace train {
 
-/// Examples (2,length): tokens and their segments, -1 where there is padding; labels are the answer's first and last
-/// token.
+/// Examples are (2,length): tokens, and their segments, which are -1 for padding. Labels are the answer's first and
+/// last token.
 class span_data {
  public:
   using windows = std::vector<data_sets::squad_window>;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// AlexNet in plain LibTorch: torchvision's single-column form for 224 x 224 images (61,100,840 parameters at 1000
-// classes), and the usual adaptation to small ones: first kernel and strides smaller, the same five convolutions, a
-// narrower classifier. Source: Krizhevsky 2014 (arXiv 1404.5997); torchvision's alexnet.
+// AlexNet in plain LibTorch: torchvision's single-column form for 224 x 224 images (61,100,840 parameters for 1000
+// classes), and the usual adaptation to small images, with a smaller first kernel, smaller strides, the same five
+// convolutions and a narrower classifier.
+// Source: Krizhevsky 2014 (arXiv 1404.5997); torchvision's alexnet
 #pragma once
 
 #include <torch/nn/module.h>
@@ -14,10 +15,10 @@
 namespace torch_models {
 
 struct image_options {
-  std::int64_t side = 32;  // of the images; 224 is the ImageNet form, smaller ones are multiples of 32
+  std::int64_t side = 32;  // [pixels] of an image; 224 is the ImageNet form, smaller sides are multiples of 32
   std::int64_t classes = 100;
   double dropout = 0.5;
-  bool batch_norm = true;  // of VGG16; AlexNet has none
+  bool batch_norm = true;  // only for VGG16
 };
 
 struct alexnet_impl : torch::nn::Module {

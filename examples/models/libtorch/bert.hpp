@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// BERT with a span head, in plain LibTorch: where in a text the answer to a question begins and ends.
-// Attention is LibTorch's own scaled_dot_product_attention, without dropout inside it unless asked for: on a CPU that
-// is what its fused kernel computes. Source: Devlin et al. 2019 (arXiv 1810.04805); initialisation included.
+// BERT with a span head, in plain LibTorch: it predicts where in a text the answer to a question begins and ends.
+// Attention is LibTorch's scaled_dot_product_attention. By default there is no dropout in it, since its fused CPU
+// kernel has none.
+// Source: Devlin et al. 2019 (arXiv 1810.04805), including the initialisation
 #pragma once
 
 #include <torch/nn/functional.h>
@@ -114,9 +115,9 @@ struct bert_for_spans_impl : torch::nn::Module {
     }
   }
 
-  /// Tokens, segments (0 question, 1 text) and which are no padding: each (B,T).
-  /// Returns: (B,2,T), logits of the first and of the last token of the answer; a question without one points at token
-  /// 0. Padding has a logit that no softmax gives a share.
+  /// Tokens, segments (0 for the question, 1 for the text), and which tokens are no padding; each is (B,T).
+  /// Returns: (B,2,T): the logits of the answer's first and last token. A question without an answer points to token 0.
+  /// Padding has a logit so small that its softmax is 0.
   torch::Tensor forward(const torch::Tensor& tokens, const torch::Tensor& segments, const torch::Tensor& text) {
     const torch::Tensor seen = text.unsqueeze(1).unsqueeze(1);
     torch::Tensor x = embeddings->forward(tokens, segments);

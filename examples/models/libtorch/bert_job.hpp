@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// BERT on SQuAD: which words of a text answer a question, if any. Without pre-trained weights, which are not to be had
-// everywhere, so with a learning rate for training from scratch; batch of the CoMP paper, section 4.1.
+// BERT on SQuAD: which words of a text answer a question, if any do. It trains from scratch, with a learning rate for
+// that, because pre-trained weights are not available everywhere. The batch is that of the CoMP paper, section 4.1.
 #pragma once
 
 #include <examples/data/read_squad.hpp>
@@ -10,10 +10,11 @@
 
 namespace torch_models {
 
-/// Columns: tokens, segments and which are no padding (N,T), the answer's first and last token (N,2).
+/// The columns are tokens, segments and which tokens are no padding, each (N,T), and the answer's first and last token,
+/// (N,2).
 struct question_set {
   columns train = {}, validation = {};
-  data_sets::squad questions = {};  // those of the validation rows
+  data_sets::squad questions = {};  // the questions of the validation rows
   std::vector<data_sets::squad_window> windows = {};
   std::int64_t vocabulary = 0;
   std::string source = {};
@@ -53,7 +54,7 @@ inline question_set read_questions(const job_options& o, std::int64_t length) {
   return made;
 }
 
-/// The answer is where the token stands that the question, one token, names.
+/// Made-up data: the question is one token, and the answer is where the text has the same token.
 inline columns made_up_questions(std::int64_t count, std::int64_t length, std::int64_t vocabulary) {
   const torch::Tensor tokens = torch::randint(3, vocabulary, {count, length});
   const torch::Tensor answer = torch::randint(3, length - 1, {count, 1});
@@ -64,8 +65,8 @@ inline columns made_up_questions(std::int64_t count, std::int64_t length, std::i
   return {tokens, segments, torch::ones({count, length}, torch::kBool), answer.repeat({1, 2})};
 }
 
-/// For each row the likeliest first and last token of an answer in the text, and by how much it is likelier than none.
-/// (B,2,T) logits -> (B,3) doubles
+/// (B,2,T) logits -> (B,3) doubles: for each row the first and last token of the likeliest answer, and by how much that
+/// is likelier than no answer.
 inline torch::Tensor best_spans(const torch::Tensor& logits, const torch::Tensor& segments, const torch::Tensor& text) {
   constexpr std::int64_t longest = 30;  // [tokens], as BERT's own evaluation
   const torch::Tensor in_text = (segments.eq(1) & text).unsqueeze(1);
@@ -83,7 +84,7 @@ inline torch::Tensor best_spans(const torch::Tensor& logits, const torch::Tensor
       .cpu();
 }
 
-/// Of all validation rows, (N,2,T) in FP32.
+/// Returns: the logits of all validation rows, (N,2,T) in FP32.
 inline torch::Tensor predicted_logits(bert_for_spans net, const job& of) {
   std::vector<torch::Tensor> parts;
   for (const torch::Tensor& rows :
@@ -94,7 +95,7 @@ inline torch::Tensor predicted_logits(bert_for_spans net, const job& of) {
   return torch::cat(parts).contiguous();
 }
 
-/// The share of rows whose answer is found to the token.
+/// Returns: the share of rows whose answer is predicted exactly.
 inline double exact_spans(const columns& data, const torch::Tensor& logits) {
   return best_spans(logits, data[1].cpu(), data[2].cpu())
       .narrow(1, 0, 2)
@@ -108,7 +109,7 @@ inline double exact_spans(const columns& data, const torch::Tensor& logits) {
 
 }  // namespace detail
 
-/// Sizes: base (the paper's), small (the default), tiny.
+/// The sizes are base (the paper's), small (the default) and tiny.
 inline job bert_job(const job_options& o) {
   torch::manual_seed(o.seed);
   bert_options shape = o.size == "base" ? bert_base() : o.size == "tiny" ? bert_tiny() : bert_small();

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A generative adversarial network for 28 x 28 images in plain LibTorch, in two forms: fully connected as the first
-// GANs, and convolutional. The discriminator gives logits: a sigmoid of its own would overflow in low precision.
-// Sources: Goodfellow et al. 2014 (arXiv 1406.2661); Radford et al. 2015 (arXiv 1511.06434), initialisation included.
+// A generative adversarial network for 28 x 28 images in plain LibTorch, in two forms: fully connected, as the first
+// GANs were, and convolutional. The discriminator returns logits, since a sigmoid before the loss would overflow in low
+// precision.
+// Sources: Goodfellow et al. 2014 (arXiv 1406.2661); Radford et al. 2015 (arXiv 1511.06434), including the
+// initialisation
 #pragma once
 
 #include <torch/nn/init.h>
@@ -22,7 +24,7 @@ struct gan_options {
 
 namespace detail {
 
-/// Weights of deviation 0.02, and of mean 1 in batch norms.
+/// Draws weights with a deviation of 0.02, around 0, or around 1 in batch norms.
 inline void initialize_gan(const torch::nn::Module& network) {
   for (const auto& parameter : network.named_parameters()) {
     const bool bias = parameter.key().ends_with("bias");
@@ -88,7 +90,7 @@ struct discriminator_impl : torch::nn::Module {
     if (o.convolutional) detail::initialize_gan(*this);
   }
 
-  /// (B,1,28,28) -> (B), logits: positive means real
+  /// (B,1,28,28) -> (B): logits, which are positive for images judged as real
   torch::Tensor forward(const torch::Tensor& images) { return layers->forward(images).squeeze(1); }
 
   torch::nn::Sequential layers;

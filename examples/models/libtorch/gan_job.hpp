@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GAN on MNIST: two networks, two optimizers, two losses. The generator goes first, and its images are then what the
-// discriminator is shown. Source of the hyper-parameters: Radford et al. 2015; batch of the CoMP paper, section 4.1.
+// A GAN on MNIST: two networks, two optimizers, two losses. The generator's step comes first, and the discriminator
+// then judges the images of that step. The batch is that of the CoMP paper, section 4.1.
+// Source: Radford et al. 2015 (the hyper-parameters)
 #pragma once
 
 #include <cmath>
@@ -10,7 +11,7 @@
 namespace torch_models {
 namespace detail {
 
-/// Of logits that should all say real (1), or made (0).
+/// Returns: the loss of logits that should all say real (1), or made (0).
 inline torch::Tensor gan_loss(const torch::Tensor& logits, double real) {
   return torch::binary_cross_entropy_with_logits(logits, torch::full_like(logits, real));
 }
@@ -20,7 +21,7 @@ inline std::shared_ptr<torch::optim::Optimizer> gan_optimizer(const torch::nn::M
                                               torch::optim::AdamOptions(rate(o, 2e-4)).betas({0.5, 0.999}));
 }
 
-/// Two phases that share the made images of the step.
+/// The two phases of a step, which share the images that the generator makes.
 inline std::vector<phase> gan_phases(generator make, discriminator judge, std::int64_t latent) {
   const auto made = std::make_shared<torch::Tensor>();
   return {{"generator",
@@ -37,8 +38,8 @@ inline std::vector<phase> gan_phases(generator make, discriminator judge, std::i
            1}};
 }
 
-/// The validation columns are images and noise. Returns: 1 where the discriminator tells real from made no better than
-/// a coin, 0 where it is always right or always wrong.
+/// The validation columns are images and noise. Returns: 1 where the discriminator distinguishes real and made images
+/// no better than a coin, 0 where it is always right or always wrong.
 inline double undecided(generator make, discriminator judge, const job& of) {
   const columns& data = of.validation;
   double right = 0, seen = 0;
@@ -77,7 +78,7 @@ inline job gan_job(const job_options& o) {
   const columns images = detail::first_rows({set.validation[0]}, o.limit);
   made.validation = detail::on_device({images[0], torch::randn({images[0].size(0), shape.latent})}, o.device);
   made.collate = [](columns rows) {
-    rows[0] = rows[0].to(torch::kFloat).div_(127.5).sub_(1);  // the range of tanh
+    rows[0] = rows[0].to(torch::kFloat).div_(127.5).sub_(1);  // to [-1,1], the range of the generator's tanh
     return rows;
   };
   made.score_name = "undecided";

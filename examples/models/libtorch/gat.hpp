@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph attention network in plain LibTorch: each edge has a coefficient per head, a softmax over the edges that enter
-// a node, and messages go along edges only: memory grows with edges, never with the square of nodes. Source: Velickovic
-// et al. 2018 (arXiv 1710.10903).
+// Graph attention network in plain LibTorch. Each edge has a coefficient for each head: the softmax of scores over the
+// edges that enter a node. Messages go along edges only, so that memory grows with the edges and not with the square of
+// the nodes.
+// Source: Velickovic et al. 2018 (arXiv 1710.10903)
 #pragma once
 
 #include <libtorch/gcn.hpp>
@@ -11,18 +12,18 @@ namespace torch_models {
 struct gat_options {
   std::int64_t features = 1433;
   std::int64_t heads = 8;
-  std::int64_t hidden = 8;  // of each head
+  std::int64_t hidden = 8;  // features of each head
   std::int64_t classes = 7;
   std::int64_t output_heads = 1;
-  double dropout = 0.6;  // of features and of coefficients
+  double dropout = 0.6;  // for features and for coefficients
 };
 
-/// The edges of a graph, each node's edge to itself included. Shapes: both (E), of node numbers.
+/// The edges of a graph, including an edge from each node to itself. Both tensors are (E) and have numbers of nodes.
 struct edge_list {
   torch::Tensor source, target;
 };
 
-/// Softmax over the edges of each target. (E,H) -> (E,H)
+/// Softmax over the edges that enter each target: (E,H) -> (E,H)
 inline torch::Tensor edge_softmax(const torch::Tensor& scores, const torch::Tensor& target, std::int64_t nodes) {
   const std::vector<std::int64_t> shape{nodes, scores.size(1)};
   const torch::Tensor at = target.unsqueeze(1).expand_as(scores);
@@ -43,7 +44,7 @@ struct graph_attention_impl : torch::nn::Module {
     for (torch::Tensor* made : {&weight, &as_source, &as_target}) torch::nn::init::xavier_uniform_(*made);
   }
 
-  /// (N,in) dense or sparse -> (N,heads*out), or (N,out) where heads are averaged
+  /// (N,in) dense or sparse -> (N,heads*out), or (N,out) where the layer averages its heads
   torch::Tensor forward(const torch::Tensor& x, const edge_list& edges) {
     const std::int64_t nodes = x.size(0);
     const torch::Tensor h = torch::mm(x, weight).view({nodes, heads, width});

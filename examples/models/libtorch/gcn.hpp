@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph convolutional network in plain LibTorch: each layer mixes the neighbours of a node through the sparse,
-// normalised adjacency matrix (COO: the one sparse layout whose product and backward LibTorch's CPU has in FP32, BF16
-// and FP16). Source: Kipf and Welling 2017 (arXiv 1609.02907); their pygcn.
+// Graph convolutional network in plain LibTorch. Each layer mixes the features of a node's neighbours by the sparse,
+// normalised adjacency matrix. The matrix is COO, the only sparse layout for which LibTorch has the product and its
+// backward on a CPU in FP32, BF16 and FP16.
+// Source: Kipf and Welling 2017 (arXiv 1609.02907); their pygcn
 #pragma once
 
 #include <torch/nn/functional.h>
@@ -23,14 +24,14 @@ struct gcn_options {
   double dropout = 0.5;
 };
 
-/// Of a dense matrix its elements, of a sparse one its values.
+/// Dropout of a dense matrix's elements, or of a sparse one's values.
 inline torch::Tensor drop_features(const torch::Tensor& x, double probability, bool training) {
   if (!x.is_sparse()) return torch::dropout(x, probability, training);
   const torch::Tensor kept = torch::dropout(x.values(), probability, training);
   return torch::sparse_coo_tensor(x.indices(), kept, x.sizes(), x.options(), /*is_coalesced=*/true);
 }
 
-/// The bias comes after the propagation, so that a constant is not mixed by it.
+/// The bias is added after the propagation, so that neighbours do not mix it.
 struct graph_convolution_impl : torch::nn::Module {
   graph_convolution_impl(std::int64_t in, std::int64_t out) {
     weight = register_parameter("weight", torch::empty({in, out}));

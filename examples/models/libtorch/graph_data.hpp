@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph as tensors for the jobs: features, the normalised adjacency that GCN propagates with, the edges that GAT
-// attends along, and which nodes train and which test.
+// A graph as tensors for the jobs: features, the normalised adjacency by which GCN propagates, the edges along which
+// GAT attends, and which nodes train and which validate.
 #pragma once
 
 #include <examples/data/made_up_graph.hpp>
@@ -11,9 +11,9 @@
 namespace torch_models {
 
 struct graph_set {
-  torch::Tensor features = {};          // (N,F), rows that sum to 1; sparse where dense would be more than 80 MB
+  torch::Tensor features = {};          // (N,F), rows sum to 1; sparse where a dense one would have more than 80 MB
   torch::Tensor adjacency = {};         // (N,N), sparse: D^-1/2 (A + I) D^-1/2
-  edge_list edges = {};                 // of A + I
+  edge_list edges = {};                 // the edges of A + I
   columns train = {}, validation = {};  // node numbers and their classes, each (1,n)
   std::int64_t classes = 0;
   std::string source = {};
@@ -52,8 +52,8 @@ inline columns nodes_with_labels(const std::vector<std::int64_t>& nodes, const t
 
 }  // namespace detail
 
-/// Twenty nodes of each class train, those of the test part of the split validate.
-/// Throws: `comp::file_error`.
+/// Twenty nodes of each class train, and the test part of the split validates.
+/// Throws: `comp::file_error` for a graph that cannot be read.
 inline graph_set graph_data(const job_options& o) {
   using namespace data_sets;
   const graph from = o.data.empty() ? made_up_graph(o.seed) : read_graph(o.data);

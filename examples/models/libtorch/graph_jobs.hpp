@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GCN and GAT on a graph of papers or pages: a step is the whole graph. Hyper-parameters are those of the two papers:
-// Kipf and Welling 2017, section 5.2; Velickovic et al. 2018, section 3.3.
+// GCN and GAT on a graph of papers or pages. A step reads the whole graph.
+// Source of the hyper-parameters: Kipf and Welling 2017, section 5.2; Velickovic et al. 2018, section 3.3
 #pragma once
 
 #include <libtorch/graph_data.hpp>
@@ -8,7 +8,7 @@
 namespace torch_models {
 namespace detail {
 
-/// `logits` gives those of all nodes; a row of the columns holds node numbers and classes.
+/// logits: returns the logits of all nodes. A row of the columns has node numbers and their classes.
 template <class Logits>
 job node_job(std::string name, graph_set set, const job_options& o, std::shared_ptr<torch::nn::Module> net,
              Logits logits) {
@@ -37,7 +37,7 @@ inline job gcn_job(const job_options& o) {
   net->to(o.device);
   using torch::optim::AdamOptions;
   const double rate = detail::rate(o, 0.01);
-  std::vector<torch::optim::OptimizerParamGroup> groups;  // the first layer alone decays
+  std::vector<torch::optim::OptimizerParamGroup> groups;  // only the first layer has weight decay, as in the paper
   for (std::size_t i = 0; i < net->layers.size(); ++i) {
     groups.emplace_back(net->layers[i]->parameters(),
                         std::make_unique<AdamOptions>(AdamOptions(rate).weight_decay(i == 0 ? 5e-4 : 0)));

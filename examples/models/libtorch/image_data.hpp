@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Images as tensors for the jobs: pixels stay bytes, a batch is normalised when it is picked. Pictures of JPEG folders
-// are decoded once where they fit in memory, else when their batch is picked.
+// Images as tensors for the jobs. Pixels stay bytes until their batch is picked, which is then normalised. Pictures of
+// JPEG folders are decoded once where they fit into memory, else when their batch is picked.
 #pragma once
 
 #include <examples/data/cifar.hpp>
@@ -10,14 +10,15 @@
 
 namespace torch_models {
 
-/// Columns: images (N,C,H,W) as bytes, labels (N); with `decode`, numbers of pictures (N) instead of images.
+/// The columns are images (N,C,H,W) as bytes, and labels (N). With `decode`, numbers of pictures (N) replace the
+/// images.
 struct image_set {
   columns train = {}, validation = {};
   std::int64_t classes = 0;
   std::string source = {};
   std::function<torch::Tensor(const torch::Tensor& numbers)> decode = {};  // -> (B,3,side,side), bytes
 
-  /// The first of the training images, as bytes.
+  /// Returns: the first training images, as bytes.
   torch::Tensor some(std::int64_t most) const {
     const torch::Tensor first = train[0].narrow(0, 0, std::min(train[0].size(0), most));
     return decode ? decode(first) : first;
@@ -32,7 +33,7 @@ inline columns as_columns(const data_sets::images& from) {
           torch::tensor(torch::ArrayRef<std::int32_t>(from.labels), torch::kLong)};
 }
 
-/// Images that can be learnt: each class has a pattern of its own, under noise.
+/// Made-up images that can be learnt: each class has its own pattern, with noise.
 inline columns noisy(std::int64_t count, const torch::Tensor& patterns) {
   const torch::Tensor labels = torch::randint(patterns.size(0), {count});
   const torch::Tensor noise = torch::rand({count, patterns.size(1), patterns.size(2), patterns.size(3)});
@@ -41,7 +42,8 @@ inline columns noisy(std::int64_t count, const torch::Tensor& patterns) {
 
 }  // namespace detail
 
-/// `channels` 1 is MNIST's form, 28 x 28 in 10 classes; 3 CIFAR-100's or, with another side, ImageNet's in 100 classes.
+/// channels: 1 makes images like MNIST's, 28 x 28 in 10 classes; 3 like CIFAR-100's or, with another side, like
+/// ImageNet's in 100 classes.
 inline image_set made_up_images(std::int64_t channels, std::int64_t side, std::int64_t count) {
   const std::int64_t classes = channels == 1 ? 10 : 100;
   const torch::Tensor patterns = torch::rand({classes, channels, side, side});
@@ -53,7 +55,8 @@ inline image_set made_up_images(std::int64_t channels, std::int64_t side, std::i
 
 namespace detail {
 
-/// Pictures by number, those of validation behind those of training; decoded by as many threads as LibTorch has.
+/// Decodes pictures by number, with as many threads as LibTorch has. The numbers of validation pictures follow those of
+/// training.
 inline std::function<torch::Tensor(const torch::Tensor&)> decoder(std::vector<std::filesystem::path> files,
                                                                   std::int64_t side) {
   return [files = std::move(files), side](const torch::Tensor& numbers) {
@@ -72,7 +75,8 @@ inline std::function<torch::Tensor(const torch::Tensor&)> decoder(std::vector<st
   };
 }
 
-/// Side 64 is Tiny ImageNet's own, 224 ImageNet's. In an order of its own: files are listed class by class.
+/// Reads pictures at a side of 64, which Tiny ImageNet has, or 224, which networks for ImageNet read. It shuffles them,
+/// because files are listed class by class.
 inline image_set read_pictures(const std::filesystem::path& path, std::int64_t side) {
   using namespace data_sets;
   constexpr std::int64_t in_memory = std::int64_t{2} << 30;  // [bytes]
@@ -96,8 +100,8 @@ inline image_set read_pictures(const std::filesystem::path& path, std::int64_t s
 
 }  // namespace detail
 
-/// CIFAR, MNIST or a folder of JPEG pictures as they are published; of a single file the last tenth is for validation.
-/// `side` is what pictures are brought to, 0: 64. Throws: `comp::file_error`.
+/// Reads CIFAR, MNIST or a folder of JPEG pictures as they are published. The last tenth of a single file is for
+/// validation. side: what JPEG pictures are scaled to; 0: 64. Throws: `comp::file_error`.
 inline image_set read_images(const std::filesystem::path& path, std::int64_t side = 0) {
   using namespace data_sets;
   if (is_picture_folder(path)) return detail::read_pictures(path, side > 0 ? side : 64);
@@ -111,7 +115,7 @@ inline image_set read_images(const std::filesystem::path& path, std::int64_t sid
           .source = path.filename().string()};
 }
 
-/// Bytes to numbers of mean 0 and deviation 1 in each channel of `images`.
+/// Returns: a function that turns bytes into numbers which have mean 0 and deviation 1 in each channel of `images`.
 inline std::function<columns(columns)> normalization(const torch::Tensor& images) {
   const torch::Tensor some = images.to(torch::kFloat);
   const torch::Tensor mean = some.mean({0, 2, 3}, true);

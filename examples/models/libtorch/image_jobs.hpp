@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AlexNet and VGG16 on images with classes; batches as in the CoMP paper, section 4.1.
+// AlexNet and VGG16 on images with classes. The batches are those of the CoMP paper, section 4.1.
 #pragma once
 
 #include <libtorch/alexnet.hpp>
@@ -14,7 +14,7 @@ inline image_set classified_images(const job_options& o) {
   return made_up_images(3, chosen(o.side, 32), chosen(o.limit, 2048));
 }
 
-/// The classifier is shared by reference, as a LibTorch module holder is.
+/// The job shares the classifier with its caller, as LibTorch's module holders do.
 template <class Net>
 job classification(std::string name, Net net, image_set set, const torch::Tensor& some, std::int64_t batch,
                    const job_options& o) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A training job in plain LibTorch: modules, optimizers, data in memory, what a step computes and how good the result
-// is. Nothing here knows comp: train_step() is the loop that a user has before meeting it.
+// A training job in plain LibTorch: modules, optimizers, data in memory, the computation of a step, and the score of
+// the result. Nothing here knows comp: train_step() is the loop that users have before they know it.
 #pragma once
 
 #include <torch/nn.h>
@@ -18,23 +18,23 @@
 
 namespace torch_models {
 
-/// Tensors with an example in each row: (B, ...) for B examples.
+/// Tensors that have an example in each row: (B, ...) for B examples.
 using columns = std::vector<torch::Tensor>;
 
 struct job_options {
-  std::filesystem::path data = {};    // the standard public folder or file; empty: made up, of the same shapes
-  std::string size = {};              // bert: base, small, tiny; gan: connected, convolutional; the others have none
+  std::filesystem::path data = {};    // the published folder or file; empty: made-up data of the same shapes
+  std::string size = {};              // bert: base, small or tiny; gan: connected or convolutional
   std::int64_t batch = 0;             // 0: the paper's
-  std::int64_t limit = 0;             // training examples, the first ones; 0: all
-  std::int64_t side = 0;              // of JPEG pictures (0: 64) and made-up images (0: 32); 224: the ImageNet form
-  std::int64_t width = 0;             // of SimpleNet; 0: 1024 (the guide has 8192)
-  std::int64_t steps_per_epoch = 10;  // where a step is all the data: graphs
+  std::int64_t limit = 0;             // how many training examples, from the first; 0: all
+  std::int64_t side = 0;              // [pixels] of JPEG pictures (0: 64) and made-up images (0: 32)
+  std::int64_t width = 0;             // the width of SimpleNet; 0: 1024 (the guide has 8192)
+  std::int64_t steps_per_epoch = 10;  // for graphs, where a step reads all the data
   double learning_rate = 0;           // 0: the job's own
-  std::uint64_t seed = 1;             // of weights, made-up data, splits and dropout
+  std::uint64_t seed = 1;             // for weights, made-up data, splits and dropout
   torch::Device device = torch::kCPU;
 };
 
-/// A part of a step that has a loss and an optimizer of its own; a GAN has two, the others one.
+/// A part of a step with its own loss and optimizer. A GAN has two phases, the other jobs one.
 struct phase {
   std::string name = {};
   std::function<torch::Tensor(const columns& batch)> loss = {};
@@ -46,11 +46,11 @@ struct job {
   std::string description = {};  // one line: what is trained on what
   std::vector<std::pair<std::string, std::shared_ptr<torch::nn::Module>>> modules = {};
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers = {};
-  std::vector<phase> phases = {};  // of each step, in order
+  std::vector<phase> phases = {};  // the phases of each step, in order
   columns train = {}, validation = {};
   std::int64_t batch = 1;
-  std::function<columns(columns)> collate = {};  // rows -> what the phases read; empty: the rows themselves
-  std::function<double(const job&)> score = {};  // of the validation data, higher is better
+  std::function<columns(columns)> collate = {};  // makes what the phases read from rows; empty: the rows themselves
+  std::function<double(const job&)> score = {};  // the score on the validation data; higher is better
   std::string score_name = "accuracy";
   double clip_norm = 0;  // 0: gradients are not clipped
 
@@ -61,7 +61,7 @@ struct job {
   }
 };
 
-/// Rows of `data` by number, through the job's collate.
+/// Returns: rows of `data` by number, after the job's collate.
 inline columns pick(const job& of, const columns& data, const torch::Tensor& rows) {
   columns picked;
   for (const torch::Tensor& column : data) picked.push_back(column.index_select(0, rows));
@@ -70,7 +70,7 @@ inline columns pick(const job& of, const columns& data, const torch::Tensor& row
 
 inline void usual_update(torch::optim::Optimizer& optimizer) { optimizer.step(); }
 
-/// One step, whose forwards run as `forward(phase)` runs them. Returns: the loss of each phase.
+/// Trains one step. forward(phase): runs the forward of a phase and returns its loss. Returns: the loss of each phase.
 template <class Forward>
 std::vector<double> train_step(job& of, Forward forward, void (*update)(torch::optim::Optimizer&) = usual_update) {
   std::vector<double> losses;
@@ -88,12 +88,12 @@ std::vector<double> train_step(job& of, Forward forward, void (*update)(torch::o
   return losses;
 }
 
-/// One step without comp and without mixed precision.
+/// Trains one step without comp and without mixed precision.
 inline std::vector<double> train_step(job& of, const columns& batch) {
   return train_step(of, [&](const phase& part) { return part.loss(batch); });
 }
 
-/// One epoch of train_step(), shuffled. Returns: the mean loss of each phase.
+/// Trains one shuffled epoch by train_step(). Returns: the mean loss of each phase.
 inline std::vector<double> train_epoch(job& of) {
   std::vector<double> sums(of.phases.size());
   const torch::Tensor order = torch::randperm(of.examples(), of.train.front().device());
@@ -105,7 +105,7 @@ inline std::vector<double> train_epoch(job& of) {
   return sums;
 }
 
-/// The share of `data`'s rows, whose last column is the class, that `logits` gets right.
+/// Returns: the share of `data`'s rows whose class, which is the last column, has the largest logit.
 inline double accuracy(const job& of, const columns& data, const std::function<torch::Tensor(const columns&)>& logits) {
   std::int64_t right = 0;
   for (const torch::Tensor& rows : torch::arange(data.front().size(0)).to(data.front().device()).split(of.batch)) {
@@ -115,7 +115,8 @@ inline double accuracy(const job& of, const columns& data, const std::function<t
   return static_cast<double>(right) / static_cast<double>(data.front().size(0));
 }
 
-/// The job's score as a user computes it: modules in evaluation mode, no gradients, training mode afterwards.
+/// Returns: the job's score as a user computes it: with modules in evaluation mode and without gradients. The modules
+/// are in training mode afterwards.
 inline double score(const job& of) {
   const torch::NoGradGuard no_gradients;
   of.training(false);
@@ -129,7 +130,7 @@ namespace detail {
 inline double rate(const job_options& o, double usual) { return o.learning_rate > 0 ? o.learning_rate : usual; }
 inline std::int64_t chosen(std::int64_t asked, std::int64_t usual) { return asked > 0 ? asked : usual; }
 
-/// The first `limit` rows of each; all where it is 0.
+/// Returns: the first `limit` rows of each column; all where it is 0.
 inline columns first_rows(columns data, std::int64_t limit) {
   for (torch::Tensor& column : data) {
     if (limit > 0) column = column.narrow(0, 0, std::min(limit, column.size(0)));

@@ -25,7 +25,7 @@ inline constexpr std::array jobs = {named_job{"alexnet", alexnet_job},
                                     named_job{"bert", bert_job},
                                     named_job{"simplenet", simple_net_job}};
 
-/// Throws: `comp::error` for a name that is none, `comp::file_error` for data that cannot be read.
+/// Throws: `comp::error` for an unknown name, `comp::file_error` for data that cannot be read.
 inline job make_job(std::string_view name, const job_options& o) {
   std::string known;
   for (const named_job& each : jobs) {

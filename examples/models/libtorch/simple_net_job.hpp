@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SimpleNet on random numbers, as the guide trains it: what is measured is time. Source: PaddlePaddle's guide on
-// automatic mixed precision (ten batches of 2048, 8192 wide; smaller here unless asked for).
+// SimpleNet on random numbers, since only its time is measured.
+// Source: PaddlePaddle's guide on automatic mixed precision (ten batches of 2048, 8192 wide; smaller here by default)
 #pragma once
 
 #include <fmt/format.h>

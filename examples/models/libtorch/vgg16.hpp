@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// VGG16 (configuration D) in plain LibTorch: torchvision's form for 224 x 224 images (138,357,544 parameters at 1000
+// VGG16 (configuration D) in plain LibTorch: torchvision's form for 224 x 224 images (138,357,544 parameters for 1000
 // classes without batch norm), and the form for small images, whose classifier is one linear layer.
-// Source: Simonyan and Zisserman 2015; torchvision's vgg16 and vgg16_bn.
+// Source: Simonyan and Zisserman 2015; torchvision's vgg16 and vgg16_bn
 #pragma once
 
 #include <libtorch/alexnet.hpp>
@@ -56,7 +56,7 @@ struct vgg16_impl : torch::nn::Module {
     }
     classifier->push_back("linear3", Linear(4096, o.classes));
   }
-  /// As torchvision: without it sixteen layers do not start to learn when there is no batch norm.
+  /// Initialises weights as torchvision does. Without batch norm, sixteen layers do not begin to learn otherwise.
   static void initialize(torch::nn::Module& module) {
     if (auto* conv = module.as<torch::nn::Conv2d>()) {
       torch::nn::init::kaiming_normal_(conv->weight, 0.0, torch::kFanOut, torch::kReLU);

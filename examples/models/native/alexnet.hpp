@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// AlexNet: torchvision's single-column form for 224 x 224 images (61,100,840 parameters at 1000 classes), and the usual
-// adaptation to 32 x 32 images: smaller first kernel and strides, the same five convolutions, narrower classifier.
-// Source: Krizhevsky 2014 (arXiv 1404.5997); torchvision's alexnet.
+// AlexNet: torchvision's single-column form for 224 x 224 images (61,100,840 parameters for 1000 classes), and the
+// usual adaptation to 32 x 32 images, with a smaller first kernel, smaller strides, the same five convolutions and a
+// narrower classifier.
+// Source: Krizhevsky 2014 (arXiv 1404.5997); torchvision's alexnet
 #pragma once
 
 #include <comp_native/model_builder.hpp>

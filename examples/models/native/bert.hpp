@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// BERT with a span head: where in a text the answer to a question begins and ends. Source: Devlin et al. 2019 (arXiv
-// 1810.04805), initialisation included; names and sizes as in models/libtorch/bert.hpp.
+// BERT with a span head: it predicts where in a text the answer to a question begins and ends. Names and sizes are
+// those of models/libtorch/bert.hpp.
+// Source: Devlin et al. 2019 (arXiv 1810.04805), including the initialisation
 #pragma once
 
 #include <comp_native/model_builder.hpp>
@@ -47,8 +48,8 @@ inline value bert_block(value x, const std::string& block, const bert_options& o
 
 }  // namespace detail
 
-/// Reads tokens and segments (batch,2,length), with two labels: the first and the last token of the answer. "spans"
-/// gives their logits (batch,2,length).
+/// Reads tokens and segments (batch,2,length), with two labels: the answer's first and last token. The operator "spans"
+/// returns their logits (batch,2,length).
 inline model bert(const bert_options& o) {
   model_builder net{"bert", input_kind::tokens, {o.batch, 2, o.length}};
   net.normal_weights(0.02);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two data sets in memory, for the native trainer: images with a class each, and a run of tokens read in windows.
+// Two data sets in memory for the native trainer: images, each with a class, and a sequence of tokens, read in windows.
 // Not here: reading files (examples/data).
 #pragma once
 
@@ -18,16 +18,16 @@ namespace native_models {
 
 using namespace comp::native;
 
-/// What is done to an image at random, anew in each epoch.
+/// The random changes of an image, which are drawn again in each epoch.
 struct image_augmentation {
-  std::int64_t shift = 0;  // [pixels] at most, each way; what comes in from outside is 0
-  bool flip = false;       // left and right, every other time
+  std::int64_t shift = 0;  // [pixels] at most, in each direction; pixels from outside of the image are 0
+  bool flip = false;       // left and right are exchanged with a chance of one half
 };
 
-/// 8-bit images (N,C,H,W) that are read as (pixel / 255 - mean[c]) / deviation[c], with a label for each.
+/// 8-bit images (N,C,H,W), each with a label. A pixel is read as (pixel / 255 - mean[c]) / deviation[c].
 class image_data {
  public:
-  /// Throws: `comp::error` when the sizes contradict each other or a deviation is not positive.
+  /// Throws: `comp::error` where the sizes contradict each other, or a deviation is not positive.
   image_data(shape image, std::vector<std::uint8_t> pixels, std::vector<std::int32_t> labels,
              std::vector<float> mean = {}, std::vector<float> deviation = {})
       : image_{std::move(image)}, pixels_{std::move(pixels)}, labels_{std::move(labels)} {
@@ -97,16 +97,16 @@ class image_data {
   shape image_;
   std::vector<std::uint8_t> pixels_;
   std::vector<std::int32_t> labels_;
-  std::vector<float> normal_;  // of each channel and pixel value
+  std::vector<float> normal_;  // the value of each byte in each channel
   image_augmentation random_;
   std::string signature_;
 };
 
-/// Windows of `context` tokens, `stride` apart; the label of a token is the one that follows it.
+/// Windows of `context` tokens that begin `stride` tokens apart. The label of a token is the next token.
 class token_data {
  public:
-  /// `stride` 0: windows that do not overlap. Throws: `comp::error` when a token is negative or the run holds no
-  /// window.
+  /// stride: 0 for windows that do not overlap. Throws: `comp::error` for a negative token, and for too few tokens for
+  /// a window.
   token_data(std::vector<std::int32_t> tokens, std::int64_t context, std::int64_t stride = 0)
       : tokens_{std::move(tokens)}, context_{context}, stride_{stride == 0 ? context : stride} {
     comp::require<comp::error>(context_ > 0 && stride_ > 0,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A fully connected generative adversarial network for 28 x 28 images: two networks, two optimizers, two losses. The
-// generator goes first, and its images are then what the discriminator is shown. Source: Goodfellow et al. 2014 (arXiv
-// 1406.2661); names and sizes as in models/libtorch/gan.hpp.
+// generator's phase comes first, and the discriminator then judges the images of that phase. Names and sizes are those
+// of models/libtorch/gan.hpp.
+// Source: Goodfellow et al. 2014 (arXiv 1406.2661)
 #pragma once
 
 #include <cmath>
@@ -31,8 +32,8 @@ inline value generated(value x) {
   return x.linear("generator.linear784", 784).tanh("generator.tanh");
 }
 
-/// The discriminator on what `on` says: one network, whatever it judges. (batch,784) -> (batch,1), logits: positive
-/// means real.
+/// (batch,784) -> (batch,1): the discriminator's logits, which are positive for images judged as real. Made and real
+/// images go through the same network; `on` tells the names of the operators apart.
 inline value judged(value x, const std::string& on) {
   for (const std::int64_t width : {512, 256}) {
     x = x.linear(fmt::format("discriminator.linear{}@{}", width, on), width)
@@ -43,8 +44,8 @@ inline value judged(value x, const std::string& on) {
 
 }  // namespace detail
 
-/// Reads images (batch,1,28,28) in [-1,1]. Its phases are "generator" and "discriminator"; of an evaluation's logits
-/// "discriminator.linear1@made" judges images that are made, "discriminator.linear1@real" real ones.
+/// Reads images (batch,1,28,28) in [-1,1]. Its phases are "generator" and "discriminator". In an evaluation
+/// "discriminator.linear1@made" has the logits of made images, and "discriminator.linear1@real" those of real ones.
 inline model gan(const gan_options& o) {
   model_builder net{"gan", input_kind::values, {o.batch, 1, 28, 28}};
   const value made = detail::generated(net.noise("noise", o.latent));
@@ -56,7 +57,8 @@ inline model gan(const gan_options& o) {
   return net.finish();
 }
 
-/// 1 where the discriminator tells real from made no better than a coin, 0 where it is always right or always wrong.
+/// Returns: a score that is 1 where the discriminator distinguishes real and made images no better than a coin, and 0
+/// where it is always right or always wrong.
 inline scoring undecided() {
   return {.reads = {"discriminator.linear1@real", "discriminator.linear1@made"},
           .score = [](std::span<const std::vector<float>> logits) {

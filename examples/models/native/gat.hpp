@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph attention network of two layers: each edge has a coefficient per head, a softmax over the edges that enter a
-// node. An example is the whole graph: the values of its sparse features, which dropout thins out.
-// Source: Velickovic et al. 2018 (arXiv 1710.10903), as trained on Cora: the output layer has one head.
+// Graph attention network of two layers. Each edge has a coefficient for each head: the softmax of scores over the
+// edges that enter a node. An example is the whole graph: its values are those of the sparse features, so that dropout
+// can apply to them.
+// Source: Velickovic et al. 2018 (arXiv 1710.10903), as trained on Cora, where the output layer has one head
 #pragma once
 
 #include <comp_native/model_builder.hpp>
@@ -13,17 +14,17 @@ namespace native_models {
 using namespace comp::native;
 
 struct gat_options {
-  sparse features = {};  // (nodes, features); what is read are its values
-  sparse edges = {};     // (nodes, nodes), those of each node to itself included; values are not read
+  sparse features = {};  // (nodes, features); examples bring the values
+  sparse edges = {};     // (nodes, nodes), including an edge from each node to itself; values are not read
   std::int64_t heads = 8;
-  std::int64_t hidden = 8;  // of each head
+  std::int64_t hidden = 8;  // features of each head
   std::int64_t classes = 7;
-  double dropout = 0.6;  // of features and of coefficients
+  double dropout = 0.6;  // for features and for coefficients
 };
 
 namespace detail {
 
-/// h (nodes, heads * width) -> the same size, mixed along edges.
+/// h (nodes, heads * width) -> the same shape: each node's mean over its edges, weighted by attention.
 inline value attend(value h, const std::string& layer, std::int64_t heads, const gat_options& o) {
   return h.edge_scores(layer + ".scores", o.edges, heads)
       .edge_softmax(layer + ".softmax", o.edges)
@@ -33,7 +34,7 @@ inline value attend(value h, const std::string& layer, std::int64_t heads, const
 
 }  // namespace detail
 
-/// Reads (1, elements of the features); gives (nodes, classes).
+/// Reads (1, elements of the features). Its logits are (nodes, classes).
 inline model gat(const gat_options& o) {
   model_builder net{"gat", input_kind::values, {1, std::ssize(o.features->column)}};
   net.xavier_weights();

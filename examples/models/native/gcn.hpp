@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graph convolutional network of two layers: each mixes the neighbours of a node through the sparse, normalised
-// adjacency matrix. An example is the whole graph: the values of its sparse features, which dropout thins out.
-// Source: Kipf and Welling 2017 (arXiv 1609.02907).
+// Graph convolutional network of two layers. Each mixes the features of a node's neighbours by the sparse, normalised
+// adjacency matrix. An example is the whole graph: its values are those of the sparse features, so that dropout can
+// apply to them.
+// Source: Kipf and Welling 2017 (arXiv 1609.02907)
 #pragma once
 
 #include <comp_native/model_builder.hpp>
@@ -12,14 +13,14 @@ namespace native_models {
 using namespace comp::native;
 
 struct gcn_options {
-  sparse features = {};   // (nodes, features); what is read are its values
+  sparse features = {};   // (nodes, features); examples bring the values
   sparse adjacency = {};  // (nodes, nodes): D^-1/2 (A + I) D^-1/2
   std::int64_t hidden = 16;
   std::int64_t classes = 7;
   double dropout = 0.5;
 };
 
-/// Reads (1, elements of the features); gives (nodes, classes). Of weight decay the first layer alone is the object.
+/// Reads (1, elements of the features). Its logits are (nodes, classes). Only the first layer has weight decay.
 inline model gcn(const gcn_options& o) {
   model_builder net{"gcn", input_kind::values, {1, std::ssize(o.features->column)}};
   net.xavier_weights();

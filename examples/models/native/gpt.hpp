@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decoder-only transformer over characters, as GPT-2: learned positions, pre-norm blocks, GELU, a final norm;
-// queries, keys and values are linear operators of their own, so that a plan can tell them apart. The head is not tied.
-// Source: Radford et al. 2019; initial weights N(0, 0.02), those that end a residual branch by sqrt(2 layers) less.
+// A decoder-only transformer over characters, like GPT-2: learned positions, pre-norm blocks, GELU, a final norm.
+// Queries, keys and values are three linear operators, so that a plan can give each its precision. The head does not
+// share the embedding's weights. Initial weights are N(0, 0.02), divided by sqrt(2 layers) where they end a residual
+// branch.
+// Source: Radford et al. 2019
 #pragma once
 
 #include <cmath>
@@ -26,8 +28,8 @@ struct gpt_options {
 
 namespace detail {
 inline value optional_dropout(value x, const std::string& name, double p) { return p > 0 ? x.dropout(name, p) : x; }
-/// Attention under `scope`: in one operator of one precision ("heads"), which a Device may compute in one, or as
-/// scores, softmax, dropout and context.
+/// Adds attention under `scope`: as one operator ("heads") with one precision, which a Device may compute in one call,
+/// or as the four operators scores, softmax, dropout and context.
 inline value attention(const std::string& scope, value query, value key, value values, const attention_options& o,
                        bool in_one) {
   if (in_one) return query.attention(scope + ".heads", key, values, o);
@@ -36,7 +38,8 @@ inline value attention(const std::string& scope, value query, value key, value v
       .attention_context(scope + ".context", values, o.heads);
 }
 
-/// The two linear operators that end a residual branch start smaller, so that the depth does not widen the sum.
+/// The two linear operators that end a residual branch have smaller initial weights, so that the residual sum does not
+/// grow with the depth.
 inline value gpt_block(model_builder& net, value x, const std::string& block, const gpt_options& o) {
   const double last = 0.02 / std::sqrt(2.0 * static_cast<double>(o.layers));
   const auto ends_branch = [&](value from, const std::string& name) {

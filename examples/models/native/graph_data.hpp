@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph as the models on graphs take it: features, the normalised adjacency that GCN propagates with, the edges that
-// GAT attends along, and which nodes train and which validate.
+// A graph as GCN and GAT read it: features, the normalised adjacency by which GCN propagates, the edges along which GAT
+// attends, and which nodes train and which validate.
 #pragma once
 
 #include <cmath>
@@ -18,8 +18,8 @@ namespace native_models {
 
 using namespace comp::native;
 
-/// The whole graph as each of so many examples: the values of its features, and the labels of some of its nodes; those
-/// of the others do not count.
+/// A data set whose examples are all the whole graph: the values of its features, and the labels of some nodes. The
+/// labels of the other nodes are negative and do not count.
 class node_data {
  public:
   node_data(std::vector<float> values, const data_sets::graph& of, const std::vector<std::int64_t>& nodes,
@@ -52,14 +52,14 @@ class node_data {
 };
 
 struct graph_set {
-  sparse features = {};   // (nodes, features), rows that sum to 1
+  sparse features = {};   // (nodes, features), rows sum to 1
   sparse adjacency = {};  // (nodes, nodes): D^-1/2 (A + I) D^-1/2
   node_data train, validation;
 };
 
 namespace detail {
 
-/// A + I by rows, each edge once, scaled.
+/// Returns: A + I by rows, each edge once, normalised.
 inline sparse normalized_adjacency(const data_sets::graph& of) {
   host_csr m{.rows = of.nodes, .columns = of.nodes, .begin = {0}};
   std::size_t next = 0;
@@ -84,7 +84,7 @@ inline sparse normalized_adjacency(const data_sets::graph& of) {
   return model_builder::matrix(std::move(m));
 }
 
-/// Values at one place are added up.
+/// Values at the same position are added.
 inline sparse feature_matrix(const data_sets::graph& of) {
   std::map<std::pair<std::int32_t, std::int32_t>, float> all;
   for (std::size_t i = 0; i < of.feature_node.size(); ++i)
@@ -104,8 +104,9 @@ inline sparse feature_matrix(const data_sets::graph& of) {
 
 }  // namespace detail
 
-/// Twenty nodes of each class train, those of the test part of the split validate: the split of the same seed on every
-/// machine. An epoch is `steps` times the graph. Throws: `error` for what is no graph or has no features.
+/// Twenty nodes of each class train, and the test part of the split validates. The same seed gives the same split on
+/// every machine. An epoch reads the graph `steps` times. Throws: `error` for a graph that contradicts itself or has no
+/// features.
 inline graph_set graph_data(const data_sets::graph& of, std::uint64_t seed, std::size_t steps = 10) {
   comp::require<comp::error>(!of.feature_node.empty(),
                              "a graph of {} nodes with {} features, all of them zero (a "

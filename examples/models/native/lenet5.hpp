@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LeNet-5 in the form that is common today: tanh, average pooling, padded 28 x 28 images, 61,706 parameters.
-// Source: LeCun, Bottou, Bengio and Haffner 1998, with full connections in the second convolution.
+// LeNet-5 in its common form: tanh, average pooling, padded 28 x 28 images, 61,706 parameters.
+// Source: LeCun, Bottou, Bengio and Haffner 1998, with full connections in the second convolution
 #pragma once
 
 #include <comp_native/model_builder.hpp>

@@ -12,7 +12,7 @@ using namespace comp::native;
 
 struct mlp_options {
   std::int64_t batch = 64;
-  shape input = {784};  // of one example; flattened where it has more than one axis
+  shape input = {784};  // the shape of one example, which is flattened
   std::vector<std::int64_t> hidden = {256, 128};
   std::int64_t outputs = 10;
   comp::native::activation activation = comp::native::activation::relu;

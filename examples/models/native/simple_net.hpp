@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SimpleNet: a chain of linear layers of one size with nothing between them, and the random numbers that it is trained
-// on. Source: PaddlePaddle's guide on automatic mixed precision (8192 wide, batches of 2048 there).
+// SimpleNet: linear layers of one size, one after another, and the random numbers that it trains on.
+// Source: PaddlePaddle's guide on automatic mixed precision (8192 wide, batches of 2048 there)
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct simple_net_options {
   std::int64_t width = 1024;
 };
 
-/// Reads (batch,width), predicts as much.
+/// Reads (batch,width) and predicts (batch,width).
 inline model simple_net(const simple_net_options& o) {
   model_builder net{"simplenet", input_kind::values, {o.batch, o.width}};
   value x = net.input();
@@ -30,7 +30,7 @@ inline model simple_net(const simple_net_options& o) {
   return net.finish();
 }
 
-/// Examples of uniform numbers in [0, 1) for input and target; the same in each epoch.
+/// Examples whose inputs and targets are uniform numbers in [0, 1), the same in each epoch.
 class random_examples {
  public:
   random_examples(std::int64_t width, std::int64_t count, std::uint64_t seed) : width_{width}, seed_{seed} {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// VGG16 (configuration D): torchvision's form for 224 x 224 images (138,357,544 parameters at 1000 classes), and the
-// form for 32 x 32 images, whose classifier is one linear layer over 512 channels, with or without batch norm. Source:
-// Simonyan and Zisserman 2015; torchvision's vgg16 and vgg16_bn, initialisation included.
+// VGG16 (configuration D): torchvision's form for 224 x 224 images (138,357,544 parameters for 1000 classes), and the
+// form for 32 x 32 images, whose classifier is one linear layer over 512 channels. Both are with or without batch norm.
+// Source: Simonyan and Zisserman 2015; torchvision's vgg16 and vgg16_bn, including the initialisation
 #pragma once
 
 #include <cmath>
@@ -19,7 +19,7 @@ struct vgg16_options {
   std::int64_t batch = 64;
   std::int64_t classes = 10;
   bool batch_norm = true;
-  double dropout = 0.5;  // of the ImageNet form's classifier
+  double dropout = 0.5;  // in the ImageNet form's classifier
 };
 
 /// Reads (batch,3,32,32), or (batch,3,224,224) in the ImageNet form.

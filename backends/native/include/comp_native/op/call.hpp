@@ -2,9 +2,8 @@
 // What the network gives to an operator: the sizes for its cost, the tensors of its forward, and those of its backward.
 // Each operator is defined in one file of this folder. An operator has
 //   string_view kind() const                        returns ATen's name
-//   shape output(span<const shape> x) const         returns the shape of its result; throws error for inputs that do
-//   not
-//                                                   fit
+//   shape output(span<const shape> x) const         returns the shape of its result; throws error for inputs that
+//                                                   do not fit
 //   void cost(const cost_call&) const               sets contraction sizes, bytes and flops of one forward, as if each
 //                                                   input were read once and each output written once
 //   auto forward(const forward_call<D>& c) const    returns a tensor; c.nothing() for a loss
