@@ -20,6 +20,7 @@
 namespace comp {
 namespace detail {
 
+/// Returns the counts of a tensor's values.
 inline json counts_json(const value_counts& v) {
   json to;
   to["values"] = v.values;
@@ -47,8 +48,9 @@ inline json floats_json(const std::vector<float>& values) {
   return json_of(std::vector<double>(values.begin(), values.end()));
 }
 
-inline constexpr std::int64_t most_values = std::int64_t{1} << 53;
+inline constexpr std::int64_t most_values = std::int64_t{1} << 53;  // larger whole numbers are no exact doubles
 
+/// Reads the counts of a tensor's values. They must add up: whoever reads shares of them divides by their sum.
 inline value_counts counts_from(const json_reader& from) {
   from.only({"values", "zeros", "nans", "infinities", "smallest", "largest", "sum", "bits", "first_exponent",
              "exponents", "overflows"});
@@ -88,6 +90,7 @@ inline std::vector<float> floats_from(const json_reader& from) {
   return values;
 }
 
+/// Reads an entry. It may only read entries before it, so that those who follow inputs backwards come to an end.
 inline examined examined_from(const json_reader& from, std::size_t index) {
   from.only({"name", "kind", "shape", "inputs", "values", "gradients", "sample", "gradient_sample", "backward",
              "constants", "error"});

@@ -55,6 +55,8 @@ class fault_finder {
     }
   }
 
+  /// Returns all faults: those in FP32 first, since a step that fails in FP32 has to be mended before any precision is
+  /// chosen, then those that FP16 would cause.
   std::vector<fault> find() {
     for (std::size_t i = 0; i < all_.size(); ++i) forward(i);
     // Gradients of a forward that is not finite are not finite either, which would say nothing new.
@@ -82,6 +84,7 @@ class fault_finder {
     faults_.push_back({i, all_[i].name, kind, backward, fmt::format("\"{}\" {}", all_[i].name, text)});
   }
 
+  /// Looks for faults of an operator's results that none of its inputs had.
   void forward(std::size_t i) {
     const examined& e = all_[i];
     if (!e.is_operator()) return read(i);
@@ -130,6 +133,7 @@ class fault_finder {
     }
   }
 
+  /// Looks for a constant that FP16 makes 0 or infinite, as an epsilon of 1e-8. 0 and infinities are meant as they are.
   void constants(std::size_t i) {
     for (const double c : all_[i].constants) {
       const double size = std::abs(c);
@@ -158,6 +162,7 @@ class fault_finder {
                     g.infinities, g.values, remedy(all_[first])));
   }
 
+  /// Looks for gradients that FP16 cannot hold and that this operator's backward made.
   void backward(std::size_t i) {
     const value_counts& g = all_[i].gradients;
     if (g.overflow(half) > 0 && !came(i, [](const value_counts& c) { return c.overflow(half) > 0; })) {
@@ -195,6 +200,7 @@ class fault_finder {
            static_cast<double>(v.largest) * scale < smallest_normal(half);
   }
 
+  /// Returns what usually helps where this kind of operator makes NaN or infinities from finite inputs.
   static std::string_view remedy(const examined& e) {
     const std::string_view word = word_of(e.kind);
     const auto is = [&](auto... words) { return ((word.substr(0, word.find_last_not_of('_') + 1) == words) || ...); };

@@ -59,6 +59,8 @@ inline std::string lost_cell(const value_counts& v, precision p) {
       text);
 }
 
+/// Returns the table of operators. As in the search's report, rows behind the first 1000 are hidden until the filter
+/// finds them, and rows behind 20,000 are left out. Rows with a fault are never hidden.
 inline std::string examined_table(const examination& e, const std::vector<fault>& wrong) {
   constexpr std::size_t at_once = 1000, most = 20'000;
   const std::string error = fmt::format("Error in {}", name(e.low));

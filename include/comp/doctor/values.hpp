@@ -176,6 +176,8 @@ class counted_block {
     seen_.smallest = seen_.largest > 0 ? std::min(seen_.smallest, least) : least;
     seen_.largest = std::max(seen_.largest, most);
   }
+  /// Counts what each format cannot hold. The largest value of a block says for which formats there is anything to
+  /// count, which is seldom for any.
   void count_overflows(std::span<const float> values, float largest) {
     static constexpr auto limits = [] {
       std::array<float, all_precisions.size()> of{};

@@ -19,6 +19,7 @@
 
 namespace comp {
 
+/// Returns a number as JSON; see above for those that JSON lacks.
 inline json json_of(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
@@ -33,6 +34,7 @@ inline json json_of(const std::vector<double>& values) {
 
 inline json json_of(const interval& bounds) { return json_of(std::vector<double>{bounds.low, bounds.high}); }
 
+/// Returns a sample. Fields that are empty are left out, because a ledger has many samples and most lack them.
 inline json json_of(const sample& s) {
   json to;
   to["loss"] = json_of(s.loss);
@@ -88,6 +90,7 @@ inline json json_of(const execution& how) {
   return to;
 }
 
+/// Reads [low, high], which may be infinite, as for a plan that was not timed. The comparison also refuses NaN.
 inline interval interval_from(const json_reader& from) {
   const auto ends = from.numbers();
   if (ends.size() != 2 || !(ends[0] <= ends[1])) from.fail("two numbers, the lower one first");
@@ -110,6 +113,7 @@ inline execution execution_from(const json_reader& from) {
   return how;
 }
 
+/// Reads a plan string. Its letters are checked here, since an error of parse_plan() would not name file and field.
 inline plan plan_from(const json_reader& from) {
   const std::string_view letters = from.text();
   const std::string_view choices =
@@ -120,6 +124,7 @@ inline plan plan_from(const json_reader& from) {
   return parse_plan(letters);
 }
 
+/// Reads a sample. Counts and times are checked for their range, because the search adds them up.
 inline sample sample_from(const json_reader& from) {
   from.only({"loss", "seconds", "batches", "not_finite", "peak_bytes", "status", "losses", "batch_seconds", "curve",
              "curves", "score", "message"});

@@ -34,6 +34,8 @@ COMP_INLINE std::string utc_now() {
 
 COMP_INLINE std::string as_recorded(const std::string& text) { return json::parse(json_text(text)).get<std::string>(); }
 
+/// Returns a CRC-32, which finds damage and careless edits. It is no protection against a forger, who could compute it
+/// too.
 inline std::string crc32_of(std::string_view text) {
   boost::crc_32_type sum;
   sum.process_bytes(text.data(), text.size());
@@ -80,6 +82,7 @@ COMP_INLINE std::string ledger_end(const plan& p, std::size_t runs, double speed
   return sealed(json_text(line));
 }
 
+/// Reads the first line. Version 2 is the only one: ledgers of comp 0.1 have no checksums.
 inline void read_header(const json_reader& from, ledger_content& to) {
   from.only({"comp_ledger", "signature", "started"});
   from["comp_ledger"].integer(2, 2);
@@ -87,6 +90,7 @@ inline void read_header(const json_reader& from, ledger_content& to) {
   to.signature = from["signature"].text();
 }
 
+/// Reads a run, or the line that ends a search. Runs behind that line are of the training after the search.
 inline void read_line(const json_reader& from, ledger_content& to) {
   to.complete = from.find("end").has_value();
   if (!to.complete) {
@@ -110,6 +114,7 @@ COMP_INLINE ledger_content parse_ledger(std::string_view text, const std::string
   ledger_content content;
   json_place place{path, 0, "delete the line, or start again with ledger::mode::restart or another file"};
   require_ledger(text, path);
+  // Only lines that end are read: a kill within a write leaves a line without an end, whose run is made again.
   for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n', content.usable_bytes)) {
     const std::string_view line = text.substr(content.usable_bytes, end - content.usable_bytes);
     ++place.line;

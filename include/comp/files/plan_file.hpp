@@ -56,7 +56,8 @@ COMP_INLINE void save(const plan& p, const op_graph& graph, const hardware& mach
 namespace detail {
 /// Puts the operators of `to` that the model's author has fixed back to FP32, and adds a warning that names the first.
 COMP_INLINE void keep_authors_choices(loaded_plan& to, const op_graph& graph, const std::string& file);
-/// Adds a warning to `to` for each thing in which the machine differs from the one that the plan was found on.
+/// Adds a warning to `to` for each thing in which the machine differs from the one that the plan was found on. That is
+/// no error, since the plan computes the same here and only its speed may differ.
 COMP_INLINE void warn_of_hardware(const hardware& made_for, const hardware& here, loaded_plan& to);
 }  // namespace detail
 

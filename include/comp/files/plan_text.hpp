@@ -19,6 +19,7 @@ namespace comp {
 
 namespace detail {
 
+/// Returns the fields of a plan that is saved without its model.
 inline json plan_json(const plan& p) {
   json to;
   to["comp_plan"] = 1;
@@ -27,6 +28,9 @@ inline json plan_json(const plan& p) {
   return to;
 }
 
+/// Returns the fields of a plan with its model and machine, by which loading finds out whether it fits. The fingerprint
+/// is hexadecimal text, because many readers of JSON would round a 64-bit number. Every operator is listed by name, so
+/// that a person can read and edit the plan.
 inline json plan_json(const plan& p, const op_graph& graph, const hardware& machine) {
   require_fits(p, graph);
   json to = plan_json(p);
@@ -206,6 +210,7 @@ COMP_INLINE void save(const plan& p, const op_graph& graph, const hardware& mach
 }
 
 COMP_INLINE loaded_plan fitted(const plan_listing& from, const op_graph& graph, const hardware* here) {
+  // Names and kinds are compared before the fingerprint, because only they can say which operator differs.
   if (from.operators) {
     for (std::size_t i = 0; i < std::min(from.size(), graph.size()); ++i)
       from.require_operator(i, graph[i].name, graph[i].kind);

@@ -31,7 +31,7 @@ struct stored_training {
 namespace detail {
 
 inline constexpr std::string_view training_field = "comp_training", checksum_field = "comp_checksum";
-inline constexpr std::int64_t most_counted = std::int64_t{1} << 53;
+inline constexpr std::int64_t most_counted = std::int64_t{1} << 53;  // larger whole numbers are no exact doubles
 
 inline std::size_t count_from(const json_reader& from) {
   return static_cast<std::size_t>(from.integer(0, most_counted));
@@ -93,6 +93,7 @@ inline json json_of(const audit_state& a) {
           {"settled", a.settled},
           {"known", comp::json_of(a.known)}};
 }
+/// Reads the state of the audits. An audit cannot have begun after the epochs that were trained.
 inline audit_state audits_from(const json_reader& from, std::size_t epochs) {
   from.only({"began", "next", "acquittals", "settled", "known"});
   audit_state a{static_cast<std::size_t>(from["began"].integer(0, static_cast<std::int64_t>(epochs))),
@@ -116,6 +117,8 @@ inline json json_of(const training_progress& p) {
   if (p.begun) to["begun"] = comp::json_of(*p.begun);
   return to;
 }
+/// Reads the progress. The training relies on a rung that is on the ladder, and on batches that are left of an epoch
+/// that has begun.
 inline training_progress progress_from(const json_reader& from) {
   from.only({"so_far", "ladder", "rung", "normal", "audits", "batches_per_epoch", "baseline_loss", "tolerance",
              "higher_is_better", "begun"});

@@ -136,6 +136,7 @@ inline std::string loss_against(const summary_reader& s) {
 /// Makes the text of one row for a run.
 using summary_cell = std::function<std::string(const summary_reader&)>;
 
+/// Returns the rows of the table. A row that is "-" for every run is left out later.
 inline std::vector<std::pair<const char*, summary_cell>> summary_rows() {
   using reader = const summary_reader&;
   const auto text = [](field_path path) { return [path](reader s) { return s.text(path); }; };
@@ -158,7 +159,7 @@ inline std::vector<std::pair<const char*, summary_cell>> summary_rows() {
           {"peak memory",
            [](reader s) {
              const auto bytes = s.of_plan({"peak_bytes"});
-             return bytes && *bytes < 0x1p62 ? bytes_text(static_cast<std::int64_t>(*bytes)) : "-";
+             return bytes && *bytes < 0x1p62 ? bytes_text(static_cast<std::int64_t>(*bytes)) : "-";  // fits 64 bits
            }},
           {"cost of the search", [=](reader s) { return time(s.number(cost)); }},
           {"of 100 epochs",

@@ -181,8 +181,12 @@ struct trial_group {
   }
 };
 
+/// True for stages that time plans in turns, one batch each. Their losses say nothing of a plan, because each batch was
+/// trained after batches of other plans.
 constexpr bool by_batches(stage s) { return s == stage::batches || s == stage::contest; }
 
+/// Returns the runs of an outcome in groups. All turns of a plan in one stage are one group; otherwise a table of runs
+/// would mostly have lines of single batches.
 inline std::vector<trial_group> grouped_trials(const outcome& result) {
   std::vector<trial_group> groups;
   std::map<std::pair<stage, plan>, std::size_t> known;

@@ -121,6 +121,8 @@ inline std::string what_next(const outcome& result, const report_info& info) {
   return text;
 }
 
+/// Returns the list of what the result holds for. Facts that the backend did not tell say so, rather than being left
+/// out.
 inline std::string settings(const outcome& result, const report_info& info) {
   std::string searched;
   for (const precision p : result.precisions) searched += precision_badge(p) + " ";

@@ -79,7 +79,8 @@ inline std::string curve_legend(std::string_view low, std::string_view band) {
 
 inline std::string batch_tick(double batch) { return fmt::format("{:g}", batch); }
 
-/// Draws both charts for one run.
+/// Draws both charts for one run. The first one has the losses, whose noise from batch to batch hides small
+/// differences. The second one has the mean difference so far, which is what was judged.
 inline std::string curves_of(const sample& got, const outcome& result, std::string_view what) {
   const std::size_t n = std::min(got.curve.size(), result.baseline.curve.size());
   const std::span base{result.baseline.curve.data(), n}, low{got.curve.data(), n};

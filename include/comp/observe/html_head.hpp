@@ -55,6 +55,8 @@ inline std::string against_rules(const outcome& result) {
          (rejected(*rules) ? ", whose loss was not accepted," : "");
 }
 
+/// Returns the first sentences of the page. Where FP32 won, they say why the best rule-based plan did not: it was
+/// rejected, was not judged, or was not faster.
 inline std::string lead(const outcome& result) {
   std::string text = fmt::format("<p class=\"lead\">The found plan: {}.", html(name(result.plan, result.graph)));
   if (!fp32_won(result)) {
@@ -96,6 +98,7 @@ inline std::string loss_tile(const outcome& result) {
       fmt::format("loss against FP32's of a plan that lowers more: mean of {} batches; {}", change->batches, limit));
 }
 
+/// Returns the row of figures below the title, those against the rule-based plan first, as in the title.
 inline std::string tiles(const outcome& result) {
   const contestant *winner = winner_of(result), *rules = rule_based_of(result);
   std::string text = "<div class=\"tiles\">";
@@ -123,6 +126,8 @@ inline std::string tiles(const outcome& result) {
   return text + "</div>\n";
 }
 
+/// Returns the table of the search's cost. What the search cost is not its whole time: batches that count as training
+/// would have been trained without a search as well.
 inline std::string costs(const outcome& result) {
   constexpr std::size_t stages = 4;  // the last stage, training, does not belong to the search
   const double all = search_seconds(result);

@@ -29,6 +29,7 @@ inline std::string range_bar(double middle, interval bounds, double most) {
   return text + fmt::format("<b style=\"width:{:.2f}%\"></b></div>", percent(middle));
 }
 
+/// Returns a contestant's row. All rows draw their bars on the same scale up to `most`, so that bars can be compared.
 inline std::string contest_row(const contestant& c, const outcome& result, double most, bool epochs) {
   const std::vector<double> times = batch_times(c, result);
   const double middle = median(times);
@@ -60,6 +61,7 @@ inline std::string contest_row(const contestant& c, const outcome& result, doubl
   return row + "</tr>\n";
 }
 
+/// Returns the table of the contest. The columns of whole epochs are there only where some contestant trained one.
 inline std::string contest_table(const outcome& result) {
   double most = 0;
   bool epochs = false;
@@ -77,13 +79,15 @@ inline std::string contest_table(const outcome& result) {
       {result.criterion == criterion::scores ? "Below FP32's score" : "Loss against FP32's", "n"}};
   if (epochs) columns.insert(columns.end(), {{"Epoch loss", "n"}, {"Score", "n"}});
   std::string text = table_begin("Contest", " class=\"cards\"", columns);
-  for (const contestant& c : result.contest) text += contest_row(c, result, most * 1.04, epochs);
+  for (const contestant& c : result.contest) text += contest_row(c, result, most * 1.04, epochs);  // 1.04: a margin
   text += table_end;
   if (const std::string front = front_text(result); !front.empty())
     text += fmt::format("<p class=\"soft\">{}</p>\n", html(front));
   return text;
 }
 
+/// Returns the table of all runs. Runs that were only timed show no loss (by_batches()), and FP32 no difference from
+/// itself, except where its roundings were perturbed: that difference is how far roundings alone lead losses apart.
 inline std::string trial_table(const outcome& result) {
   std::string text = table_begin("Runs", " class=\"sorts\"",
                                  {{"#", "n"},

@@ -97,6 +97,8 @@ inline chart_frame frame_of(const std::vector<scatter_point>& shown, double fp32
   return {std::max(0.0, f.x_low - wide), f.x_high + wide, f.y_low - high, f.y_high + high};
 }
 
+/// Draws the axes and the line of the tolerance, below which a loss is accepted. For scores, of which higher ones are
+/// better, the axis is turned around, so that lower is better in every report.
 inline std::string scatter_axes(const chart_frame& f, const outcome& result) {
   const double line = f.y(result.tolerance);
   return chart_axes(f, "time per batch", "loss against FP32's on the same batches", tick_text,
@@ -126,6 +128,7 @@ inline std::string scatter_legend() {
          "<span><svg width=\"24\" height=\"24\" aria-hidden=\"true\"><circle class=\"ring\" cx=\"12\" cy=\"12\" r=\"10\"/></svg>the found plan</span></div>\n";
 }
 
+/// Draws the chart, with the number of runs that could not be drawn below it.
 inline std::string scatter(const outcome& result) {
   const auto [shown, without] = scatter_points(result);
   std::string text;

@@ -52,6 +52,7 @@ inline std::string training_mark(const plan& p) {
   return fmt::format("<!--training with plan {:016x}-->\n", std::hash<plan>{}(p));
 }
 
+/// Returns the table of the epochs after the search, and the fallbacks and warnings below it.
 inline std::string training_section(const training_result& so_far) {
   std::string rows = table_begin(
       "Epochs", "",
@@ -76,6 +77,7 @@ inline std::string training_section(const training_result& so_far) {
                  "Each epoch, those that the search trained among them, and where the plan was given up.", rows);
 }
 
+/// Returns the words above the table of operators; they explain only the columns that are there.
 inline std::string operators_about(const outcome& result) {
   std::string text = "Matrix products show m x n x k. A click on a head sorts.";
   if (!measured(result).fp32.empty())
@@ -87,6 +89,8 @@ inline std::string operators_about(const outcome& result) {
 
 }  // namespace detail
 
+// The sections go from the answer to its evidence: what was found and what to do with it, the plan, and then the
+// figures behind it, the largest tables last.
 COMP_INLINE std::string html_text(const outcome& result, const report_info& info) {
   using namespace detail;
   std::string text = about_line(result, info) + lead(result) + "</header>\n" + tiles(result) + warnings(result);
@@ -123,6 +127,7 @@ COMP_INLINE std::string html_text(const outcome& result, const report_info& info
   return page(headline(result), text);
 }
 
+// Before the search has ended there is no plan to show, only the runs so far and the machine.
 COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_info& info, int reload) {
   using namespace detail;
   const std::string title =
@@ -138,6 +143,8 @@ COMP_INLINE std::string html_text_so_far(const outcome& so_far, const report_inf
   return page(title, text, reload);
 }
 
+// The section replaces the one of the last epoch, which ends at `end`. Where the report is of another plan, or the user
+// has put another file there, the mark is missing and the file stays as it is.
 COMP_INLINE void add_training(const std::string& path, const training_progress& now) {
   constexpr std::string_view end = "<!--end of training-->\n";
   if (now.ladder.empty() || now.so_far.epochs.empty()) return;

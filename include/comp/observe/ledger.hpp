@@ -7,8 +7,9 @@
 //   {"end":true,"plan":"011","runs":42,"speedup":1.25}    the search is complete; lines behind it are of its training
 // Each line ends with a checksum of its text, "crc32":"1c291ca3", so that an edited or damaged line is not taken for a
 // result. A ledger is also a table of results with which searches can be simulated: `read_ledger`,
-// search/trainer/replay.hpp. Not here: deciding whether recorded runs fit a search. The search puts all that they
-// depend on into its signature, "key=value; key=value", and a ledger of another signature is refused.
+// search/trainer/replay.hpp.
+// Not here: deciding whether recorded runs fit a search. The search puts all that they depend on into its signature,
+// "key=value; key=value", and a ledger of another signature is refused.
 #pragma once
 
 #include <sys/file.h>
@@ -99,6 +100,7 @@ class ledger {
   }  // what was wrong with the file and was repaired; empty: nothing
 
  private:
+  // A run's number is not in its key, because the search numbers a run only when it is done.
   static std::string key_of(const trial& t) { return fmt::format("{} {} {}", name(t.stage), t.repeat, t.plan.str()); }
 
   void open() {
@@ -124,6 +126,7 @@ class ledger {
                         detail::errno_text(code));
   }
 
+  // Locks the file for this process. The lock goes with the process, so that a killed search leaves none behind.
   void lock() {
     int code = ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     // Between open() and flock() another search may have renamed the file. The lock would then be on the wrong file.
@@ -168,6 +171,8 @@ class ledger {
                         detail::errno_text(code), size_);
   }
 
+  // Writes a line and waits until it is on the disk. Half a line is taken back where the disk is full, since the next
+  // line would be joined to it.
   void append(const std::string& line) {
     require<file_error>(file_.is_open(), "ledger \"{}\" is not open (search_started opens it): pass it to a search",
                         path_);

@@ -60,6 +60,7 @@ class progress_bar {
     }
   }
 
+  // Prints a warning once, although an observer is told of it when it arises and with the outcome again.
   void warned(const std::string& sentence) {
     if (warned_.insert(sentence).second) print("Warning: " + detail::printable(sentence, 1000), "33");
   }

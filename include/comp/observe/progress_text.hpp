@@ -191,6 +191,8 @@ class progress {
     return one || batches_ == 0 ? std::string{} : fmt::format("batch {}", batches_);
   }
 
+  // Returns the speed of the fastest plan over FP32, from whatever the stage measures: times of judged runs, or turns
+  // of the contest, which are compared in pairs.
   std::string best() const {
     double speedup = median(fp32_now_) / best_seconds_;
     if (stage_ == stage::contest) {
@@ -202,6 +204,7 @@ class progress {
     return speedup > 0 && stage_ != stage::batches ? fmt::format(", best {:.2f}x FP32", speedup) : "";
   }
 
+  // Returns how long the stage will last, from the mean time of the plans that were judged so far.
   std::string left(double now) const {
     if (timed_ == 0 || !judging() || plans_at_most_ < judged_ + 2) return {};
     const double each = run_seconds_ / static_cast<double>(timed_);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a ledger or a T4 file as a Backend that replays the recorded runs (search/trainer/replay.hpp), so that
-// strategies can be compared on a real search without training. Use: comp::replay trainer =
-// comp::replay_ledger("search.jsonl", graph); without a graph the operators are a chain without kinds, which is enough
-// to compare strategies but not policies. A T4 file has less than a ledger: mean losses instead of curves. A run whose
-// loss was rejected comes back as one that ended well, with its loss, so that the new search judges it again. Files
-// come from outside, so what does not fit is refused with its place and a remedy. Source: results-schema.json 1.0.0 of
-// T4, as observe/t4.hpp writes it.
+// strategies can be compared on a real search without training. Use:
+//   comp::replay trainer = comp::replay_ledger("search.jsonl", graph);
+// Without a graph the operators are a chain without kinds, which is enough to compare strategies but not policies.
+// A T4 file has less than a ledger: mean losses instead of curves. A run whose loss was rejected comes back as one that
+// ended well, with its loss, so that the new search judges it again. Files come from outside, so what does not fit is
+// refused with its place and a remedy.
+// Source: results-schema.json 1.0.0 of T4, as observe/t4.hpp writes it
 #pragma once
 
 #include <algorithm>

@@ -41,6 +41,8 @@ inline json spread_json(const std::vector<double>& values, double factor = 1) {
   return to;
 }
 
+/// Returns a contestant's loss against FP32's; null where it was not judged. "limit" is the line that the difference
+/// had to stay under, which is not the tolerance where roundings alone lead FP32's losses apart (loss_test.hpp).
 inline json loss_json(const contestant& c, const outcome& result) {
   const auto change = change_of(c, result);
   if (!change) return nullptr;
@@ -53,6 +55,8 @@ inline json loss_json(const contestant& c, const outcome& result) {
   return to;
 }
 
+/// Returns the figures of a contestant. What was not measured is null and not 0, so that a program cannot take it for a
+/// measurement.
 inline json contestant_json(const contestant& c, const outcome& result) {
   json to;
   to["label"] = c.label;
@@ -74,6 +78,7 @@ inline json contestant_json(const contestant& c, const outcome& result) {
   return to;
 }
 
+/// Returns what the search cost. "seconds" is without the batches that count as training, "search_seconds" with them.
 inline json overhead_json(const outcome& result) {
   json to;
   to["seconds"] = result.overhead_seconds();
@@ -165,6 +170,7 @@ inline std::string contest_notes(const outcome& result) {
   return text;
 }
 
+/// Returns the table of the contest as text; a star marks the found plan.
 inline std::string contest_text(const outcome& result) {
   const bool epochs = std::any_of(result.contest.begin(), result.contest.end(),
                                   [](const contestant& c) { return c.epoch.has_value(); });
@@ -193,6 +199,7 @@ inline std::string contest_text(const outcome& result) {
   return aligned(rows) + contest_notes(result);
 }
 
+/// Returns the table of what the search cost, by stages, and what of it counts as training.
 inline std::string costs_text(const outcome& result) {
   std::vector<std::vector<std::string>> rows{{"", "time", "runs", "batches"}};
   for (const stage s : {stage::baseline, stage::epochs, stage::batches, stage::contest}) {

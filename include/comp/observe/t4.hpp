@@ -24,6 +24,8 @@ namespace comp {
 
 namespace detail {
 
+/// Returns T4's word for why a result does not count. A plan whose loss was not accepted has wrong results in T4's
+/// sense.
 inline std::string_view t4_invalidity(const trial& t) {
   constexpr std::string_view words[] = {"correct", "correctness", "correctness", "runtime", "timeout", "runtime"};
   return t.sample.ok() && !t.accepted ? "correctness" : words[static_cast<std::size_t>(t.sample.status)];
@@ -54,6 +56,8 @@ inline json t4_times(const trial_group& group) {
   return times;
 }
 
+/// Returns a result in T4's terms: a configuration is the precision of each operator, the objective is the time of a
+/// batch.
 inline json t4_result(const trial_group& group, const outcome& result, const std::string& written) {
   const trial& t = *group.shown;
   json entry;
