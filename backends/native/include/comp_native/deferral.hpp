@@ -27,9 +27,8 @@ struct step_seen {
 
 /// A Device that can defer. Beside its operators it has
 ///   void defer_losses(bool)   true: a loss operator returns at once, and end_step() writes the number that its
-///   `double*
-///                             loss` points to, which has to stay valid. false: losses are waited for again, and those
-///                             that were deferred are forgotten
+///                             `double* loss` points to, which has to stay valid. false: losses are waited for again,
+///                             and those that were deferred are forgotten
 ///   void guard_update(span<P* const>, const update_guard&)
 ///                             the next sgd_step or adam_step, which is of these parameters, does nothing where one of
 ///                             their gradients or a deferred loss is not finite. Gradients are scaled and clipped while
