@@ -163,9 +163,9 @@ TEST_CASE("what stands in for a precision that an operator lacks is the first se
   const comp::op_support with_bf16{comp::trainer_of{some}, some.operators, bf16_and_fp8},
       without{comp::trainer_of{some}, some.operators, only_fp8}, all;
   const comp::plan fp8{{precision::fp8_e4m3, precision::fp8_e4m3}};
-  CHECK(with_bf16.applied_to(fp8).str() == "be");
-  CHECK(without.applied_to(fp8).str() == "1e");
-  CHECK(all.applied_to(fp8).str() == "ee");
+  CHECK(with_bf16.with_substitutes(fp8).str() == "be");
+  CHECK(without.with_substitutes(fp8).str() == "1e");
+  CHECK(all.with_substitutes(fp8).str() == "ee");
   CHECK(with_bf16.supports(0, precision::fp32));
   CHECK_FALSE(with_bf16.supports(0, precision::fp8_e4m3));
 }

@@ -28,7 +28,7 @@ struct bench {
 
   template <class Cut>
   trial epoch(const comp::plan& p, Cut cut) {
-    trial t = run.epoch(stage::epochs, p, "", cut);
+    trial t = run.run_epoch(stage::epochs, p, "", cut);
     run.record(t);
     return t;
   }
@@ -107,7 +107,7 @@ TEST_CASE("a run that fails puts the trainer back to the state that was last kep
     if (p.count_low() == 2) throw std::runtime_error{"no kernel"};
   };
   SUBCASE("kept now") {
-    b.run.keep();
+    b.run.keep_state();
     (void)b.epoch(parse_plan("bb"), never);
     CHECK(b.trainer.weights().steps == 10);
     CHECK(b.run.trained().batches == 10);
@@ -173,15 +173,15 @@ TEST_CASE("a plan that does not fit in memory is told from one that fails") {
   SUBCASE("by the backend") {
     b.trainer.change().before_batch = [](auto&&...) { throw comp::out_of_memory{"no room for 3 GB"}; };
   }
-  CHECK(b.run.epoch(stage::epochs, parse_plan("11"), "", never).sample.status == status::out_of_memory);
-  CHECK(b.run.batch(stage::batches, parse_plan("11"), "").sample.status == status::out_of_memory);
+  CHECK(b.run.run_epoch(stage::epochs, parse_plan("11"), "", never).sample.status == status::out_of_memory);
+  CHECK(b.run.run_batch(stage::batches, parse_plan("11"), "").sample.status == status::out_of_memory);
 }
 
 TEST_CASE(
     "an epoch whose loss is not finite is not ok, whatever the backend says, and leaves no trace in the weights") {
   bench b;
   b.trainer.change().harm = [](auto&&...) { return fake::nan; };
-  const trial got = b.run.epoch(stage::epochs, parse_plan("b1"), "", never);
+  const trial got = b.run.run_epoch(stage::epochs, parse_plan("b1"), "", never);
   CHECK(got.sample.status == status::not_finite);
   CHECK(got.sample.batches == 10);
   CHECK(b.trainer.weights() == fake::state{});
@@ -229,7 +229,7 @@ TEST_CASE("the cut's status ends the epoch at that batch") {
 
 TEST_CASE("a backend without a stop predicate runs its epochs to the end") {
   bench<fake::minimal_trainer> b;
-  const trial got = b.run.epoch(stage::epochs, parse_plan("b1"), "", [](auto&&) { return status::stopped_early; });
+  const trial got = b.run.run_epoch(stage::epochs, parse_plan("b1"), "", [](auto&&) { return status::stopped_early; });
   CHECK(got.sample.ok());
   CHECK(got.sample.batches == 10);
   CHECK(b.trainer.weights().steps == 10);
@@ -244,48 +244,48 @@ TEST_CASE("a recalled run is not made: the observer's sample counts") {
     CHECK(got.sample.loss == 5);
     CHECK(got.seconds == doctest::Approx(0.7));
   });
-  CHECK(b.run.recalled());
+  CHECK(b.run.last_was_recalled());
   CHECK(b.trainer.count().batches == 0);
   CHECK(b.watcher.calls == std::vector<std::string>{"recall", "trial_done"});
   CHECK(b.log.cost(stage::epochs).seconds >= 7);
   CHECK(b.log.cost(stage::epochs).batches == 10);
   CHECK(b.run.seconds() >= 7);  // budgets count it
   SUBCASE("the same plan again is another run") {
-    const trial second = b.run.epoch(stage::epochs, parse_plan("b1"), "", never);
+    const trial second = b.run.run_epoch(stage::epochs, parse_plan("b1"), "", never);
     CHECK(second.repeat == 1);
-    CHECK_FALSE(b.run.recalled());
+    CHECK_FALSE(b.run.last_was_recalled());
     CHECK(b.trainer.count().batches == 10);
   }
 }
 
 TEST_CASE("repeats are counted per stage and plan and go on from those in the log") {
   bench b;
-  CHECK(b.run.batch(stage::batches, parse_plan("b1"), "").repeat == 0);
-  CHECK(b.run.batch(stage::contest, parse_plan("b1"), "").repeat == 0);
-  CHECK(b.run.batch(stage::batches, parse_plan("11"), "").repeat == 0);
-  CHECK(b.run.batch(stage::batches, parse_plan("b1"), "").repeat == 1);
+  CHECK(b.run.run_batch(stage::batches, parse_plan("b1"), "").repeat == 0);
+  CHECK(b.run.run_batch(stage::contest, parse_plan("b1"), "").repeat == 0);
+  CHECK(b.run.run_batch(stage::batches, parse_plan("11"), "").repeat == 0);
+  CHECK(b.run.run_batch(stage::batches, parse_plan("b1"), "").repeat == 1);
   comp::evaluator later{b.erased, b.observers, b.log};
-  const trial next = later.training_epoch(parse_plan("b1"), never);
+  const trial next = later.run_training_epoch(parse_plan("b1"), never);
   CHECK(next.number == 4);
-  CHECK(later.batch(stage::batches, parse_plan("b1"), "").repeat == 2);
+  CHECK(later.run_batch(stage::batches, parse_plan("b1"), "").repeat == 2);
 }
 
 TEST_CASE("a plan's very first batch pays for what is made once and is not timed") {
   bench b;
   b.trainer.change().first_batch = 1000;
-  CHECK(b.run.batch(stage::batches, parse_plan("b1"), "").seconds == 1);
-  CHECK(b.run.batch(stage::batches, parse_plan("b1"), "").seconds == 1);
+  CHECK(b.run.run_batch(stage::batches, parse_plan("b1"), "").seconds == 1);
+  CHECK(b.run.run_batch(stage::batches, parse_plan("b1"), "").seconds == 1);
   CHECK(b.trainer.count().batches == 3);
   SUBCASE("nor in an epoch, whose median it would move") {
     b.trainer.change().batches = 4;
-    CHECK(b.run.epoch(stage::epochs, parse_plan("bb"), "", never).seconds == 1);
+    CHECK(b.run.run_epoch(stage::epochs, parse_plan("bb"), "", never).seconds == 1);
   }
 }
 
 TEST_CASE("a stop in the middle of an epoch throws, records nothing of it and puts the state back") {
   bench b;
   b.watcher.stops_now = [&] { return b.trainer.count().batches >= 4; };
-  CHECK_THROWS_WITH_AS((void)b.run.epoch(stage::epochs, parse_plan("b1"), "", never),
+  CHECK_THROWS_WITH_AS((void)b.run.run_epoch(stage::epochs, parse_plan("b1"), "", never),
                        "search stopped after 0 runs (it was asked to): start it again with the same ledger to go on",
                        comp::interrupted);
   CHECK(b.trainer.count().batches == 4);
@@ -306,7 +306,7 @@ TEST_CASE("a backend that is interrupted is not a failed trial") {
   b.trainer.change().before_batch = [](const comp::plan&, std::uint64_t batch) {
     if (batch == 2) throw comp::interrupted{"SIGINT"};
   };
-  CHECK_THROWS_WITH_AS((void)b.run.epoch(stage::epochs, parse_plan("b1"), "", never), "SIGINT", comp::interrupted);
+  CHECK_THROWS_WITH_AS((void)b.run.run_epoch(stage::epochs, parse_plan("b1"), "", never), "SIGINT", comp::interrupted);
   CHECK(b.trainer.weights() == fake::state{});
   CHECK(b.log.trials.empty());
 }
@@ -316,7 +316,8 @@ TEST_CASE("what an observer throws in the middle of an epoch is no fault of the 
   b.watcher.at = [](const std::string& call) {
     if (call == "batch_done") throw std::logic_error{"disk full"};
   };
-  CHECK_THROWS_WITH_AS((void)b.run.epoch(stage::epochs, parse_plan("b1"), "", never), "disk full", std::logic_error);
+  CHECK_THROWS_WITH_AS((void)b.run.run_epoch(stage::epochs, parse_plan("b1"), "", never), "disk full",
+                       std::logic_error);
   CHECK(b.trainer.count().batches == 1);
   CHECK(b.trainer.weights() == fake::state{});
   CHECK(b.log.trials.empty());
@@ -324,9 +325,9 @@ TEST_CASE("what an observer throws in the middle of an epoch is no fault of the 
 
 TEST_CASE("an epoch of training is scored where the backend validates, an experiment and a batch are not") {
   bench<scoring_trainer> b;
-  CHECK(b.run.training_epoch(parse_plan("b1"), never).sample.score == 0.75);
+  CHECK(b.run.run_training_epoch(parse_plan("b1"), never).sample.score == 0.75);
   CHECK_FALSE(b.epoch(parse_plan("b1"), never).sample.score.has_value());
-  CHECK_FALSE(b.run.batch(stage::batches, parse_plan("b1"), "").sample.score.has_value());
+  CHECK_FALSE(b.run.run_batch(stage::batches, parse_plan("b1"), "").sample.score.has_value());
 }
 
 TEST_CASE("what a backend leaves out is measured: seconds by the clock, one batch per run") {

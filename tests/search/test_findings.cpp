@@ -119,7 +119,7 @@ TEST_CASE("seconds are held against the clock's over batches of a plan in a row"
       clock.add(p, told_of(p, before), seen_of(p));
       before = seen_of(p);
     }
-    return clock.contradiction(fp32).value_or("");
+    return clock.find_contradiction(fp32).value_or("");
   };
   const auto half = [&](const plan& p) { return p == low ? 2e-3 : 4e-3; };
   const auto same = [](const plan&) { return 4e-3; };

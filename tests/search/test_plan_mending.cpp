@@ -140,13 +140,13 @@ TEST_CASE("a mended plan takes the place of the one that was given up, and what 
   std::vector<std::string> all;
   for (const comp::plan& p : plans.all()) all.push_back(p.str());
   CHECK(all == std::vector<std::string>{"bbbb", "1bbb", "1b11", "1111"});
-  CHECK(plans.now() == mended);
+  CHECK(plans.current() == mended);
   plans.give_up(nullptr);
-  CHECK(plans.now().str() == "1b11");
-  CHECK_FALSE(plans.safest());
+  CHECK(plans.current().str() == "1b11");
+  CHECK_FALSE(plans.is_most_conservative());
   const comp::plan fp32 = plans.fp32();
   plans.give_up(&fp32);
-  CHECK(plans.safest());
+  CHECK(plans.is_most_conservative());
   CHECK(plans.rung() + 1 == plans.all().size());
 }
 

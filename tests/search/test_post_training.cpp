@@ -288,16 +288,17 @@ TEST_CASE("audits are due at powers of two since a plan began, and ever rarer wh
   const auto due = [&](const comp::detail::audit_times& times, std::size_t from) {
     std::vector<std::size_t> epochs;
     for (std::size_t epoch = from + 1; epoch <= from + 32; ++epoch) {
-      if (times.due(epoch, {flat.begin(), flat.begin() + static_cast<std::ptrdiff_t>(epoch)})) epochs.push_back(epoch);
+      if (times.is_due(epoch, {flat.begin(), flat.begin() + static_cast<std::ptrdiff_t>(epoch)}))
+        epochs.push_back(epoch);
     }
     return epochs;
   };
   using epochs = std::vector<std::size_t>;
   comp::detail::audit_times times;
   CHECK(due(times, 0) == epochs{4, 8, 16, 32});
-  times.acquitted(4);
+  times.record_acquittal(4);
   CHECK(due(times, 0) == epochs{8, 16, 32});
-  times.acquitted(8);
+  times.record_acquittal(8);
   CHECK(due(times, 0) == epochs{32});
   times.plan_given_up(10);
   CHECK(due(times, 10) == epochs{11, 12, 14, 18, 26, 42});

@@ -102,11 +102,11 @@ TEST_CASE("two plans that are equally fast are told apart by noise in few races 
 TEST_CASE("a plan that is clearly slower leaves a race of stage 2, a hopeless one after two rounds") {
   track t{{{"111", 1.0}, {"b11", 1.1}, {"bb1", 2.0}, {"bbb", 0.999}}};
   const auto racers = t.race({"111", "b11", "bb1", "bbb"}, true);
-  CHECK(racers[1].out);
+  CHECK(racers[1].has_left);
   CHECK(racers[1].seconds.size() == 6);
-  CHECK(racers[2].out);
+  CHECK(racers[2].has_left);
   CHECK(racers[2].seconds.size() == 2);
-  CHECK_FALSE(racers[3].out);
+  CHECK_FALSE(racers[3].has_left);
 }
 
 TEST_CASE("a single slow batch makes no plan hopeless") {
@@ -115,7 +115,7 @@ TEST_CASE("a single slow batch makes no plan hopeless") {
     return p.count_low() == 0 ? 1.0 : ++n == 2 ? 30.0 : 0.9;
   };
   const auto racers = t.race({"111", "b11"}, true, 10);
-  CHECK_FALSE(racers[1].out);
+  CHECK_FALSE(racers[1].has_left);
   CHECK(racers[1].seconds.size() >= 6);
 }
 
@@ -128,13 +128,13 @@ TEST_CASE("nor does it where FP32 has a single round") {
       {.plan = parse_plan("111"), .rounds_at_most = 1}, {.plan = parse_plan("b11")}, {.plan = parse_plan("bb1")}};
   comp::race{t.run, stage::contest, {}, 10}.run(racers, false);
   CHECK(racers[0].seconds.size() == 1);
-  CHECK_FALSE(racers[1].out);
+  CHECK_FALSE(racers[1].has_left);
 }
 
 TEST_CASE("the reference runs to the end even when it is the slowest") {
   track t{{{"111", 3.0}, {"b11", 1.0}, {"bb1", 1.0}}};
   const auto racers = t.race({"111", "b11", "bb1"}, false);
-  CHECK_FALSE(racers[0].out);
+  CHECK_FALSE(racers[0].has_left);
   CHECK(racers[0].seconds.size() == racers[1].seconds.size());
 }
 
@@ -173,7 +173,7 @@ TEST_CASE("a racer that fails is out, and the others run on from the start") {
     if (p.count_low() > 0 && ++n == 4) throw std::runtime_error{"no kernel"};
   };
   const auto racers = t.race({"111", "b11"}, false);
-  CHECK(racers[1].out);
+  CHECK(racers[1].has_left);
   CHECK(racers[1].status == status::failed);
   CHECK(racers[1].seconds.size() == 2);
   CHECK(racers[0].status == status::ok);

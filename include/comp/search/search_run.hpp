@@ -149,7 +149,7 @@ class search_run {
           name(plans_.fp32(), log_.graph), plans_.fp32().count_low(), plans_.fp32().size(),
           run_->restores() ? "was looked for as far as memory allows" : "nobody looked for"));
     }
-    if (!run_->recalled()) {
+    if (!run_->last_was_recalled()) {
       warn(detail::problem_of_restore(checked_.first_losses, log_.baseline.curve));
     }
     if (!run_->restores()) {
@@ -166,12 +166,12 @@ class search_run {
     }
     check_fp32_again();
     if (settings_.self_check) {
-      for (const std::string& finding : detail::ignored_precisions(log_)) warn(finding);
+      for (const std::string& finding : detail::problems_of_ignored_precisions(log_)) warn(finding);
       warn(detail::problem_of_ledger(trainer_, log_, !checked_.first_losses.empty()));
-      warn(run_->clock().contradiction(plans_.fp32()));
+      warn(run_->clock().find_contradiction(plans_.fp32()));
       warn(detail::problem_of_learning(log_));
     }
-    for (const std::string& finding : detail::failed_runs(log_)) warn(finding);
+    for (const std::string& finding : detail::problems_of_failed_runs(log_)) warn(finding);
     warn(detail::problem_of_lost_batches(log_, plans_.fp32()));
     warn(detail::problem_of_memory(log_));
     log_.run_seconds = run_->seconds();
@@ -186,7 +186,7 @@ class search_run {
     if (last == log_.trials.rend() || std::any_of(log_.trials.rbegin(), last, trains)) return;
     run_->timed(stage::baseline, [&] {
       const checkpoint here = run_->save();
-      require_trained(run_->batch(stage::baseline, plans_.fp32(), "fp32 after a run that failed").sample, 0);
+      require_trained(run_->run_batch(stage::baseline, plans_.fp32(), "fp32 after a run that failed").sample, 0);
       run_->restore(here);
       trainer_.set_precision(log_.plan);
     });

@@ -18,31 +18,36 @@ inline double acceptance_line(double fp32_loss, double tolerance) {
   return fp32_loss + tolerance * std::abs(fp32_loss);
 }
 
-/// Returns: true where three things hold. `got` ended well. Each of its losses is under the line of FP32's, or no worse
-/// than FP32's. The share of batches whose loss is not finite is larger than FP32's by `tolerance` at most. `higher`:
-/// losses are maximised.
-inline bool accepted(const sample& fp32, const sample& got, double tolerance = 0.01, bool higher = false) {
-  if (!got.ok() || got.losses.size() != fp32.losses.size()) return false;
-  const auto lost = [](const sample& s) {
+/// Returns: true where three things hold. `candidate` ended well. Each of its losses is under the line of FP32's, or no
+/// worse than FP32's. The share of batches whose loss is not finite is larger than FP32's by `tolerance` at most.
+/// `higher_is_better`: losses are maximised.
+inline bool accepted(const sample& fp32, const sample& candidate, double tolerance = 0.01,
+                     bool higher_is_better = false) {
+  if (!candidate.ok() || candidate.losses.size() != fp32.losses.size()) return false;
+  const auto lost_share = [](const sample& s) {
     return static_cast<double>(s.not_finite) / static_cast<double>(std::max<std::int64_t>(s.batches, 1));
   };
-  if (lost(got) > lost(fp32) + tolerance) return false;
+  if (lost_share(candidate) > lost_share(fp32) + tolerance) return false;
   const auto passes = [=](double base, double loss) {
-    if (higher) base = -base, loss = -loss;
+    if (higher_is_better) base = -base, loss = -loss;
     return loss <= base || loss < acceptance_line(base, tolerance);  // false for NaN on either side
   };
-  const auto unknown = [](const sample& s, std::size_t i) { return s.not_finite > 0 && !std::isfinite(s.losses[i]); };
-  for (std::size_t i = 0; i < got.losses.size(); ++i) {
-    if (unknown(fp32, i) || unknown(got, i)) continue;  // one lost batch makes a mean unknown, and says nothing else
-    if (!passes(fp32.losses[i], got.losses[i])) return false;
+  const auto mean_is_unknown = [](const sample& s, std::size_t i) {
+    return s.not_finite > 0 && !std::isfinite(s.losses[i]);
+  };
+  for (std::size_t i = 0; i < candidate.losses.size(); ++i) {
+    if (mean_is_unknown(fp32, i) || mean_is_unknown(candidate, i))
+      continue;  // one lost batch makes a mean unknown, and says nothing else
+    if (!passes(fp32.losses[i], candidate.losses[i])) return false;
   }
-  return passes(fp32.loss, got.loss);
+  return passes(fp32.loss, candidate.loss);
 }
 
-/// Returns: by how much the score of `got` is below FP32's, as a part of FP32's; NaN where one of them has no score.
-inline double score_lost(const sample& fp32, const sample& got) {
-  if (!fp32.score || !got.score) return std::numeric_limits<double>::quiet_NaN();
-  const double lost = *fp32.score - *got.score;
+/// Returns: by how much the score of `candidate` is below FP32's, as a part of FP32's; NaN where one of them has no
+/// score.
+inline double score_lost(const sample& fp32, const sample& candidate) {
+  if (!fp32.score || !candidate.score) return std::numeric_limits<double>::quiet_NaN();
+  const double lost = *fp32.score - *candidate.score;
   return *fp32.score == 0 ? lost : lost / std::abs(*fp32.score);
 }
 

@@ -20,62 +20,62 @@ namespace comp {
 class candidate_cut {
  public:
   /// `best_seconds`: the median time of a batch of the best accepted candidate [s]; infinity where there is none.
-  /// `worse`: -1 for losses that are maximised, else 1.
-  candidate_cut(const early_cut& settings, const sample& fp32, double best_seconds, double worse = 1)
+  /// `loss_sign`: -1 for losses that are maximised, else 1.
+  candidate_cut(const early_cut& settings, const sample& fp32, double best_seconds, double loss_sign = 1)
       : settings_{settings},
         fp32_{fp32},
         fp32_seconds_{median(fp32.batch_seconds)},
         best_seconds_{best_seconds},
-        worse_{worse} {}
+        loss_sign_{loss_sign} {}
 
   /// Returns: the status to end the epoch with; status::ok to go on.
   status operator()(const sample& so_far) const {
     if (keeps_losing(so_far)) return status::not_finite;
-    if (!looks_at(so_far.batch_seconds.size(), so_far.curve.size())) return status::ok;
-    if (diverged(so_far)) return status::diverged;
-    if (hopeless(so_far)) return status::stopped_early;
+    if (!is_due(so_far.batch_seconds.size(), so_far.curve.size())) return status::ok;
+    if (has_diverged(so_far)) return status::diverged;
+    if (is_too_slow(so_far)) return status::stopped_early;
     return status::ok;
   }
 
  private:
   // A look reads the whole epoch so far. It is made after each of the first 16 batches, and then 8 times while the
   // length doubles, so that all looks together read only a few times the epoch.
-  static bool looks_at(std::size_t timed, std::size_t recorded) {
+  static bool is_due(std::size_t timed, std::size_t recorded) {
     const std::size_t n = std::max(timed, recorded);
     return n % std::max<std::size_t>(std::bit_floor(n) / 8, 1) == 0;
   }
 
-  bool diverged(const sample& so_far) const {
+  bool has_diverged(const sample& so_far) const {
     const std::size_t n = so_far.curve.size();
     if (n < settings_.loss_batches || n > fp32_.curve.size()) return false;
-    double got = 0, base = 0, size = 0;
+    double candidate_sum = 0, fp32_sum = 0, fp32_scale = 0;
     for (std::size_t i = 0; i < n; ++i) {
       if (!std::isfinite(so_far.curve[i]) || !std::isfinite(fp32_.curve[i])) continue;
-      got += so_far.curve[i];
-      base += fp32_.curve[i];
-      size += std::abs(fp32_.curve[i]);
+      candidate_sum += so_far.curve[i];
+      fp32_sum += fp32_.curve[i];
+      fp32_scale += std::abs(fp32_.curve[i]);
     }
-    return worse_ * (got - base) > settings_.diverged * size;
+    return loss_sign_ * (candidate_sum - fp32_sum) > settings_.diverged * fp32_scale;
   }
 
   // Compares the lower quartile, not the median, so that a candidate is cut only where even its quick batches are slow.
   // While there are few batches, the quickest one is compared.
-  bool hopeless(const sample& so_far) const {
+  bool is_too_slow(const sample& so_far) const {
     if (so_far.batch_seconds.size() < 3) return false;
     std::vector<double> times{so_far.batch_seconds.begin() + 1, so_far.batch_seconds.end()};
-    const bool enough = times.size() >= settings_.batches;
-    const auto quick = times.begin() + static_cast<std::ptrdiff_t>(enough ? times.size() / 4 : 0);
+    const bool has_enough = times.size() >= settings_.batches;
+    const auto quick = times.begin() + static_cast<std::ptrdiff_t>(has_enough ? times.size() / 4 : 0);
     std::nth_element(times.begin(), quick, times.end());
     const double limit =
         std::min(settings_.slower_than_fp32 * fp32_seconds_, settings_.slower_than_best * best_seconds_);
-    return *quick > limit * (enough ? 1 : settings_.at_once);
+    return *quick > limit * (has_enough ? 1 : settings_.at_once);
   }
 
   early_cut settings_;
   const sample& fp32_;
   double fp32_seconds_;
   double best_seconds_;
-  double worse_;
+  double loss_sign_;
 };
 
 }  // namespace comp

@@ -18,36 +18,37 @@ namespace detail {
 
 /// Judges by the score. Where it is lower than FP32's, FP32 is run again with perturbed roundings, so that what
 /// roundings alone change is not held against the plan.
-inline loss_verdict judge_score(evaluator& run, reference_run& reference, double tolerance, const sample& got) {
+inline loss_verdict judge_score(evaluator& run, reference_run& reference, double tolerance, const sample& candidate) {
   loss_verdict verdict{.line = tolerance};
-  if (got.ok()) {
-    const sample& fp32 = reference.seen();
-    verdict.difference = score_lost(fp32, got);
+  if (candidate.ok()) {
+    const sample& fp32 = reference.so_far();
+    verdict.difference = score_lost(fp32, candidate);
     if (!(verdict.difference <= verdict.line) && run.restores()) {
-      const evaluator::place here = run.save();
-      for (const sample& s : reference.spread(2, static_cast<std::size_t>(fp32.batches))) {
+      const checkpoint here = run.save();
+      for (const sample& s : reference.run_spread(2, static_cast<std::size_t>(fp32.batches))) {
         const double moved = std::abs(score_lost(fp32, s));
         if (std::isfinite(moved)) verdict.line = std::max(verdict.line, tolerance + moved);
       }
       run.restore(here);
     }
   }
-  const bool as_good = got.ok() && verdict.difference <= verdict.line;
+  const bool as_good = candidate.ok() && verdict.difference <= verdict.line;
   verdict.answer = as_good ? loss_answer::accepted : loss_answer::rejected;
   return verdict;
 }
 
 }  // namespace detail
 
-/// Judges `got`, an epoch from the state that FP32's began from. The trainer's state stays as it is.
+/// Judges `candidate`, an epoch from the state that FP32's began from. The trainer's state stays as it is.
 inline loss_verdict judge_epoch(evaluator& run, reference_run& reference, const search_settings& settings,
-                                const sample& got) {
-  if (settings.criterion == criterion::scores) return detail::judge_score(run, reference, settings.tolerance, got);
+                                const sample& candidate) {
+  if (settings.criterion == criterion::scores)
+    return detail::judge_score(run, reference, settings.tolerance, candidate);
   const bool higher = settings.direction == loss_direction::higher_is_better;
-  const double fp32 = reference.seen().loss;
-  const bool as_good = accepted(reference.seen(), got, settings.tolerance, higher);
+  const double fp32 = reference.so_far().loss;
+  const bool as_good = accepted(reference.so_far(), candidate, settings.tolerance, higher);
   return {.answer = as_good ? loss_answer::accepted : loss_answer::rejected,
-          .difference = (higher ? -1 : 1) * (got.loss - fp32) / (fp32 == 0 ? 1 : std::abs(fp32)),
+          .difference = (higher ? -1 : 1) * (candidate.loss - fp32) / (fp32 == 0 ? 1 : std::abs(fp32)),
           .line = settings.tolerance};
 }
 

@@ -14,14 +14,15 @@
 
 namespace comp {
 
-/// Returns: own - fp32 of each batch that both have, as a part of the scale of FP32's losses; above 0 is worse.
-/// `worse`: -1 for losses that are maximised, else 1.
-inline std::vector<double> loss_path(std::span<const double> fp32, std::span<const double> own, double worse) {
-  const std::size_t n = std::min(fp32.size(), own.size());
-  std::vector<double> a{own.begin(), own.begin() + static_cast<std::ptrdiff_t>(n)},
+/// Returns: `candidate` - `fp32` of each batch that both have, as a part of the scale of FP32's losses; above 0 is
+/// worse. `loss_sign`: -1 for losses that are maximised, else 1.
+inline std::vector<double> loss_path(std::span<const double> fp32, std::span<const double> candidate,
+                                     double loss_sign) {
+  const std::size_t n = std::min(fp32.size(), candidate.size());
+  std::vector<double> a{candidate.begin(), candidate.begin() + static_cast<std::ptrdiff_t>(n)},
       b{fp32.begin(), fp32.begin() + static_cast<std::ptrdiff_t>(n)};
   for (auto* losses : {&a, &b}) {
-    for (double& loss : *losses) loss *= worse;
+    for (double& loss : *losses) loss *= loss_sign;
   }
   return detail::differences(a, b, detail::loss_scale(b));
 }
@@ -55,45 +56,47 @@ inline bool wanders(std::span<const double> path, double tolerance) {
 }
 
 /// Returns: how far the loss of each of so many `batches` has to be above FP32's for harm to be beyond doubt. Where
-/// FP32's own differences were `seen`, it is far above those. Else it is a multiple of the tolerance, larger for fewer
-/// than eight batches; roundings need longer than that to drive trainings apart.
-inline double doubtless(std::span<const std::vector<double>> seen, double tolerance, std::size_t batches) {
-  double own = 0;
-  for (const auto& path : seen) {
-    for (const double d : path) own = std::max(own, std::abs(d));
+/// FP32's own differences are known, as `fp32_paths`, it is far above those. Else it is a multiple of the tolerance,
+/// larger for fewer than eight batches; roundings need longer than that to drive trainings apart.
+inline double blatant_difference(std::span<const std::vector<double>> fp32_paths, double tolerance,
+                                 std::size_t batches) {
+  double farthest = 0;
+  for (const auto& path : fp32_paths) {
+    for (const double d : path) farthest = std::max(farthest, std::abs(d));
   }
-  return seen.empty() ? (batches < 8 ? 25 : 10) * tolerance : 4 * own + 2 * tolerance;
+  return fp32_paths.empty() ? (batches < 8 ? 25 : 10) * tolerance : 4 * farthest + 2 * tolerance;
 }
 
 /// Returns: true where harm is beyond doubt: each of at least four batches is far above FP32's; or, where FP32's own
-/// differences were `seen`, the mean of the later half is.
-inline bool beyond_doubt(std::span<const double> path, std::span<const std::vector<double>> seen, double tolerance) {
+/// differences are known, as `fp32_paths`, the mean of the later half is.
+inline bool beyond_doubt(std::span<const double> path, std::span<const std::vector<double>> fp32_paths,
+                         double tolerance) {
   if (path.size() < 4) return false;
-  const double far = doubtless(seen, tolerance, path.size());
+  const double far = blatant_difference(fp32_paths, tolerance, path.size());
   if (std::all_of(path.begin(), path.end(), [far](double d) { return !(d <= far); })) return true;
-  return !seen.empty() && path.size() >= 8 && !(mean_of(path.last(path.size() / 2)) <= far);
+  return !fp32_paths.empty() && path.size() >= 8 && !(mean_of(path.last(path.size() / 2)) <= far);
 }
 
 /// Judges repeats by Student's t. Each of `differences` is the mean difference of a pair of trainings, both with
 /// perturbed roundings of their own. `last`: no further pair will come, so it has to decide; the plan is then rejected
 /// only where the difference is above the tolerance and above the error of the mean.
 inline loss_verdict judge_repeats(std::span<const double> differences, double tolerance, bool last) {
-  const auto k = static_cast<double>(differences.size());
+  const auto pairs = static_cast<double>(differences.size());
   const double estimate = mean_of(differences);
   double squares = 0;
   for (const double d : differences) squares += (d - estimate) * (d - estimate);
-  const double error = k > 1 ? std::sqrt(squares / (k - 1) / k) : 0;
-  loss_verdict got{.difference = estimate, .radius = 2 * error, .line = tolerance};
-  if (k >= 4) {
-    const double sure = error * detail::student_t(2.4, k - 1);
-    if (estimate - sure > tolerance) got.answer = loss_answer::rejected;
-    if (estimate + sure < tolerance || estimate + error / 2 < 0) got.answer = loss_answer::accepted;
+  const double error = pairs > 1 ? std::sqrt(squares / (pairs - 1) / pairs) : 0;
+  loss_verdict verdict{.difference = estimate, .radius = 2 * error, .line = tolerance};
+  if (pairs >= 4) {
+    const double margin = error * detail::student_t(2.4, pairs - 1);
+    if (estimate - margin > tolerance) verdict.answer = loss_answer::rejected;
+    if (estimate + margin < tolerance || estimate + error / 2 < 0) verdict.answer = loss_answer::accepted;
   }
-  if (last && got.answer == loss_answer::go_on) {
-    got.line = std::max(tolerance, got.radius);
-    got.answer = estimate < got.line ? loss_answer::accepted : loss_answer::rejected;
+  if (last && verdict.answer == loss_answer::go_on) {
+    verdict.line = std::max(tolerance, verdict.radius);
+    verdict.answer = estimate < verdict.line ? loss_answer::accepted : loss_answer::rejected;
   }
-  return got;
+  return verdict;
 }
 
 }  // namespace comp

@@ -61,39 +61,39 @@ struct series_mean {
   double freedom = 1;  // degrees of freedom of `error`
 };
 
-/// Estimates the mean of `x` and its error. `least_alike`: the least correlation of neighbours that is assumed, because
-/// few values cannot show it. A straight line is subtracted before the variance is computed, so that steady growth does
-/// not pass for noise. Requires: 3 values or more.
-inline series_mean mean_of_series(std::span<const double> x, double least_alike = 0) {
+/// Estimates the mean of `x` and its error. `least_correlation`: the least correlation of neighbours that is assumed,
+/// because few values cannot show it. A straight line is subtracted before the variance is computed, so that steady
+/// growth does not pass for noise. Requires: 3 values or more.
+inline series_mean mean_of_series(std::span<const double> x, double least_correlation = 0) {
   const auto n = static_cast<double>(x.size());
   const double mean = std::accumulate(x.begin(), x.end(), 0.0) / n, middle = (n - 1) / 2;
-  double slope = 0, squares = 0, neighbours = 0, before = 0, at = -middle;
-  for (const double value : x) slope += (value - mean) * at++;
+  double slope = 0, squares = 0, neighbours = 0, before = 0, position = -middle;
+  for (const double value : x) slope += (value - mean) * position++;
   slope /= n * (n * n - 1) / 12;
-  at = -middle;
+  position = -middle;
   for (const double value : x) {
-    const double off = value - mean - slope * at++;
-    squares += off * off;
-    neighbours += off * before;
-    before = off;
+    const double residual = value - mean - slope * position++;
+    squares += residual * residual;
+    neighbours += residual * before;
+    before = residual;
   }
   if (squares <= 0) return {mean, 0, n - 2};
   const double unbiased = std::max((n * neighbours / squares + 2) / std::max(n - 4, 1.0), 0.0);
-  const double alike = std::min(unbiased * (1 + 1 / std::sqrt(n)), 0.95);
-  const auto lengthens = [](double correlation) { return (1 + correlation) / (1 - correlation); };
-  const double variance = squares / std::max(n - 2 * lengthens(alike), n / 4);
-  return {mean, std::sqrt(variance * lengthens(std::max(alike, least_alike)) / n),
-          std::max(n / lengthens(alike) - 2, 1.0)};
+  const double correlation = std::min(unbiased * (1 + 1 / std::sqrt(n)), 0.95);
+  const auto variance_factor = [](double rho) { return (1 + rho) / (1 - rho); };
+  const double variance = squares / std::max(n - 2 * variance_factor(correlation), n / 4);
+  return {mean, std::sqrt(variance * variance_factor(std::max(correlation, least_correlation)) / n),
+          std::max(n / variance_factor(correlation) - 2, 1.0)};
 }
 
 /// Returns: half the width of a one-sided confidence sequence, which is wrong at some n with a chance of `level`. It
 /// holds for all n at once, so that one may look after each batch. It is tightest at 32 batches.
-inline double sequence_radius(const series_mean& at, std::size_t batches, double level) {
+inline double sequence_radius(const series_mean& series, std::size_t batches, double level) {
   level = std::clamp(level, 1e-12, 0.5);
   const double tuned = 2 * std::log(1 / (2 * level)), rate = (tuned + std::log(tuned + 1) + 1) / 32;
   const double n = static_cast<double>(batches), spent = n * rate + 1;
-  return at.error *
-         student_t(std::sqrt(2 * spent / (n * rate) * std::log(1 + std::sqrt(spent) / (2 * level))), at.freedom);
+  return series.error *
+         student_t(std::sqrt(2 * spent / (n * rate) * std::log(1 + std::sqrt(spent) / (2 * level))), series.freedom);
 }
 
 /// Returns: the scale that a tolerance is a part of: |mean|, or the standard deviation where that is larger; 1 for
@@ -130,67 +130,70 @@ inline std::vector<double> differences(std::span<const double> losses, std::span
   return result;
 }
 
-/// Returns: by how much the mean of one more FP32 run may be above the mean of `known` runs by roundings alone; one run
-/// in ten exceeds it. The noise of single batches is subtracted. `runs`: differences from FP32. The largest value over
-/// the later half of the path counts, so that runs that happen to meet at its end are not taken for equal ones.
-inline double own_spread(const std::vector<std::vector<double>>& runs, double known) {
-  double rough = 0, steps = 0, widest = 0;
+/// Returns: by how much the mean of one more FP32 run may be above the mean of `fp32_runs` runs by roundings alone; one
+/// run in ten exceeds it. The noise of single batches is subtracted. `paths`: differences from FP32. The largest value
+/// over the later half of the path counts, so that runs that happen to meet at its end are not taken for equal ones.
+inline double fp32_stray(const std::vector<std::vector<double>>& paths, double fp32_runs) {
+  double squared_steps = 0, steps = 0, widest = 0;
   std::size_t longest = 0;
-  for (const auto& run : runs) {
-    longest = std::max(longest, run.size());
-    for (std::size_t i = 1; i < run.size(); ++i, ++steps) rough += (run[i] - run[i - 1]) * (run[i] - run[i - 1]) / 4;
+  for (const auto& path : paths) {
+    longest = std::max(longest, path.size());
+    for (std::size_t i = 1; i < path.size(); ++i, ++steps)
+      squared_steps += (path[i] - path[i - 1]) * (path[i] - path[i - 1]) / 4;
   }
-  std::vector<double> sums(runs.size());
+  std::vector<double> sums(paths.size());
   for (std::size_t i = 0; i < longest; ++i) {
-    double sum = 0, squares = 0, others = 0;
-    for (std::size_t r = 0; r < runs.size(); ++r) {
-      if (i >= runs[r].size()) continue;
-      sums[r] += runs[r][i];
+    double sum = 0, squares = 0, perturbed_runs = 0;
+    for (std::size_t r = 0; r < paths.size(); ++r) {
+      if (i >= paths[r].size()) continue;
+      sums[r] += paths[r][i];
       const double mean = sums[r] / static_cast<double>(i + 1);
       sum += mean;
       squares += mean * mean;
-      ++others;
+      ++perturbed_runs;
     }
     if (2 * (i + 1) < longest) continue;
-    const double noise = steps > 0 ? rough / steps / static_cast<double>(i + 1) : 0;
+    const double noise = steps > 0 ? squared_steps / steps / static_cast<double>(i + 1) : 0;
     // FP32 itself is one more run, and its difference is 0.
-    const double variance = (squares - sum * sum / (others + 1)) / others - noise;
-    if (variance > 0) widest = std::max(widest, std::sqrt(variance) * student_t(1.2816, others));
+    const double variance = (squares - sum * sum / (perturbed_runs + 1)) / perturbed_runs - noise;
+    if (variance > 0) widest = std::max(widest, std::sqrt(variance) * student_t(1.2816, perturbed_runs));
   }
-  return widest * std::sqrt(1 + 1 / known);
+  return widest * std::sqrt(1 + 1 / fp32_runs);
 }
 
 /// Returns: true under the line, and for a candidate that is no worse than FP32, which passes for a tolerance of 0,
 /// too.
 inline bool stays_under(double difference, double line) { return difference < line || difference <= 0; }
 
-/// Sets the answer and the radius of `got`. `x`: differences from FP32. Returns: the mean that decides where no further
-/// batch comes; it is that of the later half where the differences clearly grow.
-inline double settle(const loss_test_settings& settings, std::span<const double> x, loss_verdict& got) {
-  const std::size_t n = x.size();
-  if (n < 4) return got.difference;
-  const auto least_correlation = [](std::size_t values) { return values < 16 ? 0.9 : values < 32 ? 0.5 : 0.0; };
-  const series_mean all = mean_of_series(x);
-  got.radius = sequence_radius(all, n, settings.level);
-  double decides = got.difference, expected = got.difference;
-  const double harmful = std::max(settings.tolerance, got.line);
+/// Sets the answer and the radius of `verdict`. `path`: differences from FP32. Returns: the mean that decides where no
+/// further batch comes; it is that of the later half where the differences clearly grow.
+inline double decide(const loss_test_settings& settings, std::span<const double> path, loss_verdict& verdict) {
+  const std::size_t n = path.size();
+  if (n < 4) return verdict.difference;
+  const auto assumed_correlation = [](std::size_t values) { return values < 16 ? 0.9 : values < 32 ? 0.5 : 0.0; };
+  const series_mean all = mean_of_series(path);
+  verdict.radius = sequence_radius(all, n, settings.level);
+  double deciding_mean = verdict.difference, expected_mean = verdict.difference;
+  const double harm_line = std::max(settings.tolerance, verdict.line);
   bool harm =
-      got.difference - sequence_radius(mean_of_series(x, least_correlation(n)), n, settings.level / 2) > harmful;
+      verdict.difference - sequence_radius(mean_of_series(path, assumed_correlation(n)), n, settings.level / 2) >
+      harm_line;
   if (n >= 8) {
-    const series_mean later = mean_of_series(x.last(n / 2), least_correlation(n / 2));
-    const double growth = 2 * (later.mean - got.difference);
+    const series_mean later = mean_of_series(path.last(n / 2), assumed_correlation(n / 2));
+    const double growth = 2 * (later.mean - verdict.difference);
     if (growth > 5 * all.error) {
-      decides = later.mean;
-      expected = later.mean + growth;
+      deciding_mean = later.mean;
+      expected_mean = later.mean + growth;
     }
-    harm = harm || later.mean - sequence_radius(later, n / 2, settings.level / 4) > harmful;
+    harm = harm || later.mean - sequence_radius(later, n / 2, settings.level / 4) > harm_line;
     // Losses that have just exploded would widen the interval and pass for noise.
-    const auto explodes = [&](double off) { return off > 1 + harmful; };
-    harm = harm || std::all_of(x.end() - static_cast<std::ptrdiff_t>(n / 2), x.end(), explodes);
+    const auto explodes = [&](double off) { return off > 1 + harm_line; };
+    harm = harm || std::all_of(path.end() - static_cast<std::ptrdiff_t>(n / 2), path.end(), explodes);
   }
-  if (harm) got.answer = loss_answer::rejected;
-  if (n >= settings.least && stays_under(expected + got.radius, got.line)) got.answer = loss_answer::accepted;
-  return decides;
+  if (harm) verdict.answer = loss_answer::rejected;
+  if (n >= settings.least && stays_under(expected_mean + verdict.radius, verdict.line))
+    verdict.answer = loss_answer::accepted;
+  return deciding_mean;
 }
 
 }  // namespace detail
@@ -198,32 +201,34 @@ inline double settle(const loss_test_settings& settings, std::span<const double>
 /// Returns: accepted or rejected where the evidence says so at the level, else go_on. `last`: no further batch will
 /// come, so the answer is one of the two: accepted where the estimate is under the line, else rejected. Without a batch
 /// to compare it is rejected.
-inline loss_verdict judge(const loss_test_settings& settings, const loss_evidence& seen, bool last = false) {
+inline loss_verdict judge(const loss_test_settings& settings, const loss_evidence& evidence, bool last = false) {
   using namespace detail;
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  loss_verdict got{.radius = infinity, .line = settings.tolerance};
-  const auto fp32 = seen.fp32.first(std::min(seen.fp32.size(), seen.candidate.size()));
+  loss_verdict verdict{.radius = infinity, .line = settings.tolerance};
+  const auto fp32 = evidence.fp32.first(std::min(evidence.fp32.size(), evidence.candidate.size()));
   const std::size_t n = fp32.size();
   if (n == 0) return {last ? loss_answer::rejected : loss_answer::go_on, 0, infinity, settings.tolerance};
   const double scale = loss_scale(fp32);
-  std::vector<double> x = differences(seen.candidate.first(n), fp32, scale), others(n);
-  std::vector<std::vector<double>> runs;
-  double known = 1;  // how many FP32 runs have all n batches
-  for (const auto& run : seen.spread) {
-    runs.push_back(differences(run.first(std::min(n, run.size())), fp32, scale));
-    if (runs.back().size() < n) continue;
-    ++known;
-    std::transform(others.begin(), others.end(), runs.back().begin(), others.begin(), std::plus<>{});
+  std::vector<double> path = differences(evidence.candidate.first(n), fp32, scale), sum_of_perturbed(n);
+  std::vector<std::vector<double>> perturbed_paths;
+  double fp32_runs = 1;  // how many FP32 runs have all n batches
+  for (const auto& run : evidence.spread) {
+    perturbed_paths.push_back(differences(run.first(std::min(n, run.size())), fp32, scale));
+    if (perturbed_paths.back().size() < n) continue;
+    ++fp32_runs;
+    std::transform(sum_of_perturbed.begin(), sum_of_perturbed.end(), perturbed_paths.back().begin(),
+                   sum_of_perturbed.begin(), std::plus<>{});
   }
-  std::transform(x.begin(), x.end(), others.begin(), x.begin(), [=](double a, double b) { return a - b / known; });
-  const double strays = own_spread(runs, known);
-  got.line = std::max(settings.tolerance - strays,
-                      strays + std::clamp(2 * (strays - settings.tolerance), 0.0, settings.tolerance));
-  got.difference = std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(n);
-  const double decides = settle(settings, x, got);
-  if (last && got.answer == loss_answer::go_on)
-    got.answer = stays_under(decides, got.line) ? loss_answer::accepted : loss_answer::rejected;
-  return got;
+  std::transform(path.begin(), path.end(), sum_of_perturbed.begin(), path.begin(),
+                 [=](double a, double b) { return a - b / fp32_runs; });
+  const double stray = fp32_stray(perturbed_paths, fp32_runs);
+  verdict.line = std::max(settings.tolerance - stray,
+                          stray + std::clamp(2 * (stray - settings.tolerance), 0.0, settings.tolerance));
+  verdict.difference = std::accumulate(path.begin(), path.end(), 0.0) / static_cast<double>(n);
+  const double deciding_mean = decide(settings, path, verdict);
+  if (last && verdict.answer == loss_answer::go_on)
+    verdict.answer = stays_under(deciding_mean, verdict.line) ? loss_answer::accepted : loss_answer::rejected;
+  return verdict;
 }
 
 }  // namespace comp

@@ -21,48 +21,51 @@ class loss_verdicts {
       : fp32_{fp32}, reference_{reference}, settings_{settings} {}
 
   /// Returns: 1 where a larger loss is worse, else -1.
-  double worse() const { return settings_.direction == loss_direction::higher_is_better ? -1 : 1; }
+  double loss_sign() const { return settings_.direction == loss_direction::higher_is_better ? -1 : 1; }
 
   /// Returns: true where FP32 trainings stray so far from each other that a single pair cannot judge a plan.
   bool fp32_strays() const {
     const auto paths = spread_paths();
     return std::any_of(paths.begin(), paths.end(), [&](const auto& p) { return strays(p, settings_.tolerance); });
   }
-  bool harm_beyond_doubt(const sample& got) const {
-    return beyond_doubt(path_of(got), spread_paths(), settings_.tolerance);
+  bool harm_beyond_doubt(const sample& candidate) const {
+    return beyond_doubt(path_of(candidate), spread_paths(), settings_.tolerance);
   }
   /// Returns: true where the differences from FP32 go to and fro more than a verdict on their mean allows.
-  bool wander(const sample& got) const { return wanders(path_of(got), settings_.tolerance); }
+  bool path_wanders(const sample& candidate) const { return wanders(path_of(candidate), settings_.tolerance); }
 
   /// Returns: the verdict on the worst of all losses that the trainer reports, at a level that is divided among them. A
   /// trainer without a loss per batch is judged by the paper's rule. `least`: the fewest batches that may accept a
   /// plan. `last`: no more batches follow, so it has to decide.
-  loss_verdict verdict(const sample& got, std::size_t least, bool last) const {
-    const auto n = static_cast<std::size_t>(got.batches);
+  loss_verdict judge_losses(const sample& candidate, std::size_t least, bool last) const {
+    const auto n = static_cast<std::size_t>(candidate.batches);
     loss_verdict worst;
-    if (got.curve.size() != n || fp32_.curve.size() < n) {  // no curve: the paper's rule
-      worst.answer =
-          accepted(fp32_, got, settings_.tolerance, worse() < 0) ? loss_answer::accepted : loss_answer::rejected;
+    if (candidate.curve.size() != n || fp32_.curve.size() < n) {  // no curve: the paper's rule
+      worst.answer = accepted(fp32_, candidate, settings_.tolerance, loss_sign() < 0) ? loss_answer::accepted
+                                                                                      : loss_answer::rejected;
       return worst;
     }
-    const std::size_t losses = std::min(got.curves.size(), fp32_.curves.size());
+    const std::size_t losses = std::min(candidate.curves.size(), fp32_.curves.size());
     loss_test_settings judged_by{.tolerance = settings_.tolerance, .level = settings_.level, .least = least};
     judged_by.level /= static_cast<double>(losses + 1);
     const auto rank = [](loss_answer a) { return a == loss_answer::rejected ? 2 : a == loss_answer::go_on ? 1 : 0; };
     for (std::size_t i = 0; i <= (losses > 1 ? losses : 0); ++i) {
-      const std::vector<double> base = signed_curve(fp32_, i, n), candidate = signed_curve(got, i, n);
+      const std::vector<double> fp32_curve = signed_curve(fp32_, i, n), candidate_curve = signed_curve(candidate, i, n);
       std::vector<std::vector<double>> spread;
       for (const sample& s : reference_.spread()) spread.push_back(signed_curve(s, i, n));
       std::erase_if(spread, [](const auto& curve) { return curve.empty(); });
       const loss_verdict one =
-          judge(judged_by, {.fp32 = base, .candidate = candidate, .spread = {spread.begin(), spread.end()}}, last);
+          judge(judged_by, {.fp32 = fp32_curve, .candidate = candidate_curve, .spread = {spread.begin(), spread.end()}},
+                last);
       if (i == 0 || rank(one.answer) > rank(worst.answer)) worst = one;
     }
     return worst;
   }
 
  private:
-  std::vector<double> path_of(const sample& got) const { return loss_path(fp32_.curve, got.curve, worse()); }
+  std::vector<double> path_of(const sample& candidate) const {
+    return loss_path(fp32_.curve, candidate.curve, loss_sign());
+  }
   std::vector<std::vector<double>> spread_paths() const {
     std::vector<std::vector<double>> paths;
     for (const sample& s : reference_.spread()) paths.push_back(path_of(s));
@@ -74,7 +77,7 @@ class loss_verdicts {
     if (i > run.curves.size()) return {};
     std::vector<double> curve = i == 0 ? run.curve : run.curves[i - 1];
     curve.resize(std::min(n, curve.size()));
-    for (double& value : curve) value *= worse();
+    for (double& value : curve) value *= loss_sign();
     return curve;
   }
 

@@ -17,19 +17,19 @@
 namespace comp::detail {
 
 /// Sets the seconds of `t` from their ratio to FP32's, which were measured on the same batches. With too few batches
-/// `t` stays as it is. `slower`: the plan's ratio to FP32 where the machine became slow in between, so that times of
+/// `t` stays as it is. `slowdown`: the plan's ratio to FP32 where the machine became slow in between, so that times of
 /// the two moments do not compare.
 /// Returns: true where batches differ in length, because their times vary under every plan alike.
-inline bool pair_times(trial& t, const sample& fp32, double fp32_seconds, const std::optional<double>& slower) {
-  const std::vector<double>&a = fp32.batch_seconds, &b = t.sample.batch_seconds;
-  const std::size_t n = std::min(a.size(), b.size());
+inline bool pair_times(trial& t, const sample& fp32, double fp32_seconds, const std::optional<double>& slowdown) {
+  const std::vector<double>&fp32_times = fp32.batch_seconds, &plan_times = t.sample.batch_seconds;
+  const std::size_t n = std::min(fp32_times.size(), plan_times.size());
   if (!t.sample.ok() || n < 6) return false;
-  const std::span<const double> base{a.data() + 1, n - 1}, own{b.data() + 1, n - 1};
-  const paired_speedup ratio = compare_paired(own, base);
+  const std::span<const double> fp32_warm{fp32_times.data() + 1, n - 1}, plan_warm{plan_times.data() + 1, n - 1};
+  const paired_speedup ratio = compare_paired(plan_warm, fp32_warm);
   t.seconds = fp32_seconds * ratio.ratio;
   t.bounds = {fp32_seconds * ratio.bounds.low, fp32_seconds * ratio.bounds.high};
-  if (slower) {  // the two times are of different moments, so there is no interval
-    t.seconds = fp32_seconds * *slower;
+  if (slowdown) {  // the two times are of different moments, so there is no interval
+    t.seconds = fp32_seconds * *slowdown;
     t.bounds = {t.seconds, t.seconds};
     return false;
   }
@@ -39,9 +39,9 @@ inline bool pair_times(trial& t, const sample& fp32, double fp32_seconds, const 
     return median(std::move(values));
   };
   std::vector<double> ratios(n - 1);
-  std::transform(own.begin(), own.end(), base.begin(), ratios.begin(), std::divides<>{});
-  const double times = spread({base.begin(), base.end()});
-  return n >= 12 && times > 0.05 && times > 2 * spread(std::move(ratios));
+  std::transform(plan_warm.begin(), plan_warm.end(), fp32_warm.begin(), ratios.begin(), std::divides<>{});
+  const double spread_of_times = spread({fp32_warm.begin(), fp32_warm.end()});
+  return n >= 12 && spread_of_times > 0.05 && spread_of_times > 2 * spread(std::move(ratios));
 }
 
 }  // namespace comp::detail

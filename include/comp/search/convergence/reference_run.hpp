@@ -14,19 +14,19 @@
 
 namespace comp {
 
-/// Throws: `error` where FP32's run `got` did not end well. `batches`: how many it has, for the message.
-inline void require_trained(const sample& got, std::int64_t batches) {
-  require<error>(got.ok(),
+/// Throws: `error` where FP32's run `fp32_run` did not end well. `batches`: how many it has, for the message.
+inline void require_trained(const sample& fp32_run, std::int64_t batches) {
+  require<error>(fp32_run.ok(),
                  "FP32 training ended as {}{}{}{} (plans are judged against FP32, which must train): "
                  "check the data, the learning rate and the backend",
-                 name(got.status), batches > 0 ? fmt::format(" after {} batches", batches) : "",
-                 got.message.empty() ? "" : ": ", got.message);
+                 name(fp32_run.status), batches > 0 ? fmt::format(" after {} batches", batches) : "",
+                 fp32_run.message.empty() ? "" : ": ", fp32_run.message);
 }
 
-/// Sets the number of batches of an epoch from FP32's epoch, for a trainer without batches_per_epoch(). `counts`: the
-/// search's batches can be a part of the training. Throws: `settings_error` where plans are judged by scores after an
-/// epoch and it is not known how long one is.
-inline void count_epoch(outcome& log, bool by_scores, bool counts) {
+/// Sets the number of batches of an epoch from FP32's epoch, for a trainer without batches_per_epoch().
+/// `counts_as_training`: the search's batches can be a part of the training. Throws: `settings_error` where plans are
+/// judged by scores after an epoch and it is not known how long one is.
+inline void count_epoch(outcome& log, bool by_scores, bool counts_as_training) {
   const sample& fp32 = log.baseline;
   if (fp32.batches > 1 || !fp32.curve.empty() || !fp32.batch_seconds.empty()) {
     log.batches_per_epoch = static_cast<std::size_t>(fp32.batches);
@@ -36,7 +36,7 @@ inline void count_epoch(outcome& log, bool by_scores, bool counts) {
       "run_epoch() does not say how many batches it trained: set sample.batches, or give the trainer "
       "std::uint64_t batches_per_epoch() const";
   require<settings_error>(!by_scores, "plans are to be judged by scores after an epoch, and {}", unknown);
-  if (counts) log.warnings.push_back(unknown + "; nothing of the search counts as training");
+  if (counts_as_training) log.warnings.push_back(unknown + "; nothing of the search counts as training");
 }
 
 /// The reference plan is FP32, or the most conservative plan that the backend runs. Where that does not fit in memory,
@@ -44,20 +44,20 @@ inline void count_epoch(outcome& log, bool by_scores, bool counts) {
 class reference_run {
  public:
   reference_run(evaluator& run, outcome& log, plan fp32, std::vector<comp::plan> smaller)
-      : run_{run}, log_{log}, fp32_{std::move(fp32)}, smaller_{std::move(smaller)}, start_{run.save()} {
-    run.stand_for_fp32(fp32_);
+      : run_{run}, log_{log}, fp32_{std::move(fp32)}, smaller_plans_{std::move(smaller)}, start_{run.save()} {
+    run.set_fp32(fp32_);
   }
 
   const comp::plan& plan() const { return fp32_; }
-  const evaluator::place& start() const { return start_; }
-  const sample& seen() const { return log_.baseline; }
+  const checkpoint& start() const { return start_; }
+  const sample& so_far() const { return log_.baseline; }
   /// Returns: the state after the last of its batches; empty where that state is not known, as after a recalled trial.
-  const std::optional<evaluator::place>& end() const { return end_; }
+  const std::optional<checkpoint>& end() const { return end_; }
 
   /// Makes `p` the reference, whose batches begin anew at the start.
   void replace(const comp::plan& p) {
     fp32_ = p;
-    run_.stand_for_fp32(p);
+    run_.set_fp32(p);
     log_.baseline = {};
     end_.reset();
     run_.restore(start_);
@@ -65,13 +65,13 @@ class reference_run {
 
   /// Returns: what `train(plan)` gives for the first plan that fits in memory; that plan becomes the reference.
   template <class F>
-  trial first_to_fit(F train) {
+  trial train_first_that_fits(F train) {
     trial t = train(fp32_);
-    for (; t.sample.status == status::out_of_memory && !smaller_.empty(); t = train(fp32_)) {
+    for (; t.sample.status == status::out_of_memory && !smaller_plans_.empty(); t = train(fp32_)) {
       run_.record(t);
-      fp32_ = std::move(smaller_.front());
-      run_.stand_for_fp32(fp32_);
-      smaller_.erase(smaller_.begin());
+      fp32_ = std::move(smaller_plans_.front());
+      run_.set_fp32(fp32_);
+      smaller_plans_.erase(smaller_plans_.begin());
     }
     return t;
   }
@@ -79,24 +79,24 @@ class reference_run {
   /// Trains until the reference has `batches` batches at least. Returns: all of them. The trainer may be left at any
   /// state. Throws: `error` where FP32 does not train.
   const sample& train_until(std::size_t batches) {
-    run_.apart([&] {
-      while (static_cast<std::size_t>(seen().batches) < batches) extend(batches);
+    run_.end_search_on_throw([&] {
+      while (static_cast<std::size_t>(so_far().batches) < batches) extend(batches);
     });
-    return seen();
+    return so_far();
   }
 
   /// Runs `p` from the start with perturbed roundings. The perturbation depends on `seed` alone, from 1 on, so that
   /// plans with the same seed can be compared.
-  sample perturbed(stage where, const comp::plan& p, std::size_t seed, std::size_t batches) {
+  sample run_perturbed(stage where, const comp::plan& p, std::size_t seed, std::size_t batches) {
     const auto work = [&](const trial& begun) {
       run_.restore(start_);
       run_.trainer().perturb(seed);
-      sample got;
-      run_.train(begun, p, batches, got, detail::finite_status);
-      return got;
+      sample perturbed_run;
+      run_.train(begun, p, batches, perturbed_run, detail::cut_if_not_finite);
+      return perturbed_run;
     };
     trial t;
-    run_.apart([&] {
+    run_.end_search_on_throw([&] {
       t = run_.run(where, p, "roundings perturbed", work, perturbed_repeats + seed);
       run_.record(t);
     });
@@ -104,49 +104,50 @@ class reference_run {
   }
 
   /// Returns: `count` runs of FP32 with perturbed roundings, which show how much equally good trainings differ.
-  const std::vector<sample>& spread(std::size_t count, std::size_t batches) {
-    while (spread_.size() < count) spread_.push_back(perturbed(stage::baseline, fp32_, spread_.size() + 1, batches));
+  const std::vector<sample>& run_spread(std::size_t count, std::size_t batches) {
+    while (spread_.size() < count)
+      spread_.push_back(run_perturbed(stage::baseline, fp32_, spread_.size() + 1, batches));
     return spread_;
   }
   const std::vector<sample>& spread() const { return spread_; }
 
  private:
   void extend(std::size_t batches) {
-    sample all = seen().batches > 0 ? seen() : sample{.loss = 0};
+    sample all = so_far().batches > 0 ? so_far() : sample{.loss = 0};
     const auto work = [&](const trial& begun) {
-      go_to_end(begun);
+      restore_end(begun);
       sample more;
-      run_.train(begun, fp32_, batches - static_cast<std::size_t>(all.batches), more, detail::finite_status);
+      run_.train(begun, fp32_, batches - static_cast<std::size_t>(all.batches), more, detail::cut_if_not_finite);
       return more;
     };
     const auto run = [&](const comp::plan& p) { return run_.run(stage::baseline, p, "fp32", work); };
-    const trial t = seen().batches > 0 ? run(fp32_) : first_to_fit(run);
-    const sample& got = t.sample;
-    require_trained(got, all.batches + got.batches);
+    const trial t = so_far().batches > 0 ? run(fp32_) : train_first_that_fits(run);
+    const sample& added = t.sample;
+    require_trained(added, all.batches + added.batches);
     end_.reset();
-    if (run_.restores() && !run_.recalled()) end_ = run_.save();
-    detail::append(all, got);
+    if (run_.restores() && !run_.last_was_recalled()) end_ = run_.save();
+    detail::append(all, added);
     log_.baseline = std::move(all);
     run_.record(t);
   }
 
-  void go_to_end(const trial& begun) {
+  void restore_end(const trial& begun) {
     if (end_) {
       run_.restore(*end_);
       return;
     }
     run_.restore(start_);
-    sample again;
-    if (seen().batches > 0)
-      run_.train(begun, fp32_, static_cast<std::size_t>(seen().batches), again, detail::finite_status);
+    sample repeated;
+    if (so_far().batches > 0)
+      run_.train(begun, fp32_, static_cast<std::size_t>(so_far().batches), repeated, detail::cut_if_not_finite);
   }
 
   evaluator& run_;
   outcome& log_;
   comp::plan fp32_;
-  std::vector<comp::plan> smaller_;  // plans that need less memory, in the order in which they are tried
-  evaluator::place start_;
-  std::optional<evaluator::place> end_;
+  std::vector<comp::plan> smaller_plans_;  // plans that need less memory, in the order in which they are tried
+  checkpoint start_;
+  std::optional<checkpoint> end_;
   std::vector<sample> spread_;
 };
 

@@ -24,25 +24,25 @@ class stage_one {
   std::optional<trial> run(const any_strategy& strategy, const search_space& space) {
     watched_strategy run{strategy.start(space), space, log_.graph};
     for (auto plans = run.ask(1); !plans.empty(); plans = run.ask(1)) {
-      for (const plan& p : plans) run.tell(lower_is_better(try_one(p)));
+      for (const plan& p : plans) run.tell(with_lower_better(judge_one(p)));
     }
     if (!run.warning().empty()) log_.warnings.push_back(run.warning());
-    return best_;
+    return fastest_accepted_;
   }
   /// Returns: the fastest plan that ran but whose losses were rejected; nothing where there is none.
-  const std::optional<trial>& refused() const { return refused_; }
+  const std::optional<trial>& refused() const { return fastest_refused_; }
 
  private:
-  trial try_one(const plan& p) {
+  trial judge_one(const plan& p) {
     if (p == fp32_.plan) return fp32_;
     const trial& t = trials_.judge(p).trial;
-    std::optional<trial>& fastest = t.accepted ? best_ : refused_;
+    std::optional<trial>& fastest = t.accepted ? fastest_accepted_ : fastest_refused_;
     if (t.sample.ok() && (!fastest || t.seconds < fastest->seconds)) fastest = t;
     return t;
   }
 
   // Strategies take lower losses for better ones, so that losses that are maximised change their sign.
-  trial lower_is_better(trial t) const {
+  trial with_lower_better(trial t) const {
     if (!log_.higher_is_better) return t;
     t.sample.loss = -t.sample.loss;
     const auto turn = [](std::vector<double>& losses) {
@@ -57,7 +57,7 @@ class stage_one {
   loss_trials& trials_;
   outcome& log_;
   trial fp32_;
-  std::optional<trial> best_ = {}, refused_ = {};
+  std::optional<trial> fastest_accepted_ = {}, fastest_refused_ = {};
 };
 
 }  // namespace comp

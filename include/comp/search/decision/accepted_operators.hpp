@@ -22,8 +22,6 @@
 namespace comp {
 
 class accepted_operators {
-  using place = evaluator::place;
-
  public:
   accepted_operators(const search_session& search, const mending_settings& mend, learned_costs& costs,
                      const guided_start& from)
@@ -63,13 +61,13 @@ class accepted_operators {
   /// Judges a plan whose operators have other precisions than those that were accepted. If it is accepted, they may
   /// have these, too. The trainer stays where it is.
   void widen(const plan& p) {
-    const evaluator::place here = search_.run.save();
-    search_.trials.at_most(budget_.batches_of_a_test());
+    const checkpoint here = search_.run.save();
+    search_.trials.set_max_batches(budget_.batches_of_a_test());
     const auto& got = search_.trials.judge(p);
     if (got.trial.sample.ok() && std::isfinite(got.trial.seconds)) costs_.learn(got.trial);
     if (got.trial.accepted) add(p);
     search_.run.restore(here);
-    search_.run.keep();
+    search_.run.keep_state();
   }
 
   /// Returns: the plan with everything low that was accepted together.
@@ -106,7 +104,7 @@ class accepted_operators {
 
   // `quick`: answered from the least batches; judged at the level later, where it matters.
   bool accepts(const plan& p, bool quick = false) {
-    if (!quick) search_.trials.at_most(budget_.batches_of_a_test());
+    if (!quick) search_.trials.set_max_batches(budget_.batches_of_a_test());
     const auto* before = search_.trials.known(p);
     const bool fresh = before == nullptr || (!quick && !before->settled);
     const auto& got = search_.trials.judge(p, {}, quick);
@@ -268,8 +266,8 @@ class accepted_operators {
   question_budget budget_{search_, from_.batches_per_epoch};
   precision_levels levels_ = {};
   std::vector<op_evidence> evidence_ = {};
-  std::vector<plan> before_ = {};   // accepted before `allowed_`, each a part of the next
-  std::optional<place> last_ = {};  // where the batches that judged `allowed_` ended
+  std::vector<plan> before_ = {};        // accepted before `allowed_`, each a part of the next
+  std::optional<checkpoint> last_ = {};  // where the batches that judged `allowed_` ended
 };
 
 }  // namespace comp

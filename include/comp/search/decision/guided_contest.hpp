@@ -38,7 +38,7 @@ class guided_contest {
         {.winner = first,
          .raced = first < raced,
          .settings = budget_.contest(0),
-         .grounds = grounds(),
+         .batches = batches(),
          .known_faster = [&](const plan& p, const plan& than) { return guided_.is_faster(p, than); },
          .accepts = [&](contestant& c) { return is_accepted(c); }});
     go_to_training_of(winner);
@@ -49,7 +49,7 @@ class guided_contest {
   const plan& found() const { return found_; }
 
  private:
-  race_grounds grounds() const { return {.trains = true, .same_batches = search_.trials.lengths_differ()}; }
+  race_batches batches() const { return {.trains = true, .same_batches = search_.trials.lengths_differ()}; }
 
   void race_all() {
     std::vector<racer> racers = plans_.racers(found_);
@@ -61,7 +61,7 @@ class guided_contest {
       const auto* pairs = search_.trials.known(found_);
       const std::size_t judged = pairs != nullptr ? pairs->trial.sample.batch_seconds.size() : 0;
       const std::size_t known = std::min(judged, search_.log.baseline.batch_seconds.size());
-      contest = hold_contest(search_.run, budget_.contest(known), std::move(racers), grounds());
+      contest = hold_contest(search_.run, budget_.contest(known), std::move(racers), batches());
     } else {
       contest.push_back({.label = "fp32", .plan = plans_.fp32(), .over_fp32 = {1, {1, 1}}});
     }
@@ -71,7 +71,7 @@ class guided_contest {
 
   // Takes out whose losses were not accepted, or are not known and cost too much to judge. The state stays.
   std::vector<racer> take_refused(std::vector<racer>& racers) {
-    const evaluator::place here = search_.run.save();
+    const checkpoint here = search_.run.save();
     std::vector<racer> refused;
     for (auto r = racers.begin() + 1; r != racers.end();) {
       if (guided_.is_accepted(r->plan) ||
@@ -83,7 +83,7 @@ class guided_contest {
       }
     }
     search_.run.restore(here);
-    search_.run.keep();
+    search_.run.keep_state();
     return refused;
   }
 
@@ -123,10 +123,10 @@ class guided_contest {
   bool is_accepted(contestant& c) {
     const bool known = search_.trials.known(c.plan) != nullptr;
     search_.run.timed(stage::contest, [&] {
-      const evaluator::place here = search_.run.save();
+      const checkpoint here = search_.run.save();
       (void)search_.trials.judge(c.plan, c.label, true);
       search_.run.restore(here);
-      search_.run.keep();
+      search_.run.keep_state();
     });
     const auto& judged = *search_.trials.known(c.plan);
     c.loss = judged.verdict;

@@ -59,7 +59,7 @@ inline std::vector<double> errors_of(evaluator& run, const guided_start& from, c
     run.restore(start);
     const std::size_t repeat = profile_repeats + 1 + index_of(low);
     const std::vector<double> errors =
-        run.numbers(fp32, fmt::format("sensitivity to {}", name(low)), repeat, [low](auto& trainer) {
+        run.record_numbers(fp32, fmt::format("sensitivity to {}", name(low)), repeat, [low](auto& trainer) {
           std::vector<double> each;
           for (const op_error& e : trainer.sensitivity(low)) {
             each.push_back(std::isnan(e.output) || std::isnan(e.gradient) ? infinity : std::max(e.output, e.gradient));
@@ -99,7 +99,7 @@ inline std::vector<double> harm_order(evaluator& run, outcome& log, const guided
           fmt::format("sensitivities were not used ({}): operators were tried in the order of "
                       "the policy's lists",
                       e.what()));
-      run.to_kept();
+      run.restore_kept_state();
     }
   }
   return policy_order(from.decisions);

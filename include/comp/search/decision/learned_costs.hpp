@@ -116,8 +116,8 @@ class learned_costs {
     const auto work = [&](const trial& begun) {
       search_.run.restore(search_.trials.reference().start());
       sample got;
-      search_.run.train(begun, all, 1, got, detail::finite_status);
-      if (got.ok() && got.seconds > 1.5 * fp32) search_.run.train(begun, all, 2, got, detail::finite_status);
+      search_.run.train(begun, all, 1, got, detail::cut_if_not_finite);
+      if (got.ok() && got.seconds > 1.5 * fp32) search_.run.train(begun, all, 2, got, detail::cut_if_not_finite);
       return got;
     };
     const trial t = search_.run.run(stage::epochs, all, fmt::format("all {}", name(low)), work, first_look_repeats);
@@ -134,7 +134,7 @@ class learned_costs {
     if (!search_.run.trainer().has.profile) return;
     constexpr const char* instead = "costs were estimated from operations and bytes";
     try {
-      const std::vector<double> flat = search_.run.numbers(p, "profile", profile_repeats, [](auto& trainer) {
+      const std::vector<double> flat = search_.run.record_numbers(p, "profile", profile_repeats, [](auto& trainer) {
         std::vector<double> each;
         for (const op_time& t : trainer.profile()) each.insert(each.end(), {t.forward, t.backward});
         return each;
@@ -151,7 +151,7 @@ class learned_costs {
       throw;
     } catch (const std::exception& e) {
       search_.log.warnings.push_back(fmt::format("no profile ({}): {}", e.what(), instead));
-      search_.run.to_kept();
+      search_.run.restore_kept_state();
     }
   }
 

@@ -118,7 +118,7 @@ class next_question {
     const double count = static_cast<double>(covered ? rounds : test);
     const double of_answer = seconds * noise / std::sqrt(count);
     const double told = spread * spread / std::hypot(spread, of_answer);
-    const double first = run.ran(p) ? 0 : 1;  // the first batch of a plan is not timed, and often slow
+    const double first = run.has_run(p) ? 0 : 1;  // the first batch of a plan is not timed, and often slow
     const double cost = covered ? count * expected_gain(-gain, spread) + first * seconds : count * seconds;
     // The part of the promised gain that is believed.
     constexpr double trusted = 0.5;

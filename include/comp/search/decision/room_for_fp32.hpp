@@ -81,7 +81,7 @@ class room_for_fp32 {
     const auto work = [&](const trial& begun) {
       run_.restore(start_);
       sample got;
-      run_.train(begun, p, batches, got, detail::finite_status);
+      run_.train(begun, p, batches, got, detail::cut_if_not_finite);
       return got;
     };
     const trial t = run_.run(stage::baseline, p, "in place of fp32", work);
@@ -144,7 +144,7 @@ class room_for_fp32 {
 
   evaluator& run_;
   const search_settings& settings_;
-  evaluator::place start_;
+  checkpoint start_;
   plan fp32_, low_;
   std::vector<std::size_t> order_;
   std::vector<double> spared_ = {};  // per operator, the bytes of its outputs that lowering it saves
@@ -157,7 +157,7 @@ class room_for_fp32 {
 /// Returns: the most conservative plan that fits in memory. A twentieth of the training may be spent on finding it.
 /// `start`: where FP32 began; the trainer is left there. `fits`: a plan that is known to fit.
 inline plan most_conservative_plan(evaluator& run, outcome& log, const search_settings& settings,
-                                   const guided_start& from, const evaluator::place& start, const plan& fits) {
+                                   const guided_start& from, const checkpoint& start, const plan& fits) {
   plan fp32{from.levels.size()};
   for (std::size_t i = 0; i < fp32.size(); ++i) fp32[i] = from.levels[i].front();
   const auto covers_it = [&](const plan& all) {

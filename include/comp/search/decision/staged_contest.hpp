@@ -26,9 +26,9 @@ class staged_contest {
   std::size_t hold(std::vector<racer> racers) {
     std::vector<contestant>& contest = search_.log.contest;
     const search_settings& settings = search_.settings;
-    const race_grounds grounds{.trains = false, .same_batches = search_.trials.lengths_differ()};
+    const race_batches batches{.trains = false, .same_batches = search_.trials.lengths_differ()};
     search_.run.timed(stage::contest,
-                      [&] { contest = hold_contest(search_.run, settings.race, std::move(racers), grounds); });
+                      [&] { contest = hold_contest(search_.run, settings.race, std::move(racers), batches); });
     describe_contest(search_.log, search_.trials);
     const auto order = ranking(
         contest, [](const plan&) { return std::numeric_limits<double>::quiet_NaN(); }, settings.memory_limit,
@@ -40,7 +40,7 @@ class staged_contest {
     };
     const std::size_t winner = choice_.beside_rules({.winner = *std::find_if(order.begin(), order.end(), wins),
                                                      .settings = settings.race,
-                                                     .grounds = grounds,
+                                                     .batches = batches,
                                                      .known_faster = [](const plan&, const plan&) { return false; },
                                                      .accepts = [&](contestant& c) { return is_accepted(c); }});
     go_to_training_of(winner);

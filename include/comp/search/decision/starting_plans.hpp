@@ -118,7 +118,7 @@ class starting_plans {
   // An operator that the policy fixes has that precision in every plan, and no operator gets one that the backend
   // cannot run it in.
   plan with_fixed(plan p) const {
-    p = runs_.applied_to(std::move(p));
+    p = runs_.with_substitutes(std::move(p));
     for (std::size_t i = 0; i < p.size(); ++i) {
       if (is_fixed(i)) p[i] = fp32_[i];
     }

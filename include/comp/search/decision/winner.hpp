@@ -16,7 +16,7 @@ struct question_beside_rules {
   std::size_t winner = 0;  // its index in the contest
   bool raced = true;       // it took part in the contest's race
   race_settings settings = {};
-  race_grounds grounds = {};
+  race_batches batches = {};
   std::function<bool(const plan&, const plan& than)> known_faster = {};  // by what operators and casts cost
   std::function<bool(contestant&)> accepts = {};                         // judges its losses, where they are not yet
 };
@@ -56,7 +56,7 @@ class winner_choice {
     }
     paired_speedup gain{};
     search_.run.timed(stage::contest, [&] {
-      gain = gain_over_rules(search_.run, asked.settings, won, rules, asked.raced, asked.grounds);
+      gain = gain_over_rules(search_.run, asked.settings, won, rules, asked.raced, asked.batches);
     });
     const bool has_costs = !rules.plan.runs_autocast();  // the backend's own autocast is no plan of operators
     if (gain.clearly_faster() || (gain.ratio > 1 && has_costs && asked.known_faster(won.plan, rules.plan)))

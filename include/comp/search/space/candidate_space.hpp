@@ -42,9 +42,9 @@ struct candidate_space {
 };
 
 /// Returns: the name that an operator shares with those that it changes precision with.
-inline std::string_view tied_as(const op_info& op, tie how) {
-  if (how == tie::kind) return op.kind;
-  if (how == tie::scope && !op.scopes.empty()) return op.scopes.front();
+inline std::string_view tie_name(const op_info& op, tie tied_by) {
+  if (tied_by == tie::kind) return op.kind;
+  if (tied_by == tie::scope && !op.scopes.empty()) return op.scopes.front();
   return op.name;
 }
 
@@ -53,81 +53,82 @@ inline std::string_view tied_as(const op_info& op, tie how) {
 /// work they stand in the graph's order.
 class group_builder {
  public:
-  group_builder(const op_graph& graph, tie how) : graph_{graph}, how_{how} {}
+  group_builder(const op_graph& graph, tie tied_by) : graph_{graph}, tied_by_{tied_by} {}
 
   void add(std::size_t op, std::span<const precision> levels) {
-    const std::string_view name = tied_as(graph_[op], how_);
+    const std::string_view name = tie_name(graph_[op], tied_by_);
     std::string key{name};
     key += '\0';
     for (const precision level : levels) key += letter(level);
-    const auto [at, fresh] = index_.try_emplace(std::move(key), groups_.size());
-    if (fresh) groups_.push_back({{std::string{name}, {}, {levels.begin(), levels.end()}}, 0});
-    weighed& to = groups_[at->second];
-    to.group.operators.push_back(static_cast<std::uint32_t>(op));
-    to.work += work_of(graph_[op]);
+    const auto [at, is_new] = group_index_.try_emplace(std::move(key), groups_.size());
+    if (is_new) groups_.push_back({{std::string{name}, {}, {levels.begin(), levels.end()}}, 0});
+    weighed_group& target = groups_[at->second];
+    target.group.operators.push_back(static_cast<std::uint32_t>(op));
+    target.work += work_of(graph_[op]);
   }
 
-  std::vector<op_group> take() {
+  std::vector<op_group> take_groups() {
     std::sort(groups_.begin(), groups_.end(),
-              [](const weighed& a, const weighed& b) {  // std's stable_sort is deprecated under clang
+              [](const weighed_group& a, const weighed_group& b) {  // std's stable_sort is deprecated under clang
                 return a.work != b.work ? a.work > b.work : a.group.operators.front() < b.group.operators.front();
               });
     std::vector<op_group> taken;
     taken.reserve(groups_.size());
-    for (weighed& w : groups_) taken.push_back(std::move(w.group));
+    for (weighed_group& w : groups_) taken.push_back(std::move(w.group));
     return taken;
   }
 
  private:
-  struct weighed {
+  struct weighed_group {
     op_group group = {};
     double work = 0;
   };
   const op_graph& graph_;
-  tie how_;
-  std::unordered_map<std::string, std::size_t> index_;
-  std::vector<weighed> groups_;
+  tie tied_by_;
+  std::unordered_map<std::string, std::size_t> group_index_;
+  std::vector<weighed_group> groups_;
 };
 
 /// Appends the widest precision of operator `op`, which is FP32 where the backend runs it in that, and those of `lows`
 /// that it runs in.
 inline void add_levels(std::vector<precision>& levels, std::size_t op, std::span<const precision> lows,
-                       const op_support& runs) {
-  const precision widest = runs.widest(op);
+                       const op_support& support) {
+  const precision widest = support.widest(op);
   levels.push_back(widest);
   std::copy_if(lows.begin(), lows.end(), std::back_inserter(levels),
-               [&](precision low) { return low != widest && runs.supports(op, low); });
+               [&](precision low) { return low != widest && support.supports(op, low); });
 }
 
 /// Returns: stage 1's space. `lows`: the low precisions to search, in order of preference; each operator gets those
-/// that the backend runs it in. `how`: which operators change together. Throws: what the policy throws.
+/// that the backend runs it in. `tied_by`: which operators change together. Throws: what the policy throws.
 inline candidate_space make_candidate_space(const any_policy& policy, const op_graph& graph, const hardware& machine,
-                                            std::span<const precision> lows, tie how, const op_support& runs = {}) {
+                                            std::span<const precision> lows, tie tied_by,
+                                            const op_support& support = {}) {
   candidate_space candidates;
   candidates.decisions.reserve(graph.size());
   candidates.roles.reserve(graph.size());
-  plan base = runs.widest(graph);
-  group_builder groups{graph, how};
+  plan base = support.widest(graph);
+  group_builder groups{graph, tied_by};
   std::vector<precision> levels;
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const op_info& op = graph[i];
-    const decision said = candidates.decisions.emplace_back(policy.classify(op));
+    const decision by_policy = candidates.decisions.emplace_back(policy.classify(op));
     levels.clear();
     op_role role = op_role::undecided;
     if (!op.choosable) {
       role = op_role::view;
-    } else if (said.fixed) {
+    } else if (by_policy.fixed) {
       role = op_role::pinned;
-      base[i] = said.compute;
-    } else if (said.category == category::allow || said.category == category::deny) {
+      base[i] = by_policy.compute;
+    } else if (by_policy.category == category::allow || by_policy.category == category::deny) {
       role = op_role::searched;
-      if (said.category == category::allow) {
+      if (by_policy.category == category::allow) {
         for (const precision low : lows) {
-          if (runs.supports(i, low) && policy::suits_tensor_cores(op, low, machine)) levels.push_back(low);
+          if (support.supports(i, low) && policy::suits_tensor_cores(op, low, machine)) levels.push_back(low);
         }
       }
       if (levels.empty()) {
-        add_levels(levels, i, lows, runs);
+        add_levels(levels, i, lows, support);
       } else if (levels.size() == 1) {
         role = op_role::lowered;
         base[i] = levels.front();
@@ -138,37 +139,37 @@ inline candidate_space make_candidate_space(const any_policy& policy, const op_g
     if (role == op_role::searched && levels.size() == 1)
       candidates.roles.back() = op_role::pinned;  // no low precision is there to try
   }
-  candidates.space = search_space{std::move(base), groups.take()};
+  candidates.space = search_space{std::move(base), groups.take_groups()};
   return candidates;
 }
 
 /// Returns: the space of the paper's ablation without stage 1 (section 4.6): operators that stage 1 would decide are
 /// searched by time alone, as those are that no list names.
 inline search_space space_without_losses(const candidate_space& candidates, const op_graph& graph,
-                                         std::span<const precision> lows, tie how, const op_support& runs = {}) {
-  group_builder groups{graph, how};
+                                         std::span<const precision> lows, tie tied_by, const op_support& support = {}) {
+  group_builder groups{graph, tied_by};
   std::vector<precision> levels;
   for (std::size_t i = 0; i < graph.size(); ++i) {
     const op_role role = candidates.roles[i];
     if (role != op_role::searched && role != op_role::undecided) continue;
     levels.clear();
-    add_levels(levels, i, lows, runs);
+    add_levels(levels, i, lows, support);
     if (levels.size() > 1) groups.add(i, levels);
   }
-  return search_space{candidates.space.base(), groups.take()};
+  return search_space{candidates.space.base(), groups.take_groups()};
 }
 
 /// Throws: `settings_error`, naming the operator, where the policy fixes one to a precision that is not among
 /// `supported`, or that the backend does not run it in.
 inline void require_supported(const candidate_space& candidates, const op_graph& graph,
-                              std::span<const precision> supported, const op_support& runs = {}) {
+                              std::span<const precision> supported, const op_support& support = {}) {
   for (std::size_t i = 0; i < graph.size(); ++i) {
     if (candidates.roles[i] != op_role::pinned) continue;
     const precision pinned = candidates.space.base()[i];
     require<settings_error>(std::find(supported.begin(), supported.end(), pinned) != supported.end(),
                             "policy fixes operator {} (\"{}\") at {} (the backend supports {}): change the rule", i,
                             graph[i].name, name(pinned), names_of(supported));
-    require<settings_error>(runs.supports(i, pinned),
+    require<settings_error>(support.supports(i, pinned),
                             "policy fixes operator {} (\"{}\") at {} (the backend does not run {} in it): change the "
                             "rule",
                             i, graph[i].name, name(pinned), graph[i].kind);

@@ -58,68 +58,68 @@ using precision_set = std::bitset<all_precisions.size()>;
 
 // Returns: per root of a segment, the precisions of the decided operators that it reads or that read it.
 inline std::vector<precision_set> neighbours_of_segments(const op_graph& graph, const std::vector<bool>& decided,
-                                                         const plan& chosen, disjoint_sets& sets) {
+                                                         const plan& chosen, disjoint_sets& segment_sets) {
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
     for (const auto producer : graph[i].producers) {
-      if (!decided[i] && !decided[producer]) sets.join(i, static_cast<std::uint32_t>(producer));
+      if (!decided[i] && !decided[producer]) segment_sets.join(i, static_cast<std::uint32_t>(producer));
     }
   }
-  std::vector<precision_set> around(graph.size());
+  std::vector<precision_set> neighbours(graph.size());
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
     for (const auto at : graph[i].producers) {
       const auto producer = static_cast<std::uint32_t>(at);
       if (decided[i] == decided[producer]) continue;
       const auto [inside, outside] = decided[i] ? std::pair{producer, i} : std::pair{i, producer};
-      around[sets.root(inside)].set(static_cast<std::size_t>(chosen[outside]));
+      neighbours[segment_sets.root(inside)].set(static_cast<std::size_t>(chosen[outside]));
     }
   }
-  return around;
+  return neighbours;
 }
 
-// Returns: the precisions of `near`, each replaced by what the backend runs `op` in where it lacks that.
-inline precision_set as_it_runs(const precision_set& near, std::size_t op, const op_support& runs) {
-  precision_set can;
+// Returns: the precisions of `nearby`, each replaced by what the backend runs `op` in where it lacks that.
+inline precision_set runnable_precisions(const precision_set& nearby, std::size_t op, const op_support& support) {
+  precision_set runnable;
   for (const precision p : all_precisions) {
-    if (near.test(static_cast<std::size_t>(p))) can.set(static_cast<std::size_t>(runs.instead_of(op, p)));
+    if (nearby.test(static_cast<std::size_t>(p))) runnable.set(static_cast<std::size_t>(support.substitute(op, p)));
   }
-  return can;
+  return runnable;
 }
 
 }  // namespace detail
 
 /// Returns: stage 2's space (strings of the paper's algorithm 2). `chosen`: stage 1's plan, the paper's P_s1, of which
-/// only decided operators count. `how`: which operators change together, also across segments that have the same
+/// only decided operators count. `tied_by`: which operators change together, also across segments that have the same
 /// precisions around them. An operator that the backend does not run in one of these precisions gets another one for
 /// it.
 inline segment_space make_segment_space(const op_graph& graph, std::span<const op_role> roles, const plan& chosen,
-                                        tie how, const op_support& runs = {}) {
+                                        tie tied_by, const op_support& support = {}) {
   std::vector<bool> decided(graph.size());
   for (std::size_t i = 0; i < graph.size(); ++i) {
     decided[i] = roles[i] != op_role::undecided && roles[i] != op_role::view;
   }
-  detail::disjoint_sets sets{graph.size()};
-  const auto around = detail::neighbours_of_segments(graph, decided, chosen, sets);
+  detail::disjoint_sets segment_sets{graph.size()};
+  const auto neighbours = detail::neighbours_of_segments(graph, decided, chosen, segment_sets);
 
   segment_space segments;
   segments.kinds.assign(graph.size(), segment_kind::decided);
   plan base = chosen;
-  group_builder groups{graph, how};
+  group_builder groups{graph, tied_by};
   std::vector<precision> levels;
   for (std::uint32_t i = 0; i < graph.size(); ++i) {
     if (decided[i]) continue;
-    const auto near = detail::as_it_runs(around[sets.root(i)], i, runs);
-    segments.kinds[i] = near.none()         ? segment_kind::alone
-                        : near.count() == 1 ? segment_kind::follows
-                                            : segment_kind::enumerated;
+    const auto nearby = detail::runnable_precisions(neighbours[segment_sets.root(i)], i, support);
+    segments.kinds[i] = nearby.none()         ? segment_kind::alone
+                        : nearby.count() == 1 ? segment_kind::follows
+                                              : segment_kind::enumerated;
     if (roles[i] == op_role::view) continue;
     levels.clear();
     for (const precision p : all_precisions) {  // FP32 first
-      if (near.test(static_cast<std::size_t>(p))) levels.push_back(p);
+      if (nearby.test(static_cast<std::size_t>(p))) levels.push_back(p);
     }
-    base[i] = levels.empty() ? runs.widest(i) : levels.front();
+    base[i] = levels.empty() ? support.widest(i) : levels.front();
     if (levels.size() > 1) groups.add(i, levels);
   }
-  segments.space = search_space{std::move(base), groups.take()};
+  segments.space = search_space{std::move(base), groups.take_groups()};
   return segments;
 }
 

@@ -25,17 +25,18 @@ inline void require_in_space(const plan& p, const search_space& space, const op_
                       "the strategy asked for a plan of {} operators (the model has {}): {}", p.size(),
                       space.base().size(), remedy);
   const plan nearest = space.project(p);
-  const auto off = std::mismatch(p.begin(), p.end(), nearest.begin()).first;
-  if (off != p.end()) {
-    const auto at = static_cast<std::size_t>(off - p.begin());
+  const auto mismatch = std::mismatch(p.begin(), p.end(), nearest.begin()).first;
+  if (mismatch != p.end()) {
+    const auto at = static_cast<std::size_t>(mismatch - p.begin());
     const auto group = std::find_if(space.groups().begin(), space.groups().end(), [&](const op_group& g) {
       return std::find(g.operators.begin(), g.operators.end(), at) != g.operators.end();
     });
     const std::vector<precision> fixed{space.base()[at]};
-    const bool free = group != space.groups().end();
+    const bool is_searched = group != space.groups().end();
     throw plan_error{fmt::format("the strategy asked for operator {} (\"{}\") in {} (the space has {} there{}): {}", at,
-                                 graph[at].name, name(*off), names_of(free ? group->levels : fixed),
-                                 free ? ", for all operators of group \"" + group->name + "\" alike" : "", remedy)};
+                                 graph[at].name, name(*mismatch), names_of(is_searched ? group->levels : fixed),
+                                 is_searched ? ", for all operators of group \"" + group->name + "\" alike" : "",
+                                 remedy)};
   }
   require<plan_error>(space.valid(p),
                       "the strategy asked for a plan that the space refuses (space.valid() says no): {}", remedy);
@@ -51,33 +52,33 @@ class watched_strategy {
   /// Throws: `plan_error` for a plan that is not in the space.
   std::vector<plan> ask(std::size_t n) {
     std::vector<plan> plans = run_.ask(n);
-    bool fresh = false;
+    bool any_new = false;
     for (const plan& p : plans) {
       require_in_space(p, space_, graph_);
-      fresh = asked_.insert(p).second || fresh;
+      any_new = requested_.insert(p).second || any_new;
     }
-    repeats_ = fresh ? 0 : repeats_ + 1;
-    if (repeats_ >= most_repeats) plans.clear();
+    repeated_requests_ = any_new ? 0 : repeated_requests_ + 1;
+    if (repeated_requests_ >= max_repeated_requests) plans.clear();
     return plans;
   }
   void tell(const trial& seen) { run_.tell(seen); }
 
   /// Returns: the warning for a strategy that was ended; empty where it ended by itself.
   std::string warning() const {
-    if (repeats_ < most_repeats) return {};
+    if (repeated_requests_ < max_repeated_requests) return {};
     return fmt::format(
         "the strategy was ended: it asked {} times in a row for plans that it had asked for before ({} in all; "
         "a run is done when ask() gives no plan): look at when its ask() ends",
-        most_repeats, asked_.size());
+        max_repeated_requests, requested_.size());
   }
 
  private:
-  static constexpr std::size_t most_repeats = 1000;
+  static constexpr std::size_t max_repeated_requests = 1000;
   any_strategy::run run_;
   const search_space& space_;
   const op_graph& graph_;
-  std::set<plan> asked_ = {};
-  std::size_t repeats_ = 0;
+  std::set<plan> requested_ = {};
+  std::size_t repeated_requests_ = 0;
 };
 
 }  // namespace comp

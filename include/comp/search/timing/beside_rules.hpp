@@ -32,7 +32,7 @@ std::optional<std::size_t> fastest_rules(const std::vector<contestant>& contest,
 /// Returns: how many times as fast as `rules` the plan `found` is. Their pairs of the contest are used where both
 /// `raced` in it. Where these leave it open, the two run further rounds in turns, as many as a contest has at most.
 inline paired_speedup gain_over_rules(evaluator& run, const race_settings& settings, const contestant& found,
-                                      const contestant& rules, bool raced, race_grounds grounds) {
+                                      const contestant& rules, bool raced, race_batches batches) {
   std::vector<double> of_found, of_rules;
   if (raced) {
     const std::size_t rounds = std::min(found.seconds.size(), rules.seconds.size());
@@ -40,10 +40,10 @@ inline paired_speedup gain_over_rules(evaluator& run, const race_settings& setti
     of_rules.assign(rules.seconds.begin(), rules.seconds.begin() + static_cast<std::ptrdiff_t>(rounds));
   }
   paired_speedup gain = compare_paired(of_rules, of_found);
-  for (std::size_t more = 0; more < settings.contest_rounds; more += settings.min_rounds) {
+  for (std::size_t rounds_added = 0; rounds_added < settings.contest_rounds; rounds_added += settings.min_rounds) {
     if (gain.clearly_faster() || gain.clearly_slower()) break;
     std::vector<racer> two{{.plan = rules.plan, .label = rules.label}, {.plan = found.plan, .label = found.label}};
-    race{run, stage::contest, settings, settings.min_rounds, grounds}.run(two, false);
+    race{run, stage::contest, settings, settings.min_rounds, batches}.run(two, false);
     // The rules' plan no longer trains, so nothing was shown.
     if (two[0].status != status::ok) return {.ratio = 1, .bounds = {}};
     if (two[1].status != status::ok) return {.ratio = 0, .bounds = {0, 0}};

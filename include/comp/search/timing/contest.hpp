@@ -23,31 +23,31 @@ namespace comp {
 /// Runs further rounds of FP32 and the fastest plan where noise hides which of the two is faster: at most three times
 /// as many as before. Their times only change `over_fp32`, because no other plan ran in these rounds.
 inline void add_rounds(evaluator& run, const race_settings& settings, std::vector<contestant>& contest,
-                       race_grounds grounds) {
+                       race_batches batches) {
   const auto fastest = std::max_element(contest.begin(), contest.end(), [](const contestant& a, const contestant& b) {
     return (a.status == status::ok ? a.over_fp32.ratio : 0) < (b.status == status::ok ? b.over_fp32.ratio : 0);
   });
   if (fastest == contest.end() || !too_noisy(*fastest)) return;
-  std::vector<double> fp32 = contest.front().seconds, own = fastest->seconds;
-  own.resize(std::min(own.size(), fp32.size()));
-  fp32.resize(own.size());
+  std::vector<double> fp32_seconds = contest.front().seconds, fastest_seconds = fastest->seconds;
+  fastest_seconds.resize(std::min(fastest_seconds.size(), fp32_seconds.size()));
+  fp32_seconds.resize(fastest_seconds.size());
   const std::size_t rounds = std::max(settings.fp32_rounds, settings.min_rounds);
-  for (int more = 0; more < 3 && too_noisy(*fastest); ++more) {
-    std::vector<racer> two{{.plan = contest.front().plan, .label = contest.front().label},
-                           {.plan = fastest->plan, .label = fastest->label}};
-    race{run, stage::contest, settings, rounds, grounds}.run(two, false);
-    if (two[0].status != status::ok || two[1].status != status::ok) return;
-    fp32.insert(fp32.end(), two[0].seconds.begin(), two[0].seconds.end());
-    own.insert(own.end(), two[1].seconds.begin(), two[1].seconds.end());
-    fastest->over_fp32 = compare_paired(fp32, own);
+  for (int repetition = 0; repetition < 3 && too_noisy(*fastest); ++repetition) {
+    std::vector<racer> pair_of_racers{{.plan = contest.front().plan, .label = contest.front().label},
+                                      {.plan = fastest->plan, .label = fastest->label}};
+    race{run, stage::contest, settings, rounds, batches}.run(pair_of_racers, false);
+    if (pair_of_racers[0].status != status::ok || pair_of_racers[1].status != status::ok) return;
+    fp32_seconds.insert(fp32_seconds.end(), pair_of_racers[0].seconds.begin(), pair_of_racers[0].seconds.end());
+    fastest_seconds.insert(fastest_seconds.end(), pair_of_racers[1].seconds.begin(), pair_of_racers[1].seconds.end());
+    fastest->over_fp32 = compare_paired(fp32_seconds, fastest_seconds);
   }
 }
 
 /// Times the racers; FP32 is the first. A racer that is hopelessly slower than FP32 stops early and keeps its times.
 inline std::vector<contestant> hold_contest(evaluator& run, const race_settings& settings, std::vector<racer> racers,
-                                            race_grounds grounds = {}) {
+                                            race_batches batches = {}) {
   if (racers.size() > 1) racers.front().rounds_at_most = settings.fp32_rounds;
-  race{run, stage::contest, settings, settings.contest_rounds, grounds}.run(racers, false);
+  race{run, stage::contest, settings, settings.contest_rounds, batches}.run(racers, false);
   std::vector<contestant> contest;
   for (racer& r : racers) {
     contestant& c = contest.emplace_back();
@@ -61,7 +61,7 @@ inline std::vector<contestant> hold_contest(evaluator& run, const race_settings&
     c.rule_based = r.rule_based;
   }
   if (!contest.empty()) contest.front().over_fp32 = {1, {1, 1}};
-  add_rounds(run, settings, contest, grounds);
+  add_rounds(run, settings, contest, batches);
   return contest;
 }
 
@@ -74,18 +74,20 @@ inline void describe(contestant& c, const outcome& log, const loss_trials& trial
   c.loss_batches = static_cast<std::size_t>(judged->trial.sample.batches);
   if (c.seconds.empty()) c.status = judged->trial.sample.status;
   if (c.peak_bytes == 0) c.peak_bytes = judged->trial.sample.peak_bytes;
-  const std::vector<double>&a = log.baseline.batch_seconds, &b = judged->trial.sample.batch_seconds;
-  const std::size_t pairs = std::min(a.size(), b.size());
+  const std::vector<double>&fp32_seconds = log.baseline.batch_seconds,
+        &own_seconds = judged->trial.sample.batch_seconds;
+  const std::size_t pairs = std::min(fp32_seconds.size(), own_seconds.size());
   if (std::min(log.contest.front().seconds.size(), c.seconds.size()) < 6) {
     const trial& t = judged->trial;
     if (pairs > 6) {  // both ran the same batches, though not in turns
-      c.over_fp32 = compare_paired(std::span{a}.subspan(1, pairs - 1), std::span{b}.subspan(1, pairs - 1));
+      c.over_fp32 =
+          compare_paired(std::span{fp32_seconds}.subspan(1, pairs - 1), std::span{own_seconds}.subspan(1, pairs - 1));
     } else if (!std::isfinite(c.over_fp32.ratio) && t.sample.ok() && t.bounds.low > 0) {  // both ran in turns
-      const double fp32 = trials.fp32_seconds();
-      c.over_fp32 = {fp32 / t.seconds, {fp32 / t.bounds.high, fp32 / t.bounds.low}};
+      const double fp32_batch = trials.fp32_seconds();
+      c.over_fp32 = {fp32_batch / t.seconds, {fp32_batch / t.bounds.high, fp32_batch / t.bounds.low}};
     }
   }
-  if (c.seconds.size() < 6) c.seconds = b;
+  if (c.seconds.size() < 6) c.seconds = own_seconds;
 }
 
 /// Describes all contestants. One that has no batches beside FP32's at all is compared with a contestant that has, and
@@ -99,9 +101,10 @@ inline void describe_contest(outcome& log, const loss_trials& trials) {
   }
   for (contestant& c : log.contest) {
     if (known == nullptr || &c == &fp32 || std::isfinite(c.over_fp32.ratio)) continue;
-    const paired_speedup to = compare_paired(known->seconds, c.seconds);
-    c.over_fp32.ratio = known->over_fp32.ratio * to.ratio;
-    c.over_fp32.bounds = {known->over_fp32.bounds.low * to.bounds.low, known->over_fp32.bounds.high * to.bounds.high};
+    const paired_speedup against_known = compare_paired(known->seconds, c.seconds);
+    c.over_fp32.ratio = known->over_fp32.ratio * against_known.ratio;
+    c.over_fp32.bounds = {known->over_fp32.bounds.low * against_known.bounds.low,
+                          known->over_fp32.bounds.high * against_known.bounds.high};
   }
   if (fp32.seconds.empty()) fp32.seconds = log.baseline.batch_seconds;
 }
@@ -110,15 +113,16 @@ inline void describe_contest(outcome& log, const loss_trials& trials) {
 /// lowers more were.
 inline std::string why_not_taken(const contestant& fastest, double tolerance) {
   const loss_verdict& loss = *fastest.loss;
-  const bool known = loss.line > 0 && std::isfinite(loss.difference) && std::isfinite(loss.radius);
+  const bool is_measured = loss.line > 0 && std::isfinite(loss.difference) && std::isfinite(loss.radius);
   return fmt::format(
       "\"{}\" was fastest and is not taken ({}, although a plan that lowers more was accepted): raise settings.tolerance to "
       "take it, or settings.budget to judge it by more batches",
       fastest.label,
-      !known ? "its loss was not accepted"
-             : fmt::format("its loss is {:+.2f}% +- {:.2f}% above FP32's, {}", 100 * loss.difference, 100 * loss.radius,
-                           is_shown_worse(loss, tolerance) ? "which is more than the tolerance"
-                                                           : "which leaves open whether it is within the tolerance"));
+      !is_measured
+          ? "its loss was not accepted"
+          : fmt::format("its loss is {:+.2f}% +- {:.2f}% above FP32's, {}", 100 * loss.difference, 100 * loss.radius,
+                        is_shown_worse(loss, tolerance) ? "which is more than the tolerance"
+                                                        : "which leaves open whether it is within the tolerance"));
 }
 
 /// Gives the seconds of a batch under a plan by the costs of operators and casts; NaN where these are not known.
@@ -140,23 +144,24 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
   const auto usable = [&](const contestant& c) { return some_fit ? fits(c) : ran(c); };
   // All are compared with a contestant that had the most rounds. Of those it is the one that is thought fastest,
   // because times relative to a slow one hardly tell two fast ones apart.
-  const auto base = std::max_element(contest.begin(), contest.end(), [&](const contestant& a, const contestant& b) {
-    const std::size_t of_a = usable(a) ? a.seconds.size() : 0, of_b = usable(b) ? b.seconds.size() : 0;
-    return of_a != of_b ? of_a < of_b : predicted(a.plan) > predicted(b.plan);
-  });
+  const auto reference =
+      std::max_element(contest.begin(), contest.end(), [&](const contestant& a, const contestant& b) {
+        const std::size_t of_a = usable(a) ? a.seconds.size() : 0, of_b = usable(b) ? b.seconds.size() : 0;
+        return of_a != of_b ? of_a < of_b : predicted(a.plan) > predicted(b.plan);
+      });
   for (std::size_t i = 0; i < contest.size(); ++i) {
     const contestant& c = contest[i];
-    const double expected = std::log(predicted(c.plan) / predicted(base->plan));
+    const double expected = std::log(predicted(c.plan) / predicted(reference->plan));
     if (i == 0 && c.seconds.empty() && std::isfinite(expected))
       times[i] = expected;  // FP32 may have had no round, where rounds are scarce
     if (!usable(c)) continue;
-    if (&c == &*base) {
+    if (&c == &*reference) {
       times[i] = 0;
       continue;
     }
-    const paired_speedup slower = compare_paired(c.seconds, base->seconds);
-    const bool clear = slower.clearly_faster() || slower.clearly_slower();
-    times[i] = clear || !std::isfinite(expected) ? std::log(slower.ratio) : expected;
+    const paired_speedup slowdown = compare_paired(c.seconds, reference->seconds);
+    const bool clear = slowdown.clearly_faster() || slowdown.clearly_slower();
+    times[i] = clear || !std::isfinite(expected) ? std::log(slowdown.ratio) : expected;
   }
   return times;
 }
@@ -167,8 +172,8 @@ inline std::vector<double> judged_times(const std::vector<contestant>& contest, 
 /// fastest are ordered by memory.
 inline std::vector<std::size_t> ranking(std::vector<contestant>& contest, const predicted_seconds& predicted,
                                         std::int64_t memory_limit = 0, double slowdown = 0) {
-  constexpr double same = 0.003;  // logarithms of times that differ by less are equal
-  const double worth = std::max(same, std::log1p(slowdown));
+  constexpr double noticeable = 0.003;  // logarithms of times that differ by less are equal
+  const double largest_slowdown = std::max(noticeable, std::log1p(slowdown));
   const std::vector<double> times = judged_times(contest, predicted, memory_limit);
   std::vector<std::size_t> order;
   for (std::size_t i = 0; i < contest.size(); ++i) {
@@ -177,21 +182,21 @@ inline std::vector<std::size_t> ranking(std::vector<contestant>& contest, const 
   const auto loss_of = [&](std::size_t i) { return contest[i].loss ? contest[i].loss->difference : 0.0; };
   std::sort(order.begin(), order.end(),
             [&](std::size_t a, std::size_t b) { return times[a] != times[b] ? times[a] < times[b] : a < b; });
-  // The contestants before `tied` are as fast as the first.
-  const auto tied =
-      std::find_if(order.begin(), order.end(), [&](std::size_t i) { return times[i] > times[order.front()] + worth; });
+  // The contestants before `end_of_ties` are as fast as the first.
+  const auto end_of_ties = std::find_if(
+      order.begin(), order.end(), [&](std::size_t i) { return times[i] > times[order.front()] + largest_slowdown; });
   if (slowdown > 0) {
     const auto memory = [&](std::size_t i) {  // where it is not known, last
       return contest[i].peak_bytes > 0 ? contest[i].peak_bytes : std::numeric_limits<std::int64_t>::max();
     };
-    std::sort(order.begin(), tied, [&](std::size_t a, std::size_t b) {
+    std::sort(order.begin(), end_of_ties, [&](std::size_t a, std::size_t b) {
       return memory(a) != memory(b) ? memory(a) < memory(b) : times[a] < times[b];
     });
-  } else if (const auto fp32 = std::find(order.begin(), tied, 0); fp32 != tied) {
+  } else if (const auto fp32 = std::find(order.begin(), end_of_ties, 0); fp32 != end_of_ties) {
     std::rotate(order.begin(), fp32, fp32 + 1);
   }
   if (slowdown == 0 && order.front() != 0) {
-    std::sort(order.begin(), tied, [&](std::size_t a, std::size_t b) {
+    std::sort(order.begin(), end_of_ties, [&](std::size_t a, std::size_t b) {
       if (loss_of(a) != loss_of(b)) return loss_of(a) < loss_of(b);
       return contest[a].peak_bytes != contest[b].peak_bytes ? contest[a].peak_bytes < contest[b].peak_bytes
                                                             : times[a] < times[b];

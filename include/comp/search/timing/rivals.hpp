@@ -20,7 +20,7 @@ namespace comp {
 /// the search itself uses; `plan_error`, naming the rival, for a plan that does not fit the graph, has a precision that
 /// is not among `supported`, or has an operator in a precision that the backend does not run it in.
 inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& graph, std::span<const precision> lows,
-                                    std::span<const precision> supported, const op_support& runs = {}) {
+                                    std::span<const precision> supported, const op_support& support = {}) {
   if (!source) return {};
   std::vector<rival> all = source(graph, lows);
   for (const rival& r : all) {
@@ -38,7 +38,7 @@ inline std::vector<rival> rivals_of(const rival_source& source, const op_graph& 
                           names_of(supported));
     }
     for (std::size_t i = 0; i < r.plan.size(); ++i) {
-      require<plan_error>(runs.supports(i, r.plan[i]),
+      require<plan_error>(support.supports(i, r.plan[i]),
                           "rival \"{}\" has operator {} (\"{}\") in {} (the backend does not run {} in it): change it",
                           r.label, i, graph[i].name, name(r.plan[i]), graph[i].kind);
     }
@@ -75,10 +75,10 @@ inline void enter(std::vector<racer>& racers, const plan& p, std::string_view la
 
 /// Enters a plan that the search found, once. FP32 is not entered again, as it is there first.
 inline void enter_found(std::vector<racer>& racers, const plan& p, const op_graph& graph) {
-  const auto there = [&](const racer& r) {
+  const auto is_entered = [&](const racer& r) {
     return r.plan == p && (&r == &racers.front() || r.label.find("comp: ") != std::string::npos);
   };
-  if (std::none_of(racers.begin(), racers.end(), there)) enter(racers, p, label_of_found(p, graph, racers));
+  if (std::none_of(racers.begin(), racers.end(), is_entered)) enter(racers, p, label_of_found(p, graph, racers));
 }
 
 }  // namespace comp

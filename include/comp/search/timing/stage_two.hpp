@@ -24,7 +24,7 @@ class stage_two {
     watched_strategy run{strategy.start(space), space, log_.graph};
     for (auto plans = run.ask(8); !plans.empty(); plans = run.ask(8)) {
       hold_race(plans);
-      for (const plan& p : plans) run.tell(done_.at(p));
+      for (const plan& p : plans) run.tell(trials_.at(p));
     }
     if (!run.warning().empty()) log_.warnings.push_back(run.warning());
     return best_.plan;
@@ -34,33 +34,33 @@ class stage_two {
   void hold_race(const std::vector<plan>& plans) {
     std::vector<racer> racers{{.plan = best_.plan}};
     for (const plan& p : plans) {
-      if (p != best_.plan && !done_.contains(p)) racers.push_back({.plan = p});
+      if (p != best_.plan && !trials_.contains(p)) racers.push_back({.plan = p});
     }
-    if (racers.size() == 1 && done_.contains(best_.plan)) return;
+    if (racers.size() == 1 && trials_.contains(best_.plan)) return;
     race{run_, stage::batches, settings_, settings_.max_rounds}.run(racers, true);
-    take_reference(racers.front());
+    set_reference(racers.front());
     const racer* leader = &racers.front();
     for (std::size_t i = 1; i < racers.size(); ++i) {
       const racer& r = racers[i];
       const trial t = relative_to(racers.front(), r);
-      done_[r.plan] = t;
+      trials_[r.plan] = t;
       if (beats(r, *leader)) leader = &r;
     }
     if (leader == &racers.front()) return;
-    best_ = done_.at(leader->plan);
+    best_ = trials_.at(leader->plan);
     best_.bounds = {best_.seconds, best_.seconds};
-    done_[best_.plan] = best_;
+    trials_[best_.plan] = best_;
   }
 
   // All others are measured against the best plan so far, so its own time has no interval.
-  void take_reference(const racer& r) {
+  void set_reference(const racer& r) {
     if (!best_.accepted) best_ = as_trial(r);
     best_.bounds = {best_.seconds, best_.seconds};
-    done_[best_.plan] = best_;
+    trials_[best_.plan] = best_;
   }
 
   static bool beats(const racer& r, const racer& leader) {
-    if (r.status != status::ok || leader.status != status::ok) return r.status == status::ok && !r.out;
+    if (r.status != status::ok || leader.status != status::ok) return r.status == status::ok && !r.has_left;
     return compare_paired(leader.seconds, r.seconds).clearly_faster();
   }
 
@@ -88,7 +88,7 @@ class stage_two {
   outcome& log_;
   race_settings settings_;
   trial best_ = {};
-  std::map<plan, trial> done_;
+  std::map<plan, trial> trials_;
 };
 
 }  // namespace comp

@@ -171,21 +171,21 @@ class any_strategy {
   struct run {
     std::function<std::vector<plan>(std::size_t)> ask = {};
     std::function<void(const trial&)> tell = {};
-    std::size_t plans = 0;  // the most plans that it will ask for; 0: not known
-    std::size_t at_most() const { return plans; }
+    std::size_t max_plans = 0;  // the most plans that it will ask for; 0: not known
+    std::size_t at_most() const { return max_plans; }
   };
 
   template <class S>
   requires(!std::same_as<S, any_strategy> && SearchStrategy<S>) any_strategy(S strategy)  // NOLINT: implicit on purpose
       : start_{[strategy](search_space over) {
-          const auto started = std::make_shared<detail::run_of<S>>(strategy.start(std::move(over)));
-          run each{.ask = [started](std::size_t n) { return started->ask(n); },
-                   .tell = [started](const trial& seen) { started->tell(seen); }};
+          const auto strategy_run = std::make_shared<detail::run_of<S>>(strategy.start(std::move(over)));
+          run started_run{.ask = [strategy_run](std::size_t n) { return strategy_run->ask(n); },
+                          .tell = [strategy_run](const trial& seen) { strategy_run->tell(seen); }};
           if constexpr (requires {
-                          { started->at_most() } -> std::convertible_to<std::size_t>;
+                          { strategy_run->at_most() } -> std::convertible_to<std::size_t>;
                         })
-            each.plans = static_cast<std::size_t>(started->at_most());
-          return each;
+            started_run.max_plans = static_cast<std::size_t>(strategy_run->at_most());
+          return started_run;
         }} {
     if constexpr (std::same_as<S, strategy::guided>) guide_ = strategy;
   }

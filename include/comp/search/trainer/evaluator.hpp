@@ -27,8 +27,6 @@ namespace comp {
 
 class evaluator {
  public:
-  using place = checkpoint;
-
   evaluator(any_trainer& trainer, any_observer& observers, outcome& log)
       : trainer_{trainer}, observers_{observers}, log_{log}, fp32_{log.graph.size()} {
     for (const trial& t : log.trials) ++repeats_[{t.stage, t.plan}];
@@ -38,30 +36,30 @@ class evaluator {
   /// Makes the trainer's present state the start of a training.
   void remember_start() {
     trained_ = {};
-    keep();
+    keep_state();
   }
   /// Makes the trainer's present state the one that a failed run is undone to.
-  void keep() { kept_ = save(); }
+  void keep_state() { kept_state_ = save(); }
 
   /// Returns: true where the trainer can save and restore its state.
   bool restores() const { return trainer_.has.save; }
   /// Returns: the trainer's present state; for a backend that cannot save, only the batches that led to it. A state is
   /// saved once, however often it is asked for, because a copy of all weights is large.
-  place save() {
-    std::shared_ptr<const void> now = saved_.lock();
+  checkpoint save() {
+    std::shared_ptr<const void> now = saved_state_.lock();
     if (now == nullptr) now = trainer_.save();
-    saved_ = now;
+    saved_state_ = now;
     return {std::move(now), trained_};
   }
-  void restore(const place& to) {
+  void restore(const checkpoint& to) {
     if (!restores()) return;
     trainer_.restore(to.state.get());
     trained_ = to.trained;
-    saved_ = to.state;
+    saved_state_ = to.state;
   }
-  void to_kept() { restore(kept_); }
+  void restore_kept_state() { restore(kept_state_); }
   /// Lets the search's epochs be scored, too, which costs a validation each.
-  void score_epochs() { scores_ = true; }
+  void score_epochs() { scores_search_epochs_ = true; }
 
   /// Returns: the batches that lead from the start to the trainer's state.
   const sample& trained() const { return trained_; }
@@ -72,35 +70,35 @@ class evaluator {
   const batch_clock& clock() const { return clock_; }
   /// Returns: the plan that "FP32" stands for.
   const plan& fp32() const { return fp32_; }
-  void stand_for_fp32(const plan& p) { fp32_ = p; }
+  void set_fp32(const plan& p) { fp32_ = p; }
 
   /// Makes a trial of what `work(trial)` runs, or of what a ledger has for this stage, plan and repeat. Acceptance and
-  /// times are set from the sample alone; a caller that knows more sets them again. `before`: the seconds of its sample
-  /// that an earlier trial already counted.
+  /// times are set from the sample alone; a caller that knows more sets them again. `seconds_before`: the seconds of
+  /// its sample that an earlier trial already counted.
   template <class Work>
   trial run(stage where, const plan& p, std::string label, Work work, std::optional<std::size_t> repeat = {},
-            double before = 0) {
-    stop_if_asked();
+            double seconds_before = 0) {
+    throw_if_stop_requested();
     trial t;
     t.number = log_.trials.size();
     t.stage = where;
     t.plan = p;
     t.label = std::move(label);
     t.repeat = repeat ? *repeat : repeats_[{where, p}]++;
-    std::optional<trial> known;
-    if (may_recall_) apart([&] { known = observers_.recall(t); });
-    recalled_ = known.has_value();
-    if (known) {
-      t.sample = known->sample;
+    std::optional<trial> recorded;
+    if (may_recall_) end_search_on_throw([&] { recorded = observers_.recall(t); });
+    last_was_recalled_ = recorded.has_value();
+    if (recorded) {
+      t.sample = recorded->sample;
       ++log_.recalled;
-      recalled_seconds_ += t.sample.seconds - before;
-      seconds_ += t.sample.seconds - before;  // it was paid for, and budgets count it
+      recalled_seconds_ += t.sample.seconds - seconds_before;
+      seconds_ += t.sample.seconds - seconds_before;  // it was paid for, and budgets count it
     } else {
-      apart([&] { observers_.trial_started(t); });
-      measure(t, [&] { return work(t); });
-      recalled_ = false;
+      end_search_on_throw([&] { observers_.trial_started(t); });
+      run_and_catch(t, [&] { return work(t); });
+      last_was_recalled_ = false;
     }
-    if (t.repeat < profile_repeats) ran_.insert(p);
+    if (t.repeat < profile_repeats) plans_run_.insert(p);
     detail::summarise_times(t);
     t.accepted = t.sample.ok();
     return t;
@@ -108,98 +106,99 @@ class evaluator {
   /// Runs `work` so that what it throws ends the search. Observers, and FP32's batches that a candidate waits for, are
   /// run within a candidate's run; without this their exceptions would count as the candidate's failure.
   template <class F>
-  void apart(F work) {
+  void end_search_on_throw(F work) {
     try {
       work();
     } catch (...) {
-      if (!fatal_) fatal_ = std::current_exception();  // the first one is the cause
+      if (!search_error_) search_error_ = std::current_exception();  // the first one is the cause
       throw;
     }
   }
 
   /// Adds a trial to the outcome and tells the observers, after it was judged. It gets its number now, because others
-  /// may have been recorded in the meantime. `before`: the batches of its sample that an earlier trial already counted.
-  void record(trial t, std::int64_t before = 0) {
+  /// may have been recorded in the meantime. `batches_before`: the batches of its sample that an earlier trial already
+  /// counted.
+  void record(trial t, std::int64_t batches_before = 0) {
     t.number = log_.trials.size();
     auto& cost = log_.cost(t.stage);
     ++cost.runs;
-    if (t.repeat < profile_repeats) cost.batches += static_cast<std::size_t>(t.sample.batches - before);
+    if (t.repeat < profile_repeats) cost.batches += static_cast<std::size_t>(t.sample.batches - batches_before);
     log_.trials.push_back(t);
-    apart([&] {
-      if (observers_.trial_done(t)) stop_asked_ = true;
+    end_search_on_throw([&] {
+      if (observers_.trial_done(t)) stop_requested_ = true;
     });
-    stop_if_asked();
+    throw_if_stop_requested();
   }
 
-  /// Trains the next batches under `p` until `got` has `batches` of them. `cut` looks at `got` after each batch and
-  /// returns the status to end with, or status::ok to go on.
+  /// Trains the next batches under `p` until `so_far` has `batches` of them. `cut` looks at `so_far` after each batch
+  /// and returns the status to end with, or status::ok to go on.
   template <class Cut>
-  void train(const trial& as, const plan& p, std::size_t batches, sample& got, Cut cut) {
+  void train(const trial& begun, const plan& p, std::size_t batches, sample& so_far, Cut cut) {
     trainer_.set_precision(p);
-    warm_.insert(p);
-    while (got.ok() && static_cast<std::size_t>(got.batches) < batches) {
-      const auto begin = std::chrono::steady_clock::now();
-      saved_.reset();
+    warmed_up_.insert(p);
+    while (so_far.ok() && static_cast<std::size_t>(so_far.batches) < batches) {
+      const auto began = std::chrono::steady_clock::now();
+      saved_state_.reset();
       sample next = trainer_.run_batch();
-      const double seen = detail::seconds_since(begin);
-      clock_.add(p, next.seconds, seen);
-      detail::complete(next, seen);
-      count(next);
-      detail::append(got, next);
-      tell(as, got);
-      if (stop_asked_) return;
-      if (got.ok()) got.status = cut(got);
+      const double wall_seconds = detail::seconds_since(began);
+      clock_.add(p, next.seconds, wall_seconds);
+      detail::complete(next, wall_seconds);
+      count_as_trained(next);
+      detail::append(so_far, next);
+      tell_observers(begun, so_far);
+      if (stop_requested_) return;
+      if (so_far.ok()) so_far.status = cut(so_far);
     }
   }
 
   /// Trains an epoch of `p` from the trainer's state. The trial is not recorded yet.
   template <class Cut>
-  trial epoch(stage where, const plan& p, std::string label, Cut cut) {
+  trial run_epoch(stage where, const plan& p, std::string label, Cut cut) {
     return run(where, p, std::move(label), [&](const trial& begun) {
       trainer_.set_precision(p);
-      return run_watched(begun, cut);
+      return run_watched_epoch(begun, cut);
     });
   }
   /// Trains an epoch of the training after a search. It is never recalled from a ledger, because its purpose is the
   /// weights, not a result.
   template <class Cut>
-  trial training_epoch(const plan& p, Cut cut) {
+  trial run_training_epoch(const plan& p, Cut cut) {
     may_recall_ = false;
-    return epoch(stage::training, p, "", cut);
+    return run_epoch(stage::training, p, "", cut);
   }
 
   /// Trains and times the next batch under `p`. Before a plan's first one another batch is trained, which is neither
   /// timed nor returned: it pays for what is made once (compiled primitives, workspaces).
-  trial batch(stage where, const plan& p, std::string label) {
+  trial run_batch(stage where, const plan& p, std::string label) {
     const trial t = run(where, p, std::move(label), [&](const trial& begun) {
-      sample first, got;
-      if (!warm_.contains(p)) {
-        train(begun, p, 1, first, detail::any_status);
-        if (!first.ok()) return first;
+      sample warm_up, timed_batch;
+      if (!warmed_up_.contains(p)) {
+        train(begun, p, 1, warm_up, detail::never_cut);
+        if (!warm_up.ok()) return warm_up;
       }
-      train(begun, p, 1, got, detail::any_status);
-      return got;
+      train(begun, p, 1, timed_batch, detail::never_cut);
+      return timed_batch;
     });
     record(t);
     return t;
   }
   /// Returns: true where `p` has had a batch in this search, or a recalled one.
-  bool ran(const plan& p) const { return ran_.contains(p); }
+  bool has_run(const plan& p) const { return plans_run_.contains(p); }
 
   /// Returns: the numbers that `work(trainer)` gives about plan `p`, such as a profile; it leaves the trainer's state
   /// as it is. They are recorded like a run, so that a search that is resumed decides by the same numbers. Throws:
   /// `error` with the message of what `work` threw.
   template <class F>
-  std::vector<double> numbers(const plan& p, std::string label, std::size_t repeat, F work) {
+  std::vector<double> record_numbers(const plan& p, std::string label, std::size_t repeat, F work) {
     const trial t = run(
         stage::baseline, p, std::move(label),
         [&](const trial&) {
-          const auto begin = std::chrono::steady_clock::now();
+          const auto began = std::chrono::steady_clock::now();
           trainer_.set_precision(p);
-          sample got{.loss = 0, .batches = 1, .curve = work(trainer_)};
-          got.seconds = detail::seconds_since(begin);
-          seconds_ += got.seconds;
-          return got;
+          sample answer{.loss = 0, .batches = 1, .curve = work(trainer_)};
+          answer.seconds = detail::seconds_since(began);
+          seconds_ += answer.seconds;
+          return answer;
         },
         repeat);
     record(t);
@@ -210,7 +209,7 @@ class evaluator {
 
   /// Returns: true where the last trial came from a ledger. The trainer's state is then not the one that the trial
   /// ended in.
-  bool recalled() const { return recalled_; }
+  bool last_was_recalled() const { return last_was_recalled_; }
 
   /// Tells the observers of something before the search ends, and adds it to the outcome's warnings.
   void warn(const std::string& sentence) {
@@ -221,92 +220,93 @@ class evaluator {
   /// Runs `work` and adds its wall time to a stage. Recalled runs are added with the time that they took once.
   template <class F>
   void timed(stage where, F&& work) {
-    const auto begin = std::chrono::steady_clock::now();
+    const auto began = std::chrono::steady_clock::now();
     const double recalled_before = recalled_seconds_;
     work();
-    log_.cost(where).seconds += detail::seconds_since(begin) + recalled_seconds_ - recalled_before;
+    log_.cost(where).seconds += detail::seconds_since(began) + recalled_seconds_ - recalled_before;
   }
 
  private:
   // Runs `work` into t.sample. An exception becomes a status, and the state is put back.
   template <class Work>
-  void measure(trial& t, Work work) {
-    const auto begin = std::chrono::steady_clock::now();
+  void run_and_catch(trial& t, Work work) {
+    const auto began = std::chrono::steady_clock::now();
     try {
       t.sample = work();
-      if (trainer_.has.validate && is_epoch(t) && t.sample.ok()) t.sample.score = trainer_.validate();
+      if (trainer_.has.validate && needs_score(t) && t.sample.ok()) t.sample.score = trainer_.validate();
     } catch (const interrupted&) {
-      to_kept();
-      if (fatal_) std::rethrow_exception(std::exchange(fatal_, nullptr));  // the exception that made it stop
+      restore_kept_state();
+      if (search_error_)
+        std::rethrow_exception(std::exchange(search_error_, nullptr));  // the exception that made it stop
       throw;
     } catch (const settings_error&) {  // the training itself cannot run, whatever the plan
-      to_kept();
+      restore_kept_state();
       throw;
     } catch (...) {
       detail::fail_by_exception(t.sample);
     }
-    if (fatal_) {
-      to_kept();
-      std::rethrow_exception(std::exchange(fatal_, nullptr));
+    if (search_error_) {
+      restore_kept_state();
+      std::rethrow_exception(std::exchange(search_error_, nullptr));
     }
-    detail::complete(t.sample, detail::seconds_since(begin));
-    if (stop_asked_) stop_if_asked();
-    if (!t.sample.ok()) to_kept();
+    detail::complete(t.sample, detail::seconds_since(began));
+    if (stop_requested_) throw_if_stop_requested();
+    if (!t.sample.ok()) restore_kept_state();
   }
 
   // Returns: true for a whole epoch, after which the trainer's score is asked for.
-  bool is_epoch(const trial& t) const {
+  bool needs_score(const trial& t) const {
     // A label says that it runs beside the training, as evidence.
     if (t.stage == stage::training) return t.label.empty();
     if (!restores()) return t.sample.batches > 1;
-    return scores_ && t.sample.batches >= static_cast<std::int64_t>(log_.batches_per_epoch);
+    return scores_search_epochs_ && t.sample.batches >= static_cast<std::int64_t>(log_.batches_per_epoch);
   }
 
-  void count(const sample& more) {
+  void count_as_trained(const sample& more) {
     detail::append(trained_, more);
     trained_.status = status::ok;
     seconds_ += more.seconds;
   }
 
-  void tell(const trial& begun, const sample& so_far) {
+  void tell_observers(const trial& begun, const sample& so_far) {
     try {
-      apart([&] {
+      end_search_on_throw([&] {
         observers_.batch_done(begun, so_far);
-        if (observers_.stop_requested()) stop_asked_ = true;
+        if (observers_.stop_requested()) stop_requested_ = true;
       });
     } catch (...) {
-      stop_asked_ = true;  // measure() rethrows it
+      stop_requested_ = true;  // run_and_catch() rethrows it
     }
   }
 
   template <class Cut>
-  sample run_watched(const trial& begun, Cut cut) {
-    sample got;
-    saved_.reset();
-    const auto begin = std::chrono::steady_clock::now();
-    status ended = status::ok;
-    got = trainer_.run_epoch([&](const sample& so_far) {
-      tell(begun, so_far);
-      if (ended == status::ok) ended = cut(so_far);
-      return stop_asked_ || ended != status::ok;
+  sample run_watched_epoch(const trial& begun, Cut cut) {
+    sample epoch;
+    saved_state_.reset();
+    const auto began = std::chrono::steady_clock::now();
+    status cut_status = status::ok;
+    epoch = trainer_.run_epoch([&](const sample& so_far) {
+      tell_observers(begun, so_far);
+      if (cut_status == status::ok) cut_status = cut(so_far);
+      return stop_requested_ || cut_status != status::ok;
     });
     // A backend may report our stop as stopped_early. The reason is known here.
-    if (ended != status::ok && (got.ok() || got.status == status::stopped_early)) got.status = ended;
-    if (got.batches <= 0) got.batches = batches_seen(got);
-    detail::complete(got, detail::seconds_since(begin));
-    count(got);
-    return got;
+    if (cut_status != status::ok && (epoch.ok() || epoch.status == status::stopped_early)) epoch.status = cut_status;
+    if (epoch.batches <= 0) epoch.batches = count_batches(epoch);
+    detail::complete(epoch, detail::seconds_since(began));
+    count_as_trained(epoch);
+    return epoch;
   }
 
   // Returns: the batches of an epoch whose sample does not say how many it had.
-  std::int64_t batches_seen(const sample& got) const {
-    const std::size_t seen = std::max(got.curve.size(), got.batch_seconds.size());
-    return static_cast<std::int64_t>(got.ok() ? std::max(seen, log_.batches_per_epoch) : seen);
+  std::int64_t count_batches(const sample& epoch) const {
+    const std::size_t recorded = std::max(epoch.curve.size(), epoch.batch_seconds.size());
+    return static_cast<std::int64_t>(epoch.ok() ? std::max(recorded, log_.batches_per_epoch) : recorded);
   }
 
-  void stop_if_asked() {
-    if (!stop_asked_ && !observers_.stop_requested()) return;
-    to_kept();
+  void throw_if_stop_requested() {
+    if (!stop_requested_ && !observers_.stop_requested()) return;
+    restore_kept_state();
     throw interrupted{
         fmt::format("search stopped after {} runs (it was asked to): start it again with the same ledger to go on",
                     log_.trials.size())};
@@ -316,15 +316,15 @@ class evaluator {
   any_observer& observers_;
   outcome& log_;
   plan fp32_;
-  place kept_;
-  std::weak_ptr<const void> saved_;  // the trainer's present state, where it was saved already
+  checkpoint kept_state_;
+  std::weak_ptr<const void> saved_state_;  // the trainer's present state, where it was saved already
   sample trained_ = {};
   double seconds_ = 0, recalled_seconds_ = 0;
   std::map<std::pair<stage, plan>, std::size_t> repeats_;
-  std::set<plan> warm_, ran_;
+  std::set<plan> warmed_up_, plans_run_;
   batch_clock clock_;
-  std::exception_ptr fatal_;
-  bool may_recall_ = true, recalled_ = false, stop_asked_ = false, scores_ = false;
+  std::exception_ptr search_error_;
+  bool may_recall_ = true, last_was_recalled_ = false, stop_requested_ = false, scores_search_epochs_ = false;
 };
 
 }  // namespace comp

@@ -19,19 +19,19 @@
 namespace comp::detail {
 
 /// Returns: a sentence for each precision in which no plan changed a loss or a time.
-inline std::vector<std::string> ignored_precisions(const outcome& seen) {
-  std::map<precision, bool> without_effect;
+inline std::vector<std::string> problems_of_ignored_precisions(const outcome& seen) {
+  std::map<precision, bool> changed_nothing;
   for (const trial& t : seen.trials) {
     const auto low = std::find_if(t.plan.begin(), t.plan.end(), is_low);
     if (t.stage != stage::epochs || low == t.plan.end() || !t.sample.ok() || t.sample.curve.size() < 2) continue;
-    const bool only = std::all_of(low, t.plan.end(), [&](precision p) { return !is_low(p) || p == *low; });
-    if (!only || t.repeat >= perturbed_repeats) continue;
-    const auto at = without_effect.try_emplace(*low, true).first;
+    const bool one_low_precision = std::all_of(low, t.plan.end(), [&](precision p) { return !is_low(p) || p == *low; });
+    if (!one_low_precision || t.repeat >= perturbed_repeats) continue;
+    const auto at = changed_nothing.try_emplace(*low, true).first;
     at->second = at->second && changes_nothing(seen.baseline, t.sample);
   }
   std::vector<std::string> sentences;
-  for (const auto& [low, none] : without_effect) {
-    if (none) sentences.push_back(ignored_sentence(low));
+  for (const auto& [low, nothing] : changed_nothing) {
+    if (nothing) sentences.push_back(sentence_of_ignored(low));
   }
   return sentences;
 }
@@ -49,20 +49,20 @@ inline problem problem_of_ledger(const any_trainer& trainer, const outcome& seen
 
 /// Reports batches whose loss was not finite. `fp32`: the plan that losses are judged against.
 inline problem problem_of_lost_batches(const outcome& seen, const plan& fp32) {
-  std::int64_t low = 0, of_low = 0;
+  std::int64_t lost = 0, batches = 0;
   for (const trial& t : seen.trials) {
     if (t.plan == fp32 || t.repeat >= profile_repeats) continue;
-    low += t.sample.not_finite, of_low += t.sample.batches;
+    lost += t.sample.not_finite, batches += t.sample.batches;
   }
-  if (low + seen.baseline.not_finite == 0) return {};
+  if (lost + seen.baseline.not_finite == 0) return {};
   return fmt::format(
       "losses were not finite in {} of {} batches under FP32 and {} of {} under other plans (these were left out, and "
       "plans that lose more than FP32 are refused): look at the data of such a batch",
-      seen.baseline.not_finite, seen.baseline.batches, low, of_low);
+      seen.baseline.not_finite, seen.baseline.batches, lost, batches);
 }
 
 /// Returns: a sentence for each exception that ended a run.
-inline std::vector<std::string> failed_runs(const outcome& seen) {
+inline std::vector<std::string> problems_of_failed_runs(const outcome& seen) {
   struct failure {
     std::size_t runs = 0;
     const trial* first = nullptr;
@@ -70,15 +70,16 @@ inline std::vector<std::string> failed_runs(const outcome& seen) {
   std::map<std::string, failure> failures;
   for (const trial& t : seen.trials) {
     if (t.sample.status != status::failed || t.repeat >= profile_repeats) continue;
-    failure& of = failures[t.sample.message];
-    if (of.runs++ == 0) of.first = &t;
+    failure& failed = failures[t.sample.message];
+    if (failed.runs++ == 0) failed.first = &t;
   }
   std::vector<std::string> sentences;
-  for (const auto& [words, of] : failures) {
+  for (const auto& [message, failed] : failures) {
     sentences.push_back(fmt::format(
         "{} of {} runs failed with \"{}\", first run {}{}{} (a plan that fails is not taken): look at what the trainer does "
         "there",
-        of.runs, seen.trials.size(), words, of.first->number, of.first->label.empty() ? "" : ", ", of.first->label));
+        failed.runs, seen.trials.size(), message, failed.first->number, failed.first->label.empty() ? "" : ", ",
+        failed.first->label));
   }
   return sentences;
 }
@@ -96,28 +97,28 @@ inline problem problem_of_learning(const outcome& seen) {
         "weights are trained, and what sample.loss is set to",
         *most, losses.size());
   }
-  constexpr std::size_t enough = 30;
-  if (losses.size() < enough) return {};
+  constexpr std::size_t enough_batches = 30;
+  if (losses.size() < enough_batches) return {};
   const std::size_t third = losses.size() / 3;
   const std::span<const double> all{losses};
   const double first = mean_of(all.first(third)), last = mean_of(all.last(third));
-  double squares = 0;
+  double squared_deviations = 0;
   for (std::size_t i = 0; i < third; ++i) {
-    squares += (losses[i] - first) * (losses[i] - first);
-    squares += (losses[losses.size() - 1 - i] - last) * (losses[losses.size() - 1 - i] - last);
+    squared_deviations += (losses[i] - first) * (losses[i] - first);
+    squared_deviations += (losses[losses.size() - 1 - i] - last) * (losses[losses.size() - 1 - i] - last);
   }
-  const double error = std::sqrt(squares / static_cast<double>(third * (third - 1)));
+  const double standard_error = std::sqrt(squared_deviations / static_cast<double>(third * (third - 1)));
   if (seen.baseline.losses.size() > 1) return {};  // those of a GAN may rise, while its parts take turns in winning
-  const double better = (seen.higher_is_better ? last - first : first - last) / error;
-  if (better < -6) {
+  const double improvement = (seen.higher_is_better ? last - first : first - last) / standard_error;
+  if (improvement < -6) {
     return fmt::format(
         "the loss gets worse: from {:.4g} to {:.4g} in {} batches (settings.direction says that a {} one is better): set "
         "settings.direction, or look at the learning rate",
         first, last, losses.size(), seen.higher_is_better ? "higher" : "lower");
   }
   // A training is suspected only where an improvement by 3e-5 of the loss per batch would stand out from the noise.
-  const double sure = 3e-5 * static_cast<double>(losses.size());
-  if (better < 1 && error < sure * std::max(std::abs(first), std::abs(last))) {
+  const double largest_error = 3e-5 * static_cast<double>(losses.size());
+  if (improvement < 1 && standard_error < largest_error * std::max(std::abs(first), std::abs(last))) {
     return fmt::format(
         "the loss did not get better in {} batches: from {:.4g} to {:.4g} (where nothing is learned no plan can be seen to "
         "keep it): look whether the weights are trained, or search where they are",

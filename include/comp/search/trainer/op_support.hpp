@@ -28,12 +28,12 @@ class op_support {
     if (!trainer.has.supports) return;
     lows_.assign(lows.begin(), lows.end());
     for (const op_info& op : graph) {
-      auto& lacks = lacks_.emplace_back();
-      for (const precision p : all_precisions) lacks.set(static_cast<std::size_t>(p), !trainer.supports(op, p));
+      auto& unsupported = unsupported_.emplace_back();
+      for (const precision p : all_precisions) unsupported.set(static_cast<std::size_t>(p), !trainer.supports(op, p));
     }
   }
   bool supports(std::size_t op, precision p) const {
-    return lacks_.empty() || !lacks_[op].test(static_cast<std::size_t>(p));
+    return unsupported_.empty() || !unsupported_[op].test(static_cast<std::size_t>(p));
   }
   /// Returns: the widest precision that the backend runs operator `op` in, among FP32 and the searched ones; FP32 where
   /// it has none of them.
@@ -54,20 +54,20 @@ class op_support {
     return all;
   }
   /// Returns: `p`, or the precision that operator `op` gets where the backend does not run it in `p`.
-  precision instead_of(std::size_t op, precision p) const {
+  precision substitute(std::size_t op, precision p) const {
     if (supports(op, p)) return p;
     for (const precision low : lows_) {
       if (supports(op, low)) return low;
     }
     return widest(op);
   }
-  plan applied_to(plan p) const {
-    for (std::size_t i = 0; i < p.size(); ++i) p[i] = instead_of(i, p[i]);
+  plan with_substitutes(plan p) const {
+    for (std::size_t i = 0; i < p.size(); ++i) p[i] = substitute(i, p[i]);
     return p;
   }
 
  private:
-  std::vector<std::bitset<all_precisions.size()>> lacks_ = {};  // per operator; empty: nothing is lacking
+  std::vector<std::bitset<all_precisions.size()>> unsupported_ = {};  // per operator; empty: nothing is lacking
   std::vector<precision> lows_ = {};
 };
 

@@ -33,7 +33,7 @@ class replay {
   /// `source`: where the runs came from, for messages and the signature.
   /// Throws: `plan_error` for a plan that does not fit `graph`; `settings_error` where there is no run.
   replay(op_graph graph, const std::vector<trial>& runs, std::string source = "these runs")
-      : graph_{std::move(graph)}, source_{std::move(source)}, now_{graph_.size()} {
+      : graph_{std::move(graph)}, source_{std::move(source)}, plan_{graph_.size()} {
     require<settings_error>(!runs.empty(), "{} have no run (there is nothing to replay): record a search first",
                             source_);
     for (const trial& t : runs) {
@@ -46,9 +46,9 @@ class replay {
   }
 
   const op_graph& graph() const { return graph_; }
-  void set_precision(const plan& p) { now_ = p; }
-  state save() const { return at_; }
-  void restore(const state& to) { at_ = to; }
+  void set_precision(const plan& p) { plan_ = p; }
+  state save() const { return position_; }
+  void restore(const state& to) { position_ = to; }
   std::string signature() const { return fmt::format("replay of {}, {} plans", source_, plans_.size()); }
 
   /// Returns: FP32, and each precision that a recorded plan uses.
@@ -66,10 +66,10 @@ class replay {
     return run_epoch([](const sample&) { return false; });
   }
   sample run_epoch(const stop_predicate& stop) {
-    record* known = find();
-    if (known == nullptr || known->epochs.empty()) return missing("epoch", known != nullptr);
-    const sample& whole = known->epochs[known->epochs_run++ % known->epochs.size()];
-    at_.batches += static_cast<std::size_t>(whole.batches);
+    record* recorded = find_record();
+    if (recorded == nullptr || recorded->epochs.empty()) return missing_sample("epoch", recorded != nullptr);
+    const sample& whole = recorded->epochs[recorded->epochs_run++ % recorded->epochs.size()];
+    position_.batches += static_cast<std::size_t>(whole.batches);
     sample so_far;
     so_far.peak_bytes = whole.peak_bytes;
     for (std::size_t i = 0; i < std::min(whole.curve.size(), whole.batch_seconds.size()); ++i) {
@@ -81,18 +81,18 @@ class replay {
 
   /// Returns: the next batch, as recorded under the plan that is set.
   sample run_batch() {
-    record* known = find();
-    if (known == nullptr) return missing("batch", false);
-    const std::size_t at = at_.batches++;
-    if (!known->epochs.empty()) {
-      const sample& epoch = known->epochs.front();
+    record* recorded = find_record();
+    if (recorded == nullptr) return missing_sample("batch", false);
+    const std::size_t at = position_.batches++;
+    if (!recorded->epochs.empty()) {
+      const sample& epoch = recorded->epochs.front();
       const std::size_t length = std::max({epoch.batch_seconds.size(), epoch.curve.size(), std::size_t{1}});
-      if (at < length || known->batches.empty()) {
+      if (at < length || recorded->batches.empty()) {
         const bool ended = !epoch.ok() && (at >= length || at >= epoch.curve.size());
-        return ended ? epoch : one_batch(epoch, at % length);
+        return ended ? epoch : batch_of(epoch, at % length);
       }
     }
-    return known->batches[known->batches_run++ % known->batches.size()];
+    return recorded->batches[recorded->batches_run++ % recorded->batches.size()];
   }
 
   bool has(const plan& p) const { return records_.contains(p); }
@@ -105,22 +105,22 @@ class replay {
     std::size_t epochs_run = 0, batches_run = 0;
   };
 
-  record* find() {
-    const auto at = records_.find(now_);
+  record* find_record() {
+    const auto at = records_.find(plan_);
     return at == records_.end() ? nullptr : &at->second;
   }
 
-  sample missing(std::string_view what, bool in_another_stage) const {
+  sample missing_sample(std::string_view what, bool in_another_stage) const {
     sample none;
     none.status = status::failed;
-    const std::string letters = now_.size() <= 64 ? now_.str() : now_.str().substr(0, 61) + "...";
+    const std::string letters = plan_.size() <= 64 ? plan_.str() : plan_.str().substr(0, 61) + "...";
     none.message = fmt::format("no {} of plan {} is in {} ({} was recorded): search among replay::plans, or record it",
                                what, letters, source_, in_another_stage ? "another stage of it" : "none of its runs");
     return none;
   }
 
   // Returns: batch `i` of a recorded run; where single batches were not recorded, their mean.
-  static sample one_batch(const sample& of, std::size_t i) {
+  static sample batch_of(const sample& of, std::size_t i) {
     sample one;
     one.batches = 1;
     one.peak_bytes = of.peak_bytes;
@@ -135,7 +135,7 @@ class replay {
   }
 
   static void add_batch(sample& to, const sample& of, std::size_t i) {
-    const sample one = one_batch(of, i);
+    const sample one = batch_of(of, i);
     ++to.batches;
     to.seconds += one.seconds;
     const auto mean = [&to](double before, double value) {
@@ -150,8 +150,8 @@ class replay {
 
   op_graph graph_;
   std::string source_;
-  plan now_;
-  state at_ = {};
+  plan plan_;
+  state position_ = {};
   std::unordered_map<plan, record> records_ = {};
   std::vector<plan> plans_ = {};
 };
@@ -165,11 +165,12 @@ inline search_space recorded_space(const replay& of) {
   const std::vector<plan>& plans = of.plans();
   plan base = plans.front();
   std::vector<op_group> groups;
-  std::unordered_map<std::string, std::size_t> known;  // finds a group by its precisions, a letter for each plan
+  std::unordered_map<std::string, std::size_t>
+      group_of_letters;  // finds a group by its precisions, a letter for each plan
   for (std::size_t i = 0; i < base.size(); ++i) {
     std::string letters;
     for (const plan& p : plans) letters += letter(p[i]);
-    const auto [at, fresh] = known.try_emplace(letters, groups.size());
+    const auto [at, fresh] = group_of_letters.try_emplace(letters, groups.size());
     if (fresh) {
       groups.push_back({of.graph()[i].name, {}, {}});
       for (const precision each : all_precisions) {

@@ -32,11 +32,11 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-/// Sets the status and the message of `got` from the exception that is being handled.
-inline void fail_by_exception(sample& got) {
+/// Sets the status and the message of `run` from the exception that is being handled.
+inline void fail_by_exception(sample& run) {
   const auto fail = [&](status how, const char* what) {
-    got.status = how;
-    got.message = what;
+    run.status = how;
+    run.message = what;
   };
   try {
     throw;
@@ -52,26 +52,26 @@ inline void fail_by_exception(sample& got) {
 }
 
 /// Returns: status::not_finite where a run loses batch after batch, so that its weights are spoilt; else status::ok.
-inline status finite_status(const sample& got) { return keeps_losing(got) ? status::not_finite : status::ok; }
-inline status any_status(const sample&) { return status::ok; }
+inline status cut_if_not_finite(const sample& got) { return keeps_losing(got) ? status::not_finite : status::ok; }
+inline status never_cut(const sample&) { return status::ok; }
 
 /// Fills in what a backend left out or got wrong. `wall_seconds`: comp's own time of the run. A single batch without a
 /// usable loss is a lost one; a longer run in which no loss is usable ended as not_finite.
-inline void complete(sample& got, double wall_seconds) {
-  const auto usable = [](double seconds) { return seconds > 0 && std::isfinite(seconds); };
-  if (!usable(got.seconds)) got.seconds = wall_seconds;
-  if (!std::all_of(got.batch_seconds.begin(), got.batch_seconds.end(), usable)) got.batch_seconds.clear();
-  if (got.ok() && got.batches <= 0) got.batches = 1;
-  if (got.batches <= 1 && (got.status == status::not_finite || (got.ok() && !is_finite(got)))) {
-    got.status = status::ok;
-    got.loss = std::numeric_limits<double>::quiet_NaN();
-    got.curve.clear();
-    got.not_finite = got.batches = 1;
-  } else if (got.ok()) {
-    if (static_cast<std::int64_t>(got.curve.size()) == got.batches) leave_out_lost(got);
+inline void complete(sample& run, double wall_seconds) {
+  const auto is_time = [](double seconds) { return seconds > 0 && std::isfinite(seconds); };
+  if (!is_time(run.seconds)) run.seconds = wall_seconds;
+  if (!std::all_of(run.batch_seconds.begin(), run.batch_seconds.end(), is_time)) run.batch_seconds.clear();
+  if (run.ok() && run.batches <= 0) run.batches = 1;
+  if (run.batches <= 1 && (run.status == status::not_finite || (run.ok() && !is_finite(run)))) {
+    run.status = status::ok;
+    run.loss = std::numeric_limits<double>::quiet_NaN();
+    run.curve.clear();
+    run.not_finite = run.batches = 1;
+  } else if (run.ok()) {
+    if (static_cast<std::int64_t>(run.curve.size()) == run.batches) leave_out_lost(run);
     // Of several losses only the means may be known, and one lost batch makes these unknown.
-    const bool usable = got.not_finite > 0 ? std::isfinite(got.loss) && !keeps_losing(got) : is_finite(got);
-    if (!usable) got.status = status::not_finite;
+    const bool usable = run.not_finite > 0 ? std::isfinite(run.loss) && !keeps_losing(run) : is_finite(run);
+    if (!usable) run.status = status::not_finite;
   }
 }
 
@@ -79,13 +79,15 @@ inline void complete(sample& got, double wall_seconds) {
 /// time of each batch are appended.
 inline void append(sample& run, const sample& next) {
   const auto before = static_cast<double>(run.batches - run.not_finite),
-             more = static_cast<double>(next.batches - next.not_finite);
-  const auto mean = [&](double old, double now) {
-    return more == 0 && run.batches > 0 ? old : before == 0 ? now : (old * before + now * more) / (before + more);
+             added = static_cast<double>(next.batches - next.not_finite);
+  const auto mean = [&](double mean_before, double mean_added) {
+    return added == 0 && run.batches > 0 ? mean_before
+           : before == 0                 ? mean_added
+                                         : (mean_before * before + mean_added * added) / (before + added);
   };
   run.loss = mean(run.loss, next.loss);
   // A lost batch may have none of several losses.
-  const std::size_t losses = more == 0 ? std::max(run.losses.size(), next.losses.size()) : next.losses.size();
+  const std::size_t losses = added == 0 ? std::max(run.losses.size(), next.losses.size()) : next.losses.size();
   const auto loss_of = [&](std::size_t i) {
     return i < next.losses.size() ? next.losses[i] : std::numeric_limits<double>::quiet_NaN();
   };
@@ -95,12 +97,12 @@ inline void append(sample& run, const sample& next) {
   run.not_finite += next.not_finite;
   run.seconds += next.seconds;
   run.peak_bytes = std::max(run.peak_bytes, next.peak_bytes);
-  const bool one = next.batches == 1;
-  const auto add = [one](std::vector<double>& to, const std::vector<double>& from, double single) {
+  const bool is_one_batch = next.batches == 1;
+  const auto add = [is_one_batch](std::vector<double>& to, const std::vector<double>& from, double of_the_batch) {
     if (!from.empty()) {
       to.insert(to.end(), from.begin(), from.end());
-    } else if (one) {
-      to.push_back(single);
+    } else if (is_one_batch) {
+      to.push_back(of_the_batch);
     }
   };
   add(run.curve, next.curve, next.loss);
@@ -114,7 +116,7 @@ inline void append(sample& run, const sample& next) {
 }
 
 /// Returns: the batches of a run from `from` up to, but without, `to`.
-inline sample part_of(const sample& run, std::size_t from, std::size_t to) {
+inline sample slice(const sample& run, std::size_t from, std::size_t to) {
   const auto count = static_cast<double>(to - from);
   const auto cut = [&](const std::vector<double>& all) {
     if (all.size() < to) return std::vector<double>{};

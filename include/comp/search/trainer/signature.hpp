@@ -32,8 +32,8 @@ inline std::vector<precision> searched_precisions(const any_trainer& trainer, co
     require<settings_error>(std::ranges::find(supported, p) != supported.end(),
                             "precision {} was asked for (the backend supports {}): leave it out", name(p),
                             names_of(supported));
-    const bool fast = !settings.precisions.empty() || policy::no_unit(p, machine).empty();
-    if (fast && std::ranges::find(searched, p) == searched.end()) searched.push_back(p);
+    const bool wanted = !settings.precisions.empty() || policy::no_unit(p, machine).empty();
+    if (wanted && std::ranges::find(searched, p) == searched.end()) searched.push_back(p);
   }
   return searched;
 }

@@ -27,54 +27,54 @@ namespace detail {
 
 class trainer_check {
  public:
-  explicit trainer_check(any_trainer& trainer, check_report& into) : trainer_{trainer}, into_{into} {}
+  explicit trainer_check(any_trainer& trainer, check_report& report) : trainer_{trainer}, report_{report} {}
 
   /// Trains the next batches under `p`, up to one that fails. What is wrong with FP32's batches is reported. A low
   /// precision may fail, because a search copes with that.
-  sample batches(const plan& p, std::size_t count) {
+  sample run_batches(const plan& p, std::size_t count) {
     const bool fp32 = std::none_of(p.begin(), p.end(), is_low);
-    sample all{.loss = 0};
+    sample run{.loss = 0};
     problem wrong, fatal;
     try {
       trainer_.set_precision(p);
-      while (all.ok() && static_cast<std::size_t>(all.batches) < count) {
+      while (run.ok() && static_cast<std::size_t>(run.batches) < count) {
         const auto started = std::chrono::steady_clock::now();
         sample next = trainer_.run_batch();
         if (!wrong) wrong = problem_of_sample(next);
         const double loss = next.loss;
         complete(next, seconds_since(started));
-        append(all, next);
+        append(run, next);
         if (next.not_finite > 0 && fp32) ++count;  // another batch tells whether all of them are lost
-        if (keeps_losing(all)) {
-          all.status = status::not_finite;
-          if (fp32) fatal = lost_loss(loss);
+        if (keeps_losing(run)) {
+          run.status = status::not_finite;
+          if (fp32) fatal = sentence_of_lost_losses(loss);
         }
       }
     } catch (const interrupted&) {
       throw;
     } catch (const out_of_memory& e) {  // no fault: the search has plans that need less memory
-      all.status = status::out_of_memory;
-      all.message = e.what();
+      run.status = status::out_of_memory;
+      run.message = e.what();
     } catch (const std::bad_alloc& e) {
-      all.status = status::out_of_memory;
-      all.message = e.what();
+      run.status = status::out_of_memory;
+      run.message = e.what();
     } catch (const std::exception& e) {
-      all.status = status::failed;
-      all.message = e.what();
+      run.status = status::failed;
+      run.message = e.what();
       if (fp32) wrong = fmt::format("a batch in FP32 ended with an exception: {}", e.what());
     } catch (...) {
-      all.status = status::failed;
+      run.status = status::failed;
       wrong =
           "a batch ended with an exception that is no std::exception (what it says is lost): throw comp::error, or what "
           "derives from std::exception";
     }
-    if (wrong) into_.add("batch", verdict::wrong, *wrong);
-    if (fatal) into_.add("loss", verdict::fatal, *fatal);
-    return all;
+    if (wrong) report_.add("batch", verdict::wrong, *wrong);
+    if (fatal) report_.add("loss", verdict::fatal, *fatal);
+    return run;
   }
 
  private:
-  static std::string lost_loss(double loss) {
+  static std::string sentence_of_lost_losses(double loss) {
     return fmt::format(
         "the loss in FP32 is {}, batch after batch (a comp::sample's loss is NaN until it is set, and += leaves it NaN; "
         "plans are judged against FP32's losses): begin with loss = 0, or look at the data and the learning rate",
@@ -83,54 +83,55 @@ class trainer_check {
 
   using verdict = check_report::verdict;
   any_trainer& trainer_;
-  check_report& into_;
+  check_report& report_;
 };
 
-/// Calls `work(back)` and puts the trainer back to its present state, whatever `work` throws. `work` may call `back()`
-/// in between, too.
+/// Calls `work(put_back)` and puts the trainer back to its present state, whatever `work` throws. `work` may call
+/// `put_back()` in between, too.
 template <class F>
-void undone(any_trainer& trainer, F work) {
+void run_and_undo(any_trainer& trainer, F work) {
   const auto start = trainer.save();
-  const auto back = [&] { trainer.restore(start.get()); };
+  const auto put_back = [&] { trainer.restore(start.get()); };
   try {
-    work(back);
+    work(put_back);
   } catch (...) {
-    back();
+    put_back();
     throw;
   }
-  back();
+  put_back();
 }
 
-inline void check_at_rest(const any_trainer& trainer, const op_graph& graph, const any_policy& policy,
-                          check_report& into) {
-  into.add("graph", problem_of_names(graph), fmt::format("{} operators", graph.size()));
-  into.add("kinds", problem_of_kinds(policy, graph), "no operator kind looks like a misspelt one");
+inline void check_without_running(const any_trainer& trainer, const op_graph& graph, const any_policy& policy,
+                                  check_report& report) {
+  report.add("graph", problem_of_names(graph), fmt::format("{} operators", graph.size()));
+  report.add("kinds", problem_of_kinds(policy, graph), "no operator kind looks like a misspelt one");
   const std::vector<precision> supported = trainer.supported_precisions();
   if (supported.empty()) {
-    into.add("supported_precisions", check_report::verdict::fatal, no_precisions);
+    report.add("supported_precisions", check_report::verdict::fatal, no_precisions);
   } else {
-    into.add("supported_precisions", problem{}, names_of(supported));
+    report.add("supported_precisions", problem{}, names_of(supported));
   }
 }
 
 /// Checks that an epoch has as many batches as batches_per_epoch() says, where that is so few that one is soon run.
-inline void check_epoch(any_trainer& trainer, const plan& fp32, check_report& into) {
-  constexpr std::size_t most = 64;
-  const std::size_t said = trainer.batches_per_epoch();
-  if (said == 0) return;
-  if (said > most || !trainer.has.stop) {
-    into.add("batches_per_epoch", check_report::verdict::not_checked,
-             fmt::format("{} batches are said to be an epoch: none was run", said));
+inline void check_epoch(any_trainer& trainer, const plan& fp32, check_report& report) {
+  constexpr std::size_t most_batches = 64;
+  const std::size_t declared = trainer.batches_per_epoch();
+  if (declared == 0) return;
+  if (declared > most_batches || !trainer.has.stop) {
+    report.add("batches_per_epoch", check_report::verdict::not_checked,
+               fmt::format("{} batches are said to be an epoch: none was run", declared));
     return;
   }
-  const auto count = [](const sample& s) { return std::max(static_cast<std::size_t>(s.batches), s.curve.size()); };
+  const auto batches_of = [](const sample& s) { return std::max(static_cast<std::size_t>(s.batches), s.curve.size()); };
   trainer.set_precision(fp32);
-  const sample epoch = trainer.run_epoch([&](const sample& so_far) { return count(so_far) > said; });
-  const std::size_t got = count(epoch);
+  const sample epoch = trainer.run_epoch([&](const sample& so_far) { return batches_of(so_far) > declared; });
+  const std::size_t counted = batches_of(epoch);
   problem wrong;
-  if (got > said || (got < said && epoch.ok()))
-    wrong = wrong_length(fmt::format("{}{}", got > said ? "more than " : "", std::min(got, said)), said);
-  into.add("batches_per_epoch", wrong, fmt::format("{} batches", said));
+  if (counted > declared || (counted < declared && epoch.ok()))
+    wrong = sentence_of_wrong_length(
+        fmt::format("{}{}", counted > declared ? "more than " : "", std::min(counted, declared)), declared);
+  report.add("batches_per_epoch", wrong, fmt::format("{} batches", declared));
 }
 
 /// Checks what a search should know before it starts. It runs one batch of `fp32`, which is undone; two for a trainer
@@ -138,10 +139,10 @@ inline void check_epoch(any_trainer& trainer, const plan& fp32, check_report& in
 inline check_report check_at_start(any_trainer& trainer, const op_graph& graph, const any_policy& policy,
                                    const plan& fp32) {
   check_report report;
-  check_at_rest(trainer, graph, policy, report);
+  check_without_running(trainer, graph, policy, report);
   if (!trainer.has.save) return report;
-  undone(trainer, [&](auto&&) {
-    report.first_losses = trainer_check{trainer, report}.batches(fp32, trainer.has.signature ? 1 : 2).curve;
+  run_and_undo(trainer, [&](auto&&) {
+    report.first_losses = trainer_check{trainer, report}.run_batches(fp32, trainer.has.signature ? 1 : 2).curve;
   });
   return report;
 }
@@ -151,35 +152,35 @@ inline void check_batches(any_trainer& trainer, const op_graph& graph, check_rep
   using verdict = check_report::verdict;
   std::vector<precision> lows = trainer.supported_precisions();
   std::erase_if(lows, [](precision p) { return !is_low(p); });
-  const op_support runs{trainer, graph, lows};
-  const plan fp32 = runs.widest(graph);
-  undone(trainer, [&](const auto& back) {
+  const op_support support{trainer, graph, lows};
+  const plan fp32 = support.widest(graph);
+  run_and_undo(trainer, [&](const auto& put_back) {
     trainer_check run{trainer, report};
     const std::size_t before = report.lines.size();
-    const sample first = run.batches(fp32, 2);
+    const sample first = run.run_batches(fp32, 2);
     report.first_losses = first.curve;
     if (report.lines.size() == before) report.add("batch", verdict::ok, fmt::format("loss {:.6g}", first.loss));
-    back();
-    const sample again = run.batches(fp32, 1);
+    put_back();
+    const sample again = run.run_batches(fp32, 1);
     if (first.curve.size() == 2 && again.curve.size() == 1)
       report.add("restore", problem_of_restore(first.curve, again.curve), "the same batch, the same loss");
     if (trainer.has.batches_per_epoch && first.ok()) {
-      back();
+      put_back();
       check_epoch(trainer, fp32, report);
     }
     for (const precision low : lows) {
       plan p = fp32;
       for (std::size_t i = 0; i < p.size(); ++i) {
-        if (graph[i].choosable && runs.supports(i, low)) p[i] = low;
+        if (graph[i].choosable && support.supports(i, low)) p[i] = low;
       }
       if (p == fp32) continue;
-      back();
-      const sample got = run.batches(p, 2);
-      const problem ignored = changes_nothing(first, got) ? problem{ignored_sentence(low)} : std::nullopt;
-      const std::string seen =
-          got.ok() ? fmt::format("loss {:.6g}", got.loss)
-                   : fmt::format("ended as {} with all operators in it {}", name(got.status), got.message);
-      report.add(fmt::format("set_precision {}", name(low)), ignored, seen);
+      put_back();
+      const sample lowered = run.run_batches(p, 2);
+      const problem ignored = changes_nothing(first, lowered) ? problem{sentence_of_ignored(low)} : std::nullopt;
+      const std::string what_happened =
+          lowered.ok() ? fmt::format("loss {:.6g}", lowered.loss)
+                       : fmt::format("ended as {} with all operators in it {}", name(lowered.status), lowered.message);
+      report.add(fmt::format("set_precision {}", name(low)), ignored, what_happened);
     }
     trainer.set_precision(fp32);
   });
@@ -188,7 +189,7 @@ inline void check_batches(any_trainer& trainer, const op_graph& graph, check_rep
 COMP_INLINE check_report check_trainer(any_trainer& trainer, const any_policy& policy) {
   const op_graph graph = trainer.graph();
   check_report report;
-  check_at_rest(trainer, graph, policy, report);
+  check_without_running(trainer, graph, policy, report);
   if (trainer.has.save) {
     check_batches(trainer, graph, report);
   } else {

@@ -54,36 +54,36 @@ inline std::string bare_letters(std::string_view kind) {
 /// Reports kinds that look misspelt, and a policy that lists none of the kinds. A policy that is not about ATen's kinds
 /// is not checked.
 inline problem problem_of_kinds(const any_policy& policy, const op_graph& graph) {
-  const auto names = [&](const op_info& op) {
-    const decision said = policy.classify(op);
-    return said.fixed || said.category != category::follow;
+  const auto has_opinion = [&](const op_info& op) {
+    const decision by_policy = policy.classify(op);
+    return by_policy.fixed || by_policy.category != category::follow;
   };
-  const auto lists = [&](std::string_view kind) { return names(op_info{.kind = std::string{kind}}); };
-  if (!lists("linear") && !lists("conv2d") && !lists("matmul")) return {};
+  const auto knows_kind = [&](std::string_view kind) { return has_opinion(op_info{.kind = std::string{kind}}); };
+  if (!knows_kind("linear") && !knows_kind("conv2d") && !knows_kind("matmul")) return {};
   std::map<std::string_view, bool> kinds;  // true: the policy has an opinion of an operator of this kind
   for (const op_info& op : graph) {
-    if (op.choosable) kinds[op.kind] = kinds[op.kind] || names(op);
+    if (op.choosable) kinds[op.kind] = kinds[op.kind] || has_opinion(op);
   }
-  const bool none = std::none_of(kinds.begin(), kinds.end(), [](const auto& kind) { return kind.second; });
+  const bool none_is_known = std::none_of(kinds.begin(), kinds.end(), [](const auto& kind) { return kind.second; });
   std::string unknown;
-  for (const auto& [kind, named] : kinds) {
-    if (named) continue;
+  for (const auto& [kind, is_known] : kinds) {
+    if (is_known) continue;
     policy::nearest_word near{policy::without_overload(kind)};
     for (const auto* table : {&policy::pytorch_lists::cuda(), &policy::pytorch_lists::cpu()}) {
       for (const auto& entry : table->entries()) {
         const std::string_view known = policy::without_overload(entry.kind);
-        const bool same = bare_letters(known) == bare_letters(kind);
-        if (same && lists(known))
+        const bool same_letters = bare_letters(known) == bare_letters(kind);
+        if (same_letters && knows_kind(known))
           return fmt::format("operator kind \"{}\" is on no list of the policy (\"{}\" is): call it that", kind, known);
-        if (none) near.offer(known);
+        if (none_is_known) near.offer(known);
       }
     }
     if (unknown.size() > 120) continue;
     const std::string hint =
-        !near.word().empty() && lists(near.word()) ? fmt::format(", near \"{}\"", near.word()) : "";
+        !near.word().empty() && knows_kind(near.word()) ? fmt::format(", near \"{}\"", near.word()) : "";
     unknown += fmt::format("{}\"{}\"{}", unknown.empty() ? "" : "; ", kind, hint);
   }
-  if (!none || kinds.empty()) return {};
+  if (!none_is_known || kinds.empty()) return {};
   return fmt::format(
       "no operator kind is on a list of the policy: {} (its rules would lower nothing): name kinds as ATen "
       "does, \"linear\" or \"conv2d\", or give a policy that knows these",
@@ -114,13 +114,13 @@ inline problem problem_of_sample(const sample& got) {
   return {};
 }
 
-/// Returns: the sentence about an epoch of another length. `had`: its batches, "12" or "more than 7". `said`: what
+/// Returns: the sentence about an epoch of another length. `had`: its batches, "12" or "more than 7". `declared`: what
 /// batches_per_epoch() says.
-inline std::string wrong_length(std::string_view had, std::size_t said) {
+inline std::string sentence_of_wrong_length(std::string_view had, std::size_t declared) {
   return fmt::format(
       "an epoch had {} batches (batches_per_epoch() says {}, by which the search's batches count as epochs): give the number "
       "that run_epoch() trains",
-      had, said);
+      had, declared);
 }
 
 /// Checks restore(). `first`, `again`: losses of the same batches from a state, and after that state was put back; one
@@ -130,9 +130,9 @@ inline problem problem_of_restore(std::span<const double> first, std::span<const
   const std::span<const double> longer = first.size() < 2 ? again : first;
   if (first.empty() || again.empty() || longer.size() < 2) return {};
   if (!std::isfinite(first[0]) || !std::isfinite(again[0]) || !std::isfinite(longer[1])) return {};
-  const double off = std::abs(again[0] - first[0]), moved = std::abs(longer[1] - longer[0]);
+  const double difference = std::abs(again[0] - first[0]), moved_by_training = std::abs(longer[1] - longer[0]);
   const double scale = std::max({std::abs(first[0]), std::abs(longer[1]), std::abs(again[0])});
-  if (off <= std::max(1e-5 * scale, moved / 10)) return {};
+  if (difference <= std::max(1e-5 * scale, moved_by_training / 10)) return {};
   return fmt::format(
       "after restore() the same batch in FP32 gave loss {:.8g}, before it {:.8g} (plans are compared on the "
       "same batches from the same state, or every plan would seem to train): save and restore weights, "
@@ -153,7 +153,7 @@ inline bool changes_nothing(const sample& fp32, const sample& low) {
   const paired_speedup times = compare_paired(a.subspan(1, timed - 1), b.subspan(1, timed - 1));
   return !times.clearly_faster() && !times.clearly_slower() && times.ratio > 0.8 && times.ratio < 1.25;
 }
-inline std::string ignored_sentence(precision low) {
+inline std::string sentence_of_ignored(precision low) {
   return fmt::format(
       "plans in {} changed neither a loss, to the last bit, nor the time (so set_precision() has no effect in "
       "it): look at what it does with plan[i], or leave {} out of supported_precisions()",

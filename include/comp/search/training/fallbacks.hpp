@@ -36,24 +36,24 @@ namespace detail {
 /// ones.
 class plan_ladder {
  public:
-  plan_ladder(std::vector<plan> plans, std::size_t now) : plans_{std::move(plans)}, now_{now} {}
+  plan_ladder(std::vector<plan> plans, std::size_t rung) : plans_{std::move(plans)}, rung_{rung} {}
 
   const std::vector<plan>& all() const { return plans_; }
-  std::size_t rung() const { return now_; }
-  const plan& now() const { return plans_[now_]; }
+  std::size_t rung() const { return rung_; }
+  const plan& current() const { return plans_[rung_]; }
   const plan& fp32() const { return plans_.back(); }
-  bool safest() const { return now_ + 1 >= plans_.size(); }
-  /// Requires: not safest().
-  const plan& next() const { return plans_[now_ + 1]; }
+  bool is_most_conservative() const { return rung_ + 1 >= plans_.size(); }
+  /// Requires: not is_most_conservative().
+  const plan& next() const { return plans_[rung_ + 1]; }
 
   /// Gives the present plan up. The next one takes over; or `mended` does, where there is one, followed by what the
   /// more conservative plans lower of it.
   void give_up(const plan* mended) {
-    ++now_;
+    ++rung_;
     if (mended == nullptr) return;
-    std::vector<plan> rest{plans_.begin() + static_cast<std::ptrdiff_t>(now_), plans_.end()};
+    std::vector<plan> rest{plans_.begin() + static_cast<std::ptrdiff_t>(rung_), plans_.end()};
     const plan fp32 = plans_.back();
-    plans_.resize(now_);
+    plans_.resize(rung_);
     plans_.push_back(*mended);
     for (plan& each : rest) {
       for (std::size_t i = 0; i < each.size(); ++i) {
@@ -65,7 +65,7 @@ class plan_ladder {
 
  private:
   std::vector<plan> plans_;
-  std::size_t now_;
+  std::size_t rung_;
 };
 
 }  // namespace detail

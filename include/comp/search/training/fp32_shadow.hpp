@@ -20,17 +20,17 @@ namespace comp::detail {
 class fp32_shadow {
  public:
   /// Begins at the trainer's present state, after `epoch` epochs and the part of the next one that is `begun`.
-  /// `opening`: the question is about the plan's first batches, not an audit.
-  fp32_shadow(evaluator& run, plan fp32, std::size_t epoch, std::optional<sample> begun, const shadow_question& asked,
-              bool opening)
+  /// `at_beginning`: the question is about the plan's first batches, not an audit.
+  fp32_shadow(evaluator& run, plan fp32, std::size_t epoch, std::optional<sample> begun,
+              const shadow_question& question, bool at_beginning)
       : run_{run},
         fp32_{std::move(fp32)},
         start_{run.save()},
         end_{start_},
         epoch_{epoch},
         begun_{std::move(begun)},
-        asked_{asked},
-        opening_{opening} {}
+        question_{question},
+        at_beginning_{at_beginning} {}
 
   /// Trains FP32 until it has so many `batches`, and puts the trainer back to where it was. Returns: true where FP32
   /// trained.
@@ -38,55 +38,57 @@ class fp32_shadow {
     trial t = run_.run(stage::training, fp32_, "fp32 beside the plan", [&](const trial& begun) {
       run_.restore(end_);
       sample more;
-      run_.train(begun, fp32_, batches - size(), more, finite_status);
+      run_.train(begun, fp32_, batches - size(), more, cut_if_not_finite);
       return more;
     });
     if (t.sample.ok()) {
       end_ = run_.save();
-      append(seen_, t.sample);
+      append(fp32_run_, t.sample);
     }
-    run_.to_kept();
+    run_.restore_kept_state();
     const bool trained = t.sample.ok();
     run_.record(std::move(t));
     return trained;
   }
 
   /// Returns: how many of the batches that the plan has are to be compared next.
-  std::size_t next_look(std::size_t plan_has) const {
-    return std::min(plan_has, std::max({first_look, size() + 3, size() + size() / 4}));
+  std::size_t next_look(std::size_t plan_batches) const {
+    return std::min(plan_batches, std::max({first_look, size() + 3, size() + size() / 4}));
   }
-  /// Judges the batches so far. `plan`: the plan's losses; lower is better. `worse`: -1 for losses that are maximised.
-  shadow_answer judge(const std::vector<double>& plan, double worse) const {
-    const auto answer = judge_shadow(asked_, paired_differences(plan, made_lower_better(seen_.curve, worse)));
-    return answer == shadow_answer::harmful && size() < doubted_ ? shadow_answer::suspicious : answer;
+  /// Judges the batches so far. `plan`: the plan's losses; lower is better. `loss_sign`: -1 for losses that are
+  /// maximised.
+  shadow_answer judge(const std::vector<double>& plan, double loss_sign) const {
+    const auto answer =
+        judge_shadow(question_, paired_differences(plan, make_lower_better(fp32_run_.curve, loss_sign)));
+    return answer == shadow_answer::harmful && size() < batches_before_harm_ ? shadow_answer::suspicious : answer;
   }
   /// Notes that harm did not appear again when it was repeated: twice as many batches have to show it now.
-  void doubt() { doubted_ = 2 * size(); }
+  void doubt() { batches_before_harm_ = 2 * size(); }
 
   /// Returns: true where so many batches could bring an answer. Ask it after the first look.
-  bool is_worth(const std::vector<double>& plan, double worse, double batches) const {
-    return could_tell(asked_, paired_differences(plan, made_lower_better(seen_.curve, worse)), batches);
+  bool could_answer(const std::vector<double>& plan, double loss_sign, double batches) const {
+    return could_tell(question_, paired_differences(plan, make_lower_better(fp32_run_.curve, loss_sign)), batches);
   }
 
-  std::size_t size() const { return static_cast<std::size_t>(seen_.batches); }
-  const sample& seen() const { return seen_; }
-  const evaluator::place& start() const { return start_; }
-  const evaluator::place& end() const { return end_; }
+  std::size_t size() const { return static_cast<std::size_t>(fp32_run_.batches); }
+  const sample& so_far() const { return fp32_run_; }
+  const checkpoint& start() const { return start_; }
+  const checkpoint& end() const { return end_; }
   std::size_t epoch() const { return epoch_; }
   const std::optional<sample>& begun() const { return begun_; }
   /// Returns: true where the question is about the plan's first batches; false for an audit.
-  bool opening() const { return opening_; }
+  bool watches_beginning() const { return at_beginning_; }
 
  private:
   evaluator& run_;
   plan fp32_;
-  evaluator::place start_, end_;
+  checkpoint start_, end_;
   std::size_t epoch_;
   std::optional<sample> begun_;
-  shadow_question asked_;
-  bool opening_;
-  std::size_t doubted_ = 0;
-  sample seen_ = {.loss = 0};
+  shadow_question question_;
+  bool at_beginning_;
+  std::size_t batches_before_harm_ = 0;
+  sample fp32_run_ = {.loss = 0};
 };
 
 }  // namespace comp::detail

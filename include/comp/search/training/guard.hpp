@@ -95,73 +95,75 @@ class recent_levels {
   normal_levels state_;
 };
 
-inline std::vector<double> made_lower_better(std::vector<double> losses, double worse) {
-  for (double& loss : losses) loss *= worse;
+inline std::vector<double> make_lower_better(std::vector<double> losses, double loss_sign) {
+  for (double& loss : losses) loss *= loss_sign;
   return losses;
 }
 
 /// Collects the losses of an epoch while it runs, and returns the status to end it with.
 class epoch_watch {
  public:
-  /// `worse`: -1 for losses that are maximised, whose negatives all levels are then of; else 1. `ends_suspicious`: true
-  /// where an epoch ends when it becomes suspicious.
-  epoch_watch(const recent_levels& normal, bool ends_suspicious, double worse)
-      : normal_{normal}, ends_suspicious_{ends_suspicious}, worse_{worse} {}
+  /// `loss_sign`: -1 for losses that are maximised, whose negatives all levels are then of; else 1. `ends_suspicious`:
+  /// true where an epoch ends when it becomes suspicious.
+  epoch_watch(const recent_levels& normal, bool ends_suspicious, double loss_sign)
+      : normal_{normal}, ends_suspicious_{ends_suspicious}, loss_sign_{loss_sign} {}
 
   status operator()(const sample& so_far) {
-    take(so_far);
+    add_new_losses(so_far);
     if (keeps_losing(so_far)) return status::not_finite;
-    if (!ends_suspicious_ || !normal_.suspects(sound_, false)) return status::ok;
+    if (!ends_suspicious_ || !normal_.suspects(finite_losses_, false)) return status::ok;
     return status::diverged;
   }
   /// Returns: the loss of each batch of the run; the mean alone for a backend that reports no more.
   std::vector<double> losses_of(const sample& run) const {
-    if (!run.curve.empty()) return made_lower_better(run.curve, worse_);
-    return losses_.empty() ? std::vector{worse_ * run.loss} : losses_;
+    if (!run.curve.empty()) return make_lower_better(run.curve, loss_sign_);
+    return losses_.empty() ? std::vector{loss_sign_ * run.loss} : losses_;
   }
 
  private:
   // A backend without a curve reports the mean so far, from which the last batch's loss follows.
-  void take(const sample& so_far) {
+  void add_new_losses(const sample& so_far) {
     const auto n = static_cast<std::size_t>(std::max<std::int64_t>(so_far.batches, 0));
     if (so_far.curve.size() > losses_.size()) {
-      for (std::size_t i = losses_.size(); i < so_far.curve.size(); ++i) add(worse_ * so_far.curve[i]);
+      for (std::size_t i = losses_.size(); i < so_far.curve.size(); ++i) add_loss(loss_sign_ * so_far.curve[i]);
     } else if (so_far.curve.empty() && n > losses_.size()) {
-      const double sum = worse_ * so_far.loss * static_cast<double>(n);
-      for (const double each = (sum - sum_) / static_cast<double>(n - losses_.size()); losses_.size() < n;) add(each);
+      const double sum = loss_sign_ * so_far.loss * static_cast<double>(n);
+      for (const double each = (sum - sum_) / static_cast<double>(n - losses_.size()); losses_.size() < n;)
+        add_loss(each);
       sum_ = sum;
     }
   }
-  void add(double loss) {
+  void add_loss(double loss) {
     losses_.push_back(loss);
-    if (std::isfinite(loss)) sound_.push_back(loss);
+    if (std::isfinite(loss)) finite_losses_.push_back(loss);
   }
 
   const recent_levels& normal_;
   bool ends_suspicious_;
-  double worse_, sum_ = 0;
-  std::vector<double> losses_, sound_;  // the losses of all batches, and of those that were not lost
+  double loss_sign_, sum_ = 0;
+  std::vector<double> losses_, finite_losses_;  // the losses of all batches, and of those that were not lost
 };
 
 /// Returns: true where FP32 does better on the same batches from the same state: it stays within the normal levels, and
 /// below the plan in nine batches of ten.
-inline bool clearly_better(std::span<const double> fp32, std::span<const double> suspect, const recent_levels& normal) {
-  std::vector<double> base, got;
+inline bool is_clearly_better(std::span<const double> fp32, std::span<const double> suspect,
+                              const recent_levels& normal) {
+  std::vector<double> fp32_losses, suspect_losses;
   for (std::size_t i = 0; i < std::min(fp32.size(), suspect.size()); ++i) {
     if (!std::isfinite(fp32[i]) || !std::isfinite(suspect[i])) continue;
-    base.push_back(fp32[i]);
-    got.push_back(suspect[i]);
+    fp32_losses.push_back(fp32[i]);
+    suspect_losses.push_back(suspect[i]);
   }
-  const std::size_t n = base.size(), looked_at = std::min(n, normal.window());
+  const std::size_t n = fp32_losses.size(), compared = std::min(n, normal.window());
   if (n == 0) return false;
   std::size_t below = 0;
-  for (std::size_t i = n - looked_at; i < n; ++i) below += base[i] < got[i] ? 1U : 0U;
-  return mean_of(std::span{base}.last(looked_at)) <= normal.highest() && 10 * below >= 9 * looked_at;
+  for (std::size_t i = n - compared; i < n; ++i) below += fp32_losses[i] < suspect_losses[i] ? 1U : 0U;
+  return mean_of(std::span{fp32_losses}.last(compared)) <= normal.highest() && 10 * below >= 9 * compared;
 }
 
 /// Returns: true where FP32 loses clearly fewer of the same batches. Batches that are lost because of the data are lost
 /// by both.
-inline bool loses_less(std::span<const double> fp32, std::span<const double> suspect) {
+inline bool loses_fewer_batches(std::span<const double> fp32, std::span<const double> suspect) {
   return lost_alone(suspect, fp32) >= 3 + 2 * lost_alone(fp32, suspect);
 }
 
@@ -174,7 +176,7 @@ class audit_times {
   explicit audit_times(audit_state from = {}) : state_{from} {}
 
   const audit_state& state() const { return state_; }
-  bool due(std::size_t epoch, const std::vector<double>& means) const {
+  bool is_due(std::size_t epoch, const std::vector<double>& means) const {
     const std::size_t since = epoch - state_.began;
     if (!std::has_single_bit(since) || since < state_.next) return false;
     if (since <= 2) return true;
@@ -182,8 +184,8 @@ class audit_times {
     return then - now < 0.1 * std::max(std::abs(now), std::abs(then));
   }
   /// Notes that the plan's first batches need no further evidence.
-  void settle() { state_.settled = true; }
-  void acquitted(std::size_t epoch) {
+  void settle_beginning() { state_.settled = true; }
+  void record_acquittal(std::size_t epoch) {
     const std::size_t since = epoch - state_.began;
     state_.next = ++state_.acquittals < 2 || since < 4 ? since + 1 : 4 * since;
   }

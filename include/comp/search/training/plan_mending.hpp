@@ -26,10 +26,10 @@ namespace comp::detail {
 /// better.
 struct shown_harm {
   enum class sign { high_losses, lost_batches, ended };
-  sign by = sign::high_losses;
-  evaluator::place start = {};
+  sign shown_by = sign::high_losses;
+  checkpoint start = {};
   std::vector<double> plan = {}, fp32 = {};
-  std::size_t last = 1;  // so many of the last batches show the harm
+  std::size_t last_batches = 1;  // so many of the last batches show the harm
 };
 
 /// The largest part of a plan that does not show the harm; FP32 where every part does.
@@ -51,9 +51,13 @@ struct mended_plan {
 
 class plan_mending {
  public:
-  /// `worse`: -1 for losses that are maximised, else 1.
-  plan_mending(evaluator& run, shown_harm harm, plan harmful, plan fp32, double worse)
-      : run_{run}, harm_{std::move(harm)}, harmful_{std::move(harmful)}, fp32_{std::move(fp32)}, worse_{worse} {}
+  /// `loss_sign`: -1 for losses that are maximised, else 1.
+  plan_mending(evaluator& run, shown_harm harm, plan harmful, plan fp32, double loss_sign)
+      : run_{run},
+        harm_{std::move(harm)},
+        harmful_{std::move(harmful)},
+        fp32_{std::move(fp32)},
+        loss_sign_{loss_sign} {}
 
   /// Returns: true where the plan shows the harm again and FP32 does not; otherwise it came by chance. The trainer is
   /// left in another state.
@@ -62,91 +66,91 @@ class plan_mending {
   /// Returns: the plan without the operators to blame; nothing where `seconds` are too short to find them. `trusted`:
   /// the part of the plan that is asked about first. The trainer is left in another state.
   std::optional<mended_plan> mend(const plan& trusted, double seconds) {
-    const double began = run_.seconds();
-    std::vector<std::size_t> items;
+    const double seconds_before = run_.seconds();
+    std::vector<std::size_t> operators;
     for (std::size_t i = 0; i < harmful_.size(); ++i) {
-      if (harmful_[i] != fp32_[i]) items.push_back(i);
+      if (harmful_[i] != fp32_[i]) operators.push_back(i);
     }
-    const auto lowered = [&](std::size_t op) { return trusted[op] == harmful_[op]; };
-    std::sort(items.begin(), items.end(),
+    const auto is_trusted = [&](std::size_t op) { return trusted[op] == harmful_[op]; };
+    std::sort(operators.begin(), operators.end(),
               [&](std::size_t a, std::size_t b) {  // std's stable_partition is deprecated under clang
-                return lowered(a) != lowered(b) ? lowered(a) : a < b;
+                return is_trusted(a) != is_trusted(b) ? is_trusted(a) : a < b;
               });
-    const auto rest = std::find_if_not(items.begin(), items.end(), lowered);
-    mending mender{std::vector<double>(items.size(), 1.0),
-                   static_cast<std::size_t>(rest - items.begin()),
+    const auto first_untrusted = std::find_if_not(operators.begin(), operators.end(), is_trusted);
+    mending mender{std::vector<double>(operators.size(), 1.0),
+                   static_cast<std::size_t>(first_untrusted - operators.begin()),
                    false,
-                   {.questions = 8 + 2 * items.size(), .worth = 0}};
+                   {.questions = 8 + 2 * operators.size(), .worth = 0}};
     const auto part_of_plan = [&](const std::vector<std::size_t>& chosen) {
       plan p = fp32_;
-      for (const std::size_t i : chosen) p[items[i]] = harmful_[items[i]];
+      for (const std::size_t i : chosen) p[operators[i]] = harmful_[operators[i]];
       return p;
     };
     // So many questions have to be affordable, or they find too little to be worth their time.
-    constexpr double at_least = 4;
+    constexpr double fewest_questions = 4;
     for (auto question = mender.next(); question; question = mender.next()) {
-      if (run_.seconds() + longest_ >= began + seconds) break;
+      if (run_.seconds() + longest_run_ >= seconds_before + seconds) break;
       mender.tell(!shows_harm(part_of_plan(*question), "a part of the plan"));
-      if (at_least * longest_ > seconds) return std::nullopt;
+      if (fewest_questions * longest_run_ > seconds) return std::nullopt;
     }
     if (mender.questions() == 0) return std::nullopt;
-    mended_plan got{part_of_plan(mender.accepted()), {}, mender.questions()};
-    for (const std::size_t i : mender.harmful()) got.to_blame.push_back(items[i]);
-    return got;
+    mended_plan mended{part_of_plan(mender.accepted()), {}, mender.questions()};
+    for (const std::size_t i : mender.harmful()) mended.to_blame.push_back(operators[i]);
+    return mended;
   }
 
  private:
   bool shows_harm(const plan& p, std::string label) {
-    const double before = run_.seconds();
-    bool decided = false;
+    const double seconds_before = run_.seconds();
+    bool is_clear = false;
     trial t = run_.run(stage::training, p, std::move(label), [&](const trial& begun) {
       run_.restore(harm_.start);
       if (p == fp32_ || p == harmful_) run_.trainer().perturb(1);  // else a run may repeat the earlier one to the bit
-      sample got;
-      run_.train(begun, p, harm_.plan.size(), got, [&](const sample& so_far) {
+      sample part_run;
+      run_.train(begun, p, harm_.plan.size(), part_run, [&](const sample& so_far) {
         if (keeps_losing(so_far)) return status::not_finite;
-        decided = decided || is_clear(so_far.curve);
-        return decided ? status::stopped_early : status::ok;
+        is_clear = is_clear || answer_is_clear(so_far.curve);
+        return is_clear ? status::stopped_early : status::ok;
       });
-      if (got.status == status::stopped_early) got.status = status::ok;
-      return got;
+      if (part_run.status == status::stopped_early) part_run.status = status::ok;
+      return part_run;
     });
-    const std::vector<double> losses = made_lower_better(t.sample.curve, worse_);
+    const std::vector<double> losses = make_lower_better(t.sample.curve, loss_sign_);
     const bool ended = !t.sample.ok();
     run_.record(std::move(t));
-    longest_ = std::max(longest_, run_.seconds() - before);
+    longest_run_ = std::max(longest_run_, run_.seconds() - seconds_before);
     return ended || is_to_blame(losses);
   }
 
   bool is_to_blame(const std::vector<double>& losses) const {
-    if (harm_.by == shown_harm::sign::ended) return false;
-    if (harm_.by == shown_harm::sign::lost_batches)
+    if (harm_.shown_by == shown_harm::sign::ended) return false;
+    if (harm_.shown_by == shown_harm::sign::lost_batches)
       return 3 * lost_alone(losses, harm_.fp32) >= lost_alone(harm_.plan, harm_.fp32);
-    return compared(losses).mean > part_that_counts * harm_so_far(losses.size());
+    return end_above_fp32(losses).mean > part_that_counts * harm_so_far(losses.size());
   }
 
   // Returns: true where the answer is clear before the last batch, beyond what a training wanders by; never before the
   // harm itself has shown.
-  bool is_clear(const std::vector<double>& curve) const {
+  bool answer_is_clear(const std::vector<double>& curve) const {
     const std::size_t n = curve.size();
-    if (harm_.by != shown_harm::sign::high_losses || harm_.last < 8 || n < 16 || n % 8 != 0) return false;
+    if (harm_.shown_by != shown_harm::sign::high_losses || harm_.last_batches < 8 || n < 16 || n % 8 != 0) return false;
     const double harm = harm_so_far(n);
     if (2 * harm < harm_so_far(harm_.plan.size())) return false;
-    const path_end end = compared(made_lower_better(curve, worse_));
+    const path_end end = end_above_fp32(make_lower_better(curve, loss_sign_));
     return std::abs(end.mean - part_that_counts * harm) > 3 * end.error;
   }
 
   // Returns: how far `losses` end above FP32's, over the batches that showed the harm.
-  path_end compared(const std::vector<double>& losses) const {
+  path_end end_above_fp32(const std::vector<double>& losses) const {
     const std::vector<double> path = paired_differences(losses, harm_.fp32);
     path_end end = end_of_path(path);
-    if (const std::size_t n = std::min(harm_.last, path.size()); n > 0 && path.size() >= harm_.plan.size())
+    if (const std::size_t n = std::min(harm_.last_batches, path.size()); n > 0 && path.size() >= harm_.plan.size())
       end.mean = mean_of(std::span{path}.last(n));
     return end;
   }
   double harm_so_far(std::size_t batches) const {
-    return compared({harm_.plan.begin(),
-                     harm_.plan.begin() + static_cast<std::ptrdiff_t>(std::min(batches, harm_.plan.size()))})
+    return end_above_fp32({harm_.plan.begin(),
+                           harm_.plan.begin() + static_cast<std::ptrdiff_t>(std::min(batches, harm_.plan.size()))})
         .mean;
   }
 
@@ -156,7 +160,7 @@ class plan_mending {
   evaluator& run_;
   shown_harm harm_;
   plan harmful_, fp32_;
-  double worse_, longest_ = 0;  // `longest_`: seconds of the longest run
+  double loss_sign_, longest_run_ = 0;  // `longest_run_`: seconds of the longest run
 };
 
 }  // namespace comp::detail

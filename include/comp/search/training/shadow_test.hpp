@@ -40,8 +40,8 @@ inline double walk_variance(std::span<const double> path, std::size_t block) {
   const double mean = mean_of(steps), count = static_cast<double>(steps.size()), b = static_cast<double>(block);
   double squares = 0;
   for (const double step : steps) squares += (step - mean) * (step - mean);
-  const double sure = block > 1 ? 1 + std::sqrt(2 / count) : 1;
-  return sure * squares / (count - 1) * 3 * b / (2 * b * b + 1);
+  const double margin = block > 1 ? 1 + std::sqrt(2 / count) : 1;
+  return margin * squares / (count - 1) * 3 * b / (2 * b * b + 1);
 }
 
 /// Estimates where a path ends. Noise of single batches averages out in blocks, while a walk looks the same at every
@@ -62,18 +62,19 @@ inline path_end end_of_path(std::span<const double> path) {
 /// scale of FP32's losses. Where all losses are positive they are relative to the batch's own loss, if that path is
 /// quieter, because harm in a batch is often proportional to its loss.
 inline std::vector<double> paired_differences(std::span<const double> plan, std::span<const double> fp32) {
-  std::vector<double> a, b;
+  std::vector<double> plan_losses, fp32_losses;
   for (std::size_t i = 0; i < std::min(plan.size(), fp32.size()); ++i) {
     if (!std::isfinite(plan[i]) || !std::isfinite(fp32[i])) continue;
-    a.push_back(plan[i]);
-    b.push_back(fp32[i]);
+    plan_losses.push_back(plan[i]);
+    fp32_losses.push_back(fp32[i]);
   }
-  if (b.empty()) return {};
-  std::vector<double> path = differences(a, b, loss_scale(b));
-  if (*std::min_element(b.begin(), b.end()) <= 0) return path;
-  std::vector<double> parts(b.size());
-  for (std::size_t i = 0; i < b.size(); ++i) parts[i] = std::clamp(a[i] / b[i] - 1, -10.0, 10.0);
-  return end_of_path(parts).error < end_of_path(path).error ? parts : path;
+  if (fp32_losses.empty()) return {};
+  std::vector<double> path = differences(plan_losses, fp32_losses, loss_scale(fp32_losses));
+  if (*std::min_element(fp32_losses.begin(), fp32_losses.end()) <= 0) return path;
+  std::vector<double> relative_path(fp32_losses.size());
+  for (std::size_t i = 0; i < fp32_losses.size(); ++i)
+    relative_path[i] = std::clamp(plan_losses[i] / fp32_losses[i] - 1, -10.0, 10.0);
+  return end_of_path(relative_path).error < end_of_path(path).error ? relative_path : path;
 }
 
 /// No path of fewer batches is judged.
@@ -98,31 +99,31 @@ inline shadow_question shadow_of_audit(double worse, std::size_t batches) {
 }
 
 /// Returns: the logarithm of how much likelier the path is with the drift than without one.
-inline double drift_likelihood(const shadow_question& asked, std::span<const double> path) {
-  if (path.size() < 4) return asked.known;
+inline double drift_likelihood(const shadow_question& question, std::span<const double> path) {
+  if (path.size() < 4) return question.known;
   const path_end end = end_of_path(path);
-  const double expected = asked.drift * 5 / 6 * static_cast<double>(path.size());
+  const double expected = question.drift * 5 / 6 * static_cast<double>(path.size());
   // At least this, for losses that repeat themselves to the bit.
-  const double error = std::max(end.error, 1e-3 * asked.line);
-  return asked.known + (end.mean * expected - expected * expected / 2) / (error * error);
+  const double error = std::max(end.error, 1e-3 * question.line);
+  return question.known + (end.mean * expected - expected * expected / 2) / (error * error);
 }
 
 /// Returns: true where so many batches could tell the drift from wandering.
-inline bool could_tell(const shadow_question& asked, std::span<const double> path, double batches) {
+inline bool could_tell(const shadow_question& question, std::span<const double> path, double batches) {
   const double error = end_of_path(path).error * std::sqrt(batches / static_cast<double>(path.size()));
-  return asked.drift * 5 / 6 * batches > 1.4 * error;
+  return question.drift * 5 / 6 * batches > 1.4 * error;
 }
 
 /// Judges a path. It is harmful where it ends above the line by more than FP32 itself wanders; suspicious where more
 /// batches are worth their time.
-inline shadow_answer judge_shadow(const shadow_question& asked, std::span<const double> path) {
+inline shadow_answer judge_shadow(const shadow_question& question, std::span<const double> path) {
   constexpr double beyond_wandering = 2.7, suspicious = 1;
   if (path.size() < first_look) return shadow_answer::go_on;
   const path_end end = end_of_path(path);
-  if (path.size() >= 16 && end.mean > asked.line && end.mean > beyond_wandering * end.error)
+  if (path.size() >= 16 && end.mean > question.line && end.mean > beyond_wandering * end.error)
     return shadow_answer::harmful;
-  const double likely = drift_likelihood(asked, path);
-  if (likely < std::log(asked.missed)) return shadow_answer::harmless;
+  const double likely = drift_likelihood(question, path);
+  if (likely < std::log(question.missed)) return shadow_answer::harmless;
   return likely > suspicious ? shadow_answer::suspicious : shadow_answer::go_on;
 }
 

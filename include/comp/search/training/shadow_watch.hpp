@@ -30,28 +30,28 @@ class shadow_watch {
   const std::optional<fp32_shadow>& shadow() const { return shadow_; }
 
   /// Call it before an epoch. Begins FP32's training where the plan is new, or the epoch is to be audited.
-  void begin(const plan& fp32) {
+  void begin_epoch(const plan& fp32) {
     if (shadow_) return;
-    const std::size_t epoch = log_.batches_per_epoch, done = record_.got().epochs.size();
+    const std::size_t epoch = log_.batches_per_epoch, done = record_.result().epochs.size();
     const shadow_question beginning = shadow_of_beginning(log_.tolerance, state().known);
     // The batches of the search have already shown that it does no slow harm.
-    if (beginning.known < std::log(beginning.missed)) audits_.settle();
-    if (!state().settled && guard_.evidence * planned() >= 2.0 * first_look) {
+    if (beginning.known < std::log(beginning.missed)) audits_.settle_beginning();
+    if (!state().settled && guard_.evidence * planned_batches() >= 2.0 * first_look) {
       shadow_.emplace(run_, fp32, done, record_.begun(), beginning, true);
-    } else if (epoch > 0 && !record_.begun() && audits_.due(done, record_.means())) {
+    } else if (epoch > 0 && !record_.begun() && audits_.is_due(done, record_.means())) {
       shadow_.emplace(run_, fp32, done, std::nullopt, shadow_of_audit(guard_.worse, epoch), false);
     }
   }
 
   /// Call it after an epoch of the plan. Trains FP32 on the plan's batches, as many as an answer takes.
   /// Returns: the plan's losses where they show harm; else nothing.
-  std::vector<double> look() {
+  std::vector<double> find_harm() {
     if (!shadow_) return {};
     const std::vector<double> plan = record_.losses_since(shadow_->epoch(), shadow_->begun());
     if (plan.empty()) acquit();  // without losses of batches nothing can be compared
     while (shadow_) {
-      const shadow_answer answer = shadow_->judge(plan, record_.worse());
-      if (answer == shadow_answer::harmful) return {plan.begin(), plan.begin() + std::ssize(shadow_->seen().curve)};
+      const shadow_answer answer = shadow_->judge(plan, record_.loss_sign());
+      if (answer == shadow_answer::harmful) return {plan.begin(), plan.begin() + std::ssize(shadow_->so_far().curve)};
       const std::size_t next = shadow_->next_look(plan.size());
       if (answer == shadow_answer::harmless || !affords(next, answer, plan)) {
         acquit();
@@ -65,22 +65,22 @@ class shadow_watch {
     return {};
   }
 
-  /// Call it where the harm that look() found did not appear again when it was repeated.
+  /// Call it where the harm that find_harm() found did not appear again when it was repeated.
   void doubt() { shadow_->doubt(); }
   /// Ends FP32's training, because the batches that follow are not the plan's.
-  void drop() { shadow_.reset(); }
+  void drop_shadow() { shadow_.reset(); }
   void plan_given_up(std::size_t epoch) {
-    drop();
+    drop_shadow();
     audits_.plan_given_up(epoch);
   }
 
  private:
   void acquit() {
-    shadow_->opening() ? audits_.settle() : audits_.acquitted(shadow_->epoch());
+    shadow_->watches_beginning() ? audits_.settle_beginning() : audits_.record_acquittal(shadow_->epoch());
     shadow_.reset();
   }
 
-  double planned() const { return static_cast<double>(epochs_ * log_.batches_per_epoch); }
+  double planned_batches() const { return static_cast<double>(epochs_ * log_.batches_per_epoch); }
 
   // Returns: true where more of FP32's batches may be run. Their time is lost, because either they are undone or the
   // plan's are. An audit may take an epoch.
@@ -88,10 +88,12 @@ class shadow_watch {
     if (shadow_->size() < first_look) return true;
     constexpr double when_suspicious = 5;
     const bool suspicious = answer == shadow_answer::suspicious;
-    const double slower = seconds_per_batch(shadow_->seen()) / seconds_per_batch(record_.got().epochs.back());
-    double most = guard_.evidence * planned() / slower * (suspicious ? when_suspicious : 1);
-    if (!shadow_->opening()) most = std::max(most, static_cast<double>(log_.batches_per_epoch));
-    return static_cast<double>(batches) <= most && (suspicious || shadow_->is_worth(plan, record_.worse(), most));
+    const double slower = seconds_per_batch(shadow_->so_far()) / seconds_per_batch(record_.result().epochs.back());
+    double most_batches = guard_.evidence * planned_batches() / slower * (suspicious ? when_suspicious : 1);
+    if (!shadow_->watches_beginning())
+      most_batches = std::max(most_batches, static_cast<double>(log_.batches_per_epoch));
+    return static_cast<double>(batches) <= most_batches &&
+           (suspicious || shadow_->could_answer(plan, record_.loss_sign(), most_batches));
   }
 
   const guard_settings& guard_;

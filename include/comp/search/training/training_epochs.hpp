@@ -44,12 +44,12 @@ struct training_observers : observer_list<Observers...> {
 };
 
 /// Returns: the logarithm of the likelihood ratio of slow harm, from the batches by which the search judged its plan.
-inline double known_of_search(const outcome& search, double worse) {
+inline double evidence_of_search(const outcome& search, double loss_sign) {
   std::vector<double> path;
   for (const trial& t : search.trials) {
     if (t.stage != stage::epochs || t.plan != search.plan || t.repeat >= perturbed_repeats || !t.sample.ok()) continue;
-    path =
-        paired_differences(made_lower_better(t.sample.curve, worse), made_lower_better(search.baseline.curve, worse));
+    path = paired_differences(make_lower_better(t.sample.curve, loss_sign),
+                              make_lower_better(search.baseline.curve, loss_sign));
   }
   return drift_likelihood(shadow_of_beginning(search.tolerance, 0), path);
 }
@@ -57,22 +57,22 @@ inline double known_of_search(const outcome& search, double worse) {
 /// Returns: where a training stands when its search has ended, with the batches that the search trained as its first
 /// epochs.
 inline training_progress progress_after(const outcome& search, const guard_settings& guard) {
-  const double worse = search.higher_is_better ? -1 : 1;
+  const double loss_sign = search.higher_is_better ? -1 : 1;
   training_progress now{.ladder = search.fallbacks.empty() ? std::vector{search.plan} : search.fallbacks,
                         .batches_per_epoch = search.batches_per_epoch,
                         .baseline_loss = search.baseline.loss,
                         .tolerance = search.tolerance,
                         .higher_is_better = search.higher_is_better};
   recent_levels normal{guard};
-  normal.learn(made_lower_better(search.baseline.curve, worse));
-  const std::size_t epoch = search.batches_per_epoch, behind = epoch > 0 ? search.trained_batches : 0;
-  for (std::size_t at = 0; at + epoch <= behind && epoch > 0; at += epoch) {
-    now.so_far.epochs.push_back(part_of(search.trained, at, at + epoch));
-    normal.learn(made_lower_better(now.so_far.epochs.back().curve, worse));
+  normal.learn(make_lower_better(search.baseline.curve, loss_sign));
+  const std::size_t epoch = search.batches_per_epoch, trained = epoch > 0 ? search.trained_batches : 0;
+  for (std::size_t at = 0; at + epoch <= trained && epoch > 0; at += epoch) {
+    now.so_far.epochs.push_back(slice(search.trained, at, at + epoch));
+    normal.learn(make_lower_better(now.so_far.epochs.back().curve, loss_sign));
   }
-  if (epoch > 0 && behind % epoch > 0) now.begun = part_of(search.trained, behind - behind % epoch, behind);
+  if (epoch > 0 && trained % epoch > 0) now.begun = slice(search.trained, trained - trained % epoch, trained);
   now.normal = normal.state();
-  now.audits.known = known_of_search(search, worse);
+  now.audits.known = evidence_of_search(search, loss_sign);
   return now;
 }
 

@@ -28,27 +28,27 @@ inline double seconds_per_batch(const sample& run) {
 
 class training_record {
  public:
-  /// `worse`: -1 for losses that are maximised, whose negatives all levels are then of; else 1.
-  training_record(const guard_settings& guard, double worse, training_progress from)
-      : worse_{worse},
+  /// `loss_sign`: -1 for losses that are maximised, whose negatives all levels are then of; else 1.
+  training_record(const guard_settings& guard, double loss_sign, training_progress from)
+      : loss_sign_{loss_sign},
         normal_{guard, std::move(from.normal)},
         begun_{std::move(from.begun)},
-        got_{std::move(from.so_far)} {
-    for (const sample& epoch : got_.epochs) means_.push_back(worse_ * epoch.loss);
+        result_{std::move(from.so_far)} {
+    for (const sample& epoch : result_.epochs) means_.push_back(loss_sign_ * epoch.loss);
   }
 
-  double worse() const { return worse_; }
-  const training_result& got() const { return got_; }
-  training_result take() { return std::move(got_); }
+  double loss_sign() const { return loss_sign_; }
+  const training_result& result() const { return result_; }
+  training_result take_result() { return std::move(result_); }
   recent_levels& normal() { return normal_; }
   /// Returns: the part of the next epoch that is trained already.
   const std::optional<sample>& begun() const { return begun_; }
   /// Returns: the mean loss of each epoch; lower is better.
   const std::vector<double>& means() const { return means_; }
-  training_progress progress() const { return {.so_far = got_, .begun = begun_, .normal = normal_.state()}; }
+  training_progress progress() const { return {.so_far = result_, .begun = begun_, .normal = normal_.state()}; }
 
-  void count_comparison() { ++got_.compared; }
-  void add_fallback(training_fallback f) { got_.fallbacks.push_back(std::move(f)); }
+  void count_comparison() { ++result_.compared; }
+  void add_fallback(training_fallback f) { result_.fallbacks.push_back(std::move(f)); }
 
   /// Adds an epoch, or the rest of the one that was begun. `losses`: those of its batches.
   void add(sample run, const std::vector<double>& losses) {
@@ -58,41 +58,41 @@ class training_record {
       run = *std::exchange(begun_, std::nullopt);
     }
     normal_.learn(losses);
-    means_.push_back(worse_ * run.loss);
+    means_.push_back(loss_sign_ * run.loss);
     warn_of_lost(run);
     warn_of_standstill();
-    got_.epochs.push_back(std::move(run));
+    result_.epochs.push_back(std::move(run));
   }
 
   /// Puts `run` in the place of everything after `epoch` epochs and the part of one that is `begun`.
   void replace(std::size_t epoch, const std::optional<sample>& begun, const sample& run, std::size_t epoch_batches) {
-    got_.epochs.resize(epoch);
+    result_.epochs.resize(epoch);
     means_.resize(epoch);
     begun_ = begun;
-    const auto all = static_cast<std::size_t>(run.batches);
-    for (std::size_t at = 0; at < all;) {
-      const std::size_t had = begun_ ? static_cast<std::size_t>(begun_->batches) : 0;
-      const std::size_t to = std::min(all, at + epoch_batches - had);
-      sample part = part_of(run, at, to);
-      if (had + to - at == epoch_batches) {
-        const std::vector<double> losses = made_lower_better(part.curve, worse_);
+    const auto batches = static_cast<std::size_t>(run.batches);
+    for (std::size_t at = 0; at < batches;) {
+      const std::size_t begun_batches = begun_ ? static_cast<std::size_t>(begun_->batches) : 0;
+      const std::size_t end = std::min(batches, at + epoch_batches - begun_batches);
+      sample part = slice(run, at, end);
+      if (begun_batches + end - at == epoch_batches) {
+        const std::vector<double> losses = make_lower_better(part.curve, loss_sign_);
         add(std::move(part), losses);
       } else if (begun_) {
         append(*begun_, part);
       } else {
         begun_ = std::move(part);
       }
-      at = to;
+      at = end;
     }
   }
 
   /// Returns: the plan's losses after that place; lower is better. Empty where an epoch has no curve.
   std::vector<double> losses_since(std::size_t epoch, const std::optional<sample>& begun) const {
     std::vector<double> losses;
-    for (std::size_t e = epoch; e < got_.epochs.size(); ++e) {
-      const sample& one = got_.epochs[e];
+    for (std::size_t e = epoch; e < result_.epochs.size(); ++e) {
+      const sample& one = result_.epochs[e];
       if (one.curve.size() != static_cast<std::size_t>(one.batches)) return {};
-      for (const double loss : one.curve) losses.push_back(worse_ * loss);
+      for (const double loss : one.curve) losses.push_back(loss_sign_ * loss);
     }
     const auto before = begun ? static_cast<std::ptrdiff_t>(begun->batches) : 0;
     losses.erase(losses.begin(), losses.begin() + std::min(before, std::ssize(losses)));
@@ -102,59 +102,60 @@ class training_record {
   /// Returns: how many batches up to now were lost one after the other. `losses`: those of the epoch that is not added
   /// yet.
   std::int64_t lost_in_a_row(const std::vector<double>& losses) const {
-    const auto sound = [](double loss) { return std::isfinite(loss); };
-    std::int64_t count = std::find_if(losses.rbegin(), losses.rend(), sound) - losses.rbegin();
+    const auto is_sound = [](double loss) { return std::isfinite(loss); };
+    std::int64_t count = std::find_if(losses.rbegin(), losses.rend(), is_sound) - losses.rbegin();
     if (count < std::ssize(losses)) return count;
-    for (auto e = got_.epochs.rbegin(); e != got_.epochs.rend() && e->not_finite == e->batches; ++e)
+    for (auto e = result_.epochs.rbegin(); e != result_.epochs.rend() && e->not_finite == e->batches; ++e)
       count += e->batches;
     return count;
   }
 
   /// Warns once where an epoch was not as long as the trainer says.
-  void warn_of_length(const sample& run, std::size_t said) {
-    if (said == 0 || static_cast<std::size_t>(run.batches) == said || std::exchange(told_length_, true)) return;
-    got_.warnings.push_back(wrong_length(std::to_string(run.batches), said));
+  void warn_of_length(const sample& run, std::size_t declared) {
+    if (declared == 0 || static_cast<std::size_t>(run.batches) == declared || std::exchange(warned_of_length_, true))
+      return;
+    result_.warnings.push_back(sentence_of_wrong_length(std::to_string(run.batches), declared));
   }
 
   /// Warns that FP32's loss rose, for which there is no plan to give up.
   void warn_of_level(const std::vector<double>& losses) {
-    const std::vector<double> sound = finite_of(losses);
-    got_.warnings.push_back(
-        fmt::format("FP32's loss is {:.4g} at the end of epoch {} (it was {:.4g} at most in the epochs before): "
-                    "where it should not rise, lower the learning rate",
-                    worse_ * mean_of(std::span{sound}.last(std::min(normal_.window(), sound.size()))),
-                    got_.epochs.size(), worse_ * normal_.highest()));
+    const std::vector<double> finite_losses = finite_of(losses);
+    result_.warnings.push_back(fmt::format(
+        "FP32's loss is {:.4g} at the end of epoch {} (it was {:.4g} at most in the epochs before): "
+        "where it should not rise, lower the learning rate",
+        loss_sign_ * mean_of(std::span{finite_losses}.last(std::min(normal_.window(), finite_losses.size()))),
+        result_.epochs.size(), loss_sign_ * normal_.highest()));
     normal_.relax();
   }
 
  private:
   // Warns once where an epoch has the same mean loss as the one before, so that nothing seems to be learned.
   void warn_of_standstill() {
-    if (told_standstill_ || means_.size() < 2) return;
-    told_standstill_ = std::abs(means_.back() - *(means_.end() - 2)) <= 1e-7 * std::abs(means_.back());
-    if (!told_standstill_) return;
-    got_.warnings.push_back(fmt::format(
+    if (warned_of_standstill_ || means_.size() < 2) return;
+    warned_of_standstill_ = std::abs(means_.back() - *(means_.end() - 2)) <= 1e-7 * std::abs(means_.back());
+    if (!warned_of_standstill_) return;
+    result_.warnings.push_back(fmt::format(
         "the loss of epoch {} is that of the epoch before, {:.6g} (so nothing is learned, and no plan can be "
         "seen to keep it): look whether the weights are trained",
-        means_.size() - 1, worse_ * means_.back()));
+        means_.size() - 1, loss_sign_ * means_.back()));
   }
 
   void warn_of_lost(const sample& run) {
     const auto lost = [](const sample& s) { return s.not_finite > 0; };
-    if (!lost(run) || std::any_of(got_.epochs.begin(), got_.epochs.end(), lost)) return;
-    got_.warnings.push_back(fmt::format(
+    if (!lost(run) || std::any_of(result_.epochs.begin(), result_.epochs.end(), lost)) return;
+    result_.warnings.push_back(fmt::format(
         "the loss of {} of the {} batches of epoch {} is not finite (such batches are left out of means, and "
         "this is told once): look at the data of these batches, and skip the step of a batch whose "
         "gradients are not finite",
-        run.not_finite, run.batches, got_.epochs.size()));
+        run.not_finite, run.batches, result_.epochs.size()));
   }
 
-  double worse_;
+  double loss_sign_;
   recent_levels normal_;
   std::optional<sample> begun_;
   std::vector<double> means_ = {};
-  bool told_length_ = false, told_standstill_ = false;
-  training_result got_;
+  bool warned_of_length_ = false, warned_of_standstill_ = false;
+  training_result result_;
 };
 
 }  // namespace comp::detail
