@@ -29,10 +29,10 @@ enum class stages : std::uint8_t {
 
 /// When a candidate's run is ended early, because it is hopeless.
 struct early_cut {
-  double slower_than_fp32 = 1.5;  // cut when its median batch takes so many times FP32's
-  double slower_than_best = 1.2;  // cut when its median batch takes so many times that of the best accepted candidate
+  double slower_than_fp32 = 1.5;  // cut when three in four of its batches take more than so many times FP32's median
+  double slower_than_best = 1.2;  // the same, of the median of the fastest accepted candidate
   std::size_t batches = 6;        // batches that are trained before times are judged; the first one is not counted
-  double at_once = 4;             // cut after two batches where it takes so many times what the two limits above allow
+  double at_once = 4;  // before that: cut when even its quickest batch takes so many times what the limits allow
   double diverged =
       2.0;  // cut when its mean loss is above FP32's on the same batches by so many times FP32's mean |loss|
   std::size_t loss_batches = 8;  // batches that are trained before divergence is judged
