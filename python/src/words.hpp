@@ -21,6 +21,8 @@ using words = std::pair<std::string_view, std::string_view>;
 /// Of C++ and of Python; the longer ones first, where one holds another.
 inline constexpr std::array in_cpp_and_python{
     words{"with a higher settings.race.fp32_rounds", "with a higher race={\"fp32_rounds\": ...}"},
+    words{"with a higher settings.race.contest_rounds", "with a higher race={\"contest_rounds\": ...}"},
+    words{"set protect_blocks to false", "give protect_blocks=False"},
     words{"raise replay_options::limit_bytes, or use indexed_batches", "raise keep_bytes"},
     words{"set planned_settings::forced", "give forced=True"},
     words{"; measure here with planned_choices::measured", ""},

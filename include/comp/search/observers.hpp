@@ -155,6 +155,14 @@ class any_observer {
   virtual void training_progressed(const training_progress& now) = 0;
 };
 
+namespace detail {
+/// Tells observers at once of what a user should know before the search ends; the outcome's warnings have it, too.
+inline void warn(outcome& log, any_observer& observers, const std::string& sentence) {
+  log.warnings.push_back(sentence);
+  observers.warned(sentence);
+}
+}  // namespace detail
+
 /// Calls each observer in order, where it has the member. `Group::visit(call)` calls `call` with every observer.
 template <class Group>
 class observer_group : public any_observer {

@@ -118,13 +118,8 @@ class search_run {
     for (const std::string& finding : findings) warn(finding);
   }
 
-  // Warns at once of what a user should know before the search ends.
-  void warn(const std::string& sentence) {
-    log_.warnings.push_back(sentence);
-    observers_.warned(sentence);
-  }
   void warn(const detail::problem& found) {
-    if (found) warn(*found);
+    if (found) detail::warn(log_, observers_, *found);
   }
 
   void search() {

@@ -211,11 +211,8 @@ class evaluator {
   /// ended in.
   bool last_was_recalled() const { return last_was_recalled_; }
 
-  /// Tells the observers of something before the search ends, and adds it to the outcome's warnings.
-  void warn(const std::string& sentence) {
-    log_.warnings.push_back(sentence);
-    observers_.warned(sentence);
-  }
+  /// As detail::warn().
+  void warn(const std::string& sentence) { detail::warn(log_, observers_, sentence); }
 
   /// Runs `work` and adds its wall time to a stage. Recalled runs are added with the time that they took once.
   template <class F>

@@ -238,6 +238,9 @@ class program {
     ops_ = std::move(all.ops);
     segments_ = std::move(all.segments);
     plan_ = plan{graph_.size()};
+    detail::layer_names layers;
+    layers_.clear();
+    for (const op_info& op : graph_) layers_.push_back(layers.next(op.name, op.kind));
     compile();
   }
 
@@ -257,9 +260,8 @@ class program {
     weights_.drop_entries();
     detail::compiler compiler{ops_, plan_, settings_, weights_};
     precisions_.clear();
-    detail::layer_names layers;
     for (std::size_t i = 0; i < graph_.size(); ++i)
-      precisions_.add(layers.next(graph_[i].name, graph_[i].kind), graph_[i].kind, plan_[i], graph_[i].choosable);
+      precisions_.add(layers_[i], graph_[i].kind, plan_[i], graph_[i].choosable);
     for (detail::segment& each : segments_) {
       each.code = std::make_shared<const detail::code>(compiler.compile(each.calls));
     }
@@ -280,6 +282,7 @@ class program {
   plan plan_;
   std::vector<detail::recorded_op> ops_;
   std::vector<detail::segment> segments_;
+  std::vector<std::string> layers_;      // names of graph_'s operators (layer_names)
   detail::named_precisions precisions_;  // of the recorded operators, in the plan
   detail::known_composites composites_;  // in evaluation
   detail::low_weights weights_;
