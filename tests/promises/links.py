@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# Each link of the documents leads to a file and a heading that are there, and each page that a source names is there.
+# Usage: links.py SOURCE
+import os
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(sys.argv[1])
+PARTS = ('README.md', 'CONTRIBUTING.md', 'run', 'docs', 'include', 'backends', 'python', 'src', 'bench', 'tools', 'tests', 'examples', 'packaging')
+SOURCES = ('', '.md', '.py', '.sh', '.hpp', '.cpp', '.cuh', '.cu', '.build', '.json')
+
+
+def anchors(page):
+    """Of its headings, as GitHub makes them: lower case, without punctuation, hyphens for spaces."""
+    text = re.sub(r'^```.*?^```', '', page.read_text(encoding='utf-8'), flags=re.M | re.S)
+    return {re.sub(r'[^\w\- ]', '', heading.strip().lower()).replace(' ', '-') for heading in re.findall(r'^#+ (.*)$', text, re.M)}
+
+
+def broken(file):
+    text = file.read_text(encoding='utf-8')
+    for link in re.findall(r'\]\(([^)\s]+)\)', text) if file.suffix == '.md' else []:
+        target, _, heading = link.partition('#')
+        page = (file.parent / target).resolve() if target else file
+        if '://' not in link and not (page.exists() and (not heading or heading in anchors(page))):
+            yield link
+    yield from (name for name in re.findall(r'\bdocs/[\w/-]+\.(?:md|svg|png)\b', text) if not (ROOT / name).exists())
+
+
+found = []
+for part in PARTS:
+    for file in [ROOT / part] if (ROOT / part).is_file() else [pathlib.Path(at, name) for at, _, names in os.walk(ROOT / part) for name in names]:
+        if file.suffix in SOURCES and file.parent.name != '__pycache__':
+            found += [f'{file.relative_to(ROOT)}: {link} is not there' for link in broken(file)]
+sys.exit('\n'.join(found) or 0)
