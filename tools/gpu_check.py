@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # ./run gpu-check: on a machine with a GPU builds for it, runs every test on it, compute-sanitizer over the kernels, then the
 # benchmarks. A part that fails does not keep the others from running. Writes out/gpu-check.json after each part, the output
-# of each to out/gpu-check/, and the section of docs/benchmarks.md.
+# of each to out/gpu-check/, and the section of docs/benchmarks/cuda.md.
 # Where a machine is lent by the quarter of an hour: --only does a slice or a part of one at a time, --limit ends in time,
 # --rest goes on where that stopped; the results add up as long as device, driver and sources stay the same. --render writes
 # the section anew from out/gpu-check.json, which may come from another machine.
@@ -147,7 +147,7 @@ def commit_of(root):
     commit = said_by(['git', '-C', root, 'rev-parse', '--short', 'HEAD'])
     if not commit:
         return f'sources {digest_of(root)}'
-    changed = said_by(['git', '-C', root, 'status', '--porcelain', '--untracked-files=no', '--', '.', ':!docs/benchmarks.md'])
+    changed = said_by(['git', '-C', root, 'status', '--porcelain', '--untracked-files=no', '--', '.', ':!docs/benchmarks/cuda.md'])
     return commit.strip() + (f' with changes (sources {digest_of(root)})' if changed else '')
 
 
@@ -356,7 +356,7 @@ class Check:
 
 
 def render(root, result):
-    page = root / 'docs/benchmarks.md'
+    page = root / 'docs/benchmarks/cuda.md'
     page.write_text(gpu_report.with_section(page.read_text(), gpu_report.section(result)))
 
 
@@ -368,7 +368,7 @@ def render_again(root):
         print(f'{file.relative_to(root)} could not be rendered ({type(fault).__name__}: {fault}): run ./run gpu-check on a machine with '
               'a GPU, or bring the file from one.')
         return 1
-    print('written: docs/benchmarks.md')
+    print('written: docs/benchmarks/cuda.md')
     return 0
 
 
@@ -387,7 +387,7 @@ def arguments():
     asked.add_argument('--limit', type=float, default=math.inf, metavar='SECONDS', help='ends by then; what did not begin is left for --rest')
     asked.add_argument('--part-limit', type=float, default=560, metavar='SECONDS', help='a part that takes longer fails (default: %(default)s)')
     asked.add_argument('--find', action='store_true', help='only say whether there is a GPU')
-    asked.add_argument('--render', action='store_true', help='only write the section of docs/benchmarks.md, from out/gpu-check.json; needs no GPU')
+    asked.add_argument('--render', action='store_true', help='only write the section of docs/benchmarks/cuda.md, from out/gpu-check.json; needs no GPU')
     return asked.parse_args()
 
 
@@ -416,7 +416,7 @@ def main():
         except Exception as fault:  # a fault of this script in one slice leaves the others their turn
             check.note(name, 'gpu_check.py', 0, 1, 0, f'{type(fault).__name__}: {fault}')
     render(ROOT, check.result)
-    print('', *gpu_report.report(check.result, slices), f'written: {check.file.relative_to(ROOT)}, docs/benchmarks.md', sep='\n')
+    print('', *gpu_report.report(check.result, slices), f'written: {check.file.relative_to(ROOT)}, docs/benchmarks/cuda.md', sep='\n')
     if check.left:
         print(f"left for want of time, to be done by --rest: {', '.join(check.left)}")
     print(gpu_report.summary_line(check.ran))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Reads what nvidia-smi, nvcc, test programs and compute-sanitizer say, and renders what ./run gpu-check found: a table for
-# the terminal, the goals that were missed, and the section of docs/benchmarks.md. Nothing here needs a GPU.
+# the terminal, the goals that were missed, and the section of docs/benchmarks/cuda.md. Nothing here needs a GPU.
 import re
 
 BEGIN, END = '<!-- gpu-check: begin -->', '<!-- gpu-check: end -->'
@@ -209,7 +209,7 @@ def verdict_of(parts, slice_name):
 
 
 def section(result):
-    """The part of docs/benchmarks.md between the markers, these included."""
+    """The part of docs/benchmarks/cuda.md between the markers, these included."""
     parts, bench = list(result['parts'].values()), result['bench']
     lines = [BEGIN, f'Machine: {headline(result)}.', '',
              f"Tests on the device: {verdict_of(parts, 'tests')}. compute-sanitizer over the kernels: {verdict_of(parts, 'sanitizer')}."]

@@ -352,7 +352,7 @@ def arguments():
     asked.add_argument('--job-limit', type=float, metavar='SECONDS', help='a job that takes longer is ended (default: 4 times its estimate)')
     asked.add_argument('--out', type=pathlib.Path, default=ROOT / 'out/paper')
     asked.add_argument('--programs', type=pathlib.Path, default=ROOT / 'build/release', help='build folder with examples/train')
-    asked.add_argument('--write-docs', action='store_true', help='also write the section of docs/benchmarks.md; not with --quick')
+    asked.add_argument('--write-docs', action='store_true', help='also write the section of docs/benchmarks/paper.md; not with --quick')
     given = asked.parse_args()
     known = {pair['model'] for pair in json.loads((ROOT / 'tools/paper.json').read_text())['pairs']}
     for model in given.only or []:
@@ -410,7 +410,7 @@ def main():
         return 128 + stopped.args[0]
     show()
     if options.write_docs:
-        paper_page.write_section(ROOT / 'docs/benchmarks.md', facts, pairs, about)
+        paper_page.write_section(ROOT / 'docs/benchmarks/paper.md', facts, pairs, about)
     all_results = [result for pair in pairs for result in pair.results.values()]
     count = {status: sum(r['status'] == status for r in all_results) for status in ('ok', 'failed', 'slow', 'left')}
     print(f"{count['ok']} measured, {count['failed']} failed, {count['slow']} too slow, {count['left']} left; written: {page} (open it)")

@@ -202,11 +202,11 @@ json measure_apart(const options& chosen, const std::string& model) {
   return of;
 }
 
-/// docs/benchmarks.md has this table.
+/// docs/benchmarks/libtorch.md has this table.
 void print_table(const json& all) {
   fmt::print(
-      "\n| model | FP32 | autocast | by hand | comp | comp / autocast (95%) | comp / by hand (95%) | peaks of the four "
-      "| page faults |\n|---|---|---|---|---|---|---|---|---|\n");
+      "\n| model, batch | FP32 | autocast | by hand | comp | speed over autocast (95%) | speed over by hand (95%) "
+      "| peak of the four | page faults of a step of the four |\n|---|---|---|---|---|---|---|---|---|\n");
   double over_autocast = 0, over_by_hand = 0;
   for (const json& m : all) {
     std::string times, peaks, faults;

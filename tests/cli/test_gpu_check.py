@@ -170,7 +170,7 @@ class Section(unittest.TestCase):
         self.assertEqual(gpu_report.with_section(second, gpu_report.section(self.result())), after)
 
     def test_the_page_of_this_project_has_the_markers(self):
-        page = (ROOT / 'docs/benchmarks.md').read_text()
+        page = (ROOT / 'docs/benchmarks/cuda.md').read_text()
         self.assertEqual((page.count(gpu_report.BEGIN), page.count(gpu_report.END)), (1, 1))
 
 
@@ -237,7 +237,7 @@ class Whole(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root, self.bin = pathlib.Path(folder.name, 'project'), pathlib.Path(folder.name, 'bin')
         self.bin.mkdir()
-        for name in ('tools/gpu_check.py', 'tools/gpu_report.py', 'docs/benchmarks.md'):
+        for name in ('tools/gpu_check.py', 'tools/gpu_report.py', 'docs/benchmarks/cuda.md'):
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, self.root / name)
         self.stand_in('nvidia-smi', f'echo "{CARD.strip()}"')
@@ -297,7 +297,7 @@ class Whole(unittest.TestCase):
         kept = self.kept()
         self.assertEqual(kept['device']['cuda'], '13.0')
         self.assertEqual(kept['bench']['kernels']['rows'][0]['kernel'], 'relu')
-        page = (self.root / 'docs/benchmarks.md').read_text()
+        page = (self.root / 'docs/benchmarks/cuda.md').read_text()
         self.assertIn('| relu | 3600 GB/s, 90% |', page)
         self.assertIn('compute-sanitizer over the kernels: 3 passed, 0 failed.', page)
 
@@ -414,10 +414,10 @@ class Whole(unittest.TestCase):
 
     def test_the_section_is_written_from_another_machines_file(self):
         self.check('--only', 'bench')
-        shutil.copy(ROOT / 'docs/benchmarks.md', self.root / 'docs/benchmarks.md')
+        shutil.copy(ROOT / 'docs/benchmarks/cuda.md', self.root / 'docs/benchmarks/cuda.md')
         self.stand_in('nvidia-smi', 'exit 6')
-        self.assertEqual(self.check('--render'), (0, ['written: docs/benchmarks.md']))
-        self.assertIn('| relu | 3600 GB/s, 90% |', (self.root / 'docs/benchmarks.md').read_text())
+        self.assertEqual(self.check('--render'), (0, ['written: docs/benchmarks/cuda.md']))
+        self.assertIn('| relu | 3600 GB/s, 90% |', (self.root / 'docs/benchmarks/cuda.md').read_text())
         (self.root / 'out/gpu-check.json').unlink()
         status, said = self.check('--render')
         self.assertEqual((status, len(said)), (1, 1))

@@ -274,6 +274,10 @@ class Pages(unittest.TestCase):
         self.assertEqual(paper_page.over_seeds(['nan'], '{:.1f}'.format), 'not finite')
         self.assertEqual(verdict(self.Pair([], [])), 'not measured')
 
+    def test_how_many_operators_each_seed_s_plan_lowers(self):
+        self.assertEqual(paper_page.lowered([{'plans': {'comp': plan}} for plan in ('1b0', '1b1@autocast', '111')]), '2, 1, 0 of 3')
+        self.assertEqual(paper_page.lowered([]), 'not measured')
+
     def test_what_is_missing_stands_once_for_each_reason(self):
         class Named:
             why = ''
@@ -300,13 +304,15 @@ class Pages(unittest.TestCase):
     def test_the_section_of_the_documents_is_replaced_between_its_marks(self):
         facts = json.loads((ROOT / 'tools/paper.json').read_text())
         with tempfile.TemporaryDirectory() as folder:
-            page = pathlib.Path(folder, 'benchmarks.md')
-            page.write_text((ROOT / 'docs/benchmarks.md').read_text())
+            page = pathlib.Path(folder, 'paper.md')
+            page.write_text((ROOT / 'docs/benchmarks/paper.md').read_text())
             about = {'machine': 'M', 'version': 'V', 'date': 'D', 'command': './run paper'}
             for _ in range(2):
                 paper_page.write_section(page, facts, [], about)
-            got, was = page.read_text(), (ROOT / 'docs/benchmarks.md').read_text()
+            got, was = page.read_text(), (ROOT / 'docs/benchmarks/paper.md').read_text()
         self.assertEqual(got.count(paper_page.BEGIN), 1)
+        self.assertNotIn('The found plans', got)  # on the HTML page alone
+        self.assertIn('The found plans', paper_page.html(facts, [], about | {'quick': False}, ROOT))
         self.assertIn('M; comp V; D; `./run paper`.', got)
         self.assertEqual(got.split(paper_page.BEGIN)[0], was.split(paper_page.BEGIN)[0])
         self.assertEqual(got.split(paper_page.END)[1], was.split(paper_page.END)[1])
