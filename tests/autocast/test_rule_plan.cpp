@@ -185,6 +185,12 @@ TEST_CASE("where inputs promote, a parameter counts as FP32: a product in BF16 p
   CHECK(rule_plan(cpu, graph, precision::bf16).str() == "b1bb1");  // a scale without dimensions does not count
 }
 
+TEST_CASE("an empty tensor made from nothing, as a cache begins, does not keep what is added to it in FP32") {
+  const comp::op_graph graph{{reads("linear", {from(-1), from(-1)}), reads("cat", {from(-1, {0}), from(0)}),
+                              reads("cat", {from(-1, {1}), from(0)})}};
+  CHECK(rule_plan(cpu, graph, precision::bf16).str() == "bb1");
+}
+
 TEST_CASE("a tensor read twice is no parameter") {
   const comp::op_graph graph{{reads("linear", {from(-1), from(-1)}), reads("mul", {from(0), from(0)})}};
   CHECK(rule_plan(cpu, graph, precision::bf16).str() == "bb");

@@ -481,6 +481,40 @@ TEST_CASE("what a file does not have runs as most of its kind, and a warning nam
             "mean \"block") != std::string::npos);
 }
 
+TEST_CASE("under a plan of FP32 later steps run without comp, unless each forward is to be compared") {
+  const scratch_file file;
+  const job it = mlp();
+  save_low(it, file.str(), [](comp::plan& all) { all = comp::plan{all.size()}; });
+  const auto listens_in_second_step = [&](lt::planned_settings settings) {
+    lt::planned_region planned{{{"", *it.model}}, file.str(), std::move(settings)};
+    {
+      const auto on = planned.enter();
+      it.loss();
+      CHECK(lt::detail::listening != nullptr);
+    }
+    const auto on = planned.enter();
+    return lt::detail::listening != nullptr;
+  };
+  CHECK_FALSE(listens_in_second_step({}));
+  CHECK(listens_in_second_step({.program = {.otherwise = lt::on_mismatch::error}}));
+
+  lt::planned_region fp32{{{"", *it.model}}, file.str()};
+  for (int step = 0; step < 2; ++step) {
+    const auto on = fp32.enter();
+    it.loss();
+  }
+  program low;
+  record(low, it);
+  low.set_plan(everywhere(low.graph(), precision::bf16));
+  const auto around = low.enter();
+  {
+    const auto inside = fp32.enter();
+    const at::Tensor x = torch::ones({1, 32});
+    CHECK(bool{at::matmul(x, x.t()).scalar_type() == at::kFloat});
+    CHECK(lt::detail::listening != nullptr);
+  }
+}
+
 TEST_CASE("several threads may enter a planned region once its first step is known, not before") {
   const scratch_file file;
   torch::manual_seed(1);

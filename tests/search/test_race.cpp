@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <doctest/doctest.h>
 
+#include <comp/search/convergence/paired_times.hpp>
 #include <comp/search/timing/contest.hpp>
 #include <comp/search/timing/stage_two.hpp>
 #include <comp/strategy/exhaustive.hpp>
 #include <comp/strategy/greedy.hpp>
 #include <limits>
 #include <numeric>
+#include <random>
 
 #include "fake_trainer.hpp"
 
@@ -300,6 +302,28 @@ TEST_CASE("where batches differ in length all plans of a round run the same one,
   CHECK(t.trainer.weights().steps >= racers[0].seconds.size());
   CHECK(t.trainer.weights().steps <= racers[0].seconds.size() + 1);  // the very first, not timed
   CHECK(t.run.trained().batches == static_cast<std::int64_t>(t.trainer.weights().steps));
+}
+
+TEST_CASE("batches of other lengths are told from a noisy machine by eight of them") {
+  const auto differ = [](const std::vector<double>& lengths, double noise, std::uint64_t seed) {
+    std::mt19937_64 random{seed};
+    std::normal_distribution<double> drawn;
+    comp::sample fp32{.batches = 8};
+    comp::trial t{.sample = {.batches = 8}};
+    for (std::size_t i = 0; i < 8; ++i) {
+      const double length = lengths[i % lengths.size()];
+      fp32.batch_seconds.push_back(length * std::exp(noise * drawn(random)));
+      t.sample.batch_seconds.push_back(0.7 * length * std::exp(noise * drawn(random)));
+    }
+    return comp::detail::pair_times(t, fp32, 1, {});
+  };
+  int padded = 0, same = 0;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    padded += differ({1, 0.87, 0.75, 0.62}, 0.02, seed);
+    same += differ({1}, 0.1, seed);
+  }
+  CHECK(padded >= 180);
+  CHECK(same <= 4);
 }
 
 TEST_CASE("stage 2 keeps the conservative plan when another is faster by noise alone") {

@@ -67,7 +67,10 @@ inline std::optional<precision> met_by_inputs(const std::vector<handed>& carried
   for (const tensor_info& input : op.inputs) {
     const bool produced = input.source >= 0;
     const handed from = produced ? carried[static_cast<std::size_t>(input.source)] : handed{input.dtype, true};
-    if (!input.floating || (from.loose && !promoting) || (promoting && sized && input.shape.empty())) continue;
+    // Hugging Face's caches begin as empty tensors "in the format of the keys", which are low under autocast.
+    const bool empty = std::ranges::find(input.shape, 0) != input.shape.end();
+    if (!input.floating || (from.loose && (!promoting || empty))) continue;
+    if (promoting && sized && input.shape.empty()) continue;
     widest = widest ? promoted(*widest, from.in) : from.in;
   }
   return widest;

@@ -72,6 +72,14 @@ class program {
   /// anew in each region.
   region enter(std::string_view segment = "forward") { return scripts_.open(session_of(segment)); }
 
+  /// A region that the operators of the model run in without comp: of a plan that lowers nothing.
+  /// Throws: `error` while LibTorch's autocast is on.
+  region enter_unplanned() const {
+    auto session = std::make_unique<detail::unplanned_session>(settings_.device.type());
+    session->require_no_autocast();
+    return region{std::move(session)};
+  }
+
   /// As `enter`, for a forward with another sequence of operators (evaluation mode): each runs in the precision of the
   /// recorded operator of its name, or of record_under()'s, and where there is none as most of its kind.
   region evaluate() {

@@ -221,4 +221,15 @@ class passing_session final : public session {
   void end(bool /*abandoned*/) noexcept override {}
 };
 
+/// A region of a plan that lowers nothing: the model's operators run without comp.
+class unplanned_session final : public session {
+ public:
+  using session::session;
+  void called(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, torch::jit::Stack& stack) override {
+    op.callBoxed(stack);
+  }
+  bool begin() override { return listening != nullptr; }  // a region around it has another plan
+  void end(bool /*abandoned*/) noexcept override {}
+};
+
 }  // namespace comp::libtorch::detail

@@ -173,11 +173,11 @@ class planned_region {
     const auto known = [&](const std::string& s) { return program_.has_recorded(s); };
     if (!planned_ && (program_.recorded() || std::ranges::all_of(settings_.segments, known))) conclude();
     if (measurement_ && segment == settings_.segments.front()) measure_step();
-    return program_.enter(segment);
+    return planned_ && lowers_nothing() ? program_.enter_unplanned() : program_.enter(segment);
   }
   /// For forwards in evaluation mode: operators go by their names, and what the plan has no operator for is in FP32. So
   /// are, before all of a step is known, all where the plan came without names.
-  region evaluate() { return program_.evaluate(); }
+  region evaluate() { return planned_ && lowers_nothing() ? program_.enter_unplanned() : program_.evaluate(); }
 
   /// Whether all of a step is known: its operators, and that the plan is one for them.
   bool planned() const { return planned_; }
@@ -197,6 +197,12 @@ class planned_region {
 
  private:
   using clock = std::chrono::steady_clock;
+
+  /// Then regions cost nothing. Where a mismatch is an error, each forward is still compared with the recorded one.
+  bool lowers_nothing() const {
+    const program_settings& now = program_.settings();
+    return !program_.lowers() && now.otherwise == on_mismatch::follow && now.protect_blocks;
+  }
 
   // A plan without names goes by its order.
   bool by_name() const { return settings_.match == plan_match::by_name && listing_.operators; }
