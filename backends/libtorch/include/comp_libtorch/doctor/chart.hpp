@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a doctor writes down while a step runs: an entry per operator and per tensor that none made, and for each
-// tensor the entry that it comes from, by its identity and its count of in-place writes.
+// What a doctor writes down while a step runs: an entry for each operator, and one for each tensor that no operator
+// made. It also knows the entry that each tensor comes from, by the tensor's identity and its count of in-place writes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,8 +27,8 @@ class chart {
  public:
   chart(const parameter_names& parameters, precision low) : parameters_{&parameters} { all_.low = low; }
 
-  /// Entries of what the operator is about to read; new ones for what none has made. Numbers among the arguments go to
-  /// `constants`.
+  /// Returns: the entries of what the operator is about to read. A tensor that no operator made gets a new one. Numbers
+  /// among the arguments are added to `constants`.
   std::vector<std::size_t> read(const std::string& op, const op_traits& known, const torch::jit::Stack& arguments,
                                 std::vector<double>& constants) {
     std::vector<std::size_t> inputs;
@@ -42,14 +42,15 @@ class chart {
     return inputs;
   }
 
-  /// The operator has run. Returns: its entry; none for what has no values of its own.
+  /// Enters the results of an operator that has run. Returns: its entry; none for an operator without values of its
+  /// own, as a view is.
   std::optional<std::size_t> add_results(examined op, const op_traits& known, const torch::jit::Stack& arguments,
                                          const torch::jit::Stack& results) {
     if (known.views && !op.inputs.empty()) {
       for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) { come(t, op.inputs[0]); });
       return std::nullopt;
     }
-    if (known.word.find("empty") != std::string::npos) return std::nullopt;  // nobody knows what is in it
+    if (known.word.find("empty") != std::string::npos) return std::nullopt;  // its values are undefined
     std::optional<std::size_t> entry;
     for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) {
       const auto values = countable(t);
@@ -67,7 +68,7 @@ class chart {
 
   void set_error(std::size_t entry, double error) { all_.entries[entry].error = error; }
 
-  /// A gradient that the backward of `entry` made. From any thread.
+  /// Adds a gradient that the backward of `entry` made. Use from any thread is safe.
   void gradient(std::size_t entry, const at::Tensor& given) {
     const auto values = countable(given);
     if (!values) return;
@@ -125,7 +126,8 @@ class chart {
   void come(const at::Tensor& t, std::size_t entry) {
     origins_.insert_or_assign(t.unsafeGetTensorImpl(), origin{address_of(t), version(*t.unsafeGetTensorImpl()), entry});
   }
-  /// Views of what was written show it, too.
+  /// Enters what an operator wrote in place. It is noted for the storage, too, because views of it show what was
+  /// written.
   void add_written(const op_traits& known, const torch::jit::Stack& arguments, std::size_t entry) {
     for (std::size_t i = 0; i < known.arguments.size(); ++i) {
       if (known.arguments[i] != argument_use::written) continue;
@@ -137,8 +139,8 @@ class chart {
     }
   }
 
-  /// Of operators that put a number beside values, so that it is lost where the format cannot hold it. Factors and
-  /// divisors are applied in FP32.
+  /// Notes the numbers of operators that put them beside values: such a number is lost where the format cannot hold it.
+  /// Factors and divisors are left out, because they are applied in FP32.
   static void note_numbers(const op_traits& known, const torch::jit::Stack& arguments, std::vector<double>& to) {
     constexpr std::array words{"add",     "sub",      "rsub",        "clamp", "clamp_min", "clamp_max", "maximum",
                                "minimum", "hardtanh", "masked_fill", "where", "full",      "full_like", "fill"};
