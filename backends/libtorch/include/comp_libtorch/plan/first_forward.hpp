@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A first forward that runs under a plan while it is recorded, operator by operator, so that it needs no more memory
-// than the later ones. What the operators after one will read is not known yet: a cast is shared only while somebody
-// else keeps it (autograd, for a backward), and copies of parameters until the region ends.
+// Runs a first forward under a plan while it is recorded, operator by operator, so that it needs no more memory than
+// the later ones. What later operators will read is not known yet. So a cast is shared only while somebody else keeps
+// it (autograd, for a backward); copies of parameters are shared until the region ends.
 #pragma once
 
 #include <ATen/core/grad_mode.h>
@@ -26,22 +26,24 @@
 
 namespace comp::libtorch::detail {
 
+/// What a plan says of an operator before it has run for the first time.
 struct first_choice {
   precision chosen = precision::fp32;
   bool hands_on_fp32 = false;
 };
 
-/// A plan for operators that are not known yet.
+/// A plan for operators that are not recorded yet.
 struct first_plan {
-  /// Of operator `number` in the graph to be, as far as it is known before it has run. Throws to end the forward.
-  /// `layer`: its name in every language (layer_names.hpp).
+  /// Chooses for operator `number` of the graph to be. The op_info is known only as far as it can be before the
+  /// operator has run. `layer`: its common name (layer_names.hpp). Throws to end the forward.
   std::function<first_choice(std::size_t number, const op_info&, const std::string& layer)> choose = {};
   named_choice by_name = {};                    // for forwards in evaluation mode
-  std::optional<at::ScalarType> autocast = {};  // then LibTorch's own runs it all
+  std::optional<at::ScalarType> autocast = {};  // if set, LibTorch's autocast to this format runs everything
 };
 
-/// Casts of one forward. One that nobody keeps is made again, behind the node of the first one: its readers' gradients
-/// meet there, in its format, as they do in later forwards, where readers share the cast.
+/// The casts of one forward. A cast that nobody keeps is made again when it is read again, and gets the autograd node
+/// of the first one. So the gradients of all readers meet there, in the format of the cast, as in later forwards, where
+/// readers share the cast.
 class kept_casts {
  public:
   at::Tensor get(const at::Tensor& source, at::ScalarType type) {
@@ -85,7 +87,7 @@ class kept_casts {
   std::unordered_map<const c10::TensorImpl*, std::vector<entry>> casts_;
 };
 
-/// Runs operators by what is known of them before the rest has come by.
+/// Runs operators by what is known of them before the rest of the forward has come by.
 class first_run {
  public:
   explicit first_run(at::DeviceType device) : device_{device} {}
@@ -118,7 +120,8 @@ class first_run {
       }
     }
   }
-  /// Copies of parameters live as long as the region, as in later forwards: so their gradients meet in them.
+  /// Returns: the cast of `tensor`. A copy of a parameter lives as long as the region, as in later forwards, so that
+  /// the gradients of all its readers meet in it.
   at::Tensor converted(const at::Tensor& tensor, at::ScalarType to, bool parameter) {
     if (tensor.scalar_type() == to) return tensor;
     at::Tensor copy = casts_.get(tensor, to);
@@ -136,15 +139,16 @@ struct first_call {
   c10::OperatorHandle op;
   std::optional<recorded_op> operation = {};
   first_choice choice = {};
-  bool lost = false;  // behind an operator that was not the file's
+  bool lost = false;  // ran in FP32, behind an operator that is not in the file
 };
+/// Runs an operator of a forward that has left the file: in FP32.
 inline void run_lost(const c10::OperatorHandle& op, torch::jit::Stack& stack, at::DeviceType device) {
   cast_to_fp32(stack, traits(op), device);
   op.callBoxed(stack);
 }
 using first_calls = std::vector<first_call>;
 
-/// Runs a checkpoint of a first forward again, in the backward.
+/// Runs a checkpoint of a first forward again in the backward, by the calls that were noted in the forward.
 class first_again final : public session {
  public:
   first_again(std::shared_ptr<const first_calls> calls, std::size_t next, at::DeviceType device)
@@ -177,7 +181,7 @@ class first_again final : public session {
   first_run run_;
 };
 
-/// A region that is recorded while `plan` runs it.
+/// A region that runs under a plan while it is recorded.
 class first_forward final : public recording_session {
  public:
   first_forward(std::shared_ptr<recording> to, std::string segment, at::DeviceType device, bool frees_blocks,
@@ -209,7 +213,7 @@ class first_forward final : public recording_session {
       choice = plan_->choose(recording_->number(), now.info, now.named.layer);
     } catch (const plan_error&) {
       if (depth_ == 0) throw;
-      lost_ = true;  // a composite may be made of other operators for other formats
+      lost_ = true;  // a composite may be made of other operators in other formats
       recording_->make_unsure();
       return run_fp32(op, stack);
     }
@@ -233,7 +237,7 @@ class first_forward final : public recording_session {
     record_opened(op, keys, stack);
   }
 
-  /// A composite is opened as it is in FP32.
+  /// Casts the arguments of a composite to FP32, since it is recorded as it is made in FP32.
   void cast_to_record(torch::jit::Stack& stack, std::size_t arguments) {
     replace(
         stack, arguments, device(), [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; },
@@ -252,10 +256,10 @@ class first_forward final : public recording_session {
 
   std::shared_ptr<const first_plan> plan_;
   first_run run_;
-  std::shared_ptr<first_calls> calls_ = std::make_shared<first_calls>();  // for the checkpoints among them
+  std::shared_ptr<first_calls> calls_ = std::make_shared<first_calls>();  // what has run, for checkpoints
   std::optional<autocast_guard> autocast_;
-  std::size_t depth_ = 0;  // composites that are open
-  bool lost_ = false;
+  std::size_t depth_ = 0;  // open composites
+  bool lost_ = false;      // the forward has left the file, in a composite
 };
 
 }  // namespace comp::libtorch::detail

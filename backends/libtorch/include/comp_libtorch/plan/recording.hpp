@@ -28,7 +28,7 @@ struct segment {
   std::shared_ptr<const detail::code> code = {};
 };
 
-/// What a recording gives.
+/// What was recorded.
 struct recorded {
   std::vector<op_info> infos = {};
   std::vector<recorded_op> ops = {};
@@ -40,7 +40,8 @@ class recording {
   recording(const parameter_names& parameters, at::DeviceType device, bool under_plan)
       : recorder_{parameters, device, under_plan} {}
 
-  /// One that knows all that was seen, to run segment `name` again with: nothing of it is to be kept.
+  /// Returns: a copy that knows all that was seen, and gives names and numbers as at the beginning of segment `name`.
+  /// That segment is run again with it, and nothing of the copy is kept.
   std::shared_ptr<recording> again(std::string_view name) const {
     const std::lock_guard only_one{mutex_};
     auto copy = std::make_shared<recording>(recorder_);
@@ -55,12 +56,12 @@ class recording {
     const std::lock_guard only_one{mutex_};
     return std::ranges::any_of(segments_, [&](const entry& e) { return e.name == name && !e.abandoned; });
   }
-  /// It was entered and left, not by an exception.
+  /// Returns: whether the segment was entered, and left without an exception.
   bool has_whole(std::string_view name) const {
     const std::lock_guard only_one{mutex_};
     return std::ranges::any_of(segments_, [&](const entry& e) { return e.name == name && !e.abandoned && !e.is_open; });
   }
-  /// Throws: `error` on another thread than that of a segment which is open.
+  /// Throws: `error` where another thread has a segment open.
   void require_same_thread(std::string_view name) const {
     const std::lock_guard only_one{mutex_};
     require<error>(
@@ -76,12 +77,12 @@ class recording {
     segments_.push_back({std::move(name), recorder_.names().given(), number_});
     return segments_.size() - 1;
   }
-  /// Of the next operator, in the graph to be.
+  /// Returns: the number that the next operator will have in the graph.
   std::size_t number() const {
     const std::lock_guard only_one{mutex_};
     return number_;
   }
-  /// It is not known to be as a recording in FP32 would be.
+  /// Returns: whether a recording in FP32 might differ from this one.
   bool is_unsure() const {
     const std::lock_guard only_one{mutex_};
     return unsure_ || recorder_.is_unsure();
@@ -110,7 +111,7 @@ class recording {
     const std::lock_guard only_one{mutex_};
     return recorder_.names().is_of_parameters(tensor);
   }
-  /// The operators up to close() are those that the composite of `call` is made of.
+  /// Notes a composite. The operators up to close() are those inside it.
   void open(recorded_call call, std::size_t number) {
     const std::lock_guard only_one{mutex_};
     segments_[number].calls.push_back(std::move(call));
@@ -119,7 +120,7 @@ class recording {
     const std::lock_guard only_one{mutex_};
     segments_[number].calls.emplace_back();
   }
-  /// A segment that an exception ended is as if it had not been entered.
+  /// Ends a segment. One that an exception ended is as if it had not been entered.
   void end(std::size_t number, bool abandoned) {
     const std::lock_guard only_one{mutex_};
     --open_;
@@ -132,6 +133,7 @@ class recording {
     recorder_.end_of_segment();
   }
 
+  /// Returns: the segments that were not abandoned, with their operators numbered without gaps.
   recorded finish() {
     const std::lock_guard only_one{mutex_};
     recorded all;
@@ -176,7 +178,7 @@ class recording {
   std::size_t number_ = 0;
   bool unsure_ = false;
   std::size_t open_ = 0;
-  std::thread::id thread_ = {};  // of the open segments
+  std::thread::id thread_ = {};  // the thread of the open segments
 };
 
 /// A region whose operators are recorded, in FP32.
@@ -199,7 +201,7 @@ class recording_session : public session {
  protected:
   virtual void run(const recorder::call& now, torch::jit::Stack& stack) { now.op.op.callBoxed(stack); }
 
-  /// `op` is a composite: its operators come one by one.
+  /// Records the operators inside the composite `op`, one by one.
   void record_opened(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) {
     recording_->open({.composite = op, .uniform = needs_one_format(op, stack, device())}, segment_);
     const auto close = c10::make_scope_exit([&] { recording_->close(segment_); });
@@ -210,7 +212,7 @@ class recording_session : public session {
   std::size_t segment_;
 };
 
-/// A later region of a segment that is being recorded: FP32, nothing is recorded.
+/// A region of a segment that is recorded already: it runs in FP32, and nothing is recorded.
 class passing_session final : public session {
  public:
   using session::session;
