@@ -56,7 +56,7 @@ class trainer
   struct state {
     training_state training = {};
     scaling::state scaler = {};
-    double pending_factor = 1;  // of the losses whose gradients wait for an update
+    double pending_factor = 1;  // loss scale of the gradients that wait for an update
     std::uint64_t steps = 0;
     std::remove_cvref_t<decltype(std::declval<Source&>().position())> position = {};
     std::int64_t bytes() const { return training.bytes(); }
@@ -83,7 +83,7 @@ class trainer
   trainer(const trainer&) = delete;
   trainer& operator=(const trainer&) = delete;
 
-  /// The operators of a step. Asked for the first time, a step is trained to see them and then undone; the user's step
+  /// Returns: the operators of a step. The first call trains a step to see them, and undoes it: the user's step
   /// function is called once more than there are steps. Throws: `graph_error` when none was in a region.
   const op_graph& graph() {
     record();
@@ -92,7 +92,8 @@ class trainer
   Source& batches() { return source_; }
   program& executor() { return program_; }
 
-  /// A plan with plan::runs_autocast() trains under LibTorch's own autocast alone: see own_autocast.
+  /// Trains under `p` from now on. A plan with plan::runs_autocast() trains under LibTorch's own autocast alone
+  /// (own_autocast()).
   /// Throws: `plan_error` for a plan that does not fit the graph, has a precision that the device lacks, or is marked
   /// as autocast's and differs from what that does.
   void set_precision(const plan& p) {
@@ -105,18 +106,19 @@ class trainer
     if (p.runs_autocast()) detail::require_same(p, own_autocast(autocast_precision(p)), graph());
     tuning_.set_plan(p);
   }
-  /// A plan from a file, run as it was best run when it was found: where that was on a machine like this one, it is not
-  /// measured again. Returns: sentences on what of the file was not taken.
+  /// Trains under a plan from a file, run as it was best run when it was found. If that was on a machine like this one,
+  /// it is not measured again. Returns: sentences on what of the file was not taken.
   std::vector<std::string> set_precision(const loaded_plan& from) {
     const auto left_out = tuning_.learn(from, hardware_);
     set_precision(from.plan);
     return left_out;
   }
 
-  /// How the plan that is set is run, as far as that was measured or is fixed; nothing for FP32 and for autocast's.
+  /// Returns: how the current plan is run, as far as that was measured or is fixed; nothing for FP32 and for
+  /// autocast's.
   comp::execution execution() const { return tuning_.execution(); }
 
-  /// Trains from the beginning of an epoch to its end: one that run_batch() began is left.
+  /// Trains from the beginning of an epoch to its end. An epoch that run_batch() began is left.
   sample run_epoch() {
     return run_epoch([](const sample&) { return false; });
   }
@@ -146,7 +148,7 @@ class trainer
     });
   }
 
-  /// The whole state of the training, and the training as it was then.
+  /// Returns: the whole state of the training, which restore() puts back.
   state save() {
     return translated([&]() -> state {
       served_.zero();
@@ -166,18 +168,20 @@ class trainer
 
   std::vector<precision> supported_precisions() const { return libtorch::supported_precisions(hardware_); }
   comp::hardware hardware() const { return hardware_; }
-  /// Models, weights (so the seed that made them), data, optimizers and settings as they were when the trainer was
-  /// made.
+  /// Returns: models, weights (which tell the seed that made them), data, optimizers and settings, in words, as they
+  /// were when the trainer was made.
   std::string signature() const { return signature_; }
 
-  /// Seconds of each operator in a step under the current plan, medians of a few steps. The state is as before.
+  /// Returns: the seconds of each operator in a step under the current plan, medians of a few steps. The state is as
+  /// before.
   std::vector<op_time> profile() {
     record();
     return undone([&] { return detail::operator_times(program_, setup_.profile_steps, [&] { train_next(); }); });
   }
 
-  /// What lowering each operator alone does to its output and gradients, in the next step; 0 for those that no plan
-  /// lowers, infinity for one that LibTorch does not run in `low`. The state and the plan are as before.
+  /// Returns: what lowering each operator alone does to its output and gradients, measured in the next step; 0 for
+  /// those that no plan lowers, infinity for one that LibTorch does not run in `low`. The state and the plan are as
+  /// before.
   /// Throws: `settings_error` for a precision that the device lacks.
   std::vector<op_error> sensitivity(precision low) {
     require<settings_error>(computes_in(low, hardware_),
@@ -187,8 +191,9 @@ class trainer
     return undone([&] { return detail::lowering_errors(program_, low, [&] { train_next(); }); });
   }
 
-  /// What LibTorch's own autocast to `low` gives each operator, as seen in a step under it, which is undone; marked so
-  /// that set_precision trains under that autocast. Throws: `error` where the step does not run under it.
+  /// Returns: what LibTorch's own autocast to `low` gives each operator, as seen in a step under it, which is undone.
+  /// The plan is marked, so that set_precision() trains under that autocast. Throws: `error` where the step does not
+  /// run under it.
   plan own_autocast(precision low) {
     if (const auto known = autocast_.find(low); known != autocast_.end()) return known->second;
     record();
@@ -200,8 +205,8 @@ class trainer
     translated([&] { libtorch::perturb(tensors_of(setup_.modules, false), seed); });
   }
 
-  /// Steps of an epoch, one for each of its batches, as the source says or counted; 0: not known (a loader too large to
-  /// be read ahead).
+  /// Returns: the batches of an epoch, as the source says or counted; 0: not known (a loader too large to be read
+  /// ahead).
   std::uint64_t batches_per_epoch() {
     if constexpr (requires {
                     { source_.batches_per_epoch() } -> std::integral;
@@ -213,8 +218,8 @@ class trainer
     }
   }
 
-  /// Measures how the current plan is best run, and runs it so from now on; nothing for autocast's, which LibTorch
-  /// runs. The state is as before.
+  /// Measures how the current plan is best run, and runs it so from now on. Returns: the choice; nothing for autocast's
+  /// plan, which LibTorch runs. The state is as before.
   tuned_choice tune() {
     record();
     return undone([&] { return tuning_.measure([&] { return train_one().seconds; }); });
@@ -237,8 +242,8 @@ class trainer
     ++steps_;
     return result;
   }
-  /// Gradients that are accumulated over batches, whose plans may differ in whether losses are scaled, are of one
-  /// factor.
+  /// Brings the gradients that wait for an update to one loss scale. They come from several batches, whose plans may
+  /// differ in whether losses are scaled.
   void bring_pending_to(double factor) {
     if (factor == pending_factor_) return;
     served_.zero();
@@ -263,7 +268,7 @@ class trainer
     return {device_, device_.is_cpu() ? bytes_held(tensors_held(setup_)) + program_.kept_bytes() : 0};
   }
 
-  /// Runs `work` on a state and a plan that are then put back, come what may. Returns: what it returns.
+  /// Runs `work`, and then puts the state and the plan back, also where it throws. Returns: what `work` returns.
   template <class F>
   auto undone(F work) {
     return translated([&] {
@@ -276,7 +281,7 @@ class trainer
     });
   }
 
-  /// Trains a step to see its operators, and undoes it; nothing where that is done.
+  /// Trains a step to see its operators, and undoes it; does nothing where that is done.
   void record() {
     if (program_.recorded()) return;
     undone([&] {
@@ -285,7 +290,7 @@ class trainer
     });
   }
 
-  /// Before a run: how the plan is best run is measured where that is worth its time.
+  /// Prepares a run: measures how the plan is best run, where that is worth its time.
   void prepare() {
     record();
     if (!tuning_.needs_measuring()) return;
