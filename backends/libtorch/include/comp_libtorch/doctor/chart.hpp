@@ -47,7 +47,7 @@ class chart {
   std::optional<std::size_t> add_results(examined op, const op_traits& known, const torch::jit::Stack& arguments,
                                          const torch::jit::Stack& results) {
     if (known.views && !op.inputs.empty()) {
-      for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) { come(t, op.inputs[0]); });
+      for_each_tensor(results, results.size(), [&](const at::Tensor& t, std::size_t, int) { link(t, op.inputs[0]); });
       return std::nullopt;
     }
     if (known.word.find("empty") != std::string::npos) return std::nullopt;  // its values are undefined
@@ -60,7 +60,7 @@ class chart {
       examined& to = all_.entries[*entry];
       to.values.merge(tensor.counts);
       to.sample.insert(to.sample.end(), tensor.sample.begin(), tensor.sample.end());
-      come(t, *entry);
+      link(t, *entry);
     });
     if (entry && known.writes) add_written(known, arguments, *entry);
     return entry;
@@ -69,7 +69,7 @@ class chart {
   void set_error(std::size_t entry, double error) { all_.entries[entry].error = error; }
 
   /// Adds a gradient that the backward of `entry` made. Use from any thread is safe.
-  void gradient(std::size_t entry, const at::Tensor& given) {
+  void add_gradient(std::size_t entry, const at::Tensor& given) {
     const auto values = countable(given);
     if (!values) return;
     const tensor_values tensor = values_of(*values);
@@ -111,19 +111,19 @@ class chart {
     leaf.values = tensor.counts;
     leaf.sample = std::move(tensor.sample);
     const std::size_t entry = add(std::move(leaf), t);
-    come(t, entry);
+    link(t, entry);
     return entry;
   }
 
-  std::size_t add(examined op, const at::Tensor& like) {
-    op.shape = like.sizes().vec();
+  std::size_t add(examined op, const at::Tensor& result) {
+    op.shape = result.sizes().vec();
     const std::string name = op.name;
     while (!names_.emplace(op.name, 0).second) op.name = name + "_" + std::to_string(++names_[name] + 1);
     const std::lock_guard only_one{mutex_};
     all_.entries.push_back(std::move(op));
     return all_.entries.size() - 1;
   }
-  void come(const at::Tensor& t, std::size_t entry) {
+  void link(const at::Tensor& t, std::size_t entry) {
     origins_.insert_or_assign(t.unsafeGetTensorImpl(), origin{address_of(t), version(*t.unsafeGetTensorImpl()), entry});
   }
   /// Enters what an operator wrote in place. It is noted for the storage, too, because views of it show what was
@@ -132,7 +132,7 @@ class chart {
     for (std::size_t i = 0; i < known.arguments.size(); ++i) {
       if (known.arguments[i] != argument_use::written) continue;
       for_each_tensor(arguments[i], [&](const at::Tensor& t, int) {
-        come(t, entry);
+        link(t, entry);
         if (!t.has_storage()) return;
         writers_.insert_or_assign(t.storage().unsafeGetStorageImpl(), writer{t.storage().getWeakStorageImpl(), entry});
       });

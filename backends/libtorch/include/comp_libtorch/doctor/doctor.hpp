@@ -45,7 +45,7 @@ class given_gradients final : public torch::autograd::FunctionPostHook {
                                             const torch::autograd::variable_list& /*got*/) override {
     for (std::size_t i = 0; i < gives.size(); ++i) {
       const torch::autograd::Edge& edge = of_->next_edge(i);
-      if (gives[i].defined() && edge.is_valid() && !span_.has(*edge.function)) to_->gradient(entry_, gives[i]);
+      if (gives[i].defined() && edge.is_valid() && !span_.has(*edge.function)) to_->add_gradient(entry_, gives[i]);
     }
     return gives;
   }
@@ -87,7 +87,7 @@ class examining_session final : public recording_session {
     });
     if (now.op.role != op_role::choosable) return;
     const auto is_weight = [&](const at::Tensor& t) { return recording_->is_of_parameters(t); };
-    chart_->set_error(*at, errors_->of(op, now.arguments, results, seconds, is_weight));
+    chart_->set_error(*at, errors_->measure(op, now.arguments, results, seconds, is_weight));
   }
 
   std::shared_ptr<chart> chart_;

@@ -34,20 +34,20 @@ class low_errors {
   /// up, and where the operator draws random numbers or does not run alone. `is_weight(tensor)`: its rows are not those
   /// of a batch.
   template <class IsWeight>
-  double of(const c10::OperatorHandle& op, const torch::jit::Stack& arguments, const torch::jit::Stack& results,
-            double seconds, IsWeight&& is_weight) {
+  double measure(const c10::OperatorHandle& op, const torch::jit::Stack& arguments, const torch::jit::Stack& results,
+                 double seconds, IsWeight&& is_weight) {
     using clock = std::chrono::steady_clock;
     constexpr double at_least = 0.02;  // [s] that is allowed in any case, for small models
     allowed_ += share_ * seconds;
-    if (share_ == 0 || spent_ > std::max(at_least, allowed_)) return nothing;
-    if (op.hasTag(at::Tag::nondeterministic_seeded)) return nothing;
+    if (share_ == 0 || spent_ > std::max(at_least, allowed_)) return unknown;
+    if (op.hasTag(at::Tag::nondeterministic_seeded)) return unknown;
     const auto begin = clock::now();
     const at::NoGradGuard no_gradients;
-    double error = nothing;
+    double error = unknown;
     try {
       const auto returns = static_cast<std::ptrdiff_t>(op.schema().returns().size());
-      torch::jit::Stack exact{results.end() - returns, results.end()}, inputs = apart(arguments, traits(op));
-      if (auto rows = whole_only_.contains(op) ? std::nullopt : rows_of(inputs, is_weight)) {
+      torch::jit::Stack exact{results.end() - returns, results.end()}, inputs = copy_statistics(arguments, traits(op));
+      if (auto rows = whole_only_.contains(op) ? std::nullopt : take_rows(inputs, is_weight)) {
         if (auto of_rows = run(op, *rows)) {
           exact = std::move(*of_rows);
           inputs = std::move(*rows);
@@ -57,7 +57,7 @@ class low_errors {
       }
       cast_all(inputs, op);
       const std::vector<at::Tensor> compared = tensors(exact);  // none: the operator turns FP32 into FP64
-      if (compared.empty()) return nothing;
+      if (compared.empty()) return unknown;
       if (auto low = run(op, std::move(inputs))) error = relative_error(tensors(*low), compared);
     } catch (const std::exception&) {  // the operator has no results to compare
     }
@@ -66,7 +66,7 @@ class low_errors {
   }
 
  private:
-  static constexpr double nothing = std::numeric_limits<double>::quiet_NaN();
+  static constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
 
   static std::optional<torch::jit::Stack> run(const c10::OperatorHandle& op, torch::jit::Stack arguments) {
     try {
@@ -78,7 +78,7 @@ class low_errors {
   }
 
   /// Returns: the arguments, with copies of the running statistics, because each run writes them.
-  torch::jit::Stack apart(torch::jit::Stack arguments, const op_traits& known) const {
+  torch::jit::Stack copy_statistics(torch::jit::Stack arguments, const op_traits& known) const {
     const std::size_t first = arguments.size() - known.arguments.size();
     for (std::size_t i = 0; i < known.arguments.size(); ++i) {
       if (known.arguments[i] != argument_use::kept) continue;
@@ -92,7 +92,7 @@ class low_errors {
   /// Returns: the arguments with the first rows of each that has as many rows as the first large input; nothing where
   /// no input is large or has two rows.
   template <class IsWeight>
-  static std::optional<torch::jit::Stack> rows_of(const torch::jit::Stack& arguments, IsWeight&& is_weight) {
+  static std::optional<torch::jit::Stack> take_rows(const torch::jit::Stack& arguments, IsWeight&& is_weight) {
     constexpr std::int64_t small = 1 << 14, part = 8;
     std::int64_t all = 0;
     for_each_tensor(arguments, arguments.size(), [&](const at::Tensor& t, std::size_t, int) {

@@ -134,17 +134,17 @@ class op_names {
       if (origin->of_parameters && of_module == nullptr) of_module = origin;
     });
     const mark* decides = of_module != nullptr ? of_module : first;
-    const std::uint32_t scope = tagged(decides == nullptr ? 0 : decides->scope, of_module != nullptr);
+    const std::uint32_t scope = with_tags(decides == nullptr ? 0 : decides->scope, of_module != nullptr);
     const std::string& path = scopes_[scope];
-    std::string name = numbered(path.empty() ? op.word : path + "." + op.word);
-    std::string layer = given_.layers.next(name, op.kind);
+    std::string name = with_number(path.empty() ? op.word : path + "." + op.word);
+    std::string layer = counts_.layers.next(name, op.kind);
     return {std::move(name), std::move(layer), scope, any && only_parameters};
   }
   void add_result(const named& op, const at::Tensor& result) {
     marks_.insert_or_assign(result.unsafeGetTensorImpl(), mark{address_of(result), op.scope, op.of_parameters});
   }
   /// From now on whoever reads `copy` counts as a reader of `source`.
-  void stands_for(const at::Tensor& copy, const at::Tensor& source) {
+  void add_copy(const at::Tensor& copy, const at::Tensor& source) {
     const mark* origin = find(source);
     if (origin == nullptr) return;
     marks_.insert_or_assign(copy.unsafeGetTensorImpl(), mark{address_of(copy), origin->scope, origin->of_parameters});
@@ -154,8 +154,8 @@ class op_names {
     std::unordered_map<std::string, std::uint32_t> names;
     layer_names layers;
   };
-  const counts& given() const { return given_; }
-  void forget_since(counts before) { given_ = std::move(before); }
+  const counts& name_counts() const { return counts_; }
+  void set_counts(counts before) { counts_ = std::move(before); }
   const std::string& path(std::uint32_t scope) const { return scopes_[scope]; }
   /// Returns: true for parameters and for what was computed from parameters alone.
   bool is_of_parameters(const at::Tensor& tensor) {
@@ -184,24 +184,24 @@ class op_names {
     return at->second;
   }
   /// Returns: `scope` with the user's tags before it; the tags alone where the scope is of no module.
-  std::uint32_t tagged(std::uint32_t scope, bool from_module) {
+  std::uint32_t with_tags(std::uint32_t scope, bool from_module) {
     if (scope_tags.empty()) return scope;
     std::string path;
     for (const std::string& tag : scope_tags) path += path.empty() ? tag : "." + tag;
     if (from_module && !scopes_[scope].empty()) path += "." + scopes_[scope];
     return scope_number(path);
   }
-  std::string numbered(std::string name) {
-    const std::uint32_t before = given_.names[name]++;
+  std::string with_number(std::string name) {
+    const std::uint32_t before = counts_.names[name]++;
     if (before == 0) return name;
-    return numbered(name + "_" + std::to_string(before + 1));  // another operator's own name may be just that
+    return with_number(name + "_" + std::to_string(before + 1));  // another operator's own name may be just that
   }
 
   const parameter_names* parameters_;
   std::unordered_map<const c10::TensorImpl*, mark> marks_;
   std::vector<std::string> scopes_ = {""};
   std::unordered_map<std::string, std::uint32_t> numbers_ = {{"", 0}};
-  counts given_;
+  counts counts_;
 };
 
 }  // namespace detail

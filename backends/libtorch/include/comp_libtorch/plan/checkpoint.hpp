@@ -47,8 +47,8 @@ class run_conditions {
 
   /// Runs `work` again, under the conditions and with the random numbers of the first time. Later code goes on with the
   /// present random numbers.
-  at::Tensor again(const checkpointed_work& work, const std::vector<at::Tensor>& inputs) const {
-    const generator_guard go_on{device_};
+  at::Tensor run_again(const checkpointed_work& work, const std::vector<at::Tensor>& inputs) const {
+    const generator_guard present_numbers_go_on{device_};
     random_.restore(device_);
     std::optional<autocast_guard> autocast;
     if (autocast_) autocast.emplace(device_.type(), *autocast_);
@@ -84,7 +84,7 @@ struct checkpoint_node final : torch::autograd::Node {
                      i);
       given.push_back(inputs[i].detach().requires_grad_(inputs[i].requires_grad()));
     }
-    const at::Tensor result = conditions->again(work, given);
+    const at::Tensor result = conditions->run_again(work, given);
     if (result.requires_grad()) torch::autograd::backward({result}, {gradients.front()});
     torch::autograd::variable_list of_inputs;
     for (const at::Tensor& input : given) of_inputs.push_back(input.grad());
@@ -99,7 +99,7 @@ struct checkpoint_node final : torch::autograd::Node {
 };
 
 /// Returns: `result` as a tensor of its own, which can have a node.
-inline at::Tensor own(at::Tensor result, const std::vector<at::Tensor>& inputs) {
+inline at::Tensor as_own_tensor(at::Tensor result, const std::vector<at::Tensor>& inputs) {
   const bool passed = std::ranges::any_of(inputs, [&](const at::Tensor& input) { return input.is_same(result); });
   return passed || result.requires_grad() || result.is_view() ? result.detach() : result;
 }
@@ -114,7 +114,7 @@ inline at::Tensor checkpointed(checkpointed_work work, std::vector<at::Tensor> i
     const at::NoGradGuard no_gradients;
     const auto outer = std::exchange(in_checkpoint, true);
     const auto leave = c10::make_scope_exit([&] { in_checkpoint = outer; });
-    result = own(work(inputs), inputs);
+    result = as_own_tensor(work(inputs), inputs);
   }
   for (const at::Tensor& input : inputs) {
     node->add_next_edge(input.requires_grad() ? torch::autograd::impl::gradient_edge(input) : torch::autograd::Edge{});

@@ -36,22 +36,22 @@ struct executor_context {
   precision low = precision::fp32;  // what that autocast lowers to
   bool keeps_weights = false;       // memory of low weights is kept; not where several threads run the program
   const parameter_names* names = nullptr;
-  const named_choice* unknown = nullptr;  // chooses for operators that the recorded forward does not have
+  const named_choice* choose = nullptr;  // gives a precision to operators that the recorded forward does not have
 };
 
 class executor final : public session {
  public:
-  /// `life`: where times go; null: operators are not timed.
-  executor(const executor_context& context, std::shared_ptr<const code> program, std::shared_ptr<profiled_life> life)
+  /// `times`: where times go; null: operators are not timed.
+  executor(const executor_context& context, std::shared_ptr<const code> program, std::shared_ptr<region_times> times)
       : session{context.settings->device.type(), !context.settings->protect_blocks},
         context_{context},
         code_{std::move(program)},
         shared_(code_->shared),
-        life_{std::move(life)} {}
+        times_{std::move(times)} {}
 
   resumption from_here() const override {
-    if (lost_) return {};
-    return [context = context_, program = std::weak_ptr{code_}, life = life_, next = next_, in = block(),
+    if (goes_on_in_fp32_) return {};
+    return [context = context_, program = std::weak_ptr{code_}, times = times_, next = next_, in = block(),
             segment = std::string{context_.segment}]() -> std::unique_ptr<session> {
       const auto same = program.lock();
       require<error>(
@@ -59,24 +59,24 @@ class executor final : public session {
           "a checkpoint of region \"{}\" is to be run again, and the plan has changed since (it would not be "
           "what was run): call backward() before the plan changes",
           segment);
-      auto again = std::make_unique<executor>(context, same, life);
+      auto again = std::make_unique<executor>(context, same, times);
       again->next_ = next;
-      again->is_again_ = true;
+      again->is_repeat_ = true;
       again->begin_in(in);
       return again;
     };
   }
 
   void called(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack& stack) override {
-    const std::optional<std::size_t> here = place_of(op, stack);
-    if (!here) return leave(op, stack);
+    const std::optional<std::size_t> here = find_instruction(op, stack);
+    if (!here) return run_unrecorded(op, stack);
     const instruction& now = code_->instructions[*here];
     if (now.lowers) {
       if (const author_choice author = block(); author != author_choice::none) return run_protected(now, author, stack);
     }
     if (now.opens) return open(now, keys, stack);
     if (context_.autocast_plan != nullptr) return run_autocast(now, stack);
-    if (life_ != nullptr) return run_watched(now, stack);
+    if (times_ != nullptr) return run_timed(now, stack);
     if (context_.errors != nullptr && (*context_.graph)[now.index].choosable && !in_checkpoint) {
       return context_.errors->run(op, now.index, stack);
     }
@@ -89,7 +89,7 @@ class executor final : public session {
     const auto argument = [tensors](std::size_t i) {
       return tensors[i] == nullptr ? nullptr : tensors[i]->unsafeGetTensorImpl();
     };
-    if (!is_next(op, argument) || life_ != nullptr || context_.errors != nullptr || context_.autocast_plan != nullptr)
+    if (!is_next(op, argument) || times_ != nullptr || context_.errors != nullptr || context_.autocast_plan != nullptr)
       return false;
     const instruction& now = code_->instructions[next_];
     if (now.unusual || now.lists || now.opens || (now.lowers && block() != author_choice::none)) return false;
@@ -98,7 +98,7 @@ class executor final : public session {
     for (const cast_slot* last = slot + now.slots; slot != last; ++slot) {
       const at::Tensor* tensor = tensors[slot->argument];
       if (tensor == nullptr || !wants_cast(*tensor->unsafeGetTensorImpl(), now)) continue;
-      casts[slot->argument] = cast_slot_of(now, *slot, *tensor);
+      casts[slot->argument] = cast_for_slot(now, *slot, *tensor);
     }
     return true;
   }
@@ -112,7 +112,7 @@ class executor final : public session {
   void end(bool abandoned) noexcept override {
     autocast_.reset();
     context_.weights->end_region();
-    if (abandoned || lost_ || is_again_ || next_ == code_->instructions.size()) return;
+    if (abandoned || goes_on_in_fp32_ || is_repeat_ || next_ == code_->instructions.size()) return;
     try {
       if (follows()) return note_other_model();
       context_.problems->add(&program_problems::ended_early, [&] {
@@ -161,7 +161,7 @@ class executor final : public session {
 
   /// Returns: the instruction of the operator on the stack; nothing where the recorded forward does not have it. The
   /// instruction behind it is then the next one.
-  std::optional<std::size_t> place_of(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  std::optional<std::size_t> find_instruction(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
     if (is_next(op, [&](std::size_t i) { return tensor_at(stack, i); }) || find_in_composite(op)) return next_++;
     if (!follows() || !composite_.empty()) return {};
     const c10::TensorImpl* parameter = nullptr;
@@ -223,7 +223,7 @@ class executor final : public session {
     for (const cast_slot* end = slot + now.slots; slot != end; ++slot) {
       at::IValue& value = stack[first + slot->argument];
       if (!value.isTensor() || !wants_cast(*value.unsafeToTensorImpl(), now)) continue;
-      value = cast_slot_of(now, *slot, value.toTensor());
+      value = cast_for_slot(now, *slot, value.toTensor());
     }
   }
 
@@ -233,7 +233,7 @@ class executor final : public session {
       at::IValue& value = stack[first + slot.argument];
       if (slot.element < 0) {
         if (value.isTensor() && wants_cast(*value.unsafeToTensorImpl(), now))
-          value = cast_slot_of(now, slot, value.toTensor());
+          value = cast_for_slot(now, slot, value.toTensor());
         continue;
       }
       if (!value.isTensorList()) continue;
@@ -246,7 +246,7 @@ class executor final : public session {
         if (element >= list.size()) continue;
         const at::Tensor tensor = list.get(element);
         if (tensor.defined() && wants_cast(*tensor.unsafeGetTensorImpl(), now))
-          list.set(element, cast_slot_of(now, each, tensor));
+          list.set(element, cast_for_slot(now, each, tensor));
       }
       --s;
       value = std::move(list);
@@ -259,7 +259,7 @@ class executor final : public session {
     return is_plannable(type) && tensor.device_type() == device();
   }
 
-  at::Tensor cast_slot_of(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
+  at::Tensor cast_for_slot(const instruction& now, const cast_slot& slot, const at::Tensor& tensor) {
     if (slot.weight >= 0) {
       return context_.weights->get(slot.weight, tensor, context_.keeps_weights);
     }
@@ -293,9 +293,9 @@ class executor final : public session {
     (*context_.autocast_plan)[now.index] = low && !full ? context_.low : precision::fp32;
   }
 
-  void run_watched(const instruction& now, torch::jit::Stack& stack) {
+  void run_timed(const instruction& now, torch::jit::Stack& stack) {
     if (now.slots != 0) cast_inputs(now, stack);
-    profiled(life_, now.index, stack, now.op.schema().returns().size(), [&] { run_unusual(now, stack); });
+    profiled(times_, now.index, stack, now.op.schema().returns().size(), [&] { run_unusual(now, stack); });
   }
 
   /// Runs an operator as its author wrote it. The plan lowers it, but it stands in a block of the author's now, where
@@ -316,12 +316,12 @@ class executor final : public session {
   }
 
   /// Runs an operator that is not in the recorded sequence, as program_settings::otherwise says.
-  void leave(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-    if (!is_again_) require_no_backward();
+  void run_unrecorded(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+    if (!is_repeat_) require_no_backward();
     const op_traits& known = traits(op);
     if (follows()) return run_unknown(op, known, stack);
-    if (!lost_ && composite_.empty()) {
-      lost_ = true;
+    if (!goes_on_in_fp32_ && composite_.empty()) {
+      goes_on_in_fp32_ = true;
       if (context_.settings->otherwise == on_mismatch::error) throw error{difference(known)};
       context_.problems->add(&program_problems::mismatches, [&] { return difference(known); });
     }
@@ -339,7 +339,7 @@ class executor final : public session {
     });
     const author_choice author = context_.autocast_plan == nullptr ? block() : author_choice::none;
     const std::string layer = called.empty() ? called : layer_names{}.next(called, known.kind);
-    const precision chosen = author == author_choice::none ? (*context_.unknown)(layer, known.kind) : precision::fp32;
+    const precision chosen = author == author_choice::none ? (*context_.choose)(layer, known.kind) : precision::fp32;
     context_.problems->add(&program_problems::unknown, [&] {
       return fmt::format("{} of region \"{}\" was not in the recorded forward: it runs in {}",
                          called.empty() ? known.kind : called, context_.segment, name(chosen));
@@ -384,13 +384,13 @@ class executor final : public session {
   executor_context context_;
   std::shared_ptr<const code> code_;
   std::vector<shared_cast> shared_;
-  std::shared_ptr<profiled_life> life_;
+  std::shared_ptr<region_times> times_;
   std::optional<autocast_guard> autocast_;
   std::size_t next_ = 0;
   range composite_ = {};
-  bool lost_ = false;  // the forward has left the recorded sequence and goes on in FP32
+  bool goes_on_in_fp32_ = false;  // the forward has left the recorded sequence and goes on in FP32
   bool has_unknown_ = false;
-  bool is_again_ = false;  // it runs a part of a forward again, in the backward
+  bool is_repeat_ = false;  // it runs a part of a forward again, in the backward
 };
 
 }  // namespace comp::libtorch::detail

@@ -30,7 +30,7 @@ class plan_tuner {
   void set_plan(const plan& p) {
     if (p != program_.current_plan()) program_.set_plan(p);
     if (!measures_ || p.runs_autocast()) return;
-    const tuned_choice* known = of(p);
+    const tuned_choice* known = find(p);
     use(program_, known == nullptr ? executor_choice{} : known->choice);
   }
 
@@ -40,21 +40,21 @@ class plan_tuner {
     const plan& now = program_.current_plan();
     if (now.count_low() == 0 || now.runs_autocast()) return {};
     if (!measures_) return execution_of({.choice = choice_in(program_.settings())});
-    const tuned_choice* known = of(now);
+    const tuned_choice* known = find(now);
     return known == nullptr ? comp::execution{} : execution_of(*known);
   }
 
   /// Returns: what was found for `p`, else for a plan of the same low precision; null: nothing.
-  const tuned_choice* of(const plan& p) const {
-    if (const auto own = exact_.find(p); own != exact_.end()) return &own->second;
+  const tuned_choice* find(const plan& p) const {
+    if (const auto own = by_plan_.find(p); own != by_plan_.end()) return &own->second;
     const auto low = detail::prevailing(p);
-    const auto alike = low ? alike_.find(*low) : alike_.end();
-    return alike == alike_.end() ? nullptr : &alike->second;
+    const auto alike = low ? by_precision_.find(*low) : by_precision_.end();
+    return alike == by_precision_.end() ? nullptr : &alike->second;
   }
 
   void learn(const plan& p, const tuned_choice& tuned) {
-    exact_[p] = tuned;
-    if (const auto low = detail::prevailing(p)) alike_.try_emplace(*low, tuned);
+    by_plan_[p] = tuned;
+    if (const auto low = detail::prevailing(p)) by_precision_.try_emplace(*low, tuned);
   }
 
   /// Learns what a plan file says, if its plan was found on a machine like `here`. Returns: sentences on what was not
@@ -83,9 +83,9 @@ class plan_tuner {
   bool needs_measuring() const {
     const plan& now = program_.current_plan();
     const auto low = detail::prevailing(now);
-    if (!measures_ || !low || now.runs_autocast() || exact_.contains(now)) return false;
+    if (!measures_ || !low || now.runs_autocast() || by_plan_.contains(now)) return false;
     if (now == trained_ && batches_in_a_row_ >= settings_.trained_with) return true;
-    return !alike_.contains(*low) && batches_per_epoch_ >= settings_.shortest_epoch;
+    return !by_precision_.contains(*low) && batches_per_epoch_ >= settings_.shortest_epoch;
   }
 
   /// Measures how the current plan is best run, and runs it so from now on. Returns: the choice; nothing for autocast's
@@ -121,9 +121,9 @@ class plan_tuner {
   program& program_;
   bool measures_;
   tuning_settings settings_;
-  std::map<plan, tuned_choice> exact_;       // what was measured for a plan itself
-  std::map<precision, tuned_choice> alike_;  // for plans in which this low precision prevails
-  plan trained_;                             // the plan that trained last
+  std::map<plan, tuned_choice> by_plan_;            // what was measured for a plan itself
+  std::map<precision, tuned_choice> by_precision_;  // for plans in which this low precision prevails
+  plan trained_;                                    // the plan that trained last
   std::int64_t batches_in_a_row_ = 0, batches_per_epoch_ = 0;
   double fp32_seconds_ = 0;  // [s] of a batch
 };

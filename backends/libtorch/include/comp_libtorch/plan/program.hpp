@@ -70,15 +70,15 @@ class program {
   /// Throws: `error` for a segment that was not recorded, and while LibTorch's autocast is on.
   /// Several threads may enter at once when nothing is recorded any more. Low copies of weights are then made anew in
   /// each region.
-  region enter(std::string_view segment = "forward") { return scripts_.open(session_of(segment)); }
+  region enter(std::string_view segment = "forward") { return scripts_.open(make_session(segment)); }
 
   /// Opens a region for a forward with another sequence of operators, as in evaluation mode. Each operator runs in the
   /// precision that the recorded operator of its name has, or that record_under() gives it. Where there is none, it
   /// runs as most of its kind.
   region evaluate() {
-    if (first_ != nullptr && first_->autocast) return scripts_.open(by_autocast(*first_->autocast));
-    if (plan_.runs_autocast()) return scripts_.open(by_autocast(detail::scalar_type(autocast_precision(plan_))));
-    auto choose = first_ != nullptr ? first_->by_name : unknown_;
+    if (first_plan_ != nullptr && first_plan_->autocast) return scripts_.open(make_autocast(*first_plan_->autocast));
+    if (plan_.runs_autocast()) return scripts_.open(make_autocast(detail::scalar_type(autocast_precision(plan_))));
+    auto choose = first_plan_ != nullptr ? first_plan_->by_name : by_name_;
     return scripts_.open(std::make_unique<detail::evaluator>(std::move(choose), names_, composites_, settings_));
   }
 
@@ -93,7 +93,7 @@ class program {
   void record_under(detail::first_plan first) {
     auto shared = std::make_shared<const detail::first_plan>(std::move(first));
     start_recording(true);
-    first_ = std::move(shared);
+    first_plan_ = std::move(shared);
   }
   /// Returns: whether any thread has a region open. An open region holds a reference to what it runs by.
   bool has_open_region() const {
@@ -102,7 +102,7 @@ class program {
   }
   bool is_recording() const { return recording_ != nullptr; }
   /// While recording: returns whether a region of `segment` was entered and left without an exception.
-  bool has_recorded(std::string_view segment) const { return recording_ != nullptr && recording_->has_whole(segment); }
+  bool has_recorded(std::string_view segment) const { return recording_ != nullptr && recording_->has_ended(segment); }
   /// Returns: whether the last recording was under a plan that may have changed what was recorded.
   bool is_unsure() const { return unsure_; }
   bool recorded() const { return recording_ == nullptr && !graph_.empty(); }
@@ -127,7 +127,7 @@ class program {
   /// Returns: whether regions lower operators, by the plan or by LibTorch's autocast.
   bool lowers() const { return autocast_plan_ != nullptr || plan_.count_low() > 0; }
   /// Sets what chooses the precision of operators that were not recorded, for a plan file that has more operators.
-  void set_unrecorded(detail::named_choice chosen) { elsewhere_ = std::move(chosen); }
+  void set_unrecorded(detail::named_choice chosen) { choose_unrecorded_ = std::move(chosen); }
 
   /// Ends a training step: times of operators are added up by steps.
   void end_step() { profiler_.end_of_step(); }
@@ -169,36 +169,36 @@ class program {
   std::int64_t kept_bytes() const { return weights_.bytes(); }
 
  private:
-  std::unique_ptr<detail::session> by_autocast(at::ScalarType low) const {
+  std::unique_ptr<detail::session> make_autocast(at::ScalarType low) const {
     return std::make_unique<detail::autocast_session>(settings_.device.type(), low);
   }
   precision precision_of(const std::string& layer, const std::string& kind) const {
     if (const auto known = precisions_.find(layer)) return *known;
-    return elsewhere_ ? elsewhere_(layer, kind) : precisions_.usual(layer, kind);
+    return choose_unrecorded_ ? choose_unrecorded_(layer, kind) : precisions_.usual(layer, kind);
   }
 
-  std::unique_ptr<detail::session> session_of(std::string_view segment) {
-    if (recording_ != nullptr) return recording_session_of(segment);
+  std::unique_ptr<detail::session> make_session(std::string_view segment) {
+    if (recording_ != nullptr) return make_recording_session(segment);
     const auto at = std::ranges::find(segments_, segment, &detail::segment::name);
     require<error>(at != segments_.end(),
                    "region \"{}\" was not recorded ({} regions were): enter it once while record(true) holds", segment,
                    segments_.size());
-    if (plan_.runs_autocast()) return by_autocast(detail::scalar_type(autocast_precision(plan_)));
+    if (plan_.runs_autocast()) return make_autocast(detail::scalar_type(autocast_precision(plan_)));
     note_thread();
     const bool keeps = settings_.weights == weight_casts::keep && !several_threads_;
     const detail::executor_context context{&graph_,        &settings_,    &weights_, &problems_, at->name, errors_,
-                                           autocast_plan_, autocast_low_, keeps,     &names_,    &unknown_};
+                                           autocast_plan_, autocast_low_, keeps,     &names_,    &by_name_};
     return std::make_unique<detail::executor>(context, at->code, profiler_.begin(settings_.device));
   }
 
-  std::unique_ptr<detail::session> recording_session_of(std::string_view segment) {
+  std::unique_ptr<detail::session> make_recording_session(std::string_view segment) {
     recording_->require_same_thread(segment);
     const auto device = settings_.device.type();
     const bool again = recording_->has(segment);
     const std::string name{segment};
-    if (first_ != nullptr)
-      return std::make_unique<detail::first_forward>(again ? recording_->again(segment) : recording_, name, device,
-                                                     !settings_.protect_blocks, first_);
+    if (first_plan_ != nullptr)
+      return std::make_unique<detail::first_forward>(again ? recording_->copy_to_repeat(segment) : recording_, name,
+                                                     device, !settings_.protect_blocks, first_plan_);
     if (again) return std::make_unique<detail::passing_session>(device);
     return std::make_unique<detail::recording_session>(recording_, name, device, !settings_.protect_blocks);
   }
@@ -221,9 +221,9 @@ class program {
   void start_recording(bool under_plan) {
     require_no_open_region();
     recording_ = std::make_shared<detail::recording>(names_, settings_.device.type(), under_plan);
-    first_.reset();
+    first_plan_.reset();
     precisions_.clear();
-    elsewhere_ = {};
+    choose_unrecorded_ = {};
     graph_ = {};
     plan_ = {};
     segments_.clear();
@@ -237,7 +237,7 @@ class program {
     detail::recorded all = recording_->finish();
     unsure_ = recording_->is_unsure();
     recording_.reset();
-    first_.reset();
+    first_plan_.reset();
     graph_ = op_graph{std::move(all.infos)};
     ops_ = std::move(all.ops);
     segments_ = std::move(all.segments);
@@ -274,11 +274,11 @@ class program {
 
   program_settings settings_;
   detail::parameter_names names_;
-  const detail::named_choice unknown_ = [this](const auto& name, const auto& kind) { return precision_of(name, kind); };
-  detail::named_choice elsewhere_ = {};  // chooses for operators that were not recorded
+  const detail::named_choice by_name_ = [this](const auto& name, const auto& kind) { return precision_of(name, kind); };
+  detail::named_choice choose_unrecorded_ = {};  // chooses for operators that were not recorded
   detail::script_executors scripts_;
   std::shared_ptr<detail::recording> recording_;
-  std::shared_ptr<const detail::first_plan> first_;  // null: recordings run in FP32
+  std::shared_ptr<const detail::first_plan> first_plan_;  // null: recordings run in FP32
   bool unsure_ = false;
   std::atomic<std::thread::id> thread_ = {};  // the thread that entered first
   std::atomic<bool> several_threads_ = false;

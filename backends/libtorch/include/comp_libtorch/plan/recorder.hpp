@@ -85,8 +85,8 @@ class recorder {
   };
 
   /// Notes an operator that is about to run. `author`: the choice of the block in which it stands.
-  call before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t segment,
-              author_choice author) {
+  call begin_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t segment,
+                  author_choice author) {
     const op_traits& known = traits(op);
     const bool without_grad = !at::GradMode::is_enabled() && !in_checkpoint;
     call current{{.op = op, .without_grad = without_grad, .segment = segment}, {}, names_.next(known, stack)};
@@ -111,7 +111,7 @@ class recorder {
   }
 
   /// Records an operator that has run; its results are on top of the stack.
-  void after(call current, const torch::jit::Stack& stack) {
+  void end_call(call current, const torch::jit::Stack& stack) {
     const op_traits& known = traits(current.op.op);
     const auto index = static_cast<std::int32_t>(ops_.size());
     at::Tensor first;
@@ -138,12 +138,12 @@ class recorder {
   }
 
   /// From now on whoever reads `copy`, which is `source` in another format, counts as a reader of `source`.
-  void stands_for(const at::Tensor& copy, const at::Tensor& source) {
+  void add_copy(const at::Tensor& copy, const at::Tensor& source) {
     origin same = find(source);
     same.keep = address_of(copy);
     same.lowered = false;
     origins_.insert_or_assign(copy.unsafeGetTensorImpl(), std::move(same));
-    names_.stands_for(copy, source);
+    names_.add_copy(copy, source);
   }
 
   /// Looks for results of a torch::autograd::Function that no operator has read.

@@ -42,12 +42,12 @@ class recording {
 
   /// Returns: a copy that knows all that was seen, and gives names and numbers as at the beginning of segment `name`.
   /// That segment is run again with it, and nothing of the copy is kept.
-  std::shared_ptr<recording> again(std::string_view name) const {
+  std::shared_ptr<recording> copy_to_repeat(std::string_view name) const {
     const std::lock_guard only_one{mutex_};
     auto copy = std::make_shared<recording>(recorder_);
     const auto at = std::ranges::find_if(segments_, [&](const entry& e) { return e.name == name && !e.abandoned; });
-    copy->recorder_.names().forget_since(at->names_before);
-    copy->number_ = at->first_number;
+    copy->recorder_.names().set_counts(at->names_before);
+    copy->next_number_ = at->first_number;
     return copy;
   }
   explicit recording(const recorder& before) : recorder_{before} {}
@@ -57,7 +57,7 @@ class recording {
     return std::ranges::any_of(segments_, [&](const entry& e) { return e.name == name && !e.abandoned; });
   }
   /// Returns: whether the segment was entered, and left without an exception.
-  bool has_whole(std::string_view name) const {
+  bool has_ended(std::string_view name) const {
     const std::lock_guard only_one{mutex_};
     return std::ranges::any_of(segments_, [&](const entry& e) { return e.name == name && !e.abandoned && !e.is_open; });
   }
@@ -74,13 +74,13 @@ class recording {
     const std::lock_guard only_one{mutex_};
     thread_ = std::this_thread::get_id();
     ++open_;
-    segments_.push_back({std::move(name), recorder_.names().given(), number_});
+    segments_.push_back({std::move(name), recorder_.names().name_counts(), next_number_});
     return segments_.size() - 1;
   }
   /// Returns: the number that the next operator will have in the graph.
-  std::size_t number() const {
+  std::size_t next_number() const {
     const std::lock_guard only_one{mutex_};
-    return number_;
+    return next_number_;
   }
   /// Returns: whether a recording in FP32 might differ from this one.
   bool is_unsure() const {
@@ -91,21 +91,21 @@ class recording {
     const std::lock_guard only_one{mutex_};
     unsure_ = true;
   }
-  recorder::call before(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t number,
-                        author_choice author) {
+  recorder::call begin_call(const c10::OperatorHandle& op, const torch::jit::Stack& stack, std::size_t number,
+                            author_choice author) {
     const std::lock_guard only_one{mutex_};
-    return recorder_.before(op, stack, number, author);
+    return recorder_.begin_call(op, stack, number, author);
   }
-  void after(recorder::call now, const torch::jit::Stack& stack) {
+  void end_call(recorder::call now, const torch::jit::Stack& stack) {
     const std::lock_guard only_one{mutex_};
     const std::size_t number = now.op.segment;
     segments_[number].calls.push_back({.index = static_cast<std::uint32_t>(recorder_.ops().size())});
-    recorder_.after(std::move(now), stack);
-    ++number_;
+    recorder_.end_call(std::move(now), stack);
+    ++next_number_;
   }
-  void stands_for(const at::Tensor& copy, const at::Tensor& source) {
+  void add_copy(const at::Tensor& copy, const at::Tensor& source) {
     const std::lock_guard only_one{mutex_};
-    recorder_.stands_for(copy, source);
+    recorder_.add_copy(copy, source);
   }
   bool is_of_parameters(const at::Tensor& tensor) {
     const std::lock_guard only_one{mutex_};
@@ -125,8 +125,8 @@ class recording {
     const std::lock_guard only_one{mutex_};
     --open_;
     if (abandoned) {
-      recorder_.names().forget_since(segments_[number].names_before);
-      number_ = segments_[number].first_number;
+      recorder_.names().set_counts(segments_[number].names_before);
+      next_number_ = segments_[number].first_number;
     }
     segments_[number].abandoned = abandoned;
     segments_[number].is_open = false;
@@ -175,7 +175,7 @@ class recording {
   mutable std::mutex mutex_;
   recorder recorder_;
   std::vector<entry> segments_;
-  std::size_t number_ = 0;
+  std::size_t next_number_ = 0;
   bool unsure_ = false;
   std::size_t open_ = 0;
   std::thread::id thread_ = {};  // the thread of the open segments
@@ -192,9 +192,9 @@ class recording_session : public session {
     require_no_backward();
     const author_choice author = block();
     if (has_products(op, stack, device())) return record_opened(op, keys, stack);
-    recorder::call now = recording_->before(op, stack, segment_, author);
+    recorder::call now = recording_->begin_call(op, stack, segment_, author);
     run(now, stack);
-    recording_->after(std::move(now), stack);
+    recording_->end_call(std::move(now), stack);
   }
   void end(bool abandoned) noexcept override { recording_->end(segment_, abandoned); }
 

@@ -53,7 +53,7 @@ class operator_errors {
     const auto before = generator_states::save(device_, own);
     op.callBoxed(stack);
     const auto after = generator_states::save(device_, own);
-    errors_[index] = compared(op, known, arguments, [&] { before.restore(device_, own); });
+    errors_[index] = compare(op, known, arguments, [&] { before.restore(device_, own); });
     after.restore(device_, own);
   }
   /// Returns: the error of each operator; 0 where it has not run or cannot be lowered.
@@ -65,18 +65,18 @@ class operator_errors {
   };
 
   template <class Rewind>
-  op_error compared(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& arguments,
-                    Rewind rewind) {
+  op_error compare(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& arguments,
+                   Rewind rewind) {
     rewind();
     std::vector<at::Tensor> drawn;
-    const results exact = once(op, known, arguments, precision::fp32, drawn);
+    const results exact = run_once(op, known, arguments, precision::fp32, drawn);
     const double scale = low_ == precision::fp16 ? scale_for(exact, drawn) : 1;
     for (at::Tensor& gradient : drawn) {
       if (gradient.defined() && scale != 1) gradient = gradient.mul(scale);
     }
     rewind();
     try {
-      const results low = once(op, known, arguments, low_, drawn);
+      const results low = run_once(op, known, arguments, low_, drawn);
       return {relative_error(low.outputs, exact.outputs), relative_error(low.gradients, exact.gradients, scale)};
     } catch (const c10::OutOfMemoryError&) {
       throw;
@@ -88,8 +88,8 @@ class operator_errors {
   }
 
   /// Runs `op` in precision `in`. `drawn`: the gradients of the outputs, which are drawn where there are none yet.
-  results once(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& arguments, precision in,
-               std::vector<at::Tensor>& drawn) {
+  results run_once(const c10::OperatorHandle& op, const op_traits& known, const torch::jit::Stack& arguments,
+                   precision in, std::vector<at::Tensor>& drawn) {
     const bool differentiates = at::GradMode::is_enabled() && !c10::InferenceMode::is_enabled();
     std::optional<tf32_guard> tf32;
     if (in == precision::tf32) tf32.emplace();
@@ -120,16 +120,16 @@ class operator_errors {
   std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& leaves,
                                     std::vector<at::Tensor>& drawn) {
     drawn.resize(outputs.size());
-    std::vector<at::Tensor> roots, of_roots;
+    std::vector<at::Tensor> roots, root_gradients;
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       const at::Tensor& y = outputs[i];
       if (!y.requires_grad() || y.layout() != at::kStrided) continue;
       if (!drawn[i].defined()) drawn[i] = random_values(y);
       roots.push_back(y);
-      of_roots.push_back(drawn[i].to(y.scalar_type()));
+      root_gradients.push_back(drawn[i].to(y.scalar_type()));
     }
     if (roots.empty()) return {};
-    return torch::autograd::grad(roots, leaves, of_roots, false, false, true);
+    return torch::autograd::grad(roots, leaves, root_gradients, false, false, true);
   }
 
   /// Returns: normal random values of the shape of `y`. All have the same memory, because drawing takes longer than

@@ -93,23 +93,23 @@ void fused_adam_step(torch::optim::Optimizer& optimizer, Kernel kernel) {
 inline void fused_sgd_step(torch::optim::Optimizer& optimizer) {
   for (auto& group : optimizer.param_groups()) {
     const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
-    fused_lists later, begun;  // a first step writes the momentum and does not read it
+    fused_lists later_steps, first_steps;  // a first step writes the momentum and does not read it
     for (const at::Tensor& parameter : group.params()) {
       if (!parameter.grad().defined()) continue;
       bool is_new = false;
       if (options.momentum() != 0) {
         auto& state = state_of<torch::optim::SGDParamState>(optimizer, parameter, is_new);
         if (is_new) state.momentum_buffer(at::empty_like(parameter.grad()));
-        (is_new ? begun : later).first.push_back(state.momentum_buffer());
+        (is_new ? first_steps : later_steps).first.push_back(state.momentum_buffer());
       }
-      fused_lists& of = is_new ? begun : later;
+      fused_lists& of = is_new ? first_steps : later_steps;
       of.parameters.push_back(parameter.variable_data());  // as LibTorch's SGD writes: autograd does not count it
       of.gradients.push_back(parameter.grad().variable_data());
     }
-    for (const fused_lists* of : {&begun, &later}) {  // first the first steps: a weight may be in both
+    for (const fused_lists* of : {&first_steps, &later_steps}) {  // first the first steps: a weight may be in both
       if (of->parameters.empty()) continue;
       at::_fused_sgd_(of->parameters, of->gradients, of->first, options.weight_decay(), options.momentum(),
-                      options.lr(), options.dampening(), options.nesterov(), /*maximize=*/false, of == &begun);
+                      options.lr(), options.dampening(), options.nesterov(), /*maximize=*/false, of == &first_steps);
     }
   }
 }

@@ -147,9 +147,9 @@ class optimizer_state {
   }
 
  private:
-  /// One parameter's state. `like`: a deep copy; of a user's own class a shallow one, whose content is `archive`.
+  /// One parameter's state. `state`: a deep copy; of a user's own class a shallow one, whose content is `archive`.
   struct kept {
-    std::shared_ptr<torch::optim::OptimizerParamState> like = {};
+    std::shared_ptr<torch::optim::OptimizerParamState> state = {};
     std::string archive = {};
     std::int64_t bytes = 0;
   };
@@ -157,8 +157,8 @@ class optimizer_state {
   static kept copy_of(const torch::optim::OptimizerParamState& state, std::optional<c10::Device> store) {
     kept copy;
     try {
-      copy.like = state.clone();
-      const bool known = detail::for_members(*copy.like, state, [&](auto& to, const auto& from) {
+      copy.state = state.clone();
+      const bool known = detail::for_members(*copy.state, state, [&](auto& to, const auto& from) {
         to = std::remove_cvref_t<decltype(to)>{};  // clone() shares its tensors
         if constexpr (std::is_same_v<std::remove_cvref_t<decltype(to)>, at::Tensor>) {
           to = detail::copied(from, store);
@@ -181,25 +181,25 @@ class optimizer_state {
   static void put_entry(torch::optim::Optimizer& optimizer, const at::Tensor& parameter, const kept& from) {
     auto& all = optimizer.state();
     void* key = parameter.unsafeGetTensorImpl();
-    if (!from.like) {
+    if (!from.state) {
       all.erase(key);
       return;
     }
     auto& entry = all[key];
     const auto same_class = [](const auto& a, const auto& b) { return typeid(a) == typeid(b); };
-    if (!entry || !same_class(*entry, *from.like)) entry = fresh(*from.like);
+    if (!entry || !same_class(*entry, *from.state)) entry = make_empty(*from.state);
     const bool known = detail::for_members(
-        *entry, *from.like, [&](auto& to, const auto& kept) { detail::put(to, kept, parameter.device()); });
+        *entry, *from.state, [&](auto& to, const auto& kept) { detail::put(to, kept, parameter.device()); });
     if (known) return;
-    entry = from.like->clone();
+    entry = from.state->clone();
     auto archive = detail::archive_of(from.archive);
     entry->serialize(archive);
   }
 
-  /// Returns: a state of the same class that shares no tensor with `like`.
-  static std::unique_ptr<torch::optim::OptimizerParamState> fresh(const torch::optim::OptimizerParamState& like) {
-    auto state = like.clone();
-    detail::for_members(*state, like, [](auto& to, const auto& /*kept*/) { to = std::remove_cvref_t<decltype(to)>{}; });
+  /// Returns: a state of the same class that shares no tensor with `from`.
+  static std::unique_ptr<torch::optim::OptimizerParamState> make_empty(const torch::optim::OptimizerParamState& from) {
+    auto state = from.clone();
+    detail::for_members(*state, from, [](auto& to, const auto& /*kept*/) { to = std::remove_cvref_t<decltype(to)>{}; });
     return state;
   }
 

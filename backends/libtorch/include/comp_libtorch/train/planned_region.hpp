@@ -161,7 +161,7 @@ class planned_region {
     if (settings_.choices == planned_choices::measured) require_one_rank("planned_choices::measured");
     for (const named_module& m : models) program_.name_parameters(*m.module, m.name);
     if (listing_.operators) {
-      program_.record_under(first());
+      program_.record_under(make_first_plan());
     } else {
       program_.record(true);  // without a list of operators nothing says which hand on FP32
     }
@@ -172,7 +172,7 @@ class planned_region {
   region enter(std::string_view segment = "forward") {
     const std::lock_guard only_one{mutex_};
     const auto known = [&](const std::string& s) { return program_.has_recorded(s); };
-    if (!planned_ && (program_.recorded() || std::ranges::all_of(settings_.segments, known))) conclude();
+    if (!planned_ && (program_.recorded() || std::ranges::all_of(settings_.segments, known))) end_recording();
     if (measurement_ && segment == settings_.segments.front()) measure_step();
     return program_.enter(segment);
   }
@@ -203,7 +203,7 @@ class planned_region {
   bool by_name() const { return settings_.match == plan_match::by_name && listing_.operators; }
 
   /// Returns: what operators get when they come by for the first time. Requires: the file lists them.
-  detail::first_plan first() const {
+  detail::first_plan make_first_plan() const {
     detail::first_plan plan;
     for (std::size_t i = 0; listing_.runs_autocast() && i < listing_.size(); ++i) {
       if (is_low(listing_.chosen(i))) plan.autocast = detail::scalar_type(listing_.chosen(i));
@@ -225,13 +225,13 @@ class planned_region {
   }
 
   /// Ends the recording when each segment was seen: from now on the plan goes by the recorded operators.
-  void conclude() {
+  void end_recording() {
     program_.record(false);
     loaded_plan loaded;
     try {
       loaded = load();
       program_.set_plan(loaded.plan);
-      if (by_name()) program_.set_unrecorded(first().by_name);
+      if (by_name()) program_.set_unrecorded(make_first_plan().by_name);
     } catch (const plan_error&) {
       if (!program_.is_unsure()) throw;
       program_.record(true);  // a recording in FP32 is certain

@@ -35,11 +35,11 @@ class rate_watch {
       if (after != before_) changes_.emplace(number, std::pair{before_, after});
       return;
     }
-    const auto then = changes_.find(number);
-    const bool same =
-        then == changes_.end() ? after == before_ : then->second.first != before_ || then->second.second == after;
+    const auto earlier = changes_.find(number);
+    const bool same = earlier == changes_.end() ? after == before_
+                                                : earlier->second.first != before_ || earlier->second.second == after;
     if (same) return;
-    const std::vector<double>& expected = then == changes_.end() ? before_ : then->second.second;
+    const std::vector<double>& expected = earlier == changes_.end() ? before_ : earlier->second.second;
     std::size_t i = 0;
     while (i + 1 < after.size() && i + 1 < expected.size() && after[i] == expected[i]) ++i;
     throw settings_error{fmt::format(

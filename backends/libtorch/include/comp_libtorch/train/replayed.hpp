@@ -99,7 +99,7 @@ class replayed_batches {
       return again.batch;
     }
     std::optional<Batch> batch = pull_();
-    if (needed_from() <= next_) {
+    if (first_needed() <= next_) {
       keep(batch);
     } else {
       first_ = next_ + 1;
@@ -118,14 +118,14 @@ class replayed_batches {
   /// kept, since it is trained next. Returns 0 where that would take more than half of replay_options::limit_bytes, or
   /// more batches than replay_options::read_ahead, because the data may have no end.
   std::int64_t batches_per_epoch() {
-    if (of_epoch_ > 0 || too_large_) return of_epoch_;
+    if (last_epoch_ > 0 || too_large_) return last_epoch_;
     const position_type here = position();
     for (std::int64_t read = 0; next() && bytes_ <= options_.limit_bytes / 2; ++read) {
       if (read == options_.read_ahead) break;
     }
-    too_large_ = of_epoch_ == 0;
+    too_large_ = last_epoch_ == 0;
     seek(here);
-    return of_epoch_;
+    return last_epoch_;
   }
 
   position_type position() {
@@ -150,9 +150,9 @@ class replayed_batches {
   std::string signature() const { return options_.about; }
 
  private:
-  void count(bool batch) {
-    if (!batch) of_epoch_ = in_epoch_;
-    in_epoch_ = batch ? in_epoch_ + 1 : 0;
+  void count(bool is_batch) {
+    if (!is_batch) last_epoch_ = in_epoch_;
+    in_epoch_ = is_batch ? in_epoch_ + 1 : 0;
   }
 
   struct kept {
@@ -177,7 +177,7 @@ class replayed_batches {
   }
 
   /// Returns: the number of the first batch that a state may ask for again.
-  std::uint64_t needed_from() const {
+  std::uint64_t first_needed() const {
     std::uint64_t first = ~std::uint64_t{0};
     for (const auto& mark : marks_) {
       if (const auto p = mark.lock(); p && *p >= first_) first = std::min(first, *p);
@@ -187,7 +187,7 @@ class replayed_batches {
 
   void drop_unneeded() {
     std::erase_if(marks_, [](const auto& mark) { return mark.expired(); });
-    const std::uint64_t needed = std::min(needed_from(), next_);
+    const std::uint64_t needed = std::min(first_needed(), next_);
     while (first_ < needed && !kept_.empty()) {
       if (kept_.front().batch) bytes_ -= bytes_of(*kept_.front().batch);
       kept_.pop_front();
@@ -200,8 +200,8 @@ class replayed_batches {
   std::deque<kept> kept_;               // from number first_ on; nothing: an epoch's end
   std::uint64_t first_ = 0, next_ = 0;  // numbers in the stream of batches and ends
   std::int64_t bytes_ = 0;
-  std::int64_t in_epoch_ = 0, of_epoch_ = 0;  // batches of this epoch so far, of the last one that ended (0: none has)
-  bool too_large_ = false;                    // the epoch is too large to be read ahead
+  std::int64_t in_epoch_ = 0, last_epoch_ = 0;  // batches of this epoch so far, of the last that ended (0: none)
+  bool too_large_ = false;                      // the epoch is too large to be read ahead
   std::vector<std::weak_ptr<const std::uint64_t>> marks_;  // places of saved states
 };
 

@@ -49,7 +49,7 @@ struct step_result {
 /// until gradients are made again: memory that the C library gets back at the end of a step goes on to the system, and
 /// comes back page by page in the next forward (VGG16: three times the page faults). A GPU's caching allocator has no
 /// such cost, so there it is done at once.
-class served_gradients {
+class used_gradients {
  public:
   void add(torch::optim::Optimizer& optimizer) {
     if (std::ranges::find(optimizers_, &optimizer) == optimizers_.end()) optimizers_.push_back(&optimizer);
@@ -65,10 +65,10 @@ class served_gradients {
 
 class step {
  public:
-  /// `scaler`: null where losses are not scaled. `served`: lives on from step to step.
-  step(program& plan, grad_scaler* scaler, served_gradients& served, std::uint64_t number,
+  /// `scaler`: null where losses are not scaled. `used`: lives on from step to step.
+  step(program& plan, grad_scaler* scaler, used_gradients& used, std::uint64_t number,
        optimizer_pass pass = optimizer_pass::stock)
-      : program_{plan}, scaler_{scaler}, served_{served}, number_{number}, pass_{pass} {}
+      : program_{plan}, scaler_{scaler}, used_gradients_{used}, number_{number}, pass_{pass} {}
   step(const step&) = delete;
   step& operator=(const step&) = delete;
 
@@ -95,7 +95,7 @@ class step {
     require<error>(!inside_,
                    "backward() inside forward() (its operators would be taken for the model's): end the forward first");
     if (evaluations_ <= 1) record(how.loss, loss.detach());
-    served_.zero();
+    used_gradients_.zero();
     (scaler_ ? scaler_->scale(loss) : loss).backward({}, how.retain_graph);
   }
 
@@ -116,7 +116,7 @@ class step {
       if (clip_) torch::nn::utils::clip_grad_norm_(detail::parameters_of(optimizer), *clip_);
       step_by(pass_, optimizer);
     }
-    updated(optimizer);
+    note_update(optimizer);
   }
 
   /// For optimizers that evaluate the loss several times (LBFGS). `closure` zeroes the gradients, calls forward and
@@ -133,7 +133,7 @@ class step {
       return closure();
     });
     evaluations_ = 0;
-    updated(optimizer);
+    note_update(optimizer);
   }
 
  protected:
@@ -141,7 +141,7 @@ class step {
   /// discriminator): they belong to no step, and are dropped. Throws: `error` where a forward ended before its last
   /// operator.
   void finish() {
-    for (auto* optimizer : updated_) serve(*optimizer);
+    for (auto* optimizer : updated_) drop_gradients(*optimizer);
     if (scaler_ && !updated_.empty()) scaler_->update();
     require_whole();
   }
@@ -190,15 +190,15 @@ class step {
     if (diagnosis_.empty()) diagnosis_ = report.diagnosis;
   }
 
-  void updated(torch::optim::Optimizer& optimizer) {
+  void note_update(torch::optim::Optimizer& optimizer) {
     updated_.push_back(&optimizer);
     program_.end_step();
-    serve(optimizer);
+    drop_gradients(optimizer);
   }
 
-  void serve(torch::optim::Optimizer& optimizer) {
-    served_.add(optimizer);
-    if (!program_.settings().device.is_cpu()) served_.zero();
+  void drop_gradients(torch::optim::Optimizer& optimizer) {
+    used_gradients_.add(optimizer);
+    if (!program_.settings().device.is_cpu()) used_gradients_.zero();
   }
 
   /// Throws: `error` where a forward left the recorded sequence, or ended before its last operator, without an
@@ -214,7 +214,7 @@ class step {
 
   program& program_;
   grad_scaler* scaler_;
-  served_gradients& served_;
+  used_gradients& used_gradients_;
   std::uint64_t number_;
   optimizer_pass pass_;
   bool inside_ = false;

@@ -159,7 +159,7 @@ class with_stored_state {
     auto& t = static_cast<Trainer&>(*this);
     return translated([&] {
       require_storable(t.setup_);
-      t.served_.zero();
+      t.used_gradients_.zero();
       stored_state made;
       state_writer to{made};
       store_training(t.setup_, t.device_, to);
@@ -191,7 +191,7 @@ class with_stored_state {
       auto place = t.source_.position();
       from.get("epoch", place.epoch);
       from.get("batch", place.batch);
-      t.served_.zero();
+      t.used_gradients_.zero();
       load_training(t.setup_, t.device_, from);
       from.get("factor of pending gradients", t.pending_factor_);
       from.get("steps", t.steps_);

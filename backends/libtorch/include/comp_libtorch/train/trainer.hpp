@@ -151,13 +151,13 @@ class trainer
   /// Returns: the whole state of the training, which restore() puts back.
   state save() {
     return translated([&]() -> state {
-      served_.zero();
+      used_gradients_.zero();
       return {save_training(setup_, device_), scaler_.state(), pending_factor_, steps_, source_.position()};
     });
   }
   void restore(const state& from) {
     translated([&] {
-      served_.zero();
+      used_gradients_.zero();
       restore_training(from.training, setup_, device_);
       scaler_.load(from.scaler);
       pending_factor_ = from.pending_factor;
@@ -176,7 +176,7 @@ class trainer
   /// before.
   std::vector<op_time> profile() {
     record();
-    return undone([&] { return detail::operator_times(program_, setup_.profile_steps, [&] { train_next(); }); });
+    return run_and_undo([&] { return detail::operator_times(program_, setup_.profile_steps, [&] { train_next(); }); });
   }
 
   /// Returns: what lowering each operator alone does to its output and gradients, measured in the next step; 0 for
@@ -188,7 +188,7 @@ class trainer
                             "sensitivity in {} (LibTorch on this device has no such precision): choose another",
                             name(low));
     record();
-    return undone([&] { return detail::lowering_errors(program_, low, [&] { train_next(); }); });
+    return run_and_undo([&] { return detail::lowering_errors(program_, low, [&] { train_next(); }); });
   }
 
   /// Returns: what LibTorch's own autocast to `low` gives each operator, as seen in a step under it, which is undone.
@@ -197,7 +197,7 @@ class trainer
   plan own_autocast(precision low) {
     if (const auto known = autocast_.find(low); known != autocast_.end()) return known->second;
     record();
-    return autocast_[low] = undone([&] { return detail::autocast_plan(program_, low, [&] { train_next(); }); });
+    return autocast_[low] = run_and_undo([&] { return detail::autocast_plan(program_, low, [&] { train_next(); }); });
   }
 
   /// Moves each weight by about half a unit in its last place, at random: see perturbation.hpp. restore() undoes it.
@@ -213,7 +213,7 @@ class trainer
                   }) {
       return translated([&] { return static_cast<std::uint64_t>(source_.batches_per_epoch()); });
     } else {
-      if (!counted_) counted_ = undone([&] { return detail::count_batches(source_); });
+      if (!counted_) counted_ = run_and_undo([&] { return detail::count_batches(source_); });
       return *counted_;
     }
   }
@@ -222,7 +222,7 @@ class trainer
   /// plan, which LibTorch runs. The state is as before.
   tuned_choice tune() {
     record();
-    return undone([&] { return tuning_.measure([&] { return train_one().seconds; }); });
+    return run_and_undo([&] { return tuning_.measure([&] { return train_one().seconds; }); });
   }
 
  private:
@@ -232,21 +232,21 @@ class trainer
   step_result train(batch_type& batch) {
     scaler_.give_up();
     const bool scaled = scales(setup_, program_.current_plan());
-    bring_pending_to(scaled ? scaler_.state().scale : 1);
-    detail::trained_step s{program_, scaled ? &scaler_ : nullptr, served_, steps_, setup_.update};
-    if (!setup_.extra.save) watched_.begin(rates_(setup_.optimizers));
+    rescale_pending(scaled ? scaler_.state().scale : 1);
+    detail::trained_step s{program_, scaled ? &scaler_ : nullptr, used_gradients_, steps_, setup_.update};
+    if (!setup_.extra.save) rate_watch_.begin(rates_(setup_.optimizers));
     step_(s, batch);
     s.finish();
-    if (!setup_.extra.save) watched_.end(rates_(setup_.optimizers), steps_);
+    if (!setup_.extra.save) rate_watch_.end(rates_(setup_.optimizers), steps_);
     step_result result = s.result();
     ++steps_;
     return result;
   }
   /// Brings the gradients that wait for an update to one loss scale. They come from several batches, whose plans may
   /// differ in whether losses are scaled.
-  void bring_pending_to(double factor) {
+  void rescale_pending(double factor) {
     if (factor == pending_factor_) return;
-    served_.zero();
+    used_gradients_.zero();
     const torch::NoGradGuard no_grad;
     for (const at::Tensor& parameter : tensors_of(setup_.modules, false)) {
       if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor / pending_factor_);
@@ -270,7 +270,7 @@ class trainer
 
   /// Runs `work`, and then puts the state and the plan back, also where it throws. Returns: what `work` returns.
   template <class F>
-  auto undone(F work) {
+  auto run_and_undo(F work) {
     return translated([&] {
       const state before = save();
       const plan chosen = program_.current_plan();
@@ -284,7 +284,7 @@ class trainer
   /// Trains a step to see its operators, and undoes it; does nothing where that is done.
   void record() {
     if (program_.recorded()) return;
-    undone([&] {
+    run_and_undo([&] {
       detail::record_step(program_, [&] { train_next(); });
       return true;
     });
@@ -294,7 +294,7 @@ class trainer
   void prepare() {
     record();
     if (!tuning_.needs_measuring()) return;
-    undone([&] { return tuning_.measure_unless_hopeless([&] { return train_one().seconds; }); });
+    run_and_undo([&] { return tuning_.measure_unless_hopeless([&] { return train_one().seconds; }); });
   }
 
   setup setup_;
@@ -305,9 +305,9 @@ class trainer
   comp::hardware hardware_;
   program program_;
   grad_scaler scaler_;
-  served_gradients served_;
+  used_gradients used_gradients_;
   detail::learning_rates rates_;
-  detail::rate_watch watched_{"give setup::extra its save and restore, or set rates by step::number()"};
+  detail::rate_watch rate_watch_{"give setup::extra its save and restore, or set rates by step::number()"};
   double pending_factor_ = 1;
   std::uint64_t steps_ = 0;
   std::string signature_;
