@@ -85,8 +85,7 @@ class Batches:
             self.length = 0
 
     def pull(self) -> tuple[Any, Any, list[torch.Tensor]] | None:
-        """The next batch, the states of the random generators after it if it changed them, and its tensors. None at an
-        epoch's end."""
+        """The next batch, the random generators' states if it changed them, its tensors; None at an epoch's end."""
         if self._epoch is not None and self._given == self._epoch:
             self._given = 0
             return None

@@ -50,12 +50,10 @@ class Doctor:
     ) -> Examination:
         """Runs one step, forward and backward, in FP32 (its cost: docs/benchmarks.md).
 
-        `first_nan` is the first entry that is not finite though all that it reads is. `faults` has all faults, in
-        sentences.
+        `first_nan` is the first entry that is not finite though all that it reads is. `faults` has all, in sentences.
 
         examined: a model; or a function of a plan and a batch that runs a step, with `model=`.
-        batch: for a model (inputs, target), where inputs is a tensor, or a tuple or dict of arguments. Without `loss`
-            the whole batch is arguments.
+        batch: for a model (inputs, target): a tensor, or a tuple or dict of arguments. Without `loss` it is all inputs.
         loss: a function of the model's output and the target. Without it the loss is the output itself, its `.loss`, or
             the mean of its squares where it is no single number.
         low: the precision in which each operator is run once more, on some of its rows: "bf16" or "fp16".

@@ -64,9 +64,8 @@ def to_torchao(plan: Any, *, model: Model = "", fp8: Sequence[str] = _FP8) -> Mo
                                    config=Float8LinearConfig.from_recipe_name(said.recipe["recipe_name"]))
         print(said.left)                                # what torchao cannot have of the plan
 
-    plan: an outcome, a PlanFile or a path.
-    model: as it was given to the search, net or {"net": net}. `swapped` then has the modules that torchao really swaps,
-        and `left` says why others are none. With its name alone, "net", `swapped` has what the plan says.
+    plan: an outcome, a PlanFile or a path. model: as the search had it, net or {"net": net}. `swapped` then has the
+        modules that torchao really swaps, and `left` says why others are none. With "net" it has what the plan says.
     fp8: linear modules in these precisions of the plan become FP8. ("bf16",) takes all that tolerated BF16, which
         nobody has tested in FP8.
     Raises: SettingsError, FileError.

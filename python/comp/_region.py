@@ -226,10 +226,9 @@ def _follow_checkpoints() -> None:
 
 
 def _heed_optional_blocks() -> None:
-    """Makes transformers' maybe_autocast(device, enabled=False), which stands around what its authors want in FP32, a
-    block that a plan heeds. By itself it does nothing where torch's autocast is off, as it is in a region; in a region
-    it is now torch.autocast(device, enabled=False). Models have imported the function by name, so its code is
-    exchanged."""
+    """Makes transformers' maybe_autocast(device, enabled=False), around what its authors want in FP32, a block that a
+    plan heeds. Where torch's autocast is off, as it is in a region, it does nothing; in a region it is now
+    torch.autocast(device, enabled=False). Models have imported it by name, so the function's code is exchanged."""
     function = getattr(sys.modules.get("transformers.utils.generic"), "maybe_autocast", None)
     named = ("device_type", "dtype", "enabled", "cache_enabled")
     if function is None or hasattr(function, "heeded_by_comp") or function.__code__.co_varnames[:4] != named:
@@ -329,20 +328,17 @@ def plan(
 
     The first forward of each segment runs under the plan, too. Parameters and optimizer stay FP32.
 
-    model: the module, or modules by the names that they had in the search ({"net": net}).
-    segments: the names of a step's forwards.
-    match: "by_name": operators have the precisions of their names in the file, whatever the batch size. One that the
-        file does not have runs as most of its kind, with a warning. "exact" refuses a model whose operators, shapes or
-        edges differ.
-    forced: use a plan that this machine computes slowly.
+    model: the module, or modules by the names that they had in the search ({"net": net}). segments: the names of a
+        step's forwards. forced: use a plan that this machine computes slowly.
+    match: "by_name": operators have the precisions of their names in the file, whatever the batch size; one that the
+        file does not have runs as most of its kind, with a warning. "exact" refuses other operators, shapes or edges.
     otherwise: what later forwards do that skip operators, repeat them or add some. "follow" recognises each operator by
         the parameter that it reads or by its neighbours, and counts in `left` those that the first forward did not
         have. "error" raises at the first operator that differs. "fp32" goes on in FP32 from there.
     protect_blocks: what stands in `with torch.autocast(..., enabled=False)` or another autocast of the model's own runs
         as its author wrote, whatever the file says of it.
-    keep_memory: on a CPU, large blocks that torch frees keep their pages for the blocks of the next step. This holds
-        for the whole process, and until no step has used the pages for 5 seconds. Without it torch's allocator stays as
-        it is.
+    keep_memory: on a CPU, large blocks that torch frees keep their pages for the next step's, in the whole process and
+        until no step has used them for 5 seconds. Without it torch's allocator stays as it is.
 
     Raises: FileError when the file cannot be read; PlanError in the second `with` when the file lacks more than half of
     the model's operators; with `match="exact"` RuntimeError in the first forward, with what differs.

@@ -80,8 +80,7 @@ class _Glue:
 
 
 def _rates(optimizers: Sequence[Any]) -> Callable[[], list[float]]:
-    """The learning rates that a scheduler may change. Tensors are left out, because reading one waits for the
-    device."""
+    """The learning rates that a scheduler may change, but for tensors: reading one would wait for the device."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return lambda: [float(group["lr"]) for group in groups if isinstance(group.get("lr"), (int, float))]
 

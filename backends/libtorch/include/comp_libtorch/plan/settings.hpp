@@ -13,8 +13,8 @@ enum class on_mismatch : std::uint8_t {
   follow,  // each operator runs as the recorded one that it is recognised as: by the parameter that it reads, else by
            // its neighbours. One that was not recorded runs as the plan file says, else as most of its kind, and
            // program::problems() counts it
-  error,  // the first operator that differs throws, with its name
-  fp32    // the region goes on in FP32 to its end; program::problems() counts it
+  error,   // the first operator that differs throws, with its name
+  fp32     // the region goes on in FP32 to its end; program::problems() counts it
 };
 
 /// Where the low-precision copies of parameters come from.
